@@ -1,4 +1,4 @@
-// How the weights are updated: optimizer, learning rate, weight decay. Names are Megatron-LM's.
+// Optimizer configuration: update rule, learning rate, weight decay. Names are Megatron-LM's.
 #pragma once
 #include <array>
 #include <string>
@@ -11,7 +11,7 @@
 namespace mcpp {
 
 enum class OptimizerKind { Adam, Sgd, Muon };
-/// What the optimizer's moments are kept in, and what gradients.
+/// Storage formats of the optimizer's moments, and of gradients.
 enum class StateDType { Fp32, Bf16, Uint8 };
 enum class GradDType { Fp32, Bf16 };
 enum class MuonScaleMode { Spectral, UnitRmsNorm, ShapeScaling };
@@ -101,10 +101,10 @@ struct OptimizerConfig {
     storage_fields(self, visit);
   }
 
-  /// Whether the optimizer takes gradients that are kept in less than fp32 (main_grads_dtype).
+  /// Returns true if the optimizer accepts gradients stored in less than fp32 (main_grads_dtype).
   bool may_round_gradients() const { return optimizer != OptimizerKind::Muon; }
 
-  /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "optimizer.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 
  private:

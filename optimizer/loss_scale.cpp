@@ -60,7 +60,7 @@ void LossScale::restore(std::string_view state, const std::string& source) {
   const bool is_read = static_cast<bool>(in >> value >> good_steps >> overflows_left) && !(in >> rest);
   check_input(is_read && std::isfinite(value) && value > 0 && good_steps >= 0 && overflows_left >= 0, source,
               ": is not the state of a loss scale: \"", state, "\"");
-  // Keys may have been changed since.
+  // The configuration may have changed since.
   value_ = std::max(value, lowest_);
   good_steps_ = std::min(good_steps, window_ - 1);
   overflows_left_ = std::min(overflows_left, hysteresis_);

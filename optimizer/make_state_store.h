@@ -1,11 +1,11 @@
-// Where a training keeps its optimizer's states, as configured.
+// Factory for the configured store of optimizer states.
 #pragma once
 #include "nn/offload/state_store.h"
 #include "optimizer/config.h"
 
 namespace mcpp {
 
-/// For weights on `device`, which outlives it. `takes_snapshots`: saves will be written beside the training.
+/// Returns the store for weights on `device`. `takes_snapshots`: there will be asynchronous saves.
 std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool takes_snapshots);
 
 }  // namespace mcpp

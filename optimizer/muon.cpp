@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// What an update of a matrix [out, in] whose singular values are 1 is multiplied by.
+/// Returns the factor of an update of a matrix [out, in] whose singular values are 1.
 double scale_of(MuonScaleMode mode, double out, double in) {
   switch (mode) {
     case MuonScaleMode::Spectral:

@@ -1,4 +1,4 @@
-// Whose gradients make up the global norm.
+// Scope of the global gradient norm.
 #pragma once
 #include <functional>
 #include <map>
@@ -9,19 +9,18 @@
 
 namespace mcpp {
 
-/// Over which ranks the gradient is spread, for its global norm.
+/// Ranks and parameters over which the global gradient norm is computed.
 struct NormScope {
-  /// Sums of squares of the parameters on a grid are added over each of its groups in turn, on every rank whether or
-  /// not it has such parameters; a grid that is not named has none anywhere. They must outlive the optimizer.
+  /// Groups over which the squared sums of a grid's parameters are all-reduced, one group after another. Every rank
+  /// takes part, even without such parameters. Grids that are not listed have no parameters on any rank.
   std::map<GridKind, std::vector<Communicator*>> groups;
-  /// Whether this rank adds this parameter: false on all ranks but one that hold the same gradient. Empty = every
-  /// parameter.
+  /// Returns true if this rank counts the parameter: exactly one of the ranks with the same gradient does. Empty =
+  /// every parameter is counted.
   std::function<bool(const Param&)> counts;
 };
 
-/// The scope of a layout, which must outlive it: sums over the ranks of a grid that together hold one copy of the
-/// weights and, when ZeRO cuts the gradients (stages 1, 2 and 3), over those that it cuts over; who counts follows from
-/// placements.
+/// Returns the scope of a layout: sums over the ranks of a grid that together hold one copy of the weights and, if ZeRO
+/// shards the gradients (stages 1, 2 and 3), over its shard group. Placements determine which rank counts a parameter.
 NormScope make_norm_scope(const ParallelState& parallel, bool gradients_are_cut);
 
 }  // namespace mcpp

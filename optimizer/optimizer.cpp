@@ -17,8 +17,8 @@ const ParamAndGradBuffer& checked_front(std::span<ParamAndGradBuffer* const> buf
   return *buffers.front();
 }
 
-/// The ranges of the segment whose gradient this rank counts, relative to its begin. Padding is zero, so neighbours are
-/// joined over it.
+/// Returns the ranges of the segment whose gradient this rank counts, relative to its begin. Padding is zero, so ranges
+/// separated by padding are merged.
 std::vector<std::pair<i64, i64>> counted_ranges(const ParamAndGradBuffer& buffer, i64 begin, i64 end,
                                                 const NormScope& scope) {
   if (!scope.counts) return {{0, end - begin}};
@@ -85,7 +85,7 @@ void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, co
   for (const GridKind grid : {GridKind::Dense, GridKind::Expert}) {
     std::vector<ParamAndGradBuffer*> of_grid;
     std::ranges::copy_if(buffers, std::back_inserter(of_grid), [&](const auto* b) { return b->grid() == grid; });
-    if (of_grid.empty()) continue;  // on all ranks that hold this stage
+    if (of_grid.empty()) continue;  // empty on all ranks of this stage
     const auto group = holders.find(grid);
     Communicator* ranks = group == holders.end() ? nullptr : group->second;
     matrices_.push_back(std::make_unique<WholeMatrices>(of_grid, needs_matrices, ranks));
@@ -129,7 +129,7 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
                        .runs = std::move(runs)});
 }
 
-/// The ranges whose gradient this rank counts. Padding is zero, so neighbours are joined over it.
+/// Adds the ranges whose gradient this rank counts.
 void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
   for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
     counted_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
@@ -222,7 +222,7 @@ void Optimizer::for_each_part(PassKind kind, F&& f) {
   WeightsInUse weights(kind == PassKind::Update, [&remote] { remote.finish_returns(); });
   const std::vector<PartPlace> parts = parts_of(order);
   std::vector<Tensor> vectors;
-  Tensor next;  // the gradient of the next part, where it is on its way already
+  Tensor next;  // prefetched gradient of the next part
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PartPlace& place = parts[i];
     const Segment& segment = segments_[place.segment];
@@ -264,8 +264,8 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
     ops::add_to(of_grid, squares);
   }
   rule.clip_grad = config_.clip_grad;
-  // Layouts cut the vector at other places, so their fp64 sums differ in the last bits. Rounding to fp32 hides that, so
-  // that the clipped gradient, and with it the whole run, keeps the same bits.
+  // Layouts shard the vector at different places, so their fp64 sums differ in the last bits. Rounding to fp32 hides
+  // that, which keeps the clipped gradient, and therefore the whole run, bitwise identical.
   rule.rounds_norm = dtype_ != DType::F64;
   Tensor numbers = Tensor::empty({StepNumbers::kCount}, DType::F64, device_, MemoryClass::Workspace);
   ops::decide_update(totals, squares, rule, numbers);
@@ -273,9 +273,9 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
 }
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
-  // Before anything is brought for nothing.
+  // Avoids fetching data for a skipped update.
   if (!is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
-  std::map<Device*, Tensor> factors;  // where parts are updated: to bring it to the host is to wait for the device
+  std::map<Device*, Tensor> factors;  // by device of the parts, because copying it to the host blocks on the device
   const auto step_of = [&](const UpdatePart& part, const ParamGroup& group) {
     Tensor& there = factors[&part.weights.device()];
     if (!there.defined()) there = copy_to(part.weights.device(), factor);

@@ -1,5 +1,5 @@
-// The update of the weights: global gradient norm, clipping, and each parameter by the rule of its group over the flat
-// vectors, with fp32 states and, for bf16 and fp16 models, fp32 master weights.
+// Weight update: global gradient norm, clipping, and an update rule per parameter group over the flat vectors, with
+// fp32 states and, for bf16 and fp16 models, fp32 master weights.
 #pragma once
 #include <functional>
 #include <map>
@@ -24,74 +24,77 @@ namespace mcpp {
 struct StepResult {
   double grad_norm = 0;     ///< global L2 norm of gradient * grad_scale, before clipping
   bool skipped = false;     ///< the norm was not finite: nothing was changed
-  double lr = 0;            ///< as given
-  double weight_decay = 0;  ///< as given
+  double lr = 0;            ///< as passed to step()
+  double weight_decay = 0;  ///< as passed to step()
 };
 
-/// The state beside those of UpdateRule::states(): the weights of a bf16 or fp16 model in fp32.
+/// Name of the state with the fp32 master weights of a bf16 or fp16 model; other states are UpdateRule::states().
 inline constexpr std::string_view kMasterState = "master";
 
-/// Per grid, the ranks whose shard()s make up whole matrices; a grid without = this rank alone has all.
+/// Per grid, the ranks whose shard()s together contain whole matrices. For a grid without an entry this rank alone
+/// holds them.
 using MatrixHolders = std::map<GridKind, Communicator*>;
 
 class Optimizer {
  public:
-  /// Allocates the state of what the buffers' shard() gives this rank, in `states`, which is empty (null: in a store on
-  /// the device). Master weights start as the model's weights. `holders`: for rules that need whole matrices. `copies`:
-  /// those of the buffers' device, by which it and the host exchange what is updated there (null: made here). The
-  /// buffers and groups must outlive the optimizer, and all ranks of `holders` make theirs.
+  /// Allocates the states for the elements in each buffer's shard() in `states`, which must be empty (nullptr: a new
+  /// store on the device). Master weights are initialized from the model's weights. `holders`: for rules that need
+  /// whole matrices; collective over these ranks. `copies`: engine for copies between the buffers' device and the host,
+  /// for remote updates (nullptr: a new one).
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
             const MatrixHolders& holders = {}, std::unique_ptr<StateStore> states = nullptr,
             std::unique_ptr<SideCopies> copies = nullptr);
 
-  /// One update, after every buffer's finish(); the caller then calls publish() on each. `grad_scale` turns the summed
-  /// gradient into that of the loss (1 / number of target tokens). A gradient whose norm is not finite leaves weights,
-  /// state and step counter as they are, on every rank. Clipping as Megatron-LM does: by clip_grad / (norm + 1e-6)
-  /// where that is below 1. group_of() says which parameters get no weight decay.
+  /// Performs one update. Call after finish() of every buffer and before publish() on each. `grad_scale` turns the
+  /// summed gradient into that of the loss (1 / number of target tokens). If the gradient norm is not finite, weights,
+  /// states and step counter are unchanged on every rank. Clips as Megatron-LM does: by clip_grad / (norm + 1e-6) if
+  /// that is below 1. group_of() decides which parameters get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
-  /// The parts of step(), for a caller that does not wait: it queues decide_update(), agrees on the factor with the
-  /// ranks that hold other gradients or the same weights, queues update(), and calls count_step() before the next
-  /// update() when this one was taken.
+  /// The parts of step(), for callers that must not block: queue decide_update(), reduce the factor over the ranks that
+  /// hold other gradients or the same weights, queue update(), and call count_step() before the next update() if this
+  /// one was applied.
   ///
-  /// What ops::decide_update() says of this gradient by `rule`, whose clip_grad and rounds_norm are filled in here, and
-  /// of the loss in `totals`.
+  /// Queues ops::decide_update() for this gradient by `rule`, whose clip_grad and rounds_norm are set here, and for the
+  /// loss in `totals`.
   Tensor decide_update(const Tensor& totals, StepRule rule) const;
-  /// `factor`: fp64 [1]; nothing is changed when it is not finite.
+  /// Queues the update. `factor`: fp64 [1]; if it is not finite nothing is changed.
   void update(double lr, double weight_decay, const Tensor& factor);
   void count_step() { ++steps_; }
 
-  /// For bf16 and fp16 models; without effect where the model's weights are the master weights themselves. With
-  /// OptimizerConfig::store_param_remainders these are a part of the master weights, and go with them at all times.
-  void copy_model_to_master();  ///< after other weights were loaded into the model alone
+  /// Conversions for bf16 and fp16 models; no effect if the model's weights are the master weights themselves. With
+  /// OptimizerConfig::store_param_remainders the weights are a part of the master weights and always consistent with
+  /// them.
+  void copy_model_to_master();  ///< after other weights were loaded into the model only
   void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
 
-  /// Calls f(state, param, first, values) for each state of each parameter: `values` are those of the param's elements
-  /// [first, first + values.numel()) that this rank updates, counted in its box, where the state lies between updates.
-  /// Master comes up only where it is a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank
-  /// updates nothing are left out.
+  /// Calls f(state, param, first, values) for each state of each parameter. `values` are the stored states of the
+  /// parameter's elements [first, first + values.numel()) in its box that this rank updates. Master weights are only
+  /// visited if they are a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank updates
+  /// nothing are skipped.
   using StoredStateVisitor =
       std::function<void(std::string_view state, Param&, i64 first, const std::shared_ptr<StoredNumbers>& values)>;
   void visit_stored_state(const StoredStateVisitor& f) const;
-  /// The same where all states are in tensors: `values` is a flat view.
+  /// Visitor with tensors: `values` is a flat view. Requires that all states are tensors.
   using StateVisitor = std::function<void(std::string_view state, Param&, i64 first, Tensor values)>;
   void visit_state(const StateVisitor& f) const;
-  /// Where the states are kept, for the log; empty when with the weights.
+  /// Describes where the states are stored, for the log; empty if they are on the device of the weights.
   std::string describe_states() const { return states_->describe(); }
   BytesAway states_away() const { return states_->bytes_away(); }
 
-  /// Updates done; skipped steps do not count. Bias correction depends on it, so it belongs in checkpoints.
+  /// Number of updates, without skipped steps. Bias correction depends on it, so checkpoints must include it.
   i64 steps() const { return steps_; }
   void set_steps(i64 steps) { steps_ = steps; }
 
  private:
-  /// What is updated alike of a segment. The states hold only what the segment's rule updates, run after run.
+  /// Elements of a segment in the same parameter group. The states contain only what the segment's rule updates, run
+  /// after run.
   struct Run {
     i64 begin, count;  // in the tensors of the segment
     i64 at;            // in the states
     ParamGroup group;
   };
-  /// What one rule updates of one contiguous range of a buffer's flat vectors.
+  /// Elements of one contiguous range of a buffer's flat vectors that one rule updates.
   struct Segment {
     const ParamAndGradBuffer* buffer;
     i64 begin;  // in the flat vectors
@@ -109,7 +112,7 @@ class Optimizer {
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_narrow(dtype_); }
-  /// What is decoded and updated at once: of a run of a segment.
+  /// Part of a run that is decoded and updated at once.
   struct PartPlace {
     std::size_t segment;
     const Run* run;
@@ -119,25 +122,25 @@ class Optimizer {
     i64 in_segment() const { return run->begin + begin; }
   };
   std::vector<PartPlace> parts_of(const std::vector<std::size_t>& order) const;
-  /// Widened where it is narrow.
+  /// Returns the gradient, converted to the accumulate dtype if necessary.
   Tensor gradient_of(const PartPlace& place) const;
-  /// `model`: the weights of its segment.
+  /// `model`: the weights of the segment.
   UpdatePart part_of(const PartPlace& place, const Tensor& gradient, const Tensor& model,
                      std::span<const Tensor> states) const;
-  /// The part is updated next, elsewhere than its weights are.
+  /// Prefetches the tensors of the part that is updated next, on another device than that of its weights.
   void expect_part(const PartPlace& place, const Tensor& gradient, RemoteParts& remote) const;
-  /// Which segments a pass over the states goes through, and what of a part it changes beside the states.
+  /// Kind of a pass over the states: which segments it visits, and what it changes in addition to the states.
   enum class PassKind { Update, Prepare };
   std::vector<std::size_t> segments_of(PassKind kind) const;
-  /// The weights of these segments are wanted, in this order.
+  /// Prefetches the weights of these segments, in this order.
   void expect_weights(const std::vector<std::size_t>& order) const;
-  /// Whether nothing moves for an update.
+  /// Returns true if an update moves no data between devices.
   bool is_resident() const;
-  /// Calls f(rule, part, group) for parts of each run of each segment, whose states are fetched meanwhile; Prepare:
-  /// only where the rule needs whole matrices. A part is on the device of its states, all of it in the wide type.
+  /// Calls f(rule, part, group) for parts of each run of each segment, prefetching the next states; with Prepare only
+  /// where the rule needs whole matrices. A part is on the device of its states, entirely in the accumulate dtype.
   template <class F>
   void for_each_part(PassKind kind, F&& f);
-  /// change(part), where its states are.
+  /// Calls change(part) on the device of its states.
   template <class Change>
   void update_part(PassKind kind, UpdatePart& part, RemoteParts& remote, Change&& change);
   void visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const;
@@ -148,13 +151,12 @@ class Optimizer {
   DType dtype_;  // of the model
   std::map<OptimizerKind, std::unique_ptr<UpdateRule>> rules_;
   std::vector<Segment> segments_;
-  /// By segment: the master weights where these are a copy, or what the model's lack of them, then the states of its
-  /// rule.
+  /// States by segment: the master weights if they are a copy, or their remainders, then the states of its rule.
   std::unique_ptr<StateStore> states_;
   std::unique_ptr<HostRooms> rooms_;
-  std::unique_ptr<SideCopies> copies_;                    // after the rooms, which they may use until these go
-  std::vector<std::unique_ptr<WholeMatrices>> matrices_;  // by grid; none unless the configuration's rule needs them
-  /// Gradients that make up this rank's part of the norm; every grid of the scope has its place.
+  std::unique_ptr<SideCopies> copies_;  // after rooms_, whose buffers it may use until it is destroyed
+  std::vector<std::unique_ptr<WholeMatrices>> matrices_;  // by grid; empty unless the configured rule needs them
+  /// Gradients of this rank that count in the norm; has an entry for every grid of the scope.
   std::map<GridKind, std::vector<Tensor>> counted_;
   i64 steps_ = 0;
 };

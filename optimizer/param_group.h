@@ -1,4 +1,4 @@
-// Which parameters are updated alike.
+// Parameter groups: parameters with the same update settings.
 #pragma once
 #include <span>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// What is particular about the update of some parameters. Names are Megatron-LM's.
+/// Update settings of a parameter group. Names are Megatron-LM's.
 struct ParamGroup {
   OptimizerKind rule = OptimizerKind::Adam;
   double lr_mult = 1;  ///< multiplies the learning rate
@@ -18,20 +18,19 @@ struct ParamGroup {
   bool operator==(const ParamGroup&) const = default;
 };
 
-/// Of parameters that are matrices (Param::matrices), and of the others.
+/// Returns the rule for matrices (Param::matrices), or for other parameters.
 OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config);
-/// The group of a parameter. Megatron-LM's rule: biases and one-dimensional parameters (norms) do not decay.
+/// Returns the group of a parameter. As in Megatron-LM, biases and one-dimensional parameters (norms) do not decay.
 ParamGroup group_of(const Param& param, const OptimizerConfig& config);
 
-/// Consecutive elements [begin, end) of the flat vectors, of parameters of the same group (padding between them
-/// included).
+/// Consecutive elements [begin, end) of the flat vectors in the same group, including padding.
 struct GroupRun {
   i64 begin = 0, end = 0;
   ParamGroup group;
 };
 
-/// [begin, end) of the flat vectors as the fewest runs. `groups`: of each of plan.params. Padding goes with the
-/// parameter before it.
+/// Splits [begin, end) of the flat vectors into the fewest runs. `groups`: one per element of plan.params. Padding
+/// belongs to the parameter before it.
 std::vector<GroupRun> group_runs(const BufferPlan& plan, std::span<const ParamGroup> groups, i64 begin, i64 end);
 
 }  // namespace mcpp

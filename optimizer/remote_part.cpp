@@ -72,7 +72,7 @@ void RemoteParts::give_back(const Tensor& there, const Tensor& here) {
   returning_.push_back(std::move(*room));
   at_hand_.erase(room);
   if (returning_.size() <= kReturning) return;
-  returning_.front().copy.wait();  // then its room may be used again
+  returning_.front().copy.wait();  // then its buffer may be reused
   returning_.pop_front();
 }
 

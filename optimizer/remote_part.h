@@ -1,6 +1,6 @@
-// Parts whose states are on another device than their weights or their gradient: brought together there for their
-// update, the next while one is updated. Mostly that is the host, and the weights are on a GPU; where weights are kept
-// away and states are not, it is the other way round.
+// Updates of parts whose states are on another device than their weights or gradient: copies these to the states'
+// device, prefetching the next part during the update of the current one. Usually states are on the host and weights on
+// a GPU; if weights are offloaded and states are not, it is the other way round.
 #pragma once
 #include <deque>
 
@@ -9,33 +9,33 @@
 
 namespace mcpp {
 
-/// For one pass over the parts.
+/// Staging of remote parts during one pass over the parts.
 class RemoteParts {
  public:
-  /// Both outlive this; `copies` are those of the device of the gradients.
+  /// `copies` must belong to the device of the gradients.
   RemoteParts(SideCopies& copies, HostRooms& rooms) : copies_(copies), rooms_(rooms) {}
 
-  /// Whether it makes a difference to expect() what comes next.
+  /// Returns true if prefetching with expect() has any effect.
   bool is_beside() const { return !copies_.are_immediate(); }
-  /// These tensors of the next part are wanted: begins to bring them.
+  /// Starts copying these tensors of the next part.
   void expect(const std::vector<Tensor>& tensors);
-  /// `here` with what is not on `device`, that of the states, copied there.
+  /// Returns `here` with tensors that are not on `device`, the device of the states, copied there.
   UpdatePart bring(const UpdatePart& here, Device& device);
-  /// After an update: the weights, and those in the model's type.
+  /// Starts copying back the weights and those in the model's dtype after an update.
   void give_back_weights(const UpdatePart& there, const UpdatePart& here);
-  /// After UpdateRule::prepare(): what it left in the place of the gradient.
+  /// Starts copying back the result of UpdateRule::prepare(), which replaces the gradient.
   void give_back_gradient(const UpdatePart& there, const UpdatePart& here);
-  /// What was given back has arrived.
+  /// Waits for all copies back.
   void finish_returns();
 
  private:
-  /// A tensor on its way, and its place in host memory.
+  /// A tensor in flight, and its host buffer.
   struct Travelling {
     Tensor here;
     std::shared_ptr<const Tensor> room;
     SideCopy copy;
   };
-  /// What may be on its way back while rooms are used again: weights and model of two parts.
+  /// Max number of copies back in flight before buffers are reused: weights and model of two parts.
   static constexpr std::size_t kReturning = 4;
 
   Travelling start(const Tensor& here);
@@ -46,11 +46,11 @@ class RemoteParts {
   HostRooms& rooms_;
   std::vector<Travelling> expected_, at_hand_;
   std::deque<Travelling> returning_;
-  std::vector<SideCopy> to_host_;  // of what was given back there
+  std::vector<SideCopy> to_host_;  // copies back to the host
 };
 
-/// The same numbers in the memory of `device`, themselves where they are there; the host waits for the ops that compute
-/// them.
+/// Returns a copy of `values` in the memory of `device`, or `values` if it is already there. Blocks the host until the
+/// ops that compute it are done.
 Tensor copy_to(Device& device, const Tensor& values);
 
 }  // namespace mcpp

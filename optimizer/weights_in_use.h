@@ -1,4 +1,4 @@
-// The weights that an optimizer works on, where these are kept away: one shard at a time.
+// Access to the weights of an optimizer that may be offloaded: one shard at a time.
 #pragma once
 #include <functional>
 #include <optional>
@@ -8,14 +8,14 @@
 
 namespace mcpp {
 
-/// Where the weights of a ShardSegment are.
+/// Location of the weights of a ShardSegment.
 struct WeightsPlace {
-  Tensor here;  ///< undefined where they are away
+  Tensor here;  ///< undefined if they are offloaded
   StateStore* away = nullptr;
   std::size_t place = 0;
 
   bool operator==(const WeightsPlace& other) const { return away == other.away && place == other.place; }
-  /// Weights [first, first + count), between uses.
+  /// Weights [first, first + count), as stored between uses.
   std::shared_ptr<StoredNumbers> at_rest(i64 first, i64 count) const {
     return away ? away->at_rest(place, 0, first, count) : in_memory(here.flat(first, count));
   }
@@ -23,11 +23,11 @@ struct WeightsPlace {
 
 class WeightsInUse {
  public:
-  /// `changes`: what is written to them goes back, once `finish_writes` has waited for all of it.
+  /// `changes`: modified weights are written back, after `finish_writes` has waited for all writes to them.
   WeightsInUse(bool changes, std::function<void()> finish_writes)
       : changes_(changes), finish_writes_(std::move(finish_writes)) {}
 
-  /// Valid until the next call for another place.
+  /// Returns the weights; valid until the next call for another location.
   Tensor of(const WeightsPlace& place) {
     if (!place.away) return place.here;
     if (place_ == place) return weights_;
@@ -36,7 +36,7 @@ class WeightsInUse {
     place_ = place;
     return weights_;
   }
-  /// After the last.
+  /// Releases the weights. Call after the last use.
   void done() {
     if (!place_) return;
     finish_writes_();

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Operations of a step of Newton and Schulz, without a common factor.
+/// Operations of a Newton-Schulz step, up to a constant factor.
 double work(i64 rows, i64 columns) {
   const auto n = static_cast<double>(std::min(rows, columns)), m = static_cast<double>(std::max(rows, columns));
   return 2 * n * n * m + n * n * n;
@@ -19,8 +19,7 @@ double work(i64 rows, i64 columns) {
 
 enum class Side { Piece, Matrix };
 
-/// Calls f(at, count) for the elements that lie one after another on one side, in the order in which a message has
-/// them.
+/// Calls f(at, count) for each contiguous span on one side, in message order.
 template <class F>
 void for_each_span(const Region& piece, const Region& matrix, Side side, F&& f) {
   i64 begin = 0, count = 0;
@@ -33,7 +32,7 @@ void for_each_span(const Region& piece, const Region& matrix, Side side, F&& f) 
   if (count > 0) f(begin, count);
 }
 
-/// Copies what is common to both regions from `numbers`, which are those of one side, into the message, or back.
+/// Copies the intersection of both regions from `numbers`, the values of one side, into the message, or back.
 template <bool kIntoMessage>
 void copy_part(const Region& piece, const Region& matrix, Side side, const Tensor& numbers, const Tensor& message) {
   i64 at = 0;
@@ -49,7 +48,7 @@ bool same(const Region& a, const Region& b) {
          a.flat_end == b.flat_end;
 }
 
-/// Pieces as numbers: parameter, offset and shape of the box, begin and end of the range; then -1.
+/// Encodes a piece as integers: parameter, offset and shape of the box, begin and end of the range; then -1.
 void encode(i64 param, const Region& region, std::vector<i64>& text) {
   text.push_back(param);
   for (const Shape* shape : {&region.box.offset, &region.box.shape})
@@ -149,7 +148,7 @@ void WholeMatrices::choose_owners() {
 void WholeMatrices::transform(const std::function<void(Tensor&)>& f) {
   const auto& own = owned_[static_cast<std::size_t>(rank_)];
   const std::size_t rounds = std::ranges::max(owned_, {}, &std::vector<const Matrix*>::size).size();
-  // One matrix of each owner at a time, so that all work and nobody holds more than one.
+  // One matrix per owner at a time, so that all ranks work and none holds more than one.
   for (std::size_t round = 0; round < rounds; ++round) {
     const auto for_each_other = [&](auto&& g) {
       for (int rank = 0; rank < ranks_; ++rank) {
@@ -207,7 +206,7 @@ void WholeMatrices::receive_parts(const Matrix& matrix) {
   });
 }
 
-/// The matrix inside this rank's gradients where it lies there whole and as one; otherwise undefined.
+/// Returns a view of the matrix if it is contiguous in this rank's gradients; otherwise an undefined tensor.
 Tensor WholeMatrices::in_place(const Matrix& matrix) const {
   if (matrix.parts.size() != 1 || matrix.parts.front().rank != rank_) return {};
   const Part& part = matrix.parts.front();

@@ -1,6 +1,6 @@
-// Matrices whose parts are spread over ranks, by tensor parallelism and ZeRO, brought together one by one: each has an
-// owner, which gathers its parts, works on it and gives them back. Owners are chosen so that all have about the same
-// work. How a matrix was spread does not show in it, so what is made of it does not depend on the layout.
+// Gathering of matrices that are sharded by tensor parallelism and ZeRO: each has an owner, which gathers the parts,
+// transforms the matrix and scatters it back. Owners are chosen to balance the work. The result does not depend on the
+// layout because the gathered matrix does not.
 #pragma once
 #include <functional>
 #include <map>
@@ -18,29 +18,29 @@ class WholeMatrices {
  public:
   using Takes = std::function<bool(const Param&)>;
 
-  /// The matrices (Param::matrices) of the parameters that `takes` says; of their gradients each rank of `holders` has
-  /// what its buffers' shard() gives. Called by all of these ranks; `holders` outlives this. Null: this rank has all.
+  /// Selects the matrices (Param::matrices) of the parameters accepted by `takes`. Each rank of `holders` has the
+  /// gradients in its buffers' shard(). Collective over `holders`; nullptr: this rank has all.
   WholeMatrices(std::span<ParamAndGradBuffer* const> buffers, const Takes& takes, Communicator* holders);
   WholeMatrices(const WholeMatrices&) = delete;
   WholeMatrices& operator=(const WholeMatrices&) = delete;
 
-  /// What f(matrix) makes of each matrix [out, in] takes the place of the gradient, on all ranks that hold parts of it.
-  /// Called by all ranks.
+  /// Replaces the gradient of each matrix [out, in] by the result of f(matrix), on all ranks that hold parts of it.
+  /// Collective.
   void transform(const std::function<void(Tensor& matrix)>& f);
 
  private:
-  /// Of a parameter: what one rank has of it.
+  /// One rank's part of a parameter.
   struct Piece {
     i64 param;
     Region region;
-    Tensor values;  // the gradient; undefined for other ranks'
+    Tensor values;  // the gradient; undefined for those of other ranks
   };
-  /// A piece with numbers of a matrix.
+  /// A piece that overlaps a matrix.
   struct Part {
     int rank;
     const Piece* piece;
     i64 count;
-    bool is_copy;  // a rank before this one holds the same
+    bool is_copy;  // an earlier rank has the same values
   };
   struct Matrix {
     i64 param;
@@ -63,10 +63,10 @@ class WholeMatrices {
   static i64 elements(const Matrix& matrix, int rank, bool with_copies);
   Tensor message(i64 elements) const;
 
-  // Of a matrix that another rank owns.
+  // For a matrix owned by another rank.
   void send_parts(const Matrix& matrix);
   void receive_parts(const Matrix& matrix);
-  // Of one that this rank owns.
+  // For a matrix owned by this rank.
   Tensor gather(const Matrix& matrix);
   void give_back(const Matrix& matrix, const Tensor& whole);
   Tensor in_place(const Matrix& matrix) const;
@@ -75,8 +75,8 @@ class WholeMatrices {
   int rank_, ranks_;
   Device& device_;
   DType type_;                              // of gradients
-  std::map<std::string, i64> params_;       // the number of each parameter, the same on all ranks
-  std::vector<Shape> globals_;              // and its global shape
+  std::map<std::string, i64> params_;       // index of each parameter, identical on all ranks
+  std::vector<Shape> globals_;              // global shape by index
   std::vector<std::vector<Piece>> pieces_;  // by rank
   std::vector<Matrix> matrices_;
   std::vector<std::vector<const Matrix*>> owned_;  // by rank

@@ -42,7 +42,7 @@ class JoinedMaster final : public EncodedNumbers {
     parts_.model->read(own);
     std::memcpy(to.raw(), joined(model).flat(parts_.offset, numel()).raw(), static_cast<std::size_t>(to.bytes()));
   }
-  /// Remainders of other elements of the blocks stay what they are, as they do for any weights in the model: for 0.
+  /// Remainders of other elements in the blocks are preserved for any model weights, so zeros are used for those.
   void encode(const Tensor& from) override {
     Device& device = from.device();
     Tensor master = joined(room(elements(), DType::BF16, device));
@@ -60,7 +60,7 @@ class JoinedMaster final : public EncodedNumbers {
   ParamRemainders remainders_on(Device& device) const {
     return {.low = room(elements() / 2, DType::I32, device), .went_up = room(elements() / 32, DType::I32, device)};
   }
-  /// All elements of its blocks.
+  /// Returns all elements of its blocks.
   Tensor joined(const Tensor& model) const {
     ParamRemainders remainders = remainders_on(model.device());
     parts_.low->read(remainders.low);

@@ -1,18 +1,19 @@
-// Master weights that are kept as remainders, as checkpoints see them: in full.
+// Full-precision view of master weights that are stored as remainders, for checkpoints.
 #pragma once
 #include "tensor/ops/narrow/param_remainders.h"
 #include "tensor/stored_numbers.h"
 
 namespace mcpp {
 
-/// Where the parts of some master weights are.
+/// Stored parts of some master weights.
 struct MasterParts {
-  std::shared_ptr<StoredNumbers> model;         ///< of each its weight in the model
+  std::shared_ptr<StoredNumbers> model;         ///< the model's weight of each
   std::shared_ptr<StoredNumbers> low, went_up;  ///< ParamRemainders, of whole blocks
-  i64 offset = 0;                               ///< of the first in its block
+  i64 offset = 0;                               ///< of the first element in its block
 };
 
-/// Weights in fp32, which are read from their parts and written into all of these: into the model, too.
+/// Returns fp32 weights that are composed from their parts on read, and split into them on write, including the model's
+/// weights.
 std::shared_ptr<StoredNumbers> joined_master(MasterParts parts);
 
 }  // namespace mcpp

@@ -26,10 +26,11 @@ Tensor temporary(i64 count, DType type, Device& device) {
   return Tensor::empty({count}, type, device, MemoryClass::Workspace);
 }
 
-/// A state that is kept in another form. To be read and written in host memory.
+/// View of an encoded state, for reading and writing in host memory.
 class Encoded final : public EncodedNumbers {
  public:
-  /// The vectors of the state, from the block on that element 0 lies in; `offset` of that in it.
+  /// `vectors`: the state's vectors from the block that contains element 0 on. `offset`: offset of element 0 in that
+  /// block.
   Encoded(StateForm form, DType wide, std::vector<std::shared_ptr<StoredNumbers>> vectors, i64 offset, i64 count)
       : form_(form), wide_(wide), vectors_(std::move(vectors)), offset_(offset), count_(count) {}
 
@@ -58,7 +59,7 @@ class Encoded final : public EncodedNumbers {
     std::memcpy(to.raw(), blocks.flat(offset_, count_).raw(), static_cast<std::size_t>(to.bytes()));
   }
   void encode(const Tensor& from) override {
-    Tensor blocks = decoded(from.device());  // which may have other elements at both ends
+    Tensor blocks = decoded(from.device());  // may include other elements at both ends
     std::memcpy(blocks.flat(offset_, count_).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
     if (form_ == StateForm::Bf16) {
       Tensor narrow = temporary(blocks.numel(), DType::BF16, from.device());
@@ -78,7 +79,7 @@ class Encoded final : public EncodedNumbers {
             .scales = temporary(elements() / kBlock, DType::F32, device),
             .range = range_of(form_)};
   }
-  /// All elements of its blocks.
+  /// Returns all elements of its blocks.
   Tensor decoded(Device& device) const {
     Tensor wide = temporary(elements(), wide_, device);
     if (form_ == StateForm::Bf16) {
@@ -100,7 +101,7 @@ class Encoded final : public EncodedNumbers {
   i64 offset_, count_;
 };
 
-/// The part of the vectors of a quantized state.
+/// Returns a part of the vectors of a quantized state.
 Quantized part_of(std::span<const Tensor> vectors, StateForm form, i64 first, i64 count) {
   return {.codes = vectors[0].flat(first / 4, count / 4),
           .scales = vectors[1].flat(first / kBlock, count / kBlock),
