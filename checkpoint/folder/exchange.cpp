@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// Every rank's tensor of this one's size, one after another.
+/// Gathers the equally sized tensors of all ranks, in rank order.
 Tensor gather(const Tensor& mine, Communicator& group) {
   Tensor all = Tensor::like(mine, {mine.numel() * group.size()});
   group.all_gather(mine, all).wait();
@@ -25,7 +25,7 @@ std::vector<std::string> all_gather_text(std::string_view mine, Communicator& gr
   const Tensor lengths = gather(length, group);
   const i64* sizes = lengths.data<i64>();
 
-  // The bytes travel as 32-bit integers, padded to the longest text.
+  // The bytes are sent as 32-bit integers, padded to the longest text.
   const i64 words = *std::max_element(sizes, sizes + ranks) / 4 + 1;
   Tensor text = Tensor::empty({words}, DType::I32, host, MemoryClass::Other);
   std::memset(text.raw(), 0, static_cast<std::size_t>(text.bytes()));
@@ -41,7 +41,7 @@ std::vector<std::string> all_gather_text(std::string_view mine, Communicator& gr
 }
 
 std::vector<std::string> run_together(Communicator& group, const std::function<std::string()>& f) {
-  // The first byte says how it went: 0, or the exit code of an error whose message follows.
+  // The first byte is the status: 0, or the exit code of an error whose message follows.
   std::string outcome;
   try {
     outcome = '\0' + f();

@@ -1,4 +1,4 @@
-// Ranks telling one another how their part went.
+// Collectives over strings and results, with errors of any rank raised on all ranks.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace mcpp {
 
-/// The text of every rank, by rank, on every rank. Texts may differ in length.
+/// Returns the texts of all ranks, by rank. Texts may differ in length. Collective.
 std::vector<std::string> all_gather_text(std::string_view mine, Communicator& group);
 
-/// Every rank runs f; all get all results, by rank. When f throws somewhere, every rank throws that error, with the
-/// rank's number: nobody waits for a rank that failed.
+/// Runs f on every rank and returns all results, by rank. If f throws on any rank, all ranks throw that error with the
+/// failed rank's number, so no rank blocks. Collective.
 std::vector<std::string> run_together(Communicator& group, const std::function<std::string()>& f);
 
-/// What f() gives on rank 0, on every rank; the others do not call it. An error of it is thrown on all.
+/// Runs f on rank 0 only and returns its result on every rank. If f throws, all ranks throw. Collective.
 std::string from_first(Communicator& group, const std::function<std::string()>& f);
 
 }  // namespace mcpp

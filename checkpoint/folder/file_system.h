@@ -1,4 +1,4 @@
-// What saving asks of the disk, behind an interface, so that tests can make each of it fail, tear or take its time.
+// File system calls of a save, behind an interface so that tests can inject failures, torn writes and delays.
 #pragma once
 #include <sys/types.h>
 
@@ -6,13 +6,13 @@
 
 namespace mcpp {
 
-/// The system calls of these names: -1 and errno for a failure.
+/// Wrappers of the system calls with these names; return -1 and set errno on failure.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const;
   virtual int fsync(int file) const;
-  /// flags of renameat2(2).
+  /// `flags`: those of renameat2(2).
   virtual int rename(const Path& from, const Path& to, unsigned flags) const;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kProbeBytes = 4096;
 
-/// A file that goes with this.
+/// File that is removed by the destructor.
 class ProbeFile {
  public:
   ProbeFile(Path path, std::string_view content) : path_(std::move(path)) { write_file_atomic(path_, content); }
@@ -70,7 +70,7 @@ void check_shared_folder(const Path& folder, Communicator& world, std::chrono::m
   if (world.size() == 1) return;
   std::optional<ProbeFile> probe;
   const std::string owner = from_first(world, process_tag);
-  // The name is new on every rank, so that no file server answers from what it remembers.
+  // The name is unique, so no file server can answer from its cache.
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const std::string token = from_first(world, [&] { return str(owner, ".", now); });
   const Path path = folder / str(".probe-", token, ".shared");

@@ -1,4 +1,4 @@
-// Whether files can be written in a folder: by all ranks, without harm.
+// Checks that a folder is shared and writable.
 #pragma once
 #include <chrono>
 #include <string_view>
@@ -8,19 +8,19 @@
 
 namespace mcpp {
 
-/// Throws BadInput, on all ranks, unless every rank sees in `folder` what rank 0 writes there, and can write there
-/// itself: otherwise the first save would fail, after hours. File servers may show another machine's file later, by
-/// `patience` at most. Called by all ranks; the folder exists on rank 0. Leaves nothing behind.
+/// Throws BadInput on all ranks unless every rank sees in `folder` what rank 0 writes there, and can write there
+/// itself, so that the first save does not fail after hours. `patience`: how long file servers may take to show another
+/// machine's file. Collective; the folder must exist on rank 0. Leaves no files behind.
 void check_shared_folder(const Path& folder, Communicator& world,
                          std::chrono::milliseconds patience = std::chrono::seconds(5));
 
-/// BadInput when this rank cannot write and remove a file there.
+/// Throws BadInput if this rank cannot create and remove a file in the folder.
 void check_writable(const Path& folder);
 
-/// BadInput when the folder, which need not exist yet, is a checkpoint or lies in one: what is there and not in the
-/// manifest would count as damage. `key`, if any, is of the configuration, which named it.
+/// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
+/// manifest would count as damage. `key`: configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");
-/// The same for the folder of a file that a command is about to write.
+/// Checks the folder of a file that a command will write, like check_outside_checkpoints().
 void check_file_outside_checkpoints(const Path& file, std::string_view key = "");
 
 }  // namespace mcpp
