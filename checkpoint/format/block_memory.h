@@ -1,4 +1,4 @@
-// Memory between a disk and what makes or uses its bytes.
+// Buffers between a disk and the producer or consumer of its bytes.
 #pragma once
 #include <memory>
 #include <span>
@@ -7,16 +7,16 @@
 
 namespace mcpp {
 
-/// Blocks that take turns, in huge pages, of which a disk reads or writes a block at once; large enough for it, and few
-/// enough to stay in the processor's cache meanwhile.
+/// Ring of blocks in huge pages, each the unit of one disk read or write: large enough for the disk, and few enough to
+/// stay in the CPU's cache.
 class BlockMemory {
  public:
   static constexpr i64 kBlocks = 3, kBlockBytes = i64{4} << 20;
-  /// Offsets, sizes and addresses of what goes past the system's page cache are multiples of this; blocks are.
+  /// Alignment of offsets, sizes and addresses for direct I/O; blocks are aligned.
   static constexpr i64 kAlignment = 4096;
 
   BlockMemory();
-  /// That of block 0, 1, ...: of the kBlocks-th the first again.
+  /// Returns block `number` modulo kBlocks.
   std::span<std::byte> block(i64 number) const;
 
  private:

@@ -14,7 +14,7 @@
 
 namespace mcpp {
 
-/// Reads extents, one after another, from the disks.
+/// Reads extents one after another from disk.
 class BlockReader::Source {
  public:
   explicit Source(std::span<const Extent> extents) : extents_(extents) {}
@@ -22,8 +22,8 @@ class BlockReader::Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
 
-  /// `count` bytes of the file of the extent from an aligned offset to the begin of a block; what comes after them
-  /// there may be overwritten.
+  /// Reads `count` bytes from an aligned offset of the extent's file to the beginning of a block. May overwrite the
+  /// rest of the block.
   void read(const Extent& extent, i64 offset, std::span<std::byte> block, i64 count) {
     const i64 done = open(extent) ? read_direct(offset, block, count) : 0;
     if (done >= count) return;
@@ -51,7 +51,8 @@ class BlockReader::Source {
     if (direct_ >= 0) ::close(std::exchange(direct_, -1));
   }
 
-  /// Less than `count` at the end of the file, and where the disk cannot, whose reasons come with the other way.
+  /// Returns less than `count` at the end of the file, and if direct I/O fails; the buffered read then reports the
+  /// error.
   i64 read_direct(i64 offset, std::span<std::byte> block, i64 count) const {
     i64 done = 0;
     while (done < count) {
@@ -64,8 +65,8 @@ class BlockReader::Source {
     return done;
   }
 
-  /// What comes next through the page cache: systems read ahead too little by themselves, and not from one place to the
-  /// next. In steps, because of a larger request some take only the beginning.
+  /// Prefetches the next extents into the page cache: the kernel reads too little ahead, and not across extents. In
+  /// steps, because some systems only honor the beginning of a larger request.
   void prefetch() {
     constexpr i64 kAhead = i64{32} << 20, kStep = i64{1} << 20;
     while (prefetched_ < kAhead && next_ < extents_.size()) {
@@ -82,15 +83,15 @@ class BlockReader::Source {
 
   std::span<const Extent> extents_;
   std::size_t next_ = 0;  // extent to prefetch
-  i64 done_of_next_ = 0;  // bytes of it that are
-  i64 prefetched_ = 0;    // and not read yet
+  i64 done_of_next_ = 0;  // bytes of it already prefetched
+  i64 prefetched_ = 0;    // bytes prefetched and not yet read
   const InputFile* file_ = nullptr;
-  int direct_ = -1;      // past the page cache, of file_
-  bool cannot_ = false;  // nothing can
+  int direct_ = -1;      // direct I/O descriptor of file_
+  bool cannot_ = false;  // direct I/O is not supported
 };
 
 void BlockReader::expect(const InputFile& file, i64 offset, i64 bytes, ReadWay way) {
-  constexpr i64 kGap = i64{1} << 16;  // what lies between costs less than another read
+  constexpr i64 kGap = i64{1} << 16;  // reading a smaller gap is cheaper than another read
   Extent* last = expected_.empty() ? nullptr : &expected_.back();
   const bool goes_on =
       last && last->file == &file && last->way == way && last->end <= offset && offset <= last->end + kGap;
@@ -115,7 +116,7 @@ std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i6
   }
 }
 
-/// False when nobody will use what is read.
+/// Returns false if the data will not be used.
 bool BlockReader::wait_for_room(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, stop, [&] { return filled_ - used_ < BlockMemory::kBlocks; });

@@ -1,4 +1,4 @@
-// Bytes of files, read in blocks beside what uses them.
+// Read-ahead of file blocks, concurrent with their consumer.
 #pragma once
 #include <array>
 #include <condition_variable>
@@ -12,28 +12,28 @@
 
 namespace mcpp {
 
-/// Which way bytes come from a disk.
+/// Method of reading bytes from a disk.
 enum class ReadWay : u8 {
-  PageCache,  ///< for what others read as well, or this process again
-  Direct      ///< past it, where a disk has it (open_direct): copies and pages for them cost more processor
-              ///< time than all else
+  PageCache,  ///< for data that other processes also read, or this one again
+  Direct  ///< direct I/O where the disk supports it (open_direct): copies and page allocation take more CPU time than
+          ///< everything else
 };
 
-/// A thread reads block after block of what is expected, while the caller works on those before: so the disk does not
-/// wait for sums, nor they for it. All is expected before the first byte is asked for, and asked for in the same order.
+/// Thread that reads the expected extents block by block while the caller processes earlier ones, so that disk and
+/// checksums overlap. All extents must be declared before the first byte is requested, and are requested in the same
+/// order.
 class BlockReader {
  public:
-  /// What to take at a time: it stays in the processor's cache between the read, the checksum and the copy.
+  /// Recommended number of bytes per request: stays in the CPU's cache between the read, the checksum and the copy.
   static constexpr i64 kPieceBytes = i64{1} << 19;
 
   BlockReader() = default;
 
-  /// Bytes [offset, offset + bytes), which come after all that was expected before, will be asked for. `file` outlives
-  /// this.
+  /// Declares bytes [offset, offset + bytes), which follow everything declared before.
   void expect(const InputFile& file, i64 offset, i64 bytes, ReadWay way);
-  /// At most `most` of them from `offset` on, a multiple of `unit`, at least one: what lies in one block, until the
-  /// next call. BlockMemory::kAlignment and `offset` are multiples of it too, so that a unit lies in one block. Throws
-  /// what the thread failed of, BadInput when the file ends before.
+  /// Returns at most `most` bytes from `offset` on, a multiple of `unit` and at least one unit: those in one block,
+  /// valid until the next call. `unit` must divide BlockMemory::kAlignment and `offset`, so that a unit is in one
+  /// block. Rethrows errors of the thread; throws BadInput if the file is too short.
   std::span<const std::byte> at(const InputFile& file, i64 offset, i64 most, i64 unit = 1);
 
  private:
@@ -60,12 +60,12 @@ class BlockReader {
   std::condition_variable_any changed_;
   std::array<Extent, BlockMemory::kBlocks> in_blocks_{};
   i64 filled_ = 0, used_ = 0;  // blocks
-  bool is_over_ = false;       // the thread reads nothing more
-  std::exception_ptr error_;   // why
-  std::jthread thread_;        // last: it uses all of the above
+  bool is_over_ = false;       // the thread has stopped reading
+  std::exception_ptr error_;   // reason why it stopped
+  std::jthread thread_;        // last: uses all members above
 };
 
-/// XXH3-128 of a whole file, as 32 hexadecimal digits. `read` hears of each piece.
+/// Returns the XXH3-128 of a whole file, as 32 hexadecimal digits. `read` is called for each piece.
 std::string file_checksum(const InputFile& file, const BytesListener& read = {});
 
 }  // namespace mcpp

@@ -10,18 +10,18 @@
 namespace mcpp {
 namespace {
 
-/// Held around every use of the library. HDF5 is one global state, not always built thread-safe, so its lock is
-/// global too. The first user also keeps the library from flushing at exit: after a failed write that can crash.
+/// Held around every use of the library. HDF5 has global state and is not always built thread-safe, so the lock is
+/// global too. The first user also disables flushing at exit, which can crash after a failed write.
 std::unique_lock<std::mutex> lock_hdf5() {
   static std::mutex mutex;
   std::unique_lock lock(mutex);
   static const bool prepared = H5dont_atexit() >= 0;
-  static_cast<void>(prepared);  // negative when somebody else asked first, which is as good
+  static_cast<void>(prepared);  // negative if already disabled by other code
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   return lock;
 }
 
-/// The innermost entry of the error stack: what really went wrong.
+/// Returns the innermost entry of the error stack: the root cause.
 std::string library_reason() {
   std::string reason = "unknown reason";
   H5Ewalk2(
@@ -34,14 +34,14 @@ std::string library_reason() {
   return reason;
 }
 
-/// `result` unless it is HDF5's "failed", a negative number.
+/// Returns `result`; throws if it is negative, which means failure.
 template <class T, class... What>
 T checked(T result, const What&... what) {
   if (result < 0) fail(ExitCode::BadInput, what..., ": HDF5 says: ", library_reason());
   return result;
 }
 
-/// An identifier of the library and the function that closes it.
+/// RAII wrapper of a library identifier and the function that closes it.
 class Handle {
  public:
   Handle(hid_t id, herr_t (*closer)(hid_t)) : id_(id), close_(closer) {}
@@ -61,7 +61,7 @@ class Handle {
   herr_t (*close_)(hid_t);
 };
 
-/// A float of 16 bits: the sign, `exponent` bits, the fraction. H5T_IEEE_F16LE came with HDF5 1.14.4.
+/// 16-bit float: sign, `exponent` bits, fraction. H5T_IEEE_F16LE requires HDF5 1.14.4.
 Handle narrow_type(std::size_t exponent) {
   Handle type(checked(H5Tcopy(H5T_IEEE_F32LE), "16-bit type"), H5Tclose);
   const std::size_t fraction = 15 - exponent;
@@ -97,8 +97,8 @@ Handle space_of(const Shape& shape) {
   return {checked(id, "dataspace of ", shape), H5Sclose};
 }
 
-/// The newest format, whose metadata carry checksums; large objects on page boundaries; no file locks of the
-/// library's own, which parallel file systems refuse.
+/// Newest format, whose metadata have checksums; large objects aligned to pages; no HDF5 file locks, which parallel
+/// file systems reject.
 Handle file_access() {
   constexpr hsize_t kPage = 4096;
   Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "file access"), H5Pclose);
@@ -120,14 +120,14 @@ void write_attributes(const Handle& dataset, const Hdf5Dataset& description) {
   }
 }
 
-/// Properties of what is created, without times: equal content gives equal files.
+/// Creation properties without timestamps, so that equal content gives equal files.
 Handle creation_of(hid_t kind, const std::string& name) {
   Handle creation(checked(H5Pcreate(kind), name), H5Pclose);
   checked(H5Pset_obj_track_times(creation, false), name);
   return creation;
 }
 
-/// The groups that `path` lies in, those that are not in `made`.
+/// Creates the parent groups of `path` that are not yet in `made`.
 void create_groups(const Handle& file, const Handle& creation, const std::string& path, std::set<std::string>& made) {
   for (std::size_t end = path.find('/'); end != std::string::npos; end = path.find('/', end + 1)) {
     const std::string name = path.substr(0, end);

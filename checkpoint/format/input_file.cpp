@@ -21,7 +21,7 @@ void read_at(int descriptor, const Path& path, i64 offset, std::span<std::byte> 
   }
 }
 
-// O_NONBLOCK: opening a pipe that somebody put there must not wait for its writer.
+// O_NONBLOCK: opening a pipe must not wait for its writer.
 InputFile::InputFile(const Path& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot open ", path.string());

@@ -1,4 +1,4 @@
-// A file read with plain reads, which take large files from the disk and the page cache faster than a mapping does.
+// Input file with plain reads, which are faster for large files than a memory mapping.
 #pragma once
 #include <functional>
 #include <span>
@@ -8,22 +8,22 @@
 
 namespace mcpp {
 
-/// Fills `to` from byte `offset` of a file that is open as `descriptor`; BadInput, with `path`, when it ends before.
+/// Fills `to` from byte `offset` of an open file; throws BadInput with `path` if the file is too short.
 void read_at(int descriptor, const Path& path, i64 offset, std::span<std::byte> to);
 
-/// Hears of so many bytes more.
+/// Called with the number of bytes read since the last call.
 using BytesListener = std::function<void(i64 bytes)>;
 
 class InputFile {
  public:
-  explicit InputFile(const Path& path);  ///< BadInput when it cannot be opened or is no regular file
+  explicit InputFile(const Path& path);  ///< throws BadInput if it cannot be opened or is not a regular file
   ~InputFile();
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
 
-  /// Fills `to` from byte `offset`; BadInput when the file ends before.
+  /// Fills `to` from byte `offset`; throws BadInput if the file is too short.
   void read(i64 offset, std::span<std::byte> to) const { read_at(descriptor_, path_, offset, to); }
-  /// Starts to bring these bytes, soon to be read, into memory.
+  /// Starts reading these bytes into the page cache.
   void prefetch(i64 offset, i64 bytes) const;
   i64 size() const;
   const Path& path() const { return path_; }

@@ -57,7 +57,7 @@ const std::string& parse_checksum(const JsonObject& json) {
   return text;
 }
 
-/// A plain file name: no way out of the checkpoint's directory.
+/// Returns true for a plain file name, which cannot escape the checkpoint's directory.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name.front() != '.' && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -100,7 +100,7 @@ TensorEntry parse_tensor(const JsonObject& json) {
   return tensor;
 }
 
-/// Older checkpoints do not say it: they are whole.
+/// Older checkpoints lack the key: they are whole.
 Coverage parse_coverage(const JsonObject& json) {
   if (!json.find("coverage")) return Coverage::Whole;
   const std::string& name = json.text("coverage");
@@ -113,7 +113,7 @@ using ShardPointers = std::vector<const ShardEntry*>;
 
 using ShardsByBox = std::map<std::pair<Shape, Shape>, ShardPointers>;  // by offset and shape
 
-/// The axis along which the boxes begin at the most places.
+/// Returns the axis with the most distinct box offsets.
 std::size_t most_divided_axis(const ShardsByBox& by_box) {
   std::vector<std::set<i64>> begins(by_box.begin()->first.first.size());
   for (const auto& [box, list] : by_box) {
@@ -132,7 +132,7 @@ void check_disjoint(const ShardPointers& a, const ShardPointers& b, const std::s
   }
 }
 
-/// Goes along one axis, so that boxes are only compared with those that begin before they end.
+/// Sweeps along one axis, so that boxes are only compared with those that overlap on it.
 void check_boxes_disjoint(const ShardsByBox& by_box, const std::string& where) {
   if (by_box.size() < 2) return;
   const std::size_t axis = most_divided_axis(by_box);
@@ -146,8 +146,8 @@ void check_boxes_disjoint(const ShardsByBox& by_box, const std::string& where) {
   }
 }
 
-/// Throws when two of the shards share an element. Shards of one box, the common case, are compared in order; only
-/// boxes that meet are compared pair by pair.
+/// Throws if two shards share an element. Shards of the same box, the common case, are compared in order; only
+/// overlapping boxes are compared pairwise.
 void check_disjoint(const TensorEntry& tensor, const std::string& where) {
   ShardsByBox by_box;
   for (const ShardEntry& shard : tensor.shards) {
@@ -176,7 +176,7 @@ void check_tensor(const Manifest& manifest, const TensorEntry& tensor, const std
     check_input(shard.numel() <= bytes / size_of(tensor.dtype), where, ": larger than its file");
   }
   check_disjoint(tensor, where);
-  i64 held = 0;  // at most all of the tensor, now that nothing is held twice
+  i64 held = 0;  // cannot exceed the tensor's size because shards are disjoint
   for (const ShardEntry& shard : tensor.shards) held += shard.numel();
   check_input(held == numel(tensor.global) || manifest.coverage == Coverage::Part, where, ": only ", held, " of ",
               numel(tensor.global), " elements are held by a file");

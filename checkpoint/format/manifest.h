@@ -1,5 +1,5 @@
-// manifest.json: what a checkpoint consists of. It is written last, with its own checksum beside it, and read as a
-// file that anybody may have changed.
+// manifest.json: the content of a checkpoint. It is written last, together with a file with its checksum, and treated
+// as untrusted input when read.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,7 +12,7 @@
 namespace mcpp {
 
 struct FileEntry {
-  std::string name;  ///< inside the checkpoint's directory
+  std::string name;  ///< relative to the checkpoint's directory
   i64 bytes = 0;
   std::string checksum;  ///< XXH3-128 of the whole file
 };
@@ -27,39 +27,39 @@ struct TensorEntry {
   std::string name;
   DType dtype = DType::F32;
   Shape global;
-  std::vector<ShardEntry> shards;  ///< disjoint; together the whole tensor, unless the manifest covers a part
+  std::vector<ShardEntry> shards;  ///< disjoint; together they cover the tensor, unless the coverage is Part
 };
 
-/// Whether a checkpoint holds every element of its tensors, or what one rank had of them.
+/// Elements in a checkpoint: all elements of its tensors, or those of one rank.
 enum class Coverage : u8 { Whole, Part };
 std::string_view name_of(Coverage coverage);
 
 struct Manifest {
-  std::string saved_at = {};  ///< UTC, ISO 8601; information only
+  std::string saved_at = {};  ///< UTC, ISO 8601; informational
   Coverage coverage = Coverage::Whole;
   RunState state = {};
   std::vector<FileEntry> files = {};
   std::vector<TensorEntry> tensors = {};  ///< sorted by name
 
   i64 bytes() const;                                     ///< of all files
-  const TensorEntry* find(std::string_view name) const;  ///< nullptr when there is none
+  const TensorEntry* find(std::string_view name) const;  ///< nullptr if absent
 };
 
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kManifestChecksumName = "manifest.json.xxh3";
 
-/// Throws BadInput, naming `source` and the tensor, unless the shards of every tensor are disjoint, complete (where
-/// all is covered) and refer to files that exist in the manifest.
+/// Throws BadInput, naming `source` and the tensor, unless the shards of every tensor are disjoint, complete (for
+/// Coverage::Whole) and refer to files in the manifest.
 void validate(const Manifest& manifest, const std::string& source);
 
 std::string to_json(const Manifest& manifest);
-/// Throws BadInput for anything but a well-formed manifest; `source` is how messages call it. validate() comes next:
-/// before that the numbers may contradict one another.
+/// Throws BadInput for malformed manifests; messages refer to it as `source`. Call validate() next: until then the
+/// entries may be inconsistent.
 Manifest parse_manifest(std::string_view text, const std::string& source);
 
-/// manifest.json of a checkpoint directory, checked against its checksum and validated.
+/// Reads manifest.json of a checkpoint directory, verifies its checksum and validates it.
 Manifest read_manifest(const Path& directory);
-/// Writes both files, durably.
+/// Writes the manifest and its checksum durably.
 void write_manifest(const Path& directory, const Manifest& manifest);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Where a run stands, and what defines it: all of a checkpoint but the tensors.
+// Progress and identity of a run: everything in a checkpoint except the tensors.
 #pragma once
 #include <map>
 #include <string>
@@ -8,17 +8,17 @@
 namespace mcpp {
 
 struct RunState {
-  i64 iteration = 0;         ///< optimizer steps done
-  i64 consumed_samples = 0;  ///< decides which samples come next, and the learning rate
+  i64 iteration = 0;         ///< completed optimizer steps
+  i64 consumed_samples = 0;  ///< determines the next samples and the learning rate
   i64 consumed_tokens = 0;
-  i64 skipped_iterations = 0;  ///< steps not taken because the gradient was not finite
-  std::string config = {};     ///< the resolved configuration, TOML
+  i64 skipped_iterations = 0;  ///< steps skipped because the gradient was not finite
+  std::string config = {};     ///< the resolved configuration, in TOML
   std::string model_fingerprint = {};
   std::string tokenizer_checksum = {};
   std::string program_version = {};
-  std::map<std::string, std::string> extra = {};  ///< anything else that has to survive, by name
+  std::map<std::string, std::string> extra = {};  ///< other state by name
 
-  /// Every member but `extra`, as visit(name, member).
+  /// Calls visit(name, member) for every member except `extra`.
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor&& visit) {
     visit("iteration", self.iteration);

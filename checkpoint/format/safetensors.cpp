@@ -35,7 +35,7 @@ const TypeInfo& type_info(const JsonObject& json) {
   return *found;
 }
 
-/// One entry of a header, with its offsets counted from the file's begin.
+/// Parses one entry of a header, with offsets relative to the beginning of the file.
 SafeTensor parse_tensor(const std::string& name, const JsonObject& json, std::size_t file, i64 data_begin) {
   const TypeInfo& type = type_info(json);
   SafeTensor tensor{name, type.type, json.integers("shape", kMostDimensions), file, 0, 0};
@@ -53,7 +53,7 @@ SafeTensor parse_tensor(const std::string& name, const JsonObject& json, std::si
   return tensor;
 }
 
-/// Throws unless the tensors follow one another from `begin` to `end` without gap or overlap.
+/// Throws unless the tensors are contiguous from `begin` to `end` without gap or overlap.
 void check_cover(std::vector<SafeTensor> tensors, i64 begin, i64 end, const std::string& path) {
   std::ranges::sort(tensors, {}, [](const SafeTensor& t) { return std::pair(t.begin, t.end); });
   i64 position = begin;
@@ -120,7 +120,7 @@ std::string_view type_name(DType t) {
   }
 }
 
-/// The header of a file with these tensors, in this order, padded so that the data begin at a multiple of 8.
+/// Returns the header of a file with these tensors in this order, padded so that the data begin at a multiple of 8.
 std::string header_of(const std::vector<SafeSpec>& specs, std::span<const std::size_t> order) {
   OrderedJson json;
   json["__metadata__"] = {{"format", "pt"}};
@@ -153,7 +153,7 @@ void write_file(const Path& path, const std::vector<SafeSpec>& specs, std::vecto
   file.commit();
 }
 
-/// Splits the tensors, in order, into files of at most max_bytes; a larger tensor has a file of its own.
+/// Splits the tensors, in order, into files of at most max_bytes; a larger tensor gets a separate file.
 std::vector<std::vector<std::size_t>> split_files(const std::vector<SafeSpec>& specs, i64 max_bytes) {
   std::vector<std::vector<std::size_t>> files(1);
   i64 filled = 0;

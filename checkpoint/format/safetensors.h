@@ -1,4 +1,4 @@
-// The safetensors format: u64 length of the header, a JSON header, then the numbers. One file, or several with
+// The safetensors format: u64 header length, a JSON header, then the data. One file, or several with
 // model.safetensors.index.json. Format: https://github.com/huggingface/safetensors.
 #pragma once
 #include <functional>
@@ -12,33 +12,33 @@
 
 namespace mcpp {
 
-/// Element types this program can use; files with tensors of other types can be opened, but these not be read.
+/// Supported element types. Files with tensors of other types can be opened, but these tensors cannot be read.
 enum class SafeType : u8 { F64, F32, F16, BF16, Other };
 
 struct SafeTensor {
   std::string name;
   SafeType type = SafeType::Other;
   Shape shape;
-  std::size_t file = 0;  ///< of the reader's files
+  std::size_t file = 0;  ///< index of the reader's file
   i64 begin = 0;         ///< byte offsets in that file
   i64 end = 0;
 };
 
 class SafetensorsReader {
  public:
-  /// `path` is a file, or a folder with model.safetensors or model.safetensors.index.json. Files are untrusted: throws
+  /// Opens a file, or a folder with model.safetensors or model.safetensors.index.json. Files are untrusted: throws
   /// BadInput, naming file and tensor, unless headers are well formed and tensors cover the data without gap or
   /// overlap.
   explicit SafetensorsReader(const Path& path);
 
   /// Sorted by name.
   const std::vector<SafeTensor>& tensors() const { return tensors_; }
-  const SafeTensor* find(std::string_view name) const;  ///< nullptr when there is none
-  /// Throws BadInput, with the nearest name, when there is none.
+  const SafeTensor* find(std::string_view name) const;  ///< nullptr if absent
+  /// Throws BadInput, suggesting the nearest name, if the tensor is absent.
   const SafeTensor& at(std::string_view name) const;
-  /// As stored, little-endian, row-major.
+  /// Returns the stored bytes, little-endian and row-major.
   std::span<const std::byte> bytes(const SafeTensor& tensor) const;
-  /// As F32, BF16, F16 or F64; converted, rounding to nearest, when stored otherwise.
+  /// Reads a tensor as F32, BF16, F16 or F64, converting with rounding to nearest if necessary.
   Tensor read(const SafeTensor& tensor, DType dtype, Device& device) const;
 
  private:
@@ -50,7 +50,7 @@ class SafetensorsReader {
   std::vector<SafeTensor> tensors_;
 };
 
-/// What to write: F32, BF16, F16 or F64.
+/// Tensor to write: F32, BF16, F16 or F64.
 struct SafeSpec {
   std::string name;
   DType dtype = DType::F32;
@@ -58,12 +58,12 @@ struct SafeSpec {
   i64 bytes() const { return numel(shape) * size_of(dtype); }
 };
 
-inline constexpr i64 kMaxSafetensorsBytes = 5'000'000'000;  ///< Hugging Face's default size of one file
+inline constexpr i64 kMaxSafetensorsBytes = 5'000'000'000;  ///< Hugging Face's default file size
 
-/// Writes the tensors to <folder>/model.safetensors or, when they need more than max_file_bytes, to numbered files, in
-/// the order given, and an index. data(i) gives the numbers of specs[i], in host memory; one tensor is in memory at a
-/// time. Each file appears complete or not at all, the index last. Tensors inside a file are ordered as by the
-/// reference implementation: by descending element size, then by name.
+/// Writes the tensors to <folder>/model.safetensors or, if they exceed max_file_bytes, to numbered files, in the given
+/// order, and an index. data(i) returns specs[i] in host memory; only one tensor is in memory at a time. Files are
+/// written atomically, the index last. Tensors in a file are ordered as by the reference implementation: by descending
+/// element size, then by name.
 void write_safetensors(const Path& folder, const std::vector<SafeSpec>& specs,
                        const std::function<Tensor(std::size_t)>& data, i64 max_file_bytes = kMaxSafetensorsBytes);
 

@@ -1,6 +1,6 @@
-// What a checkpoint holds: named pieces of global tensors. Names begin with their kind:
-//   model/decoder.layers.0.mlp.linear_fc1.weight         the weight, in the model's type
-//   optimizer/master/..., optimizer/exp_avg/..., ...     what the optimizer keeps for it
+// Content of a checkpoint: named shards of global tensors. Names begin with their kind:
+//   model/decoder.layers.0.mlp.linear_fc1.weight         the weight, in the model's dtype
+//   optimizer/master/..., optimizer/exp_avg/..., ...     the optimizer's states for it
 #pragma once
 #include <span>
 #include <string>
@@ -11,33 +11,33 @@
 
 namespace mcpp {
 
-/// Of a tensor that a file holds.
+/// Max number of dimensions of a tensor in a file.
 inline constexpr std::size_t kMostDimensions = 8;
 
-/// "model/<name>": the weight of a parameter.
+/// Returns "model/<name>": the weight of a parameter.
 std::string model_tensor(std::string_view param_name);
-/// Whether a tensor is such a weight.
+/// Returns true if a tensor name is that of a weight.
 bool is_model_tensor(std::string_view name);
-/// "optimizer/<state>/<name>": one state of a parameter in the optimizer, such as "exp_avg".
+/// Returns "optimizer/<state>/<name>": one optimizer state of a parameter, such as "exp_avg".
 std::string optimizer_tensor(std::string_view state, std::string_view param_name);
 
-/// What is held, without the numbers.
+/// Description of a shard, without its data.
 struct ShardSpec : Region {
   std::string name;
   DType dtype = DType::F32;
 };
 
-/// A piece of a named tensor with its numbers: numel() elements, row-major over the box, on any device or stored.
+/// Shard of a named tensor with its data: numel() elements, row-major over the box, on any device or in a storage.
 struct NamedShard : Region {
   std::string name;
-  Tensor data;                            ///< undefined where they are stored
-  std::shared_ptr<StoredNumbers> stored;  ///< null where they are in `data`
+  Tensor data;                            ///< undefined if the data are in `stored`
+  std::shared_ptr<StoredNumbers> stored;  ///< null if the data are in `data`
 
   NamedShard() = default;
-  /// A whole box.
+  /// Constructs a shard of a full box.
   NamedShard(std::string tensor_name, Box where, Tensor numbers)
       : Region(whole(std::move(where))), name(std::move(tensor_name)), data(std::move(numbers)) {}
-  /// Elements [begin, end) of a box.
+  /// Constructs a shard of elements [begin, end) of a box.
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor numbers)
       : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(numbers)) {}
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, std::shared_ptr<StoredNumbers> numbers)
@@ -48,24 +48,24 @@ struct NamedShard : Region {
 
   DType dtype() const { return stored ? stored->dtype() : data.dtype(); }
   bool is_in_host_memory() const { return data.defined() && data.device().type() == DeviceType::Cpu; }
-  /// Copies the numbers to `to`, in host memory.
+  /// Copies the data to `to`, in host memory.
   void read(Tensor& to) const;
   void write(const Tensor& from);
 };
 
-/// Shards whose numbers are made when they are asked for, so that they need not be in memory all at once.
+/// Source of shards whose data are produced on request, so that they need not be in memory all at once.
 class ShardSource {
  public:
   virtual ~ShardSource() = default;
   virtual std::span<const ShardSpec> shards() const = 0;
-  /// The numbers of shards()[index], in host memory; asked for once each, in any order.
+  /// Returns the data of shards()[index] in host memory. Called once per shard, in any order.
   virtual Tensor data(std::size_t index) = 0;
 };
 
-/// What the shards hold. An Internal error for one without as many numbers as it says.
+/// Returns the descriptions of the shards. Throws an Internal error for one with the wrong number of elements.
 std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards);
 
-/// The shards at hand, none of them stored.
+/// Source of shards that are in memory.
 class ShardList final : public ShardSource {
  public:
   explicit ShardList(std::span<const NamedShard> shards);
