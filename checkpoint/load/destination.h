@@ -1,4 +1,4 @@
-// Where the numbers of one stored shard go in one target, while they stream by.
+// Copying of a stored shard's elements to one target during streaming.
 #pragma once
 #include <vector>
 
@@ -7,26 +7,28 @@
 
 namespace mcpp {
 
-/// Element types before and after.
+/// Element types of source and target.
 struct Types {
   DType stored, wanted;
 };
 
-/// Converts elements of one type to another; the addresses need not be aligned.
+/// Converts elements of one type to another; addresses may be unaligned.
 using Converter = void (*)(const std::byte* from, std::byte* to, i64 count);
 
 class Destination {
  public:
-  /// `to` holds the elements of `target`, in the wanted type; it outlives this.
+  /// `to` holds the elements of `target`, in the wanted type.
   Destination(const Region& shard, const Region& target, std::byte* to, Types types);
 
-  /// Elements of the shard that the target wants.
+  /// Returns the number of the shard's elements that the target needs.
   i64 count() const { return count_; }
-  /// Of the elements [begin, end) of the shard. Ranges are asked for in ascending order, by each of these but once.
+  /// Returns true if the target needs any of the shard's elements [begin, end). Must be called with ascending ranges,
+  /// once each.
   bool wants(i64 begin, i64 end);
-  /// Where they belong, when the target wants all of them, one after another and as they are; else nullptr.
+  /// Returns the destination address if the target needs the complete range contiguously and unconverted; otherwise
+  /// nullptr.
   std::byte* place_of(i64 begin, i64 end) const;
-  /// Copies from them, converted, what the target wants; `numbers` need not be aligned.
+  /// Copies and converts the needed elements of the range; `numbers` may be unaligned.
   void take(i64 begin, i64 end, const std::byte* numbers) const;
 
  private:
@@ -37,9 +39,9 @@ class Destination {
 
   std::byte* to_;
   Types types_;
-  Converter converter_;    // nullptr: as they are
+  Converter converter_;    // nullptr: no conversion
   std::vector<Run> runs_;  // ascending
-  std::size_t next_ = 0;   // the first that does not end before what was asked for last
+  std::size_t next_ = 0;   // first run that does not end before the last range
   i64 count_ = 0;
 };
 

@@ -25,13 +25,13 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-/// "model", "optimizer/exp_avg": the part of a tensor's name before the parameter.
+/// Returns the part of a tensor's name before the parameter: "model", "optimizer/exp_avg".
 std::string kind_of(const std::string& name) {
   const std::size_t slash = name.rfind('/');
   return slash == std::string::npos ? std::string() : name.substr(0, slash);
 }
 
-/// Adds the comparison of n elements of type T to `difference`. Equal bits are equal, also in NaNs.
+/// Adds the comparison of n elements of type T to `difference`. Bitwise identical elements are equal, including NaNs.
 template <class T>
 void compare(const Tensor& a, const Tensor& b, TensorDifference& difference) {
   const T *x = a.data<T>(), *y = b.data<T>();
@@ -44,7 +44,7 @@ void compare(const Tensor& a, const Tensor& b, TensorDifference& difference) {
   }
 }
 
-/// Compares a tensor piece by piece, so that memory does not grow with it.
+/// Compares a tensor piece by piece, in bounded memory.
 TensorDifference compare(const TensorEntry& tensor, CheckpointReader& a, CheckpointReader& b, Device& device) {
   constexpr i64 kPiece = i64{1} << 22;
   TensorDifference difference{.name = tensor.name};
@@ -63,7 +63,7 @@ TensorDifference compare(const TensorEntry& tensor, CheckpointReader& a, Checkpo
   return difference;
 }
 
-/// Why two entries cannot be compared; empty when they can.
+/// Returns why two entries cannot be compared; empty if they can.
 std::string mismatch(const TensorEntry& a, const TensorEntry& b) {
   if (a.global != b.global) return str("shape ", a.global, " and ", b.global);
   if (a.dtype != b.dtype) return str("type ", name_of(a.dtype), " and ", name_of(b.dtype));
@@ -89,14 +89,14 @@ std::vector<std::string> differences(const RunState& a, const RunState& b) {
   return found;
 }
 
-/// Of the files that the manifests of these name; what has no sound manifest counts nothing.
+/// Returns the bytes of the files in these checkpoints' manifests; checkpoints with a damaged manifest count as 0.
 double bytes_in(const std::vector<Path>& directories) {
   double bytes = 0;
   for (const Path& directory : directories) {
     try {
       bytes += static_cast<double>(read_manifest(directory).bytes());
     } catch (const Error&) {
-      continue;  // found again, and told, when it is verified
+      continue;  // reported again by the verification
     }
   }
   return bytes;

@@ -1,5 +1,4 @@
-// What the `checkpoint` command shows: each question is a function that returns the answer as data, and to_text()
-// makes it readable.
+// Implementation of the `checkpoint` command: each query is a function that returns data, and to_text() formats it.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,9 +15,9 @@ struct CheckpointSummary {
   std::string saved_at = {};
   i64 bytes = 0;
   bool is_latest = false;
-  std::vector<std::string> problems = {};  ///< without reading the shards; empty = looks sound
+  std::vector<std::string> problems = {};  ///< without reading the shards; empty = no problem found
 };
-/// The checkpoints of a folder by ascending iteration. BadInput when there are none.
+/// Returns the checkpoints of a folder by ascending iteration. Throws BadInput if there are none.
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder);
 std::string to_text(const std::vector<CheckpointSummary>& list);
 
@@ -27,30 +26,31 @@ struct VerifyResult {
   i64 bytes = 0;
   std::vector<std::string> problems = {};  ///< after reading every byte
 };
-/// Of one checkpoint, or of all in a folder. A terminal shows how far it is.
+/// Verifies one checkpoint, or all in a folder. Shows progress on a terminal.
 std::vector<VerifyResult> verify_checkpoints(const Path& folder_or_checkpoint, const Log& log);
 std::string to_text(const std::vector<VerifyResult>& results);
 
-/// The manifest as text: state, files, tensors with type, shape and number of shards, and the sums of elements by kind.
+/// Returns the manifest as text: state, files, tensors with type, shape and number of shards, and element counts by
+/// kind.
 std::string describe_checkpoint(const Path& directory);
 
 struct TensorDifference {
   std::string name = {};
-  std::string reason = {};        ///< "only in ...", "shape ...", "type ..."; empty when the numbers differ
-  double max_abs_difference = 0;  ///< infinity when one has a NaN where the other has not
+  std::string reason = {};        ///< "only in ...", "shape ...", "type ..."; empty if the values differ
+  double max_abs_difference = 0;  ///< infinity if only one of them is NaN
   i64 different_elements = 0;
 };
 struct CheckpointDifference {
-  i64 compared = 0;  ///< tensors in both, of equal type and shape
+  i64 compared = 0;  ///< tensors in both, with equal type and shape
   std::vector<TensorDifference> tensors = {};
   std::vector<std::string> state = {};  ///< "iteration: 100 and 200"; long texts are only named
 };
-/// Compares two checkpoints element by element, whatever layouts they were saved in.
+/// Compares two checkpoints element by element, independent of the layouts they were saved in.
 CheckpointDifference diff_checkpoints(const Path& a, const Path& b);
 std::string to_text(const CheckpointDifference& difference);
 
-/// The checkpoint that a path given by a user means: itself, or the one that `latest` names in a folder, or the newest
-/// there. BadInput when there is none.
+/// Resolves a path given by a user: a checkpoint itself, or in a folder the one that `latest` names, or the newest.
+/// Throws BadInput if no checkpoint is found.
 Path resolve_checkpoint(const Path& folder_or_checkpoint);
 
 }  // namespace mcpp

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// What a rank wants of a shard: the maximum over ranks tells whether anybody wants all of it.
+/// Part of a shard that a rank needs: the max over ranks tells whether any rank needs all of it.
 constexpr float kNothing = 0, kPart = 1, kWhole = 2;
 
 float want_of(std::span<NamedShard* const> targets, const ShardEntry& shard) {
@@ -23,10 +23,10 @@ float want_of(std::span<NamedShard* const> targets, const ShardEntry& shard) {
   return want;
 }
 
-/// Who of the ranks of a node compares which shards with their checksums.
+/// Assignment of shard verification to the ranks of a node.
 class NodeShare {
  public:
-  /// `wants`: of all shards, rank after rank.
+  /// `wants`: for all shards of each rank, in rank order.
   NodeShare(const Tensor& wants, int ranks) : wants_(wants), elements_(static_cast<std::size_t>(ranks), 0) {}
 
   bool is_wanted_by_others(std::size_t shard, int rank) const {
@@ -36,7 +36,7 @@ class NodeShare {
     return false;
   }
 
-  /// Of those that want that much of a shard the one that has the least to compare so far; -1 when there is none.
+  /// Returns the rank with the least work so far among those that need `wanted` of a shard; -1 if no rank does.
   int next(std::size_t shard, float wanted, i64 elements) {
     int found = -1;
     for (std::size_t rank = 0; rank < elements_.size(); ++rank) {
@@ -56,9 +56,9 @@ class NodeShare {
   std::vector<i64> elements_;
 };
 
-constexpr i64 kNotAsked = -1;  // HDF5, where a shard's numbers are
+constexpr i64 kNotAsked = -1;  // HDF5 was not asked for the offset yet
 
-/// f(), whose errors say that a file is damaged.
+/// Runs f and converts its errors to DamagedFile.
 template <class F>
 decltype(auto) damaging(F&& f) {
   try {
@@ -69,8 +69,8 @@ decltype(auto) damaging(F&& f) {
   }
 }
 
-/// Of what no other rank of the node wants. Weights without states of an optimizer are what evaluates or generates,
-/// again and again.
+/// Returns how to read shards that no other rank of the node needs. Weights without optimizer states are loaded
+/// repeatedly, for evaluation or generation.
 ReadWay way_of(std::span<const NamedShard> targets) {
   const bool are_weights = std::ranges::all_of(targets, [](const NamedShard& x) { return is_model_tensor(x.name); });
   return are_weights && !targets.empty() ? ReadWay::PageCache : ReadWay::Direct;
@@ -107,7 +107,7 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
     Hdf5File layout(content.path());
     slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
   } catch (const Error& error) {
-    const InputFile again(path);  // throws when too many files are open, for which this one is not to blame
+    const InputFile again(path);  // throws if too many files are open, which is not damage
     throw DamagedFile(error.what());
   }
   return *slot;
@@ -121,11 +121,11 @@ bool CheckpointReader::holds(const ShardSpec& target) const {
   return held == target.numel();
 }
 
-/// Whether the checkpoint is of a model that has this target.
+/// Throws unless the checkpoint's model has this target.
 void CheckpointReader::check(const NamedShard& target, Conversion conversion) const {
   const TensorEntry& tensor = tensor_entry(manifest_, target.name, directory_);
   const DType stored = tensor.dtype, wanted = target.dtype();
-  specs_of(std::span(&target, 1));  // which looks whether there are as many numbers
+  specs_of(std::span(&target, 1));  // checks the number of elements
   const std::string defect = defect_of(target);
   MCPP_CHECK(defect.empty(), target.name, ": ", defect);
   check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
@@ -184,7 +184,7 @@ std::size_t CheckpointReader::index_of(std::string_view name) const {
   return static_cast<std::size_t>(&tensor_entry(manifest_, name, directory_) - manifest_.tensors.data());
 }
 
-/// Decides which shards this rank verifies; adds a job for each tensor of which it wants nothing else.
+/// Assigns shards to verify to this rank; adds a job for each tensor that it only verifies.
 void CheckpointReader::share_checks(Jobs& jobs, const LoadingRanks& ranks) {
   const auto count = static_cast<i64>(checks_.size());
   Tensor most = Tensor::zeros({count}, DType::F32, host_, MemoryClass::Other);
@@ -193,7 +193,7 @@ void CheckpointReader::share_checks(Jobs& jobs, const LoadingRanks& ranks) {
     float* shard = wants + first_shard_[t];
     for (const ShardEntry& entry : manifest_.tensors[t].shards) *shard++ = want_of(job.targets, entry);
   }
-  const bool is_shared = manifest_.coverage == Coverage::Whole;  // else the files of each rank are its own
+  const bool is_shared = manifest_.coverage == Coverage::Whole;  // otherwise each rank has its own files
   const auto self = make_self_communicator();
   Communicator& node = is_shared ? ranks.node : *self;
   Tensor on_node = Tensor::empty({node.size() * count}, DType::F32, host_, MemoryClass::Other);
@@ -217,7 +217,7 @@ void CheckpointReader::share_checks(Jobs& jobs, const LoadingRanks& ranks) {
   }
 }
 
-/// By where their first number lies, so that files are read from begin to end.
+/// Orders jobs by the offset of their first element, so that files are read front to back.
 std::vector<const CheckpointReader::Job*> CheckpointReader::in_order_of_files(const Jobs& jobs) {
   std::vector<std::pair<std::pair<i64, i64>, const Job*>> order;
   for (const auto& entry : jobs) {
@@ -278,7 +278,7 @@ i64 CheckpointReader::offset_of(const TensorEntry& tensor, const ShardEntry& sha
 void CheckpointReader::fill(const Job& job) {
   const TensorEntry& tensor = manifest_.tensors[job.tensor];
   std::vector<Tensor> numbers;  // of each target, in host memory
-  std::vector<i64> left;        // elements of it that are to come
+  std::vector<i64> left;        // by target: elements not yet read
   for (const NamedShard* target : job.targets) {
     numbers.push_back(target->is_in_host_memory()
                           ? target->data
@@ -307,7 +307,7 @@ void CheckpointReader::fill(const Job& job) {
   }
 }
 
-/// In one pass, which skips what nobody wants unless all is to be verified.
+/// Reads in one pass, skipping unneeded parts unless the shard is verified.
 void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& shard,
                                   std::span<Destination> destinations, Check check) {
   const bool verifies = check != Check::Done;

@@ -1,5 +1,5 @@
-// Loading: any box, or flat range of one, of any tensor in a checkpoint, whatever boxes it was saved in. Every number
-// is verified on the way, in the same pass over the files.
+// Loading of checkpoints: any box, or flat range of a box, of any tensor, independent of the boxes it was saved in. All
+// data are verified in the same pass over the files.
 #pragma once
 #include <functional>
 #include <map>
@@ -17,23 +17,23 @@
 
 namespace mcpp {
 
-/// What to do when the stored element type is not the wanted one: refuse, or convert between floating-point types.
+/// Handling of a stored element type that differs from the wanted one: refuse, or convert between floating-point types.
 enum class Conversion : u8 { Refuse, Convert };
 
 /// Ranks that load a checkpoint together.
 struct LoadingRanks {
   Communicator& world;
-  Communicator& node;  ///< those of this rank's machine
+  Communicator& node;  ///< ranks on this rank's machine
 
-  /// All on one machine.
+  /// All ranks are on one machine.
   LoadingRanks(Communicator& all) : world(all), node(all) {}
   LoadingRanks(Communicator& all, Communicator& of_machine) : world(all), node(of_machine) {}
 };
 
-/// Not for several threads at once.
+/// Reader of a checkpoint. Not thread-safe.
 class CheckpointReader {
  public:
-  /// `directory` is a checkpoint, such as <folder>/iter_0000100. Throws BadInput when its manifest is not sound.
+  /// Opens a checkpoint directory such as <folder>/iter_0000100. Throws BadInput if its manifest is damaged.
   explicit CheckpointReader(Path directory);
   ~CheckpointReader();
 
@@ -41,40 +41,43 @@ class CheckpointReader {
   const Manifest& manifest() const { return manifest_; }
   const RunState& state() const { return manifest_.state; }
   bool has(std::string_view name) const { return manifest_.find(name) != nullptr; }
-  /// Whether every element that target's box and range name is there. Always so in a sound checkpoint that covers all.
+  /// Returns true if every element in target's box and range is stored. Always true for an intact checkpoint with
+  /// Coverage::Whole.
   bool holds(const ShardSpec& target) const;
 
-  /// Hears of the bytes that this rank reads; `all` is how many there will be in a load(), 0 outside of one.
+  /// Callback for bytes read by this rank. `all`: total bytes of the current load(), 0 outside of one.
   using ReadListener = std::function<void(i64 bytes, i64 all)>;
   void set_listener(ReadListener listener) { listener_ = std::move(listener); }
 
-  /// Fills target.data, on any device, with the elements that target's box and range name. Throws BadInput when the
-  /// checkpoint has no such tensor, when its global shape or type differs, and when a file is damaged. A stored shard
-  /// that is read for the first time is read as a whole and compared with its checksum.
+  /// Fills target.data, on any device, with the elements in target's box and range. A stored shard is verified with its
+  /// checksum when it is first read. Throws BadInput if the tensor is absent, if its global shape or type differs, or
+  /// if a file is damaged.
   void read(NamedShard& target, Conversion conversion = Conversion::Refuse);
-  /// A whole tensor, in its stored type.
+  /// Returns a whole tensor, in its stored type.
   Tensor read_whole(std::string_view name, Device& device);
 
-  /// The same for all targets of all ranks, in the order of the files. On each node that wants all of a stored shard
-  /// one rank, of those that do, compares it with its checksum, so that all share that work; where every rank of the
-  /// world wants parts only, one of the world does, in turn, for nobody else needs to read all of it. Others trust that
-  /// they read the same file. Needs no memory but, for another device than the host, copies of the targets that lie in
-  /// one tensor. When a file is damaged the targets hold anything, this reader is of no more use, and all ranks get the
-  /// same answer; std::nullopt means that all is well. Other errors are thrown on all ranks. Called by all ranks, of
-  /// which each has a reader of the same checkpoint or, with Coverage::Part, of its own.
+  /// Fills the targets of all ranks, reading each file front to back. Collective. Every rank passes a reader of the
+  /// same checkpoint or, with Coverage::Part, of its own.
+  ///  - Each stored shard is checksummed once: on every node with ranks that need all of it, by one of these; if all
+  ///    ranks of the world need only parts of it, by one rank of the world. Other ranks assume that they read the same
+  ///    file.
+  ///  - Uses no extra memory, except that for other devices than the host the targets in one tensor are staged on the
+  ///    host.
+  ///  - Returns std::nullopt on success. On corruption all ranks return the same Damage, the contents of the targets
+  ///    are unspecified and the reader must not be used again. Other errors are thrown on all ranks.
   std::optional<Damage> load(std::span<NamedShard> targets, const LoadingRanks& ranks,
                              Conversion conversion = Conversion::Refuse);
 
  private:
   struct OpenFile;
-  /// All targets of one tensor, by its place in the manifest.
+  /// All targets of one tensor, by its index in the manifest.
   struct Job {
     std::size_t tensor;
     std::vector<NamedShard*> targets;
   };
   using Jobs = std::map<std::size_t, Job>;
-  /// When a stored shard is compared with its checksum. Now: in the load that goes on, by this rank. Done: it was, here
-  /// or by another rank.
+  /// Verification state of a stored shard. WhenRead: not verified yet. Now: verified by this rank in the current load.
+  /// Done: verified here or by another rank.
   enum class Check : u8 { WhenRead, Now, Done };
 
   OpenFile& open(i64 file);
@@ -83,32 +86,32 @@ class CheckpointReader {
   void check(const NamedShard& target, Conversion conversion) const;
   void share_checks(Jobs& jobs, const LoadingRanks& ranks);
   std::vector<const Job*> in_order_of_files(const Jobs& jobs);
-  /// Of the shards that this rank reads something of.
+  /// Bytes of the shards that this rank reads any part of.
   i64 bytes_to_read(const Jobs& jobs) const;
-  /// A shard whose numbers, of `size` bytes, begin at `offset` of their file.
+  /// Returns true if a shard of `size` bytes at `offset` of its file is read in blocks.
   bool comes_in_blocks(Check check, i64 offset, i64 size) const;
-  /// alone: the way of what no other rank of the node wants.
+  /// `alone`: how to read shards that no other rank of the node needs.
   void expect(const Job& job, ReadWay alone);
   void fill(const Job& job);
   void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);
-  /// To `place`, or where it is null to piece_.
+  /// Reads to `place`, or to piece_ if it is nullptr.
   std::span<const std::byte> read_piece(const InputFile& file, i64 offset, i64 bytes, std::byte* place);
 
   Path directory_;
   Manifest manifest_;
   CpuDevice host_;
-  std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened when first needed
-  std::vector<std::size_t> first_shard_;          // of each tensor, all shards being counted one after another
+  std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened on first use
+  std::vector<std::size_t> first_shard_;          // by tensor: index of its first shard among all shards
   std::vector<Check> checks_;                     // by shard
-  std::vector<bool> wanted_by_others_;            // by shard: of the same node, in the load that goes on
-  std::vector<i64> offsets_;                      // by shard: where its numbers begin in their file, once asked
+  std::vector<bool> wanted_by_others_;            // by shard: another rank of the node needs it in the current load
+  std::vector<i64> offsets_;                      // by shard: byte offset in its file, cached
   std::vector<std::byte> piece_;                  // of a shard
   ReadListener listener_;
   i64 bytes_of_load_ = 0;
-  std::unique_ptr<BlockReader> blocks_;  // of the shards that are to be verified now, while a load goes on
+  std::unique_ptr<BlockReader> blocks_;  // shards verified by this rank in the current load
 };
 
-/// The manifest's tensor of this name. Throws BadInput, with the nearest name, when there is none.
+/// Returns the manifest's tensor of this name. Throws BadInput, suggesting the nearest name, if it is absent.
 const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory);
 
 }  // namespace mcpp

@@ -9,12 +9,12 @@ namespace mcpp {
 
 CheckpointReader::ReadListener shown_reading(const Log& log, std::string what) {
   struct Shown {
-    std::unique_ptr<Progress> progress;  // made when there is something to show
+    std::unique_ptr<Progress> progress;  // created on first use
     double done = 0, all = 0;
   };
   return [&log, what = std::move(what), shown = std::make_shared<Shown>()](i64 bytes, i64 all) {
     const auto total = static_cast<double>(all);
-    if (!shown->progress || total != shown->all) {  // another load begins
+    if (!shown->progress || total != shown->all) {  // a new load begins
       *shown = {};
       shown->progress = std::make_unique<Progress>(log, what, ProgressOf{.total = total});
       shown->all = total;

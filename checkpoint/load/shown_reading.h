@@ -1,4 +1,4 @@
-// What a terminal shows of a checkpoint that is read.
+// Progress display for reading a checkpoint.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// For a reader that the log outlives: shows how far it is, under the name `what`.
+/// Returns a listener that shows the progress of a reader on the terminal, under the name `what`.
 CheckpointReader::ReadListener shown_reading(const Log& log, std::string what);
 
 }  // namespace mcpp
