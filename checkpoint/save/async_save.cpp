@@ -24,7 +24,7 @@ void AsyncSave::copy_and_write() {
     source_.copy();
     note_copied();
   });
-  note_copied();  // nobody waits for a copy that failed
+  note_copied();  // also after a failed copy
 }
 
 void AsyncSave::note_copied() {

@@ -1,4 +1,4 @@
-// Saving beside the training: a thread copies, writes and commits, and the training goes on.
+// Asynchronous saving: a thread copies, writes and commits a checkpoint while training continues.
 #pragma once
 #include <atomic>
 #include <future>
@@ -9,32 +9,32 @@
 
 namespace mcpp {
 
-/// A save in flight, as in CheckFreq (Mohan et al., FAST 2021). Snapshot: while the next forward and backward read the
-/// weights, a thread copies them; what changes them waits for wait_for_copy(). Persist: the thread writes the copy.
-/// Commit: when all ranks have written, the leader's thread makes the checkpoint of that. The thread never
-/// communicates: between these the ranks meet in advance().
+/// A save in flight, as in CheckFreq (Mohan et al., FAST 2021). Snapshot: a thread copies the weights while the next
+/// forward and backward read them; code that changes them must call wait_for_copy() first. Persist: the thread writes
+/// the copy. Commit: after all ranks have written, the leader's thread publishes the checkpoint. The thread never
+/// communicates: ranks synchronize between these phases in advance().
 class AsyncSave {
  public:
-  /// Starts to copy and write what `staging` has begun. Called by all ranks of `world`; all arguments outlive this.
+  /// Starts to copy and write the shards that `staging` has begun. Collective over `world`.
   AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, KeptRef<Log> log,
             KeptRef<FileSystem> files);
-  /// Before the end, with no other rank's help: gives up what is not written and leaves the folder as before; a commit
-  /// that has begun goes on to its end.
+  /// Aborts locally, without communication: discards data not yet written and leaves the folder unchanged; a commit in
+  /// progress is completed.
   ~AsyncSave();
 
-  /// Of the checkpoint that is to be.
+  /// Path of the checkpoint being saved.
   Path path() const { return save_.path(); }
-  /// Returns when the copy is made, or failed: then advance() throws, on all ranks. For each rank by itself, before it
-  /// changes what is in host memory of the shards that staging has begun.
+  /// Blocks until the copy is made, or has failed (then advance() throws on all ranks). Each rank must call it before
+  /// it changes the host memory of shards that staging has begun.
   void wait_for_copy() const { is_copied_.wait(false); }
-  /// Whether this rank's thread has nothing to do: then advance() does not wait for it.
+  /// Returns true if this rank's thread is idle, so advance() will not block on it.
   bool is_idle() const;
-  /// Waits for what the thread does, and lets it do what comes next. Whether the save has ended and its checkpoint is
-  /// there. Called by all ranks; when any of them failed, all throw its error.
+  /// Waits for the thread and starts its next phase. Returns true when the save has finished and its checkpoint exists.
+  /// Collective; if any rank failed, all throw its error.
   bool advance();
 
  private:
-  /// The staged shards, until nobody wants them any more.
+  /// The staged shards, released after their last use.
   class Source final : public ShardSource {
    public:
     Source(HostStaging& staging, std::stop_token stop) : staging_(staging), stop_(std::move(stop)) {}
@@ -55,7 +55,7 @@ class AsyncSave {
   Source source_;
   std::atomic<bool> is_copied_ = false;
   bool is_committing_ = false;
-  std::future<void> work_;  // of the thread; last, because it uses all of the above, and its destructor waits
+  std::future<void> work_;  // of the thread; last because it uses all members above and its destructor waits
 };
 
 }  // namespace mcpp

@@ -39,7 +39,7 @@ void BlockWriter::wait_until_written(i64 number) {
   if (error_) std::rethrow_exception(error_);
 }
 
-/// Ends at the first error: there is no use in what comes after a gap.
+/// Stops at the first error: data after a gap are useless.
 void BlockWriter::work(const std::stop_token& stop) try {
   for (i64 offset = 0;;) {
     std::unique_lock lock(mutex_);

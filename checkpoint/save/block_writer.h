@@ -1,4 +1,4 @@
-// Bytes in the order of a file, written in blocks beside what makes them.
+// Sequential file writer with a background thread.
 #pragma once
 #include <array>
 #include <condition_variable>
@@ -11,16 +11,16 @@
 
 namespace mcpp {
 
-/// Writes a file from its beginning. A thread writes block after block while the caller fills the next ones: so sums
-/// are computed beside writing, and the disk does not wait for them.
+/// Writes a file from its beginning. A thread writes block after block while the caller fills the next ones, so that
+/// checksums overlap with writing.
 class BlockWriter {
  public:
-  /// `file` outlives this.
+  /// Appends to `file` from its beginning.
   explicit BlockWriter(OutputFile& file);
 
-  /// Goes on with these bytes, which are copied. Throws what the thread failed of, now or at one of the next calls.
+  /// Appends a copy of these bytes. Errors of the thread are rethrown here or by a later call.
   void write(std::span<const std::byte> bytes);
-  /// Returns when all are written.
+  /// Blocks until all bytes are written.
   void finish();
 
  private:
@@ -38,7 +38,7 @@ class BlockWriter {
   std::array<std::size_t, BlockMemory::kBlocks> sizes_{};
   i64 filled_ = 0, written_ = 0;  // blocks
   std::exception_ptr error_;
-  std::jthread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // last: uses all members above
 };
 
 }  // namespace mcpp

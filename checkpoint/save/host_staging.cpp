@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// Writes every page of it, in parts, until it is told to stop.
+/// Touches every page of the tensor, in parts, until stopped.
 void touch(const Tensor& tensor, const std::stop_token& stop) {
   constexpr i64 kPart = i64{4} << 20;
   auto* bytes = static_cast<std::byte*>(tensor.raw());
@@ -37,15 +37,15 @@ void HostStaging::make_room(std::span<const Size> sizes, const std::stop_token& 
     copies_[i] = room(sizes[i]);
     touch(copies_[i].tensor, stop);
   }
-} catch (const Error&) {  // no room now: begin() or copy_rest() ask again, and say so
+} catch (const Error&) {  // not enough memory: begin() or copy_rest() try again and report it
 }
 
 void HostStaging::begin(std::span<const NamedShard> shards) {
-  if (preparing_.joinable()) preparing_.join();  // what it still has to touch would be touched now
+  if (preparing_.joinable()) preparing_.join();  // pages not yet touched will be touched by the copies
   finish_copies();
   specs_ = specs_of(shards);
   originals_.clear();
-  snapshots_.clear();  // all, before the first new one
+  snapshots_.clear();  // all old ones before the first new one
   for (const NamedShard& shard : shards) originals_.push_back(shard.data);
   copies_.resize(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -61,7 +61,7 @@ void HostStaging::begin(std::span<const NamedShard> shards) {
 Tensor HostStaging::data(std::size_t index) {
   const auto snapshot = snapshots_.find(index);
   if (snapshot == snapshots_.end()) return copies_[index].tensor;
-  host_.trim();  // of what came before it, which had other sizes
+  host_.trim();  // cached blocks of the previous copies have other sizes
   Tensor copy = Tensor::empty({specs_[index].numel()}, specs_[index].dtype, host_, MemoryClass::Other);
   snapshot->second->read(copy);
   return copy;
@@ -91,7 +91,7 @@ const Tensor& HostStaging::make_room_for(const Tensor& from, std::size_t index) 
   PinnedTensor& to = copies_[index];
   if (!to.tensor.defined() || to.tensor.dtype() != from.dtype() || to.tensor.numel() != from.numel()) {
     to.pin = nullptr;
-    to.tensor = Tensor();  // first, so that its memory can be had again
+    to.tensor = Tensor();  // first, so that its memory can be reused
     to = room({from.dtype(), from.numel(), is_beside(from)});
   }
   return to.tensor;

@@ -1,4 +1,4 @@
-// Copies of shards in host memory: what a save writes while training changes the originals.
+// Host copies of shards, which a save writes while training changes the originals.
 #pragma once
 #include <map>
 #include <span>
@@ -11,35 +11,36 @@
 
 namespace mcpp {
 
-/// Its memory stays for the next copies, which are usually as large.
+/// Staging buffers in host memory. They are reused by later saves, which usually have the same sizes.
 class HostStaging final : public ShardSource {
  public:
-  /// `copies`: of the device of the shards that are not in host memory. Without them begin() makes those copies itself.
+  /// `copies`: copy engine for the device of shards that are not in host memory. If null, begin() copies these shards
+  /// itself.
   explicit HostStaging(std::unique_ptr<SideCopies> copies = nullptr) : copier_(std::move(copies)) {}
 
-  /// Makes room for copies of shards like these in a thread beside the caller, once: memory that a system hands out
-  /// page by page as it is first written would hold up the first save. The shards themselves are not looked at. Room
-  /// that cannot be had is asked for again by what needs it.
+  /// Allocates buffers for shards like these in a background thread, once, because page faults on first use would slow
+  /// down the first save. Ignores the shards' data. If allocation fails, begin() or copy_rest() tries again.
   void prepare(std::span<const NamedShard> shards);
-  /// Takes these shards instead of those before, whose copies nobody may read any more. The copies of those on another
-  /// device begin, after the ops before; those in host memory are for copy_rest(), which waits for all: until then no
-  /// shard may change. Of stored ones it keeps a snapshot. OutOfMemory, with the bytes, when the host has no room.
+  /// Replaces the previous shards, whose copies must no longer be in use. Starts copying shards on another device,
+  /// ordered after earlier ops. Shards in host memory are copied by copy_rest(), which waits for all copies: until then
+  /// no shard may change. Keeps a snapshot of shards in a storage. Throws OutOfMemory, with the number of bytes, if the
+  /// host has too little memory.
   void begin(std::span<const NamedShard> shards);
-  /// Copies what begin() left, in any thread, but in one at a time. Fails like it, or when it is told to stop.
+  /// Copies the remaining shards. May run in any thread, but only one at a time. Throws like begin(), or if stopped.
   void copy_rest(const std::stop_token& stop = {});
 
   std::span<const ShardSpec> shards() const override { return specs_; }
   Tensor data(std::size_t index) override;
-  /// Nobody wants these shards any more: gives up the snapshots.
+  /// Releases the snapshots. Call after the last use of the shards.
   void end() { snapshots_.clear(); }
   i64 bytes() const { return host_.memory().total.bytes; }
 
  private:
-  /// Room that a shard needs.
+  /// Buffer size of a shard.
   struct Size {
     DType dtype;
     i64 numel;
-    bool is_beside;  // its copy is
+    bool is_beside;  // copied by copier_
   };
   void copy(std::size_t index);
   void start_copy(std::size_t index);
@@ -52,15 +53,15 @@ class HostStaging final : public ShardSource {
 
   CpuDevice host_;
   std::vector<ShardSpec> specs_;
-  std::vector<Tensor> originals_;  // of those that are still to be copied
+  std::vector<Tensor> originals_;  // not copied yet
   std::vector<PinnedTensor> copies_;
   std::unique_ptr<SideCopies> copier_;  // after the memory that it copies to
   std::vector<SideCopy> under_way_;
   std::map<std::size_t, std::shared_ptr<const StoredNumbers>> snapshots_;
-  std::jthread preparing_;  // last, so that it ends before what it fills
+  std::jthread preparing_;  // last, so that it ends before the members it fills are destroyed
 };
 
-/// The shards at hand, on any device or stored; each is copied to the host when asked for, unless it is there.
+/// Source of shards on any device or in a storage; copies each to the host on request, unless it is there.
 class HostCopies final : public ShardSource {
  public:
   explicit HostCopies(std::span<const NamedShard> shards)

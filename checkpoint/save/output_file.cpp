@@ -24,7 +24,7 @@ bool is_aligned(i64 offset, const std::byte* data) {
 
 }  // namespace
 
-// What is read back of it lies in single pages: to read ahead would bring others, which are written in a moment.
+// Only single pages are read back: read-ahead would load pages that are about to be overwritten.
 OutputFile::OutputFile(const Path& path, const FileSystem& files)
     : path_(path),
       files_(files),
@@ -54,7 +54,7 @@ void OutputFile::reserve(i64 bytes) {
 }
 
 OutputFile::Piece OutputFile::next_piece(i64 offset, std::span<const std::byte> bytes) const {
-  constexpr std::size_t kPiece = std::size_t{1} << 18;  // larger ones want pages that are hard to come by
+  constexpr std::size_t kPiece = std::size_t{1} << 18;  // larger pieces need contiguous pages that are hard to allocate
   const std::size_t aligned = bytes.size() / BlockMemory::kAlignment * BlockMemory::kAlignment;
   if (direct_ >= 0 && aligned > 0 && is_aligned(offset, bytes.data())) return {bytes.first(aligned), true};
   return {bytes.first(std::min(kPiece, bytes.size())), false};
@@ -66,7 +66,7 @@ void OutputFile::write(i64 offset, std::span<const std::byte> bytes) {
     const Piece piece = next_piece(offset, bytes);
     const ssize_t done = files_.pwrite(piece.is_direct ? direct_ : descriptor_, piece.bytes, offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0 && errno == EINVAL && piece.is_direct) {  // not all that open such a file can write it
+    if (done < 0 && errno == EINVAL && piece.is_direct) {  // some file systems can open such a file but not write it
       ::close(std::exchange(direct_, -1));
       continue;
     }
@@ -74,7 +74,7 @@ void OutputFile::write(i64 offset, std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     offset += done;
   }
-  // What is in the page cache, to the disk while the next bytes are prepared. A hint: errors come with flush().
+  // Starts writing back cached pages while the next bytes are prepared. Errors are reported by flush().
   ::sync_file_range(descriptor_, begin, offset - begin, SYNC_FILE_RANGE_WRITE);
 }
 

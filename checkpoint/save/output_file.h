@@ -1,4 +1,4 @@
-// A file of a checkpoint on its way to the disk.
+// Output file of a checkpoint.
 #pragma once
 #include <span>
 
@@ -6,9 +6,9 @@
 
 namespace mcpp {
 
-/// An existing file that is rewritten in place. What is aligned (BlockMemory), in the file and in memory, goes to the
-/// disk past the system's page cache where the file system can: to copy it there, and the pages for that, would cost
-/// more processor time than all else of a save, and take memory from what reads files beside it.
+/// Existing file that is rewritten in place. Aligned data (BlockMemory) are written with direct I/O if the file system
+/// supports it: copies to the page cache would cost more CPU time than the rest of a save, and evict data of concurrent
+/// readers.
 class OutputFile {
  public:
   OutputFile(const Path& path, const FileSystem& files);
@@ -17,17 +17,17 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   i64 size() const;
-  /// Takes room on the disk for all of it, so that the disk cannot turn out to be full later.
+  /// Reserves disk space for the whole file, so that later writes cannot run out of space.
   void reserve(i64 bytes);
-  /// One thread at a time writes; others may read elsewhere in the file meanwhile.
+  /// Writes bytes. Only one thread may write at a time; others may read other parts of the file concurrently.
   void write(i64 offset, std::span<const std::byte> bytes);
-  /// As InputFile::read().
+  /// See InputFile::read().
   void read(i64 offset, std::span<std::byte> to) const;
-  /// Returns when all is on the disk.
+  /// Blocks until all data are on disk.
   void flush();
 
  private:
-  /// What one call is to write of `bytes`: their aligned beginning, or a piece through the page cache.
+  /// Data of the next write call: the aligned beginning of `bytes`, or a piece that is written through the page cache.
   struct Piece {
     std::span<const std::byte> bytes;
     bool is_direct;
@@ -37,12 +37,12 @@ class OutputFile {
   Path path_;
   const FileSystem& files_;
   int descriptor_;
-  int direct_;  // past the page cache; -1 where the file system cannot
+  int direct_;  // direct I/O; -1 if the file system does not support it
 };
 
-/// Free bytes for this user in the file system of `path`.
+/// Returns the free bytes for this user in the file system of `path`.
 i64 free_bytes(const Path& path);
-/// "1.00 MiB (1048576 bytes)", for messages.
+/// Returns text like "1.00 MiB (1048576 bytes)".
 std::string bytes_text(i64 bytes);
 
 }  // namespace mcpp

@@ -14,8 +14,8 @@
 namespace mcpp {
 namespace {
 
-/// Before anything is written, because a full disk in the middle costs time and leaves litter, and crossing the limit
-/// of file sizes would kill the process by a signal.
+/// Checked before writing: a disk that fills up later wastes time and leaves partial files, and exceeding the file size
+/// limit would kill the process with a signal.
 void check_space(const Path& path, i64 needed) {
   const i64 free = free_bytes(path.parent_path());
   check_input(needed <= free, "not enough space for ", path.string(), ": needed at most ", bytes_text(needed),
@@ -38,7 +38,7 @@ Hdf5Dataset describe(const ShardSpec& shard, i64 number) {
                          {"flat_range", {shard.flat_begin, shard.flat_end}}}};
 }
 
-/// An upper bound of the file's size: the numbers, large datasets on pages of their own, and headers.
+/// Returns an upper bound of the file's size: data, page alignment of large datasets, and headers.
 i64 estimate(std::span<const ShardSpec> shards) {
   constexpr i64 kPage = 4096;
   i64 bytes = i64{1} << 16;
@@ -50,15 +50,16 @@ i64 estimate(std::span<const ShardSpec> shards) {
   return bytes;
 }
 
-/// Writes numbers in the order of their offsets, so that one pass gives the checksum of the whole file: what HDF5 laid
-/// out between them is read, and written again.
+/// Writes data in the order of their offsets, so that one pass computes the checksum of the whole file: metadata that
+/// HDF5 placed in between are read and written again.
 class InOrderWriter {
  public:
   InOrderWriter(const Path& path, const FileSystem& files) : file_(path, files), size_(file_.size()), blocks_(file_) {
     file_.reserve(size_);
   }
 
-  /// Returns the checksum of these bytes. Piece by piece, so that both sums and the copy find them in the cache.
+  /// Returns the checksum of these bytes. Processes them in pieces, so that both checksums and the copy find them in
+  /// the cache.
   std::string write(i64 offset, std::span<const std::byte> bytes) {
     constexpr std::size_t kPiece = std::size_t{1} << 17;
     add_existing(offset);
@@ -101,7 +102,7 @@ class InOrderWriter {
   BlockWriter blocks_;
 };
 
-/// The tensor's bytes, after checking that the source kept its word.
+/// Returns the tensor's bytes after verifying that the source returned the declared shard.
 std::span<const std::byte> bytes_of(const Tensor& data, const ShardSpec& shard) {
   MCPP_CHECK(data.defined() && data.dtype() == shard.dtype && data.numel() == shard.numel(), shard.name, ": expected ",
              shard.numel(), " ", name_of(shard.dtype));

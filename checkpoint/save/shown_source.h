@@ -1,11 +1,11 @@
-// Shards on their way to a file, with what a terminal shows of that.
+// Progress display for writing shards.
 #pragma once
 #include "base/program/progress.h"
 #include "checkpoint/format/shard.h"
 
 namespace mcpp {
 
-/// The shards of `source`, which outlives this.
+/// Forwards the shards of `source` and shows the progress on the terminal.
 class ShownSource final : public ShardSource {
  public:
   ShownSource(ShardSource& source, KeptRef<Log> log, std::string what);
