@@ -1,4 +1,5 @@
-// Where checkpoints go, how often, and how a run starts from one. Names are Megatron-LM's where it has one.
+// Checkpoint configuration: where to save, how often, and how a run starts from a checkpoint. Names are Megatron-LM's
+// where it has one.
 #pragma once
 #include <string>
 #include <vector>
@@ -45,7 +46,7 @@ struct CheckpointConfig {
           "keys that define the run, such as training.seed, allowed to differ from the checkpoint");
   }
 
-  /// Every rule between fields that does not hold, as "checkpoint.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "checkpoint.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 };
 
