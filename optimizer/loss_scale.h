@@ -25,8 +25,8 @@ class LossScale {
   double value() const { return value_; }
   bool adapts() const { return adapts_; }
 
-  /// Returns the factor for the gradient of the summed loss of up to `tokens` tokens: value() over tokens, rounded up
-  /// to a power of two so that dividing by it is exact. 1 if there is no scale.
+  /// Returns the factor for the gradient of the summed loss of up to `tokens` tokens: value() divided by `tokens`,
+  /// which is rounded up to a power of two so that the division is exact. 1 if there is no scale.
   double factor(i64 tokens) const;
   /// Returns the next factor() assuming that the last step does not overflow, as nearly all do not, before its outcome
   /// is known.
