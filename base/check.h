@@ -1,5 +1,5 @@
-// Errors: everything a user, a file, a driver or a peer can cause throws Error. Nobody catches to go on; main prints it
-// once and returns its exit code.
+// Errors. Everything a user, a file, a driver or a peer can cause throws Error. It is not caught for recovery: main
+// prints it once and returns its exit code.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// What the process returns. Scripts act on these, so they never change meaning.
+/// Exit codes of the process. Scripts act on them, so their meaning never changes.
 enum class ExitCode : int {
   Done = 0,
   Internal = 1,         ///< a bug of ours, or a failure of the system with no better name
@@ -28,7 +28,7 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// Throws Error with `code` and the parts joined to a message.
+/// Throws Error with `code` and a message that is the concatenation of `parts`.
 template <class... Parts>
 [[noreturn]] void fail(ExitCode code, const Parts&... parts) {
   throw Error(code, str(parts...));
@@ -44,8 +44,8 @@ void check_input(bool condition, const Parts&... parts) {
 
 }  // namespace mcpp
 
-/// Throws an Internal error, with source position, unless `condition` holds; for contracts between our own parts.
-/// The message parts are only evaluated on failure.
+/// Throws an Internal error with the source position unless `condition` holds; for internal invariants. The message
+/// parts are evaluated only on failure.
 #define MCPP_CHECK(condition, ...)                                                                  \
   do {                                                                                              \
     if (!(condition)) ::mcpp::fail_check(__FILE__, __LINE__, #condition, ::mcpp::str(__VA_ARGS__)); \

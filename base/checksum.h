@@ -1,5 +1,5 @@
-// XXH3-128 of text, and of data that comes in pieces. For bytes at hand, checksum_hex() of base/file.h gives the same
-// digits.
+// XXH3-128 checksums of text and of streamed data. checksum_hex() of base/file.h returns the same digits for contiguous
+// bytes.
 #pragma once
 #include <memory>
 #include <span>
@@ -18,7 +18,7 @@ class Checksum {
   Checksum& operator=(const Checksum&) = delete;
 
   void update(std::span<const std::byte> bytes);
-  /// Of everything so far, as 32 hexadecimal digits; more may follow.
+  /// Returns the checksum of all bytes so far as 32 hexadecimal digits. More bytes may follow.
   std::string hex() const;
 
  private:

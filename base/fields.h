@@ -22,7 +22,7 @@
 
 namespace mcpp {
 
-/// The values a field accepts, beyond its type. Applies to each element of a vector.
+/// Range of values a field accepts, in addition to its type. Applies to each element of a vector.
 struct Constraint {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -33,7 +33,7 @@ struct Constraint {
     return !std::isnan(value) && (min_is_excluded ? value > min : value >= min) &&
            (max_is_excluded ? value < max : value <= max);
   }
-  /// "at least 1", "greater than 0 and below 1"; empty when everything is accepted.
+  /// Returns "at least 1" or "greater than 0 and below 1"; empty if every value is accepted.
   std::string describe() const;
 };
 
@@ -46,12 +46,12 @@ inline Constraint greater_than(double min) {
 inline Constraint between(double min, double max) {
   return {.min = min, .max = max};
 }
-/// [min, max): the usual range of a probability that must not be one.
+/// Accepts [min, max): the usual range of a probability that must not be 1.
 inline Constraint from_to_below(double min, double max) {
   return {.min = min, .max = max, .max_is_excluded = true};
 }
 
-/// Specialised beside each enum used in a configuration: the names, in the order of the enum's values 0, 1, 2 ...
+/// Names of the values of an enum used in a configuration, in the order 0, 1, 2, ... Specialize it next to the enum:
 ///   template <> struct EnumNames<Normalization> { static constexpr std::array<std::string_view, 2> value{"LayerNorm",
 ///   "RMSNorm"}; };
 template <class E>

@@ -40,14 +40,15 @@ Path folder_of(const Path& path) {
   return path.has_parent_path() ? path.parent_path() : Path(".");
 }
 
-/// A file that goes with the process unless it gets a name; -1 where the file system has none such, as NFS.
+/// Opens an unnamed file that disappears with the process unless it is linked. Returns -1 if the file system (such as
+/// NFS) does not support O_TMPFILE.
 int open_without_name(const Path& folder) {
-  if (::access("/proc/self/fd", X_OK) != 0) return -1;  // through which it gets its name
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;  // needed to link the file
   return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
 }
 
-/// Where a file of this name belongs: where a link leads, so that it stays one. As its name would be taken over, it
-/// must not be that of a device or pipe, such as /dev/null.
+/// Returns the path to write: the target of a symbolic link, so that the link is preserved. Throws for a device or pipe
+/// such as /dev/null, which the rename would replace.
 Path place_of(Path path) {
   std::error_code unknown;
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
@@ -62,7 +63,8 @@ Path place_of(Path path) {
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
   check_leads_somewhere(path);
-  const Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer is refused below, not waited for
+  const Descriptor file(
+      path, O_RDONLY | O_NONBLOCK);  // O_NONBLOCK: a pipe without a writer is rejected below instead of blocking
   struct stat info {};
   MCPP_CHECK_SYSTEM(::fstat(file.get(), &info) == 0, "cannot stat ", path.string());
   check_input(S_ISREG(info.st_mode), path.string(), " is not a regular file");
@@ -122,7 +124,7 @@ void AtomicFile::write_at(u64 offset, std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   MCPP_CHECK_SYSTEM(::fsync(descriptor_) == 0, "cannot flush ", path_.string());
-  if (temporary_.empty()) {  // a link cannot take the place of a file, a rename can
+  if (temporary_.empty()) {  // only a rename can replace a file; a link cannot
     const Path name = temporary_name(path_);
     const std::string without_name = str("/proc/self/fd/", descriptor_);
     MCPP_CHECK_SYSTEM(::linkat(AT_FDCWD, without_name.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0,
@@ -131,7 +133,7 @@ void AtomicFile::commit() {
   }
   MCPP_CHECK_SYSTEM(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename ", temporary_.string(), " to ",
                     path_.string());
-  temporary_.clear();  // as while the file has no name
+  temporary_.clear();  // as for an unnamed file
   MCPP_CHECK_SYSTEM(::close(std::exchange(descriptor_, -1)) == 0, "cannot close ", path_.string());
   fsync_path(folder_of(path_));
 }

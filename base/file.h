@@ -1,4 +1,5 @@
-// Files: read-only maps, whole reads, atomic replacement, checksums. All errors name the path and the system's reason.
+// File access: read-only maps, whole reads, atomic replacement, checksums. All errors name the path and the system's
+// reason.
 #pragma once
 #include <filesystem>
 #include <span>
@@ -11,7 +12,7 @@ namespace mcpp {
 
 using Path = std::filesystem::path;
 
-/// A file mapped read-only into memory; move-only, unmapped when destroyed. An empty file gives an empty span.
+/// File mapped read-only into memory. Move-only; unmapped on destruction. An empty file yields an empty span.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -29,10 +30,14 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// Writes to a file without a name; commit() makes it durable (fsync) and gives it the name `path`. A reader of that
-/// sees the old content, or all of the new, never a part, and who is killed leaves nothing; but on file systems without
-/// such files (NFS) a temporary_name() (machine.h). Threads, processes, hosts may write one path at once: the last one
-/// stays. A link to a file stays one. BadInput for the path of a device or pipe.
+/// Atomically replaces a file. Writes go to an unnamed file; commit() makes it durable (fsync) and publishes it as
+/// `path`.
+///  - Readers see either the old or the complete new content.
+///  - A killed process leaves nothing behind, except on file systems without unnamed files (NFS), where a
+///    temporary_name() (machine.h) is used.
+///  - Threads, processes and hosts may write one path concurrently; the last commit wins.
+///  - A symbolic link to a file is preserved.
+///  - Throws BadInput for the path of a device or pipe.
 class AtomicFile {
  public:
   explicit AtomicFile(Path path);
@@ -50,12 +55,12 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-std::string read_text_file(const Path& path);                        ///< BadInput when it cannot be read
-void write_file_atomic(const Path& path, std::string_view content);  ///< through AtomicFile
-void fsync_path(const Path& path);          ///< makes a file, or a directory's entries, durable
-void create_directories(const Path& path);  ///< BadInput with the reason when it cannot
+std::string read_text_file(const Path& path);                        ///< throws BadInput if it cannot be read
+void write_file_atomic(const Path& path, std::string_view content);  ///< uses AtomicFile
+void fsync_path(const Path& path);          ///< makes a file, or the entries of a directory, durable
+void create_directories(const Path& path);  ///< throws BadInput with the reason on failure
 
-/// XXH3-128 of the bytes, as 32 hexadecimal digits.
+/// Returns the XXH3-128 checksum of `bytes` as 32 hexadecimal digits.
 std::string checksum_hex(std::span<const std::byte> bytes);
 
 }  // namespace mcpp

@@ -1,11 +1,11 @@
-// References that outlive the call they are given in.
+// Parameter type for references stored beyond the call.
 #pragma once
 #include <functional>
 
 namespace mcpp {
 
-/// The type of a parameter that is kept as a `const T&`. It takes whatever lives on, and no temporary, which a `const
-/// T&` would take too and which would be gone after the call.
+/// Parameter type for a reference that is stored as `const T&`. It rejects temporaries, which a `const T&` parameter
+/// would accept and which would dangle after the call.
 template <class T>
 using KeptRef = std::reference_wrapper<const T>;
 

@@ -1,10 +1,10 @@
-// Paths that lead nowhere.
+// Check for broken symbolic links.
 #pragma once
 #include "base/file.h"
 
 namespace mcpp {
 
-/// BadInput, with the system's reason and where a link leads, unless `path` leads to something.
+/// Throws BadInput, with the system's reason and the target of a link, unless `path` resolves to an existing entry.
 void check_leads_somewhere(const Path& path);
 
 }  // namespace mcpp

@@ -37,7 +37,7 @@ void Log::urgent(std::string_view line) const {
   if (rank_ != 0) text += "[rank " + std::to_string(rank_) + "] ";
   text.append(line).append("\n");
   pollfd writable{.fd = file, .events = POLLOUT, .revents = 0};
-  if (::poll(&writable, 1, 0) <= 0) return;  // a pipe that is writable has room for a short line
+  if (::poll(&writable, 1, 0) <= 0) return;  // a writable pipe accepts a short line without blocking
   [[maybe_unused]] const ssize_t written = ::write(file, text.data(), text.size());
 }
 
@@ -49,7 +49,7 @@ void Log::progress(std::string_view line) const {
 }
 
 bool Log::is_live() const {
-  const char* terminal = std::getenv("TERM");  // a dumb one cannot take a line back
+  const char* terminal = std::getenv("TERM");  // a dumb terminal cannot overwrite a line
   return may_be_live_ && ::isatty(STDOUT_FILENO) != 0 && (terminal == nullptr || std::string_view(terminal) != "dumb");
 }
 

@@ -1,28 +1,28 @@
-// Rank-aware lines on standard error and standard output. One Log is made in main and handed down.
+// Rank-aware logging to standard error and standard output. main creates one Log and passes it down.
 #pragma once
 #include <atomic>
 #include <string_view>
 
 namespace mcpp {
 
-/// Any thread may write lines.
+/// Rank-aware log. Thread-safe.
 class Log {
  public:
-  /// `may_be_live`: whether a standard output that looks like a terminal is one.
+  /// If `may_be_live` is false, standard output is not treated as a terminal even if it is one.
   explicit Log(int rank = 0, bool may_be_live = true) : rank_(rank), may_be_live_(may_be_live) {}
 
-  /// A plain line on standard output, from rank 0 only.
+  /// Writes a plain line to standard output, from rank 0 only.
   void info(std::string_view line) const;
-  /// "warning: ..." on standard error, from rank 0 only: what all ranks know.
+  /// Writes "warning: ..." to standard error, from rank 0 only; for conditions known to all ranks.
   void warn(std::string_view line) const;
-  /// The same from any rank, which it names: what other ranks may not know.
+  /// Writes a warning that names the rank, from any rank; for conditions other ranks may not know of.
   void warn_from_any_rank(std::string_view line) const;
-  /// From a thread that nothing may keep waiting, such as one that takes signals: on standard output from rank 0, else
-  /// on standard error with the rank; not at all where the reader has stopped reading.
+  /// Writes a line without ever blocking, for threads such as a signal handler's: to standard output on rank 0,
+  /// otherwise to standard error with the rank. Drops the line if the reader has stopped reading.
   void urgent(std::string_view line) const;
-  /// The live line of a terminal, overwritten by the next; does nothing when standard output is not a terminal.
+  /// Writes the live line of a terminal, which the next line overwrites. No-op if standard output is not a terminal.
   void progress(std::string_view line) const;
-  /// Whether standard output is a terminal, so that progress() shows.
+  /// Returns true if standard output is a terminal, so that progress() is visible.
   bool is_live() const;
 
  private:

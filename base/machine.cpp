@@ -23,13 +23,13 @@
 namespace mcpp {
 namespace {
 
-/// What stands in a file of the system, which has no size that one could ask for; "" when it cannot be read.
+/// Reads a system file, whose size cannot be queried; "" if it cannot be read.
 std::string text_of(const Path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// The number at the start of a text; none where there is another word, such as "max".
+/// Parses the number at the start of `text`; nullopt for a word such as "max".
 std::optional<i64> number_in(const std::string& text) {
   const std::size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
   u64 number = 0;
@@ -38,7 +38,7 @@ std::optional<i64> number_in(const std::string& text) {
   return static_cast<i64>(std::min(number, static_cast<u64>(std::numeric_limits<i64>::max())));
 }
 
-/// The number behind `word` in lines "word number"; 0 without one.
+/// Returns the number after `word` in lines of the form "word number"; 0 if missing.
 i64 entry(const std::string& text, const std::string& word) {
   for (const std::string& line : split(text, '\n')) {
     if (line.starts_with(word)) return number_in(line.substr(word.size())).value_or(0);
@@ -46,20 +46,20 @@ i64 entry(const std::string& text, const std::string& word) {
   return 0;
 }
 
-/// Control groups are directories: who mounts them elsewhere still has the same ones.
+/// Identifies a control group by its directory, which is the same under every mount point.
 std::string id_of(const Path& file) {
   struct stat info {};
   if (::stat(file.parent_path().c_str(), &info) != 0) return file.string();
   return str(info.st_dev, ":", info.st_ino);
 }
 
-/// Where memory is limited by groups of one version: files in directories that lie in one another.
+/// Hierarchy of control groups of one version: nested directories with limit files.
 struct Hierarchy {
   Path root;
-  std::string limit, swap;  ///< names of files
+  std::string limit, swap;  ///< file names
 };
 
-/// Of the group at `path` and of all that it lies in.
+/// Adds the limits of the group at `path` and of all its ancestors.
 void add_limits(const Hierarchy& groups, const std::string& path, const MemoryLimit& machine, i64 swap,
                 std::vector<MemoryLimit>& limits) {
   Path inside = Path(path).relative_path();
@@ -75,7 +75,7 @@ void add_limits(const Hierarchy& groups, const std::string& path, const MemoryLi
   }
 }
 
-/// Of this process alone (ulimit -v).
+/// Adds the limit of this process alone (ulimit -v).
 void add_own_limit(const std::string& limits_text, const MemoryLimit& machine, std::vector<MemoryLimit>& limits) {
   constexpr std::string_view kName = "Max address space";
   for (const std::string& line : split(limits_text, '\n')) {
@@ -86,11 +86,11 @@ void add_own_limit(const std::string& limits_text, const MemoryLimit& machine, s
   }
 }
 
-/// A zombie has ended: it only waits for its parent to ask for its exit code, which may take seconds.
+/// Returns true if the process is running. A zombie has ended: its parent may take seconds to reap it.
 bool runs(pid_t pid) {
   if (::kill(pid, 0) != 0 && errno == ESRCH) return false;
   const std::string text = text_of(str("/proc/", pid, "/stat"));
-  const std::size_t state = text.rfind(')');  // after the name, which may hold anything: ") Z ..."
+  const std::size_t state = text.rfind(')');  // after the name, which may contain anything: ") Z ..."
   return state == std::string::npos || text.compare(state, 3, ") Z") != 0;
 }
 
@@ -119,7 +119,7 @@ std::vector<MemoryLimit> memory_limits(const Path& root) {
 }
 
 double process_seconds() {
-  // The 22nd word of all, the 20th behind the name, which may hold anything.
+  // Reads field 22, the 20th after the name, which may contain anything.
   const std::string text = text_of("/proc/self/stat");
   const std::size_t name_end = text.rfind(") ");
   const std::vector<std::string> words =
@@ -140,7 +140,7 @@ void allow_many_open_files() {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is refused, what cannot be opened is told then
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // if refused, the later failure to open a file is reported
 }
 
 std::string host_name() {

@@ -1,4 +1,4 @@
-// Numbers as text that never depends on the locale, and that reads back to the same bits where it says so.
+// Locale-independent formatting of numbers. Functions that guarantee a bitwise identical round trip say so.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,17 +7,17 @@
 
 namespace mcpp {
 
-/// "12.300": `digits` after the point; "nan", "inf" and "-inf" for what is not a number.
+/// Formats with `digits` after the point: "12.300"; "nan", "inf" and "-inf" for non-finite values.
 std::string fixed(double value, int digits);
-/// `digits` that count, the first not 0: "29.43", "1.500", "12350".
+/// Formats with `digits` significant digits: "29.43", "1.500", "12350".
 std::string significant(double value, int digits);
-/// "1.230000E-04", as Python's "{:.6E}".
+/// Formats as Python's "{:.6E}": "1.230000E-04".
 std::string scientific(double value, int digits);
-/// The shortest text that reads back to the same double: "0.1", "1e-05", "12.0"; always recognisable as no integer.
+/// Returns the shortest text that reads back to the same double: "0.1", "1e-05", "12.0". Never looks like an integer.
 std::string shortest(double value);
-/// `text` right-aligned in `width` columns.
+/// Right-aligns `text` in `width` columns.
 std::string pad_left(std::string_view text, std::size_t width);
-/// `text` left-aligned in `width` columns.
+/// Left-aligns `text` in `width` columns.
 std::string pad_right(std::string_view text, std::size_t width);
 
 }  // namespace mcpp

@@ -13,7 +13,7 @@ double polynomial(std::span<const double> coefficients_high_to_low, double x) {
   return y;
 }
 
-/// ln(x) for normal x > 0, by x = m 2^e with m in [sqrt(1/2), sqrt(2)) and ln(m) = 2 atanh((m - 1) / (m + 1)).
+/// Computes ln(x) for normal x > 0, with x = m 2^e, m in [sqrt(1/2), sqrt(2)) and ln(m) = 2 atanh((m - 1) / (m + 1)).
 double portable_log(double x) {
   const u64 bits = std::bit_cast<u64>(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;

@@ -1,6 +1,6 @@
-// Counter-based random numbers: the value depends only on (key, counter), never on who asks or in what order. Weights
-// and dropout are keyed by what they are, so that a run does not depend on its layout.
-// Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// Counter-based random numbers: a value depends only on (key, counter), never on the caller or the order of calls.
+// Weights and dropout are keyed by their identity, so that a run does not depend on its layout. Philox4x32-10: Salmon
+// et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 #include <array>
 #include <string_view>
@@ -22,7 +22,8 @@ constexpr Philox4 philox4x32(u64 key, Philox4 counter) {
   return counter;
 }
 
-/// A key for one named stream of numbers: FNV-1a over the name, mixed with the seed and index (splitmix64).
+/// Returns the key of one named stream of random numbers: FNV-1a over the name, mixed with the seed and index
+/// (splitmix64).
 constexpr u64 philox_key(u64 seed, std::string_view name, u64 index = 0) {
   auto mix = [](u64 x) {
     x += 0x9E3779B97F4A7C15;
@@ -35,17 +36,17 @@ constexpr u64 philox_key(u64 seed, std::string_view name, u64 index = 0) {
   return mix(mix(seed ^ mix(hash)) + index);
 }
 
-/// (0, 1), never an end: 32 random bits to the middle of one of 2^32 equal intervals.
+/// Maps 32 random bits to the midpoint of one of 2^32 equal intervals of (0, 1); never returns 0 or 1.
 constexpr double uniform_open(u32 bits) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-32;
 }
 
-/// The standard normal quantile of p in (0, 1). Uses only + - * / and sqrt, so that every IEEE machine, CPU or GPU,
-/// gives the same bits (no libm). Wichura, "Algorithm AS 241", Applied Statistics 37 (1988); error below 1e-15
-/// relative.
+/// Standard normal quantile of p in (0, 1). Uses only + - * / and sqrt (no libm), so that every IEEE machine, CPU or
+/// GPU, returns a bitwise identical result. Wichura, "Algorithm AS 241", Applied Statistics 37 (1988); error below
+/// 1e-15 relative.
 double normal_quantile(double p);
 
-/// Element `index` of the stream of standard normal numbers with this key.
+/// Returns element `index` of the standard normal stream with this key.
 inline double philox_normal(u64 key, u64 index) {
   const u64 block = index / 4;
   const Philox4 bits = philox4x32(key, {static_cast<u32>(block), static_cast<u32>(block >> 32), 0, 0});

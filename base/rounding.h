@@ -1,15 +1,15 @@
-// Whole numbers, rounded up.
+// Integer division and rounding up.
 #pragma once
 #include "base/types.h"
 
 namespace mcpp {
 
-/// How many parts of this size hold `whole`, which is at least 0.
+/// Returns the number of parts of size `part` needed to hold `whole` >= 0.
 constexpr i64 ceil_div(i64 whole, i64 part) {
   return (whole + part - 1) / part;
 }
 
-/// The first multiple that is no less than `value`, which is at least 0.
+/// Returns the smallest multiple of `multiple` that is at least `value` >= 0.
 constexpr i64 round_up(i64 value, i64 multiple) {
   return ceil_div(value, multiple) * multiple;
 }

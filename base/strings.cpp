@@ -15,7 +15,8 @@ std::string format_number(const char* format, double value, const char* unit) {
   return text.data();
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string alignment).
+/// Computes the number of insertions, deletions, substitutions and swaps of neighbors that turn a into b (optimal
+/// string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1), previous(b.size() + 1), before_previous(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

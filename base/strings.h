@@ -1,4 +1,4 @@
-// Small text helpers: building messages, human-readable numbers, nearest names.
+// Text helpers: message building, human-readable quantities, nearest names.
 #pragma once
 #include <span>
 #include <sstream>
@@ -22,7 +22,7 @@ void write_part(std::ostream& out, const std::vector<T>& parts) {
   out << (parts.empty() ? "[]" : "]");
 }
 
-/// The parts written one after another, as with `<<`; vectors as "[a, b]".
+/// Concatenates the parts as `<<` writes them; vectors as "[a, b]".
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream out;
@@ -33,16 +33,16 @@ std::string str(const Parts&... parts) {
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 
-/// "1.23 GiB", "512 B".
+/// Formats bytes: "1.23 GiB", "512 B".
 std::string human_bytes(double bytes);
-/// "124.4M", "1.6B", "950".
+/// Formats a count: "124.4M", "1.6B", "950".
 std::string human_count(double count);
-/// "1h02m", "3m05s", "4.2s".
+/// Formats a duration: "1h02m", "3m05s", "4.2s".
 std::string human_seconds(double seconds);
-/// Of a step, a second of which are many milliseconds: "3.6 ms", from ten seconds on as human_seconds has it.
+/// Formats the duration of a step in milliseconds, "3.6 ms"; from ten seconds on like human_seconds().
 std::string human_step_seconds(double seconds);
 
-/// The candidate nearest to `word` by edit distance, or "" when none is near enough to be a likely misspelling.
+/// Returns the candidate nearest to `word` by edit distance, or "" if none is close enough to be a likely misspelling.
 std::string nearest_name(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace mcpp

@@ -5,7 +5,7 @@
 namespace mcpp {
 
 std::string system_reason(int error) {
-  return std::generic_category().message(error);  // unlike strerror(), for any thread
+  return std::generic_category().message(error);  // thread-safe, unlike strerror()
 }
 
 void fail_system(int error, const std::string& message) {

@@ -1,4 +1,4 @@
-// Integer names used everywhere. Sizes, shapes and indices are signed 64-bit.
+// Integer type aliases. Sizes, shapes and indices are signed 64-bit.
 #pragma once
 #include <cstddef>
 #include <cstdint>

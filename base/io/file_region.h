@@ -1,4 +1,4 @@
-// A vector of numbers in a scratch file, with checksums: no bit comes back from the disk as another.
+// Checksummed vector of values in a scratch file, which detects corruption by the disk.
 #pragma once
 #include <memory>
 #include <span>
@@ -9,13 +9,13 @@
 
 namespace mcpp {
 
-/// Bytes [offset, offset + bytes) of a file, as pieces that each have a checksum. A piece that was never written is
-/// zeros.
+/// Byte range [offset, offset + bytes) of a file, divided into pieces with one checksum each. Pieces never written read
+/// as zeros.
 class FileRegion {
  public:
   static constexpr i64 kPiece = i64{512} << 10;
 
-  /// `name`, for messages: whose numbers these are. offset and bytes are aligned.
+  /// `name` identifies the data in error messages. offset and bytes must be aligned.
   FileRegion(std::shared_ptr<const ScratchFile> file, i64 offset, i64 bytes, std::string name);
 
   const ScratchFile& file() const { return *file_; }
@@ -23,14 +23,14 @@ class FileRegion {
   i64 bytes() const { return bytes_; }
   bool is_blank() const;
 
-  /// The region is about to be written with these bytes, all that it has.
+  /// Records the checksums of `bytes`, the complete contents about to be written to the region.
   void record_checksums(std::span<const std::byte> bytes);
-  /// The region was read into these: those that were never written become zeros. PeerLost, with which a launcher starts
-  /// the run again from its last checkpoint, when the others are not what was written.
+  /// Verifies the contents of the region after a read, and zeroes the pieces that were never written. Throws PeerLost
+  /// if a checksum differs, so that the launcher restarts the run from its last checkpoint.
   void verify(std::span<std::byte> bytes) const;
 
-  /// Bytes [begin, begin + to.size()) of the region; waits. Any thread may read while nobody writes. PeerLost where the
-  /// disk fails.
+  /// Reads bytes [begin, begin + to.size()) of the region; blocks. Safe to call from any thread while no thread writes.
+  /// Throws PeerLost if the disk fails.
   void read(i64 begin, std::span<std::byte> to) const;
   void write(i64 begin, std::span<const std::byte> from);
 
@@ -43,7 +43,7 @@ class FileRegion {
   std::shared_ptr<const ScratchFile> file_;
   i64 offset_, bytes_;
   std::string name_;
-  std::vector<std::string> sums_;  // by piece; empty: never written
+  std::vector<std::string> sums_;  // one per piece; empty if never written
 };
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Where numbers are kept that a device's memory is too small for.
+// Storage tiers for data that does not fit into device memory.
 #pragma once
 #include <array>
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// With the weights, in the memory of the host, on a disk.
+/// Storage tier: device memory with the weights, host memory, or a file on disk.
 enum class OffloadTier { Device, Host, File };
 
 template <>
@@ -15,7 +15,7 @@ struct EnumNames<OffloadTier> {
   static constexpr std::array<std::string_view, 3> value{"device", "host", "file"};
 };
 
-/// What is kept elsewhere than on a device.
+/// Number of bytes offloaded from a device, by tier.
 struct BytesAway {
   i64 in_host = 0, on_disk = 0;
 

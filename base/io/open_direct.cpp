@@ -10,8 +10,8 @@
 namespace mcpp {
 namespace {
 
-constexpr u32 kXfs = 0x58465342;  // which not all versions of linux/magic.h have
-/// Of disks; containers see theirs as an overlay.
+constexpr u32 kXfs = 0x58465342;  // missing from some versions of linux/magic.h
+/// Magic numbers of disk file systems. Containers see theirs as an overlay.
 constexpr std::array<u32, 5> kOnDisk = {EXT4_SUPER_MAGIC, kXfs, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC,
                                         OVERLAYFS_SUPER_MAGIC};
 

@@ -1,12 +1,13 @@
-// Files past the system's page cache.
+// Direct I/O, which bypasses the system's page cache.
 #pragma once
 #include "base/file.h"
 
 namespace mcpp {
 
-/// Opens a file so, with other flags of open(2). -1 where that cannot be, and where the file system is not known to be
-/// that of a disk: a network's cache keeps many transfers under way, and without it each would be waited for. Who has
-/// many under way himself, as offload to a disk that the user names, need not ask.
+/// Opens a file with O_DIRECT and the given open(2) flags. Returns -1 if that is unsupported or the file system is not
+/// known to be on a disk: the cache of a network file system keeps many transfers in flight, while direct I/O would
+/// wait for each. Callers that keep many transfers in flight themselves, such as offload to a user-chosen disk, need
+/// not use this function.
 int open_direct(const Path& path, int flags);
 
 }  // namespace mcpp

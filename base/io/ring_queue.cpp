@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-constexpr unsigned kDepth = 256;  // pieces under way
+constexpr unsigned kDepth = 256;  // maximum number of pieces in flight
 
 class RingQueue final : public TransferQueue {
  public:
@@ -55,7 +55,7 @@ class RingQueue final : public TransferQueue {
 
  private:
   struct Piece {
-    FileTransfer rest;  // of it, to be transferred
+    FileTransfer rest;  // the part not yet transferred
     Ticket ticket = 0;
   };
   struct Progress {
@@ -79,7 +79,7 @@ class RingQueue final : public TransferQueue {
     ::io_uring_sqe_set_data64(entry, place);
   }
 
-  /// All that is queued: the system may take less at a time, and nobody would wait for the rest.
+  /// Submits everything queued. The kernel may accept fewer entries per call, and the remainder would never complete.
   void submit() {
     while (::io_uring_sq_ready(&ring_) > 0) {
       const int result = ::io_uring_submit(&ring_);
@@ -100,7 +100,7 @@ class RingQueue final : public TransferQueue {
     finish(place, done);
   }
 
-  /// `done`: bytes, or a number of errno below 0.
+  /// Handles a completion. `done` is the number of bytes, or a negative errno.
   void finish(unsigned place, int done) {
     FileTransfer& rest = pieces_[place].rest;
     const bool again = done == -EINTR || done == -EAGAIN;
@@ -112,7 +112,7 @@ class RingQueue final : public TransferQueue {
     }
     Progress& progress = progress_.at(pieces_[place].ticket);
     if (done < 0) progress.error = -done;
-    if (done == 0) progress.error = rest.kind == FileTransfer::Kind::Write ? ENOSPC : EIO;  // no room; the file ends
+    if (done == 0) progress.error = rest.kind == FileTransfer::Kind::Write ? ENOSPC : EIO;  // disk full, or end of file
     --progress.pending;
     free_.push_back(place);
   }

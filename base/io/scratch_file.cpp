@@ -35,7 +35,7 @@ void check_is_on_disk(const Path& folder, const std::string& where) {
               " lies in memory (tmpfs), where nothing is gained; name a folder on a disk");
 }
 
-/// Of the configuration, for messages.
+/// Names the folder and its configuration key in messages.
 std::string named(const Path& folder, std::string_view key) {
   return str(key, ": ", folder.string());
 }
@@ -46,7 +46,7 @@ i64 free_bytes(const Path& folder) {
   return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
 }
 
-/// Of the sizes of files (ulimit -f). Crossing it would kill the process by a signal.
+/// Returns the file size limit (ulimit -f). Exceeding it would kill the process with a signal.
 i64 file_limit() {
   struct rlimit limit {};
   const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
@@ -58,7 +58,7 @@ void check_file_limit(i64 bytes, const std::string& where) {
               ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(file_limit()));
 }
 
-/// Takes the room on any file system.
+/// Reserves the space on any file system by writing zeros.
 int write_zeros(int file, i64 begin, i64 end) {
   constexpr i64 kAtOnce = i64{1} << 20;
   end = aligned_bytes(end);
@@ -74,8 +74,8 @@ int write_zeros(int file, i64 begin, i64 end) {
   return 0;
 }
 
-/// 0, or the number of errno that says why there is no room for these bytes. Not posix_fallocate(), which helps itself
-/// where the file system cannot reserve (ext2, NFS 3) by single bytes, and these are no direct I/O.
+/// Returns 0, or the errno if the bytes cannot be reserved. Avoids posix_fallocate(), whose fallback on file systems
+/// without reservation (ext2, NFS 3) writes single bytes, which is not direct I/O.
 int reserve(int file, i64 begin, i64 end) {
   int result = 0;
   do result = ::fallocate(file, 0, begin, end - begin);
@@ -86,11 +86,11 @@ int reserve(int file, i64 begin, i64 end) {
 
 constexpr const char* kName = "scratch";
 
-/// What a process of this host that died between the two steps of open_scratch() left behind; its space is not much,
-/// but nobody else would ever take it away. Those of other hosts cannot be told from the living.
+/// Removes files left by processes of this host that died between the two steps of open_scratch(). They are small, but
+/// nothing else removes them. Files of other hosts may belong to running processes and are kept.
 void remove_leftovers(const Path& folder) {
   const std::string begin = str(kName, ".tmp-"), here = host_name() + "-";
-  std::error_code ignored;  // what cannot be listed or removed now will be there next time
+  std::error_code ignored;  // entries that cannot be listed or removed are retried next time
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(begin + here) || !is_stale_tag(name.substr(begin.size()))) continue;
@@ -98,7 +98,7 @@ void remove_leftovers(const Path& folder) {
   }
 }
 
-/// Without a name from the first where the file system has such files; else its name goes at once.
+/// Creates the file unnamed where the file system supports it; otherwise unlinks its name immediately.
 int open_scratch(const Path& folder, int flags) {
   const int nameless = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
   if (nameless >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return nameless;
@@ -172,7 +172,7 @@ void ScratchFile::fail_transfer(std::string_view verb, int error, std::string_vi
 DiskRoom room_for_scratch(const Path& folder, std::string_view key) {
   const std::string where = named(folder, key);
   Path found = std::filesystem::absolute(folder);
-  std::error_code ignored;  // of what cannot be looked at, the folder above
+  std::error_code ignored;  // if the folder cannot be inspected, its parent is used
   while (!std::filesystem::exists(found, ignored) && found.has_relative_path()) found = found.parent_path();
   struct stat info {};
   MCPP_CHECK_SYSTEM(::stat(found.c_str(), &info) == 0, where, ": cannot stat ", found.string());

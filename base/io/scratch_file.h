@@ -1,5 +1,5 @@
-// A file for numbers that do not fit into memory. It has no name: however the process ends the system takes it back,
-// and nothing that a dead run left there can be taken for state.
+// Unnamed file for data that does not fit into memory. The system reclaims it however the process ends, so no run can
+// mistake the leftovers of a dead one for its state.
 #pragma once
 #include <memory>
 #include <span>
@@ -13,35 +13,32 @@ namespace mcpp {
 
 class ScratchFile {
  public:
-  /// A transfer begins and ends, in the file and in memory, at multiples of this, so that it can go past the system's
-  /// page cache.
+  /// Required alignment of transfers, in the file and in memory, for direct I/O.
   static constexpr i64 kAlignment = 4096;
 
-  /// Reserves `bytes` on the disk of `folder`, which is made where it does not exist, so that the disk cannot turn out
-  /// to be full later. BadInput when it cannot be written, lies in memory, or has not the room; `key` is the setting
-  /// that named it.
+  /// Reserves `bytes` on the disk of `folder` (created if missing), so that the disk cannot fill up later. Throws
+  /// BadInput if the folder is not writable, is memory-backed, or lacks the space; `key` is the setting that named it.
   ScratchFile(const Path& folder, i64 bytes, std::string_view key);
   ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  /// Reserves so many more bytes; 0, or the number of errno that says why not.
+  /// Reserves `bytes` more. Returns 0 or an errno.
   [[nodiscard]] int extend(i64 bytes);
 
   int descriptor() const { return descriptor_; }
-  /// Whether transfers go past the page cache; not all file systems can.
+  /// Returns true if transfers bypass the page cache, which not all file systems support.
   bool is_direct() const { return is_direct_; }
   i64 bytes() const { return bytes_; }
-  /// "the scratch file in <folder>", for messages.
+  /// Returns "the scratch file in <folder>", for messages.
   std::string name() const;
 
-  /// Waits for the transfer; offset, size and address are aligned. Any thread may call these. 0, or the number of errno
-  /// that says why it failed.
+  /// Transfers synchronously; offset, size and address must be aligned. Thread-safe. Returns 0 or an errno.
   [[nodiscard]] int read(i64 offset, std::span<std::byte> to) const;
   [[nodiscard]] int write(i64 offset, std::span<const std::byte> from) const;
 
-  /// For a file that could not be read, written or extended (`verb`), for that number of errno: numbers of `what` are
-  /// lost. PeerLost, with which a launcher starts the run again from its last checkpoint.
+  /// Throws PeerLost for a failed read, write or extension (`verb`) with errno `error`; `what` names the lost data. The
+  /// launcher then restarts the run from its last checkpoint.
   [[noreturn]] void fail_transfer(std::string_view verb, int error, std::string_view what) const;
 
  private:
@@ -51,21 +48,21 @@ class ScratchFile {
   bool is_direct_ = false;
 };
 
-/// What a disk has left.
+/// Free space of a disk.
 struct DiskRoom {
-  std::string id;  ///< the same for no other disk of any machine
+  std::string id;  ///< unique among the disks of all machines
   i64 bytes = 0;
 };
-/// Of the disk where ScratchFile would make its file; makes nothing. BadInput as from there where the folder, or the
-/// one in which it would be made, cannot be written or lies in memory.
+/// Returns the free space of the disk on which ScratchFile would create its file; creates nothing. Throws BadInput if
+/// the folder, or the parent in which it would be created, is not writable or is memory-backed.
 DiskRoom room_for_scratch(const Path& folder, std::string_view key);
 
-/// `bytes` rounded up to a multiple of ScratchFile::kAlignment.
+/// Rounds `bytes` up to a multiple of ScratchFile::kAlignment.
 constexpr i64 aligned_bytes(i64 bytes) {
   return round_up(bytes, ScratchFile::kAlignment);
 }
 
-/// Memory that begins at a multiple of ScratchFile::kAlignment.
+/// Memory aligned to ScratchFile::kAlignment.
 class AlignedBytes {
  public:
   explicit AlignedBytes(i64 bytes);

@@ -15,9 +15,9 @@
 namespace mcpp {
 namespace {
 
-constexpr int kThreads = 4;  // pieces that the disk has to work on at a time
+constexpr int kThreads = 4;  // pieces the disk works on concurrently
 
-/// All of it; 0 or a number of errno.
+/// Transfers all of `rest`. Returns 0 or an errno.
 int carry_out(FileTransfer rest) {
   while (rest.bytes > 0) {
     const auto bytes = static_cast<std::size_t>(rest.bytes);
@@ -82,7 +82,7 @@ class ThreadQueue final : public TransferQueue {
     int pending = 0, error = 0;
   };
 
-  /// Of a thread: until all is done and the queue ends.
+  /// Runs one thread until the queue is closed and drained.
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -105,7 +105,7 @@ class ThreadQueue final : public TransferQueue {
   std::map<Ticket, Progress> progress_;
   Ticket next_ = 1;
   bool ends_ = false;
-  std::vector<std::jthread> threads_;  // last: they use all of the above, and its destructor waits for them
+  std::vector<std::jthread> threads_;  // last member: the threads use all members above, and its destructor joins them
 };
 
 }  // namespace

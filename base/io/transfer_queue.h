@@ -1,4 +1,4 @@
-// Transfers between memory and files that go on while the caller computes.
+// Asynchronous transfers between memory and files.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// The file is open and the memory stays as it is until the transfer is waited for.
+/// Transfer request. The file must stay open and the memory unchanged until the transfer has been waited for.
 struct FileTransfer {
   enum class Kind : u8 { Read, Write };
   Kind kind = Kind::Read;
@@ -17,28 +17,29 @@ struct FileTransfer {
   i64 bytes = 0;
 };
 
-/// For one thread. Transfers go on in any order: who wants one after another waits in between.
+/// Queue of asynchronous transfers, used by one thread. Transfers complete in any order; callers that need ordering
+/// must wait() in between.
 class TransferQueue {
  public:
   using Ticket = u64;
 
-  virtual ~TransferQueue() = default;  ///< waits for all
-  /// Cuts it into pieces of kPiece bytes, so that the disk has several to work on. Waits only while very many are under
-  /// way.
+  virtual ~TransferQueue() = default;  ///< waits for all transfers
+  /// Starts a transfer, split into pieces of kPiece bytes so that the disk works on several at once. Blocks only while
+  /// the queue is full.
   virtual Ticket start(const FileTransfer& transfer) = 0;
-  /// Returns when it is done: 0, or the number of errno that says why not. Once for each ticket.
+  /// Waits for the transfer. Returns 0 or an errno. Must be called once per ticket.
   virtual int wait(Ticket ticket) = 0;
-  /// What carries them, for the log.
+  /// Name of the implementation, for the log.
   virtual std::string_view name() const = 0;
 
   static constexpr i64 kPiece = i64{1} << 20;
 };
 
-/// Through io_uring; null where the system does not permit it, as in many containers.
+/// Returns an io_uring queue, or null if the system does not permit it, as in many containers.
 std::unique_ptr<TransferQueue> make_ring_queue();
-/// Through threads of its own, which call pread and pwrite.
+/// Returns a queue with its own threads, which call pread and pwrite.
 std::unique_ptr<TransferQueue> make_thread_queue();
-/// The first of these that there is.
+/// Returns an io_uring queue if available, otherwise a thread queue.
 std::unique_ptr<TransferQueue> make_transfer_queue();
 
 }  // namespace mcpp

@@ -6,7 +6,7 @@ namespace mcpp {
 
 Json parse_json(std::string_view text, std::string_view source) {
   constexpr int kMaxDepth = 16;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open at this point of the text
+  std::vector<std::set<std::string>> keys;  // keys of the objects open at this point of the text
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     check_input(depth <= kMaxDepth, source, ": nested deeper than ", kMaxDepth, " levels");
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
@@ -45,7 +45,7 @@ const Json& JsonObject::at(const std::string& key) const {
 i64 JsonObject::integer(const std::string& key, i64 min, i64 max) const {
   const Json& value = at(key);
   require(value.is_number_integer(), key, "is not an integer");
-  // An unsigned number that no i64 holds would wrap to a negative one.
+  // Rejects unsigned values above the i64 range, which would wrap to negative ones.
   require(!value.is_number_unsigned() || value.get<u64>() <= u64{std::numeric_limits<i64>::max()}, key, "is too large");
   const i64 number = value.get<i64>();
   require(number >= min && number <= max, key, "is ", number, ", allowed are ", min, " to ", max);

@@ -1,4 +1,4 @@
-// JSON that may come from anywhere: a parse with limits, and members read with errors that name file and key.
+// Parser and accessors for untrusted JSON: parsing with limits, and member access with errors that name file and key.
 #pragma once
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -11,22 +11,22 @@
 namespace mcpp {
 
 using Json = nlohmann::json;
-/// Keeps members in the order they were added.
+/// JSON that keeps members in insertion order.
 using OrderedJson = nlohmann::ordered_json;
 
-/// `text` as a JSON object. Throws BadInput, naming `source`, for anything that is not JSON, is not UTF-8, has a key
-/// twice in one object, or is nested deeper than 16 levels.
+/// Parses `text` as a JSON object. Throws BadInput naming `source` if the text is not JSON or not UTF-8, has a
+/// duplicate key in one object, or is nested deeper than 16 levels.
 Json parse_json(std::string_view text, std::string_view source);
 
-/// A JSON object and how to call it in messages.
+/// JSON object with the name used for it in messages.
 class JsonObject {
  public:
-  /// Throws BadInput unless `value` is an object. `value` must outlive this.
+  /// Throws BadInput unless `value` is an object. `value` must outlive this object.
   JsonObject(const Json& value, std::string source);
 
-  /// The member, which must be there.
+  /// Returns the member. Throws BadInput if it is missing.
   const Json& at(const std::string& key) const;
-  /// The member, or nullptr when it is absent or null.
+  /// Returns the member, or nullptr if it is absent or null.
   const Json* find(const std::string& key) const;
 
   i64 integer(const std::string& key, i64 min = 0, i64 max = std::numeric_limits<i64>::max()) const;
@@ -35,7 +35,7 @@ class JsonObject {
   const std::string& text(const std::string& key) const;
   JsonObject object(const std::string& key) const;
   const Json& array(const std::string& key) const;
-  /// At most `max_size` non-negative integers.
+  /// Returns an array of at most `max_size` non-negative integers.
   std::vector<i64> integers(const std::string& key, std::size_t max_size) const;
 
   const Json& json() const { return *value_; }

@@ -1,4 +1,4 @@
-// CPUs by their numbers, and those that are near a device.
+// CPU lists and affinity of the calling thread.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,18 +8,18 @@
 
 namespace mcpp {
 
-/// Of a list as the system writes it, such as "0-3,8"; none when it is malformed.
+/// Parses a CPU list in the kernel's format, such as "0-3,8". Returns an empty list if it is malformed.
 std::vector<int> parse_cpu_list(std::string_view text);
 
-/// Those of the NUMA node that a PCI device, "0000:3B:00.0", is attached to; none where the system does not say.
-/// `root`: where /sys is, for tests.
+/// Returns the CPUs of the NUMA node of a PCI device, "0000:3B:00.0"; empty if unknown. `root` contains /sys; tests
+/// override it.
 std::vector<int> cpus_near_pci_device(std::string bus_id, const Path& root = "/");
 
-/// How many this thread may run on; 1 where the system does not say.
+/// Returns the number of CPUs this thread may run on; 1 if unknown.
 int usable_cpus();
 
-/// Keeps this thread, and those that it starts from now on, to those of `cpus` that it may use. False, and nothing is
-/// changed, where that is none, or all that it may use anyway.
+/// Restricts this thread, and the threads it starts later, to those of `cpus` that it may use. Returns false and
+/// changes nothing if that is none of them or all CPUs the thread may use.
 bool keep_to_cpus(const std::vector<int>& cpus);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Files of the sources that cmake/Embed.cmake puts into the program.
+// Source files that cmake/Embed.cmake embeds into the program.
 #pragma once
 #include <string_view>
 

@@ -56,7 +56,7 @@ std::string progress_text(const std::string& what, const ProgressOf& of, double 
   }
   if (!more.empty()) tail += str(", ", more);
   std::string text = what + " ";
-  constexpr std::size_t kBrackets = 3, kMostBar = 30, kLeastBar = 5;  // with the space after them
+  constexpr std::size_t kBrackets = 3, kMostBar = 30, kLeastBar = 5;  // including the space after the bar
   const std::size_t taken = text.size() + tail.size() + kBrackets;
   if (of.total > 0 && columns >= taken + kLeastBar)
     text += bar_of(std::clamp(done / of.total, 0.0, 1.0), std::min(kMostBar, columns - taken)) + " ";

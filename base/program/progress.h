@@ -1,4 +1,4 @@
-// What a terminal shows while something takes long: a bar, the rate, and how long the rest will take.
+// Progress display of long operations on a terminal: bar, rate and remaining time.
 #pragma once
 #include <chrono>
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace mcpp {
 
-/// What is counted: bytes are shown as such, other things with their name.
+/// Quantity whose progress is shown. Bytes are formatted with binary prefixes, other quantities with their unit.
 struct ProgressOf {
-  double total = 0;       ///< 0 = not known: then there is neither a bar nor an end
+  double total = 0;       ///< 0 if unknown: neither a bar nor the remaining time is shown
   std::string unit = "";  ///< "documents"; empty = bytes
 };
 
-/// Shown by rank 0 on the live line of a terminal, which is overwritten, once something took half a second and then
-/// five times a second; on a terminal that cannot overwrite (TERM=dumb) a plain line every ten seconds; elsewhere
-/// never. For one thread.
+/// Progress display of rank 0. On a terminal it overwrites the live line five times per second, starting after half a
+/// second. On a terminal that cannot overwrite (TERM=dumb) it prints a plain line every ten seconds. Otherwise it
+/// prints nothing. Used by one thread.
 class Progress {
  public:
   Progress(KeptRef<Log> log, std::string what, ProgressOf of);
@@ -26,7 +26,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` of the total, counted from the start; `more` is shown behind it.
+  /// Reports that `done` of the total, counted from the start, is finished; `more` is appended to the line.
   void update(double done, std::string_view more = "");
 
  private:
@@ -40,7 +40,7 @@ class Progress {
   double next_ = 0;  // seconds
 };
 
-/// The same for what does not say how far it is: from construction on a thread shows that time passes.
+/// Progress display of an operation that reports no progress: a thread shows the elapsed time from construction on.
 class Waiting {
  public:
   Waiting(KeptRef<Log> log, std::string what);
@@ -49,7 +49,7 @@ class Waiting {
   std::jthread ticker_;
 };
 
-/// One line of it, at most `columns` wide: "verify [=====>    ] 52 %, 1.20 GiB/s, 8.1s left".
+/// Formats one progress line at most `columns` wide: "verify [=====>    ] 52 %, 1.20 GiB/s, 8.1s left".
 std::string progress_text(const std::string& what, const ProgressOf& of, double done, double seconds,
                           std::string_view more, std::size_t columns);
 

@@ -1,10 +1,10 @@
-// What a command prints, where that is all that it makes.
+// Error check for commands whose only result is their standard output.
 #pragma once
 
 namespace mcpp {
 
-/// BadInput when a part of what was printed did not get through, as on a full disk. A reader that has enough, such as
-/// `head`, or none, is no error.
+/// Throws BadInput if part of the output could not be written, as on a full disk. A reader that closed the pipe, such
+/// as `head`, is not an error.
 void check_standard_output();
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// The values next to one that does not divide, for messages that say what would do.
+// Nearest valid values to an invalid one, for error messages that suggest a fix.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace mcpp {
 
-/// The divisors of n next to `value` on both sides, those that exist; {value} when it is one.
+/// Returns the nearest divisors of n below and above `value`, as far as they exist; {value} if it is a divisor.
 std::vector<i64> nearest_divisors(i64 n, i64 value);
-/// The multiples of `step`, from `step` on, next to `value` on both sides; {value} when it is one.
+/// Returns the nearest multiples of `step`, at least `step`, below and above `value`; {value} if it is a multiple.
 std::vector<i64> nearest_multiples(i64 step, i64 value);
-/// "4 or 8".
+/// Formats alternatives: "4 or 8".
 std::string one_of(const std::vector<i64>& values);
 
 }  // namespace mcpp

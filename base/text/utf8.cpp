@@ -7,16 +7,16 @@ bool is_continuation(char c) {
   return (static_cast<u8>(c) & 0xC0) == 0x80;
 }
 
-/// Length that the first byte announces; 0 for one that begins no sequence.
+/// Returns the length announced by the first byte; 0 if it starts no sequence.
 i64 announced_length(u8 first) {
   if (first < 0x80) return 1;
-  if (first < 0xC2) return 0;  // a continuation, or overlong
+  if (first < 0xC2) return 0;  // continuation byte, or overlong
   if (first < 0xE0) return 2;
   if (first < 0xF0) return 3;
   return first < 0xF5 ? 4 : 0;
 }
 
-/// Whether the second byte keeps the sequence clear of overlong forms, surrogates and what lies above U+10FFFF.
+/// Returns true if the second byte excludes overlong forms, surrogates and code points above U+10FFFF.
 bool second_fits(u8 first, u8 second) {
   switch (first) {
     case 0xE0:
@@ -32,7 +32,7 @@ bool second_fits(u8 first, u8 second) {
   }
 }
 
-/// Valid bytes at the start of `text`, up to `length`.
+/// Returns the number of valid bytes at the start of `text`, up to `length`.
 i64 valid_prefix(std::string_view text, i64 length) {
   i64 valid = 1;
   while (valid < length && valid < static_cast<i64>(text.size())) {
