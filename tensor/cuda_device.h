@@ -1,4 +1,4 @@
-// How a program that may or may not be built with CUDA gets at a CUDA device.
+// Access to CUDA devices for programs that may be built without CUDA.
 #pragma once
 #include <memory>
 #include <span>
@@ -11,38 +11,39 @@
 namespace mcpp {
 
 struct CudaOptions {
-  int ordinal = 0;            ///< which of the GPUs that this process sees
-  bool allow_tf32 = false;    ///< fp32 matrix products round their factors to 10 bits of fraction, and are faster
-  bool time_gemms = false;    ///< products without a choice try several algorithms; else the library's first proposal
-  bool deterministic = true;  ///< no kernel that may give other bits the next time
+  int ordinal = 0;            ///< index among the GPUs visible to this process
+  bool allow_tf32 = false;    ///< rounds the fp32 factors of matrix products to 10 fraction bits, which is faster
+  bool time_gemms = false;    ///< times several algorithms for products without a recorded choice; otherwise takes the
+                              ///< library's first proposal
+  bool deterministic = true;  ///< excludes kernels whose results may differ between runs
 };
 
-/// Defined only where the program is built with CUDA (kWithCuda). Throws BadInput, with what the driver says, when
-/// there is no such GPU or it is older than the kernels were built for.
+/// Creates the device. Defined only if the program is built with CUDA (kWithCuda). Throws BadInput with the driver's
+/// message if the GPU does not exist or is older than the kernels' target architecture.
 std::unique_ptr<Device> make_cuda_device(const CudaOptions& options);
-/// GPUs that this process sees; 0 without a driver.
+/// Returns the number of GPUs visible to this process; 0 without a driver.
 int cuda_device_count();
-/// Where such a GPU is on the PCI bus, as "0000:3B:00.0"; "" when that cannot be told.
+/// Returns the PCI address of a GPU, "0000:3B:00.0", or "" if unknown.
 std::string cuda_pci_bus_id(int ordinal);
 
-/// Tells GPUs apart, on all machines and whatever numbers processes have for them.
+/// Returns an id that is unique among the GPUs of all machines, independent of the process's numbering.
 std::string cuda_device_id(Device& device);
-/// Page-locks memory of the host until the result goes: copies to and from GPUs are quicker then, and write_bytes()
+/// Page-locks host memory until the result is destroyed. Copies to and from GPUs are then faster, and write_bytes()
 /// returns before it has read the memory.
 std::shared_ptr<void> pin_host_memory(void* memory, i64 bytes);
-/// Waits until everything queued on the compute stream is done.
+/// Waits until all work queued on the compute stream is done.
 void synchronize(Device& device);
 
-/// What ops do in a slower way than the fastest, and why: sentences that were not handed out before.
+/// Returns new warnings about ops that fall back to a slow kernel, with the reason. Each is returned once.
 std::vector<std::string> take_notices(Device& device);
 
-// Matrix products: which algorithm is the fastest is found by timing at the first product of a kind, and may come out
-// differently the next time. Choices that are kept make runs the same to the bit, and spare them the timing.
+// Matrix product tuning. The fastest algorithm for a kind of product is found by timing its first call, and may differ
+// between runs. Recorded choices make runs bitwise identical and avoid the timing.
 
-/// The choices in use, as tensor/gemm_choices.h writes them for this GPU and version of the library.
+/// Returns the choices in use, in the format of tensor/gemm_choices.h for this GPU and library version.
 std::string gemm_choices_text(Device& device);
-/// From now on products are computed as `texts` choose, an earlier text before a later one; those of another GPU or
-/// version say nothing. BadInput, with `name` for the texts, when one is broken.
+/// Uses the choices in `texts` from now on; earlier texts take precedence. Choices of another GPU or library version
+/// are ignored. Throws BadInput, naming `name`, if a text is malformed.
 void use_gemm_choices(Device& device, std::span<const std::string> texts, std::string_view name);
 
 }  // namespace mcpp

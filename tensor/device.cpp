@@ -32,7 +32,7 @@ std::string MemoryTable::to_string() const {
   return text;
 }
 
-// Released blocks by size. Locked, because prefetching and saving threads release tensors too.
+// Pool of released blocks by size. Locked, because prefetching and saving threads also release tensors.
 struct Device::Pool {
   std::mutex mutex;
   std::map<i64, std::vector<void*>> free_blocks;

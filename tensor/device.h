@@ -1,6 +1,6 @@
-// A Device is one processor as one rank uses it: where buffers come from, what they are for, and the library state
-// (thread count, caches of compiled kernels; on CUDA also stream and handles) that ops on its tensors need. main, or
-// the test, makes one per rank and hands it down; tensors refer to it, so ops need no other context.
+// Processor as used by one rank: allocates buffers by purpose, and holds the library state (thread count, caches of
+// compiled kernels; on CUDA also stream and handles) that ops on its tensors need. main, or the test, creates one per
+// rank and passes it down. Tensors refer to it, so ops need no other context.
 #pragma once
 #include <array>
 #include <memory>
@@ -13,29 +13,29 @@ namespace mcpp {
 
 enum class DeviceType : u8 { Cpu, Cuda };
 
-/// What a buffer is for; the memory table has a row for each.
+/// Purpose of a buffer; each is a row of the memory table.
 enum class MemoryClass : u8 { Params, Grads, OptimizerState, Activations, Workspace, Other };
 inline constexpr std::size_t kMemoryClasses = 6;
 std::string_view name_of(MemoryClass c);
 
 struct MemoryUse {
   i64 bytes = 0;  ///< held by live buffers now
-  i64 peak = 0;   ///< the most since the start or reset_peak()
+  i64 peak = 0;   ///< maximum since the start or reset_peak()
 };
 
-/// Bytes of live buffers by class, and in all.
+/// Bytes of live buffers, by class and in total.
 struct MemoryTable {
   std::array<MemoryUse, kMemoryClasses> by_class;
   MemoryUse total;
-  /// Aligned text, one line per class that was ever used.
+  /// Formats an aligned table with one line per class that was ever used.
   std::string to_string() const;
 };
 
 /// Options of the CPU device.
 struct CpuOptions {
-  int threads = 1;  ///< OpenMP threads that ops use; no result depends on how many
-  /// Takes big buffers from memory that other processes can map, where the system has it: for runs of several ranks on
-  /// a machine, whose collectives then need no copies.
+  int threads = 1;  ///< OpenMP threads used by ops; results do not depend on it
+  /// Allocates large buffers in memory that other processes can map, if the system supports it. With several ranks per
+  /// machine, collectives then need no copies.
   bool shared = false;
 };
 
@@ -47,11 +47,11 @@ class Device {
 
   DeviceType type() const { return type_; }
 
-  /// At least `bytes` of uninitialised memory, 64-byte aligned; throws Error OutOfMemory with the memory table.
-  /// Released buffers are pooled by size and handed out again.
+  /// Returns at least `bytes` of uninitialized, 64-byte aligned memory. Throws Error OutOfMemory with the memory table.
+  /// Released buffers are pooled by size and reused.
   void* allocate(i64 bytes, MemoryClass c);
   void release(void* data, i64 bytes, MemoryClass c) noexcept;
-  /// Gives pooled memory that nobody uses back to the system.
+  /// Returns unused pooled memory to the system.
   void trim();
 
   const MemoryTable& memory() const { return memory_; }
@@ -62,7 +62,7 @@ class Device {
 
  private:
   struct Pool;
-  virtual void* system_allocate(i64 bytes) = 0;  ///< nullptr when out of memory
+  virtual void* system_allocate(i64 bytes) = 0;  ///< returns nullptr when out of memory
   virtual void system_free(void* data) noexcept = 0;
   void account(MemoryClass c, i64 delta);
 
@@ -85,7 +85,7 @@ class CpuDevice final : public Device {
 
   int threads() const { return options_.threads; }
   GemmCache& gemm_cache() { return *gemm_cache_; }
-  /// Where buffers of 16 KiB and more live; null without CpuOptions::shared. (tensor/cpu/shared_arena.h)
+  /// Arena (tensor/cpu/shared_arena.h) of buffers of 16 KiB and more; null unless CpuOptions::shared.
   const SharedArena* arena() const { return arena_.get(); }
 
  private:

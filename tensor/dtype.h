@@ -1,4 +1,4 @@
-// Element types of tensors, and the two 16-bit ones that C++ lacks.
+// Element types of tensors, including the two 16-bit types that C++ lacks.
 #pragma once
 #include <bit>
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// F64 exists for gradient checks against exact arithmetic, on the CPU only.
+/// Element type. F64 exists only on the CPU, for gradient checks in high precision.
 enum class DType : u8 { F32, BF16, F16, F64, I32, I64 };
 
 constexpr i64 size_of(DType t) {
@@ -27,7 +27,7 @@ constexpr i64 size_of(DType t) {
   return 0;
 }
 
-/// "fp32", "bf16", "fp16", "fp64", "int32", "int64".
+/// Returns "fp32", "bf16", "fp16", "fp64", "int32" or "int64".
 constexpr std::string_view name_of(DType t) {
   switch (t) {
     case DType::F32:
@@ -50,12 +50,12 @@ constexpr bool is_float(DType t) {
   return t != DType::I32 && t != DType::I64;
 }
 
-/// Whether numbers are kept in 16 bits: math on them is done, and sums of them are taken, in fp32.
+/// Returns true for 16-bit floating-point types, whose arithmetic and sums are done in fp32.
 constexpr bool is_narrow(DType t) {
   return t == DType::BF16 || t == DType::F16;
 }
 
-/// The upper half of an IEEE single. Conversion from float rounds to nearest even and keeps NaN a NaN.
+/// Bfloat16: the upper half of an IEEE single. Conversion from float rounds to nearest even and preserves NaN.
 struct BFloat16 {
   u16 bits = 0;
 
@@ -70,8 +70,8 @@ struct BFloat16 {
   }
 };
 
-/// An IEEE half: 5 bits of exponent, 10 of fraction; largest 65504, smallest 2^-24. Conversion from float rounds to
-/// nearest even, to infinity from 65520 on, and keeps NaN a NaN; the bits are those of the x86 instructions (F16C).
+/// IEEE half: 5 exponent bits, 10 fraction bits; maximum 65504, minimum 2^-24. Conversion from float rounds to nearest
+/// even, to infinity from 65520 on, and preserves NaN; bitwise identical to the x86 instructions (F16C).
 struct Float16 {
   u16 bits = 0;
 
@@ -80,11 +80,12 @@ struct Float16 {
   constexpr explicit operator float() const { return std::bit_cast<float>(widen(bits)); }
 
  private:
-  // Written without branches, so that loops over them become vector instructions.
+  // Branch-free, so that loops over it vectorize.
   static constexpr u16 round(u32 x) {
     const u32 magnitude = x & 0x7FFFFFFF;
-    const u32 normal = (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;  // exponent less 127 - 15
-    // The last bit of 0.5 as a float is 2^-24: the addition rounds to the multiples of it that subnormals are.
+    const u32 normal =
+        (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;  // rebias the exponent by 127 - 15
+    // The last bit of 0.5 as a float is 2^-24, so the addition rounds to the subnormals, which are multiples of it.
     const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000;
     const u32 nan = 0x7E00 | (magnitude >> 13 & 0x3FF);
     const u32 finite = magnitude < 0x38800000 ? subnormal : normal;  // 2^-14
@@ -93,13 +94,13 @@ struct Float16 {
   }
   static constexpr u32 widen(u16 x) {
     const u32 magnitude = (x & 0x7FFFu) << 13;
-    const u32 scaled = std::bit_cast<u32>(std::bit_cast<float>(magnitude) * 0x1p112f);  // exact; subnormals, too
+    const u32 scaled = std::bit_cast<u32>(std::bit_cast<float>(magnitude) * 0x1p112f);  // exact, including subnormals
     const u32 special = magnitude > 0x0F800000 ? 0x7FC00000 : magnitude == 0x0F800000 ? 0x7F800000 : 0;
     return (x & 0x8000u) << 16 | scaled | special;
   }
 };
 
-/// float's 16-bit substitutes, as a type; see is_narrow(DType).
+/// True for the 16-bit floating-point types; see is_narrow(DType).
 template <class T>
 inline constexpr bool kIsNarrow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
@@ -130,7 +131,7 @@ struct DTypeOf<i64> {
   static constexpr DType value = DType::I64;
 };
 
-/// Rounds once to T, and widens exactly.
+/// Converts from double with a single rounding, and to double exactly.
 template <class T>
 constexpr T from_double(double x) {
   if constexpr (kIsNarrow<T>)
@@ -146,7 +147,7 @@ constexpr double to_double(T x) {
     return static_cast<double>(x);
 }
 
-/// Calls f.template operator()<T>() with the type of `t`.
+/// Calls f.template operator()<T>() with the C++ type of `t`.
 template <class F>
 decltype(auto) on_type(DType t, F&& f) {
   switch (t) {

@@ -8,9 +8,9 @@ namespace {
 
 constexpr std::string_view kHeader = "megatron_cpp matrix products 1: ";
 constexpr std::string_view kTf32 = "tf32", kE4m3 = "e4m3", kE5m2 = "e5m2";
-constexpr std::array<std::string_view, 4> kEpilogues{"", "gelu", "bias+gelu", "dgelu"};  // by GemmEpilogue
+constexpr std::array<std::string_view, 4> kEpilogues{"", "gelu", "bias+gelu", "dgelu"};  // indexed by GemmEpilogue
 
-/// The words of one line, each of which must be there and be right.
+/// Parser of the words of one line; throws if a word is missing or invalid.
 class Words {
  public:
   explicit Words(const std::string& line) : in_(line) {}
@@ -25,7 +25,7 @@ class Words {
     require(static_cast<bool>(in_ >> w));
     return w;
   }
-  /// Takes the next word if it is `expected`.
+  /// Consumes the next word if it equals `expected`.
   bool next_is(std::string_view expected) {
     const auto here = in_.tellg();
     std::string w;
@@ -51,7 +51,7 @@ class Words {
     require(false);
     return DType::F32;
   }
-  /// Whether the word is `yes`; else it must be `no`.
+  /// Returns true if the next word is `yes`, false if it is `no`; otherwise throws.
   bool either(std::string_view yes, std::string_view no) {
     const std::string w = word();
     require(w == yes || w == no);

@@ -1,4 +1,4 @@
-// Tables that the host works out and kernels read.
+// Index tables computed on the host for kernels.
 #pragma once
 #include <span>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// An int32 tensor of these numbers.
+/// Returns an int32 tensor with these values.
 inline Tensor integers(std::span<const i32> values, Shape shape, Device& device) {
   Tensor t = Tensor::empty(std::move(shape), DType::I32, device);
   write_values(values, t);

@@ -48,7 +48,7 @@ void limit_cpu_isa(CpuIsa level) {
 }
 
 std::string cpu_isa_name() {
-  // Asked by running it, not with hwy::SupportedTargets(), which would undo the limit.
+  // Determined by running a kernel: hwy::SupportedTargets() would undo the limit.
   const i64 now = HWY_DYNAMIC_DISPATCH(target)();
   if (now == HWY_SSE4) return "sse4";
   if (now == HWY_AVX2) return "avx2";

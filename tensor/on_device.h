@@ -1,11 +1,11 @@
-// The choice between backends, where an op is called.
+// Dispatch of ops to a backend.
 #pragma once
 #include "tensor/tensor.h"
 #include "tensor/with_cuda.h"
 
 namespace mcpp {
 
-/// Calls f.template operator()<D>() for a type of device.
+/// Calls f.template operator()<D>() for a device type.
 template <class F>
 decltype(auto) on_device(DeviceType type, F&& f) {
   if constexpr (kWithCuda) {
@@ -14,7 +14,7 @@ decltype(auto) on_device(DeviceType type, F&& f) {
   MCPP_CHECK(type == DeviceType::Cpu, "this program was built without CUDA");
   return f.template operator()<DeviceType::Cpu>();
 }
-/// The same for the device of `t`.
+/// Calls f.template operator()<D>() for the device of `t`.
 template <class F>
 decltype(auto) on_device(const Tensor& t, F&& f) {
   return on_device(t.device().type(), std::forward<F>(f));

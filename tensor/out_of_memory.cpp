@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-/// Settings that make the class smaller, the cheapest first. What is sharded needs more ranks to gain anything.
+/// Returns settings that shrink the class, the cheapest first. Sharding only helps with more ranks.
 std::string_view advice_on(MemoryClass c) {
   switch (c) {
     case MemoryClass::Params:

@@ -1,4 +1,4 @@
-// What is said when memory runs out: what holds it, and which settings would need less of that.
+// Error message for memory exhaustion: what holds the memory, and which settings reduce it.
 #pragma once
 #include <string>
 
@@ -6,13 +6,13 @@
 
 namespace mcpp {
 
-/// Memory that could not be had.
+/// Failed allocation request.
 struct MemoryRequest {
   i64 bytes = 0;
   MemoryClass memory_class = MemoryClass::Other;
 };
 
-/// The request, the table of what is in use, and advice on the class that would hold the most.
+/// Formats the request, the memory table, and advice for the class that would hold the most.
 std::string out_of_memory_text(const MemoryRequest& request, const MemoryTable& in_use, const SystemMemory& system);
 
 }  // namespace mcpp

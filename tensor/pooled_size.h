@@ -1,4 +1,4 @@
-// How much memory a tensor takes, padding included.
+// Allocation size of tensors, including padding.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -7,8 +7,8 @@
 
 namespace mcpp {
 
-/// What a buffer of so many bytes takes of a device: sizes are rounded so that buffers of nearly equal size share an
-/// entry of its pool, to 64 bytes, and to 1/16 of the size above.
+/// Returns the bytes that a buffer of `bytes` occupies on a device. Sizes are rounded up to 64 bytes and to 1/16 of the
+/// next power of two, so that buffers of nearly equal size share a pool entry.
 inline i64 pooled_size(i64 bytes) {
   const u64 above = std::bit_ceil(static_cast<u64>(bytes) + 1);
   return round_up(bytes, std::max<i64>(64, static_cast<i64>(above / 32)));

@@ -1,4 +1,4 @@
-// What a Device's processor itself has: its name, memory, clock, and the profiler that looks at it.
+// Properties of a Device's processor: name, memory, clock and profiler ranges.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace mcpp {
 
-/// Bytes of memory, whoever uses them.
+/// Bytes of memory of the system, used by any process.
 struct SystemMemory {
   i64 total = 0, free = 0;
 };
 
-/// The functions below, by backend: tensor/processor.cpp, tensor/cuda/processor.cpp.
+/// Backend implementations of the functions below: tensor/processor.cpp, tensor/cuda/processor.cpp.
 template <DeviceType D>
 struct Processor {
   static std::string name(const Device& device);
@@ -25,20 +25,19 @@ struct Processor {
   static void end_range() noexcept;
 };
 
-/// "NVIDIA H200"; of a CPU the instruction set that ops use.
+/// Returns "NVIDIA H200" for a GPU; for a CPU the instruction set used by ops.
 std::string device_name(const Device& device);
 SystemMemory system_memory(const Device& device);
-/// Seconds that the work takes that f starts; returns when it is done. On a GPU by its own clock, behind what was
-/// queued.
+/// Runs f and returns the seconds that the work it starts takes; blocks until that is done. A GPU measures with its own
+/// clock, after previously queued work.
 double seconds_of(Device& device, const std::function<void()>& f);
 
-/// The clock of a device that works behind the host; null for a CPU. The device outlives it.
+/// Returns the clock of an asynchronous device; null for a CPU. The device must outlive it.
 std::unique_ptr<DeviceClock> make_device_clock(Device& device);
 
-/// From its construction to its end, what the thread does has this name in the timeline of a profiler of the device: on
-/// CUDA an NVTX range, for Nsight Systems; cuBLAS, cuDNN and NCCL name their own calls inside. And so it has, on every
-/// device, in traces and timers of `profiler`, if there is one. Ranges nest. While nobody looks it costs nothing worth
-/// a switch.
+/// Names the work of this scope in the timeline of the device's profiler: on CUDA an NVTX range, for Nsight Systems
+/// (cuBLAS, cuDNN and NCCL name their own calls inside). On every device the range also appears in traces and timers of
+/// `profiler`, if not null. Ranges nest. The cost is negligible when no profiler is active.
 class ProfileRange {
  public:
   ProfileRange(const Device& device, Profiler* profiler, const char* name, Detail detail = Detail::Layer,

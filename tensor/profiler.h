@@ -1,5 +1,5 @@
-// What one rank does when: named ranges of its time, for traces, and their sums, for timers. A rank has one Profiler,
-// which is handed down to all that has ranges to tell of; while nobody listens, a range costs a comparison.
+// Profiler of one rank: records named time ranges for traces, and their sums for timers. Each rank has one Profiler,
+// which is passed down; a range costs one comparison when profiling is off.
 #pragma once
 #include <chrono>
 #include <map>
@@ -12,29 +12,29 @@
 
 namespace mcpp {
 
-/// How fine the part of a step is that a range stands for, from coarse to fine.
+/// Granularity of a range, from coarse to fine.
 enum class Detail : u8 {
   Nothing,
   Phase,  ///< of a step: data, passes, the optimizer; a save, an evaluation
-  Pass,   ///< of a microbatch, and what it waits for: messages, collectives
+  Pass,   ///< of a microbatch, and its waits for messages and collectives
   Layer   ///< inside a pass
 };
 
-/// What a range's time counts as. Ranges of one kind never overlap.
+/// Category of a range's time. Ranges of one kind never overlap.
 enum class RangeKind : u8 {
-  Work,           ///< in which others may lie
-  Communication,  ///< inside a call of a group, but for messages of the pipeline: what exposes communication
+  Work,           ///< may contain other ranges
+  Communication,  ///< inside a collective of a group, except pipeline messages: exposes communication
   Message,        ///< inside a call of the pipeline's groups
-  Bubble          ///< waiting for messages of the pipeline
+  Bubble          ///< waiting for pipeline messages
 };
 
-/// What is known of a range beside its name; what is negative or empty is not.
+/// Optional attributes of a range. Negative or empty values are unknown.
 struct RangeFacts {
   i64 iteration = -1;
   i64 microbatch = -1;
-  i64 chunk = -1;               ///< of the model, in this rank
-  i64 bytes = -1;               ///< that the rank sends
-  std::string_view group = {};  ///< of ranks; outlives the profiler
+  i64 chunk = -1;               ///< index of the model chunk on this rank
+  i64 bytes = -1;               ///< sent by this rank
+  std::string_view group = {};  ///< name of the group of ranks; must outlive the profiler
 };
 
 struct ProfiledRange {
@@ -43,51 +43,53 @@ struct ProfiledRange {
   RangeKind kind = RangeKind::Work;
   Clock::time_point begin = {}, end = {};
   RangeFacts facts = {};
-  bool is_on_device = false;  ///< when the processor did it, which works behind the host
+  bool is_on_device = false;  ///< recorded on the asynchronous device instead of the host
 };
 
-/// The time of a processor that works behind the host, on the host's clock.
+/// Maps the time of an asynchronous device to the host's clock.
 class DeviceClock {
  public:
   virtual ~DeviceClock() = default;
-  /// Notes how far the work is that was queued so far. Rising numbers. What fails is told by time_of().
+  /// Records a mark behind the work queued so far. Marks increase. Failures are reported by time_of().
   virtual std::size_t mark() noexcept = 0;
-  /// When it came there; waits for that.
+  /// Returns the time the device reached the mark; waits for it.
   virtual ProfiledRange::Clock::time_point time_of(std::size_t mark) = 0;
 };
 
-/// Of the one thread that trains.
+/// Profiler for the one thread that trains.
 class Profiler {
  public:
   using Clock = ProfiledRange::Clock;
-  /// Ranges that a trace may have: some 200 MB. Those after are counted.
+  /// Maximum number of ranges in a trace (about 200 MB). Later ones are only counted.
   static constexpr std::size_t kMostRanges = 1'000'000;
 
   bool wants(Detail detail) const { return detail <= detail_; }
 
-  /// Sums of ranges are kept, up to this detail.
+  /// Enables timers: sums of ranges up to this detail.
   void time(Detail detail);
-  /// Seconds by name since the last call.
+  /// Returns the seconds per name since the last call.
   std::map<std::string, double> take_seconds();
 
-  /// Ranges of any detail are kept from now on. `clock`, if any, must live until stop().
+  /// Starts a trace of ranges of any detail. `clock` may be null; otherwise it must live until stop().
   void start(DeviceClock* clock);
   bool is_tracing() const { return is_tracing_; }
   struct Trace {
-    std::vector<ProfiledRange> ranges;  ///< by their ends
-    i64 left_out = 0;                   ///< beyond kMostRanges
-    std::map<std::string, i64> kept;    ///< bytes, by what keep() was told of
+    std::vector<ProfiledRange> ranges;  ///< ordered by end time
+    i64 left_out = 0;                   ///< number of ranges dropped beyond kMostRanges
+    std::map<std::string, i64> kept;    ///< bytes by name, as reported by keep()
   };
   Trace stop();
 
-  /// For who has read the clock already. Only what wants() says. Those of a group have its name before theirs.
+  /// Adds a range whose times the caller has measured. Ignored unless wants(detail). A group's name is prepended to the
+  /// range's name.
   void add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
            const RangeFacts& facts = {});
-  /// Bytes that forward of a part of the model left behind, in one pass; of all passes of a trace the most counts.
+  /// Records the bytes that the forward pass of a module keeps in one pass; a trace reports the maximum over its
+  /// passes.
   void keep(const std::string& name, i64 bytes);
-  /// Where the processor is, when it works behind the host and a trace is made.
+  /// Marks the device's progress if it is asynchronous and a trace is being recorded.
   std::optional<std::size_t> mark() const;
-  /// The same range once more, as the processor works it off.
+  /// Adds the device's execution of a range between two marks.
   void add_on_device(std::string_view name, std::size_t begin, std::size_t end, const RangeFacts& facts);
 
  private:
@@ -106,11 +108,11 @@ class Profiler {
   std::vector<DeviceRange> on_device_;
 };
 
-/// Time that a counter counts: from its construction to its end, also when that is an error, it is added to `seconds`
-/// and told to the profiler, if there is one, with the detail of a Pass. So sums of ranges are what counters say.
+/// Scope that adds its duration to `seconds`, also on exceptions, and reports it to the profiler, if not null, with
+/// Detail::Pass. Counters and sums of ranges therefore agree.
 class CountedRange {
  public:
-  /// The name outlives this.
+  /// `name` must outlive the range.
   CountedRange(double& seconds, Profiler* profiler, std::string_view name, RangeKind kind, const RangeFacts& facts = {})
       : seconds_(seconds), profiler_(profiler), name_(name), kind_(kind), facts_(facts) {}
   ~CountedRange() {
@@ -130,7 +132,7 @@ class CountedRange {
   Profiler::Clock::time_point begin_ = Profiler::Clock::now();
 };
 
-/// A range from its construction to its end, of a profiler that may be null.
+/// Scope recorded as a range of a profiler, which may be null.
 class TimedRange {
  public:
   TimedRange(Profiler* profiler, std::string_view name, Detail detail, const RangeFacts& facts = {})

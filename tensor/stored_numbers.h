@@ -1,4 +1,4 @@
-// Numbers that are kept elsewhere than in the memory of a tensor: on a disk, or in a form of their own.
+// Tensor storage outside of tensor memory: on a disk, or in an encoded form.
 #pragma once
 #include <memory>
 
@@ -10,18 +10,18 @@ class StoredNumbers {
  public:
   virtual ~StoredNumbers() = default;
 
-  /// As what read() gives them and write() takes them.
+  /// Dtype of the values returned by read() and accepted by write().
   virtual DType dtype() const = 0;
   virtual i64 numel() const = 0;
-  /// Their memory where they are in a tensor after all; otherwise undefined.
+  /// Returns a tensor that shares the storage if it is in tensor memory; otherwise undefined.
   virtual Tensor tensor() const { return {}; }
-  /// `to` and `from` are in host memory and have that type and size.
+  /// Reads or writes all values; `to` and `from` are in host memory and have this dtype and size.
   virtual void read(Tensor& to) const = 0;
   virtual void write(const Tensor& from) = 0;
-  /// Elements [begin, begin + count).
+  /// Returns a view of elements [begin, begin + count).
   virtual std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const = 0;
-  /// These numbers as they are now, whatever becomes of them later. To be read, by any thread, and given up before the
-  /// next of them is taken.
+  /// Returns a snapshot of the current values, unaffected by later writes. It may be read by any thread and must be
+  /// released before the next snapshot is taken.
   virtual std::shared_ptr<const StoredNumbers> snapshot() const = 0;
 };
 

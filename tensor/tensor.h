@@ -1,5 +1,5 @@
-// A Tensor is a contiguous, row-major view (shape, element type) into one shared Buffer on one Device. Copying a Tensor
-// copies the handle, not the numbers; constness of the handle does not protect them.
+// Contiguous, row-major view (shape, element type) into a shared Buffer on one Device. Copying a Tensor copies the
+// handle, not the data; constness of the handle does not protect the data.
 #pragma once
 #include <memory>
 #include <vector>
@@ -12,7 +12,8 @@ namespace mcpp {
 using Shape = std::vector<i64>;
 i64 numel(const Shape& shape);
 
-/// Owned memory of one Device; returned to its pool when the last Tensor in it goes. The Device must outlive it.
+/// Memory of one Device, returned to its pool when the last Tensor that uses it is destroyed. The Device must outlive
+/// it.
 class Buffer {
  public:
   Buffer(i64 bytes, Device& device, MemoryClass c);
@@ -34,10 +35,10 @@ class Tensor {
  public:
   Tensor() = default;  ///< undefined: no storage, defined() is false
 
-  /// Uninitialised.
+  /// Returns an uninitialized tensor.
   static Tensor empty(Shape shape, DType dtype, Device& device, MemoryClass c = MemoryClass::Activations);
   static Tensor zeros(Shape shape, DType dtype, Device& device, MemoryClass c = MemoryClass::Activations);
-  /// Uninitialised, with the shape (or a given one), type and device of another.
+  /// Returns an uninitialized tensor with the dtype and device of `other`, and its shape unless one is given.
   static Tensor like(const Tensor& other) { return like(other, other.shape()); }
   static Tensor like(const Tensor& other, Shape shape) {
     return empty(std::move(shape), other.dtype(), other.device());
@@ -46,13 +47,13 @@ class Tensor {
   bool defined() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
   i64 rank() const { return static_cast<i64>(shape_.size()); }
-  i64 dim(i64 axis) const;  ///< negative counts from the last
+  i64 dim(i64 axis) const;  ///< a negative axis counts from the last
   i64 numel() const { return mcpp::numel(shape_); }
   i64 bytes() const { return numel() * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   Device& device() const { return storage_->device(); }
 
-  /// The first element; T must be the element type.
+  /// Pointer to the first element; T must be the element type.
   template <class T>
   T* data() const {
     MCPP_CHECK(DTypeOf<T>::value == dtype_, "the tensor is ", name_of(dtype_));
@@ -60,15 +61,15 @@ class Tensor {
   }
   void* raw() const { return storage_->data() + offset_ * size_of(dtype_); }
 
-  /// The same numbers in another shape; one size may be -1.
+  /// Returns a view of the same elements in another shape; one size may be -1.
   Tensor view(Shape shape) const;
-  /// Rows [begin, end) of the first axis.
+  /// Returns rows [begin, end) of the first axis.
   Tensor slice(i64 begin, i64 end) const;
-  /// `count` elements from flat element `begin`, as one axis.
+  /// Returns `count` elements from flat element `begin` on, as one axis.
   Tensor flat(i64 begin, i64 count) const;
-  /// The same bytes as elements of another type, as one axis.
+  /// Returns the same bytes as elements of another type, as one axis.
   Tensor reinterpret(DType dtype) const;
-  /// All axes but the last as one: [rows, last].
+  /// Merges all axes except the last: [rows, last].
   Tensor as_matrix() const { return view({-1, shape_.back()}); }
 
  private:
@@ -78,7 +79,7 @@ class Tensor {
   DType dtype_ = DType::F32;
 };
 
-/// The rows of x seen as a matrix.
+/// Number of rows of x viewed as a matrix.
 inline i64 row_count(const Tensor& x) {
   return x.dim(-1) == 0 ? 0 : x.numel() / x.dim(-1);
 }

@@ -1,4 +1,5 @@
-// Numbers of tensors on the host: for the few that the host draws, reads or computes (tokens, initial weights, losses).
+// Transfers of tensor values to and from the host, for small data that the host draws, reads or computes (tokens,
+// initial weights, losses).
 #pragma once
 #include <span>
 #include <vector>
@@ -7,20 +8,20 @@
 
 namespace mcpp {
 
-/// Copies of whole tensors, as bytes, between the host and the device D: tensor/transfer.cpp, tensor/cuda/transfer.cpp.
+/// Copies of whole tensors, as bytes, between the host and device D: tensor/transfer.cpp, tensor/cuda/transfer.cpp.
 template <DeviceType D>
 struct Transfer {
   /// Waits for the ops that compute `from`.
   static void read(const Tensor& from, void* to);
-  /// Ordered after the ops before it. `from`, which is not pinned memory, may be changed at once.
+  /// Stream-ordered after earlier ops. Unless `from` is pinned memory, it may be modified immediately.
   static void write(const void* from, Tensor& to);
 };
 
-/// The same for the device of the tensor.
+/// Dispatch to Transfer of the tensor's device.
 void read_bytes(const Tensor& from, void* to);
 void write_bytes(const void* from, Tensor& to);
 
-/// The numbers of t, whose element type T must be.
+/// Returns the values of t; T must be its element type.
 template <class T>
 std::vector<T> read_values(const Tensor& t) {
   MCPP_CHECK(t.dtype() == DTypeOf<T>::value, "the tensor is ", name_of(t.dtype()));
@@ -29,7 +30,7 @@ std::vector<T> read_values(const Tensor& t) {
   return values;
 }
 
-/// t = values, as many as t has.
+/// Copies `values`, of the same size as t, into t.
 template <class T>
 void write_values(std::span<const T> values, Tensor& t) {
   MCPP_CHECK(t.dtype() == DTypeOf<T>::value && t.numel() == static_cast<i64>(values.size()), values.size(),
@@ -41,8 +42,8 @@ void write_values(const std::vector<T>& values, Tensor& t) {
   write_values(std::span<const T>(values), t);
 }
 
-/// The numbers of a tensor where the host can work on them: the tensor's own memory on the CPU, elsewhere a copy. A
-/// range, so that host code is the same for both.
+/// Values of a tensor for host code: the tensor's own memory on the CPU, a copy on other devices. Iterable, so that
+/// host code is the same for both.
 template <class T>
 class HostValues {
  public:
@@ -50,14 +51,14 @@ class HostValues {
     if (is_copy()) copy_ = read_values<T>(t);
     values_ = is_copy() ? std::span<T>(copy_) : std::span<T>(t.data<T>(), static_cast<std::size_t>(t.numel()));
   }
-  HostValues(HostValues&&) = default;  // the heap memory of a copy stays where it is
+  HostValues(HostValues&&) = default;  // moving a copy keeps its heap memory in place
 
   T& operator[](std::size_t i) const { return values_[i]; }
   std::size_t size() const { return values_.size(); }
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
 
-  /// After changes: gives them to the tensor.
+  /// Writes changes back to the tensor.
   void write_back() {
     if (is_copy()) write_values(copy_, tensor_);
   }

@@ -1,4 +1,4 @@
-// The type that arithmetic on a given type is done in, which statistics and main gradients have beside it.
+// Type in which arithmetic on a given type is done; also that of statistics and main gradients.
 #pragma once
 #include <type_traits>
 
@@ -6,14 +6,14 @@
 
 namespace mcpp {
 
-/// fp32, or fp64 for fp64.
+/// Returns fp32, or fp64 for fp64.
 constexpr DType wide(DType t) {
   return t == DType::F64 ? DType::F64 : DType::F32;
 }
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Calls f.template operator()<T>() with the type of statistics of type `t`: float or double.
+/// Calls f.template operator()<T>() with the C++ type of a statistics dtype: float or double.
 template <class F>
 decltype(auto) on_wide(DType t, F&& f) {
   MCPP_CHECK(t == wide(t), "statistics are fp32 or fp64, not ", name_of(t));

@@ -1,5 +1,5 @@
-// Whether the program has the CUDA backend. Only for the sources that CMakeLists.txt names as choosing between
-// backends: all others are the same in either build.
+// Build flag of the CUDA backend. Only for the sources that CMakeLists.txt names as choosing between backends; all
+// other sources are compiled identically in both builds.
 #pragma once
 
 namespace mcpp {

@@ -1,4 +1,4 @@
-// How long a rank waits, by the clock of what waits: the host, or a device that works behind it.
+// Measurement of a rank's wait times, by the clock of the host or of an asynchronous device.
 #pragma once
 #include <memory>
 
@@ -7,29 +7,30 @@
 
 namespace mcpp {
 
-/// Of a processor that works behind the host, whose host does not wait. For one thread.
+/// Measures wait times on an asynchronous device whose host does not wait. Used by one thread.
 class DeviceWaits {
  public:
   virtual ~DeviceWaits() = default;
-  /// What is queued between begin() and end() it waits for: from when all before is done until that is. Not nested.
-  /// What fails the next shows who waits for the device.
+  /// Brackets the work the device waits for: time is counted from when all earlier work is done until the bracketed
+  /// work is done. Not nested. Errors surface at the next synchronization with the device.
   virtual void begin() noexcept = 0;
   virtual void end() noexcept = 0;
-  /// Seconds of the waits that have ended since the last call; of those to come a later call tells. Does not wait.
+  /// Returns the seconds of the waits that have completed since the last call; later calls return the others. Does not
+  /// block.
   virtual double take_seconds() noexcept = 0;
-  /// The host waits until all that was queued is done; throws what failed there.
+  /// Blocks the host until all queued work is done; throws its errors.
   virtual void wait_for_device() = 0;
 };
 
-/// Defined by each backend: tensor/host/device_waits.cpp, tensor/cuda/host/device_waits.cpp.
+/// Backend implementations: tensor/host/device_waits.cpp, tensor/cuda/host/device_waits.cpp.
 template <DeviceType D>
 std::unique_ptr<DeviceWaits> make_device_waits_on(Device& device);
 
-/// Null for a CPU, which waits as the host does. The device outlives it.
+/// Returns null for a CPU, which waits synchronously. The device must outlive the result.
 std::unique_ptr<DeviceWaits> make_device_waits(Device& device);
 
-/// From its construction to its end a rank waits. The seconds are added to `seconds`: those of `waits`, a little later,
-/// or without it the host's. The profiler, if there is one, hears of the host's.
+/// Scope in which a rank waits. Adds the seconds measured by `waits` (with some delay) to `seconds`, or the host's
+/// seconds if `waits` is null. The profiler, if not null, records the host's time.
 class WaitRange {
  public:
   WaitRange(double& seconds, DeviceWaits* waits, Profiler* profiler, std::string_view name, RangeKind kind,

@@ -29,7 +29,7 @@ std::shared_ptr<const Tensor> HostRooms::take(const Shape& shape, DType dtype) {
   auto tensor = std::make_unique<const Tensor>(room.tensor.view(shape));
   return {tensor.release(), [pool = pool_, kind, room](const Tensor* used) {
             delete used;
-            if (!room.pin) return;  // the device pools what is not pinned
+            if (!room.pin) return;  // the device pools unpinned memory
             const std::lock_guard lock(pool->mutex);
             pool->free[kind].push_back(room);
           }};

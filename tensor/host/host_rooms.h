@@ -1,4 +1,4 @@
-// Memory of the host that side copies go to and come from.
+// Pool of host buffers for asynchronous copies.
 #pragma once
 #include <map>
 #include <memory>
@@ -9,25 +9,24 @@
 
 namespace mcpp {
 
-/// A tensor in host memory that a device copies from and to at its full speed: in pages of its own, which are pinned
-/// where that makes a difference.
+/// Host tensor in its own pages, pinned where that gives full copy speed.
 struct PinnedTensor {
   Tensor tensor;
-  std::shared_ptr<void> pin = nullptr;  ///< goes before the memory does
+  std::shared_ptr<void> pin = nullptr;  ///< destroyed before the memory
 };
 PinnedTensor pinned_tensor(const Shape& shape, DType dtype, CpuDevice& host, MemoryClass c, SideCopies& copies);
 
-/// Such tensors, which are used again and again, since to pin them takes long. For any thread; `copies` outlives all of
-/// them.
+/// Pool of pinned host tensors, which are reused because pinning is slow. Thread-safe. `copies` must outlive the pool
+/// and its tensors.
 class HostRooms {
  public:
-  /// `threads`: of ops on them.
+  /// `threads` is the thread count of ops on the tensors.
   HostRooms(SideCopies& copies, MemoryClass c, int threads = 1) : pool_(std::make_shared<Pool>(copies, c, threads)) {}
 
-  /// Uninitialised. Whoever drops it gives it back, when no copy needs it any more but such as the next one comes
-  /// after.
+  /// Returns an uninitialized pinned buffer; releasing the pointer returns it to the pool. Release it only once no copy
+  /// uses it, except copies that the next user of the buffer is stream-ordered after.
   std::shared_ptr<const Tensor> take(const Shape& shape, DType dtype);
-  /// The most so far, in bytes.
+  /// Peak usage in bytes.
   i64 peak() const { return pool_->host.memory().total.peak; }
 
  private:
@@ -38,10 +37,10 @@ class HostRooms {
     MemoryClass memory_class;
     CpuDevice host;
     std::mutex mutex;
-    std::map<std::pair<DType, i64>, std::vector<PinnedTensor>> free;  ///< by elements
+    std::map<std::pair<DType, i64>, std::vector<PinnedTensor>> free;  ///< by number of elements
   };
 
-  std::shared_ptr<Pool> pool_;  // rooms that are in use keep it
+  std::shared_ptr<Pool> pool_;  // kept alive by buffers in use
 };
 
 }  // namespace mcpp

@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// Ops of a CPU are done when they return.
+/// Implementation for the CPU, whose ops are done when they return.
 class ImmediateCopy final : public LateCopy {
  public:
   explicit ImmediateCopy(i64 count) : values_(static_cast<std::size_t>(count)) {}

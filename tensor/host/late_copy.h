@@ -1,4 +1,4 @@
-// Numbers on their way from a device to the host, which goes on queueing work meanwhile.
+// Asynchronous readback of values from a device while the host continues to queue work.
 #pragma once
 #include <memory>
 #include <vector>
@@ -7,28 +7,28 @@
 
 namespace mcpp {
 
-/// One copy at a time; the memory that it goes to is kept between copies (pinned, for a GPU).
+/// Asynchronous readback, one copy at a time. The host memory (pinned for a GPU) is reused between copies.
 class LateCopy {
  public:
   virtual ~LateCopy() = default;
   LateCopy(const LateCopy&) = delete;
   LateCopy& operator=(const LateCopy&) = delete;
 
-  /// Ordered after the ops before it; `from`, fp64 with as many elements as the copy was made for, may be changed by
-  /// ops after it.
+  /// Starts a copy, stream-ordered after earlier ops. `from` must be fp64 with the number of elements passed at
+  /// construction; later ops may modify it.
   virtual void start(const Tensor& from) = 0;
-  /// Waits for the copy that was started last, and for nothing that was queued after it.
+  /// Waits for the last started copy, but not for work queued after it, and returns its values.
   virtual std::vector<double> values() = 0;
 
  protected:
   LateCopy() = default;
 };
 
-/// Defined by each backend: tensor/host/late_copy.cpp, tensor/cuda/host/late_copy.cpp.
+/// Backend implementations: tensor/host/late_copy.cpp, tensor/cuda/host/late_copy.cpp.
 template <DeviceType D>
 std::unique_ptr<LateCopy> make_late_copy_on(Device& device, i64 count);
 
-/// For tensors of `count` numbers on `device`, which must outlive it.
+/// Creates a readback for tensors of `count` elements on `device`, which must outlive it.
 std::unique_ptr<LateCopy> make_late_copy(Device& device, i64 count);
 
 }  // namespace mcpp

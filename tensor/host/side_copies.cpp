@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// A CPU copies by itself.
+/// Implementation for the CPU: copies synchronously.
 class ImmediateCopies final : public SideCopies {
  public:
   explicit ImmediateCopies(Device& device) : SideCopies(device) {}

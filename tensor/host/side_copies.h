@@ -1,4 +1,4 @@
-// Copies between a device and memory of the host that go on beside what the device computes.
+// Asynchronous copies between a device and host memory, overlapped with compute.
 #pragma once
 #include <memory>
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace mcpp {
 
-/// A copy on its way. It keeps the memory of both its tensors. Who destroys it lets later ops come after it; of the
-/// memory on the host only later copies the same way do, unless the host has waited.
+/// Copy in flight. Keeps the memory of both tensors alive. Its destructor orders later device ops after the copy. Host
+/// memory may be reused only by later copies in the same direction, unless the host has waited.
 class SideCopy {
  public:
   class State {
@@ -29,16 +29,16 @@ class SideCopy {
   ~SideCopy() {
     try {
       hold_ops();
-    } catch (const Error&) {  // the next who waits for the device finds the reason
+    } catch (const Error&) {  // the next wait for the device reports the error
     }
   }
 
-  /// The host waits until it is done. For any thread.
+  /// Blocks the host until the copy is done. Callable from any thread.
   void wait() {
     if (const auto state = std::exchange(state_, nullptr)) state->wait();
   }
-  /// Ops of the device that are queued from here on come after it; the host goes on. The memory on the device may go
-  /// then.
+  /// Orders device ops queued from now on after the copy, without blocking the host. The device memory may then be
+  /// released.
   void hold_ops() {
     if (state_) state_->hold_ops();
   }
@@ -47,26 +47,26 @@ class SideCopy {
   std::unique_ptr<State> state_;
 };
 
-/// For tensors of one device, which outlives it. Copies one way are done in their order, those of the two ways beside
-/// one another. To be destroyed before memory of the host that its copies may still use.
+/// Copy engine for the tensors of one device, which must outlive it. Copies in one direction run in order; the two
+/// directions run concurrently. Destroy it before host memory that its copies may still use.
 class SideCopies {
  public:
-  virtual ~SideCopies() = default;  ///< when all are done
+  virtual ~SideCopies() = default;  ///< waits for all copies
   SideCopies(const SideCopies&) = delete;
   SideCopies& operator=(const SideCopies&) = delete;
 
-  /// to = from, in memory of the host, after the ops that were queued before. What is queued later must not change
+  /// Copies `from` to `to`, which is in host memory, after previously queued ops. Ops queued later must not modify
   /// `from` before hold_ops().
   virtual SideCopy to_host(const Tensor& from, const Tensor& to) = 0;
-  /// to = from, which is in memory of the host, after the ops that were queued before; what is queued later must not
-  /// use `to` before hold_ops(). `from` may be changed after wait().
+  /// Copies `from`, which is in host memory, to `to` after previously queued ops. Ops queued later must not use `to`
+  /// before hold_ops(). `from` may be modified after wait().
   virtual SideCopy to_device(const Tensor& from, const Tensor& to) = 0;
-  /// Every copy is done when it returns, so that there is no use in beginning one early.
+  /// Returns true if copies are synchronous, so that starting them early has no benefit.
   virtual bool are_immediate() const = 0;
-  /// Whether these are what brings such a tensor to the host beside the computing.
+  /// Returns true if this engine copies `t` asynchronously to the host.
   bool are_for(const Tensor& t) const { return t.defined() && &t.device() == &device_ && !are_immediate(); }
-  /// Makes memory of the host, of whole pages, quick to copy from and to until the result goes. Only copies of such
-  /// memory go on beside the host, too. Null where it makes no difference.
+  /// Page-locks host memory of whole pages until the result is destroyed. Only copies of such memory are asynchronous
+  /// to the host. Returns null if pinning has no effect.
   virtual std::shared_ptr<void> pin(void* memory, i64 bytes) = 0;
 
  protected:
@@ -76,7 +76,7 @@ class SideCopies {
   Device& device_;
 };
 
-/// Defined by each backend: tensor/host/side_copies.cpp, tensor/cuda/host/side_copies.cpp.
+/// Backend implementations: tensor/host/side_copies.cpp, tensor/cuda/host/side_copies.cpp.
 template <DeviceType D>
 std::unique_ptr<SideCopies> make_side_copies_on(Device& device);
 

@@ -1,5 +1,4 @@
-// Which bytes of a buffer that is used round and round are free: for copies through memory that must stay as it is
-// until they are done, which they are in the order in which they began.
+// Ring allocator of staging memory for asynchronous copies that complete in the order in which they start.
 #pragma once
 #include <deque>
 #include <optional>
@@ -12,13 +11,13 @@ class StagingRing {
  public:
   explicit StagingRing(i64 capacity) : capacity_(capacity) {}
 
-  /// Where `bytes` neighbouring bytes are free, from then on in use; none when older pieces are in the way. bytes > 0.
+  /// Reserves `bytes` > 0 contiguous bytes and returns their offset; nullopt while older pieces occupy the space.
   std::optional<i64> take(i64 bytes) {
     const std::optional<i64> begin = place_for(bytes);
     if (begin) pieces_.push_back({*begin, *begin + bytes});
     return begin;
   }
-  /// The piece taken first of those in use.
+  /// Releases the oldest reserved piece.
   void give_back_oldest() { pieces_.pop_front(); }
 
  private:

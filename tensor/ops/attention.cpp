@@ -1,4 +1,4 @@
-// What depends on where tokens stand: attention, rotary and learned positions.
+// Ops that depend on token positions: attention, rotary and learned positions.
 #include <cmath>
 
 #include "tensor/on_device.h"
@@ -37,7 +37,7 @@ void check_positions(const char* op, const Positions& x, i64 seq, i64 batch) {
              name_of(x.starts.dtype()), " ", x.starts.shape(), ", not ", Shape{seq, batch});
 }
 
-/// Every position of `seq` rows must have a row in the table.
+/// Checks that every position of `seq` rows has a row in the table.
 void check_table(const char* op, const Positions& x, i64 seq, i64 batch, const Tensor& table) {
   check_positions(op, x, seq, batch);
   MCPP_CHECK(seq == 0 || x.ranges.at(seq - 1) < table.dim(0), op, ": positions ", x.ranges.at(0), " to ",
@@ -62,7 +62,7 @@ void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& 
   check_dropout(op, options.dropout, q.batch);
 }
 
-/// What attention writes: of the operands' type or of the wide one.
+/// Checks that an attention result has the operands' dtype or the accumulate dtype.
 void check_result(const char* op, const char* name, DType result, DType type) {
   MCPP_CHECK(result == type || result == wide(type), op, ": ", name, " must be of ", name_of(type), " or ",
              name_of(wide(type)), ", not ", name_of(result));

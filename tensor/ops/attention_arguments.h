@@ -1,5 +1,5 @@
-// The arguments of ops::attention as the kernels of every device read them: rows by pointer, and which keys a query
-// sees. Functions are constexpr only so that device code may call them.
+// Arguments of ops::attention as kernels of every device read them: row pointers and the range of keys each query sees.
+// Functions are constexpr only so that device code can call them.
 #pragma once
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// A Heads view with its type known.
+/// Heads view with a static element type.
 template <class E>
 struct HeadRows {
   E* data = nullptr;
@@ -19,7 +19,7 @@ struct HeadRows {
   }
 };
 
-/// E is what the device calls elements of type T.
+/// Converts a Heads view. E is the device's name of element type T.
 template <class T, class E = T>
 HeadRows<E> head_rows(const Heads& x) {
   return {.data = reinterpret_cast<E*>(x.base.data<T>() + x.offset),
@@ -30,13 +30,13 @@ HeadRows<E> head_rows(const Heads& x) {
           .group_stride = x.group_stride};
 }
 
-/// Rows that are written: of the operands' type, or of the wide one, so that sums over several calls lose nothing.
+/// Output rows, of the operands' type or of the accumulate type, which avoids rounding in sums over several calls.
 template <class E, class W>
 struct ResultRows {
   HeadRows<E> same;
-  HeadRows<W> wide;  ///< used when `same` has no data
+  HeadRows<W> wide;  ///< used if `same` has no data
 
-  /// f(HeadRows) of the type that there is.
+  /// Calls f with the HeadRows that has data.
   template <class F>
   constexpr void visit(F&& f) const {
     same.data ? f(same) : f(wide);
@@ -49,20 +49,20 @@ ResultRows<E, Wide<T>> result_rows(const Heads& x) {
   return {{}, head_rows<Wide<T>>(x)};
 }
 
-/// E: the device's type of elements; W: the wide type, which attention is computed in.
+/// Arguments of the attention kernels. E: the device's element type; W: the accumulate type.
 template <class E, class W>
 struct AttentionArguments {
   HeadRows<E> q, k, v;
   W* lse = nullptr;             ///< [batch, heads, queries]
-  ResultRows<E, W> out;         ///< of the forward pass only
-  HeadRows<E> y, dout;          ///< of the backward pass only: what forward gave as `out`, and its gradient
-  ResultRows<E, W> dq, dk, dv;  ///< of the backward pass only
+  ResultRows<E, W> out;         ///< forward pass only
+  HeadRows<E> y, dout;          ///< backward pass only: the forward pass's `out`, and its gradient
+  ResultRows<E, W> dq, dk, dv;  ///< backward pass only
   i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0;
   PositionRanges query_at, key_at;
-  const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
-  i64 window = 0;               ///< positions that a query sees; 0 = all
+  const i32* starts = nullptr;  ///< [queries, batch]: start position of each query's document; null = 0
+  i64 window = 0;               ///< number of positions a query sees; 0 = all
 
-  /// What both passes read. T is the host's name of E.
+  /// Reads the arguments common to both passes. T is the host's name of E.
   template <class T>
   void read(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& result) {
     q = head_rows<T, E>(x.q), k = head_rows<T, E>(x.k), v = head_rows<T, E>(x.v);
@@ -84,15 +84,15 @@ struct AttentionArguments {
   }
 
   constexpr i64 group() const { return heads / kv_heads; }
-  // A query sees keys [first_key, end_of_keys), none when they are in the wrong order. Both never descend from one
-  // query to the next.
+  // A query sees keys [first_key, end_of_keys); the range is empty if reversed. Both bounds are non-decreasing in the
+  // query.
   constexpr i64 first_key(i64 b, i64 query) const {
     i64 first = starts ? starts[query * batch + b] : 0;
     if (window > 0) first = std::max(first, query_at.at(query) - window + 1);
     return first > 0 ? key_at.rows_before(first) : 0;
   }
   constexpr i64 end_of_keys(i64 query) const { return std::min(keys, key_at.rows_before(query_at.at(query) + 1)); }
-  /// Where the queries of a head begin in lse.
+  /// Offset of the first query of a head in lse.
   constexpr i64 lse_row(i64 b, i64 head) const { return (b * heads + head) * queries; }
 };
 

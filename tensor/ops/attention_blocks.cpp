@@ -9,14 +9,14 @@
 namespace mcpp {
 namespace {
 
-/// Room in the wide type for the gradients of heads like x, one row after another.
+/// Allocates a dense gradient for heads like x in the accumulate dtype.
 Heads wide_like(const Heads& x) {
   const DType type = wide(x.base.dtype());
   return dense_heads(
       Tensor::empty({x.seq, x.batch, x.heads, x.head_dim}, type, x.base.device(), MemoryClass::Workspace), x.heads);
 }
 
-/// Columns [first, first + count) of lse [b, heads, s].
+/// Copies columns [first, first + count) of lse [b, heads, s].
 Tensor some_queries(const Tensor& lse, i64 first, i64 count) {
   const i64 all = lse.dim(2), rows = lse.dim(0) * lse.dim(1);
   Tensor part = Tensor::empty({lse.dim(0), lse.dim(1), count}, lse.dtype(), lse.device(), MemoryClass::Workspace);
@@ -25,7 +25,7 @@ Tensor some_queries(const Tensor& lse, i64 first, i64 count) {
   return part;
 }
 
-/// A sum of parts, of which the first is written where the sum is.
+/// Sum of parts; the first part is written directly to the result.
 class Total {
  public:
   explicit Total(const Heads& sum) : sum_(sum) {}
@@ -34,7 +34,7 @@ class Total {
   void add(const Heads& part) {
     if (std::exchange(has_any_, true)) ops::add_to(part.base, sum_.base);
   }
-  /// Zero without parts.
+  /// Returns the sum; zero if there were no parts.
   const Heads& sum() {
     if (!std::exchange(has_any_, true)) ops::fill_zero(sum_.base);
     return sum_;
@@ -45,7 +45,7 @@ class Total {
   bool has_any_ = false;
 };
 
-/// One for each block of `rows` rows of `all`, a dense tensor.
+/// Creates one sum per block of `rows` rows of `all`, a dense tensor.
 std::vector<Total> totals_of(const Heads& all, i64 rows) {
   std::vector<Total> totals;
   for (i64 begin = 0; begin < all.seq; begin += rows) {
@@ -55,7 +55,7 @@ std::vector<Total> totals_of(const Heads& all, i64 rows) {
   return totals;
 }
 
-/// Queries [first, first + count), with all that belongs to them.
+/// Queries [first, first + count) with their outputs and gradients.
 struct QueryBlock {
   Heads q;
   AttentionResult y;

@@ -1,5 +1,4 @@
-// The backward pass of attention by blocks of queries and of keys, for kernels that need memory for every pair of the
-// two at hand.
+// Backward pass of attention by blocks of queries and keys, for kernels that need memory for every query-key pair.
 #pragma once
 #include <functional>
 
@@ -7,18 +6,19 @@
 
 namespace mcpp {
 
-/// Rows [first, first + count) of the sequence of x.
+/// Returns rows [first, first + count) of the sequence of x.
 Heads some_rows(const Heads& x, i64 first, i64 count);
 
-/// ops::attention_backward for one pair of blocks, into gradients of the wide type. False where it cannot compute this.
+/// ops::attention_backward for one pair of blocks, with gradients in the accumulate dtype. Returns false if
+/// unsupported.
 using BlockBackward = std::function<bool(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                          const AttentionOptions& options, QkvHeads& dx)>;
 
-/// ops::attention_backward by calls of `backward` with at most `rows` queries and as many keys, each with the
-/// log-sum-exp over all keys, so that their gradients add up; no call for keys that are in the future of all its
-/// queries. Beside what the calls take it needs fp32 (fp64) memory for the gradients of all keys and values, and for
-/// those of a few blocks. Sums are in the order of the blocks: the same bits every time. False, with dx still to be
-/// computed, when a call is.
+/// Computes ops::attention_backward by calls of `backward` with at most `rows` queries and `rows` keys. Each call gets
+/// the log-sum-exp over all keys, so that the gradients add up. Blocks whose keys are all in the future of their
+/// queries are skipped. In addition to the memory of the calls it needs fp32 (fp64) memory for the gradients of all
+/// keys and values and of a few blocks. Sums are in block order, so results are deterministic. Returns false, with dx
+/// unspecified, if a call does.
 bool attention_backward_by_blocks(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                   const AttentionOptions& options, QkvHeads& dx, i64 rows,
                                   const BlockBackward& backward);

@@ -1,4 +1,4 @@
-// What ops demand of their arguments, by op and argument.
+// Argument checks of ops; errors name the op and the argument.
 #pragma once
 #include "tensor/ops/ops.h"
 #include "tensor/wide.h"
@@ -30,7 +30,7 @@ inline void check_numbers(const char* op, const char* name, const Tensor& t, i64
              " fp64 numbers");
 }
 
-/// Sums over the rows of x, whose columns are cut over ranks; undefined where they are not.
+/// Checks sums over the rows of x whose columns are sharded across ranks; undefined if they are not sharded.
 inline void check_row_sums(const char* op, const char* name, const Tensor& sums, i64 all_columns, const Tensor& x) {
   if (!sums.defined()) return;
   check_wide(op, name, sums, x, row_count(x));

@@ -1,4 +1,4 @@
-// The arithmetic of ops::decide_update, the same on every device.
+// Arithmetic of ops::decide_update, shared by all devices.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// `numbers` as StepNumbers says. constexpr only so that device code may call it.
+/// Fills `numbers` as described at StepNumbers. constexpr only so that device code can call it.
 inline constexpr void decide(double loss_sum, double targets, double squares, const StepRule& rule, double* numbers) {
   const double loss = loss_sum / targets, scale = rule.grad_scale / targets;
   const double exact = std::sqrt(squares) * std::abs(scale);

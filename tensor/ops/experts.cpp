@@ -1,4 +1,4 @@
-// What layers of experts need: routers, rows of tokens in another order, products of groups of rows.
+// Ops of expert layers: routers, row permutations, grouped matrix products.
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
 #include "tensor/ops/kernels.h"
@@ -20,7 +20,7 @@ void check_rule(const char* op, const RoutingRule& rule, i64 experts) {
              rule.groups, " groups");
 }
 
-/// One int32 per token and choice.
+/// Checks an int32 tensor with one element per token and choice.
 void check_choices(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
   check_shape(op, name, t, wanted);
   MCPP_CHECK(t.dtype() == DType::I32, op, ": ", name, " must be int32, not ", name_of(t.dtype()));
@@ -34,7 +34,7 @@ void check_weights(const char* op, const Tensor& weights, const Tensor& logits, 
   check_vector(op, "weights", weights, logits, experts.numel());
 }
 
-/// fp64 numbers [b, E].
+/// Checks an fp64 table [b, E].
 void check_table(const char* op, const char* name, const Tensor& table, const Tensor& logits) {
   check_logits(op, logits);
   MCPP_CHECK(table.defined() && table.rank() == 2 && table.dim(0) > 0 && table.dim(1) == logits.dim(1) &&
@@ -50,7 +50,7 @@ void check_slots(const char* op, const Tensor& x, const Tensor& slots, const Ten
   if (weights) check_wide(op, "weights", *weights, x, slots.numel());
 }
 
-/// Groups of rows of `a` and `b`, with a matrix in `each` for every group.
+/// Checks grouped rows of `a` and `b`, with one matrix of `each` per group.
 void check_groups(const char* op, const Tensor& a, const Tensor& b, std::span<const i64> rows, const Tensor& each) {
   MCPP_CHECK(a.rank() == 2 && b.rank() == 2 && each.rank() == 3 && a.dim(0) == b.dim(0), op, ": rows ", a.shape(),
              " and ", b.shape(), ", matrices ", each.shape());
@@ -113,7 +113,7 @@ void gather_rows(const Tensor& x, const Tensor& rows, Tensor& y) {
   MCPP_CHECK(x.rank() == 2 && rows.dtype() == DType::I32, "gather_rows: x ", x.shape(), ", rows ",
              name_of(rows.dtype()));
   check_vector("gather_rows", "y", y, x, rows.numel() * x.dim(1));
-  // Tokens take their rows of a table of embeddings no other way.
+  // An embedding lookup gathers rows in the same way.
   on_device(y, [&]<DeviceType D>() { Kernels<D>::embedding(rows, x, 0, y); });
 }
 

@@ -1,4 +1,4 @@
-// Groups of rows that lie one after another.
+// Iteration over consecutive groups of rows.
 #pragma once
 #include <span>
 
@@ -6,7 +6,7 @@
 
 namespace mcpp {
 
-/// Calls f(g, first row, rows) for every group, the empty ones too.
+/// Calls f(g, first row, rows) for every group, including empty ones.
 template <class F>
 void for_each_group(std::span<const i64> rows, F&& f) {
   i64 first = 0;

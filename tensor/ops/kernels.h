@@ -1,6 +1,6 @@
-// The backends' side of ops.h: each op once more as a static member with the very same signature, specialised per
-// device in tensor/cpu/<op>.cpp and tensor/cuda/<op>.cu. Arguments are already checked. There is no generic definition:
-// a build with a backend that lacks an op does not link.
+// Backend interface of ops.h: each op as a static member with the same signature, specialized per device in
+// tensor/cpu/<op>.cpp and tensor/cuda/<op>.cu. Arguments are already checked. There is no generic definition: a build
+// with a backend that lacks an op does not link.
 #pragma once
 #include "tensor/ops/ops.h"
 

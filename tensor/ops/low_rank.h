@@ -1,4 +1,4 @@
-// What sums of low rank need beside matrix products (parallel/dp/power_sgd.h).
+// Ops of low-rank gradient compression in addition to matrix products (parallel/dp/power_sgd.h).
 #pragma once
 #include <bit>
 
@@ -6,7 +6,7 @@
 
 namespace mcpp {
 
-/// +1 or -1: what takes the place of a column that has no direction of its own.
+/// Returns a pseudo-random +1 or -1: an element of the replacement for a linearly dependent column.
 constexpr float direction(i64 row, i64 column, int attempt) {
   u32 h = static_cast<u32>(row) * 0x9E3779B9U ^ static_cast<u32>(column + 1) * 0x85EBCA6BU ^
           static_cast<u32>(attempt) * 0xC2B2AE35U;
@@ -14,21 +14,22 @@ constexpr float direction(i64 row, i64 column, int attempt) {
   h = (h ^ h >> 15) * 0x846CA68BU;
   return (h >> 16 & 1) != 0 ? 1.0F : -1.0F;
 }
-/// Of a column that is not longer than so much of what it was once the others are taken out, what is left is rounding.
+/// Relative length below which a column, after removing its projections on the others, is considered rounding error.
 inline constexpr double kLeastLeft = 1e-4;
 inline constexpr int kDirectionAttempts = 4;
 
 namespace ops {
 
-/// The columns of x, fp32 or fp64 [n, r] with r <= n, become orthonormal, the first ones first (Gram and Schmidt,
-/// twice). A column that is 0 or that those before it span becomes another direction, always the same one. NaN stays.
+/// Orthonormalizes the columns of x, fp32 or fp64 [n, r] with r <= n, from first to last (Gram-Schmidt, twice). A
+/// column that is 0 or linearly dependent on earlier ones is replaced by a fixed pseudo-random direction. NaN is
+/// preserved.
 void orthonormalize(Tensor& x);
-/// to = from, both fp32 or fp64, if `factor`, fp64 [1], is finite.
+/// Copies `from` to `to`, both fp32 or fp64, if `factor`, fp64 [1], is finite.
 void copy_if_finite(const Tensor& from, Tensor& to, const Tensor& factor);
 
 }  // namespace ops
 
-/// As Kernels.
+/// Backend implementations, as in Kernels.
 template <DeviceType D>
 struct LowRankKernels {
   static void orthonormalize(Tensor& x);

@@ -1,10 +1,10 @@
-// The types that an update of weights works on, for the optimizers of all backends.
+// Dtype dispatch of weight updates, for the optimizers of all backends.
 #pragma once
 #include "tensor/tensor.h"
 
 namespace mcpp {
 
-/// Calls f.template operator()<T, M>() with the types of the master weights and of the model's; M is T where `model` is
+/// Calls f.template operator()<T, M>() with the types of the master weights and of the model's; M is T if `model` is
 /// null.
 template <class F>
 void on_weights(const Tensor& master, const Tensor* model, F&& f) {

@@ -1,5 +1,4 @@
-// Where tokens stand in their samples, for every op that asks: rotary and learned positions, dropout's keys, and the
-// mask of attention.
+// Token positions within samples, for rotary and learned positions, dropout keys, and the attention mask.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -9,21 +8,21 @@
 
 namespace mcpp {
 
-/// The positions of the rows of a sequence, as runs of consecutive ones: row i stands at first + i, from row `split` on
-/// at second + (i - split), and where there are `more` runs, each of those before the last has `length` rows. They
-/// ascend: no run begins before the one before it ends. One run is a whole sequence, a part of one, or what follows a
-/// cache; several are what context parallelism gives to a rank. For the host and for kernels.
+/// Positions of the rows of a sequence, as runs of consecutive positions. Row i is at first + i; from row `split` on at
+/// second + (i - split). If there are `more` runs, each run between the first and the last has `length` rows. Positions
+/// ascend: no run begins before its predecessor ends. A single run is a whole sequence, a part of one, or the
+/// continuation of a cache; several runs result from context parallelism. Usable on the host and in kernels.
 struct PositionRanges {
   static constexpr i64 kNone = std::numeric_limits<i64>::max();
   static constexpr i64 kMostRuns = 16;
   i64 first = 0;
   i64 split = kNone;               ///< rows of the first run; kNone = all
-  i64 second = kNone;              ///< where the second run begins
-  i64 length = kNone;              ///< rows of the second run and of the ones between; kNone without `more`
-  i64 more = 0;                    ///< runs after the second
-  i64 begins[kMostRuns - 2] = {};  ///< where these begin
+  i64 second = kNone;              ///< first position of the second run
+  i64 length = kNone;              ///< rows of the second run and of the middle ones; kNone without `more`
+  i64 more = 0;                    ///< number of runs after the second
+  i64 begins[kMostRuns - 2] = {};  ///< first positions of the runs after the second
 
-  /// Runs of `rows` each.
+  /// Returns runs of `rows` rows each that begin at the positions `at`.
   static constexpr PositionRanges runs(std::span<const i64> at, i64 rows) {
     if (at.size() == 1) return {.first = at[0]};
     PositionRanges result{.first = at[0], .split = rows, .second = at[1]};
@@ -39,7 +38,7 @@ struct PositionRanges {
     const i64 run = run_after_first(row);
     return begin_after_first(run) + (row - split) - (run > 0 ? run * length : 0);
   }
-  /// How many rows stand before `position`, if the sequence never ended.
+  /// Returns the number of rows before `position`, as if the sequence were unbounded.
   constexpr i64 rows_before(i64 position) const {
     i64 rows = std::min(std::max(position - first, i64{0}), split);
     for (i64 run = 0; run <= more; ++run) {
@@ -48,7 +47,7 @@ struct PositionRanges {
     }
     return rows;
   }
-  /// Of the rows from `row` on, which become rows 0, 1, ...
+  /// Returns the positions of the rows from `row` on, which become rows 0, 1, ...
   constexpr PositionRanges from(i64 row) const {
     if (split == kNone) return {.first = first + row};
     PositionRanges rest = *this;
@@ -66,21 +65,21 @@ struct PositionRanges {
   }
 
  private:
-  /// Runs are counted from the second.
+  /// Runs are numbered from the second.
   constexpr i64 run_after_first(i64 row) const { return more == 0 ? 0 : std::min((row - split) / length, more); }
   constexpr i64 begin_after_first(i64 run) const { return run == 0 ? second : begins[run - 1]; }
 };
 
-/// Where the tokens [s, b] of a microbatch stand, and where the documents begin that its samples are packed from.
+/// Positions of the tokens [s, b] of a microbatch, and the starts of the documents packed into its samples.
 struct Positions {
-  PositionRanges ranges;  ///< of all samples alike
-  /// int32 [s, b]: the position at which the document of each token begins. At most its own, and never descending along
-  /// a sample. Undefined = 0 everywhere: a sample is one document.
+  PositionRanges ranges;  ///< common to all samples
+  /// int32 [s, b]: position at which the document of each token begins. At most the token's own position, and
+  /// non-decreasing along a sample. Undefined = 0 everywhere: each sample is one document.
   Tensor starts;
 
-  /// The elements of `starts`, or null.
+  /// Returns the elements of `starts`, or null.
   const i32* starts_or_null() const { return starts.defined() ? starts.data<i32>() : nullptr; }
-  /// Of rows [begin, end).
+  /// Returns the positions of rows [begin, end).
   Positions slice(i64 begin, i64 end) const {
     return {ranges.from(begin), starts.defined() ? starts.slice(begin, end) : Tensor()};
   }

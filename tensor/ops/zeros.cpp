@@ -1,4 +1,4 @@
-// Tensor::zeros, apart from the rest of Tensor because it needs an op.
+// Tensor::zeros, separate from tensor.cpp because it needs an op.
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

@@ -15,7 +15,7 @@ void check_packed(const char* op, const Tensor& x, const Tensor& message) {
              ": a message of ", message.numel(), " ", name_of(type), " for ", count, " numbers");
 }
 
-/// Room for x in the type in which kernels work where they do not know its own.
+/// Allocates an fp32 tensor like x, for kernels that do not support its dtype.
 Tensor in_fp32(const Tensor& x) {
   return Tensor::empty(x.shape(), DType::F32, x.device(), MemoryClass::Workspace);
 }

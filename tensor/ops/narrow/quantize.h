@@ -1,12 +1,11 @@
-// Numbers as a byte each and a scale for every block of them: an optimizer's moments in a quarter of their memory
-// (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021).
+// Block-wise 8-bit quantization: stores an optimizer's moments in a quarter of their memory (Dettmers et al., "8-bit
+// Optimizers via Block-wise Quantization", 2021).
 //
-// A byte stands for one of 256 values between -1 and 1, or 0 and 1, that lie the denser the nearer they are to 0, over
-// seven powers of ten; the scale is the block's largest magnitude, which is kept exactly. So what was quantized once is
-// not changed by being written out in full and quantized again.
+// A byte selects one of 256 values in [-1, 1] or [0, 1], which are denser near 0 and span seven powers of ten. The
+// scale is the block's largest magnitude and is stored exactly, so dequantizing and quantizing again changes nothing.
 //
-// Blocks are short, 64 instead of the paper's 2048: all cuts of parameters over data-parallel ranks lie between them,
-// so that numbers do not depend on the layout; the scales take a sixteenth of a byte for each number.
+// Blocks have 64 values instead of the paper's 2048: parameters are sharded across data-parallel ranks at block
+// boundaries, so results do not depend on the layout. The scales take 1/16 of a byte per value.
 #pragma once
 #include <array>
 #include <limits>
@@ -16,23 +15,23 @@
 namespace mcpp {
 
 inline constexpr i64 kQuantizedBlock = 64;
-/// Blocks whose largest magnitude is below count as zeros: products of smaller scales would lose bits.
+/// Blocks whose largest magnitude is below this count as zeros: products with smaller scales would lose precision.
 inline constexpr float kLeastScale = 0x1p-100F;
 
 enum class QuantizedRange : u8 { Signed, NonNegative };
 
-/// `count` numbers, a multiple of kQuantizedBlock.
+/// Quantized form of `count` values, a multiple of kQuantizedBlock.
 struct Quantized {
-  Tensor codes;   ///< int32 [count / 4]: a byte for each number, in order
+  Tensor codes;   ///< int32 [count / 4]: one byte per value, in order
   Tensor scales;  ///< fp32 [count / kQuantizedBlock]
   QuantizedRange range = QuantizedRange::Signed;
 };
 
 using QuantizedValues = std::array<float, 256>;
 
-/// What the bytes stand for, rising. Dettmers' dynamic map: in each power of ten twice as many values as in the one
-/// below it. His signed one has +1 but not -1; here -1 takes the place of its neighbour, so that the largest magnitude
-/// of a block is exact.
+/// Returns the values of the 256 codes, ascending: Dettmers' dynamic map, with twice as many values in each power of
+/// ten as in the one below it. His signed map has +1 but not -1; here -1 replaces its neighbor, so that a block's
+/// largest magnitude is exact.
 constexpr QuantizedValues quantized_values(QuantizedRange range) {
   constexpr std::array<double, 7> kPowers{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
   const bool is_signed = range == QuantizedRange::Signed;
@@ -52,7 +51,7 @@ constexpr QuantizedValues quantized_values(QuantizedRange range) {
   return values;
 }
 
-/// Of each two neighbours the middle: above it, the upper one is nearer. The last is infinite.
+/// Returns the midpoints between neighboring values, above which the upper one is nearer. The last is infinite.
 constexpr QuantizedValues quantized_limits(QuantizedRange range) {
   const QuantizedValues values = quantized_values(range);
   QuantizedValues limits{};
@@ -63,14 +62,14 @@ constexpr QuantizedValues quantized_limits(QuantizedRange range) {
 
 namespace ops {
 
-/// x, fp32 and finite, as bytes: each the nearest value. NonNegative: no number above 0 becomes 0, because a second
-/// moment of 0 would make of its first moment a step without bound.
+/// Quantizes x, fp32 and finite, to the nearest values. NonNegative: no positive value becomes 0, because a second
+/// moment of 0 would make the step of a nonzero first moment unbounded.
 void quantize(const Tensor& x, Quantized& to);
 void dequantize(const Quantized& from, Tensor& x);
 
 }  // namespace ops
 
-/// As Kernels.
+/// Backend implementations, as in Kernels.
 template <DeviceType D>
 struct QuantizeKernels {
   static decltype(ops::quantize) quantize;

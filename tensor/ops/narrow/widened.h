@@ -1,11 +1,11 @@
-// For what is computed in fp32 whatever the model's type is.
+// Conversions for computations that are done in fp32 for every model dtype.
 #pragma once
 #include "tensor/ops/ops.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
 
-/// x in the type of statistics: x itself, or a copy.
+/// Returns x in its accumulate dtype: x itself, or a copy.
 inline Tensor widened(const Tensor& x) {
   if (x.dtype() == wide(x.dtype())) return x;
   Tensor y = Tensor::empty(x.shape(), wide(x.dtype()), x.device());
@@ -13,7 +13,7 @@ inline Tensor widened(const Tensor& x) {
   return y;
 }
 
-/// dx += d, which is wide.
+/// Adds d, of the accumulate dtype, to dx.
 inline void add_narrowed(const Tensor& d, Tensor& dx) {
   Tensor rounded = d;
   if (dx.dtype() != d.dtype()) {
