@@ -8,17 +8,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// f(x) and df/dx.
+/// Value and derivative: f(x) and df/dx.
 template <class V>
 struct ValueAndSlope {
   V value, slope;
 };
 
-/// x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3); the bracket is the logistic function of 2 u.
+/// GELU in tanh form: x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3); (1 + tanh(u)) / 2 is the logistic
+/// function of 2 u.
 template <class D>
 HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::Gelu>, D d, hn::Vec<D> x) {
   using L = hn::TFromD<D>;
-  constexpr double kLinear = 1.5957691216057308, kCubic = kLinear * 0.044715;  // of 2 u
+  constexpr double kLinear = 1.5957691216057308, kCubic = kLinear * 0.044715;  // coefficients of 2 u
   const auto x2 = hn::Mul(x, x), linear = hn::Set(d, static_cast<L>(kLinear));
   const auto s = logistic(d, hn::Mul(x, hn::MulAdd(x2, hn::Set(d, static_cast<L>(kCubic)), linear)));
   const auto inner = hn::MulAdd(x2, hn::Set(d, static_cast<L>(3 * kCubic)), linear);
@@ -26,7 +27,7 @@ HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation,
   return {value, hn::MulAdd(hn::NegMulAdd(value, s, value), inner, s)};
 }
 
-/// x P(X <= x) for a standard normal X.
+/// Exact GELU: x P(X <= x) for a standard normal X.
 template <class D>
 HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::GeluErf>, D d,
                                               hn::Vec<D> x) {
@@ -34,7 +35,7 @@ HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation,
   return {hn::Mul(x, p.cdf), hn::MulAdd(x, p.density, p.cdf)};
 }
 
-/// max(x, 0)^2. Compared rather than Max, which loses a NaN on some processors.
+/// Squared ReLU: max(x, 0)^2. Uses a comparison because Max drops NaN on some processors.
 template <class D>
 HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::SquaredRelu>, D d,
                                               hn::Vec<D> x) {
@@ -42,7 +43,7 @@ HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation,
   return {hn::Mul(positive, positive), hn::Add(positive, positive)};
 }
 
-/// The gate of SwiGLU: silu(x) = x / (1 + exp(-x)).
+/// SwiGLU gate: silu(x) = x / (1 + exp(-x)).
 template <class D>
 HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::SwiGlu>, D d,
                                               hn::Vec<D> x) {
@@ -51,7 +52,7 @@ HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation,
   return {value, hn::NegMulAdd(value, s, hn::Add(value, s))};
 }
 
-/// The gate of GeGLU.
+/// GeGLU gate.
 template <class D>
 HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::GeGlu>, D d,
                                               hn::Vec<D> x) {
@@ -77,7 +78,7 @@ void on_activation(DType dtype, Activation a, F&& f) {
   });
 }
 
-/// x[i] + bias[i], or x[i] when there is no bias.
+/// Returns x[i] + bias[i], or x[i] without a bias.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> biased(D d, const T* x, const T* bias, i64 i, auto lanes) {
   const auto v = load(d, x + i, lanes);

@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// The expert's number in the range, or -1.
+/// Returns the expert's index in the range, or -1.
 i64 number_in(const ExpertRange& range, i32 expert) {
   const i64 number = expert - range.first;
   return expert >= 0 && number >= 0 && number < range.count ? number : -1;
@@ -22,18 +22,18 @@ void count(const Tensor& experts, const ExpertRange& range, i32* counts) {
   }
 }
 
-/// A choice of some token, and what decides between it and others of its expert.
+/// Choice of a token, with the keys that order it among the choices of its expert.
 struct Candidate {
   float weight;
   i32 order;
-  i64 place;  ///< among all choices, by token
+  i64 place;  ///< index among all choices, by token
 
   bool operator<(const Candidate& other) const {
     return std::tuple(-weight, order, place) < std::tuple(-other.weight, other.order, other.place);
   }
 };
 
-/// What is not a number, which no order has a place for, comes first, as in the choice of experts.
+/// Maps NaN, which cannot be ordered, to infinity, so that it comes first as in the choice of experts.
 float ordered(float weight) {
   return std::isnan(weight) ? std::numeric_limits<float>::infinity() : weight;
 }

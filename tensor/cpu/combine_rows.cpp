@@ -1,4 +1,4 @@
-// The rows that experts gave for a token, added up, and what that means for them.
+// Combination of the expert outputs of each token, and its backward pass.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/combine_rows.cpp"
 #include "hwy/foreach_target.h"
@@ -9,7 +9,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// y[n] = sum of weights[j] x[slots[j]] over the k slots that there are. weights may be null.
+/// Computes y[n] = sum of weights[j] x[slots[j]] over the k slots, skipping empty ones. weights may be null.
 template <class T>
 void combine_row(const T* x, const i32* slots, const Lane<T>* weights, i64 k, T* y, i64 n) {
   const LaneTag<T> d;
@@ -37,7 +37,7 @@ void combine_rows(const Tensor& x, const Tensor& slots, const Tensor* weights, T
   });
 }
 
-/// dx[n] = weight dy; returns dy . x. dx may be x.
+/// Computes dx[n] = weight dy and returns dy . x. dx may alias x.
 template <class T>
 Lane<T> combine_row_backward(const T* dy, const T* x, Lane<T> weight, T* dx, i64 n) {
   const LaneTag<T> d;

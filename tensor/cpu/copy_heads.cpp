@@ -11,7 +11,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Where a row is, and in it every `run`-th head.
+/// Returns the offset of a row, and within it of every `run`-th head.
 i64 offset_of(const Heads& x, i64 row, i64 batch) {
   return x.offset + row / batch * x.seq_stride + row % batch * x.batch_stride;
 }
@@ -25,11 +25,11 @@ std::vector<i64> offsets_in_row(const Heads& x, i64 run) {
 template <class From, class To>
 void copy_rows(const Heads& from, Heads& to) {
   using Wider = std::conditional_t<std::is_same_v<From, double>, From, To>;
-  constexpr i64 kRowsAhead = 4, kLine = 64;  // what lies in pieces processors do not ask for by themselves
+  constexpr i64 kRowsAhead = 4, kLine = 64;  // prefetch distance: hardware prefetchers miss scattered pieces
   const LaneTag<Wider> d;
   const From* source = from.base.data<From>();
   To* target = to.base.data<To>();
-  const i64 run = std::gcd(from.group_size, to.group_size);  // heads that lie side by side in both
+  const i64 run = std::gcd(from.group_size, to.group_size);  // heads that are adjacent in both
   const i64 length = run * to.head_dim;
   const std::vector<i64> from_at = offsets_in_row(from, run), to_at = offsets_in_row(to, run);
   parallel_for(cpu(to.base), to.seq * to.batch, rows_per_piece(to.heads * to.head_dim), [&](i64 begin, i64 end) {

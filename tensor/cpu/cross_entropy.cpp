@@ -1,4 +1,4 @@
-// Softmax cross entropy over a row as wide as the vocabulary: what each direction reads, it reads from memory once.
+// Softmax cross entropy over vocabulary-sized rows. Each pass reads its inputs from memory once.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/cross_entropy.cpp"
 #include <cmath>
@@ -17,8 +17,8 @@ struct RowStats {
   L sum_exp = 0;
 };
 
-/// In blocks that stay in the first cache: the block's largest element, then its sum, rescaling the sum so far when
-/// the largest grew. Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018.
+/// Processes blocks that stay in the L1 cache: finds the block's largest element, then adds its sum, rescaling the
+/// previous sum if the largest grew. Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018.
 template <class T>
 RowStats<Lane<T>> stats_of_row(const T* x, i64 count) {
   constexpr i64 kBlock = 4096;
@@ -27,7 +27,7 @@ RowStats<Lane<T>> stats_of_row(const T* x, i64 count) {
   for (i64 begin = 0; begin < count; begin += kBlock) {
     const i64 end = std::min(count, begin + kBlock);
     const auto largest = std::max(stats.largest, largest_of(d, x + begin, end - begin));
-    // While all are -infinity nothing may be subtracted, lest exp(-inf + inf) makes NaN of 0.
+    // Subtracts nothing while all elements are -infinity: exp(-inf + inf) would be NaN instead of 0.
     const auto shift = std::isinf(largest) && largest < 0 ? Lane<T>{0} : largest;
     const auto shifts = hn::Set(d, shift);
     Sum<LaneTag<T>> sum;
@@ -60,8 +60,8 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
   });
 }
 
-/// x = exp(x - lse) scale, less `scale` at `target` when that is one of the `count` columns; times the slope of the
-/// soft cap, where x went through one, 1 - (x / cap)^2.
+/// Computes x = exp(x - lse) scale, minus `scale` at `target` if it is one of the `count` columns; with a soft cap also
+/// times its slope, 1 - (x / cap)^2.
 template <bool kCapped, class T>
 void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale, Lane<T> inverse_cap) {
   const LaneTag<T> d;
@@ -70,7 +70,7 @@ void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale, La
     const auto slope_of_logit = hn::Mul(hn::Sub(p, hn::Set(d, hit)), hn::Set(d, scale));
     if constexpr (!kCapped) return slope_of_logit;
     const auto t = hn::Mul(v, hn::Set(d, inverse_cap));
-    // Rounded, t may be a little above 1.
+    // Rounding may make t slightly larger than 1.
     return hn::Mul(slope_of_logit, hn::Max(hn::NegMulAdd(t, t, hn::Set(d, Lane<T>{1})), hn::Zero(d)));
   };
   const bool has_target = target >= 0 && target < count;

@@ -1,4 +1,4 @@
-// Construction and memory of the CPU device: the part of Device that needs the libraries of this backend.
+// Construction and memory of the CPU device: the part of Device that depends on this backend's libraries.
 #include "tensor/device.h"
 
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ void* CpuDevice::system_allocate(i64 bytes) {
   if (::posix_memalign(&data, static_cast<std::size_t>(is_large ? kHugePage : kAlignment),
                        static_cast<std::size_t>(bytes)) != 0)
     return nullptr;
-  // Fewer page faults and TLB misses; where the system does not offer huge pages this is only a hint.
+  // Reduces page faults and TLB misses; only a hint where huge pages are unavailable.
   if (is_large) ::madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
   return data;
 }

@@ -8,7 +8,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Calls f(i, lanes, factor) over one row of n elements, factor being what `factors` makes of their random words.
+/// Calls f(i, lanes, factor) over one row of n elements, where `factors` computes the factor from the random words.
 template <class D, class Factors, class F>
 HWY_INLINE void sweep_drawn(D d, const Dropout& dropout, const Factors& factors, i64 row, i64 n, F&& f) {
   const i64 batch = static_cast<i64>(dropout.samples.size());
@@ -21,7 +21,7 @@ HWY_INLINE void sweep_drawn(D d, const Dropout& dropout, const Factors& factors,
   }
 }
 
-/// y = residual + dropout(x + bias); bias and residual may be null.
+/// Computes y = residual + dropout(x + bias); bias and residual may be null.
 void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, const Dropout& dropout, Tensor& y) {
   on_float(x.dtype(), [&]<class T>() {
     const LaneTag<T> d;

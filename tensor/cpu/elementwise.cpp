@@ -74,7 +74,7 @@ void add_to(const Tensor& x, Tensor& y) {
   });
 }
 
-/// Widened to fp64 before squaring, so that neither range nor rounding matter; memory is still the slower part.
+/// Squares in fp64, which avoids overflow and rounding; the loop stays memory-bound.
 void add_sum_of_squares(const Tensor& x, Tensor& sum) {
   std::vector<double> pieces(static_cast<std::size_t>(ceil_div(x.numel(), kElementsPerPiece)));
   on_float(x.dtype(), [&]<class T>() {
@@ -94,7 +94,7 @@ void add_sum_of_squares(const Tensor& x, Tensor& sum) {
   *sum.data<double>() += total;
 }
 
-/// sums[n] = the sum of `rows` rows, eight at a time: as many streams as memory likes, and few passes over `sums`.
+/// Computes sums[n] over `rows` rows, eight at a time: few passes over `sums` without too many memory streams.
 template <class T>
 void sum_rows(const T* x, i64 rows, i64 n, Lane<T>* sums) {
   const LaneTag<T> d;

@@ -10,7 +10,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// to[n] = beta to + row; with row null, beta to.
+/// Computes to[n] = beta to + row, or beta to if row is null.
 template <class T>
 void add_row(const T* row, Lane<T>* to, i64 n, float beta) {
   const LaneTag<T> d;
@@ -21,7 +21,7 @@ void add_row(const T* row, Lane<T>* to, i64 n, float beta) {
   });
 }
 
-/// The positions in `tokens` that fall in rows [first, first + rows), ordered by token and then by position.
+/// Returns the indices in `tokens` of the rows [first, first + rows), sorted by token and then by index.
 std::vector<i64> sorted_by_token(const Tensor& tokens, i64 first, i64 rows) {
   const i32* ids = tokens.data<i32>();
   std::vector<i64> order;
@@ -39,7 +39,7 @@ void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, T
     const i32* ids = tokens.data<i32>();
     const T* from = dy.data<T>();
     auto* to = dtable.data<Lane<T>>();
-    // Threads own rows of the table, and every row takes its tokens in order.
+    // Each thread owns rows of the table and adds a row's tokens in order.
     parallel_for(cpu(dy), rows, rows_per_piece(n), [&](i64 begin, i64 end) {
       auto next = std::lower_bound(order.begin(), order.end(), first_row + begin,
                                    [&](i64 position, i64 id) { return ids[position] < id; });
@@ -71,7 +71,7 @@ void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
   });
 }
 
-/// The rows of the table that tokens read, int32 [s, b].
+/// Returns the table rows read by the tokens, int32 [s, b].
 Tensor rows_of_documents(const Positions& positions) {
   const Tensor& starts = positions.starts;
   Tensor rows = Tensor::empty(starts.shape(), DType::I32, starts.device(), MemoryClass::Workspace);

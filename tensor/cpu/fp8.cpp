@@ -1,4 +1,4 @@
-// fp8 on a CPU, which has none: numbers are rounded to it and kept in bf16, which holds them exactly.
+// Emulation of fp8 on the CPU: values are rounded to fp8 and stored in bf16, which represents them exactly.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/fp8.cpp"
 #include "tensor/ops/narrow/fp8.h"
@@ -11,8 +11,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// The largest of `count` numbers' bits without their signs: as integers they are in the order of magnitudes, with
-/// infinity and NaN above all numbers.
+/// Returns the largest of `count` bit patterns without their signs. As integers they are ordered by magnitude, with
+/// infinity and NaN above all finite values.
 u16 largest_magnitude(const u16* x, i64 count) {
   const hn::ScalableTag<u16> d;
   const auto magnitudes = hn::Set(d, 0x7FFF);
@@ -40,19 +40,19 @@ void add_amax(const Tensor& x, Tensor& amax) {
   sum = std::max(sum, std::bit_cast<float>(std::min(largest, kInfinity) << 16));
 }
 
-/// The nearest number of a format, of two the even one; above the largest this. NaN and infinities become NaN.
+/// Rounds to the nearest value of a format, ties to even, saturating at the maximum. NaN and infinities become NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> nearest_fp8(D d, hn::Vec<D> x, Fp8Format format) {
   const hn::RebindToUnsigned<D> bits;
   const auto magnitude = hn::Abs(x);
-  // With all bits of the fraction: adds half of the last that stays, less one bit where that is even.
+  // Normal values: adds half of the last remaining bit, minus one bit if that is even.
   const int dropped = 23 - fp8_fraction_bits(format);
   const u32 last = u32{1} << dropped;
   const auto all = hn::BitCast(bits, magnitude);
   const auto odd = hn::And(hn::ShiftRightSame(all, dropped), hn::Set(bits, 1));
   const auto sum = hn::Add(all, hn::Add(odd, hn::Set(bits, last / 2 - 1)));
   const auto normal = hn::BitCast(d, hn::And(sum, hn::Set(bits, ~(last - 1))));
-  // With fewer: multiples of the smallest number, which is the last bit of this power of two in fp32.
+  // Subnormal values: multiples of the smallest value, which is the last bit of this power of two in fp32.
   const int least = fp8_least_exponent(format);
   const auto shift = hn::Set(d, power_of_two(least - fp8_fraction_bits(format) + 23));
   const auto subnormal = hn::Sub(hn::Add(magnitude, shift), shift);

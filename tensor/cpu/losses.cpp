@@ -1,4 +1,5 @@
-// Per row, and small beside the row itself, so one thread does it: the sum then is the same for any number of them.
+// Per-row losses. They are cheap compared to the rows, so one thread computes them, in an order independent of the
+// number of threads.
 #include <cmath>
 
 #include "tensor/ops/kernels.h"

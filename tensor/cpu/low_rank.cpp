@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// The columns of a row-major matrix; sums in fp64, by row.
+/// Columns of a row-major matrix; sums in fp64, by row.
 template <class T>
 class Columns {
  public:
@@ -19,7 +19,7 @@ class Columns {
     return sum;
   }
   double norm(i64 j) const { return std::sqrt(product(j, j)); }
-  /// Takes the columns before it out of column j.
+  /// Subtracts the projections on the preceding columns from column j.
   void take_out_others(i64 j) {
     for (i64 k = 0; k < j; ++k) {
       const double common = product(j, k);

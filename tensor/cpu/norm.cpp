@@ -1,5 +1,4 @@
-// LayerNorm and RMSNorm. A row is small enough for the first or second cache, so each is read from memory once however
-// many sweeps its statistics take.
+// LayerNorm and RMSNorm. A row fits the L1 or L2 cache, so it is read from memory once, whatever the number of passes.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/norm.cpp"
 #include <cmath>
@@ -13,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// The mean of f(i, lanes) over [0, n); f may leave anything in unused lanes.
+/// Returns the mean of f(i, lanes) over [0, n); unused lanes of f are ignored.
 template <class D, class F>
 HWY_INLINE hn::TFromD<D> mean_of(D d, i64 n, F&& f) {
   Sum<D> sum;
@@ -22,7 +21,7 @@ HWY_INLINE hn::TFromD<D> mean_of(D d, i64 n, F&& f) {
   return sum.total() / static_cast<hn::TFromD<D>>(n);
 }
 
-/// Lanes of the weights from `w` on.
+/// Loads lanes of the weights from `w` on.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> weights(D d, const T* w, hn::TFromD<D> offset, auto lanes) {
   return hn::Add(load(d, w, lanes), hn::Set(d, offset));
@@ -116,14 +115,14 @@ void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_o
   });
 }
 
-/// What the backward pass of either norm reads of one row; without a mean (RMSNorm) center is 0.
+/// Inputs of the backward pass of either norm for one row; without a mean (RMSNorm) center is 0.
 template <class T>
 struct BackwardRow {
   const T *dy, *x, *w;
   Lane<T> center, rstd, offset;
   i64 n;
   bool has_mean;
-  const Lane<T>* dot;  ///< over all ranks' columns; null where the row is whole
+  const Lane<T>* dot;  ///< over all ranks' columns; null if the row is not sharded
   Lane<T> columns;
 
   template <class D>
@@ -132,14 +131,14 @@ struct BackwardRow {
   }
 };
 
-/// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w, where mean(g) belongs to LayerNorm only; dw += dy xhat
+/// Computes dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w, where only LayerNorm has mean(g); dw += dy xhat
 /// and db += dy, or = in a piece's first row.
 template <class T>
 void backward_row(const BackwardRow<T>& row, T* dx, bool add_to_dx, Lane<T>* dw, Lane<T>* db, float beta) {
   const LaneTag<T> d;
   Sum<LaneTag<T>> sum_g, sum_gx;
   sweep_slots(d, 0, row.n, [&](i64 i, auto lanes, int slot) {
-    // Unused lanes of dy read as 0, and so drop out of both sums.
+    // Unused lanes of dy are 0, so they do not contribute to either sum.
     const auto g = hn::Mul(load(d, row.dy + i, lanes), weights(d, row.w + i, row.offset, lanes));
     sum_g.add(g, slot);
     sum_gx.add_product(g, row.xhat(d, i, lanes), slot);

@@ -11,7 +11,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// What the gradient is multiplied by; not finite = no update.
+/// Returns the factor of the gradient; non-finite = no update.
 double factor_of(const Tensor& factor, double grad_scale = 1) {
   return factor.defined() ? grad_scale * *factor.data<double>() : grad_scale;
 }

@@ -11,11 +11,11 @@ HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
 constexpr i64 kBlocksPerPiece = kElementsPerPiece / kPackedBlock;
-/// Whose sums stay in the first cache while one message after another is added to them.
+/// Number of sums that stay in the L1 cache while the messages are added one by one.
 constexpr i64 kSumsPerPiece = 4096;
 constexpr i32 kInfinity = 0x7F800000;
 
-/// The bits of the largest magnitude of a block: as integers, those of what is not finite are the largest.
+/// Returns the bits of the largest magnitude of a block; non-finite values have the largest bits.
 template <class D, class T>
 HWY_INLINE i32 largest_magnitude(D d, const T* x) {
   const hn::RebindToSigned<D> bits;
@@ -43,7 +43,7 @@ void pack_block(const T* x, i32* words) {
     hn::StoreU(hn::DemoteTo(bytes, hn::NearestInt(hn::Mul(load(d, x + i, Whole()), steps))), bytes, codes + i);
 }
 
-/// Calls f(i, values of elements i, i + 1, ...) for all of a block.
+/// Calls f(i, values of elements i, i + 1, ...) for a whole block.
 template <class D, class F>
 HWY_INLINE void for_each_unpacked(D d, const i32* words, F&& f) {
   const hn::RebindToSigned<D> integers;
@@ -66,7 +66,7 @@ void add_unpacked_block(const i32* words, float* sum) {
       d, words, [&](i64 i, auto values) HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, sum + i), values), d, sum + i); });
 }
 
-/// Calls f(number of a block) for all blocks of x.
+/// Calls f(block index) for all blocks of x.
 template <class F>
 void for_each_block(const Tensor& x, const F& f) {
   parallel_for(cpu(x), x.numel() / kPackedBlock, kBlocksPerPiece, [&](i64 begin, i64 end) {
@@ -98,7 +98,7 @@ void unpack(const Tensor& message, Tensor& x) {
   });
 }
 
-/// Block by block, so that sums are written once.
+/// Adds block by block, so that sums are written once.
 void sum_unpacked(const Tensor& messages, Tensor& sum) {
   float* numbers = sum.data<float>();
   const i32 *words = messages.data<i32>(), *end = words + messages.numel();

@@ -13,7 +13,7 @@ constexpr i64 kBlocksPerPiece = kElementsPerPiece / kRemainderBlock;
 using Words = hn::ScalableTag<u32>;
 using Halves = hn::Rebind<u16, Words>;
 
-/// Returns the bits that say where rounding to even goes up.
+/// Stores the lower halves and returns one bit per value, set if rounding to even went up.
 u64 remainders_of(const u32* master, u16* low) {
   const Words d;
   const Halves halves;

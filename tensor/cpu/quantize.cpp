@@ -11,7 +11,7 @@ namespace mcpp::HWY_NAMESPACE {
 
 constexpr i64 kBlocksPerPiece = kElementsPerPiece / kQuantizedBlock;
 
-/// The place of each lane's value among the rising limits: how many of them are below it.
+/// Returns for each lane the number of ascending limits below its value.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToSigned<D>> places(D d, hn::Vec<D> x, const float* limits) {
   const hn::RebindToSigned<D> integers;
@@ -24,7 +24,7 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> places(D d, hn::Vec<D> x, const float*
   return place;
 }
 
-/// Returns the scale.
+/// Quantizes a block and returns its scale.
 float quantize_block(const float* x, u8* codes, const float* limits, i32 least) {
   const LaneTag<float> d;
   const hn::RebindToSigned<decltype(d)> integers;

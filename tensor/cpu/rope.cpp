@@ -8,7 +8,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// (lower, upper) = (lower cos - upper sin, upper cos + lower sin) over `half` channels; sin times `sign`.
+/// Computes (lower, upper) = (lower cos - upper sin, upper cos + lower sin) over `half` channels; sin times `sign`.
 template <class T>
 void rotate(T* lower, T* upper, const Lane<T>* cos, const Lane<T>* sin, Lane<T> sign, i64 half) {
   const LaneTag<T> d;

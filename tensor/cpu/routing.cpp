@@ -1,4 +1,4 @@
-// Routers of mixtures of experts: which experts a token's logits choose, and with which weights.
+// Routers of mixtures of experts: choice of experts by their logits, and their weights.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/routing.cpp"
 #include <cmath>
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Keeps the largest of the values that it is given, largest first; of equal ones those that came first.
+/// Keeps the largest values added, in descending order; ties by order of insertion.
 template <class L>
 class Largest {
  public:
@@ -45,7 +45,7 @@ class Largest {
   std::vector<Kept> kept_;
 };
 
-/// Chooses the experts of one row after another.
+/// Chooses the experts of rows, one row at a time.
 template <class L>
 class Chooser {
  public:
@@ -70,7 +70,7 @@ class Chooser {
   }
 
  private:
-  /// Where nothing is added to scores or summed, logits are in the same order, and lose nothing to rounding.
+  /// Without a bias or sums of groups, logits have the same order as scores and avoid their rounding.
   const L* scores_of(const L* logits) {
     if (!bias_ && rule_.groups == 0) return logits;
     L* scores = scores_.data();
@@ -89,7 +89,7 @@ class Chooser {
     for (i64 e = first; e < first + count; ++e) to.add(scores[e], e);
   }
 
-  /// The first experts of the best groups, in ascending order.
+  /// Returns the first experts of the best groups, in ascending order.
   std::vector<i64> best_groups(const L* scores) {
     const i64 size = experts_ / rule_.groups;
     groups_.clear();
@@ -123,12 +123,12 @@ void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule&
   });
 }
 
-/// What the weights of a row's experts are made of.
+/// Scores from which the weights of a row's experts are computed.
 template <class L>
 struct ChosenScores {
-  std::vector<L> all;     ///< [E] with pre_softmax: the softmax over all
+  std::vector<L> all;     ///< [E] with pre_softmax: softmax over all experts
   std::vector<L> chosen;  ///< [k] softmax, or sigmoids
-  L sum = 1;              ///< what these are divided by
+  L sum = 1;              ///< divisor of these
 
   ChosenScores(const RoutingRule& rule, i64 experts)
       : all(static_cast<std::size_t>(experts)), chosen(static_cast<std::size_t>(rule.topk)) {}
@@ -164,14 +164,14 @@ void expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRu
   });
 }
 
-/// The gradient by the logits of a row, of which the weights' is dw.
+/// Computes the gradient by the logits of a row from dw, the gradient by the weights.
 template <class L>
 void weights_backward_of_row(const RoutingRule& rule, const ChosenScores<L>& scores, const L* dw, const i32* experts,
                              L* dx, i64 n) {
   const LaneTag<L> d;
   const L scale = static_cast<L>(rule.scale);
   const bool is_sigmoid = rule.score == RouterScore::Sigmoid;
-  L mean = 0;  // of dw, weighted by what adds up to 1
+  L mean = 0;  // of dw, weighted by scores that sum to 1
   for (i64 j = 0; j < rule.topk; ++j) mean += scale * dw[j] * scores.chosen[static_cast<std::size_t>(j)] / scores.sum;
   if (is_sigmoid && rule.topk == 1) mean = 0;
   if (rule.pre_softmax && !is_sigmoid) {

@@ -1,4 +1,4 @@
-// What losses that balance a router's experts are made of: sums of scores over tokens, and their gradient.
+// Terms of load-balancing losses: sums of scores over tokens, and their gradient.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/routing_losses.cpp"
 #include <vector>
@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// The scores of all experts that balancing losses take, at `to`; returns logsumexp(x).
+/// Writes the scores of all experts used by balancing losses to `to`; returns logsumexp(x).
 template <class L>
 L balanced_scores_of_row(RouterScore score, const L* x, i64 n, L* to) {
   const L lse = softmax_of_row(x, n, to);
@@ -43,8 +43,8 @@ void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Te
   });
 }
 
-/// dx += the gradient by a row x of logits: of f . scores, and of logsumexp(x), times z and 2 logsumexp(x). p and q are
-/// room for n numbers each.
+/// Adds to dx the gradient by a row x of logits of f . scores, and of z logsumexp(x)^2. p and q are scratch of n values
+/// each.
 template <class L>
 void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, i64 n, L* p, L* q, L* dx) {
   const LaneTag<L> d;
@@ -60,7 +60,7 @@ void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, 
   const auto of_lse = hn::Set(d, 2 * z * lse);
   sweep(d, 0, n, [=](i64 i, auto lanes) {
     const auto s = load(d, y + i, lanes);
-    auto slope = hn::Mul(s, inverse);  // of a score by its logit, less what is common to the row
+    auto slope = hn::Mul(s, inverse);  // derivative of a score by its logit, without the term common to the row
     if (is_sigmoid) slope = hn::Mul(slope, hn::Sub(one, s));
     const auto of_scores = hn::Mul(hn::Sub(load(d, f + i, lanes), mean), slope);
     const auto gradient = hn::MulAdd(load(d, p + i, lanes), of_lse, of_scores);

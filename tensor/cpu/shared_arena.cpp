@@ -25,7 +25,7 @@ i64 memory_of_machine() {
   return round_up(physical_memory(), kHugePage);
 }
 
-/// Whether a path in /proc leads to the file of an arena. Opening any other could have effects.
+/// Returns true if a path in /proc refers to an arena's file. Opening any other file could have side effects.
 bool is_arena(const std::string& path) {
   std::array<char, 64> target{};
   const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
@@ -47,7 +47,7 @@ ArenaMapping::ArenaMapping(int fd, i64 bytes) noexcept : bytes_(bytes) {
   }
   if (aligned > begin) ::munmap(begin, static_cast<std::size_t>(aligned - begin));
   if (aligned + size < begin + room) ::munmap(aligned + size, static_cast<std::size_t>(begin + room - aligned) - size);
-  ::madvise(aligned, size, MADV_HUGEPAGE);  // a hint: fewer page faults
+  ::madvise(aligned, size, MADV_HUGEPAGE);  // only a hint: fewer page faults
   base_ = aligned;
 }
 
@@ -62,7 +62,7 @@ std::unique_ptr<SharedArena> SharedArena::create() {
 std::unique_ptr<SharedArena> SharedArena::create(std::string_view what, i64 most_bytes) {
   ArenaName name{.bytes = round_up(most_bytes, kHugePage), .owner = ::getpid()};
   if (::getrandom(&name.id, sizeof(name.id), 0) != sizeof(name.id)) return nullptr;
-  name.id |= 1;  // not 0
+  name.id |= 1;  // never 0
   name.fd = ::memfd_create(str(kFileName, "_", what).c_str(), MFD_CLOEXEC);
   if (name.fd < 0) return nullptr;
   std::unique_ptr<SharedArena> arena(new SharedArena(name));
@@ -72,7 +72,7 @@ std::unique_ptr<SharedArena> SharedArena::create(std::string_view what, i64 most
 SharedArena::SharedArena(const ArenaName& name)
     : name_(name), mapping_(::ftruncate(name.fd, name.bytes) == 0 ? name.fd : -1, name.bytes) {
   if (!mapping_.base()) return;
-  std::memcpy(mapping_.base(), &name_.id, sizeof(name_.id));  // by which map_arena() knows it
+  std::memcpy(mapping_.base(), &name_.id, sizeof(name_.id));  // identifies the arena to map_arena()
   free_[kPage] = name_.bytes - kPage;
 }
 
@@ -118,7 +118,7 @@ std::unique_ptr<ArenaMapping> map_arena(const ArenaName& name) {
   if (fd < 0) return nullptr;
   auto mapping = std::make_unique<ArenaMapping>(fd, name.bytes);
   ::close(fd);
-  // A process in another container may have the same number.
+  // A process in another container may have the same pid.
   if (!mapping->base() || std::memcmp(mapping->base(), &name.id, sizeof(name.id)) != 0) return nullptr;
   return mapping;
 }

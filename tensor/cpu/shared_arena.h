@@ -1,5 +1,4 @@
-// Host memory that other processes of this machine can map, so that ranks read and write one another's tensors in
-// place.
+// Host memory that other processes of this machine can map, so that ranks access one another's tensors in place.
 #pragma once
 #include <sys/types.h>
 
@@ -13,8 +12,7 @@ namespace mcpp {
 
 constexpr i64 kHugePage = 2 << 20;
 
-/// What another process needs to find an arena: the file descriptor of its owner, and a number that no two arenas
-/// share.
+/// Identification of an arena for other processes: the file descriptor in its owner, and a unique id.
 struct ArenaName {
   u64 id = 0;  ///< 0: none
   i64 bytes = 0;
@@ -22,10 +20,10 @@ struct ArenaName {
   int fd = -1;
 };
 
-/// A whole anonymous file in memory, aligned to huge pages. Pages are there once they are touched.
+/// Mapping of a complete anonymous memory file, aligned to huge pages. Pages are allocated on first access.
 class ArenaMapping {
  public:
-  /// Throws nothing: base() is null when the system refuses.
+  /// Does not throw: base() is null if the mapping fails.
   ArenaMapping(int fd, i64 bytes) noexcept;
   ~ArenaMapping();
   ArenaMapping(const ArenaMapping&) = delete;
@@ -37,32 +35,33 @@ class ArenaMapping {
   i64 bytes_;
 };
 
-/// An arena of this process: a sparse file without a path, which the system frees with its last process however that
-/// ends. Not locked: the pool of the device is.
+/// Arena of this process: a sparse file without a path, which the system frees with the last process that maps it. Not
+/// locked; the device's pool is.
 class SharedArena {
  public:
-  /// Smaller blocks are not worth a page of their own.
+  /// Minimum block size. Smaller blocks are not worth a page of their own.
   static constexpr i64 kSmallestBlock = 16 << 10;
 
-  /// For what the system then shows it as, of so many bytes at most: they take room among addresses, in every process
-  /// that maps it, and memory as they are used. nullptr where the system has no such memory.
+  /// Creates an arena of at most `most_bytes`; `what` is the name shown by the system. It reserves address space in
+  /// every process that maps it; memory is allocated on use. Returns nullptr if the system does not support such
+  /// memory.
   static std::unique_ptr<SharedArena> create(std::string_view what, i64 most_bytes);
-  /// For tensors: as large as the machine's memory.
+  /// Creates the arena for tensors, as large as the machine's memory.
   static std::unique_ptr<SharedArena> create();
   ~SharedArena();
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  /// A block on a page boundary, of 2 MiB where it is that large; nullptr when there is no room.
+  /// Returns a page-aligned block, aligned to 2 MiB if it is that large; nullptr if the arena is full.
   void* allocate(i64 bytes);
-  /// Gives the memory of a block back to the system.
+  /// Returns the memory of a block to the system.
   void free(void* block) noexcept;
 
   bool contains(const void* p) const {
     const auto* byte = static_cast<const std::byte*>(p);
     return byte >= mapping_.base() && byte < mapping_.base() + name_.bytes;
   }
-  /// Where p, inside the arena, is in every mapping of it.
+  /// Returns the offset of p, inside the arena, which is the same in every mapping.
   i64 offset_of(const void* p) const { return static_cast<const std::byte*>(p) - mapping_.base(); }
   void* at(i64 offset) const { return mapping_.base() + offset; }
   const ArenaName& name() const { return name_; }
@@ -72,11 +71,11 @@ class SharedArena {
 
   ArenaName name_;
   ArenaMapping mapping_;
-  std::map<i64, i64> free_;  // bytes by offset; neighbours are one
+  std::map<i64, i64> free_;  // bytes by offset; adjacent blocks are merged
   std::map<i64, i64> used_;
 };
 
-/// The arena of another process of this machine, or null when it cannot be reached: another container, another user.
+/// Maps the arena of another process of this machine; returns null if it is not accessible (other container or user).
 std::unique_ptr<ArenaMapping> map_arena(const ArenaName& name);
 
 }  // namespace mcpp

@@ -1,6 +1,6 @@
 #include "tensor/cpu/attention/bf16_tile.h"
 
-// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+// GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr i64 kEdge = 16;  // rows of a tile register; each is 64 bytes: 16 fp32 or 32 bf16
 
-// C[32, 32] in four tile registers.
+// Computes C[32, 32] in four tile registers.
 void multiply_32x32(const Bf16Operands& x, i64 k, bool accumulate) {
   const i64 lda = x.lda * 2, ldb = x.ldb * 2, ldc = x.ldc * 4;  // in bytes
   float* lower = x.c + kEdge * x.ldc;
@@ -50,7 +50,7 @@ void multiply_32x32(const Bf16Operands& x, i64 k, bool accumulate) {
 }  // namespace
 
 void amx_multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
-  asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+  asm volatile("" ::: "memory");  // GCC does not mark tile loads as reading memory
   for (i64 j = 0; j < n; j += 2 * kEdge) {
     for (i64 i = 0; i < m; i += 2 * kEdge) {
       multiply_32x32({x.a + i * x.lda, x.lda, x.b + 2 * j, x.ldb, x.c + i * x.ldc + j, x.ldc}, k, accumulate);

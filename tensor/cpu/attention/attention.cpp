@@ -1,4 +1,4 @@
-// Attention on the CPU: cuts the work into items that do not depend on the number of threads, and gives each thread its
+// Attention on the CPU: splits the work into items independent of the number of threads, and provides each thread's
 // scratch memory. The kernels are in attention_forward.cpp, attention_backward.cpp and attention_decode.cpp.
 #include <omp.h>
 
@@ -11,18 +11,18 @@ namespace mcpp {
 namespace kernel {
 namespace {
 
-/// Up to this many queries are answered one by one.
+/// Maximum number of queries processed one by one.
 constexpr i64 kFewQueries = 3;
 
-/// Calls f(item, memory) for all items, with `bytes` of memory for each thread, allocated before threads start.
+/// Calls f(item, memory) for all items, with `bytes` of memory per thread, allocated before threads start.
 template <class F>
 void run_items(CpuDevice& device, i64 items, i64 bytes, F&& f) {
-  const i64 stride = round_up(bytes, 4096) + 64;  // so that threads do not share lines or compete for the same sets
+  const i64 stride = round_up(bytes, 4096) + 64;  // avoids false sharing and cache set conflicts between threads
   const Buffer memory(device.threads() * stride, device, MemoryClass::Workspace);
   parallel_for(device, items, 1, [&](i64 item, i64) { f(item, memory.data() + omp_get_thread_num() * stride); });
 }
 
-/// The rows of keys that no query sees have no gradient.
+/// Zeroes the gradients of keys that no query sees.
 template <class E, class W>
 void zero_rows(const ResultRows<E, W>& x, i64 b, i64 head, i64 begin, i64 end) {
   x.visit([=]<class T>(const HeadRows<T>& rows) {
@@ -38,7 +38,7 @@ void attention_forward(AttentionProblem<T> p, CpuDevice& device) {
     return run_items(device, p.batch * p.heads, attention_decode_bytes(p),
                      [&](i64 item, std::byte* memory) { attention_decode_item(p, item, memory); });
   }
-  // Sharing the packed keys saves work, but every thread needs an item. The split does not change any number.
+  // Sharing the packed keys saves work, but every thread needs an item. The split does not change results.
   const i64 shared = p.batch * p.kv_heads, threads = device.threads();
   if (threads > 1 && shared < 4 * threads) {
     p.parts = std::min(ceil_div(4 * threads, shared), p.group() * p.query_blocks());

@@ -1,4 +1,4 @@
-// The gradient of attention in tiles: probabilities are computed again from lse. Dao et al., "FlashAttention", 2022.
+// Gradient of attention in tiles: probabilities are recomputed from lse. Dao et al., "FlashAttention", 2022.
 #include "tensor/cpu/attention/attention_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,7 +11,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
 
-/// All blocks of one key head and of one of its query heads, and the tiles of one (key block, query block).
+/// Packed blocks of one key head and of one of its query heads, and the tiles of one (key block, query block) pair.
 template <class Engine, class T>
 struct BackwardScratch {
   using P = typename Engine::Packed;
@@ -49,7 +49,7 @@ void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv
   }
 }
 
-/// Both forms of one block of q or dout.
+/// Packs both forms of one block of q or dout.
 template <class Engine, class T, class P>
 void pack_right(const Engine& engine, const HeadRows<T>& from, i64 b, i64 head, i64 first, i64 count, i64 padded_dim,
                 P* rows, P* right, P* right_t) {
@@ -59,7 +59,7 @@ void pack_right(const Engine& engine, const HeadRows<T>& from, i64 b, i64 head, 
   engine.right_t(rows, right_t);
 }
 
-/// The sum over a head's channels of a * b.
+/// Returns the sum over a head's channels of a * b.
 template <class T>
 Wide<T> dot(const T* a, const T* b, i64 count) {
   using D = hn::ScalableTag<Wide<T>>;
@@ -75,7 +75,7 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
                   const BackwardScratch<Engine, T>& x) {
   using R = Wide<T>;
   const R* lse = p.lse + p.lse_row(b, head);
-  // Gives probability 0: to queries that see no key, and to those that fill the last tile.
+  // Yields probability 0: for queries that see no key, and for padding of the last tile.
   constexpr R nothing = std::numeric_limits<R>::max();
   for (i64 i = 0; i < p.query_blocks(); ++i) {
     const i64 first = i * kTile, count = std::min(kTile, p.queries - first), at = i * block_elements(p);
@@ -91,8 +91,8 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
   std::fill(x.delta + p.queries, x.delta + p.query_blocks() * kTile, R{0});
 }
 
-/// In place, over the span: scores -> probabilities after dropout; the gradient of those -> the gradient of the scores
-/// (before the scale), or where these are capped of the products, by the slope of the cap.
+/// Computes in place, over the span: scores -> probabilities after dropout; their gradient -> the gradient of the
+/// scores (before the scale), or with a soft cap of the products, using the slope of the cap.
 template <bool kDropout, bool kCapped, class R>
 void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const R* delta, const R* keep, R* s, R* ds) {
   const hn::ScalableTag<R> d;
@@ -110,7 +110,7 @@ void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const
       auto gradient = hn::Mul(p, hn::Sub(dp, mean));
       if constexpr (kCapped) {
         const auto capped = hn::LoadU(d, at_s), slope = hn::NegMulAdd(capped, capped, hn::Set(d, R{1}));
-        gradient = hn::Mul(gradient, hn::Max(slope, hn::Zero(d)));  // 0 of a key that is hidden: -infinity
+        gradient = hn::Mul(gradient, hn::Max(slope, hn::Zero(d)));  // 0 for a hidden key, whose score is -infinity
       }
       hn::StoreU(dropped, d, at_s);
       hn::StoreU(gradient, d, at_ds);
@@ -161,7 +161,7 @@ void store_query_gradient(const AttentionProblem<T>& p, i64 b, i64 head, const B
   }
 }
 
-/// One work item: the gradients of a key head and of the query heads that share it.
+/// Computes one work item: the gradients of a key head and of the query heads that share it.
 template <class Engine, class T>
 void backward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
   using R = Wide<T>;
@@ -177,7 +177,7 @@ void backward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
     std::fill_n(x.dq_t, p.query_blocks() * block_elements(p), R{0});
     for (i64 j = p.first_key_block(b); j < p.key_blocks(); ++j) {
       for (i64 i = p.first_query_block(j * kTile); i < p.query_blocks(); ++i) {
-        if (p.first_key(b, i * kTile) >= (j + 1) * kTile) break;  // this query and all later ones see later keys
+        if (p.first_key(b, i * kTile) >= (j + 1) * kTile) break;  // this query and all later ones see only later keys
         backward_tile(p, engine, dropout, {b, i * kTile, j * kTile}, x);
       }
     }

@@ -10,7 +10,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
 
-/// scores[k] = q . key k, for `count` keys from `first`. q and k in pieces of four vectors, as sweep_slots cuts them.
+/// Computes scores[k] = q . key k, for `count` keys from `first` on. q and k are processed four vectors at a time, as
+/// in sweep_slots.
 template <class D, class T, class R = Wide<T>>
 void key_scores(D d, const AttentionProblem<T>& p, i64 b, i64 kv_head, const T* q, i64 first, i64 count, R* scores) {
   for (i64 k = 0; k < count; ++k) {
@@ -23,13 +24,13 @@ void key_scores(D d, const AttentionProblem<T>& p, i64 b, i64 kv_head, const T* 
   }
 }
 
-/// out = out shrink + sum over k of weights[k] value k, of `count` values.
+/// Computes out = out shrink + sum over k of weights[k] value k, of `count` values.
 template <class D, class T, class R = Wide<T>>
 void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, const R* weights, R shrink, R* out) {
   const auto factor = hn::Set(d, shrink);
   const auto n = static_cast<i64>(hn::Lanes(d));
   i64 i = 0;
-  // Four sums at a time, which need not wait for one another.
+  // Four independent sums overlap their latencies.
   for (; i + 4 * n <= p.head_dim; i += 4 * n) {
     const simd::Whole all;
     auto t0 = hn::Mul(hn::LoadU(d, out + i), factor), t1 = hn::Mul(hn::LoadU(d, out + i + n), factor);
@@ -54,7 +55,8 @@ void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, c
   });
 }
 
-/// One query of one head, over blocks of 64 keys with a running maximum. `out` [head_dim] is in the wide type.
+/// Processes one query of one head, over blocks of 64 keys with a running maximum. `out` [head_dim] is in the
+/// accumulate type.
 template <class D, class T, class R = Wide<T>>
 void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query, R* out) {
   const i64 kv_head = head / p.group(), end = p.end_of_keys(query);
@@ -80,7 +82,7 @@ void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query,
     add_values(d, p, p.v.row(b, kv_head, first), count, weights, shrink, out);
   }
   p.lse[p.lse_row(b, head) + query] = largest * std::numbers::ln2_v<R> + std::log(sum);
-  const auto inverse = hn::Set(d, sum == 0 ? 0 : 1 / sum);  // 0 when no key is seen
+  const auto inverse = hn::Set(d, sum == 0 ? 0 : 1 / sum);  // 0 if no key is seen
   p.out.visit([&](const auto& rows) {
     auto* to = rows.row(b, head, query);
     simd::sweep(d, 0, p.head_dim, [&](i64 i, auto lanes) HWY_ATTR {

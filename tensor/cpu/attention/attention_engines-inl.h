@@ -1,15 +1,14 @@
-// The ways to multiply the tiles of attention, behind one interface, so that the algorithms (attention_forward.cpp,
+// Engines that multiply attention tiles, behind one interface, so that the algorithms (attention_forward.cpp,
 // attention_backward.cpp) are written once:
 //  - VectorTiles: fp32 or fp64 on the vector units;
-//  - PairTiles: bf16 operands in pairs and fp32 sums, on AMX or by the dot products of AVX512_BF16.
+//  - PairTiles: bf16 operands in pairs and fp32 sums, on AMX or with the dot products of AVX512_BF16.
 //
-// A block of up to 64 rows X [64, padded_dim] of q, k, v or dout is kept in the forms that products need:
-//   rows     X as it is; the left operand of X Y^T (k and v against queries)
+// A block of up to 64 rows X [64, padded_dim] of q, k, v or dout is stored in the forms required by the products:
+//   rows     X itself; the left operand of X Y^T (k and v against queries)
 //   left_t   the left operand of X^T P (v in the output, k in dq)
 //   right_t  the right operand of Y X^T (q and dout against keys)
 //   right    the right operand of P X (q in dk, dout in dv)
-// and a tile of probabilities P [64 keys, 64 queries], computed in the wide type, in those that `left` and `right`
-// make.
+// A tile of probabilities P [64 keys, 64 queries], computed in the accumulate type, is converted by `left` and `right`.
 #if defined(MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_
 #undef MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_
@@ -30,8 +29,8 @@ namespace mcpp::kernel::HWY_NAMESPACE {
 
 namespace simd = mcpp::HWY_NAMESPACE;
 
-/// Rows of a head lie far apart, often each in a page of its own, where processors do not prefetch by themselves. This
-/// asks for the row of `dim` elements that comes a few iterations after `row`.
+/// Prefetches the row of `dim` elements a few iterations after `row`. Rows of a head are far apart, often on separate
+/// pages, where hardware prefetchers do not help.
 template <bool kToWrite, class T>
 HWY_INLINE void prefetch_row_after(const T* row, i64 stride, i64 dim) {
   constexpr i64 kRowsAhead = 12;
@@ -39,7 +38,7 @@ HWY_INLINE void prefetch_row_after(const T* row, i64 stride, i64 dim) {
   for (i64 i = 0; i < dim; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(ahead + i, kToWrite);
 }
 
-/// dst[64, padded_dim] = `count` rows, converted, with zeros around them.
+/// Copies dst[64, padded_dim] = `count` rows, converted and padded with zeros.
 template <class T, class P>
 void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, P* dst) {
   const i64 dim = x.head_dim;
@@ -58,7 +57,7 @@ void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 
   std::fill_n(dst, (kTile - count) * padded_dim, P());
 }
 
-/// The first `count` rows of a head from `first` = factor * rows [count, padded_dim], rounded.
+/// Stores factor * rows [count, padded_dim], rounded, as the first `count` rows of a head from `first` on.
 template <class T, class R = Wide<T>>
 void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor, const R* rows) {
   const hn::ScalableTag<R> d;
@@ -82,7 +81,7 @@ template <class T>
 class VectorTiles {
  public:
   using Packed = Wide<T>;
-  static constexpr bool kOneForm = true;  ///< rows serve as left_t and right, too
+  static constexpr bool kOneForm = true;  ///< rows also serve as left_t and right
 
   explicit VectorTiles(const AttentionProblem<T>& p) : dim_(p.head_dim), padded_(p.padded_dim()) {}
 
@@ -92,17 +91,17 @@ class VectorTiles {
   const Packed* tile_as_left(const Packed* tile, Packed*) const { return tile; }
   const Packed* tile_as_right(const Packed* tile, Packed*) const { return tile; }
 
-  /// s[0..keys, queries of the span] = rows of x times right_t of y.
+  /// Computes s[0..keys, queries of the span] = rows of x times right_t of y.
   void scores(const Packed* x_rows, const Packed* y_right_t, Packed* s, const Span& q) const {
     const Operands<Packed> o{x_rows, padded_, y_right_t + q.begin, kTile, s + q.begin, kTile};
     multiply<false>(d_, o, q.depth, q.end - q.begin, dim_, false);
   }
-  /// sum[padded_dim, queries of the span] += left_t of x times the tile as right operand.
+  /// Computes sum[padded_dim, queries of the span] += left_t of x times the tile as right operand.
   void add_to_queries(const Packed* x_left_t, const Packed* tile, Packed* sum, const Span& q) const {
     const Operands<Packed> o{x_left_t, padded_, tile + q.begin, kTile, sum + q.begin, kTile};
     multiply<true>(d_, o, dim_, q.end - q.begin, q.depth, true);
   }
-  /// sum[keys, padded_dim] += the tile's rows times `right` of x, over the span's queries.
+  /// Computes sum[keys, padded_dim] += the tile's rows times `right` of x, over the span's queries.
   void add_to_keys(const Packed* tile, const Packed* x_right, Packed* sum, const KeySpan& k) const {
     const Operands<Packed> o{tile + k.first_key * kTile + k.begin, kTile,  x_right + k.begin * padded_, padded_,
                              sum + k.first_key * padded_,          padded_};
@@ -114,7 +113,7 @@ class VectorTiles {
   i64 dim_, padded_;
 };
 
-/// What multiplies pairs.
+/// Units that multiply pairs.
 struct AmxUnit {
   TileSession session;
   static void multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
@@ -127,7 +126,7 @@ struct DotUnit {
   }
 };
 
-/// In right operands two neighbours along the contraction lie side by side, in one 32-bit word.
+/// Engine for bf16 pairs. In right operands two neighbors along the contraction share a 32-bit word.
 template <class Unit>
 class PairTiles {
  public:

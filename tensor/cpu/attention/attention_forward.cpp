@@ -1,4 +1,5 @@
-// softmax(scale q k^T) v in tiles, with a running maximum and sum per query: Dao et al., "FlashAttention", 2022.
+// Computes softmax(scale q k^T) v in tiles, with a running maximum and sum per query: Dao et al., "FlashAttention",
+// 2022.
 #include "tensor/cpu/attention/attention_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,20 +12,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
 
-/// The softmax of 64 queries as far as their keys have been seen. In powers of two: largest = max(scale log2(e) score).
+/// Running softmax of 64 queries over the keys seen so far. In powers of two: largest = max(scale log2(e) score).
 template <class R>
 struct Softmax {
   alignas(64) R largest[kTile];
   alignas(64) R sum[kTile];
-  alignas(64) R shrink[kTile];  ///< what the last tile made of the weights of all earlier ones
+  alignas(64) R shrink[kTile];  ///< factor of the last tile for the weights of all earlier ones
 
   Softmax() {
     std::fill_n(largest, kTile, std::numeric_limits<R>::lowest());
     std::fill_n(sum, kTile, R{0});
   }
 
-  /// Takes in the scores [span.depth, queries of the span] and turns them into exp(score - largest). `to_log2` > 0.
-  /// Returns whether any shrink is not 1.
+  /// Adds the scores [span.depth, queries of the span] and turns them into exp(score - largest). `to_log2` > 0. Returns
+  /// true if any shrink differs from 1.
   bool add(const Span& span, R to_log2, R* s) {
     const hn::ScalableTag<R> d;
     bool shrunk = false;
@@ -35,7 +36,7 @@ struct Softmax {
   }
 
  private:
-  /// Rows are taken by four, to overlap the latencies of max and add.
+  /// Processes four rows at a time, to overlap the latencies of max and add.
   template <class D>
   static HWY_INLINE bool add_lanes(D d, i64 rows, R to_log2, R* s, R* largest, R* sum, R* shrink) {
     auto m0 = hn::LoadU(d, s), m1 = m0, m2 = m0, m3 = m0;
@@ -66,7 +67,7 @@ struct Softmax {
   }
 };
 
-/// x[rows, queries of the span] *= factors[queries].
+/// Computes x[rows, queries of the span] *= factors[queries].
 template <class R>
 void scale_queries(const Span& span, i64 rows, const R* factors, R* x) {
   const hn::ScalableTag<R> d;
@@ -77,7 +78,7 @@ void scale_queries(const Span& span, i64 rows, const R* factors, R* x) {
   }
 }
 
-/// x *= keep, over the queries and keys of the span.
+/// Computes x *= keep, over the queries and keys of the span.
 template <class R>
 void drop(const Span& span, const R* keep, R* x) {
   const hn::ScalableTag<R> d;
@@ -88,7 +89,7 @@ void drop(const Span& span, const R* keep, R* x) {
   }
 }
 
-/// All blocks of keys and values of one key head, and the tiles of one query block.
+/// Packed blocks of keys and values of one key head, and the tiles of one query block.
 template <class Engine, class T>
 struct ForwardScratch {
   using P = typename Engine::Packed;
@@ -121,7 +122,7 @@ void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv
   }
 }
 
-/// out = out_t^T / sum, and lse, for the queries of one block.
+/// Writes out = out_t^T / sum, and lse, for the queries of one block.
 template <class T, class R = Wide<T>>
 void finish_block(const AttentionProblem<T>& p, i64 b, i64 head, i64 first, Softmax<R>& softmax, R* out_t, R* rows) {
   const i64 count = std::min(kTile, p.queries - first);
@@ -169,7 +170,7 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
   finish_block(p, b, head, first_query, softmax, x.out_t, x.out_rows);
 }
 
-/// One work item: query blocks `part`, part + parts, .. of the query heads that share one key head.
+/// Computes one work item: query blocks `part`, part + parts, ... of the query heads that share one key head.
 template <class Engine, class T>
 void forward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
   const Engine engine(p);

@@ -1,8 +1,8 @@
-// What the attention kernels of every instruction level share: how the scores are cut into tiles, and the scratch
-// memory of one thread.
+// Definitions shared by the attention kernels of every instruction set: the partition of scores into tiles, and the
+// scratch memory of one thread.
 //
-// Scores are computed transposed, S^T [keys, queries], in tiles of 64 x 64 with queries along the vector lanes: then
-// the maximum, the sum and the scale of a query are one lane each, and no reduction ever crosses lanes.
+// Scores are computed transposed, S^T [keys, queries], in tiles of 64 x 64 with queries along the vector lanes: the
+// maximum, sum and scale of a query are then one lane each, and no reduction crosses lanes.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -20,7 +20,7 @@ struct AttentionProblem : AttentionArguments<T, Wide<T>> {
   using Arguments = AttentionArguments<T, Wide<T>>;
   using Arguments::queries, Arguments::keys, Arguments::query_at, Arguments::key_at, Arguments::head_dim;
 
-  i64 all_keys = 0;  ///< `keys` are those from the first to the last that any query sees, these all that there are
+  i64 all_keys = 0;  ///< total number of keys; `keys` covers those from the first to the last that any query sees
   double scale = 1;
   double soft_cap = 0;
   Dropout dropout;
@@ -33,27 +33,28 @@ struct AttentionProblem : AttentionArguments<T, Wide<T>> {
     keys = queries > 0 ? Arguments::end_of_keys(queries - 1) : 0;
   }
 
-  /// What makes scores of the numbers in a tile: products of queries and keys, or what cap_tile() made of these.
+  /// Returns the factor from tile elements to scores; elements are products of queries and keys, or the output of
+  /// cap_tile().
   double score_factor() const { return soft_cap > 0 ? soft_cap : scale; }
   AttentionRows rows() const { return {.queries = queries, .keys = keys, .head_dim = head_dim}; }
   i64 query_blocks() const { return rows().query_blocks(); }
   i64 key_blocks() const { return rows().key_blocks(); }
   i64 padded_dim() const { return round_up(head_dim, 32); }
-  /// Before this block of 64 no query sees a key.
+  /// Returns the first block of 64 keys that any query sees.
   i64 first_key_block(i64 b) const { return queries > 0 ? Arguments::first_key(b, 0) / kTile : 0; }
-  /// The blocks of queries from the first that may see a key of the block that starts at `key`.
+  /// Returns the first block of queries that may see a key of the block that starts at `key`.
   i64 first_query_block(i64 key) const { return query_at.rows_before(key_at.at(key)) / kTile; }
 };
 
-/// The tile of one head of batch column b that starts at (first_query, first_key).
+/// Tile of one head of batch column b that starts at (first_query, first_key).
 struct TilePlace {
   i64 b, first_query, first_key;
 };
 
-/// The part of a tile that has to be computed.
+/// Part of a tile that has to be computed.
 struct Visible {
   std::array<i64, 2> keys{};  ///< per half of the queries: 0, 32 or 64 keys, counted from the first
-  bool masked = false;        ///< some elements inside that part must not be seen
+  bool masked = false;        ///< some elements inside that part must be hidden
 
   bool none() const { return keys[0] == 0 && keys[1] == 0; }
 };
@@ -84,7 +85,7 @@ struct KeySpan {
   i64 begin = 0, end = 0;
 };
 
-/// Calls f(Span) for the ranges of queries of a tile.
+/// Calls f(Span) for the query ranges of a tile.
 template <class F>
 void for_query_spans(const Visible& v, F&& f) {
   if (v.keys[0] == v.keys[1]) return f(Span{0, kTile, v.keys[0]});
@@ -92,7 +93,7 @@ void for_query_spans(const Visible& v, F&& f) {
   if (v.keys[1] > 0) f(Span{kHalf, kTile, v.keys[1]});
 }
 
-/// Calls f(KeySpan) for the ranges of keys of the same tile.
+/// Calls f(KeySpan) for the key ranges of a tile.
 template <class F>
 void for_key_spans(const Visible& v, F&& f) {
   const i64 both = std::min(v.keys[0], v.keys[1]), most = std::max(v.keys[0], v.keys[1]);
@@ -101,7 +102,7 @@ void for_key_spans(const Visible& v, F&& f) {
     f(v.keys[0] > v.keys[1] ? KeySpan{both, most - both, 0, kHalf} : KeySpan{both, most - both, kHalf, kTile});
 }
 
-/// Bump allocation from the memory of one thread, in steps of 64 bytes.
+/// Bump allocator in the memory of one thread, in steps of 64 bytes.
 class Scratch {
  public:
   explicit Scratch(std::byte* memory) : next_(memory) {}
@@ -116,8 +117,8 @@ class Scratch {
   std::byte* next_;
 };
 
-/// The matrix product engines, the vector units and AMX, take blocks of up to 64 rows of q, k, v or dout in several
-/// forms. Each form has room for 64 * padded_dim numbers of the wide type.
+/// Returns the elements of a packed block. The engines, vector units and AMX, take blocks of up to 64 rows of q, k, v
+/// or dout in several forms, each with space for 64 * padded_dim elements of the accumulate type.
 template <class T>
 i64 block_elements(const AttentionProblem<T>& p) {
   return p.rows().block();

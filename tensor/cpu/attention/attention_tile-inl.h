@@ -1,4 +1,4 @@
-// Elementwise work on a tile of transposed scores [64 keys, 64 queries]: mask, 2^x, dropout.
+// Elementwise operations on a tile of transposed scores [64 keys, 64 queries]: mask, 2^x, dropout.
 #if defined(MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_
 #undef MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_
@@ -33,7 +33,7 @@ template <>
 struct Exp2Constants<double> {
   static constexpr int kFraction = 52;
   static constexpr double kLowest = -1022, kRound = 0x1.8p52;
-  /// Taylor's ln(2)^n / n!, highest power first.
+  /// Taylor series ln(2)^n / n!, highest power first.
   static constexpr double kPolynomial[]{1.3691488853904124e-12, 2.5678435993488196e-11,
                                         4.44553827187081e-10,   7.054911620801121e-09,
                                         1.0178086009239696e-07, 1.3215486790144305e-06,
@@ -43,7 +43,7 @@ struct Exp2Constants<double> {
                                         0.6931471805599453,     1.0};
 };
 
-/// 2^x for x <= 0, or slightly above. Denormal results are 0; NaN stays NaN.
+/// Computes 2^x for x <= 0, or slightly above. Denormal results are 0; NaN is preserved.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   using C = Exp2Constants<hn::TFromD<D>>;
@@ -57,7 +57,7 @@ HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::kLowest)), scaled);
 }
 
-/// Where scores have a soft cap, `count` products become tanh(scale product / soft_cap).
+/// Applies the soft cap to `count` products: tanh(scale product / soft_cap).
 template <class T, class R = Wide<T>>
 void cap_products(const AttentionProblem<T>& p, i64 count, R* products) {
   const hn::ScalableTag<R> d;
@@ -67,14 +67,14 @@ void cap_products(const AttentionProblem<T>& p, i64 count, R* products) {
   });
 }
 
-/// The same of a span of a tile; nothing without a cap.
+/// Applies the soft cap to a span of a tile; no-op without a cap.
 template <class T, class R = Wide<T>>
 void cap_tile(const AttentionProblem<T>& p, const Span& span, R* s) {
   if (p.soft_cap == 0) return;
   for (i64 k = 0; k < span.depth; ++k) cap_products(p, span.end - span.begin, s + k * kTile + span.begin);
 }
 
-/// Hides keys that come after a query, and those past the last.
+/// Hides keys that come after a query, and those past the last key.
 template <class T, class R = Wide<T>>
 void hide_later_keys(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
@@ -99,7 +99,7 @@ void hide_later_keys(const AttentionProblem<T>& p, const TilePlace& at, const Vi
 template <class T, class R = Wide<T>>
 void hide_earlier_keys(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
-  alignas(64) R first_keys[kTile];  // of the tile
+  alignas(64) R first_keys[kTile];  // relative to the tile
   for (i64 q = 0; q < kTile; ++q) {
     const i64 first = p.first_key(at.b, std::min(at.first_query + q, p.queries - 1)) - at.first_key;
     first_keys[q] = static_cast<R>(std::clamp<i64>(first, 0, kTile));
@@ -117,14 +117,14 @@ void hide_earlier_keys(const AttentionProblem<T>& p, const TilePlace& at, const 
   });
 }
 
-/// Sets scores that must not be seen to -infinity, in the part that `v` says is computed.
+/// Sets hidden scores to -infinity, in the part to compute according to `v`.
 template <class T, class R = Wide<T>>
 void mask_tile(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
   hide_later_keys(p, at, v, s);
   if (p.starts || p.window > 0) hide_earlier_keys(p, at, v, s);
 }
 
-/// The four outputs of Philox4x32-10 (base/philox.h) for a vector of counters.
+/// Four outputs of Philox4x32-10 (base/philox.h) for a vector of counters.
 template <class D>
 struct PhiloxVectors {
   hn::Vec<D> word[4];
@@ -151,8 +151,8 @@ HWY_INLINE PhiloxVectors<D> philox(D d, u64 key, PhiloxVectors<D> c) {
   return c;
 }
 
-/// Dropout of the probabilities of one (batch column, query head), as attention_dropout_key says. Neither tiles nor
-/// ranks show in it.
+/// Dropout of the probabilities of one (batch column, query head), as defined by attention_dropout_key. Independent of
+/// tiles and ranks.
 class ProbabilityDropout {
  public:
   template <class T>
@@ -166,7 +166,7 @@ class ProbabilityDropout {
   }
   bool active() const { return active_; }
 
-  /// keep[64, 64] = 0 where a probability is dropped, else 1 / (1 - p).
+  /// Computes keep[64, 64] = 0 where a probability is dropped, otherwise 1 / (1 - p).
   template <class R>
   void factors(const TilePlace& at, R* keep) const {
     const hn::ScalableTag<u32> d;

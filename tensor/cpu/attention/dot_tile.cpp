@@ -1,6 +1,6 @@
 #include "tensor/cpu/attention/bf16_tile.h"
 
-// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+// GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -18,12 +18,12 @@ namespace {
 constexpr i64 kLanes = 16;
 constexpr int kRows = 8, kVectors = 2;  // of sums in registers
 
-/// Two neighbours along k, as one word.
+/// Returns the number of words, each with two neighbors along k.
 i64 words(i64 numbers) {
   return numbers / 2;
 }
 
-/// C[kRows, 32].
+/// Computes C[kRows, 32].
 void multiply_rows(const Bf16Operands& x, i64 k, bool accumulate) {
   __m512 sums[kRows][kVectors];
 #pragma GCC unroll 8
@@ -66,7 +66,7 @@ void round_rows(const float* tile, BFloat16* dst) {
 }
 
 void round_row_pairs(const float* tile, BFloat16* dst) {
-  // From 16 numbers of the first row, then 16 of the second, to pairs.
+  // Permutes 16 elements of the first row, then 16 of the second, to pairs.
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
                                          5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   for (i64 r = 0; r < kTile; r += 2, tile += 2 * kTile) {

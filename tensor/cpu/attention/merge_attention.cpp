@@ -10,7 +10,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// to = own to + other from, over n channels.
+/// Computes to = own to + other from, over n channels.
 template <class T, class S>
 void add_weighted(const T* from, Lane<T> other, S* to, Lane<T> own, i64 n) {
   const LaneTag<T> d;

@@ -1,5 +1,5 @@
-// Memory that a product copies or writes later, asked for while it sums: weights and gradients come from far, and who
-// waits for them only when they are needed waits as long as the sums take.
+// Software prefetch of memory that a product copies or writes later. Weights and gradients come from main memory, and
+// waiting for them on use would take as long as the sums.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@ namespace mcpp::kernel {
 
 class Ahead {
  public:
-  /// op(x) [rows, columns]: of the rows as they are stored, part `part` of `parts`. Twice at most.
+  /// Adds op(x) [rows, columns]: part `part` of `parts` of the rows as stored. At most two calls.
   template <class T>
   void add(Operand<T> x, i64 rows, i64 columns, i64 part = 0, i64 parts = 1) {
     if (x.transposed) std::swap(rows, columns);
@@ -21,16 +21,16 @@ class Ahead {
                          end - begin};
     lines_ += (end - begin) * ceil_div(length, kLine);
   }
-  /// All of it in the next `steps` calls of step().
+  /// Distributes all prefetches over the next `steps` calls of step().
   void spread(i64 steps) {
     steps = std::max<i64>(1, steps);
     every_ = left_ = std::max<i64>(1, steps / std::max<i64>(1, lines_));
     at_once_ = ceil_div(lines_, steps);
   }
-  /// Where the sums are written that follow those of the same rows of a that begin now, as seen from these.
+  /// Sets the offset from the current sums to those computed next from the same rows of a.
   void set_next_sums(i64 offset) { next_sums_ = offset; }
 
-  /// Called as sums of `rows` x `columns` begin that are written to c.
+  /// Called when sums of `rows` x `columns` that are written to c begin.
   template <class R>
   [[gnu::always_inline]] void begin(const R* c, i64 ld, i64 rows, i64 columns) const {
     const char* row = reinterpret_cast<const char*>(c) + next_sums_;
@@ -38,7 +38,7 @@ class Ahead {
       for (i64 at = 0; at < columns * i64{sizeof(R)}; at += kLine) __builtin_prefetch(row + at, 1);
     }
   }
-  /// Called in each turn of the loop over k.
+  /// Called in each iteration of the loop over k.
   [[gnu::always_inline]] void step() {
     if (--left_ > 0) return;
     left_ = every_;

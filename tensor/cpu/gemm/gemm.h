@@ -1,5 +1,6 @@
-// Matrix products on the CPU: c[M, N] = op(a) op(b) + beta c on plain pointers. One function per way of computing, and
-// the choice among them. All of them cut the work so that no bit of the result depends on the number of threads.
+// Matrix products on the CPU: c[M, N] = op(a) op(b) + beta c on plain pointers, with one function per implementation,
+// and the choice among them. All of them split the work such that results are bitwise independent of the number of
+// threads.
 #pragma once
 #include <dnnl.hpp>
 #include <memory>
@@ -14,14 +15,14 @@
 namespace mcpp {
 namespace kernel {
 
-/// A row-major matrix as an operand. `transposed`: op(x) is the transpose of what is stored.
+/// Row-major matrix operand. `transposed`: op(x) is the transpose of the stored matrix.
 template <class T>
 struct Operand {
   const T* data = nullptr;
-  i64 ld = 0;  ///< elements from one stored row to the next
+  i64 ld = 0;  ///< distance between stored rows, in elements
   bool transposed = false;
 
-  /// op(x)[row, column].
+  /// Returns the address of op(x)[row, column].
   const T* at(i64 row, i64 column) const { return data + (transposed ? column * ld + row : row * ld + column); }
 };
 
@@ -29,27 +30,27 @@ struct GemmSize {
   i64 m = 0, n = 0, k = 0;
 };
 
-/// Whether oneDNN's sgemm is to be used, under the limit that is set: with AVX-512. Its kernels for AVX (of 2.6 at
-/// least) keep a pointer into the operands in the stack pointer while they compute, so that any signal that the thread
-/// takes meanwhile overwrites what lies there; and there a row of c depends on how many rows c has.
+/// Returns true if oneDNN's sgemm should be used: with AVX-512, under the current limit. Its AVX kernels (at least in
+/// 2.6) keep a pointer into the operands in the stack pointer, so that a signal on the thread overwrites operand
+/// memory; also, their rows of c depend on the number of rows.
 bool can_use_sgemm();
-/// fp32 through oneDNN's sgemm.
+/// Computes fp32 products with oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
-/// A narrow type widened to fp32 block by block. C is float or T, which is rounded once. fp16's way with
-/// sgemm: this oneDNN multiplies no halves.
+/// Computes low-precision products by converting blocks to fp32. C is float or T, rounded once. Used for fp16 with
+/// sgemm, since this oneDNN version does not multiply halves.
 template <class T, class C>
 void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c);
-/// bf16 on AMX tiles; needs can_take(Bf16Path::Amx).
+/// Computes bf16 products with AMX tiles; requires can_take(Bf16Path::Amx).
 template <class C>
 void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// bf16 by oneDNN's primitives; needs can_take(Bf16Path::Dots).
+/// Computes bf16 products with oneDNN primitives; requires can_take(Bf16Path::Dots).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// Few rows of a times b^T, both dense: for size.m up to kFewRows. fp32, or a narrow type with C float or T.
+/// Computes a b^T for few rows of a (size.m up to kFewRows), both dense. fp32, or low precision with C float or T.
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
 inline constexpr i64 kFewRows = 4;
-/// c = op(a) op(b) + beta c, in which rows of c lie ldc apart.
+/// Product c = op(a) op(b) + beta c, where ldc is the row stride of c.
 template <class T, class C>
 struct Product {
   GemmSize size;
@@ -58,23 +59,23 @@ struct Product {
   i64 ldc = 0;
   float beta = 0;
 };
-/// Several products, in which each element of c is a sum over k in ascending order: what a row of c is depends on
-/// nothing but its row of a. c is dense. fp32, or a narrow type with C float or T.
+/// Computes several products in which each element of c is a sum over k in ascending order, so that a row of c depends
+/// only on its row of a. c is dense. fp32, or low precision with C float or T.
 template <class T, class C>
 void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products);
-/// The same for bf16 by its dot products; needs can_take(Bf16Path::Dots).
+/// Computes ordered bf16 products with dot product instructions; requires can_take(Bf16Path::Dots).
 template <class C>
 void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products);
-/// fp64, for gradient checks: simple loops.
+/// Computes fp64 products for gradient checks, with simple loops.
 void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
 
-/// oneDNN's compiled kernels, apart for each thread: creating one takes as long as a small product.
+/// Cache of oneDNN's compiled kernels, separate for each thread: creating one takes as long as a small product.
 struct OneDnnKernels;
 class OneDnnCache {
  public:
   OneDnnCache();
   ~OneDnnCache();
-  /// Before the threads start: makes room for this many.
+  /// Reserves space for this many threads; call before they start.
   void reserve(int threads);
   OneDnnKernels& of_thread(int thread);
 
@@ -84,14 +85,14 @@ class OneDnnCache {
 
 }  // namespace kernel
 
-/// What a CpuDevice keeps for its products.
+/// Product state of a CpuDevice.
 struct GemmCache {
   std::optional<kernel::Bf16Path> bf16_path;  ///< set by the first product, or by a test before it
-  std::optional<bool> sgemm;                  ///< the same
+  std::optional<bool> sgemm;                  ///< set like bf16_path
   kernel::OneDnnCache onednn;
 
-  /// Asked for by products alone: the answer settles which instructions this process may use, and ranks exchange texts
-  /// through a device before that is configured.
+  /// Called by products only: the answer fixes the instruction set of this process, and ranks exchange strings through
+  /// a device before that is configured.
   kernel::Bf16Path choose_bf16_path() {
     if (!bf16_path) bf16_path = kernel::best_bf16_path();
     return *bf16_path;

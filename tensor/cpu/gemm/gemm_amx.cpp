@@ -1,7 +1,8 @@
-// bf16 products with AMX, after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008: a
-// chunk of B (and of A, where it cannot be used in place) is packed by all threads together, then they take tasks of
-// whole 32 x 32 blocks of C. Each element of C is one fp32 sum over k in ascending order, wherever chunks and tasks end
-// (sums on the way are kept in fp32), so no choice of sizes changes a bit and tasks may be cut to suit the threads.
+// Products of bf16 matrices with AMX, after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication",
+// 2008: all threads together pack a chunk of B (and of A, if it cannot be used in place), then take tasks of whole 32 x
+// 32 blocks of C. Each element of C is one fp32 sum over k in ascending order, wherever chunks and tasks end
+// (intermediate sums are kept in fp32). The choice of sizes therefore does not change results, and tasks may be split
+// to balance the threads.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 #include "tensor/cpu/simd/avx512_bf16.h"
 #include "tensor/tensor.h"
 
-// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+// GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -23,7 +24,7 @@
 namespace mcpp::kernel {
 namespace {
 
-// What is computed between two packings: rows x columns of C, `depth` of k.
+// Work between two packings: rows x columns of C, `depth` of k.
 struct Chunk {
   i64 row = 0, rows = 0, column = 0, columns = 0, k = 0, depth = 0;
 };
@@ -64,7 +65,7 @@ class AmxGemm {
     chunk_.rows = a_in_place_ && slices == 1 ? size_.m : std::min(size_.m, kRows);
   }
 
-  // The team calls this together; every `omp for` ends with a barrier.
+  // Called by all threads together; every `omp for` ends with a barrier.
   void run_on_thread() {
     for (i64 row = 0; row < size_.m; row += chunk_.rows) {
       for (i64 column = 0; column < size_.n; column += chunk_.columns) {
@@ -77,7 +78,8 @@ class AmxGemm {
   }
 
   void run_chunk(const Chunk& chunk) {
-    const bool whole_k = chunk.depth == size_.k;  // then the chunk before has packed the same, unless we moved on
+    const bool whole_k =
+        chunk.depth == size_.k;  // the previous chunk then packed the same panels, unless the column changed
     const bool a_is_packed = whole_k && chunk.column > 0;
     const bool b_is_packed = whole_k && chunk.columns == size_.n && chunk.row > 0;
     const i64 a_all = a_in_place_ ? chunk.rows % kPanelWidth != 0 : ceil_div(chunk.rows, kPanelWidth);
@@ -99,8 +101,8 @@ class AmxGemm {
     }
   }
 
-  // Columns of a task, which has one panel of rows. All of the chunk's, so that C is written along its rows and A's
-  // slice stays in the first-level cache; cut smaller until there are enough tasks to keep the threads equally busy.
+  // Returns the columns of a task, which has one panel of rows. Normally all columns of the chunk, so that C is written
+  // along its rows and A's slice stays in the L1 cache; fewer if there are not enough tasks to balance the threads.
   i64 task_columns(const Chunk& chunk, i64 down) const {
     i64 columns = round_up(chunk.columns, kPanelWidth);
     while (down * ceil_div(chunk.columns, columns) < kTasksPerThread * threads_ && columns > kPanelWidth) {
@@ -127,7 +129,7 @@ class AmxGemm {
     return ATiles::in_place(a_.at(chunk.row + row, chunk.k), a_.ld);
   }
 
-  // A task, in slices of k so that A's part stays in the first-level cache while B's panels pass.
+  // Computes a task in slices of k, so that A's slice stays in the L1 cache while B's panels are read.
   void multiply(const Chunk& chunk, i64 row, i64 column_begin, i64 column_end) {
     for (i64 k = 0; k < chunk.depth; k += slice_) {
       for (i64 column = column_begin; column < column_end; column += kPanelWidth) multiply_at(chunk, k, row, column);
@@ -158,11 +160,12 @@ class AmxGemm {
     }
   }
 
-  // Measured on one Xeon with AMX and 2 MiB of second-level cache per core. A chunk of B fills half of the second-level
-  // cache: kDepth x kColumns, or as much of another form.
+  // Measured on a Xeon with AMX and 2 MiB of L2 cache per core. A chunk of B fills half of the L2 cache: kDepth x
+  // kColumns, or the same area in another shape.
   static constexpr i64 kDepth = 1024, kColumns = 512;
-  static constexpr i64 kRows = 4096;                     // of a chunk when A is packed
-  static constexpr i64 kWholeSlice = 384, kSlice = 256;  // up to kWholeSlice of k in one slice, else slices of kSlice
+  static constexpr i64 kRows = 4096;  // rows of a chunk when A is packed
+  static constexpr i64 kWholeSlice = 384,
+                       kSlice = 256;  // up to kWholeSlice of k in one slice, otherwise slices of kSlice
   static constexpr i64 kTasksPerThread = 4;
 
   GemmSize size_;
@@ -172,7 +175,7 @@ class AmxGemm {
   int threads_;
   i64 slice_ = 0;
   bool c_transposed_ = false, a_in_place_ = !a_.transposed && size_.k % kPanelStep == 0;
-  Chunk chunk_;  // the largest sizes
+  Chunk chunk_;  // maximum sizes
   Tensor packed_a_, packed_b_, sums_;
 };
 

@@ -1,4 +1,4 @@
-// Cutting c[M, N] into blocks that threads compute one at a time, whole.
+// Partition of c[M, N] into blocks, each computed by one thread.
 #pragma once
 #include <omp.h>
 
@@ -14,9 +14,9 @@ struct Block {
   i64 row = 0, column = 0, rows = 0, columns = 0;
 };
 
-/// The block size (rows, columns) for a product of this size, from measurements of sgemm: wide blocks use the packed
-/// operands more often, but there must be enough blocks to keep several threads equally busy. Never depends on how
-/// many threads there are.
+/// Returns the block size (rows, columns) for a product of this size, tuned for sgemm: large blocks reuse the packed
+/// operands more often, but there must be enough blocks to balance several threads. Independent of the number of
+/// threads.
 inline Block block_of(GemmSize size, bool transpose_a) {
   Block block{0, 0, transpose_a ? 384 : 512, transpose_a ? 768 : 384};
   const auto count = [&] { return ceil_div(size.m, block.rows) * ceil_div(size.n, block.columns); };
@@ -27,7 +27,7 @@ inline Block block_of(GemmSize size, bool transpose_a) {
   return block;
 }
 
-/// While it lives, OpenMP regions of the calling thread have one thread: oneDNN then works on it alone.
+/// Limits OpenMP regions of the calling thread to one thread for its lifetime, so that oneDNN runs single-threaded.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -39,11 +39,11 @@ class OneThread {
   int before_;
 };
 
-/// Calls f(Block) for every block, on the device's threads. The first exception is thrown again on the calling thread.
+/// Calls f(Block) for every block, on the device's threads. Rethrows the first exception on the calling thread.
 template <class F>
 void for_each_block(const CpuDevice& device, GemmSize size, Block step, F&& f) {
   const i64 down = ceil_div(size.m, step.rows), across = ceil_div(size.n, step.columns);
-  const bool by_columns = size.n > size.m;  // the larger operand's block is used several times in a row
+  const bool by_columns = size.n > size.m;  // reuses the block of the larger operand several times in a row
   std::exception_ptr error;
 #pragma omp parallel for num_threads(device.threads()) schedule(dynamic, 1) if (down * across > 1)
   for (i64 i = 0; i < down * across; ++i) {

@@ -1,5 +1,5 @@
-// Products of bf16 whose sums are in order, in parts of kDepth, by the dot products of AVX512_BF16, which add two
-// neighbours along k at a time: a word of 32 bits has two numbers of a, or of b. See ordered_blocks.h.
+// Products of bf16 matrices with ordered sums, in parts of kDepth, with the dot products of AVX512_BF16, which add two
+// neighbors along k at a time: a 32-bit word holds two values of a, or of b. See ordered_blocks.h.
 #include <immintrin.h>
 
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "tensor/cpu/gemm/ordered_blocks.h"
 #include "tensor/cpu/simd/avx512_bf16.h"
 
-// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+// GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -26,7 +26,7 @@ i64 pairs_of(i64 depth) {
   return (depth + 1) / 2;
 }
 
-/// Rows of a strip with a panel, in pairs.
+/// Computes rows of a strip with a panel, in pairs.
 template <class C>
 struct Rows {
   const u32* a;
@@ -79,7 +79,7 @@ void multiply_some(const Rows<C>& x, i64 rows, const Strip<C>& strip, Ahead& ahe
   multiply_rows<kMost, kTransposedA>(x, strip, ahead);
 }
 
-/// In blocks of nearly the same number of rows.
+/// Splits into blocks of nearly equal numbers of rows.
 template <bool kTransposedA, class C>
 void multiply_strip(const Strip<C>& strip, Ahead& ahead) {
   Rows<C> x{reinterpret_cast<const u32*>(strip.a), reinterpret_cast<const u32*>(strip.b), strip.sums, strip.c};
@@ -94,8 +94,8 @@ void multiply_strip(const Strip<C>& strip, Ahead& ahead) {
   }
 }
 
-/// to[16, 32] = the transpose of 16 rows of 16 words, `ld` words apart. Words of four rows are brought together as they
-/// are loaded, so that half the shuffles are none and all fits the registers.
+/// Computes to[16, 32] = the transpose of 16 rows of 16 words, with row stride `ld` in words. Combines words of four
+/// rows during the load, which saves half of the shuffles and fits the registers.
 void transpose_rows(const BFloat16* from, i64 ld, u32* to) {
   const auto piece = [&](i64 row, i64 word) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + row * ld + 2 * word));
@@ -118,7 +118,7 @@ void transpose_rows(const BFloat16* from, i64 ld, u32* to) {
   }
 }
 
-/// to[pairs, 32] = columns of b, which lies transposed: its rows are words already. Columns that are not there are 0.
+/// Writes to[pairs, 32] = columns of the transposed b, whose rows already consist of words. Missing columns are 0.
 void transpose_panel(Operand<BFloat16> b, i64 depth, i64 columns, u32* to) {
   for (i64 k = 0; k < depth; k += kWidth, to += kLanes * kWidth) {
     const __mmask32 there = first32(depth - k);
@@ -140,7 +140,7 @@ void transpose_panel(Operand<BFloat16> b, i64 depth, i64 columns, u32* to) {
   }
 }
 
-/// For _mm512_permutex2var_epi16: the pairs of the lower and of the upper half of two registers.
+/// Indices for _mm512_permutex2var_epi16: the pairs of the lower and of the upper half of two registers.
 struct PairIndices {
   __m512i lower, upper;
 };
@@ -153,8 +153,8 @@ PairIndices pair_indices() {
   return {_mm512_load_si512(lower), _mm512_load_si512(upper)};
 }
 
-/// to[columns], and 0 up to a multiple of 32 = pairs of two rows of numbers; what the second would be, if there is
-/// none, is 0.
+/// Writes to[columns], padded with 0 to a multiple of 32, = pairs of elements of two rows; a missing second row reads
+/// as 0.
 void interleave(const PairIndices& at, const BFloat16* first, const BFloat16* second, i64 columns, u32* to) {
   for (i64 j = 0; j < columns; j += kWidth) {
     const __mmask32 there = first32(columns - j);

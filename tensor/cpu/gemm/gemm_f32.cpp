@@ -1,6 +1,6 @@
-// fp32 through oneDNN's sgemm, one call per block of c. The library's own threading splits k for some shapes, so that
-// its sums depend on the number of threads; blocks of a fixed size, each computed by one thread, do not, and are as
-// fast.
+// Products of fp32 matrices with oneDNN's sgemm, one call per block of c. The library's own threading splits k for some
+// shapes, so that its sums depend on the number of threads. Blocks of a fixed size, each computed by one thread, avoid
+// that at equal speed.
 #include <dnnl.h>
 #include <omp.h>
 
@@ -15,7 +15,7 @@
 namespace mcpp::kernel {
 namespace {
 
-// One block on the calling thread.
+// Computes one block on the calling thread.
 void sgemm(GemmSize s, Operand<float> a, Operand<float> b, float beta, float* c, i64 ldc) {
   const OneThread alone;
   const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', s.m, s.n, s.k, 1.0f,
@@ -23,7 +23,7 @@ void sgemm(GemmSize s, Operand<float> a, Operand<float> b, float beta, float* c,
   MCPP_CHECK(status == dnnl_success, "dnnl_sgemm returned ", static_cast<int>(status));
 }
 
-// fp32 room for each thread, so that no block waits for fresh memory.
+// Scratch memory of fp32 values for each thread, so that no block waits for fresh memory.
 class Scratch {
  public:
   Scratch(CpuDevice& device, i64 per_thread)
@@ -41,7 +41,7 @@ void widen(const T* x, i64 rows, i64 columns, i64 ld, float* y) {
   }
 }
 
-// rows x columns of op(x) in fp32 at `y`, dense and in the same orientation.
+// Converts rows x columns of op(x) to fp32 in `y`, dense and in the same orientation.
 template <class T>
 Operand<float> widened(Operand<T> x, i64 rows, i64 columns, float* y) {
   if (x.transposed) std::swap(rows, columns);
@@ -49,11 +49,11 @@ Operand<float> widened(Operand<T> x, i64 rows, i64 columns, float* y) {
   return {y, columns, x.transposed};
 }
 
-// Elements of k that are widened at a time, so that the fp32 copies stay in the second-level cache.
+// Elements of k converted at a time, so that the fp32 copies stay in the L2 cache.
 constexpr i64 kWidenedDepth = 512;
 
-// sgemm reads rows of a transposed A together. Where they lie a multiple of 2 KiB apart they fall on the same lines of
-// the first-level cache, and a third of the speed is lost; a copy with other distances costs less.
+// Returns true if rows of a transposed A, which sgemm reads together, are a multiple of 2 KiB apart and thus share L1
+// cache lines, which costs a third of the speed. A copy with another stride costs less.
 bool rows_collide(Operand<float> a) {
   return a.transposed && a.ld % 512 == 0;
 }

@@ -1,8 +1,9 @@
-// bf16 products through oneDNN's matmul primitive, for CPUs with AVX512_BF16 and without AMX. As for fp32, one call per
-// block of C of fixed size, each on one thread.
+// Products of bf16 matrices with oneDNN's matmul primitive, for CPUs with AVX512_BF16 but without AMX. As for fp32, one
+// call per block of C of fixed size, each on one thread.
 //
-// The library fixes how a primitive splits its work when it is created, from the number of OpenMP threads allowed then.
-// So primitives are created and run where only one is allowed; otherwise bits would change with the threads.
+// The library fixes how a primitive splits its work when it is created, from the number of OpenMP threads allowed at
+// that time. Primitives are therefore created and run where only one is allowed; otherwise results would depend on the
+// number of threads.
 #include <omp.h>
 
 #include <dnnl.hpp>
@@ -23,7 +24,7 @@ memory::desc strided(i64 rows, i64 columns, memory::data_type type, i64 ld, bool
 
 }  // namespace
 
-// The kernels of one thread, by size of block and form of the operands.
+// Kernels of one thread, by block size and operand layout.
 struct OneDnnKernels {
   struct Kernel {
     dnnl::matmul primitive;

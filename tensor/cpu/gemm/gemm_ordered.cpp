@@ -1,6 +1,7 @@
-// Products in which each element of c is one fp32 sum over k in ascending order, so that its bits depend on nothing but
-// its row of a and its column of b: not on the number of rows, nor on how the work is cut. oneDNN's sgemm takes other
-// kernels for few rows and for the last of them. Narrow types are widened as they are copied. See ordered_blocks.h.
+// Products in which each element of c is one fp32 sum over k in ascending order, so that it depends only on its row of
+// a and its column of b: neither on the number of rows nor on the partition of the work. oneDNN's sgemm uses different
+// kernels for few rows and for the last rows. Low-precision types are converted to fp32 as they are copied. See
+// ordered_blocks.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/gemm/gemm_ordered.cpp"
 #include "base/rounding.h"
@@ -15,7 +16,7 @@ namespace mcpp::kernel::HWY_NAMESPACE {
 
 using F32 = hn::ScalableTag<float>;
 
-/// to[count] = x, in fp32.
+/// Converts to[count] = x to fp32.
 template <class T>
 void widen(const T* x, i64 count, float* to) {
   using namespace mcpp::HWY_NAMESPACE;
@@ -23,7 +24,7 @@ void widen(const T* x, i64 count, float* to) {
   sweep(d, 0, count, [=](i64 i, auto lanes) HWY_ATTR { store(load(d, x + i, lanes), d, to + i, lanes); });
 }
 
-/// Four numbers of each of kCount / 4 rows, which lie 4 ld apart.
+/// Loads four elements of each of kCount / 4 rows, 4 ld apart.
 template <std::size_t kCount>
 HWY_INLINE auto fours(const float* x, i64 ld) {
   const hn::CappedTag<float, kCount> d;
@@ -34,7 +35,7 @@ HWY_INLINE auto fours(const float* x, i64 ld) {
   }
 }
 
-/// What four vectors have in each block of four lanes, as a matrix of 4 x 4, transposed.
+/// Transposes the 4 x 4 matrix formed by each block of four lanes of four vectors.
 template <class V>
 HWY_INLINE void transpose_blocks(V (&r)[4]) {
   const hn::DFromV<V> d;
@@ -44,7 +45,7 @@ HWY_INLINE void transpose_blocks(V (&r)[4]) {
   r[2] = hn::InterleaveLower(d, even1, odd1), r[3] = hn::InterleaveUpper(d, even1, odd1);
 }
 
-/// The blocks of four lanes of a vector, `step` apart.
+/// Stores the blocks of four lanes of a vector, `step` apart.
 template <class V>
 HWY_INLINE void store_blocks(V v, float* to, i64 step) {
   const hn::DFromV<V> d;
@@ -58,13 +59,13 @@ HWY_INLINE void store_blocks(V v, float* to, i64 step) {
   }
 }
 
-/// to[count, width] = the first `count` of k of columns of b, which lies transposed.
+/// Writes to[count, width] = the first `count` of k of columns of the transposed b.
 void transpose_whole(const float* b, i64 ld, i64 count, i64 width, float* to) {
   constexpr F32 d;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
   constexpr auto kLong = static_cast<i64>(kLanes);
-  // A vector of each column at a time: where columns lie a multiple of 2 KiB apart their lines drive one another out of
-  // the first-level cache, so that each is to be read once.
+  // Reads a vector of each column at a time: columns a multiple of 2 KiB apart evict each other's lines from the L1
+  // cache, so each line should be read once.
   for (; count >= kLong; count -= kLong, b += kLong, to += kLong * width) {
     for (i64 j = 0; j < width; j += 4) {
       const float* from = b + j * ld;
@@ -85,8 +86,8 @@ void transpose_whole(const float* b, i64 ld, i64 count, i64 width, float* to) {
   }
 }
 
-/// to[depth, width] = columns of b, which lies transposed, the last ones zero. As many of k at a time as fit the
-/// first-level cache with their copy.
+/// Writes to[depth, width] = columns of the transposed b, padded with zeros. Handles the part of k at a time that fits
+/// the L1 cache together with its copy.
 template <class T>
 void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* room, float* to) {
   for (i64 k = 0; k < depth; k += kTransposed, to += kTransposed * width) {
@@ -106,7 +107,7 @@ void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* roo
   }
 }
 
-/// Panels are [depth, width], strips [rows, depth], or if a lies transposed [depth, rows].
+/// Kernel for fp32 panels. Panels are [depth, width], strips [rows, depth], or [depth, rows] if a is transposed.
 struct WideKernel {
   static constexpr i64 kDepth = kWords;
   static constexpr bool kWritesTiles = false;
@@ -154,7 +155,8 @@ struct WideKernel {
     for (i64 i = 0; i < count; ++i) widen(a.data + i * a.ld, length, to + i * step);
   }
 
-  /// Where rows of whole panels lie as they are to be copied.
+  /// Returns true if all panels are whole and their rows of b are stored as in a copy, so that they can be read in
+  /// place.
   template <class T>
   static bool copies_late(Operand<T> b, i64 columns) {
     return std::is_same_v<T, float> && !b.transposed && columns % width() == 0;

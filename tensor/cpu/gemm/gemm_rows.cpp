@@ -1,6 +1,6 @@
-// c = a b^T for very few rows of a, as when one token is decoded: every weight is read once and used once or a few
-// times, so the speed of memory decides, and packing or tiles only cost. One dot product per element of c, in an order
-// that depends on k alone. Compiled once per instruction set by Highway.
+// Product c = a b^T for very few rows of a, as when decoding one token. Every weight is read once and used once or a
+// few times, so memory bandwidth dominates, and packing or tiles would only add cost. One dot product per element of c,
+// in an order that depends only on k. Compiled once per instruction set by Highway.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/gemm/gemm_rows.cpp"
 #include <hwy/foreach_target.h>
@@ -40,7 +40,7 @@ float dot(const T* x, const T* y, i64 count) {
   return sum;
 }
 
-// Columns [begin, end) of c.
+// Computes columns [begin, end) of c.
 template <class T, class C>
 void rows_part(GemmSize size, const T* a, const T* b, float beta, C* c, i64 begin, i64 end) {
   for (i64 j = begin; j < end; ++j) {

@@ -1,5 +1,5 @@
-// Products of groups of rows. What a row gives must not depend on how many others its group has, so none of them goes
-// the way of a single product, which is chosen by its size.
+// Grouped products. A row's result must not depend on the size of its group, so groups do not use the path of single
+// products, which is chosen by size.
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/groups.h"
@@ -13,7 +13,7 @@ namespace {
 template <class T, class C>
 using Products = std::vector<Product<T, C>>;
 
-/// One after another, each by all threads.
+/// Computes the products one after another, each with all threads.
 template <class T, class C, class Gemm>
 void one_by_one(CpuDevice& device, const Products<T, C>& products, Gemm&& gemm) {
   for (const Product<T, C>& x : products)
@@ -27,7 +27,7 @@ void multiply(CpuDevice& device, const Products<T, C>& products) {
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
       const Bf16Path path = device.gemm_cache().choose_bf16_path();
-      if (path == Bf16Path::Amx) return one_by_one(device, products, gemm_amx<C>);  // its sums are in order, too
+      if (path == Bf16Path::Amx) return one_by_one(device, products, gemm_amx<C>);  // its sums are ordered, too
       if (path == Bf16Path::Dots) return gemm_dot<C>(device, products);
     }
     gemm_ordered<T, C>(device, products);

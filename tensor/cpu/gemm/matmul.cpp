@@ -1,4 +1,4 @@
-// ops::matmul on the CPU: picks the way of computing by type and by what the CPU offers.
+// ops::matmul on the CPU: selects the implementation by dtype and processor features.
 #include <algorithm>
 
 #include "tensor/cpu/gemm/gemm.h"
@@ -14,17 +14,16 @@ Operand<T> operand(const Tensor& x, bool transposed) {
   return {x.data<T>(), x.dim(1), transposed};
 }
 
-/// Whether sums in order are faster than sgemm, by up to 2.5 times with few rows and a twentieth with many: for a b^T
-/// whose rows of b lie a multiple of 2 KiB apart, on the same lines of the first-level cache, where it reads them
-/// together. For very few rows it does not. Not a matter of how many more there are, so that no row hangs on the
-/// others.
+/// Returns true if ordered sums are faster than sgemm, by up to 2.5 times with few rows and 5 % with many: for a b^T
+/// with rows of b a multiple of 2 KiB apart, where sgemm reads rows that share L1 cache lines. For very few rows it
+/// does not. Apart from that independent of the number of rows, so that no row's result depends on others.
 template <class T>
 bool is_faster_in_order(GemmSize size, Operand<T> a, Operand<T> b) {
-  constexpr i64 kOwnKernel = 12;  // rows for which sgemm has one
+  constexpr i64 kOwnKernel = 12;  // maximum rows of sgemm's special kernel
   return std::is_same_v<T, float> && !a.transposed && b.transposed && b.ld % 512 == 0 && size.m > kOwnKernel;
 }
 
-/// By oneDNN's sgemm, or where that is slower or not safe, in order.
+/// Multiplies with oneDNN's sgemm, or with ordered sums where sgemm is slower or unsafe.
 template <class T, class C>
 void multiply_in_f32(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
   if (!device.gemm_cache().choose_sgemm() || is_faster_in_order(size, a, b)) {

@@ -1,6 +1,6 @@
-// How products whose sums are in order are cut into blocks of c, each computed by one thread from copies of the parts
-// of a and b that it needs: b in panels, a in strips of rows, some of k at a time. What a copy looks like, and what
-// multiplies two, is a kernel's business.
+// Partition of products with ordered sums into blocks of c, each computed by one thread from copies of its parts of a
+// and b: b in panels, a in strips of rows, one part of k at a time. The layout of copies and their multiplication are
+// defined by a kernel.
 #pragma once
 #include <omp.h>
 
@@ -16,21 +16,20 @@
 
 namespace mcpp::kernel {
 
-/// Of a block of c at most; words of 32 bits along k, and rows, that are copied at a time. Measured on an EPYC with 48
-/// KiB of first- and 1 MiB of second-level cache per core: a panel and the rows that meet it fit the first; the copies,
-/// what is asked for ahead of them, and the sums the second.
+/// Maximum size of a block of c; 32-bit words along k, and rows, copied at a time. Measured on an EPYC with 48 KiB of
+/// L1 and 1 MiB of L2 cache per core: a panel and the rows multiplied with it fit L1; the copies, their prefetched
+/// sources and the sums fit L2.
 inline constexpr i64 kBlockRows = 512, kBlockColumns = 192, kWords = 192, kStripRows = 128;
-/// Rows where a lies transposed, as for gradients of weights: k is short there, and the sums want room in the first
-/// level, too.
+/// Strip rows if a is transposed, as for weight gradients: k is then short, and the sums also need space in L1.
 inline constexpr i64 kTransposedStripRows = 64;
-/// Rows of a's copy, and panels of b's, do not begin on the same lines of the first-level cache.
+/// Padding, so that rows of a's copy, and panels of b's, do not start on the same L1 cache lines.
 inline constexpr i64 kRowStep = kWords + 16, kPanelApart = 16;
-/// Columns of a panel of b at most: two vectors.
+/// Maximum columns of a panel of b: two vectors.
 inline constexpr i64 kMostPanel = 32;
-/// Of k, that are transposed at a time; and how far apart.
+/// Elements of k transposed at a time, and their stride.
 inline constexpr i64 kTransposed = 64, kTransposedStep = kTransposed + 4;
 
-/// Room for the copies of a block, in words of 32 bits, and for its sums where they do not lie in c.
+/// Scratch memory for the copies of a block, in 32-bit words, and for its sums unless they are in c.
 struct alignas(64) BlockRoom {
   float a[kStripRows * kRowStep];
   float b[kBlockColumns * (kWords + kPanelApart)];
@@ -38,31 +37,31 @@ struct alignas(64) BlockRoom {
   float* sums;  // kBlockRows x kBlockColumns
 };
 
-/// A block, and what its thread computes next; null when there is nothing.
+/// Current block of a thread, and its next one; null at the end.
 template <class T, class C>
 struct Turn {
   const Product<T, C>* block;
   const Product<T, C>* next = nullptr;
-  bool has_panels = false;  ///< b is whole in the room already
+  bool has_panels = false;  ///< the panels of b are already complete
 };
 
-/// A strip of a times a panel of b, for one part of k.
+/// Product of a strip of a with a panel of b, for one part of k.
 template <class C>
 struct Strip {
   bool a_is_transposed = false;
   const float* a = nullptr;
   float* b = nullptr;
-  Operand<float> late{};  ///< what multiply() copies to b; without data when b is there
-  float* sums = nullptr;  ///< of the parts before
+  Operand<float> late{};  ///< source that multiply() copies to b; no data if b is already copied
+  float* sums = nullptr;  ///< of the previous parts
   i64 ld = 0;
   i64 rows = 0, depth = 0;
   bool is_first = true, is_last = true;  ///< part of k
   C* c = nullptr;
-  i64 ldc = 0, columns = 0;  ///< of c, from here to the end of the block: a panel may have more or fewer
+  i64 ldc = 0, columns = 0;  ///< of c, from here to the end of the block; may exceed or fall short of a panel
   float beta = 0;
 };
 
-/// Of k that is summed before the next of it is copied: equal parts, or all.
+/// Returns the part of k summed per copy: k in equal parts, or all of it.
 template <class Kernel>
 i64 depth_of(i64 k) {
   constexpr i64 kStep = 32;
@@ -70,7 +69,7 @@ i64 depth_of(i64 k) {
   return parts <= 1 ? k : ceil_div(k, parts * kStep) * kStep;
 }
 
-/// Rows of a that are copied at a time.
+/// Returns the number of rows of a copied at a time.
 template <class T>
 i64 strip_rows(const Operand<T>& a) {
   return a.transposed ? kTransposedStripRows : kStripRows;
@@ -81,7 +80,8 @@ Operand<T> part_of(const Operand<T>& x, i64 row, i64 column) {
   return {x.at(row, column), x.ld, x.transposed};
 }
 
-/// What is copied after the strip at `row` of the part of k at `at`: the next strip, and a share of the next panels.
+/// Prefetches what is copied after the strip at `row` of the part of k at `at`: the next strip, and a fraction of the
+/// next panels.
 template <class Kernel, class T, class C>
 void look_ahead(const Turn<T, C>& turn, i64 at, i64 row, Ahead& ahead) {
   const Product<T, C>& x = *turn.block;
@@ -107,16 +107,16 @@ void look_ahead(const Turn<T, C>& turn, i64 at, i64 row, Ahead& ahead) {
     add_panels(*turn.next, 0);
 }
 
-/// Computes a block. Inlined where the kernel is compiled for its instructions. The kernel has
-///   kDepth: numbers along k that are kWords words;
-///   kWritesTiles: whether multiply() writes complete sums to strip.c, converted and added to what is there. Otherwise
-///     it leaves them in strip.sums, which may be c itself: then `adds` has it add its own to those there;
+/// Computes a block. Inlined where the kernel is compiled for its instruction set. The kernel has
+///   kDepth: elements along k in kWords words;
+///   kWritesTiles: true if multiply() writes complete sums to strip.c, converted and added to its contents. Otherwise
+///     it leaves them in strip.sums, which may be c itself; `adds` then makes it add to the existing values;
 ///   width(): columns of a panel;
-///   steps(rows, columns, depth): turns of its loops over k, for a strip;
-///   copy_panels(b, depth, columns, room, is_done): to room.b; returns words from one panel to the next;
-///   copies_late(b, columns): whether multiply() copies a panel of b as it is the first to read it, from strip.late;
-///   copy_strip(a, rows, depth, to): rows kRowStep apart, or if a lies transposed numbers along k
-///     kTransposedStripRows;
+///   steps(rows, columns, depth): iterations of its loops over k, for a strip;
+///   copy_panels(b, depth, columns, room, is_done): to room.b; returns the stride of panels in words;
+///   copies_late(b, columns): true if multiply() copies a panel of b from strip.late on first use;
+///   copy_strip(a, rows, depth, to): rows kRowStep apart, or if a is transposed elements along k
+///     kTransposedStripRows apart;
 ///   multiply(strip, adds, ahead);
 ///   write(x, sums, ld): x.c = sums + beta x.c; needed without kWritesTiles.
 template <class Kernel, class T, class C>
@@ -128,7 +128,7 @@ template <class Kernel, class T, class C>
       .a_is_transposed = x.a.transposed, .sums = room.sums, .ld = kBlockColumns, .ldc = x.ldc, .beta = x.beta};
   bool is_direct = Kernel::kWritesTiles;
   if constexpr (std::is_same_v<C, float> && !Kernel::kWritesTiles) {
-    // The same for all blocks of a product, wherever it was cut.
+    // This choice is the same for all blocks of a product, independent of its partition.
     if (n % width == 0 && x.ldc % width == 0) is_direct = true, strip.sums = x.c, strip.ld = x.ldc;
   }
   float* const first_sums = strip.sums;
@@ -167,8 +167,8 @@ template <class Kernel, class T, class C>
   }
 }
 
-/// Blocks of at most kBlockRows x `most_columns` that make up the products, nearly equally wide ones of each: a strip
-/// of a is copied for each of them.
+/// Splits the products into blocks of at most kBlockRows x `most_columns`, of nearly equal width per product, since a
+/// strip of a is copied for each of them.
 template <class T, class C>
 std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i64 most_columns) {
   std::vector<Product<T, C>> blocks;
@@ -189,7 +189,7 @@ std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i6
   return blocks;
 }
 
-/// Enough of them to keep the threads equally busy, where there is so much to do.
+/// Splits the products into enough blocks to balance the threads, if they are large enough.
 template <class T, class C>
 std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, int threads) {
   constexpr i64 kLeastColumns = 64;
@@ -198,7 +198,7 @@ std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, i
   while (threads > 1 && columns > kLeastColumns && static_cast<int>(blocks.size()) < 4 * threads)
     blocks = blocks_of(products, columns /= 2);
   if (threads == 1) return blocks;
-  // The last ones in small pieces: who is done first waits for no more than one of them.
+  // The last blocks are small, so that threads that finish early wait for at most one of them.
   const auto last = blocks.end() - std::min(static_cast<std::ptrdiff_t>(threads), std::ssize(blocks));
   const std::vector<Product<T, C>> rest(last, blocks.end());
   blocks.erase(last, blocks.end());
@@ -207,7 +207,7 @@ std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, i
   return blocks;
 }
 
-/// Whether all blocks of the products can be summed in c by kernels that do so, whatever the width of their panels.
+/// Returns true if kernels that can sum in c may do so for all blocks of the products, whatever their panel width.
 template <class T, class C>
 bool are_direct(std::span<const Product<T, C>> products) {
   return std::is_same_v<C, float> && std::ranges::all_of(products, [](const Product<T, C>& x) {
@@ -215,7 +215,8 @@ bool are_direct(std::span<const Product<T, C>> products) {
          });
 }
 
-/// Calls run(turn, room) for all blocks of the products, on the device's threads. `needs_sums`: room for these, too.
+/// Calls run(turn, room) for all blocks of the products, on the device's threads. `needs_sums` adds scratch memory for
+/// sums.
 template <class T, class C, class Run>
 void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 depth, bool needs_sums, Run&& run) {
   const std::vector<Product<T, C>> blocks = blocks_for(products, device.threads());

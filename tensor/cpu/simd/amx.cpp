@@ -1,6 +1,6 @@
 #include "tensor/cpu/simd/amx.h"
 
-// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+// GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -25,7 +25,7 @@ bool cpu_has_amx_bf16() {
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAmxBf16) && (edx & kAmxTile);
 }
 
-// Linux keeps the large tile state off until a process asks for it. Asking again is harmless.
+// Requests permission for the tile state, which Linux disables by default. Repeated requests are harmless.
 bool system_permits_tiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -39,21 +39,21 @@ bool amx_available() {
 
 }  // namespace mcpp::kernel
 
-// Only the functions below are compiled for AMX: nothing that another file could share.
+// Only the functions below are compiled for AMX; they contain nothing that another file could share.
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
 
 namespace mcpp::kernel {
 namespace {
 
-// What LDTILECFG reads: all eight tiles with 16 rows of 64 bytes.
+// Operand of LDTILECFG: all eight tiles with 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   u8 palette = 1, start_row = 0, reserved[14] = {};
   u16 row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   u8 rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// GCC's tile loads do not say that they read memory. This keeps stores that they need before them.
+// Keeps required stores before tile loads, which GCC does not mark as reading memory.
 void order_memory() {
   asm volatile("" ::: "memory");
 }
@@ -62,7 +62,7 @@ void store_tile(const __m512i (&r)[16], BFloat16* out) {
   for (int i = 0; i < 16; ++i) _mm512_store_si512(out + 32 * i, r[i]);
 }
 
-// One step of a panel from rows that are contiguous in k. As B, pairs of k trade places with columns.
+// Packs one step of a panel from rows contiguous in k. For B, pairs of k and columns are transposed.
 void pack_rows(PanelOf side, const BFloat16* x, i64 ld, i64 count, i64 depth, BFloat16* out) {
   for (i64 tile = 0; tile < 2; ++tile) {
     __m512i r[16];
@@ -75,7 +75,7 @@ void pack_rows(PanelOf side, const BFloat16* x, i64 ld, i64 count, i64 depth, BF
   }
 }
 
-// One step of a panel from rows of k that are contiguous in i: pairs of rows are interleaved, and as A transposed.
+// Packs one step of a panel from rows of k contiguous in i: interleaves pairs of rows, and for A transposes them.
 void pack_columns(PanelOf side, const BFloat16* x, i64 ld, i64 count, i64 depth, BFloat16* out) {
   const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
                                        5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);

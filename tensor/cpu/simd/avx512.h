@@ -1,4 +1,4 @@
-// Small helpers for kernels in AVX-512 intrinsics. Only include this where the caller is compiled for them.
+// Helpers for kernels in AVX-512 intrinsics. Include only in files compiled for them.
 #pragma once
 #include <immintrin.h>
 
@@ -9,7 +9,7 @@
 
 namespace mcpp::kernel {
 
-/// Masks of the first n lanes; n may be outside of the register.
+/// Return masks of the first n lanes; n may be outside of [0, lanes].
 inline __mmask32 first32(i64 n) {
   return n >= 32 ? 0xFFFFFFFFu : n <= 0 ? 0u : (1u << n) - 1;
 }

@@ -1,9 +1,9 @@
-// Rows of fp32 sums written as fp32 or bf16. Only include this where the caller is compiled for AVX512_BF16.
+// Stores rows of fp32 sums as fp32 or bf16. Include only in files compiled for AVX512_BF16.
 #pragma once
 #include "tensor/cpu/simd/avx512.h"
 #include "tensor/dtype.h"
 
-// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+// GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -12,7 +12,7 @@
 
 namespace mcpp::kernel {
 
-/// c = left | right + beta c, of which `columns` exist; beta is 0 or 1.
+/// Computes c = left | right + beta c for the first `columns` columns; beta is 0 or 1.
 inline void store_row(float* c, i64 columns, float beta, __m512 left, __m512 right) {
   const __mmask16 l = first16(columns), r = first16(columns - 16);
   if (beta != 0) {

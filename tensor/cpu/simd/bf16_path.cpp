@@ -12,7 +12,7 @@ namespace {
 
 bool is_amd() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kAuth = 0x68747541;  // the first letters of "AuthenticAMD"
+  constexpr unsigned kAuth = 0x68747541;  // first letters of "AuthenticAMD"
   return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == kAuth;
 }
 
@@ -32,7 +32,7 @@ bool can_take(Bf16Path path) {
 
 Bf16Path best_bf16_path() {
   if (can_take(Bf16Path::Amx)) return Bf16Path::Amx;
-  // Intel's cores multiply no more bf16 than fp32 numbers per cycle without tiles, AMD's twice as many.
+  // Without tiles, Intel cores multiply no more bf16 than fp32 values per cycle; AMD cores multiply twice that number.
   if (can_take(Bf16Path::Dots) && is_amd()) return Bf16Path::Dots;
   return Bf16Path::Widen;
 }

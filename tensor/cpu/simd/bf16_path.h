@@ -1,18 +1,18 @@
-// How bf16 products are computed, by what the processor offers.
+// Selection of the bf16 product implementation by processor features.
 #pragma once
 #include "base/types.h"
 
 namespace mcpp::kernel {
 
 enum class Bf16Path : u8 {
-  Widen,  ///< converted to fp32, block by block: any CPU
+  Widen,  ///< converted to fp32 block by block: any CPU
   Dots,   ///< dot products of pairs: AVX512_BF16
-  Amx,    ///< tiles of the matrix unit
+  Amx,    ///< AMX tiles
 };
 
-/// Whether this CPU can take `path`, under the limit that is set.
+/// Returns true if this CPU supports `path` under the current instruction set limit.
 bool can_take(Bf16Path path);
-/// The fastest path that this CPU can take.
+/// Returns the fastest path supported by this CPU.
 Bf16Path best_bf16_path();
 
 }  // namespace mcpp::kernel

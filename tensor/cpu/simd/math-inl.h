@@ -1,5 +1,5 @@
-// exp, the logistic function, tanh and the normal distribution on vectors of fp32 and fp64. Coefficients of exp and of
-// the normal distribution are Chebyshev fits of ours, made in 40 digits.
+// Vectorized exp, logistic function, tanh and normal distribution in fp32 and fp64. The coefficients of exp and of the
+// normal distribution are our Chebyshev fits, computed with 40 digits.
 #if defined(MCPP_TENSOR_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_MATH_INL_H_
 #undef MCPP_TENSOR_CPU_MATH_INL_H_
@@ -20,7 +20,7 @@ struct ExpConstants<float> {
   static constexpr float kRound = 0x1.8p23f + 127;      // adding it leaves n + 127 in the low bits
   static constexpr float kLn2High = 0x1.62ep-1f, kLn2Low = 0x1.0bfbe8p-15f;
   static constexpr int kFraction = 23;
-  /// (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, highest power first; the error of exp is 1e-8.
+  /// Approximates (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, highest power first; the error of exp is 1e-8.
   static constexpr float kPolynomial[]{0.00139262508f, 0.00836323288f, 0.0416665542f, 0.166665767f, 0.5f};
 };
 template <>
@@ -42,15 +42,15 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const hn::TFromD<D> (&high_t
   return y;
 }
 
-/// exp(x) to about one unit in the last place: x = n ln 2 + r, and 2^n made of its bits, which are those of 0 for the
-/// lowest n and of infinity for the highest. So results below 2^-126.5 are 0 and above 2^127.5 infinite (in fp64 the
-/// same with 1022.5 and 1023.5). NaN stays NaN.
+/// Computes exp(x) to about one unit in the last place: x = n ln 2 + r, with 2^n built from its bits, which are those
+/// of 0 for the lowest n and of infinity for the highest. Results below 2^-126.5 are 0 and above 2^127.5 infinite (in
+/// fp64 with exponents 1022.5 and 1023.5). NaN is preserved.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_of(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   using C = ExpConstants<T>;
   const hn::RebindToSigned<D> integers;
-  // In this order of arguments a NaN is passed on by all processors.
+  // This argument order propagates NaN on all processors.
   const auto clamped = hn::Min(hn::Set(d, C::kHighest), hn::Max(hn::Set(d, C::kLowest), x));
   const auto shifted = hn::MulAdd(clamped, hn::Set(d, static_cast<T>(1.4426950408889634)), hn::Set(d, C::kRound));
   const auto n = hn::Sub(shifted, hn::Set(d, C::kRound));
@@ -60,18 +60,19 @@ HWY_INLINE hn::Vec<D> exp_of(D d, hn::Vec<D> x) {
   return hn::Mul(power, hn::BitCast(d, hn::ShiftLeft<C::kFraction>(hn::BitCast(integers, shifted))));
 }
 
-/// 1 / (1 + exp(-x)).
+/// Computes 1 / (1 + exp(-x)).
 template <class D>
 HWY_INLINE hn::Vec<D> logistic(D d, hn::Vec<D> x) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});
   return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
 }
 
-/// To a few units in the last place: by exp(-2 |x|), and near 0, where that would cancel, by its series. NaN stays NaN.
+/// Computes tanh to a few units in the last place: from exp(-2 |x|), and near 0, where that would cancel, from its
+/// series. NaN is preserved.
 template <class D>
 HWY_INLINE hn::Vec<D> tanh_of(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
-  // tanh(x) / x in x^2, highest power first: what is left out is below 1e-20 where it is used.
+  // Series of tanh(x) / x in x^2, highest power first. The truncation error is below 1e-20 where it is used.
   static constexpr T kSeries[]{static_cast<T>(5.9002744094558597e-4),
                                static_cast<T>(-1.4558343870513183e-3),
                                static_cast<T>(3.5921280365724810e-3),
@@ -92,7 +93,7 @@ template <class T>
 struct NormalConstants;
 template <>
 struct NormalConstants<float> {
-  /// (1 + 2 z) exp(z^2) erfc(z) in u = (z - 3) / (z + 3), highest power first: error 4e-8 for z >= 0.
+  /// Approximates (1 + 2 z) exp(z^2) erfc(z) in u = (z - 3) / (z + 3), highest power first: error 4e-8 for z >= 0.
   static constexpr float kPolynomial[]{-1.39803301e-4f, 2.29609418e-3f, 2.26196545e-3f, -.0240344844f, .068335908f,
                                        -.119221778f,    .129645314f,    -.0475656504f,  -.135621147f,  1.25300809f};
 };
@@ -107,7 +108,7 @@ struct NormalConstants<double> {
       .129645158702753007,     -.0475622943534529456,   -.135621106124581121,    1.25300805826972966};
 };
 
-/// The standard normal distribution at x.
+/// Standard normal distribution at x.
 template <class V>
 struct Normal {
   V cdf;      ///< P(X <= x) = erfc(-x / sqrt(2)) / 2
@@ -118,12 +119,12 @@ HWY_INLINE Normal<hn::Vec<D>> normal(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   const auto one = hn::Set(d, T{1}), two = hn::Set(d, T{2}), three = hn::Set(d, T{3});
   const auto distance = hn::Mul(hn::Abs(x), hn::Set(d, static_cast<T>(0.70710678118654752)));
-  // Far out e is 0 and the rest only has to stay finite.
+  // For large distances e is 0, and the other factor only has to stay finite.
   const auto limit = hn::Set(d, T{40});
   const auto z = hn::IfThenElse(hn::Gt(distance, limit), limit, distance);
   const auto e = exp_of(d, hn::Mul(hn::Mul(x, x), hn::Set(d, T{-0.5})));
   const auto sum = hn::Add(z, three), line = hn::MulAdd(two, z, one);
-  // One division for both 1 / (z + 3) and 1 / (1 + 2 z).
+  // One division yields both 1 / (z + 3) and 1 / (1 + 2 z).
   const auto inverse = hn::Div(one, hn::Mul(sum, line));
   const auto u = hn::Mul(hn::Mul(hn::Sub(z, three), line), inverse);
   const auto scaled = hn::Mul(polynomial(d, u, NormalConstants<T>::kPolynomial), hn::Mul(sum, inverse));

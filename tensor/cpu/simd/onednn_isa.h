@@ -1,10 +1,10 @@
-// What oneDNN may use of the processor.
+// Instruction sets available to oneDNN.
 #pragma once
 #include <dnnl.hpp>
 
 namespace mcpp::kernel {
 
-/// Whether oneDNN may use the instruction sets of `level`: the CPU has them and dnnl::set_max_cpu_isa allows them.
+/// Returns true if the CPU supports the instruction sets of `level` and dnnl::set_max_cpu_isa allows them.
 bool isa_reaches(dnnl::cpu_isa level);
 
 }  // namespace mcpp::kernel

@@ -1,5 +1,5 @@
-// Splitting CPU work over the device's threads so that no result depends on how many there are: work is cut into pieces
-// of a fixed size, and threads take whole pieces.
+// Parallel loops over the device's threads with results independent of their number: work is split into pieces of fixed
+// size, and threads take whole pieces.
 #pragma once
 #include <algorithm>
 
@@ -13,16 +13,16 @@ inline CpuDevice& cpu(const Tensor& t) {
   return static_cast<CpuDevice&>(t.device());
 }
 
-/// Piece sizes for work bound by memory: large beside the cost of handing a piece out, small beside the second cache.
+/// Piece size for memory-bound work: large compared to the scheduling cost of a piece, small compared to the L2 cache.
 inline constexpr i64 kElementsPerPiece = 16384;
 
-/// Rows of n elements that make up such a piece.
+/// Returns the number of rows of n elements in such a piece.
 constexpr i64 rows_per_piece(i64 n) {
   return std::max<i64>(1, kElementsPerPiece / std::max<i64>(1, n));
 }
 
-/// Calls f(begin, end) for [0, count) in pieces of `piece` (the last one shorter), spread over the device's threads.
-/// Runs on the calling thread alone when there is one piece or one thread.
+/// Calls f(begin, end) for [0, count) in pieces of `piece` (the last may be shorter), distributed over the device's
+/// threads. Runs on the calling thread if there is one piece or one thread.
 template <class F>
 void parallel_for(const CpuDevice& device, i64 count, i64 piece, F&& f) {
   const i64 pieces = ceil_div(count, piece);

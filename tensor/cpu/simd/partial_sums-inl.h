@@ -1,5 +1,5 @@
-// Sums over the rows of a matrix that do not depend on the number of threads: fixed pieces of rows are summed each into
-// vectors of their own, and those are added in order.
+// Sums over the rows of a matrix, independent of the number of threads: fixed pieces of rows are summed into separate
+// vectors, which are then added in order.
 #if defined(MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_
 #undef MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// One vector of `n` sums per piece of rows, uninitialised at first. L is float or double.
+/// One vector of `n` sums per piece of rows, initially uninitialized. L is float or double.
 template <class L>
 class PartialSums {
  public:
@@ -24,10 +24,10 @@ class PartialSums {
 
   const i64 rows_per_piece;
 
-  /// The sums of the piece that begins with `row`.
+  /// Returns the sums of the piece that begins with `row`.
   L* of_row(i64 row) const { return sums_.data<L>() + row / rows_per_piece * sums_.dim(1); }
 
-  /// out = beta out + the pieces' sums, from column `first` on.
+  /// Computes out = beta out + the sums of all pieces, from column `first` on.
   void add_to(Tensor& out, i64 first, float beta) const {
     const LaneTag<L> d;
     const L* sums = sums_.data<L>() + first;

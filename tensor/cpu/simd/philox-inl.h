@@ -1,4 +1,4 @@
-// Philox4x32-10 (base/philox.h) on vectors, and the dropout factors made from it.
+// Vectorized Philox4x32-10 (base/philox.h), and the dropout factors derived from it.
 #if defined(MCPP_TENSOR_CPU_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_PHILOX_INL_H_
 #undef MCPP_TENSOR_CPU_PHILOX_INL_H_
@@ -12,16 +12,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// The words of one row of random numbers, element by element: word(j) is word j % 4 of Philox(key, {counter[0..2],
-/// j / 4}). Holds a window of kCapacity elements at a time.
+/// Random words of one row: word(j) is word j % 4 of Philox(key, {counter[0..2], j / 4}). Holds a window of kCapacity
+/// elements at a time.
 class RandomRow {
  public:
   static constexpr i64 kCapacity = 512;
 
   RandomRow(u64 key, const Philox4& counter) : key_(key), counter_(counter) {}
 
-  /// Makes the words of elements first .. first + count - 1 (count <= kCapacity) and returns a pointer to the first; as
-  /// many lanes as a vector has may be read beyond the last.
+  /// Generates the words of elements first .. first + count - 1 (count <= kCapacity) and returns a pointer to the
+  /// first. One vector beyond the last may be read.
   HWY_INLINE const u32* window(i64 first, i64 count) {
     const i64 begin = first / 4, end = (first + count + 3) / 4;
     const i64 step = static_cast<i64>(hn::Lanes(Tag()));
@@ -30,8 +30,8 @@ class RandomRow {
   }
 
  private:
-  // One block per 64-bit lane, each word in the lane's low half: the multiplication reads only that half, so what is
-  // above it does not matter until the end.
+  // One block per 64-bit lane, with each word in the lane's low half. The multiplication reads only that half, so the
+  // upper half is irrelevant until the end.
   using Tag = hn::ScalableTag<u64>;
   using V = hn::Vec<Tag>;
 
@@ -62,11 +62,11 @@ class RandomRow {
 
   u64 key_;
   Philox4 counter_;
-  // Room for the first block's skipped words, the last vector of blocks and reading past the end.
+  // Includes space for the first block's skipped words, the last vector of blocks, and reads past the end.
   HWY_ALIGN u32 words_[kCapacity + 4 + 8 * hn::MaxLanes(hn::ScalableTag<u32>())];
 };
 
-/// Random words in the lanes of a vector of unsigned numbers, 32 or 64 bits wide.
+/// Loads random words into the lanes of an unsigned vector, 32 or 64 bits wide.
 template <class U>
 HWY_INLINE hn::Vec<U> words_in_lanes(U bits, const u32* words) {
   if constexpr (sizeof(hn::TFromD<U>) == 4)
@@ -75,7 +75,7 @@ HWY_INLINE hn::Vec<U> words_in_lanes(U bits, const u32* words) {
     return hn::PromoteTo(bits, hn::LoadU(hn::Rebind<u32, U>(), words));
 }
 
-/// What jitter multiplies elements by. A word counts by its upper 24 bits, so that every type has the same factors.
+/// Factors of jitter. Only the upper 24 bits of a word are used, so that all types get the same factors.
 template <class D>
 struct JitterFactor {
   hn::TFromD<D> lowest, step;
@@ -91,7 +91,7 @@ struct JitterFactor {
   }
 };
 
-/// What dropout multiplies elements by.
+/// Factors of dropout.
 template <class D>
 struct DropoutFactor {
   u32 threshold;
@@ -100,7 +100,7 @@ struct DropoutFactor {
   explicit DropoutFactor(float p)
       : threshold(dropout_threshold(p)), scale(static_cast<hn::TFromD<D>>(dropout_scale(p))) {}
 
-  /// `scale` where the word says keep, else 0.
+  /// Returns `scale` in lanes whose word says keep, otherwise 0.
   HWY_INLINE hn::Vec<D> of(D d, const u32* words) const {
     const hn::RebindToUnsigned<D> bits;
     const auto drop = hn::Lt(words_in_lanes(bits, words), hn::Set(bits, threshold));

@@ -1,5 +1,4 @@
-// The scores of a row of a router's logits, a few hundred at most: it is read into the first cache once and swept
-// there.
+// Scores of one row of router logits. A row has at most a few hundred elements and stays in the L1 cache.
 #if defined(MCPP_TENSOR_CPU_ROUTER_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_ROUTER_SCORES_INL_H_
 #undef MCPP_TENSOR_CPU_ROUTER_SCORES_INL_H_
@@ -14,11 +13,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// What sums of sigmoids are divided with, so that 0 / 0 is none.
+/// Added to divisors of sigmoids to avoid 0 / 0.
 template <class L>
 inline constexpr L kTiny = static_cast<L>(1e-20);
 
-/// to[n] = f(x), f working on vectors, and the sum of all; to may be x.
+/// Computes to[n] = f(x), with f on vectors, and returns the sum; to may alias x.
 template <class L, class F>
 HWY_INLINE L map_and_sum(const L* x, i64 n, L* to, F&& f) {
   const LaneTag<L> d;
@@ -38,7 +37,7 @@ void divide(L* x, i64 n, L divisor) {
   sweep(d, 0, n, [=](i64 i, auto lanes) { store(hn::Mul(load(d, x + i, lanes), inverse), d, x + i, lanes); });
 }
 
-/// to[n] = softmax(x), which may be the same; returns logsumexp(x).
+/// Computes to[n] = softmax(x), which may alias x; returns logsumexp(x).
 template <class L>
 L softmax_of_row(const L* x, i64 n, L* to) {
   const LaneTag<L> d;
@@ -48,7 +47,7 @@ L softmax_of_row(const L* x, i64 n, L* to) {
   return largest + std::log(sum);
 }
 
-/// to[n] = sigmoid(x), which may be the same; returns their sum.
+/// Computes to[n] = sigmoid(x), which may alias x; returns the sum.
 template <class L>
 L sigmoid_of_row(const L* x, i64 n, L* to) {
   const LaneTag<L> d;

@@ -1,5 +1,5 @@
-// Vectors of any supported element type as vectors of the type that math is done in: fp32 for float, BFloat16 and
-// Float16, fp64 for double. Compiled once per instruction level, as Highway's *-inl.h headers are.
+// Vector loads and stores that convert between element types and the accumulate type: fp32 for float, BFloat16 and
+// Float16, fp64 for double. Compiled once per instruction set, as Highway's *-inl.h headers are.
 #if defined(MCPP_TENSOR_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_SIMD_INL_H_
 #undef MCPP_TENSOR_CPU_SIMD_INL_H_
@@ -19,15 +19,15 @@ namespace mcpp::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The type that math on elements of type T is done in.
+/// Type in which arithmetic on elements of type T is done.
 template <class T>
 using Lane = Wide<T>;
-/// Highway's descriptor of a full vector of Lane<T>.
+/// Highway's tag of a full vector of Lane<T>.
 template <class T>
 using LaneTag = hn::ScalableTag<Lane<T>>;
 
-/// How many lanes of a vector are in use: all, or the first `count` at the end of a row. Kernels are written once as a
-/// lambda over either.
+/// Active lanes of a vector: all, or the first `count` at the end of a row. Kernels are written once as a lambda over
+/// either.
 struct Whole {};
 struct Part {
   std::size_t count;
@@ -43,7 +43,7 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const BFloa
   const hn::Rebind<u16, D> narrow;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const u16*>(p)))));
 }
-// Highway's own conversions of halves round down where the processor has no instruction for them.
+// Highway's fallback conversion of halves rounds down on processors without a conversion instruction.
 #if HWY_TARGET <= HWY_AVX2
 template <class D>
 requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, Whole) {
@@ -51,7 +51,7 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float
   return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 #else
-/// As Float16's conversion, step by step.
+/// Vectorized form of Float16's conversion.
 template <class D>
 requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, Whole) {
   const hn::RebindToSigned<D> bits;
@@ -84,7 +84,7 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFlo
   const hn::Rebind<u16, D> narrow;
   const auto x = hn::BitCast(bits, v);
 #if HWY_TARGET <= HWY_AVX3
-  // With masks it takes half the instructions.
+  // Masked instructions halve the instruction count.
   if constexpr (hn::MaxLanes(D()) == 16) {
     const __mmask16 is_odd = _mm512_test_epi32_mask(x.raw, _mm512_set1_epi32(0x10000));
     const __mmask16 is_nan = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_UNORD_Q);
@@ -108,7 +108,7 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, Floa
   hn::StoreU(hn::DemoteTo(narrow, v), narrow, reinterpret_cast<hwy::float16_t*>(p));
 }
 #else
-/// Rounds as Float16's constructor does, step by step.
+/// Vectorized form of the rounding in Float16's constructor.
 template <class D>
 requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D d, Float16* p, Whole) {
   const hn::RebindToSigned<D> bits;
@@ -134,7 +134,7 @@ requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE void store(hn::
   store(hn::DemoteTo(narrow, v), narrow, p, Whole());
 }
 
-/// Unused lanes read as 0.
+/// Partial loads: unused lanes read as 0.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load(D d, const T* p, Part part) {
   T buffer[hn::MaxLanes(d)]{};
@@ -148,7 +148,7 @@ HWY_INLINE void store(hn::Vec<D> v, D d, T* p, Part part) {
   std::memcpy(p, buffer, part.count * sizeof(T));
 }
 
-/// v in used lanes, `other` in the rest.
+/// Returns v in used lanes, `other` in the rest.
 template <class D>
 HWY_INLINE hn::Vec<D> used_or(D, hn::Vec<D> v, hn::Vec<D>, Whole) {
   return v;
@@ -158,13 +158,13 @@ HWY_INLINE hn::Vec<D> used_or(D d, hn::Vec<D> v, hn::Vec<D> other, Part part) {
   return hn::IfThenElse(hn::FirstN(d, part.count), v, other);
 }
 
-/// What an output holds before a sum is added: nothing for beta = 0, whatever the memory says.
+/// Returns the term beta * p of an output before a sum is added; 0 for beta = 0, whatever the memory contains.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> previous(D d, const T* p, float beta, auto lanes) {
   return beta == 0 ? hn::Zero(d) : hn::Mul(hn::Set(d, static_cast<hn::TFromD<D>>(beta)), load(d, p, lanes));
 }
 
-/// Calls f(i, lanes) for every vector of [begin, end), the last perhaps in part.
+/// Calls f(i, lanes) for every vector of [begin, end); the last may be partial.
 template <class D, class F>
 HWY_INLINE void sweep(D d, i64 begin, i64 end, F&& f) {
   const i64 step = static_cast<i64>(hn::Lanes(d));
@@ -173,7 +173,8 @@ HWY_INLINE void sweep(D d, i64 begin, i64 end, F&& f) {
   if (i < end) f(i, Part{static_cast<std::size_t>(end - i)});
 }
 
-/// The same for reductions: f(i, lanes, slot), where slot is one of four accumulators, to overlap their latencies.
+/// Calls f(i, lanes, slot) as sweep() does, for reductions: slot is one of four accumulators, which overlap their
+/// latencies.
 template <class D, class F>
 HWY_INLINE void sweep_slots(D d, i64 begin, i64 end, F&& f) {
   const i64 step = static_cast<i64>(hn::Lanes(d));
@@ -188,7 +189,7 @@ HWY_INLINE void sweep_slots(D d, i64 begin, i64 end, F&& f) {
   if (i < end) f(i, Part{static_cast<std::size_t>(end - i)}, 1);
 }
 
-/// Four vectors that together hold a sum.
+/// Sum kept in four vectors.
 template <class D>
 struct Sum {
   hn::Vec<D> slots[4];
@@ -203,7 +204,7 @@ struct Sum {
   }
 };
 
-/// The largest of `count` elements, -infinity when there are none; NaN may or may not be seen.
+/// Returns the largest of `count` elements, -infinity if there are none; NaN may or may not be detected.
 template <class D, class T>
 HWY_INLINE hn::TFromD<D> largest_of(D d, const T* x, i64 count) {
   const auto lowest = hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity());

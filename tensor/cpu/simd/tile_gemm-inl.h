@@ -1,7 +1,7 @@
-// Products of small row-major matrices that lie in the L1 or L2 cache, and transposition: the building blocks of tiled
-// attention and of products whose sums are in order. C (+)= A B, where only B is read in vectors; A is broadcast
-// element by element, so that both A and its transpose can be used as they lie. Each element of C is one sum over k in
-// ascending order, whatever block it falls in and wherever a product was cut along k.
+// Products of small row-major matrices that fit the L1 or L2 cache, and transposition: building blocks of tiled
+// attention and of products with ordered sums. C (+)= A B, where only B is read in vectors; A is broadcast element by
+// element, so that A and its transpose can both be used in place. Each element of C is one sum over k in ascending
+// order, independent of its block and of splits along k.
 #if defined(MCPP_TENSOR_CPU_TILE_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
 #undef MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
@@ -18,7 +18,7 @@ namespace mcpp::kernel::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Where the operands of a product lie: element (i, j) of X is at x[i * ldx + j]. With kTransposedA, A is [k, m].
+/// Operands of a product: element (i, j) of X is at x[i * ldx + j]. With kTransposedA, A is [k, m].
 template <class R>
 struct Operands {
   const R* a;
@@ -29,18 +29,18 @@ struct Operands {
   i64 ldc;
 };
 
-/// For a loop over k that does nothing else meanwhile.
+/// No-op callback of the loop over k.
 struct Nothing {
   template <class R>
   void begin(const R*, i64, i64, i64) {}
   void step() {}
 };
 
-/// What becomes of c: the products' sum; with them added one by one; with their sum added.
+/// Update of c: overwrite with the sum; continue the sum with c as its start; add the sum to c.
 enum class Sums { Begin, Continue, Add };
 
-/// The block of kRows rows and kVectors vectors of C, kept in registers during the loop over k, each turn of which
-/// calls meanwhile.step(). With kCopiesB the vectors of B are also written to copy[k, kVectors].
+/// Computes a block of kRows rows and kVectors vectors of C, held in registers during the loop over k, which calls
+/// meanwhile.step() in each iteration. With kCopiesB the vectors of B are also written to copy[k, kVectors].
 template <int kRows, int kVectors, bool kTransposedA, bool kCopiesB = false, class D, class R = hn::TFromD<D>,
           class Meanwhile = Nothing>
 HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Meanwhile&& meanwhile = {},
@@ -84,7 +84,7 @@ HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Mean
   }
 }
 
-/// All rows of kVectors columns of vectors.
+/// Computes all rows of kVectors columns of vectors.
 template <int kRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
 HWY_NOINLINE void multiply_columns(D d, Operands<R> x, i64 m, i64 k, bool accumulate) {
   const Sums sums = accumulate ? Sums::Continue : Sums::Begin;
@@ -98,7 +98,7 @@ HWY_NOINLINE void multiply_columns(D d, Operands<R> x, i64 m, i64 k, bool accumu
   for (; m >= 1; advance(1)) multiply_block<1, kVectors, kTransposedA>(d, x, k, sums);
 }
 
-/// multiply_block for up to kMostRows rows, of which there are `rows`.
+/// Computes multiply_block for `rows` <= kMostRows rows.
 template <int kMostRows, int kVectors, bool kTransposedA, bool kCopiesB, class D, class Meanwhile,
           class R = hn::TFromD<D>>
 HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums sums, Meanwhile& meanwhile, R* copy) {
@@ -109,9 +109,8 @@ HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums s
   multiply_block<kMostRows, kVectors, kTransposedA, kCopiesB>(d, x, k, sums, meanwhile, copy);
 }
 
-/// As multiply_columns, for any m at full speed: in blocks of nearly the same size, none of more than kMostRows. With a
-/// `copy`, the first of them leaves B there, [k, kVectors], which costs nothing beside its sums, and the others read
-/// it.
+/// Computes multiply_columns at full speed for any m: in blocks of nearly equal size, at most kMostRows. With a `copy`,
+/// the first block writes B there, [k, kVectors], at no extra cost, and the other blocks read it.
 template <int kMostRows, int kVectors, bool kTransposedA, class D, class Meanwhile, class R = hn::TFromD<D>>
 HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, Meanwhile& meanwhile, R* copy) {
   for (i64 blocks = ceil_div(m, kMostRows); blocks > 0; --blocks) {
@@ -129,7 +128,7 @@ HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, Me
   }
 }
 
-/// C[m, n] = A B, or C += A B. n is a multiple of the vector's lanes.
+/// Computes C[m, n] = A B, or C += A B. n is a multiple of the vector's lanes.
 template <bool kTransposedA, class D, class R = hn::TFromD<D>>
 void multiply(D d, Operands<R> x, i64 m, i64 n, i64 k, bool accumulate) {
   const i64 lanes = static_cast<i64>(hn::Lanes(d));
@@ -141,7 +140,7 @@ void multiply(D d, Operands<R> x, i64 m, i64 n, i64 k, bool accumulate) {
     }
   };
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-  // 32 registers: 24 sums, one row of B and a broadcast.
+  // Uses 32 registers: 24 sums, one row of B and a broadcast.
   columns.template operator()<6, 4>();
   columns.template operator()<12, 2>();
   columns.template operator()<12, 1>();
@@ -151,7 +150,7 @@ void multiply(D d, Operands<R> x, i64 m, i64 n, i64 k, bool accumulate) {
 #endif
 }
 
-/// dst[columns, rows] = the transpose of src[rows, columns], whose rows lie `to` and `ld` apart; both sizes are
+/// Computes dst[columns, rows] = the transpose of src[rows, columns], with row strides `step` and `ld`; both sizes are
 /// multiples of 4.
 HWY_INLINE void transpose(const float* src, i64 ld, i64 rows, i64 columns, float* dst, i64 step) {
   const hn::CappedTag<float, 4> d;
