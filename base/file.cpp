@@ -63,8 +63,8 @@ Path place_of(Path path) {
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
   check_leads_somewhere(path);
-  const Descriptor file(
-      path, O_RDONLY | O_NONBLOCK);  // O_NONBLOCK: a pipe without a writer is rejected below instead of blocking
+  // O_NONBLOCK: a pipe without a writer is rejected below instead of blocking.
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK);
   struct stat info {};
   MCPP_CHECK_SYSTEM(::fstat(file.get(), &info) == 0, "cannot stat ", path.string());
   check_input(S_ISREG(info.st_mode), path.string(), " is not a regular file");

@@ -83,8 +83,7 @@ struct Float16 {
   // Branch-free, so that loops over it vectorize.
   static constexpr u16 round(u32 x) {
     const u32 magnitude = x & 0x7FFFFFFF;
-    const u32 normal =
-        (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;  // rebias the exponent by 127 - 15
+    const u32 normal = (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;  // exponent bias: 127 - 15
     // The last bit of 0.5 as a float is 2^-24, so the addition rounds to the subnormals, which are multiples of it.
     const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000;
     const u32 nan = 0x7E00 | (magnitude >> 13 & 0x3FF);

@@ -4,14 +4,14 @@
 namespace mcpp {
 namespace {
 
-/// f(x) and df/dx.
+/// Value and derivative: f(x) and df/dx.
 template <class W>
 struct ValueAndSlope {
   W value, slope;
 };
 
-/// 1 / (1 + exp(-x)). The GPU's fast exp and division are good to 1e-5, which is far below the rounding of bf16 and
-/// fp16, and make the difference between being bound by arithmetic and by memory.
+/// Computes 1 / (1 + exp(-x)). For low-precision types uses the GPU's fast exp and division, whose error of 1e-5 is far
+/// below the rounding of bf16 and fp16; they make the kernel memory-bound instead of compute-bound.
 template <class E, class W>
 __device__ __forceinline__ W logistic(W x) {
   if constexpr (kIsNarrowElement<E>)
@@ -20,13 +20,14 @@ __device__ __forceinline__ W logistic(W x) {
     return W{1} / (W{1} + exp(-x));
 }
 
-/// x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3); the bracket is the logistic function of 2 u.
+/// GELU in tanh form: x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3); (1 + tanh(u)) / 2 is the logistic
+/// function of 2 u.
 struct Gelu {
   static constexpr bool kIsGated = false;
 
   template <class E, class W>
   static __device__ __forceinline__ ValueAndSlope<W> evaluate(W x) {
-    constexpr double kLinear = 1.5957691216057308, kCubic = kLinear * 0.044715;  // of 2 u
+    constexpr double kLinear = 1.5957691216057308, kCubic = kLinear * 0.044715;  // coefficients of 2 u
     const W x2 = x * x;
     const W s = logistic<E>(x * fma(x2, static_cast<W>(kCubic), static_cast<W>(kLinear)));
     const W inner = fma(x2, static_cast<W>(3 * kCubic), static_cast<W>(kLinear));
@@ -35,7 +36,7 @@ struct Gelu {
   }
 };
 
-/// x P(X <= x) for a standard normal X.
+/// Exact GELU: x P(X <= x) for a standard normal X.
 struct GeluErf {
   static constexpr bool kIsGated = false;
 
@@ -46,7 +47,7 @@ struct GeluErf {
   }
 };
 
-/// max(x, 0)^2; a NaN stays.
+/// Squared ReLU: max(x, 0)^2; NaN is preserved.
 struct SquaredRelu {
   static constexpr bool kIsGated = false;
 
@@ -57,7 +58,7 @@ struct SquaredRelu {
   }
 };
 
-/// The gate of SwiGLU: silu(x) = x / (1 + exp(-x)).
+/// SwiGLU gate: silu(x) = x / (1 + exp(-x)).
 struct SwiGlu {
   static constexpr bool kIsGated = true;
 
@@ -68,12 +69,12 @@ struct SwiGlu {
   }
 };
 
-/// The gate of GeGLU.
+/// GeGLU gate.
 struct GeGlu : Gelu {
   static constexpr bool kIsGated = true;
 };
 
-/// A thread's columns of x, gate and up when gated, for some rows at once.
+/// A thread's columns of x, gate and up if gated, for several rows at once.
 template <class E, int kUnit, class Act>
 struct Inputs {
   static constexpr int kHalves = Act::kIsGated ? 2 : 1;
@@ -94,7 +95,7 @@ struct Inputs {
   }
 };
 
-/// y [rows, f] = act(x + bias), times up + bias when gated.
+/// Computes y [rows, f] = act(x + bias), times up + bias if gated.
 template <class E, int kUnit, class Act>
 __global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
   using In = Inputs<E, kUnit, Act>;
@@ -116,7 +117,7 @@ __global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
       });
 }
 
-/// A thread reads all that it overwrites before it writes, so dx may be x.
+/// A thread reads everything it overwrites before it writes, so dx may alias x.
 template <class E, int kUnit, class Act>
 __global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx, i64 rows, i64 f) {
   using In = Inputs<E, kUnit, Act>;
@@ -167,13 +168,13 @@ void on_activation(DType dtype, Activation a, F&& f) {
   });
 }
 
-/// Null without a bias.
+/// Returns null without a bias.
 template <class T>
 const Element<T>* bias_elements(const Tensor* bias) {
   return bias ? elements<T>(*bias) : nullptr;
 }
 
-/// The width of the activation's output.
+/// Returns the width of the activation's output.
 i64 output_width(Activation a, const Tensor& x) {
   return is_gated(a) ? x.dim(-1) / 2 : x.dim(-1);
 }

@@ -1,4 +1,4 @@
-// Errors of the CUDA libraries as exceptions.
+// Conversion of CUDA library errors to exceptions.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Throws Internal with CUDA's text unless `code` is success. An error of an earlier kernel may show here first.
+/// Throws Internal with CUDA's text unless `code` is success. The error may stem from an earlier kernel.
 inline void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
   fail(ExitCode::Internal, call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Heads without the tensor.
+/// Heads view for kernels, without the tensor.
 template <class E>
 struct HeadView {
   E* base;
@@ -24,7 +24,7 @@ HeadView<Element<T>> view_of(const Heads& x) {
   return {elements<T>(x.base) + x.offset, x.group_size, x.head_dim, x.seq_stride, x.batch_stride, x.group_stride};
 }
 
-/// A block per row of the sequence and the batch.
+/// One block per row of the sequence and the batch.
 template <class From, class To>
 __global__ void __launch_bounds__(kThreads) copy_rows(HeadView<From> from, HeadView<To> to, i64 batch, i64 channels) {
   const i64 s = blockIdx.x / batch, b = blockIdx.x % batch;

@@ -1,4 +1,4 @@
-// Softmax cross entropy: one block per row, which each direction reads from memory once.
+// Softmax cross entropy: one block per row; each pass reads the row from memory once.
 #include <algorithm>
 
 #include "tensor/cuda/launch.cuh"
@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 512;
 
-/// exp(x) for a result that is rounded to E, or summed with many like it: narrow logits do not need the last bits.
+/// Computes exp(x) for a result that is rounded to E, or summed over the row: low-precision logits do not need full
+/// accuracy.
 template <class E, class W>
 __device__ __forceinline__ W exponential(W x) {
   if constexpr (kIsNarrowElement<E>)
@@ -18,15 +19,15 @@ __device__ __forceinline__ W exponential(W x) {
     return exp(x);
 }
 
-/// The largest of some logits and the sum of exp(logit - largest). Milakov, Gimelshein, "Online normalizer calculation
-/// for softmax", 2018. NaN among the logits makes the sum NaN, as does +infinity; it is never the largest.
+/// Largest logit and sum of exp(logit - largest). Milakov, Gimelshein, "Online normalizer calculation for softmax",
+/// 2018. NaN or +infinity among the logits makes the sum NaN; NaN is never the largest.
 template <class W>
 struct RowStats {
   W largest = -INFINITY;
   W sum_exp = 0;
 };
 
-/// What is subtracted: while all are -infinity nothing may be, lest exp(-inf + inf) makes NaN of 0.
+/// Returns the value to subtract: 0 while all logits are -infinity, since exp(-inf + inf) would be NaN instead of 0.
 template <class W>
 __device__ __forceinline__ W shift_of(W largest) {
   return largest == -INFINITY ? W{0} : largest;
@@ -48,7 +49,7 @@ __device__ __forceinline__ void add_logits(RowStats<W>& stats, const W (&logits)
   stats.sum_exp += sum;
 }
 
-/// This thread's share of a row: `packs` times 16 bytes, and one by one the rest of `count`.
+/// Computes this thread's part of a row: `packs` packs of 16 bytes, then single elements up to `count`.
 template <class W, class E>
 __device__ __forceinline__ RowStats<W> own_stats(const E* x, i64 count, i64 packs) {
   constexpr int kCount = Pack<E>::kCount;
@@ -68,10 +69,10 @@ __device__ __forceinline__ RowStats<W> own_stats(const E* x, i64 count, i64 pack
   return stats;
 }
 
-/// Rows of n logits, of which the first `count` count.
+/// Rows of n logits, of which the first `count` are valid.
 struct RowShape {
   i64 n, count, packs;
-  i64 first_row;  ///< the token of column 0
+  i64 first_row;  ///< token of column 0
 };
 
 template <class E, class W>
@@ -89,14 +90,14 @@ __global__ void __launch_bounds__(kThreads)
   target_logits[row] = targets[row] >= 0 && target >= 0 && target < shape.n ? static_cast<W>(widen(x[target])) : W{0};
 }
 
-/// x = (exp(x - lse) - [column is the target]) scale for N neighbouring columns from `begin` on, times the slope of the
-/// soft cap, where x went through one, 1 - (x / cap)^2; 0 from `count` on.
+/// Computes x = (exp(x - lse) - [column is the target]) scale for N adjacent columns from `begin` on, with a soft cap
+/// also times its slope, 1 - (x / cap)^2; 0 from `count` on.
 template <class E, class W>
 struct RowGradient {
   i64 count, target;
   W lse, scale, inverse_cap;  ///< 0: no cap
 
-  /// Rounded, x / cap may be a little above 1.
+  /// Rounding may make x / cap slightly larger than 1.
   __device__ __forceinline__ W slope(W x) const {
     const W t = x * inverse_cap;
     return inverse_cap > W{0} ? max(fma(-t, t, W{1}), W{0}) : W{1};
@@ -105,7 +106,7 @@ struct RowGradient {
   template <int N>
   __device__ __forceinline__ void operator()(E (&x)[N], i64 begin) const {
     const int used = static_cast<int>(std::clamp<i64>(count - begin, 0, N));
-    const int hit = static_cast<int>(std::clamp<i64>(target - begin, -1, N));  // -1 and N: not here
+    const int hit = static_cast<int>(std::clamp<i64>(target - begin, -1, N));  // -1 and N: outside
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const W v = widen(x[k]), p = exponential<E>(v - lse);
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// `packed` columns of every row are moved 16 bytes at a time, where rows allow it.
+/// Moves `packed` columns of every row 16 bytes at a time if rows are aligned.
 template <class E>
 RowShape shape_of(const E* logits, i64 n, i64 valid_columns, i64 packed, i64 first_row) {
   const i64 count = std::clamp<i64>(valid_columns, 0, n);

@@ -3,7 +3,7 @@
 namespace mcpp {
 namespace {
 
-/// The oldest architecture that has bf16 tensor cores, which everything here relies on.
+/// Oldest architecture with bf16 tensor cores, which the kernels require.
 constexpr int kOldestMajor = 8;
 
 cudaDeviceProp properties_of(int ordinal) {
@@ -48,7 +48,7 @@ void* CudaDevice::system_allocate(i64 bytes) {
   void* data = nullptr;
   const auto size = static_cast<std::size_t>(bytes);
   cudaError_t error = cudaMallocAsync(&data, size, stream_);
-  if (error == cudaErrorMemoryAllocation) {  // what was freed on the stream may still be on its way back
+  if (error == cudaErrorMemoryAllocation) {  // memory freed on the stream may not have been returned yet
     cudaGetLastError();
     synchronize();
     error = cudaMallocAsync(&data, size, stream_);
@@ -56,7 +56,7 @@ void* CudaDevice::system_allocate(i64 bytes) {
   if (error == cudaSuccess) return data;
   cudaGetLastError();
   if (error != cudaErrorMemoryAllocation) check_cuda(error, "cudaMallocAsync");
-  return nullptr;  // Device says that memory is out, with its table
+  return nullptr;  // Device then throws out-of-memory with its table
 }
 
 void CudaDevice::system_free(void* data) noexcept {
@@ -98,7 +98,7 @@ int cuda_device_count() {
 }
 
 std::string cuda_pci_bus_id(int ordinal) {
-  constexpr int kMost = 32;  // "00000000:3B:00.0" and its end
+  constexpr int kMost = 32;  // "00000000:3B:00.0" and its terminator
   std::string id(kMost, '\0');
   if (cudaDeviceGetPCIBusId(id.data(), kMost, ordinal) != cudaSuccess) return "";
   return id.c_str();

@@ -1,4 +1,4 @@
-// One GPU as one rank uses it: memory, the compute stream, and the handles of the libraries.
+// GPU of one rank: memory, the compute stream, and library handles.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -12,26 +12,27 @@
 
 namespace mcpp {
 
-/// State of the matrix product library: handle and the algorithms chosen so far (tensor/cuda/gemm/matmul.cpp).
+/// State of the matrix product library: handle and chosen algorithms (tensor/cuda/gemm/matmul.cpp).
 struct CublasLt;
-/// State of the attention library: handle and the plans built so far (tensor/cuda/attention/cudnn_attention.cpp).
+/// State of the attention library: handle and compiled plans (tensor/cuda/attention/cudnn_attention.cpp).
 struct CudnnAttention;
 
-/// All ops on its tensors run on stream(), in order; only what reads results on the host waits. Memory comes from
-/// CUDA's stream-ordered pool, below Device's own: a buffer that is released may be handed out again at once, because
-/// whoever gets it runs later on the same stream. Communication streams must wait for, and be waited for by, events.
+/// CUDA device. All ops on its tensors run on stream(), in order; only reading results on the host blocks. Memory comes
+/// from CUDA's stream-ordered pool, below Device's own pool: a released buffer may be reused immediately, because its
+/// next user runs later on the same stream. Communication streams must synchronize with stream() by events in both
+/// directions.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const CudaOptions& options);
   ~CudaDevice() override;
 
-  /// Makes this GPU the calling thread's current one; every op begins with it.
+  /// Makes this GPU the calling thread's current one; every op starts with it.
   void activate() const { check_cuda(cudaSetDevice(options_.ordinal), "cudaSetDevice"); }
   int ordinal() const { return options_.ordinal; }
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return properties_.multiProcessorCount; }
   const cudaDeviceProp& properties() const { return properties_; }
-  /// Waits until everything on stream() is done.
+  /// Waits until all work on stream() is done.
   void synchronize() const { check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
   const CudaOptions& options() const { return options_; }
@@ -40,7 +41,7 @@ class CudaDevice final : public Device {
   CublasLt& cublas() { return *cublas_; }
   CudnnAttention& cudnn() { return *cudnn_; }
 
-  /// For take_notices(); a sentence that was added before is not added again.
+  /// Adds a sentence for take_notices(), unless it was added before.
   void add_notice(const std::string& sentence);
   std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
 
@@ -55,17 +56,17 @@ class CudaDevice final : public Device {
   std::unique_ptr<CublasLt, void (*)(CublasLt*)> cublas_;
   std::unique_ptr<CudnnAttention, void (*)(CudnnAttention*)> cudnn_;
   std::set<std::string> told_;
-  std::vector<std::string> notices_;  // of these, what was not handed out
+  std::vector<std::string> notices_;  // sentences not yet returned
 };
 
-/// The device of a tensor that is on a GPU, activated.
+/// Returns the device of a GPU tensor, activated.
 inline CudaDevice& cuda(const Tensor& t) {
   auto& device = static_cast<CudaDevice&>(t.device());
   device.activate();
   return device;
 }
 
-// Defined beside the ops that use them.
+// Defined with the ops that use them.
 CublasLt* make_cublas(const CudaDevice& device);
 void destroy_cublas(CublasLt* state);
 CudnnAttention* make_cudnn(const CudaDevice& device);

@@ -6,13 +6,13 @@
 namespace mcpp {
 namespace {
 
-/// Samples of one launch, which get there as kernel arguments; a larger batch takes several launches.
+/// Maximum number of samples per launch, passed as kernel arguments; larger batches take several launches.
 constexpr i64 kMostSamples = 128;
 
-/// What elements are multiplied by: 1, what dropout or what jitter makes of their random words.
+/// Factor of elements: 1, or the factor of dropout or jitter for their random words.
 enum class Factors { Ones, Dropout, Jitter };
 
-/// What a launch draws: struct Dropout for columns first_sample .. of the batch.
+/// Random draws of a launch: struct Dropout for columns first_sample .. of the batch.
 template <class W>
 struct Draw {
   u64 key = 0;
@@ -25,7 +25,7 @@ struct Draw {
   i64 samples[kMostSamples] = {};
 };
 
-/// y [positions, batch, n] = residual + dropout(x + bias); bias and residual may be null.
+/// Computes y [positions, batch, n] = residual + dropout(x + bias); bias and residual may be null.
 template <class E>
 struct Operands {
   const E *x, *bias, *residual;
@@ -33,7 +33,7 @@ struct Operands {
   i64 positions, batch, n;
 };
 
-/// The words of elements first .. first + kUnit - 1, which are whole blocks of four or lie within one.
+/// Draws the words of elements first .. first + kUnit - 1, which are whole blocks of four or lie within one.
 template <int kUnit, class W>
 __device__ __forceinline__ void draw_words(const Draw<W>& draw, i64 sample, i64 position, i64 first,
                                            u32 (&words)[kUnit]) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ W factor_of(const Draw<W>& draw, u32 word) {
   return word < draw.threshold ? W{0} : draw.scale;
 }
 
-/// A block works on one column of the batch: blockIdx.z of those in `draw`.
+/// A block processes one column of the batch: blockIdx.z of those in `draw`.
 template <class E, int kUnit, Factors kFactors>
 __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<Wide<E>> draw) {
   using W = Wide<E>;
@@ -93,7 +93,7 @@ void launch(const Operands<E>& t, const Draw<Wide<E>>& draw, i64 samples, const 
   });
 }
 
-/// y = residual + (x + bias) times factors; bias and residual may be null.
+/// Computes y = residual + (x + bias) times factors; bias and residual may be null.
 template <Factors kFactors>
 void apply_factors(const Tensor& x, const Tensor* bias, const Tensor* residual, const Dropout& dropout, Tensor& y) {
   if (x.numel() == 0) return;

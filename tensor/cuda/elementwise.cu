@@ -37,7 +37,7 @@ struct Normalize {
   }
 };
 
-/// y = f(x, y), 16 bytes at a time, and one by one what is left after `packs` of them.
+/// Computes y = f(x, y), 16 bytes at a time for `packs` packs, then single elements.
 template <class E, class F>
 __global__ void update(const E* x, E* y, i64 n, i64 packs, F f) {
   constexpr int kCount = Pack<E>::kCount;
@@ -73,7 +73,7 @@ __global__ void convert(const From* from, To* to, i64 n) {
   for (i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x; i < n; i += step) to[i] = narrow<To>(widen(from[i]));
 }
 
-/// Blocks add their share in fp64; their sums are added in order by one block.
+/// Blocks compute partial sums in fp64, which one block adds in order.
 constexpr int kSumBlocks = 1024;
 
 template <class E>
@@ -104,7 +104,7 @@ __global__ void add_up(const double* partial, int count, double* total) {
   if (threadIdx.x == 0) *total += sum;
 }
 
-/// x += bias in every row.
+/// Computes x += bias in every row.
 template <class E, int kUnit>
 __global__ void add_to_rows(E* x, const E* bias, i64 rows, i64 n) {
   constexpr int kAtOnce = 4;
@@ -121,10 +121,10 @@ __global__ void add_to_rows(E* x, const E* bias, i64 rows, i64 n) {
       });
 }
 
-/// Blocks of warps side by side down the rows: each sums every kSumWarps-th row of a piece.
+/// Rows are distributed over the warps of a block: each sums every kSumWarps-th row of a piece.
 constexpr int kSumWarps = 8;
 
-/// sums[piece, n] = the sums over the piece's rows; piece = blockIdx.y.
+/// Computes sums[piece, n] = the sums over the piece's rows; piece = blockIdx.y.
 template <class E, int kUnit>
 __global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, Wide<E>* sums) {
   using W = Wide<E>;

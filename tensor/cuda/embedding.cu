@@ -66,11 +66,11 @@ struct RowSum {
   }
 };
 
-/// Rows of dy that are loaded before the first is added.
+/// Number of rows of dy loaded before the first is added.
 constexpr int kAhead = 8;
 
-/// Tokens of this rank's rows, ordered by row and then by position: `rows` holds dtable's rows, `positions` where the
-/// tokens stand in dy. Tokens that are not here have row `row_count`.
+/// Tokens of this rank's rows, sorted by row and then by position: `rows` holds dtable's rows, `positions` the rows of
+/// dy. Tokens of other ranks have row `row_count`.
 struct SortedTokens {
   const u32* rows;
   const i32* positions;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kRowThreads) add_tokens(const E* dy, SortedTok
   sum.store(dtable + row * n + column);
 }
 
-/// The row of the table of s += sum over b of dy[s, b].
+/// Adds the sum over b of dy[s, b] to the table row of s.
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kRowThreads)
     add_batch(const E* dy, i64 batch, i64 n, const PositionRanges positions, W* dtable) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kRowThreads)
   sum.store(dtable + at);
 }
 
-/// The rows of the table that tokens [s, b] of documents read.
+/// Finds the table rows read by the tokens [s, b] of documents.
 __global__ void __launch_bounds__(kRowThreads)
     find_rows(const PositionRanges positions, const i32* starts, i64 count, i64 batch, i32* rows) {
   const i64 t = i64{blockIdx.x} * kRowThreads + threadIdx.x;
@@ -139,7 +139,7 @@ Tensor rows_of_documents(const Positions& positions) {
   return rows;
 }
 
-/// What a gradient holds before sums are added to it.
+/// Multiplies a gradient by beta before sums are added; 0 overwrites.
 void start_sum(Tensor& gradient, float beta) {
   if (beta == 0)
     Kernels<DeviceType::Cuda>::fill_zero(gradient);
@@ -155,7 +155,7 @@ __global__ void rows_of_tokens(const i32* tokens, i64 count, i64 first_row, u32 
   }
 }
 
-/// SortedTokens and the memory that they are in.
+/// SortedTokens and their memory.
 class TokenSort {
  public:
   TokenSort(const Tensor& tokens, i64 first_row, i64 row_count, const CudaDevice& device) {
@@ -177,7 +177,7 @@ class TokenSort {
                  "cub::DeviceRadixSort::SortPairs");
     };
     std::size_t bytes = 0;
-    sort(nullptr, bytes);  // only asks for the size
+    sort(nullptr, bytes);  // only queries the size
     const Tensor workspace = vector(static_cast<i64>(bytes / sizeof(i32)) + 1);
     sort(workspace.raw(), bytes);
   }

@@ -1,4 +1,4 @@
-// A point on a stream that others wait for, or that time is measured from.
+// CUDA event: a point on a stream, for synchronization or timing.
 #pragma once
 #include "tensor/cuda/check.h"
 
@@ -6,7 +6,7 @@ namespace mcpp {
 
 class CudaEvent {
  public:
-  /// cudaEventDisableTiming makes one that only marks a place cheaper.
+  /// Creates the event. With cudaEventDisableTiming it is cheaper, but has no time.
   explicit CudaEvent(unsigned flags = cudaEventDefault) {
     check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreateWithFlags");
   }
@@ -15,21 +15,21 @@ class CudaEvent {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
-  /// `stream` goes on when what was recorded is done.
+  /// Makes `stream` wait for the recorded work.
   void hold(cudaStream_t stream) const { check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent"); }
-  /// Does not wait. For any thread.
+  /// Returns true if the recorded work is done, without blocking. Callable from any thread.
   bool happened() const {
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) {
-      cudaGetLastError();  // it is noted as an error, which the next launch would find
+      cudaGetLastError();  // clears the recorded error, which the next launch check would report
       return false;
     }
     check_cuda(state, "cudaEventQuery");
     return true;
   }
-  /// Waits until what was recorded is done.
+  /// Waits until the recorded work is done.
   void synchronize() const { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
-  /// Waits until this event has happened.
+  /// Waits for this event and returns the time since `start`.
   float milliseconds_since(const CudaEvent& start) const {
     synchronize();
     float time = 0;

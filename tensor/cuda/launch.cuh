@@ -1,4 +1,4 @@
-// What the kernels share: element types, 16-byte accesses, sums over a warp or a block, and how they are launched.
+// Common building blocks of kernels: element types, 16-byte accesses, sums over a warp or a block, and launch helpers.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// The type that CUDA has for an element: BFloat16 becomes __nv_bfloat16 and Float16 __half, which have the same bits.
+/// CUDA's type of an element: BFloat16 maps to __nv_bfloat16 and Float16 to __half, which are bitwise identical.
 template <class T>
 struct CudaType {
   using type = T;
@@ -26,13 +26,13 @@ struct CudaType<Float16> {
 template <class T>
 using Element = typename CudaType<T>::type;
 
-/// The numbers of a tensor, as kernels take them.
+/// Returns the elements of a tensor in the kernels' type.
 template <class T>
 Element<T>* elements(const Tensor& t) {
   return reinterpret_cast<Element<T>*>(t.data<T>());
 }
 
-/// Whether E is CUDA's type of a narrow one.
+/// True for CUDA's low-precision types.
 template <class E>
 inline constexpr bool kIsNarrowElement = std::is_same_v<E, __nv_bfloat16> || std::is_same_v<E, __half>;
 
@@ -56,16 +56,15 @@ __device__ __forceinline__ T narrow(W x) {
     return static_cast<T>(x);
 }
 
-/// N neighbouring elements, a power of two, that are read and written by one instruction: 16 bytes of them is what a
-/// thread should load and store at a time. Fewer are for kernels that read one type and write another, and N = 1 for
-/// rows that are not aligned.
+/// N adjacent elements, a power of two, accessed by one instruction. 16 bytes is best for a thread. Fewer are for
+/// kernels that read one type and write another, and N = 1 for rows that are not aligned.
 template <class T, int N = static_cast<int>(16 / sizeof(T))>
 struct alignas(N * sizeof(T)) Pack {
   static_assert(N * sizeof(T) <= 16);
   static constexpr int kCount = N;
   T values[N];
 };
-/// What is moved: a type of the machine.
+/// Machine type used to move a pack.
 template <std::size_t kBytes>
 using PackBits = std::conditional_t<kBytes == 16, uint4,
                                     std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, u32, u16>>>;
@@ -74,12 +73,12 @@ template <class T, int N = Pack<T>::kCount>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
   return std::bit_cast<Pack<T, N>>(*reinterpret_cast<const PackBits<sizeof(Pack<T, N>)>*>(from));
 }
-/// The same for whom N alone needs saying.
+/// Overload with only N explicit.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
   return load_pack<T, N>(from);
 }
-/// In PTX, because the compiler splits some stores in C++ into parts of 4 bytes, those of uint4 too.
+/// Uses PTX because the compiler splits some C++ stores, including uint4, into 4-byte parts.
 template <class T, int N>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   const auto bits = std::bit_cast<PackBits<sizeof(pack)>>(pack);
@@ -92,12 +91,12 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   else
     *reinterpret_cast<PackBits<sizeof(pack)>*>(to) = bits;
 }
-/// Whether N elements at `p`, and at every multiple of N from it, can be moved as one.
+/// Returns true if N elements at `p`, and at every multiple of N from it, can be accessed as a pack.
 template <int N, class T>
 bool is_pack_aligned(const T* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(Pack<T, N>) == 0;
 }
-/// Whether rows of n elements, and the pointers, allow 16-byte accesses.
+/// Returns true if rows of n elements, and the pointers, allow 16-byte accesses.
 template <class T, class... Pointers>
 bool is_packable(i64 n, const T* first, const Pointers*... more) {
   const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
@@ -115,18 +114,18 @@ template <class W>
 __device__ __forceinline__ W warp_max(W x) {
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     const W other = __shfl_xor_sync(~0u, x, offset);
-    x = other > x || other != other ? other : x;  // NaN wins
+    x = other > x || other != other ? other : x;  // NaN propagates
   }
   return x;
 }
 
-/// The sum over all threads of a block of whole warps, on every thread; in a fixed order. Has barriers.
+/// Returns on every thread the sum over all threads of a block of whole warps, in a fixed order. Contains barriers.
 template <class W>
 __device__ W block_sum(W x) {
   __shared__ W partial[kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   x = warp_sum(x);
-  __syncthreads();  // of an earlier call's readers
+  __syncthreads();  // for readers of an earlier call
   if (lane == 0) partial[warp] = x;
   __syncthreads();
   const int warps = (blockDim.x + kWarp - 1) / kWarp;
@@ -144,14 +143,15 @@ __device__ W block_max(W x) {
   return warp_max(lane < warps ? partial[lane] : partial[0]);
 }
 
-/// Blocks of `threads` for `items`, one thread each, capped so that a grid-stride loop fills the GPU some times over.
+/// Returns the number of blocks of `threads` for `items`, one thread each, capped so that a grid-stride loop fills the
+/// GPU a few times.
 inline int grid_for(i64 items, int threads, const CudaDevice& device, int waves = 8) {
   const i64 needed = (items + threads - 1) / threads;
   const i64 most = i64{device.multiprocessors()} * (2048 / threads) * waves;
   return static_cast<int>(std::max<i64>(1, std::min(needed, most)));
 }
 
-/// After <<<>>>: throws when the launch was refused. (What goes wrong while it runs shows later.)
+/// Throws if the preceding launch was rejected. Errors during execution surface later.
 inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), kernel);
 }

@@ -14,7 +14,7 @@ __global__ void rescale(const W* own_largest, const W* largest, W* sum_exp, i64 
     sum_exp[t] *= exp(own_largest[t] - largest[t]);
 }
 
-/// By one block: rows are few beside what they are made of, and the order of the sum stays fixed.
+/// Runs in one block: there are few rows, and the order of the sum stays fixed.
 template <class W>
 __global__ void __launch_bounds__(kLossThreads) row_losses(W* largest, const W* sum_exp, const W* target_logit,
                                                            const i32* targets, W* losses, double* totals, i64 rows) {

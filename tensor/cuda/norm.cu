@@ -12,12 +12,12 @@ struct NormRows {
   Wide<E>*mean, *rstd;
   i64 rows, n;
   Wide<E> eps, offset;               ///< of the weights
-  const Wide<E>* squares = nullptr;  ///< of all ranks' columns; null where rows are whole
+  const Wide<E>* squares = nullptr;  ///< of all ranks' columns; null if rows are not sharded
   Wide<E> columns = 1;
 };
 
-/// Threads along x share a row and, when kHeld > 0, hold it: it is read once however many sweeps it takes. A block has
-/// one row, or when it is a warp wide one for each warp.
+/// Threads along x share a row and, if kHeld > 0, hold it in registers, so that it is read once whatever the number of
+/// passes. A block processes one row, or if it is one warp wide, one row per warp.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
 __global__ void __launch_bounds__(kMostRowThreads) normalize(const NormRows<E> t) {
   using W = Wide<E>;
@@ -71,7 +71,7 @@ void launch(const NormRows<E>& t, const CudaDevice& device) {
   });
 }
 
-/// dots[row] = the sum of a b, or of a (w + offset) b; a warp for each row.
+/// Computes dots[row] = the sum of a b, or of a (w + offset) b; one warp per row.
 template <class E>
 __global__ void dot_rows(const E* a, const E* b, const E* w, Wide<E> offset, i64 rows, i64 n, Wide<E>* dots) {
   using W = Wide<E>;

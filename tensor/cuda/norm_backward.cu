@@ -12,20 +12,20 @@ struct NormOperands {
   const Wide<E>*mean, *rstd;
   E* dx;
   bool add_to_dx;
-  Wide<E>* sums;  ///< per piece the sums for dw [n], and with a mean those for db [n]
+  Wide<E>* sums;  ///< per piece the sums for dw [n], followed for LayerNorm by those for db [n]
   i64 rows, n, rows_per_piece;
   Wide<E> offset;       ///< of the weights
-  const Wide<E>* dots;  ///< of all ranks' columns; null where rows are whole
+  const Wide<E>* dots;  ///< of all ranks' columns; null if rows are not sharded
   Wide<E> columns;
 };
 
-/// How many of the units whose sums a thread holds it has registers left to hold of the row itself, of the weights and
-/// of the next row: all or none.
+/// Returns how many units of the row, of the weights and of the next row a thread can hold in registers in addition to
+/// `held` units of sums: all or none.
 constexpr int held_of_row(int held) {
   return held <= 2 ? held : 0;
 }
 
-/// What a thread reads of one row.
+/// Inputs of a thread for one row.
 template <class E, int kUnit, int kHeld>
 struct Row {
   RowUnits<E, kUnit, held_of_row(kHeld)> dy, x;
@@ -40,7 +40,7 @@ struct Row {
   }
 };
 
-/// A thread's share of the sums over a piece's rows: in registers, or in `sums` itself when no units are held.
+/// A thread's part of the sums over a piece's rows: in registers, or in `sums` itself if no units are held.
 template <class W, int kUnit, int kHeld>
 class ColumnSums {
  public:
@@ -72,7 +72,7 @@ class ColumnSums {
   W held_[std::max(kHeld, 1)][kUnit] = {};
 };
 
-/// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w, where mean(g) belongs to LayerNorm only; dw += dy xhat
+/// Computes dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w, where only LayerNorm has mean(g); dw += dy xhat
 /// and db += dy.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
 class Backward {
@@ -110,7 +110,7 @@ class Backward {
   }
 
  private:
-  /// mean(g), 0 for RMSNorm, and mean(g xhat).
+  /// Returns mean(g), 0 for RMSNorm, and mean(g xhat).
   __device__ __forceinline__ Two<W> means_of(const Row<E, kUnit, kHeld>& row) const {
     Two<W> sums;
     each_unit<kUnit, kHeld>(t_.n, [&](int k, i64 i) {
@@ -133,7 +133,7 @@ class Backward {
   ColumnSums<W, kUnit, kHeld> dw_, db_;
 };
 
-/// A block has one piece of rows, one after another; the next is on its way while one is worked on.
+/// A block processes the rows of one piece in order, loading the next row while it computes the current one.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
 __global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const NormOperands<E> t) {
   const i64 begin = blockIdx.x * t.rows_per_piece;
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const Norm
   backward.finish();
 }
 
-/// Pieces of rows, each one block: for wide rows two for each multiprocessor of an H100 or H200, for narrow rows, which
-/// few threads hold, twice as many.
+/// Returns the maximum number of pieces of rows, one block each: two per multiprocessor of an H100 or H200 for wide
+/// rows, twice that for narrow rows, which use few threads.
 i64 most_pieces(i64 n) {
   return n > 2048 ? 264 : 528;
 }

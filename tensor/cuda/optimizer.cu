@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// AdamWStep in the type of the arithmetic. Each multiply-add below rounds as it does on the CPU.
+/// AdamWStep in the arithmetic type. Each multiply-add below rounds as it does on the CPU.
 template <class T>
 struct AdamW {
   T beta1, rest1, beta2, rest2, correct1, correct2, eps, decay, lr, grad_scale = 0;
@@ -67,14 +67,14 @@ struct Momentum {
 template <class T>
 struct Descent {
   T lr, decay;
-  T grad_scale = 0;  // of no use
+  T grad_scale = 0;  // unused
 
   explicit Descent(const DescentStep& step) : lr(static_cast<T>(step.lr)), decay(static_cast<T>(step.weight_decay)) {}
 
   __device__ void operator()(T& w, T direction) const { w = fma(-lr, fma(decay, w, direction), w); }
 };
 
-/// The vectors of one update; `model` may be null.
+/// Vectors of one update; `model` may be null.
 template <class T, class M>
 struct AdamWVectors {
   T *w, *m, *v;
@@ -172,8 +172,8 @@ struct DescentVectors {
   }
 };
 
-/// N elements at a time, and one by one what is left after `packs` of them. The gradient is multiplied by `scale`, and
-/// by `factor` where that is not null; when the product is not finite nothing is changed.
+/// Processes N elements at a time for `packs` packs, then single elements. The gradient is multiplied by `scale`, and
+/// by `factor` unless that is null; if the product is not finite, nothing is updated.
 template <int N, class Vectors, class F>
 __global__ void __launch_bounds__(kThreads)
     update_weights(Vectors vectors, i64 n, i64 packs, F f, double scale, const double* factor) {
@@ -199,7 +199,7 @@ void launch_update(const Tensor& master, const Vectors& vectors, const F& f, con
   check_launch("update_weights");
 }
 
-/// The model's weights; null when there are none beside the master weights.
+/// Returns the model's weights; null if there are only master weights.
 template <class M>
 Element<M>* copies(const Tensor* model) {
   return model ? elements<M>(*model) : nullptr;

@@ -19,7 +19,7 @@ const CudaDevice& gpu(const Device& device) {
   return found;
 }
 
-/// Events on the compute stream. The first one ties the GPU's time to the host's.
+/// Clock based on events on the compute stream. The first event maps the GPU's time to the host's.
 class CudaClock final : public DeviceClock {
  public:
   explicit CudaClock(const CudaDevice& device) : device_(device) {
@@ -35,7 +35,7 @@ class CudaClock final : public DeviceClock {
       auto made = std::make_unique<CudaEvent>();
       made->record(device_.stream());
       event = std::move(made);
-    } catch (const Error&) {  // the next who waits for the GPU finds the reason
+    } catch (const Error&) {  // the next wait for the GPU reports the error
     }
     return marks_.size() - 1;
   }

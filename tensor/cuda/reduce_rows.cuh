@@ -1,12 +1,12 @@
-// Sums over the rows of a matrix in a fixed order: pieces of rows, whose number depends on nothing but the shape, are
-// summed each into a vector of its own, and those are added in order.
+// Sums over the rows of a matrix in a fixed order: pieces of rows, whose number depends only on the shape, are summed
+// into separate vectors, which are then added in order.
 #pragma once
 #include "tensor/cuda/rows.cuh"
 
 namespace mcpp {
 
-/// out[c] = beta out + the sums of column c over all pieces. 32 threads share a column: each adds every 32nd piece, and
-/// their sums are added in order.
+/// Computes out[c] = beta out + the sums of column c over all pieces. 32 threads share a column: each adds every 32nd
+/// piece, and their sums are added in order.
 template <class W>
 __global__ void add_pieces(const W* sums, i64 pieces, i64 stride, W* out, i64 n, float beta) {
   __shared__ W shared[kWarp][kWarp];
@@ -25,7 +25,7 @@ __global__ void add_pieces(const W* sums, i64 pieces, i64 stride, W* out, i64 n,
   out[column] = total;
 }
 
-/// One vector of `n` sums per piece of rows, uninitialised at first. W is float or double.
+/// One vector of `n` sums per piece of rows, initially uninitialized. W is float or double.
 template <class W>
 class PartialSums {
  public:
@@ -40,7 +40,7 @@ class PartialSums {
 
   W* data() const { return sums_.template data<W>(); }
 
-  /// out = beta out + the pieces' sums, from column `first` on.
+  /// Computes out = beta out + the sums of all pieces, from column `first` on.
   void add_to(Tensor& out, i64 first, float beta) const {
     const i64 n = out.numel();
     if (n == 0) return;

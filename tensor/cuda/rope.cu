@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Heads and the table, without the tensors.
+/// Heads and the table for kernels, without the tensors.
 template <class E, class W>
 struct Rotation {
   E* base;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void load_wide(const W* from, W (&to)[N]) {
   }
 }
 
-/// (lower, upper) = (lower cos - upper sin, upper cos + lower sin) over N channels; sin times `sign`.
+/// Computes (lower, upper) = (lower cos - upper sin, upper cos + lower sin) over N channels; sin times `sign`.
 template <int N, class E, class W>
 __device__ __forceinline__ void rotate(E* lower, E* upper, const W* cos, const W* sin, W sign) {
   Pack<E, N> a = load_pack<N>(lower), b = load_pack<N>(upper);
@@ -52,7 +52,7 @@ __device__ __forceinline__ void rotate(E* lower, E* upper, const W* cos, const W
   store_pack(upper, b);
 }
 
-/// A block per row of the sequence and the batch; its threads take N channels of a head at a time.
+/// One block per row of the sequence and the batch; each thread processes N channels of a head at a time.
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kThreads) rotate_heads(Rotation<E, W> r) {
   const i64 s = blockIdx.x / r.batch, b = blockIdx.x % r.batch;

@@ -1,5 +1,5 @@
-// How kernels over the rows of a matrix are laid out: threads that own columns and walk down the rows, and threads that
-// own a row. A unit is what a thread reads as one: 16 bytes of elements where alignment allows, else one element.
+// Launch layouts of kernels over matrix rows: threads that own columns and iterate over rows, and threads that share a
+// row. A unit is what a thread reads at once: 16 bytes of elements if aligned, otherwise one element.
 #pragma once
 #include <algorithm>
 
@@ -16,13 +16,13 @@ void on_unit(bool packed, F&& f) {
     f.template operator()<1>();
 }
 
-/// Blocks whose threads own one unit of columns each (x), and rows a fixed stride apart (y), of `depth` matrices (z).
+/// Launch of threads that own one unit of columns each (x), and rows a fixed stride apart (y), of `depth` matrices (z).
 struct ColumnLaunch {
   dim3 grid, block;
 };
 inline ColumnLaunch columns_launch(i64 units, i64 rows, const CudaDevice& device, i64 depth = 1) {
   constexpr i64 kThreads = 256, kWaves = 4, kMostGridY = 65535;
-  i64 across = kThreads;  // fewer when many threads of the last block would have no column
+  i64 across = kThreads;  // fewer if many threads of the last block would have no column
   while (across > 1 && ((units + across - 1) / across * across - units) * 8 > units) across /= 2;
   const i64 down = kThreads / across, blocks_across = (units + across - 1) / across;
   const i64 wanted = device.multiprocessors() * (2048 / kThreads) * kWaves;
@@ -32,25 +32,25 @@ inline ColumnLaunch columns_launch(i64 units, i64 rows, const CudaDevice& device
           dim3(static_cast<unsigned>(across), static_cast<unsigned>(down))};
 }
 
-/// Blocks that have a part of one row each, as wide as this, for grids of (rows, parts of a row).
+/// Block width for grids of (rows, parts of a row), where a block processes part of one row.
 constexpr int kRowThreads = 128;
 inline dim3 row_grid(i64 rows, i64 units) {
   return {static_cast<unsigned>(rows), static_cast<unsigned>((units + kRowThreads - 1) / kRowThreads)};
 }
-/// The first column of the calling thread in such a grid.
+/// Returns the first column of the calling thread in such a grid.
 template <int kUnit>
 __device__ __forceinline__ i64 own_column() {
   return (i64{blockIdx.y} * kRowThreads + threadIdx.x) * kUnit;
 }
 
-/// The first column of the calling thread under a ColumnLaunch.
+/// Returns the first column of the calling thread under a ColumnLaunch.
 template <int kUnit>
 __device__ __forceinline__ i64 first_column() {
   return (blockIdx.x * i64{blockDim.x} + threadIdx.x) * kUnit;
 }
 
-/// Calls load(k, row) and then use(k, row) for the calling thread's rows under a ColumnLaunch, k < kAtOnce numbering
-/// those whose loads are in flight together.
+/// Calls load(k, row) and then use(k, row) for the calling thread's rows under a ColumnLaunch; k < kAtOnce indexes the
+/// rows whose loads are in flight together.
 template <int kAtOnce, class Load, class Use>
 __device__ __forceinline__ void sweep_rows(i64 rows, Load&& load, Use&& use) {
   const i64 step = i64{gridDim.y} * blockDim.y;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void sweep_rows(i64 rows, Load&& load, Use&& use) {
   }
 }
 
-/// A unit of a bias, or of what changes nothing when it is added if there is no bias.
+/// Loads a unit of a bias, or its neutral value if there is no bias.
 template <class E, int kUnit>
 __device__ __forceinline__ Pack<E, kUnit> load_bias(const E* bias, i64 i) {
   if (bias) return load_pack<E, kUnit>(bias + i);
@@ -74,9 +74,9 @@ __device__ __forceinline__ Pack<E, kUnit> load_bias(const E* bias, i64 i) {
   return none;
 }
 
-/// Calls f(k, i) for the units of a row of n elements that the calling thread has, when all threads of a block (along
-/// x) share the row: unit k begins with element i. kHeld > 0 promises that no thread has more than kHeld units, which
-/// therefore fit in registers; 0 is for rows of any length, with k always 0.
+/// Calls f(k, i) for the calling thread's units of a row of n elements that all threads of a block (along x) share:
+/// unit k begins with element i. kHeld > 0 guarantees that no thread has more than kHeld units, so that they fit in
+/// registers; 0 is for rows of any length, with k always 0.
 template <int kUnit, int kHeld, class F>
 __device__ __forceinline__ void each_unit(i64 n, F&& f) {
   if constexpr (kHeld > 0) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void each_unit(i64 n, F&& f) {
   }
 }
 
-/// The calling thread's units of one row: in registers, or read anew every time when none are held.
+/// The calling thread's units of one row: held in registers, or reloaded on each access if none are held.
 template <class E, int kUnit, int kHeld>
 class RowUnits {
  public:
@@ -98,7 +98,7 @@ class RowUnits {
     row_ = row;
     if constexpr (kHeld > 0) each_unit<kUnit, kHeld>(n, [&](int k, i64 i) { held_[k] = load_pack<E, kUnit>(row + i); });
   }
-  /// Unit k, which begins with element i.
+  /// Returns unit k, which begins with element i.
   __device__ __forceinline__ Pack<E, kUnit> at(int k, i64 i) const {
     if constexpr (kHeld > 0)
       return held_[k];

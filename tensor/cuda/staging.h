@@ -1,4 +1,4 @@
-// Copies to the GPU that the host does not wait for.
+// Asynchronous copies from the host to the GPU.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -10,28 +10,27 @@
 
 namespace mcpp {
 
-/// Memory of the host that the GPU copies from while the host goes on: the driver can do that with pinned memory only.
-/// What is written passes through a ring of it, and the host waits only while as much is on its way as the ring holds.
-/// Threads may share one.
+/// Ring of pinned host memory for writes to the GPU, since the driver copies asynchronously only from pinned memory.
+/// The host blocks only while the ring is full. Thread-safe.
 class Staging {
  public:
   Staging() = default;
-  ~Staging();  ///< when the streams of all writes are done
+  ~Staging();  ///< waits for the streams of all writes
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// Copies `bytes` at `from`, which may be changed at once, to `to` on the GPU, in the order of `stream`.
+  /// Copies `bytes` at `from`, which may be modified immediately, to `to` on the GPU, in the order of `stream`.
   void write(const void* from, void* to, i64 bytes, cudaStream_t stream);
 
  private:
   void write_piece(const void* from, void* to, i64 bytes, cudaStream_t stream);
 
   std::mutex mutex_;
-  std::byte* memory_ = nullptr;  // from the first write on
+  std::byte* memory_ = nullptr;  // allocated by the first write
   StagingRing ring_{kCapacity};
-  std::deque<CudaEvent> copied_;  // of the ring's pieces, oldest first
+  std::deque<CudaEvent> copied_;  // events of the ring's pieces, oldest first
 
-  /// Tokens of a step are some MiB; larger writes, as of weights, overlap the host's copy with the GPU's.
+  /// A step's tokens take a few MiB; larger writes, such as weights, overlap the host's copy with the GPU's.
   static constexpr i64 kCapacity = i64{32} << 20;
   static constexpr i64 kPiece = i64{4} << 20;
 };

@@ -78,8 +78,8 @@ class AmxGemm {
   }
 
   void run_chunk(const Chunk& chunk) {
-    const bool whole_k =
-        chunk.depth == size_.k;  // the previous chunk then packed the same panels, unless the column changed
+    // With all of k in one chunk, the previous chunk packed the same panels, unless the column changed.
+    const bool whole_k = chunk.depth == size_.k;
     const bool a_is_packed = whole_k && chunk.column > 0;
     const bool b_is_packed = whole_k && chunk.columns == size_.n && chunk.row > 0;
     const i64 a_all = a_in_place_ ? chunk.rows % kPanelWidth != 0 : ceil_div(chunk.rows, kPanelWidth);
@@ -164,8 +164,8 @@ class AmxGemm {
   // kColumns, or the same area in another shape.
   static constexpr i64 kDepth = 1024, kColumns = 512;
   static constexpr i64 kRows = 4096;  // rows of a chunk when A is packed
-  static constexpr i64 kWholeSlice = 384,
-                       kSlice = 256;  // up to kWholeSlice of k in one slice, otherwise slices of kSlice
+  // Up to kWholeSlice of k is one slice; more is split into slices of kSlice.
+  static constexpr i64 kWholeSlice = 384, kSlice = 256;
   static constexpr i64 kTasksPerThread = 4;
 
   GemmSize size_;

@@ -12,12 +12,13 @@ bool is_of_type_of(const Tensor& result, const Heads& x) {
 bool are_of_type_of(const QkvHeads& dx, const Heads& x) {
   return is_of_type_of(dx.q.base, x) && is_of_type_of(dx.k.base, x) && is_of_type_of(dx.v.base, x);
 }
-/// Room for heads like those of x, of the type `type`.
+/// Allocates dense heads like those of x, with the dtype of `type`.
 Heads dense_like(const Heads& x, const Tensor& type) {
   return dense_heads(Tensor::like(type, {x.seq, x.batch, x.heads, x.head_dim}), x.heads);
 }
 
-/// cuDNN's kernels write the operands' type: a part is rounded once, and then added up in the wide one.
+/// cuDNN's kernels write the operands' dtype: a partial result is rounded once, and then accumulated in the accumulate
+/// dtype.
 bool fused_forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
   if (is_of_type_of(y.out, x.q)) return FusedAttention::forward(x, options, y);
   AttentionResult narrow{Tensor::like(x.q.base, y.out.shape()), y.lse};

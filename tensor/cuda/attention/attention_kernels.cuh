@@ -1,4 +1,4 @@
-// Attention and its gradient in tiles, without ever storing s x s numbers. Dao et al., "FlashAttention", 2022.
+// Tiled attention and its gradient, without materializing s x s scores. Dao et al., "FlashAttention", 2022.
 #pragma once
 #include <limits>
 
@@ -11,25 +11,24 @@ __device__ W minus_infinity() {
   return -static_cast<W>(INFINITY);
 }
 
-/// The keys that the queries of a tile of `own` rows from `first` on may see, the first rounded down to the 32 that are
-/// met at a time. Queries see ever later keys.
+/// Returns the keys that the queries of a tile of `own` rows from `first` on may see, starting at a multiple of 32, the
+/// number processed at a time. Later queries see later keys.
 template <class E, class W>
 __device__ SeenKeys keys_of_tile(const Problem<E, W>& p, i64 b, i64 first, int own) {
   return {static_cast<int>(p.first_key(b, first) / kWarp * kWarp),
           static_cast<int>(p.end_of_keys(min(first + own, p.queries) - 1))};
 }
 
-/// The softmax of the rows of one warp while keys come in (Milakov, Gimelshein, "Online normalizer calculation", 2018).
+/// Running softmax of the rows of one warp (Milakov, Gimelshein, "Online normalizer calculation", 2018).
 template <int kRows, class W>
 struct Softmax {
   W largest[kRows], sum[kRows];
 
   __device__ Softmax() {
-    // Finite, so that keys which a row does not see change nothing even when they come first.
+    // Finite, so that hidden keys change nothing even if they come first.
     for (int i = 0; i < kRows; ++i) largest[i] = std::numeric_limits<W>::lowest(), sum[i] = 0;
   }
-  /// Turns the scores of 32 keys, one per lane, into exp(score - largest); what was summed before must shrink by the
-  /// result.
+  /// Replaces the scores of 32 keys, one per lane, by exp(score - largest); returns the factor for earlier sums.
   __device__ W add(int i, W& score) {
     const W most = warp_max(score);
     const W next = most > largest[i] || most != most ? most : largest[i];
@@ -87,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
   store_rows<kDim>(p.out, at.b, at.head, at.first, p.queries, factor, sums);
 }
 
-/// One warp for each row of dout and out.
+/// One warp per row of dout and out.
 template <class E, class W>
 __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__ Problem<E, W> p) {
   const i64 rows = p.batch * p.heads * p.queries, step = i64{gridDim.x} * kWarps;
@@ -101,8 +100,8 @@ __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__
   }
 }
 
-/// From the product of one (query, key) and dot(dout, v): the probability after dropout, and the gradient of the
-/// product. `seen` by the query; `row` is the head's first of lse and delta.
+/// Computes from the product of one (query, key) pair and dot(dout, v) the probability after dropout and the gradient
+/// of the product. `seen` are the query's keys; `row` is the head's first row of lse and delta.
 template <class E, class W>
 __device__ void score_gradient(const Problem<E, W>& p, const Keep<E, W>& keep, const SeenKeys& seen, i64 row, i64 query,
                                i64 key, W& score, W& gradient) {
@@ -153,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
   store_rows<kDim>(p.dq, at.b, at.head, at.first, p.queries, one, sums);
 }
 
-/// dk and dv of a tile of keys: all queries of all heads that share the key head, in order.
+/// Computes dk and dv of a tile of keys: all queries of all heads that share the key head, in order.
 template <int kDim, class E, class W>
 __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant__ Problem<E, W> p) {
   constexpr int kRows = kRowsOf<W>;

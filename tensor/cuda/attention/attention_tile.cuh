@@ -1,6 +1,6 @@
-// What the attention kernels share. A block of 8 warps owns a tile of rows (queries, or keys), kRows for each warp, and
-// meets the rows of the other kind 32 at a time, one per lane. Tiles lie in shared memory in the wide type, padded with
-// zeros to kDim channels; a row's odd stride keeps the lanes in different banks.
+// Common parts of the attention kernels. A block of 8 warps owns a tile of rows (queries, or keys), kRows per warp, and
+// processes the rows of the other kind 32 at a time, one per lane. Tiles are in shared memory in the accumulate type,
+// padded with zeros to kDim channels; an odd row stride avoids bank conflicts.
 #pragma once
 #include "tensor/cuda/launch.cuh"
 #include "tensor/cuda/philox.cuh"
@@ -12,13 +12,13 @@ namespace mcpp::attention {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 
-/// Rows of a warp. fp64 takes twice the shared memory.
+/// Rows per warp. fp64 takes twice the shared memory.
 template <class W>
 constexpr int kRowsOf = sizeof(W) == 8 ? 2 : 4;
 template <class W>
 constexpr int kOwn = kWarps* kRowsOf<W>;
 
-/// Keys [begin, end): those that a query sees.
+/// Range [begin, end) of the keys that a query sees.
 struct SeenKeys {
   int begin = 0, end = 0;
   __device__ bool has(i64 key) const { return key >= begin && key < end; }
@@ -34,26 +34,26 @@ struct Problem : AttentionArguments<E, W> {
   u32 threshold = 0;
   W keep_scale = 1;
 
-  /// Of the product of a query and a key.
+  /// Returns the score for the product of a query and a key.
   __device__ W score(W product) const {
     const W x = product * scale;
     return soft_cap > 0 ? soft_cap * tanh(x / soft_cap) : x;
   }
-  /// Of score(), from its result.
+  /// Returns the derivative of score() from its result.
   __device__ W slope(W score) const {
     if (soft_cap == 0) return scale;
     const W t = score / soft_cap;
     return scale * (1 - t * t);
   }
 
-  /// None of a query that there is not.
+  /// Empty for a query past the end.
   __device__ SeenKeys seen_keys(i64 b, i64 query) const {
     if (query >= this->queries) return {};
     return {static_cast<int>(this->first_key(b, query)), static_cast<int>(this->end_of_keys(query))};
   }
 };
 
-/// What dropout multiplies the probabilities of one head by: 0 or 1 / (1 - p), or 1 without dropout.
+/// Dropout factors of the probabilities of one head: 0 or 1 / (1 - p), or 1 without dropout.
 template <class E, class W>
 struct Keep {
   const Problem<E, W>& p;
@@ -76,7 +76,7 @@ struct Keep {
 template <int kDim>
 constexpr int kStride = kDim + 1;
 
-/// Rows first .. first + rows - 1 of a head, zeros from row `count` on.
+/// Loads rows first .. first + rows - 1 of a head; zeros from row `count` on.
 template <int kDim, class E, class W>
 __device__ void load_tile(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 count, int rows, W* tile) {
   for (int r = threadIdx.x / kWarp; r < rows; r += kWarps) {
@@ -86,7 +86,7 @@ __device__ void load_tile(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 
   }
 }
 
-/// dots[i] = own row i of this warp times the lane's row of `other`.
+/// Computes dots[i] = row i of this warp times the lane's row of `other`.
 template <int kDim, int kRows, class W>
 __device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[kRows]) {
   const W* mine = own + threadIdx.x / kWarp * kRows * kStride<kDim>;
@@ -101,11 +101,11 @@ __device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[k
   }
 }
 
-/// Channels lane, lane + 32, .. of the warp's rows.
+/// Sums in channels lane, lane + 32, ... of the warp's rows.
 template <int kDim, int kRows, class W>
 using Sums = W[kRows][kDim / kWarp];
 
-/// sums[i] += the sum over rows r of `other` of weights[i] on lane r times that row.
+/// Adds to sums[i] the sum over rows r of `other` of weights[i] on lane r times that row.
 template <int kDim, int kRows, class W>
 __device__ void add_rows(const W (&weights)[kRows], const W* other, Sums<kDim, kRows, W>& sums) {
   const int lane = threadIdx.x % kWarp;
@@ -123,7 +123,7 @@ __device__ void add_rows(const W (&weights)[kRows], const W* other, Sums<kDim, k
   }
 }
 
-/// Stores the warp's rows, times factor[i], as rows first .. of a head; none from row `count` on.
+/// Stores the warp's rows, times factor[i], as rows first .. of a head; skips rows from `count` on.
 template <int kDim, int kRows, class E, class W>
 __device__ void store_rows(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 count, const W (&factor)[kRows],
                            const Sums<kDim, kRows, W>& sums) {
@@ -149,7 +149,7 @@ __device__ void store_rows(const ResultRows<E, W>& x, i64 b, i64 head, i64 first
     store_rows<kDim>(x.wide, b, head, first, count, factor, sums);
 }
 
-/// Which tile of own rows, of which head and sample, a block has.
+/// Tile, head and sample of a block.
 struct Place {
   i64 first, head, b;
   __device__ Place(i64 heads, i64 rows, int own) {

@@ -8,7 +8,7 @@ namespace mcpp {
 namespace attention {
 namespace {
 
-/// The sample numbers of dropout on the GPU; undefined without dropout.
+/// Copies dropout's sample indices to the GPU; undefined without dropout.
 Tensor device_samples(const Dropout& dropout, CudaDevice& device) {
   if (dropout.p == 0) return {};
   const i64 count = static_cast<i64>(dropout.samples.size());
@@ -35,7 +35,7 @@ Problem<Element<T>, Wide<T>> make_problem(const QkvHeads& x, const AttentionResu
   return p;
 }
 
-/// Launches `kernel` with a block for each tile of `rows` rows of `heads` heads, and `bytes` of shared memory.
+/// Launches `kernel` with one block per tile of `rows` rows of `heads` heads, and `bytes` of shared memory.
 template <class P>
 void launch(void (*kernel)(P), const char* name, const P& p, i64 heads, i64 rows, i64 own, i64 bytes,
             CudaDevice& device) {
@@ -66,7 +66,7 @@ void launch_backward(const Problem<E, W>& p, CudaDevice& device) {
   launch(backward_keys<kDim, E, W>, "attention_backward", p, p.kv_heads, p.keys, kOwn<W>, bytes, device);
 }
 
-/// Calls f.template operator()<kDim>() with the channels that tiles have room for.
+/// Calls f.template operator()<kDim>() with the padded number of channels of tiles.
 template <class F>
 void with_padded_dim(i64 head_dim, F&& f) {
   MCPP_CHECK(head_dim > 0 && head_dim <= 256, "attention: head_dim is 1 to 256, not ", head_dim);

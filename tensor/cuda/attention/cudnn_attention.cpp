@@ -1,4 +1,4 @@
-// Attention as graphs in the form that cuDNN's fused kernels are recognised by: NVIDIA/cudnn-frontend, "Attention".
+// Attention as graphs in the form recognized by cuDNN's fused kernels: NVIDIA/cudnn-frontend, "Attention".
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -45,7 +45,7 @@ cudnnDataType_t cudnn_type(const AttentionCase& c) {
   return c.dtype == DType::F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/// One number for each query: [batch, heads, s, 1].
+/// Returns the shape of one value per query: [batch, heads, s, 1].
 CudnnShape per_query(const CudnnShape& q) {
   return CudnnShape::dense(q.dims[0], q.dims[1], q.dims[2], 1);
 }
@@ -56,7 +56,7 @@ CudnnShape like_dense(const CudnnShape& x, i64 heads) {
   return CudnnShape::dense(x.dims[0], heads, x.dims[2], x.dims[3]);
 }
 
-/// scale q k^T, -inf where a query does not see the key.
+/// Computes scale q k^T, -inf where a query does not see the key.
 CudnnValue masked_scores(CudnnGraph& graph, const CudnnValue& q, const CudnnValue& kt, const CudnnValue& scale,
                          bool causal) {
   const CudnnValue products = graph.inner(scores_of(q.shape, kt.shape.transposed()));
@@ -84,7 +84,7 @@ void build_forward(CudnnGraph& graph, const AttentionCase& c) {
   graph.matmul(probabilities, v, out);
 }
 
-/// dx = a^T b, where dx has fewer heads than a and b: summed over the query heads that share one.
+/// Computes dx = a^T b; if dx has fewer heads than a and b, sums over the query heads that share one.
 void transposed_product(CudnnGraph& graph, cudnnDataType_t type, const CudnnValue& a, const CudnnValue& b,
                         const CudnnValue& dx) {
   const CudnnShape& s = a.shape;
@@ -96,7 +96,7 @@ void transposed_product(CudnnGraph& graph, cudnnDataType_t type, const CudnnValu
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, every_head, dx);
 }
 
-/// The sum over channels of dout * out, which goes through memory: the kernels for dq and for dk, dv read it.
+/// Computes the sum over channels of dout * out. It goes through memory: the kernels for dq and for dk, dv read it.
 CudnnValue build_delta(CudnnGraph& graph, const CudnnValue& dout, const CudnnValue& out) {
   const CudnnShape rows = per_query(dout.shape);
   const CudnnValue products = graph.inner(like_dense(dout.shape, dout.shape.dims[1]));
@@ -107,8 +107,9 @@ CudnnValue build_delta(CudnnGraph& graph, const CudnnValue& dout, const CudnnVal
   return delta;
 }
 
-/// In a fixed order dq is a product of its own, for which the probabilities go through memory: see backward_part().
-/// Else it is gathered by atomic additions: that it comes from an fp32 tensor in memory is what says so.
+/// For a fixed order of sums, dq is a separate product, for which the probabilities go through memory: see
+/// backward_part(). Otherwise dq is accumulated by atomic additions, which is requested by reading it from an fp32
+/// tensor in memory.
 void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   const cudnnDataType_t type = cudnn_type(c);
   const auto narrow = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, type); };
@@ -138,7 +139,7 @@ void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   graph.copy(sum, dq);
 }
 
-/// Whatever the library does not like about a case, there is another way to compute it.
+/// Turns library errors into a refusal, since every case has an alternative implementation.
 CudnnAnswer ask(CudnnAttention& state, const AttentionCase& c) {
   try {
     CudnnGraph graph(state.handle);
@@ -156,7 +157,7 @@ const CudnnAnswer& answer_for(CudaDevice& device, const AttentionCase& c) {
   return found->second;
 }
 
-/// Null, which is noted, when cuDNN has none.
+/// Returns null, and records a notice, if cuDNN has no plan.
 const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
   const CudnnAnswer& answer = answer_for(device, c);
   if (answer.plan) return &*answer.plan;
@@ -164,10 +165,10 @@ const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
   return nullptr;
 }
 
-/// The masks that cuDNN knows: below the diagonal, or none.
+/// Masks supported by cuDNN: causal, or none.
 enum class Mask : u8 { Causal, None, Other };
 
-/// Whether the window hides a key from the last query; there are as many queries as keys.
+/// Returns true if the window hides a key from the last query; the numbers of queries and keys are equal.
 bool is_windowed(const Heads& k, const AttentionOptions& options) {
   return options.window > 0 && options.queries.ranges.at(k.seq - 1) - options.keys.at(0) >= options.window;
 }
@@ -178,13 +179,13 @@ Mask mask_of(const Heads& k, const AttentionOptions& options) {
   return options.keys.at(k.seq - 1) <= options.queries.ranges.at(0) ? Mask::None : Mask::Other;
 }
 
-/// Whether there is nothing to compute, or one query, as where one token is made after another: that is what our own
-/// kernel is for.
+/// Returns true if there is nothing to compute, or a single query, as when decoding tokens one by one: our own kernel
+/// handles these.
 bool is_small(const Heads& q) {
   return q.seq <= 1 || q.batch == 0 || q.heads == 0;
 }
 
-/// Why cuDNN's kernels cannot compute this, in words that do not change from call to call; "" when they can.
+/// Returns the reason why cuDNN's kernels do not support this case, with constant wording; "" if they do.
 std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& options) {
   // Before 9.16 other lengths need padding masks in the backward pass.
   constexpr std::size_t kAnyLength = 91600;
@@ -200,7 +201,7 @@ std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& opt
   return "";
 }
 
-/// Both narrow types have two bytes.
+/// Both low-precision types have two bytes.
 const std::byte* first(const Heads& x) {
   return static_cast<const std::byte*>(x.base.raw()) + 2 * x.offset;
 }
@@ -211,8 +212,8 @@ bool is_aligned(const Heads& x) {
   return address % 16 == 0 && (x.seq_stride | x.batch_stride | x.group_stride) % 8 == 0;
 }
 
-/// The case of these operands (q, k, v, out, ..), of more than one query; without shapes, which is noted, when cuDNN's
-/// kernels cannot take them.
+/// Returns the case of these operands (q, k, v, out, ...) with more than one query. If cuDNN's kernels do not support
+/// them, records a notice and returns a case without shapes.
 AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options,
                         CudaDevice& device) {
   const Heads &q = *operands[0], &k = *operands[1];
@@ -225,7 +226,7 @@ AttentionCase make_case(std::span<const Heads* const> operands, bool backward, c
   return c;
 }
 
-/// Why dq cannot be had in a fixed order, where that is asked for; "" where it can.
+/// Returns the reason why dq cannot be computed in a required fixed order; "" if it can.
 std::string obstacle_to_order(const CudaDevice& device) {
   // On later GPUs the graph of build_backward() does not make the library choose an engine with a fixed order of sums.
   constexpr int kNewest = 9;
@@ -234,26 +235,26 @@ std::string obstacle_to_order(const CudaDevice& device) {
              ", for which cuDNN's kernel has no fixed order of sums");
 }
 
-/// Whether dq is gathered by atomic additions: where nothing forbids it, and the library does it.
+/// Returns true if dq is accumulated by atomic additions: allowed by the options, and supported by the library.
 bool accumulates(CudaDevice& device, AttentionCase c) {
   c.accumulates = true;
   return !device.options().deterministic && answer_for(device, c).plan;
 }
 
-/// Why the probabilities of the case cannot go through memory in parts; "" where they can.
+/// Returns the reason why the probabilities of the case cannot go through memory in parts; "" if they can.
 std::string obstacle_to_parts(const AttentionCase& c) {
   const CudnnShape& q = c.shapes[0];
   const i64 bytes = probability_bytes(q), rows = backward_part(q) * q.dims[1] * q.dims[2];
   if (bytes > kMostProbabilities)
     return str("probabilities of ", q.dims[2], " queries, which blocks of whole tiles of ", kAttentionTile,
                " do not divide, take ", bytes, " bytes");
-  // cuDNN is promised 16-byte alignment of each part of lse.
+  // cuDNN requires 16-byte alignment of each part of lse.
   if (backward_part(q) != q.dims[0] && rows % 4 != 0)
     return str("parts of ", rows, " queries do not begin at multiples of 16 bytes");
   return "";
 }
 
-/// fp32 memory that dq is gathered in; of nothing where it is a product.
+/// Allocates the fp32 memory in which dq is accumulated; empty if dq is a product.
 Tensor room_for_sum(const AttentionCase& c, CudaDevice& device) {
   // Before 9.6 the library does not zero it.
   constexpr std::size_t kZeroes = 90600;

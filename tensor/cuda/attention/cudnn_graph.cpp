@@ -156,7 +156,8 @@ CudnnAnswer refused(const char* what, cudnnStatus_t status) {
   return {.plan = std::nullopt, .refusal = std::string(what) + ": " + cudnnGetErrorString(status)};
 }
 
-/// How the library would run the graph, most promising first; none, and why, where it has no kernel.
+/// Returns the engine configurations for the graph, most promising first; none, with the status, if the library has no
+/// kernel.
 std::vector<CudnnDescriptor> engine_configurations(cudnnBackendDescriptor_t graph, cudnnStatus_t& status) {
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph);

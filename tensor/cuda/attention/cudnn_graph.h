@@ -1,5 +1,5 @@
-// Graphs of operations that cuDNN compiles into one kernel, through its C interface. A graph consists of values, some
-// in memory and the rest inside the kernel only, and of operations on them; a plan is the compiled graph.
+// Operation graphs that cuDNN compiles into one kernel, through its C interface. A graph consists of values, some in
+// memory and the others internal to the kernel, and of operations on them; a plan is the compiled graph.
 #pragma once
 #include <cudnn.h>
 
@@ -15,7 +15,7 @@ namespace mcpp {
 /// Throws Internal with cuDNN's text unless `status` is success.
 void check_cudnn(cudnnStatus_t status, const char* call);
 
-/// A descriptor of the library, owned. First its attributes are set, then it is finalized.
+/// Owned descriptor of the library. Set its attributes first, then finalize it.
 class CudnnDescriptor {
  public:
   explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
@@ -40,13 +40,13 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t raw_ = nullptr;
 };
 
-/// A value of a graph.
+/// Value of a graph.
 struct CudnnValue {
   cudnnBackendDescriptor_t raw = nullptr;
   CudnnShape shape;
 };
 
-/// Where a value of a graph is while the plan runs: on the GPU, or on the host for scalars.
+/// Address of a graph's value while the plan runs: on the GPU, or on the host for scalars.
 struct CudnnBinding {
   i64 id;
   const void* data;
@@ -54,18 +54,18 @@ struct CudnnBinding {
 
 class CudnnPlan {
  public:
-  i64 workspace() const { return workspace_; }  ///< bytes that run() needs
+  i64 workspace() const { return workspace_; }  ///< bytes required by run()
   void run(cudnnHandle_t handle, std::span<const CudnnBinding> bindings, void* workspace) const;
 
  private:
   friend class CudnnGraph;
   CudnnPlan(std::vector<CudnnDescriptor> parts, i64 workspace) : parts_(std::move(parts)), workspace_(workspace) {}
 
-  std::vector<CudnnDescriptor> parts_;  // the plan is the last one, what it was made from comes before
+  std::vector<CudnnDescriptor> parts_;  // the plan is last, after the descriptors it was made from
   i64 workspace_;
 };
 
-/// A plan, or why the library gives none.
+/// Plan, or the library's reason for refusing it.
 struct CudnnAnswer {
   std::optional<CudnnPlan> plan;
   std::string refusal;
@@ -75,28 +75,28 @@ class CudnnGraph {
  public:
   explicit CudnnGraph(cudnnHandle_t handle) : handle_(handle) {}
 
-  /// A value in memory, 16-byte aligned; `id` is below kFirstInner.
+  /// Adds a value in memory, 16-byte aligned; `id` is below kFirstInner.
   CudnnValue in_memory(i64 id, const CudnnShape& shape, cudnnDataType_t type);
-  /// An fp32 number that the host gives.
+  /// Adds an fp32 scalar supplied by the host.
   CudnnValue scalar(i64 id);
-  /// A value that is never in memory.
+  /// Adds a value that is never in memory.
   CudnnValue inner(const CudnnShape& shape, cudnnDataType_t type = CUDNN_DATA_FLOAT);
 
-  /// f(x) and f(x, b), in fp32.
+  /// Adds f(x) or f(x, b), in fp32.
   CudnnValue pointwise(cudnnPointwiseMode_t f, const CudnnValue& x);
   CudnnValue pointwise(cudnnPointwiseMode_t f, const CudnnValue& x, const CudnnValue& b);
   void pointwise(cudnnPointwiseMode_t f, const CudnnValue& x, const CudnnValue& b, const CudnnValue& y);
-  /// y = x, in y's type.
+  /// Adds y = x, in y's type.
   void copy(const CudnnValue& x, const CudnnValue& y);
-  /// x where its index on axis 2 is not below that on axis 3, else `other`.
+  /// Selects x where its index on axis 2 is at least that on axis 3, otherwise `other`.
   CudnnValue lower_triangle(const CudnnValue& x, const CudnnValue& other);
-  /// c = a b for each matrix of the last two axes; a may have more heads (axis 1) than b.
+  /// Adds c = a b for each matrix of the last two axes; a may have more heads (axis 1) than b.
   void matmul(const CudnnValue& a, const CudnnValue& b, const CudnnValue& c);
   /// Reduces the axes on which y is smaller than x.
   void reduce(cudnnReduceTensorOp_t op, const CudnnValue& x, const CudnnValue& y);
   void reshape(const CudnnValue& x, const CudnnValue& y);
 
-  /// The plan that the library's heuristics put first of those that it can compile. Takes the graph apart.
+  /// Returns the first plan of the library's heuristics that compiles. Consumes the graph.
   CudnnAnswer compile();
 
   static constexpr i64 kFirstInner = 1000;

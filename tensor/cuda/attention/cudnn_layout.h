@@ -1,4 +1,4 @@
-// How cuDNN sees Heads: as [batch, heads, seq, head_dim] with one stride for each axis.
+// Conversion of Heads to cuDNN's layout: [batch, heads, seq, head_dim] with one stride per axis.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -18,9 +18,9 @@ struct CudnnShape {
   std::array<i64, 4> dims{}, strides{};
   auto operator<=>(const CudnnShape&) const = default;
 
-  /// Row-major.
+  /// Returns a row-major shape.
   static CudnnShape dense(i64 a, i64 b, i64 c, i64 d) { return {{a, b, c, d}, {b * c * d, c * d, d, 1}}; }
-  /// With the last two axes exchanged: the transposed matrices.
+  /// Exchanges the last two axes: the transposed matrices.
   CudnnShape transposed() const {
     CudnnShape t = *this;
     std::swap(t.dims[2], t.dims[3]);
@@ -29,7 +29,7 @@ struct CudnnShape {
   }
 };
 
-/// Heads like those of x as a tensor of their own has them, for their shape alone: nothing is at these places.
+/// Returns the layout of a dense tensor with heads like those of x, for its shape only; it refers to no valid elements.
 inline Heads dense_places(const Heads& x) {
   Heads dense = x;
   dense.offset = 0, dense.group_size = x.heads;
@@ -38,22 +38,22 @@ inline Heads dense_places(const Heads& x) {
   return dense;
 }
 
-/// The distance between runs of `per` heads, when it is the same everywhere.
+/// Returns the stride between runs of `per` heads if it is uniform.
 inline std::optional<i64> head_stride(const Heads& x, i64 per) {
   if (x.heads == per || x.group_stride == x.group_size * x.head_dim || x.group_size == x.heads) return per * x.head_dim;
   if (x.group_size == per) return x.group_stride;
   return std::nullopt;
 }
 
-/// The heads as they are.
+/// Returns the shape of the heads without folding.
 inline std::optional<CudnnShape> plain_shape(const Heads& x, i64 /*kv_heads*/) {
   const std::optional<i64> stride = head_stride(x, 1);
   if (!stride) return std::nullopt;
   return CudnnShape{{x.batch, x.heads, x.seq, x.head_dim}, {x.batch_stride, *stride, x.seq_stride, 1}};
 }
 
-/// The key heads as part of the batch, each with the query heads that share it: attention never mixes them. That is how
-/// a fused QKV tensor with grouped queries, whose query heads are not evenly spaced, has strides.
+/// Folds the key heads into the batch, each with the query heads that share it; attention never mixes them. This gives
+/// uniform strides to a fused QKV tensor with grouped queries, whose query heads are not evenly spaced.
 inline std::optional<CudnnShape> folded_shape(const Heads& x, i64 kv_heads) {
   const i64 per = x.heads / kv_heads;
   if (per > 1 && x.group_size % per != 0) return std::nullopt;
@@ -62,7 +62,8 @@ inline std::optional<CudnnShape> folded_shape(const Heads& x, i64 kv_heads) {
   return CudnnShape{{x.batch * kv_heads, per, x.seq, x.head_dim}, {*stride, x.head_dim, x.seq_stride, 1}};
 }
 
-/// All of them in the same way, or none when no way fits all. Both ways give the same products.
+/// Returns the shapes of all Heads with the same method, or none if no method fits all. Both methods give the same
+/// products.
 inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads, bool prefer_folded) {
   using ShapeOf = std::optional<CudnnShape> (*)(const Heads&, i64);
   const std::array<ShapeOf, 2> ways = prefer_folded ? std::array<ShapeOf, 2>{folded_shape, plain_shape}
@@ -77,36 +78,37 @@ inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i
   return {};
 }
 
-/// What a plan is compiled for.
+/// Case for which a plan is compiled.
 struct AttentionCase {
   bool backward = false, causal = false;
-  std::vector<CudnnShape> shapes = {};  ///< of q, k, v, out; backward: and dout, dq, dk, dv
+  std::vector<CudnnShape> shapes = {};  ///< of q, k, v, out; for backward followed by dout, dq, dk, dv
   DType dtype = DType::BF16;            ///< or fp16
-  bool accumulates = false;             ///< backward: dq is gathered by atomic additions, in no fixed order
+  bool accumulates = false;             ///< backward: dq is accumulated by atomic additions, in no fixed order
   auto operator<=>(const AttentionCase&) const = default;
 };
 
-/// The backward pass's fixed order of sums costs memory for all probabilities, in the narrow type. Samples (and,
-/// folded, key heads) therefore go through it in parts that need about this much, and long sequences in blocks.
+/// Memory limit for probabilities. A fixed order of sums in the backward pass stores all probabilities, in low
+/// precision. Samples (and, if folded, key heads) are therefore processed in parts that need about this much, and long
+/// sequences in blocks.
 inline constexpr i64 kMostProbabilities = i64{1} << 30;
-/// What the kernels pad queries and keys to.
+/// Tile size to which the kernels pad queries and keys.
 inline constexpr i64 kAttentionTile = 128;
 
-/// What the probabilities of one part of q, along axis 0, take.
+/// Returns the size of the probabilities of one part of q, along axis 0.
 inline i64 probability_bytes(const CudnnShape& q) {
   const i64 padded = round_up(q.dims[2], kAttentionTile);
   return q.dims[1] * padded * padded * 2;
 }
 
-/// Along axis 0 of q, the most at a time that divides all of it and keeps within kMostProbabilities; at least 1.
+/// Returns the largest part along axis 0 of q that divides it and stays within kMostProbabilities; at least 1.
 inline i64 backward_part(const CudnnShape& q) {
   i64 part = q.dims[0];
   while (part > 1 && (q.dims[0] % part != 0 || part * probability_bytes(q) > kMostProbabilities)) --part;
   return part;
 }
 
-/// Along axis 2 of q, the most queries, and keys, at a time whose probabilities keep within kMostProbabilities: all, or
-/// whole tiles that divide all. 0 where there are none.
+/// Returns the largest block of queries and keys along axis 2 of q whose probabilities stay within kMostProbabilities:
+/// all, or whole tiles that divide all. 0 if there is no such block.
 inline i64 backward_block(const CudnnShape& q) {
   const i64 most = std::max<i64>(1, q.dims[2] / kAttentionTile);
   for (i64 blocks = 1; blocks <= most; ++blocks) {

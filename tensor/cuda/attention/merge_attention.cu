@@ -5,7 +5,7 @@ namespace mcpp {
 namespace attention {
 namespace {
 
-/// One warp for each row of `from` and `to` [seq, batch, heads, dim]; lse are [batch, heads, seq].
+/// One warp per row of `from` and `to` [seq, batch, heads, dim]; lse are [batch, heads, seq].
 template <class E, class S, class W>
 __global__ void __launch_bounds__(kThreads)
     merge(const E* from, const W* others, S* to, W* owns, i64 seq, i64 batch, i64 heads, i64 dim) {

@@ -1,6 +1,6 @@
-// A counting sort of choices by expert that keeps their order: a warp has a piece of the choices, 32 at a time. And
-// what a capacity leaves of them: a block for each expert looks for the last that it takes, eight bits of what orders
-// them at a time.
+// Stable counting sort of choices by expert: each warp processes a piece of the choices, 32 at a time. Also drops
+// choices beyond a capacity: one block per expert searches for the last accepted choice, eight bits of the sort key at
+// a time.
 #include "tensor/cuda/launch.cuh"
 #include "tensor/ops/choices.h"
 
@@ -9,14 +9,15 @@ namespace {
 
 constexpr i64 kPiece = 1024;  // choices
 
-/// The expert's number in the range, or -1.
+/// Returns the expert's index in the range, or -1.
 __device__ __forceinline__ int number_in(const ExpertRange& range, i32 expert) {
   const i64 number = expert - range.first;
   return expert >= 0 && number >= 0 && number < range.count ? static_cast<int>(number) : -1;
 }
 
-/// Calls f(i, number, before, alike) for the choices of the calling warp's piece, 32 after 32: `number` of its expert
-/// or -1, `before`: how many of the 32 come before it with the same one, `alike`: how many have it.
+/// Calls f(i, number, before, alike) for the choices of the calling warp's piece, 32 at a time: `number` is the
+/// expert's index or -1, `before` how many of the 32 with the same expert come earlier, `alike` how many have it in
+/// total.
 template <class F>
 __device__ void each_choice(const i32* experts, const ExpertRange& range, i64 choices, F&& f) {
   const int lane = threadIdx.x % kWarp;
@@ -29,7 +30,7 @@ __device__ void each_choice(const i32* experts, const ExpertRange& range, i64 ch
   }
 }
 
-/// counts[piece]: of its choices, by expert. Shared memory: as much.
+/// Counts the choices of each piece by expert into counts[piece]. Shared memory: one count per expert.
 __global__ void __launch_bounds__(kWarp)
     count_pieces(const i32* experts, const ExpertRange range, i64 choices, i32* counts) {
   extern __shared__ i32 sums[];
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kWarp)
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) counts[blockIdx.x * range.count + e] = sums[e];
 }
 
-/// counts [pieces, n] become what comes before in the order of the choices; totals [n], how many there are of each.
+/// Replaces counts [pieces, n] by their exclusive prefix sums over the pieces; totals [n] are the sums.
 __global__ void add_up_pieces(i32* counts, i64 pieces, i64 n, i32* totals) {
   const i64 e = blockIdx.x * i64{blockDim.x} + threadIdx.x;
   if (e >= n) return;
@@ -55,7 +56,7 @@ __global__ void add_up_pieces(i32* counts, i64 pieces, i64 n, i32* totals) {
   totals[e] = sum;
 }
 
-/// Where the choices of each expert begin, from how many there are. One thread: experts are few.
+/// Replaces the count of each expert by the start of its choices. One thread: there are few experts.
 __global__ void find_begins(i32* totals, i64 n) {
   i32 sum = 0;
   for (i64 e = 0; e < n; ++e) {
@@ -65,7 +66,7 @@ __global__ void find_begins(i32* totals, i64 n) {
   }
 }
 
-/// Shared memory: for each expert the place of its next choice. Nothing is written beyond `rows`.
+/// Shared memory: for each expert the index of its next choice. Nothing is written beyond `rows`.
 __global__ void __launch_bounds__(kWarp)
     place_choices(const i32* experts, const ExpertRange range, i64 choices, i64 topk, const i32* counts,
                   const i32* begins, i64 rows, i32* tokens, i32* slots) {
@@ -82,14 +83,14 @@ __global__ void __launch_bounds__(kWarp)
   });
 }
 
-/// The choices of tokens, and what decides between those of an expert.
+/// Choices of tokens with the keys that order the choices of an expert.
 struct Weighed {
   const i32* experts;
   const float* weights;
   const i32* order;
   i64 choices, topk;
 
-  /// Smaller ones go first: the larger weight, and what is not a number like the largest; then the order.
+  /// Returns the sort key, smaller first: larger weights, with NaN as the largest; then `order`.
   __device__ u64 key(i64 i) const {
     const float weight = isnan(weights[i]) ? INFINITY : weights[i];
     const u32 bits = weight == 0 ? 0 : __float_as_uint(weight);
@@ -100,11 +101,11 @@ struct Weighed {
 
 constexpr int kDigit = 8, kDigits = 1 << kDigit;
 
-/// Block e: of kept[first, first + count) the choices of expert e that come after its `most` first become -1.
+/// Block e sets to -1 the choices of expert e in kept[first, first + count) after its first `most` ones.
 __global__ void __launch_bounds__(1024) drop_after(const Weighed x, i64 most, i64 first, i64 count, i32* kept) {
   __shared__ unsigned counts[kDigits];
-  __shared__ u64 last;       // the key of the last one that stays, as far as its bits are known
-  __shared__ unsigned left;  // its place among those with these bits, from 1
+  __shared__ u64 last;       // key of the last accepted choice, as far as its bits are known
+  __shared__ unsigned left;  // its rank, from 1, among the keys with these bits
   __shared__ bool is_full;
   const i32 expert = static_cast<i32>(blockIdx.x);
   if (threadIdx.x == 0) last = 0, left = static_cast<unsigned>(most), is_full = true;
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(1024) drop_after(const Weighed x, i64 most, i6
     if (x.experts[i] == expert && x.key(i) > last) kept[i - first] = -1;
 }
 
-/// A block for each run.
+/// One block per run.
 __global__ void place_runs(const i32* runs, i32* order, i32* inverse) {
   const i32 *run = runs + 3 * blockIdx.x, from = run[0], to = run[1], count = run[2];
   for (i32 i = threadIdx.x; i < count; i += blockDim.x) {
@@ -142,7 +143,7 @@ __global__ void place_runs(const i32* runs, i32* order, i32* inverse) {
   }
 }
 
-/// How often each expert occurs: by piece, as what comes before, and in all.
+/// Number of occurrences of each expert: per piece as a prefix sum, and in total.
 struct Counts {
   i64 pieces;
   Tensor before, totals;

@@ -4,7 +4,7 @@
 namespace mcpp {
 namespace {
 
-/// y[t] = sum of weights[t, j] x[slots[t, j]]; a block has a part of one t.
+/// Computes y[t] = sum of weights[t, j] x[slots[t, j]]; each block processes part of one t.
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kRowThreads)
     combine(const E* x, const i32* slots, const W* weights, i64 k, i64 n, E* y) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kRowThreads)
   store_pack(y + t * n + column, result);
 }
 
-/// dx[slot] = weight dy[t], d_weight = dy[t] . x[slot], for a slot of t; a block has one. dx may be x.
+/// Computes dx[slot] = weight dy[t] and d_weight = dy[t] . x[slot] for a slot of t, one per block. dx may alias x.
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kRowThreads)
     combine_backward(const E* dy, const E* x, const i32* slots, const W* weights, i64 k, i64 n, E* dx, W* d_weights) {

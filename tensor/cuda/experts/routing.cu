@@ -1,4 +1,4 @@
-// Routers of mixtures of experts: a warp has a row, of a logit per expert.
+// Routers of mixtures of experts: one warp per row of logits.
 #include "tensor/cuda/reduce_rows.cuh"
 #include "tensor/ops/kernels.h"
 #include "tensor/wide.h"
@@ -7,19 +7,19 @@ namespace mcpp {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr double kTiny = 1e-20;  // what sums of sigmoids are divided with, so that 0 / 0 is none
+constexpr double kTiny = 1e-20;  // added to divisors of sigmoids to avoid 0 / 0
 
 template <class W>
 __device__ __forceinline__ W sigmoid(W x) {
   return W{1} / (W{1} + exp(-x));
 }
 
-/// Calls f(i) for the elements of a row of n that this lane has.
+/// Calls f(i) for this lane's elements of a row of n.
 template <class F>
 __device__ __forceinline__ void each_of_lane(i64 n, F&& f) {
   for (i64 i = threadIdx.x % kWarp; i < n; i += kWarp) f(i);
 }
-/// The sum of f(i) over a row, on every lane.
+/// Returns on every lane the sum of f(i) over a row.
 template <class W, class F>
 __device__ __forceinline__ W row_sum(i64 n, F&& f) {
   W sum = 0;
@@ -27,7 +27,7 @@ __device__ __forceinline__ W row_sum(i64 n, F&& f) {
   return warp_sum(sum);
 }
 
-/// The row of the calling warp, or -1.
+/// Returns the row of the calling warp, or -1.
 __device__ __forceinline__ i64 row_of_warp(i64 rows) {
   const i64 row = blockIdx.x * i64{blockDim.x / kWarp} + threadIdx.x / kWarp;
   return row < rows ? row : -1;
@@ -36,12 +36,12 @@ unsigned blocks_for(i64 rows, int warps = kWarps) {
   return static_cast<unsigned>((rows + warps - 1) / warps);
 }
 
-/// softmax(x)[i] = exp(x[i] - largest) / sum.
+/// Softmax of a row: softmax(x)[i] = exp(x[i] - largest) / sum.
 template <class W>
 struct Softmax {
   W largest, sum;
 
-  /// Of f(0) to f(n - 1), by a warp.
+  /// Computes the statistics of f(0) to f(n - 1) with one warp.
   template <class F>
   __device__ Softmax(i64 n, F&& f) {
     W most = -INFINITY;
@@ -56,13 +56,13 @@ struct Softmax {
   __device__ W lse() const { return largest + log(sum); }
 };
 
-/// A candidate for the best; number -1 = none.
+/// Candidate for the best; number -1 = none.
 template <class W>
 struct Ranked {
   W value = 0;
   int number = -1;
 
-  /// Ahead of x: higher, NaN above all; of equal ones, of the lower number.
+  /// Returns true if this candidate ranks before x: higher score, NaN above all; ties by lower number.
   __device__ bool is_before(const Ranked& x) const {
     if (number < 0 || x.number < 0) return number >= 0;
     const bool nan = value != value, other_nan = x.value != x.value;
@@ -72,7 +72,7 @@ struct Ranked {
   }
 };
 
-/// The best of f(0) to f(n - 1) behind `last` of those that may(i), by a warp.
+/// Returns the best of f(0) to f(n - 1) after `last` among those that may(i), with one warp.
 template <class W, class F, class May>
 __device__ Ranked<W> next_best(i64 n, const Ranked<W>& last, F&& f, May&& may) {
   Ranked<W> best;
@@ -87,7 +87,7 @@ __device__ Ranked<W> next_best(i64 n, const Ranked<W>& last, F&& f, May&& may) {
   return best;
 }
 
-/// Where nothing is added to scores or summed, logits are in the same order, and lose nothing to rounding.
+/// Without a bias or sums of groups, logits have the same order as scores and avoid their rounding.
 template <class W>
 __device__ void write_scores(const W* x, const float* bias, const RoutingRule& rule, i64 n, W* scores) {
   const bool is_raw = !bias && rule.groups == 0;
@@ -102,7 +102,7 @@ __device__ void write_scores(const W* x, const float* bias, const RoutingRule& r
   __syncwarp();
 }
 
-/// is_best[g] = 1 for the best groups, and 0. `sums` is room for one number per group.
+/// Sets is_best[g] to 1 for the best groups, otherwise to 0. `sums` is scratch of one value per group.
 template <class W>
 __device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* sums, W* is_best) {
   const auto any = [](i64) { return true; };
@@ -127,7 +127,7 @@ __device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* 
   __syncwarp();
 }
 
-/// Shared memory: for each warp a score per expert, and two numbers per group.
+/// Shared memory: for each warp one score per expert, and two values per group.
 template <class W>
 __global__ void choose(const W* logits, const float* bias, const RoutingRule rule, i64 rows, i64 n, i32* experts) {
   extern __shared__ double shared[];
@@ -147,7 +147,7 @@ __global__ void choose(const W* logits, const float* bias, const RoutingRule rul
   }
 }
 
-/// The weights of a row's experts, less the factor: raw(logit) / divisor.
+/// Weights of a row's experts without the scale: raw(logit) / divisor.
 template <class W>
 struct ChosenScores {
   bool is_sigmoid;
@@ -195,14 +195,14 @@ __global__ void __launch_bounds__(kThreads) weigh_backward(const W* d_weights, c
   if (scores.is_sigmoid && k == 1) mean = 0;
   const bool is_over_all = rule.pre_softmax && !scores.is_sigmoid;
   each_of_lane(n, [&](i64 i) { dx[i] = is_over_all ? -mean * (scores.raw(x[i]) / scores.divisor) : W{0}; });
-  __syncwarp();  // what follows overwrites some
+  __syncwarp();  // the following code overwrites some
   each_of_lane(k, [&](i64 j) {
     const W y = scores.raw(x[ids[j]]);
     dx[ids[j]] = (scale * dw[j] - mean) * (y / scores.divisor) * (scores.is_sigmoid ? W{1} - y : W{1});
   });
 }
 
-/// What a row's scores of all experts are made of: raw(logit) / divisor.
+/// Scores of all experts of a row: raw(logit) / divisor.
 template <class W>
 struct BalancedScores {
   W largest, divisor, lse;
@@ -228,7 +228,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) found[row] = result;
 }
 
-/// sums[piece]: those of its rows, [batch, n], and the square of their lse. A block has a piece.
+/// Computes in sums[piece] the sums over the piece's rows, [batch, n], and of the squares of their lse. One block per
+/// piece.
 template <class W>
 __global__ void __launch_bounds__(kThreads)
     sum_scores(const W* logits, const BalancedScores<W>* rows_scores, RouterScore score, i64 rows, i64 rows_per_piece,

@@ -1,4 +1,4 @@
-// Matrix products through cuBLASLt: descriptors and the fastest algorithm are kept for each kind of product.
+// Matrix products with cuBLASLt: descriptors and the fastest algorithm are cached for each kind of product.
 #pragma once
 #include <cublasLt.h>
 
@@ -10,40 +10,40 @@
 
 namespace mcpp {
 
-/// A kind of product as cuBLASLt has it, which is column-major: c^T = op(b)^T op(a)^T, so its first operand is b.
+/// Plan of a kind of product for cuBLASLt, which is column-major: c^T = op(b)^T op(a)^T, so its first operand is b.
 struct GemmPlan {
-  mutable cublasLtMatmulDescOpaque_t operation{};  // the library takes no pointers to const, and changes nothing
+  mutable cublasLtMatmulDescOpaque_t operation{};  // the library takes no pointers to const, but does not modify it
   mutable cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
   cublasLtMatmulAlgo_t algorithm{};
   i64 workspace = 0;  ///< bytes
 };
 
-/// The state of one GPU. With `timed`, at the first product of a kind the candidates that the library's heuristics put
-/// first are timed on the operands at hand; the best runs from then on. All candidates add up in a fixed order, but not
-/// all in the same one: runs have the same bits when they have the same choices, which those of `timed` off have.
+/// State of one GPU. If `timed`, the first product of a kind times the best candidates of the library's heuristics on
+/// its operands and keeps the fastest. All candidates sum in a fixed order, but the orders differ: runs are bitwise
+/// identical if they use the same choices, as they do without `timed`.
 struct CublasLt {
   cublasLtHandle_t handle = nullptr;
-  std::string platform;  ///< the library's version and the GPU: what choices are valid for
-  GemmChoices choices;   ///< found here or given; looked up before timing
+  std::string platform;  ///< library version and GPU for which choices are valid
+  GemmChoices choices;   ///< found by timing or loaded; looked up before timing
   std::map<GemmKey, GemmPlan> plans;
-  bool timed = false;       ///< else the heuristics' first candidate is taken
-  bool allow_tf32 = false;  ///< for products of fp32
+  bool timed = false;       ///< otherwise the heuristics' first candidate is used
+  bool allow_tf32 = false;  ///< for fp32 products
 };
 
-/// One product: where its numbers are.
+/// Addresses of the operands of a product.
 struct Operands {
   const void *a, *b;
   void* c;
-  const float *a_scale = nullptr, *b_scale = nullptr;  ///< in fp8, by what a and b are multiplied; on the GPU
+  const float *a_scale = nullptr, *b_scale = nullptr;  ///< fp8: factors of a and b, on the GPU
   const void* bias = nullptr;                          ///< of an epilogue
-  void* aux = nullptr;                                 ///< of an epilogue: what GELU gets, as c lies
+  void* aux = nullptr;                                 ///< epilogue: input of GELU, in the layout of c
 };
 
-/// The product of a kind that is timed, if any is, the first time.
+/// Computes a product. The first product of a kind may be timed.
 void multiply(const GemmKey& key, const Operands& x, CudaDevice& device);
 
-/// The product of one group of rows, which are more than none; `key` has 0 for their number. The algorithm is the same
-/// for all groups. It never splits a sum.
+/// Computes the product of one nonempty group of rows; `key` has 0 for the number of rows. All groups use the same
+/// algorithm, which never splits a sum.
 void multiply_group(const GemmKey& key, i64 rows, const Operands& x, CudaDevice& device);
 
 }  // namespace mcpp

@@ -9,8 +9,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr u32 kInfinity = 0x7F80;  // of bf16
 
-/// The bits without sign of bf16 numbers are in the order of magnitudes, with what is no number above all; so are those
-/// of fp32, which makes the largest of all blocks one that does not depend on their order.
+/// Unsigned bf16 bits are ordered by magnitude, with non-finite values above all; so are those of fp32, so that the
+/// maximum over blocks does not depend on their order.
 __global__ void __launch_bounds__(kThreads) largest_magnitude(const u16* x, u32* amax, i64 count) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   int largest = 0;
@@ -23,7 +23,8 @@ constexpr __nv_fp8_interpretation_t interpretation(Fp8Format format) {
   return format == Fp8Format::E4M3 ? __NV_E4M3 : __NV_E5M2;
 }
 
-/// The nearest; the largest for those above it. Of infinity the instruction would make the largest, too.
+/// Rounds to the nearest code, saturating at the maximum. The instruction would saturate infinity too, so it is
+/// replaced by NaN.
 __device__ __forceinline__ u8 code_of(float x, Fp8Format format) {
   return __nv_cvt_float_to_fp8(isinf(x) ? NAN : x, __NV_SATFINITE, interpretation(format));
 }
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   for (i64 i = first; i < count; i += step) to.codes[i] = code_of(widen(x[i]) * scale, format);
 }
 
-/// The same, eight numbers at a time; both pointers are aligned for that.
+/// Converts eight elements at a time; both pointers are aligned accordingly.
 constexpr int kPack = 8;
 __global__ void __launch_bounds__(kThreads)
     write_packed_codes(const __nv_bfloat16* x, const float* amax, Fp8Format format, Fp8Codes to, i64 packs) {
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kTile = 64, kWord = 4;
 
-/// A tile of the matrix by way of shared memory, so that rows are read and columns written side by side.
+/// Transposes tiles through shared memory, so that reads and writes are coalesced.
 __global__ void __launch_bounds__(kThreads)
     write_transposed_codes(const __nv_bfloat16* x, const float* amax, Fp8Format format, Fp8Codes to, i64 rows,
                            i64 columns) {

@@ -1,5 +1,5 @@
-// Products in fp8. Hopper's kernels take both factors with the numbers of a sum side by side, a as [m, k] and b as
-// [n, k]; which of the two lies otherwise is transposed as it is rounded.
+// Products in fp8. Hopper's kernels require both factors contiguous along the contraction, a as [m, k] and b as [n, k];
+// a factor in the other layout is transposed as it is rounded.
 #include "tensor/cuda/gemm/cublas.h"
 #include "tensor/cuda/gemm/fp8_codes.h"
 #include "tensor/ops/kernels.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr i64 kMultiple = 16;
 constexpr int kOldestMajor = 8, kOldestMinor = 9;
 
-/// Room for the two numbers by which factors are multiplied, each aligned as the library may like it.
+/// Memory for the two factors, each aligned as the library may require.
 constexpr i64 kUnscaleBytes = 16;
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-/// What the library asks for where a product has a second matrix.
+/// Alignment the library requires for products with a second output.
 constexpr i64 kAlignment = 16;
 
 template <class... Tensors>

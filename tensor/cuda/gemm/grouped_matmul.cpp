@@ -1,4 +1,4 @@
-// Products of groups of rows: a call of cuBLASLt per group, all with the same algorithm.
+// Grouped products: one cuBLASLt call per group, all with the same algorithm.
 #include "tensor/cuda/gemm/cublas.h"
 #include "tensor/ops/groups.h"
 #include "tensor/ops/kernels.h"
@@ -6,12 +6,13 @@
 namespace mcpp {
 namespace {
 
-/// Row `row` of matrices with so many columns, or matrix `row` of as many elements each.
+/// Returns row `row` of matrices with `columns` columns, or matrix `row` of matrices with `columns` elements.
 std::byte* at(const Tensor& t, i64 row, i64 columns) {
   return static_cast<std::byte*>(t.raw()) + row * columns * size_of(t.dtype());
 }
 
-/// What divides the addresses of the operands of every group: where a group's rows lie must not matter.
+/// Returns the alignment common to the operands of all groups, so that results do not depend on the position of a
+/// group.
 i64 common_alignment(const Tensor& a, const Tensor& b, const Tensor& c) {
   i64 alignment = gemm_alignment(a.raw(), b.raw(), c.raw());
   for (const Tensor* t : {&a, &b, &c}) {

@@ -38,15 +38,15 @@ void use_gemm_choices(Device& device, std::span<const std::string> texts, std::s
 
 namespace {
 
-/// What Hopper's kernels ask for.
+/// Workspace required by Hopper's kernels.
 constexpr u64 kMostWorkspace = u64{32} << 20;
 constexpr int kCandidates = 8;
 constexpr int kTimings = 5;
-/// The heuristics' first candidate stays unless another takes less than this share of its time: differences within the
-/// noise of the timer must not decide.
+/// Replaces the heuristics' first candidate only by one that takes less than this fraction of its time, so that timer
+/// noise does not decide.
 constexpr float kClearlyFaster = 0.98f;
-/// Split sums are added up in fp32 by a kernel of their own, in a fixed order. Adding them in the type of the output
-/// would round them.
+/// Split sums are added in fp32 by a separate kernel, in a fixed order. Adding them in the output type would round
+/// them.
 constexpr u32 kReductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 cudaDataType_t cuda_type(DType t) {
@@ -62,7 +62,7 @@ cudaDataType_t cuda_type(DType t) {
   }
 }
 
-/// Of the factors in memory.
+/// Returns the type of a factor in memory.
 cudaDataType_t factor_type(const GemmKey& key, bool is_a) {
   if (key.fp8 == GemmFp8::None) return cuda_type(key.in);
   return is_a && key.fp8 == GemmFp8::E5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
@@ -93,7 +93,7 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceA
                "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// Whether the product is with a group of any number of rows.
+/// Returns true if the product is for groups with any number of rows.
 bool is_grouped(const GemmKey& key) {
   return key.m == 0 || key.k == 0;
 }
@@ -101,10 +101,10 @@ GemmKey with_rows(GemmKey key, i64 rows) {
   (key.m == 0 ? key.m : key.k) = rows;
   return key;
 }
-/// A group that a choice for all is made for.
+/// Rows of the group for which the common choice is made.
 constexpr i64 kTypicalRows = 512;
 
-/// The layout of a row-major matrix, seen as the column-major transposed one.
+/// Returns the layout of a row-major matrix, viewed as its column-major transpose.
 cublasLtMatrixLayoutOpaque_t layout(cudaDataType_t type, i64 rows, i64 columns) {
   cublasLtMatrixLayoutOpaque_t result{};
   check_cublas(cublasLtMatrixLayoutInit(&result, type, static_cast<u64>(columns), static_cast<u64>(rows),
@@ -129,12 +129,12 @@ GemmPlan describe(const GemmKey& key) {
   plan.c = layout(cuda_type(key.out), key.m, key.n);
   if (key.epilogue != GemmEpilogue::None) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
-    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);  // as c, and of its type
+    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);  // same layout and type as c
   }
   return plan;
 }
 
-/// Where the scales and what epilogues need are is said anew for each product. The library's first factor is b.
+/// Sets the addresses of scales and epilogue operands, for each product. The library's first factor is b.
 void set_pointers(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
   if (key.epilogue == GemmEpilogue::BiasGelu) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
   if (key.epilogue != GemmEpilogue::None) set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
@@ -143,7 +143,7 @@ void set_pointers(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
   set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scale);
 }
 
-/// c = op(a) op(b), or added to c.
+/// Computes c = op(a) op(b), or adds it to c.
 cublasStatus_t try_run(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, const Operands& x,
                        CudaDevice& device) {
   const Buffer workspace(plan.workspace, device, MemoryClass::Workspace);
@@ -162,15 +162,15 @@ void check_product(cublasStatus_t status, const char* call, const GemmKey& key) 
   if (status != CUBLAS_STATUS_SUCCESS) check_cublas(status, str(call, " for ", to_text(key)).c_str());
 }
 
-/// What the heuristics propose, most promising first.
+/// Returns the heuristics' candidates, most promising first.
 std::vector<GemmChoice> candidates(const CublasLt& state, const GemmKey& key, const GemmPlan& plan) {
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
-  // How a sum is split would fit one number of rows.
+  // A split of sums would be tuned for one number of rows.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       is_grouped(key) ? u32{CUBLASLT_REDUCTION_SCHEME_NONE} : kReductions);
-  // The key has the least of all three; each is aligned to its own elements at least.
+  // The key has the minimum alignment of all three operands; each is aligned at least to its own elements.
   const auto alignment = [&](DType type) { return static_cast<u32>(std::max(key.alignment, size_of(type))); };
   for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES})
     set(preference, attribute, alignment(key.in));
@@ -195,7 +195,8 @@ void choose(GemmPlan& plan, const GemmChoice& choice) {
   plan.workspace = choice.workspace;
 }
 
-/// The shortest of some runs, in ms, after one to warm up; infinite for an algorithm that the library refuses to run.
+/// Returns the shortest of several runs, in ms, after a warm-up; infinite for an algorithm that the library refuses to
+/// run.
 float time_of(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, const Operands& x, CudaDevice& device) {
   const CudaEvent start, stop;
   float best = std::numeric_limits<float>::infinity();
@@ -211,7 +212,7 @@ float time_of(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, c
 
 GemmChoice fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, const Operands& x, CudaDevice& device) {
   const std::vector<GemmChoice> all = candidates(state, key, plan);
-  if (!state.timed || all.size() == 1 || is_grouped(key)) return all.front();  // the group at hand may be small
+  if (!state.timed || all.size() == 1 || is_grouped(key)) return all.front();  // the current group may be small
   GemmChoice best = all.front();
   float limit = std::numeric_limits<float>::infinity();
   for (const GemmChoice& choice : all) {
@@ -224,7 +225,8 @@ GemmChoice fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, con
   return best;
 }
 
-/// As fastest(), leaving alone what c holds when it is to be added to. (Else the product overwrites it anyway.)
+/// Calls fastest() while preserving the contents of c if the product is added to it. (Otherwise the product overwrites
+/// c anyway.)
 GemmChoice find_choice(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, Operands x,
                        CudaDevice& device) {
   if (!key.accumulate) return fastest(state, key, plan, x, device);
@@ -235,7 +237,7 @@ GemmChoice find_choice(const CublasLt& state, const GemmKey& key, const GemmPlan
   return fastest(state, key, plan, x, device);
 }
 
-/// Whether the library takes an algorithm that was read from a file.
+/// Returns true if the library accepts an algorithm that was read from a file.
 bool is_valid(const CublasLt& state, const GemmPlan& plan) {
   cublasLtMatmulHeuristicResult_t result{};
   return cublasLtMatmulAlgoCheck(state.handle, &plan.operation, &plan.b, &plan.a, &plan.c, &plan.c, &plan.algorithm,
@@ -246,7 +248,7 @@ bool is_valid(const CublasLt& state, const GemmPlan& plan) {
 const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x, CudaDevice& device) {
   if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
   GemmPlan plan = describe(is_grouped(key) ? with_rows(key, kTypicalRows) : key);
-  set_pointers(plan, key, x);  // which the heuristics look at
+  set_pointers(plan, key, x);  // read by the heuristics
   const auto known = state.choices.find(key);
   if (known != state.choices.end()) choose(plan, known->second);
   if (known == state.choices.end() || !is_valid(state, plan)) {

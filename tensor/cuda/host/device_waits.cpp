@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// Two events on the compute stream around each wait.
+/// Records two events on the compute stream around each wait.
 class CudaWaits final : public DeviceWaits {
  public:
   explicit CudaWaits(CudaDevice& device) : device_(device) {}
@@ -20,7 +20,7 @@ class CudaWaits final : public DeviceWaits {
       device_.activate();
       if (!open_) open_ = take_pair();
       open_->first.record(device_.stream());
-    } catch (const Error&) {  // what it was is found by who waits for the device
+    } catch (const Error&) {  // the next wait for the device reports the error
       open_.reset();
     }
   }

@@ -11,12 +11,12 @@ namespace {
 class PinnedCopy final : public LateCopy {
  public:
   PinnedCopy(CudaDevice& device, i64 count) : device_(device), count_(count) {
-    device_.activate();  // which events belong to
+    device_.activate();  // events belong to the current device
     done_.emplace(cudaEventDisableTiming);
     check_cuda(cudaMallocHost(&values_, bytes()), "cudaMallocHost");
   }
   ~PinnedCopy() override {
-    cudaFreeHost(values_);  // which waits for the device
+    cudaFreeHost(values_);  // waits for the device
   }
 
   void start(const Tensor& from) override {

@@ -9,7 +9,7 @@ namespace {
 
 class CopyOnStream final : public SideCopy::State {
  public:
-  /// Queues the copy behind what the compute stream has to do by now.
+  /// Queues the copy after the current work of the compute stream.
   CopyOnStream(CudaDevice& device, cudaStream_t stream, const Tensor& from, const Tensor& to)
       : device_(device), from_(from), to_(to), done_(cudaEventDisableTiming) {
     const CudaEvent ready(cudaEventDisableTiming);
@@ -21,7 +21,7 @@ class CopyOnStream final : public SideCopy::State {
   }
 
   void wait() override { done_.synchronize(); }
-  /// Whoever gets the memory next uses it on the compute stream, behind the copy.
+  /// The next user of the memory runs on the compute stream, after the copy.
   void hold_ops() override {
     device_.activate();
     done_.hold(device_.stream());
@@ -36,7 +36,7 @@ class CopyOnStream final : public SideCopy::State {
   CudaEvent done_;
 };
 
-/// A stream for each way: GPUs have engines of their own for both.
+/// One stream per direction: GPUs have separate copy engines for both.
 class CudaCopies final : public SideCopies {
  public:
   explicit CudaCopies(CudaDevice& device) : SideCopies(device), device_(device) {

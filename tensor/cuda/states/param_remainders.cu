@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A warp for each word of bits; `count` is a multiple of what it has lanes.
+/// One warp per word of bits; `count` is a multiple of the warp size.
 __global__ void __launch_bounds__(kThreads) remainders_of(const u32* master, u16* low, u32* went_up, i64 count) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   for (i64 i = first; i < count; i += step) {

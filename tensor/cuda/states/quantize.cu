@@ -9,14 +9,14 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPerLane = kQuantizedBlock / kWarp;
 
-/// How many of the rising limits are below x.
+/// Returns the number of ascending limits below x.
 __device__ __forceinline__ int place_of(float x, const QuantizedValues& limits) {
   int place = 0;
   for (int half = 128; half > 0; half /= 2) place += x > limits[place + half - 1] ? half : 0;
   return place;
 }
 
-/// A warp for each block of numbers.
+/// One warp per block of values.
 __global__ void __launch_bounds__(kThreads)
     quantize_blocks(const float* x, u8* codes, float* scales, i64 blocks, QuantizedValues limits, int least) {
   const int lane = threadIdx.x % kWarp;

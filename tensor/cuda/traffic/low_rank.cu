@@ -23,7 +23,7 @@ __device__ void take_out_others(T* x, i64 rows, i64 columns, i64 j) {
   }
 }
 
-/// One block for a matrix: every thread has the rows that are its own, and the columns depend on those before them.
+/// One block per matrix: each thread owns some rows; columns depend on the preceding ones.
 template <class T>
 __global__ void __launch_bounds__(kThreads) orthonormalize_columns(T* x, i64 rows, i64 columns) {
   for (i64 j = 0; j < columns; ++j) {

@@ -8,8 +8,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPerLane = kPackedBlock / kWarp;
 
-/// The bits of the largest magnitude of a warp's numbers, on every lane: as integers, those of what is not finite are
-/// the largest.
+/// Returns on every lane the bits of the largest magnitude of a warp's values; non-finite values have the largest bits.
 __device__ __forceinline__ int largest_magnitude(const float (&values)[kPerLane]) {
   int largest = 0;
 #pragma unroll
@@ -18,7 +17,7 @@ __device__ __forceinline__ int largest_magnitude(const float (&values)[kPerLane]
   return largest;
 }
 
-/// A warp for each block of numbers.
+/// One warp per block of values.
 template <class E>
 __global__ void __launch_bounds__(kThreads) pack_blocks(const E* x, i32* message, i64 blocks) {
   const int lane = threadIdx.x % kWarp;
@@ -41,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) pack_blocks(const E* x, i32* message
   }
 }
 
-/// Number i of a message.
+/// Returns value i of a message.
 __device__ __forceinline__ float unpacked(const i32* message, i64 i) {
   const i32* words = message + i / kPackedBlock * kPackedWords;
   const signed char* codes = reinterpret_cast<const signed char*>(words + 1);
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) unpack_blocks(const i32* message, E*
   for (i64 i = first; i < count; i += step) x[i] = narrow<E>(unpacked(message, i));
 }
 
-/// Of at least one message, each of so many words.
+/// Sums at least one message, each of `words` words.
 __global__ void __launch_bounds__(kThreads)
     sum_blocks(const i32* messages, i64 count_of_messages, i64 words, float* sum, i64 count) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
@@ -68,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
 using Rounded = Pack<__nv_bfloat16>;
 constexpr int kHalf = Rounded::kCount / 2;  // of the sums, which take two packs
 
-/// The numbers of pack p of at least one message, added in the order of messages.
+/// Adds the values of pack p of at least one message, in the order of messages.
 __device__ __forceinline__ void sum_pack(const __nv_bfloat16* messages, i64 count_of_messages, i64 count, i64 p,
                                          float* sum) {
   float total[Rounded::kCount];
@@ -87,7 +86,7 @@ __device__ __forceinline__ void sum_pack(const __nv_bfloat16* messages, i64 coun
   }
 }
 
-/// 16 bytes of each message at a time, and one by one what is left after `packs` of them.
+/// Processes 16 bytes of each message at a time for `packs` packs, then single elements.
 __global__ void __launch_bounds__(kThreads)
     sum_numbers(const __nv_bfloat16* messages, i64 count_of_messages, float* sum, i64 count, i64 packs) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
