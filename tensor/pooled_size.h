@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Returns the bytes that a buffer of `bytes` occupies on a device. Sizes are rounded up to 64 bytes and to 1/16 of the
+/// Returns the bytes that a buffer of `bytes` occupies on a device. Sizes are rounded up to 64 bytes and to 1/32 of the
 /// next power of two, so that buffers of nearly equal size share a pool entry.
 inline i64 pooled_size(i64 bytes) {
   const u64 above = std::bit_ceil(static_cast<u64>(bytes) + 1);

@@ -13,11 +13,11 @@ template <DeviceType D>
 struct Transfer {
   /// Waits for the ops that compute `from`.
   static void read(const Tensor& from, void* to);
-  /// Stream-ordered after earlier ops. Unless `from` is pinned memory, it may be modified immediately.
+  /// Writes in stream order after earlier ops. Unless `from` is pinned memory, it may be modified immediately.
   static void write(const void* from, Tensor& to);
 };
 
-/// Dispatch to Transfer of the tensor's device.
+/// Calls Transfer for the tensor's device.
 void read_bytes(const Tensor& from, void* to);
 void write_bytes(const void* from, Tensor& to);
 

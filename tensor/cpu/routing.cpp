@@ -70,7 +70,8 @@ class Chooser {
   }
 
  private:
-  /// Without a bias or sums of groups, logits have the same order as scores and avoid their rounding.
+  /// Returns the scores by which experts are chosen. Without a bias or sums of groups these are the logits, which have
+  /// the same order as scores and avoid their rounding.
   const L* scores_of(const L* logits) {
     if (!bias_ && rule_.groups == 0) return logits;
     L* scores = scores_.data();

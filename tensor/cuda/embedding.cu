@@ -78,7 +78,7 @@ struct SortedTokens {
   u32 row_count;
 };
 
-/// The block at the first token of a row adds all tokens of that row.
+/// Adds dy to the table: the block at the first token of a row adds all tokens of that row.
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kRowThreads) add_tokens(const E* dy, SortedTokens tokens, i64 n, W* dtable) {
   i64 i = blockIdx.x;

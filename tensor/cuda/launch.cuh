@@ -73,7 +73,7 @@ template <class T, int N = Pack<T>::kCount>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
   return std::bit_cast<Pack<T, N>>(*reinterpret_cast<const PackBits<sizeof(Pack<T, N>)>*>(from));
 }
-/// Overload with only N explicit.
+/// Loads a pack with only N given explicitly.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
   return load_pack<T, N>(from);

@@ -9,7 +9,7 @@ namespace mcpp {
 /// Returns rows [first, first + count) of the sequence of x.
 Heads some_rows(const Heads& x, i64 first, i64 count);
 
-/// ops::attention_backward for one pair of blocks, with gradients in the accumulate dtype. Returns false if
+/// Backward pass of attention for one pair of blocks, with gradients in the accumulate dtype. Returns false if
 /// unsupported.
 using BlockBackward = std::function<bool(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                          const AttentionOptions& options, QkvHeads& dx)>;

@@ -30,7 +30,7 @@ class Ahead {
   /// Sets the offset from the current sums to those computed next from the same rows of a.
   void set_next_sums(i64 offset) { next_sums_ = offset; }
 
-  /// Called when sums of `rows` x `columns` that are written to c begin.
+  /// Prefetches the destination of the next sums; called when sums of `rows` x `columns` that are written to c begin.
   template <class R>
   [[gnu::always_inline]] void begin(const R* c, i64 ld, i64 rows, i64 columns) const {
     const char* row = reinterpret_cast<const char*>(c) + next_sums_;
@@ -38,7 +38,7 @@ class Ahead {
       for (i64 at = 0; at < columns * i64{sizeof(R)}; at += kLine) __builtin_prefetch(row + at, 1);
     }
   }
-  /// Called in each iteration of the loop over k.
+  /// Issues due prefetches; called in each iteration of the loop over k.
   [[gnu::always_inline]] void step() {
     if (--left_ > 0) return;
     left_ = every_;

@@ -91,8 +91,8 @@ struct GemmCache {
   std::optional<bool> sgemm;                  ///< set like bf16_path
   kernel::OneDnnCache onednn;
 
-  /// Called by products only: the answer fixes the instruction set of this process, and ranks exchange strings through
-  /// a device before that is configured.
+  /// Selects the bf16 implementation. Called by products only: the choice fixes the instruction set of this process,
+  /// and ranks exchange strings through a device before that is configured.
   kernel::Bf16Path choose_bf16_path() {
     if (!bf16_path) bf16_path = kernel::best_bf16_path();
     return *bf16_path;

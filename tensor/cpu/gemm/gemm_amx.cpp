@@ -78,7 +78,7 @@ class AmxGemm {
   }
 
   void run_chunk(const Chunk& chunk) {
-    // With all of k in one chunk, the previous chunk packed the same panels, unless the column changed.
+    // If a chunk covers all of k, the previous chunk packed the same panels, unless the column changed.
     const bool whole_k = chunk.depth == size_.k;
     const bool a_is_packed = whole_k && chunk.column > 0;
     const bool b_is_packed = whole_k && chunk.columns == size_.n && chunk.row > 0;

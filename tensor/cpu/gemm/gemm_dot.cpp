@@ -26,7 +26,7 @@ i64 pairs_of(i64 depth) {
   return (depth + 1) / 2;
 }
 
-/// Computes rows of a strip with a panel, in pairs.
+/// Operands of the product of several rows of a strip with a panel, in pairs.
 template <class C>
 struct Rows {
   const u32* a;

@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Added to divisors of sigmoids to avoid 0 / 0.
+/// Summand in divisors of sigmoids that avoids 0 / 0.
 template <class L>
 inline constexpr L kTiny = static_cast<L>(1e-20);
 

@@ -134,7 +134,7 @@ requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE void store(hn::
   store(hn::DemoteTo(narrow, v), narrow, p, Whole());
 }
 
-/// Partial loads: unused lanes read as 0.
+/// Loads the used lanes; unused lanes read as 0.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load(D d, const T* p, Part part) {
   T buffer[hn::MaxLanes(d)]{};

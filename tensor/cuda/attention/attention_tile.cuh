@@ -46,7 +46,7 @@ struct Problem : AttentionArguments<E, W> {
     return scale * (1 - t * t);
   }
 
-  /// Empty for a query past the end.
+  /// Returns the keys that a query sees; empty past the last query.
   __device__ SeenKeys seen_keys(i64 b, i64 query) const {
     if (query >= this->queries) return {};
     return {static_cast<int>(this->first_key(b, query)), static_cast<int>(this->end_of_keys(query))};

@@ -107,9 +107,9 @@ CudnnValue build_delta(CudnnGraph& graph, const CudnnValue& dout, const CudnnVal
   return delta;
 }
 
-/// For a fixed order of sums, dq is a separate product, for which the probabilities go through memory: see
-/// backward_part(). Otherwise dq is accumulated by atomic additions, which is requested by reading it from an fp32
-/// tensor in memory.
+/// Builds the backward graph. For a fixed order of sums, dq is a separate product, for which the probabilities go
+/// through memory: see backward_part(). Otherwise dq is accumulated by atomic additions, which is requested by reading
+/// it from an fp32 tensor in memory.
 void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   const cudnnDataType_t type = cudnn_type(c);
   const auto narrow = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, type); };
@@ -201,12 +201,12 @@ std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& opt
   return "";
 }
 
-/// Both low-precision types have two bytes.
+/// Returns the address of the first element; both low-precision types have two bytes.
 const std::byte* first(const Heads& x) {
   return static_cast<const std::byte*>(x.base.raw()) + 2 * x.offset;
 }
 
-/// Every row of heads must begin at a multiple of 16 bytes.
+/// Returns true if every row of heads begins at a multiple of 16 bytes.
 bool is_aligned(const Heads& x) {
   const auto address = reinterpret_cast<std::uintptr_t>(first(x));
   return address % 16 == 0 && (x.seq_stride | x.batch_stride | x.group_stride) % 8 == 0;

@@ -66,7 +66,8 @@ __global__ void find_begins(i32* totals, i64 n) {
   }
 }
 
-/// Shared memory: for each expert the index of its next choice. Nothing is written beyond `rows`.
+/// Writes the sorted choices. Shared memory: for each expert the index of its next choice. Nothing is written beyond
+/// `rows`.
 __global__ void __launch_bounds__(kWarp)
     place_choices(const i32* experts, const ExpertRange range, i64 choices, i64 topk, const i32* counts,
                   const i32* begins, i64 rows, i32* tokens, i32* slots) {
@@ -101,7 +102,8 @@ struct Weighed {
 
 constexpr int kDigit = 8, kDigits = 1 << kDigit;
 
-/// Block e sets to -1 the choices of expert e in kept[first, first + count) after its first `most` ones.
+/// Drops choices beyond the capacity: block e sets to -1 the choices of expert e in kept[first, first + count) after
+/// its first `most` ones.
 __global__ void __launch_bounds__(1024) drop_after(const Weighed x, i64 most, i64 first, i64 count, i32* kept) {
   __shared__ unsigned counts[kDigits];
   __shared__ u64 last;       // key of the last accepted choice, as far as its bits are known

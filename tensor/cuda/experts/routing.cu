@@ -87,7 +87,8 @@ __device__ Ranked<W> next_best(i64 n, const Ranked<W>& last, F&& f, May&& may) {
   return best;
 }
 
-/// Without a bias or sums of groups, logits have the same order as scores and avoid their rounding.
+/// Writes the scores by which experts are chosen. Without a bias or sums of groups these are the logits, which have the
+/// same order as scores and avoid their rounding.
 template <class W>
 __device__ void write_scores(const W* x, const float* bias, const RoutingRule& rule, i64 n, W* scores) {
   const bool is_raw = !bias && rule.groups == 0;
@@ -127,7 +128,7 @@ __device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* 
   __syncwarp();
 }
 
-/// Shared memory: for each warp one score per expert, and two values per group.
+/// Chooses the experts of each row. Shared memory: for each warp one score per expert, and two values per group.
 template <class W>
 __global__ void choose(const W* logits, const float* bias, const RoutingRule rule, i64 rows, i64 n, i32* experts) {
   extern __shared__ double shared[];

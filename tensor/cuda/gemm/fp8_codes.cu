@@ -9,8 +9,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr u32 kInfinity = 0x7F80;  // of bf16
 
-/// Unsigned bf16 bits are ordered by magnitude, with non-finite values above all; so are those of fp32, so that the
-/// maximum over blocks does not depend on their order.
+/// Computes the largest magnitude of bf16 values. Bits without the sign are ordered by magnitude, with non-finite
+/// values above all, as are those of fp32, so that the maximum over blocks does not depend on their order.
 __global__ void __launch_bounds__(kThreads) largest_magnitude(const u16* x, u32* amax, i64 count) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   int largest = 0;

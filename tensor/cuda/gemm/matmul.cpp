@@ -45,8 +45,8 @@ constexpr int kTimings = 5;
 /// Replaces the heuristics' first candidate only by one that takes less than this fraction of its time, so that timer
 /// noise does not decide.
 constexpr float kClearlyFaster = 0.98f;
-/// Split sums are added in fp32 by a separate kernel, in a fixed order. Adding them in the output type would round
-/// them.
+/// Allowed reductions of split sums: in fp32 by a separate kernel, in a fixed order. Adding them in the output type
+/// would round them.
 constexpr u32 kReductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 cudaDataType_t cuda_type(DType t) {

@@ -21,7 +21,7 @@ class CopyOnStream final : public SideCopy::State {
   }
 
   void wait() override { done_.synchronize(); }
-  /// The next user of the memory runs on the compute stream, after the copy.
+  /// Makes the compute stream wait: the next user of the memory runs there.
   void hold_ops() override {
     device_.activate();
     done_.hold(device_.stream());
