@@ -20,7 +20,7 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} ${room_sources} tests/fuzz/targets.
   model/config/config.cpp model/config/expert_layers.cpp model/config/layout_rules.cpp model/config/moe.cpp model/config/rope_scaling.cpp optimizer/config.cpp
   data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/read/index/index_cache.cpp
   data/read/index/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
-  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/prepare/unpacker.cpp data/tokenizer/tokenizer.cpp
+  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/sentencepiece_normalizer.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/prepare/unpacker.cpp data/tokenizer/tokenizer.cpp
   megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
   megatron_cpp/config/config_compare.cpp megatron_cpp/config/sections/fault_injection_config.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/attention_keys.cpp megatron_cpp/huggingface/dialects.cpp megatron_cpp/huggingface/expert_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/huggingface_config.cpp
   megatron_cpp/config/layout.cpp megatron_cpp/config/sections/logging_config.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/toml_reader.cpp megatron_cpp/config/sections/training_config.cpp)

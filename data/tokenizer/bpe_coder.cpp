@@ -85,7 +85,7 @@ std::vector<AddedToken> added_tokens(const BpeDescription& description, const No
   for (AddedToken token : description.added) {
     if (token.normalized != normalized) continue;
     std::string buffer;
-    if (normalized) token.content = std::string(normalizer.apply(token.content, buffer, memory));
+    if (normalized) token.content = std::string(normalizer.apply(token.content, SegmentStart::Split, buffer, memory));
     if (!token.content.empty()) tokens.push_back(std::move(token));
   }
   return tokens;
@@ -134,13 +134,13 @@ class BpeCoder final : public TextCoder {
   bool is_control(i32 id) const override { return is_control_[static_cast<std::size_t>(id)]; }
   bool drops_first_space() const override { return description_.drops_first_space; }
   std::vector<i32> prefix_tokens() const override { return description_.prefix_tokens; }
-  void encode(std::string_view text, std::vector<i32>& ids) const override;
+  void encode(std::string_view text, const TextPart& part, std::vector<i32>& ids) const override;
   std::vector<std::pair<std::string, std::string>> describe() const override;
 
  private:
   void fill_pieces();
   i32 find_eod() const;
-  void encode_between(std::string_view text, bool begins_text, Workspace& workspace, std::vector<i32>& ids) const;
+  void encode_between(std::string_view text, SegmentStart start, Workspace& workspace, std::vector<i32>& ids) const;
 
   BpeDescription description_;
   Normalizer normalizer_;
@@ -192,22 +192,26 @@ i32 BpeCoder::find_eod() const {
   return std::ranges::count_if(description_.added, is_special) == 1 ? only->id : -1;
 }
 
-void BpeCoder::encode_between(std::string_view text, bool begins_text, Workspace& workspace,
+void BpeCoder::encode_between(std::string_view text, SegmentStart start, Workspace& workspace,
                               std::vector<i32>& ids) const {
   WordEncoder encoder(model_, mark_, workspace, ids);
-  const std::string_view normalized = normalizer_.apply(text, workspace.normalized, workspace.regex);
+  const std::string_view normalized = normalizer_.apply(text, start, workspace.normalized, workspace.regex);
   normalized_added_.split(
       normalized,
       [&](std::string_view part, std::size_t offset) {
-        pre_tokenizer_.split(part, begins_text && offset == 0, workspace.regex, encoder);
+        pre_tokenizer_.split(part, offset == 0 ? start : SegmentStart::Split, workspace.regex, encoder);
       },
       [&](i32 id) { ids.push_back(id); });
 }
 
-void BpeCoder::encode(std::string_view text, std::vector<i32>& ids) const {
+void BpeCoder::encode(std::string_view text, const TextPart& text_part, std::vector<i32>& ids) const {
   std::unique_ptr<Workspace> workspace = workspaces_.take();
+  const SegmentStart start = text_part.begins ? SegmentStart::Document : SegmentStart::Continued;
   added_.split(
-      text, [&](std::string_view part, std::size_t offset) { encode_between(part, offset == 0, *workspace, ids); },
+      text,
+      [&](std::string_view part, std::size_t offset) {
+        encode_between(part, offset == 0 ? start : SegmentStart::Split, *workspace, ids);
+      },
       [&](i32 id) { ids.push_back(id); });
   workspaces_.give_back(std::move(workspace));
 }

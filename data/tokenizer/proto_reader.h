@@ -22,6 +22,9 @@ class ProtoReader {
   /// The next field; false at the end. Throws BadInput when the bytes are no message.
   bool next(ProtoField& field);
 
+  /// Returns what has not been read yet.
+  std::string_view rest() const { return rest_; }
+
  private:
   [[noreturn]] void damaged() const;
   std::string_view take(u64 size);

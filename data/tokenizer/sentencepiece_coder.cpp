@@ -3,24 +3,19 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 
 #include "base/check.h"
 #include "data/tokenizer/bpe/word_cache.h"
 #include "data/tokenizer/charsmap.h"
 #include "data/tokenizer/sentencepiece_model.h"
+#include "data/tokenizer/sentencepiece_normalizer.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/unigram_model.h"
 #include "data/tokenizer/workspace_pool.h"
 
 namespace mcpp {
 namespace {
-
-constexpr std::size_t kBlockBytes = 1024;
-
-/// "<0x0A>" -> '\n'
-char byte_of_piece(const std::string& piece) {
-  return static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16));
-}
 
 /// Whether the library takes the model. It throws for some defects, and answers for others.
 bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& model) {
@@ -33,26 +28,12 @@ bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& m
   }
 }
 
-/// U+2581, too, is a space to sentencepiece, and pieces are made of several.
-bool ends_in_space(std::string_view text) {
-  return text.ends_with(' ') || text.ends_with(kSpaceMark);
-}
-
-/// The first position from `from` on where a space follows a word, and another word the spaces; else the end.
-std::size_t end_of_word(std::string_view text, std::size_t from) {
-  std::size_t space = text.find(' ', from);
-  while (space < text.size() && ends_in_space(text.substr(0, space))) space = text.find(' ', space + 1);
-  return std::min(text.find_first_not_of(' ', space), text.size()) == text.size() ? text.size() : space;
-}
-
-/// Whether a word has the same ids alone and in its text: merges of byte pair encoding do not know of one another, and
-/// the sums of a unigram model are the same where they are exact, as those of round_scores() are.
-bool encodes_words_alone(const SentencepieceModel& model) {
-  const auto is_exact = [](const SentencePiece& piece) {
-    return piece.type != PieceType::UserDefined && std::round(piece.score * 1024) == piece.score * 1024;
-  };
-  return model.type == SegmentationType::Bpe ||
-         (model.type == SegmentationType::Unigram && std::ranges::all_of(model.pieces, is_exact));
+/// Returns true if the library segments each word as it does in a text. Of a BPE model, a piece that is not used is
+/// split again as it was put together last, wherever that was.
+bool segments_words_alone(const SentencepieceModel& model) {
+  const auto is_unused = [](const SentencePiece& piece) { return piece.type == PieceType::Unused; };
+  return pieces_end_at_spaces(model) &&
+         !(model.type == SegmentationType::Bpe && std::ranges::any_of(model.pieces, is_unused));
 }
 
 class SentencepieceCoder final : public TextCoder {
@@ -70,24 +51,32 @@ class SentencepieceCoder final : public TextCoder {
   bool is_control(i32 id) const override { return processor_.IsControl(id); }
   bool drops_first_space() const override { return adds_prefix_space_; }
   std::vector<i32> prefix_tokens() const override { return {}; }
-  void encode(std::string_view text, std::vector<i32>& ids) const override;
+  void encode(std::string_view text, const TextPart& part, std::vector<i32>& ids) const override;
   std::vector<std::pair<std::string, std::string>> describe() const override { return {{"kind", "sentencepiece"}}; }
 
  private:
-  void append_block(std::string_view text, std::vector<i32>& ids) const;
-  void append_encoded(std::string_view text, std::vector<i32>& ids) const;
-  void append_words(std::string_view text, std::vector<i32>& ids) const;
+  struct Workspace {
+    std::string normalized;
+    WordCache words;
+    UnigramModel::Workspace unigram;
+  };
+
+  void fill_bytes(const SentencepieceModel& model);
+  void append(std::string_view text, const TextPart& part, Workspace& workspace, std::vector<i32>& ids) const;
+  void append_segmented(std::string_view text, std::vector<i32>& ids) const;
+  void append_words(std::string_view text, WordCache& cache, std::vector<i32>& ids) const;
   void append_word(std::string_view word, WordCache& cache, std::vector<i32>& ids) const;
-  bool pieces_end_at_spaces() const;
 
   std::string source_;
   sentencepiece::SentencePieceProcessor processor_;
-  std::vector<std::string> bytes_;  // what each id decodes to
-  std::vector<i32> literal_space_;  // byte pieces of U+2581, empty without byte fallback
-  bool adds_prefix_space_ = false;  // the model puts a space before every text
-  bool can_split_ = false;          // no piece reaches from a word over the space after it
-  bool remembers_words_ = false;    // as encodes_words_alone()
-  mutable WorkspacePool<WordCache> known_words_;
+  std::optional<SentencepieceNormalizer> normalizer_;  // none if the library normalizes
+  std::optional<UnigramModel> unigram_;                // none if the library segments
+  std::vector<std::string> bytes_;                     // what each id decodes to
+  std::vector<i32> space_mark_;                        // U+2581 in byte pieces; empty if it is a space
+  bool adds_prefix_space_ = false;                     // the model puts a space before every text
+  bool splits_words_ = false;                          // as segments_words_alone()
+  i32 joined_unknown_ = -1;                            // several of this id in a row are one
+  mutable WorkspacePool<Workspace> workspaces_;
   i32 eod_ = -1;
 };
 
@@ -95,98 +84,89 @@ SentencepieceCoder::SentencepieceCoder(const std::string& content, const std::st
   check_charsmaps(content, source);
   check_input(load(processor_, content), "tokenizer model ", source,
               ": not a sentencepiece model, nor a tokenizer.json, vocab.json or list of ranks, or damaged");
-  for (int i = 0; i < processor_.GetPieceSize(); ++i) {
-    const std::string& piece = processor_.IdToPiece(i);
-    if (processor_.IsByte(i)) {
-      bytes_.emplace_back(1, byte_of_piece(piece));
-    } else if (processor_.IsControl(i)) {
-      bytes_.emplace_back();
-    } else {
-      bytes_.push_back(processor_.IsUnknown(i) ? " \xE2\x81\x87 " : with_spaces(piece));
-    }
+  const SentencepieceModel model = parse_sentencepiece_model(content, source);
+  fill_bytes(model);
+  if (model.escape_whitespaces) {
+    check_input(load(processor_, without_normalization(content, source)), "tokenizer model ", source, ": damaged");
+    normalizer_.emplace(model);
+    if (model.type == SegmentationType::Unigram) unigram_.emplace(model);
+    splits_words_ = segments_words_alone(model);
   }
-  const i32 e2 = id("<0xE2>"), b96 = id("<0x96>"), b81 = id("<0x81>");
-  if (e2 >= 0 && b96 >= 0 && b81 >= 0) literal_space_ = {e2, b96, b81};
+  const bool has_bytes = id("<0xE2>") >= 0 && processor_.IsByte(id("<0xE2>"));
+  if (keeps_space_marks(model)) space_mark_ = {id("<0xE2>"), id("<0x96>"), id("<0x81>")};
+  if (!has_bytes) joined_unknown_ = processor_.unk_id();
   std::vector<i32> probe;
-  append_block("x", probe);
+  encode("x", {}, probe);
   adds_prefix_space_ =
       !probe.empty() && bytes_[static_cast<std::size_t>(probe[0])].starts_with(' ') && !processor_.IsUnknown(probe[0]);
-  can_split_ = pieces_end_at_spaces();
-  remembers_words_ = can_split_ && encodes_words_alone(parse_sentencepiece_model(content, source));
   eod_ = id(kEodPiece);
   if (eod_ < 0) eod_ = processor_.eos_id();
 }
 
-void SentencepieceCoder::append_block(std::string_view text, std::vector<i32>& ids) const {
+void SentencepieceCoder::fill_bytes(const SentencepieceModel& model) {
+  for (const SentencePiece& piece : model.pieces) {
+    if (const auto byte = byte_of(piece)) {
+      bytes_.emplace_back(1, static_cast<char>(*byte));
+    } else if (piece.type == PieceType::Control) {
+      bytes_.emplace_back();
+    } else {
+      bytes_.push_back(piece.type == PieceType::Unknown ? " \xE2\x81\x87 " : with_spaces(piece.text));
+    }
+  }
+}
+
+void SentencepieceCoder::append_segmented(std::string_view text, std::vector<i32>& ids) const {
   std::vector<int> part;
   const auto status = processor_.Encode(absl::string_view(text.data(), text.size()), &part);
   check_input(status.ok(), "tokenizer model ", source_, ": damaged, it cannot encode: ", status.ToString());
   ids.insert(ids.end(), part.begin(), part.end());
 }
 
-/// Encodes in parts that end before a space that follows a word: no piece lies across, so the ids are those of the
-/// whole. A model that puts a space before every text puts back the one that is left out between parts. These are
-/// words, most of which come again, or else blocks, since sentencepiece's time per byte grows with the length of what
-/// it is given.
-void SentencepieceCoder::append_encoded(std::string_view text, std::vector<i32>& ids) const {
-  if (remembers_words_) return append_words(text, ids);
-  while (can_split_ && text.size() > kBlockBytes) {
-    const std::size_t end = end_of_word(text, kBlockBytes);
-    if (end == text.size()) break;
-    append_block(text.substr(0, end), ids);
-    text.remove_prefix(end + (adds_prefix_space_ ? 1 : 0));
-  }
-  append_block(text, ids);
-}
-
-void SentencepieceCoder::append_words(std::string_view text, std::vector<i32>& ids) const {
-  std::unique_ptr<WordCache> cache = known_words_.take();
+/// Most words come again.
+void SentencepieceCoder::append_words(std::string_view text, WordCache& cache, std::vector<i32>& ids) const {
+  const std::size_t begin = ids.size();
   while (!text.empty()) {
-    const std::size_t end = end_of_word(text, std::min(text.find_first_not_of(' '), text.size()));
-    append_word(text.substr(0, end), *cache, ids);
-    text.remove_prefix(end < text.size() && adds_prefix_space_ ? end + 1 : end);
+    const std::size_t end = end_of_word(text), before = ids.size();
+    append_word(text.substr(0, end), cache, ids);
+    text.remove_prefix(end);
+    const bool joins_unknown = joined_unknown_ >= 0 && before > begin && before < ids.size() &&
+                               ids[before] == joined_unknown_ && ids[before - 1] == joined_unknown_;
+    if (joins_unknown) ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(before));
   }
-  known_words_.give_back(std::move(cache));
 }
 
 void SentencepieceCoder::append_word(std::string_view word, WordCache& cache, std::vector<i32>& ids) const {
-  if (word.size() > WordCache::kLongestWord) return append_block(word, ids);
+  if (word.size() > WordCache::kLongestWord) return append_segmented(word, ids);
   const u64 hash = WordCache::hash(word);
   if (const auto known = cache.find(word, hash)) {
     ids.insert(ids.end(), known->begin(), known->end());
     return;
   }
   const std::size_t before = ids.size();
-  append_block(word, ids);
+  append_segmented(word, ids);
   cache.insert(word, hash, std::span(ids).subspan(before));
 }
 
-bool SentencepieceCoder::pieces_end_at_spaces() const {
-  const auto crosses = [&](const std::string& piece) {
-    const std::size_t word = piece.find_first_not_of(' ');
-    return word != std::string::npos && piece.find(' ', word) != std::string::npos;
-  };
-  for (std::size_t i = 0; i < bytes_.size(); ++i) {
-    if (!processor_.IsUnknown(static_cast<int>(i)) && crosses(bytes_[i])) return false;
-  }
-  // Some models merge or drop spaces; then blocks must not be glued with one.
-  std::vector<i32> ids;
-  append_block("x  y", ids);
-  std::string text;
-  for (const i32 id : ids) text += bytes_[static_cast<std::size_t>(id)];
-  return text == (adds_prefix_space_ ? " x  y" : "x  y");
+void SentencepieceCoder::append(std::string_view text, const TextPart& part, Workspace& workspace,
+                                std::vector<i32>& ids) const {
+  const std::string_view normalized = normalizer_ ? normalizer_->apply(text, part, workspace.normalized) : text;
+  if (unigram_)
+    unigram_->encode(normalized, workspace.unigram, ids);
+  else if (splits_words_)
+    append_words(normalized, workspace.words, ids);
+  else
+    append_segmented(normalized, ids);
 }
 
-void SentencepieceCoder::encode(std::string_view text, std::vector<i32>& ids) const {
-  // sentencepiece would turn a U+2581 of the text into a space: spelled in bytes, it comes back as what it was.
-  if (!adds_prefix_space_ && !literal_space_.empty()) {
-    for (std::size_t at = text.find(kSpaceMark); at != std::string_view::npos; at = text.find(kSpaceMark)) {
-      append_encoded(text.substr(0, at), ids);
-      ids.insert(ids.end(), literal_space_.begin(), literal_space_.end());
-      text.remove_prefix(at + kSpaceMark.size());
-    }
+void SentencepieceCoder::encode(std::string_view text, const TextPart& part, std::vector<i32>& ids) const {
+  std::unique_ptr<Workspace> workspace = workspaces_.take();
+  for (std::size_t at = 0; !space_mark_.empty() && (at = text.find(kSpaceMark)) != std::string_view::npos;) {
+    append(text.substr(0, at), part, *workspace, ids);
+    ids.insert(ids.end(), space_mark_.begin(), space_mark_.end());
+    text.remove_prefix(at + kSpaceMark.size());
   }
-  append_encoded(text, ids);
+  append(text, part, *workspace, ids);
+  workspaces_.give_back(std::move(workspace));
 }
 
 }  // namespace

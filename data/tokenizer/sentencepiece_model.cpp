@@ -1,6 +1,7 @@
 #include "data/tokenizer/sentencepiece_model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 
@@ -11,7 +12,7 @@ namespace mcpp {
 namespace {
 
 // Field numbers of sentencepiece_model.proto.
-enum ModelField : u64 { kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3 };
+enum ModelField : u64 { kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kSelfTestData = 4, kDenormalizerSpec = 5 };
 enum PieceField : u64 { kPiece = 1, kScore = 2, kType = 3 };
 enum TrainerField : u64 { kModelType = 3, kTreatWhitespaceAsSuffix = 24, kBosPiece = 46 };
 enum NormalizerField : u64 {
@@ -81,6 +82,43 @@ std::string with_spaces(std::string_view piece) {
     at = std::min(next + kSpaceMark.size(), piece.size());
   }
   return text;
+}
+
+std::optional<u8> byte_of(const SentencePiece& piece) {
+  constexpr std::string_view kBegin = "<0x";
+  if (piece.type != PieceType::Byte || !piece.text.starts_with(kBegin)) return std::nullopt;
+  u8 byte = 0;
+  std::from_chars(piece.text.data() + kBegin.size(), piece.text.data() + piece.text.size(), byte, 16);
+  return byte;
+}
+
+bool keeps_space_marks(const SentencepieceModel& model) {
+  return !model.add_dummy_prefix && !model.remove_extra_whitespaces && model.charsmap.empty() &&
+         std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Byte; });
+}
+
+bool pieces_end_at_spaces(const SentencepieceModel& model) {
+  return std::ranges::none_of(model.pieces, [](const SentencePiece& piece) {
+    if (piece.type != PieceType::Normal && piece.type != PieceType::UserDefined) return false;
+    const std::string text = with_spaces(piece.text);
+    return end_of_word(text) < text.size();
+  });
+}
+
+std::string without_normalization(std::string_view file, const std::string& source) {
+  std::string model;
+  ProtoReader reader(file, source);
+  std::string_view rest = file;
+  for (ProtoField field; reader.next(field); rest = reader.rest()) {
+    const bool is_left_out =
+        field.number == kNormalizerSpec || field.number == kSelfTestData || field.number == kDenormalizerSpec;
+    if (!is_left_out) model.append(rest.substr(0, rest.size() - reader.rest().size()));
+  }
+  constexpr char kVarint = 0, kBytes = 2;
+  const auto tag = [](u64 field, char type) { return static_cast<char>(field << 3 | static_cast<u64>(type)); };
+  const std::string spec{tag(kAddDummyPrefix, kVarint),    0, tag(kRemoveExtraWhitespaces, kVarint), 0,
+                         tag(kEscapeWhitespaces, kVarint), 1};
+  return model + tag(kNormalizerSpec, kBytes) + static_cast<char>(spec.size()) + spec;
 }
 
 void round_scores(std::string& file, const std::string& source) {

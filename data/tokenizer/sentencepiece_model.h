@@ -1,6 +1,8 @@
 // What a sentencepiece model file says of its pieces and of how it reads text: all that another program needs to encode
 // alike. The library itself gives only part of it away.
 #pragma once
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,25 @@ SentencepieceModel parse_sentencepiece_model(std::string_view file, const std::s
 
 /// `piece` with spaces for its marks.
 std::string with_spaces(std::string_view piece);
+
+/// Returns the byte that a piece such as "<0x0A>" stands for; nothing for other types of pieces.
+std::optional<u8> byte_of(const SentencePiece& piece);
+
+/// Returns true if Tokenizer spells U+2581 in byte pieces, so that decoding restores it. The library turns it into a
+/// space; so does Tokenizer if the model changes other texts too.
+bool keeps_space_marks(const SentencepieceModel& model);
+
+/// Returns true if no piece that text may become has a space after another character. Words, as end_of_word() finds
+/// them, can then be segmented one by one.
+bool pieces_end_at_spaces(const SentencepieceModel& model);
+
+/// Returns the size of the first word of `text`: spaces and what follows them up to the next space.
+inline std::size_t end_of_word(std::string_view text) {
+  return std::min(text.find(' ', std::min(text.find_first_not_of(' '), text.size())), text.size());
+}
+
+/// Returns `file` as a model that segments normalized texts: spaces become U+2581, and nothing else changes.
+std::string without_normalization(std::string_view file, const std::string& source);
 
 /// Rounds the scores of all pieces to multiples of 2^-10. Sums of them are then exact in fp32 for any block that
 /// Tokenizer encodes, so that two ways to spell a text either tie for every program that adds them up, in whatever

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "data/tokenizer/text_part.h"
 
 namespace mcpp {
 
@@ -24,7 +25,7 @@ class TextCoder {
   /// What the file puts before a text that a model reads; encode() does not.
   virtual std::vector<i32> prefix_tokens() const = 0;
   /// Appends the ids of `text`, which is UTF-8.
-  virtual void encode(std::string_view text, std::vector<i32>& ids) const = 0;
+  virtual void encode(std::string_view text, const TextPart& part, std::vector<i32>& ids) const = 0;
   /// What it is, in words: names and values.
   virtual std::vector<std::pair<std::string, std::string>> describe() const = 0;
 };

@@ -75,14 +75,14 @@ std::vector<std::pair<std::string, std::string>> Tokenizer::describe() const {
   return lines;
 }
 
-std::vector<i32> Tokenizer::encode(std::string_view text) const {
+std::vector<i32> Tokenizer::encode(std::string_view text, const TextPart& part) const {
   const i64 bad = find_invalid_utf8(text);
   if (bad >= 0) {
     const auto line = 1 + std::count(text.begin(), text.begin() + bad, '\n');
     fail(ExitCode::BadInput, "the text is not UTF-8 at byte ", bad, " (line ", line, ")");
   }
   std::vector<i32> ids;
-  impl_->coder->encode(text, ids);
+  impl_->coder->encode(text, part, ids);
   return ids;
 }
 

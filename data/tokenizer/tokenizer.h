@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/kept_ref.h"
+#include "data/tokenizer/text_part.h"
 
 namespace mcpp {
 
@@ -41,7 +42,8 @@ class Tokenizer {
 
   /// BadInput, with byte offset and line, unless the text is UTF-8. Of a sentencepiece model no control piece comes out
   /// of text: "<eod>" is ordinary text. In other files special tokens are found in the text, as `tokenizers` does.
-  std::vector<i32> encode(std::string_view text) const;
+  /// `part`: which part of a document `text` is.
+  std::vector<i32> encode(std::string_view text, const TextPart& part = {}) const;
 
   /// With a model of train_tokenizer() with byte_fallback, decode(encode(text)) == text for every text. Control pieces
   /// such as <eod> give nothing. BadInput for ids outside the vocabulary.

@@ -191,7 +191,8 @@ class ByteWords final : public WordSink {
   void count_in(const std::string& text, CountedPiece& counted) {
     counts_ = &counted.counts;
     std::string& buffer = counted.normalized.emplace_back();
-    pre_tokenizer_->split(normalizer_->apply(text, buffer, memory_), true, memory_, *this);
+    constexpr SegmentStart kStart = SegmentStart::Document;
+    pre_tokenizer_->split(normalizer_->apply(text, kStart, buffer, memory_), kStart, memory_, *this);
   }
   void add_word(std::string_view word) override { ++(*counts_)[word]; }
 

@@ -58,6 +58,13 @@ struct MarkStep {
 };
 using PreTokenizerStep = std::variant<SplitStep, PrefixStep, MarkStep>;
 
+/// What the beginning of a text that a step is applied to is.
+enum class SegmentStart {
+  Document,   ///< the beginning of a document
+  Split,      ///< a place where an earlier step has split the document
+  Continued,  ///< a place where the document was divided to be encoded in parts
+};
+
 struct BpeDescription {
   std::vector<std::string> pieces;  ///< by id, as the file spells them; empty where there is none
   std::vector<Merge> merges;

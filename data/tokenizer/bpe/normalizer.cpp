@@ -54,13 +54,14 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps, const std::stri
   }
 }
 
-std::string_view Normalizer::apply(std::string_view text, std::string& buffer, RegexMemory& memory) const {
+std::string_view Normalizer::apply(std::string_view text, SegmentStart start, std::string& buffer,
+                                   RegexMemory& memory) const {
   for (const auto& step : steps_) {
     std::string changed;
     if (const auto* form = std::get_if<UnicodeForm>(&step)) {
       if (!to_form(*form, text, changed)) continue;
     } else if (const auto* prepend = std::get_if<PrependStep>(&step)) {
-      if (text.empty()) continue;
+      if (text.empty() || start == SegmentStart::Continued) continue;
       changed.append(prepend->text).append(text);
     } else {
       const auto& replace = std::get<Replace>(step);

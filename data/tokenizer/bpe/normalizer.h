@@ -19,8 +19,9 @@ class Normalizer {
 
   bool is_empty() const { return steps_.empty(); }
 
-  /// `text` after all steps: itself where they change nothing, else in `buffer`.
-  std::string_view apply(std::string_view text, std::string& buffer, RegexMemory& memory) const;
+  /// `text` after all steps: itself where they change nothing, else in `buffer`. Nothing is put before a text that is
+  /// continued.
+  std::string_view apply(std::string_view text, SegmentStart start, std::string& buffer, RegexMemory& memory) const;
 
  private:
   struct Replace {

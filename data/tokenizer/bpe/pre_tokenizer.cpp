@@ -68,21 +68,22 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std
   }
 }
 
-void PreTokenizer::split(std::string_view text, bool begins_text, RegexMemory& memory, WordSink& sink) const {
-  apply(0, text, begins_text, {memory, sink});
+void PreTokenizer::split(std::string_view text, SegmentStart start, RegexMemory& memory, WordSink& sink) const {
+  apply(0, text, start, {memory, sink});
 }
 
-void PreTokenizer::apply(std::size_t step, std::string_view part, bool begins_text, const Call& call) const {
+void PreTokenizer::apply(std::size_t step, std::string_view part, SegmentStart start, const Call& call) const {
   if (part.empty()) return;
   if (step == steps_.size()) return call.sink.add_word(part);
   if (const auto* split = std::get_if<Split>(&steps_[step])) {
     const bool isolates = split->behavior == SplitBehavior::Isolated;  // where it makes no odds what matched
-    return isolates ? isolate(step, part, begins_text, call) : split_otherwise(step, part, begins_text, call);
+    return isolates ? isolate(step, part, start, call) : split_otherwise(step, part, start, call);
   }
   if (const auto* prefix = std::get_if<PrefixStep>(&steps_[step])) {
-    if (part.starts_with(prefix->text) || (prefix->at_text_begin_only && !begins_text))
-      return apply(step + 1, part, begins_text, call);
-    return apply(step + 1, prefix->text + std::string(part), begins_text, call);
+    if (part.starts_with(prefix->text) || start == SegmentStart::Continued ||
+        (prefix->at_text_begin_only && start != SegmentStart::Document))
+      return apply(step + 1, part, start, call);
+    return apply(step + 1, prefix->text + std::string(part), start, call);
   }
   const auto& mark = std::get<MarkStep>(steps_[step]);
   std::string marked;
@@ -92,14 +93,14 @@ void PreTokenizer::apply(std::size_t step, std::string_view part, bool begins_te
     if (next < part.size()) marked += mark.content;
     at = next + mark.from.size();
   }
-  apply(step + 1, marked, begins_text, call);
+  apply(step + 1, marked, start, call);
 }
 
-void PreTokenizer::isolate(std::size_t step, std::string_view part, bool begins_text, const Call& call) const {
+void PreTokenizer::isolate(std::size_t step, std::string_view part, SegmentStart start, const Call& call) const {
   RegexMatches matches(std::get<Split>(steps_[step]).pattern, part, call.memory);
   std::size_t done = 0;
   const auto hand_on = [&](std::size_t begin, std::size_t end) {
-    apply(step + 1, part.substr(begin, end - begin), begins_text && begin == 0, call);
+    apply(step + 1, part.substr(begin, end - begin), begin == 0 ? start : SegmentStart::Split, call);
   };
   while (const auto match = matches.next()) {
     hand_on(done, match->begin);
@@ -109,7 +110,8 @@ void PreTokenizer::isolate(std::size_t step, std::string_view part, bool begins_
   hand_on(done, part.size());
 }
 
-void PreTokenizer::split_otherwise(std::size_t step, std::string_view part, bool begins_text, const Call& call) const {
+void PreTokenizer::split_otherwise(std::size_t step, std::string_view part, SegmentStart start,
+                                   const Call& call) const {
   const auto& split = std::get<Split>(steps_[step]);
   std::vector<Span> spans = spans_of(split.pattern, split.invert, part, call.memory);
   if (split.behavior == SplitBehavior::Removed)
@@ -117,7 +119,8 @@ void PreTokenizer::split_otherwise(std::size_t step, std::string_view part, bool
   else
     spans = split.behavior == SplitBehavior::MergedWithNext ? joined_with_next(spans) : joined(spans, split.behavior);
   for (const Span& span : spans)
-    apply(step + 1, part.substr(span.begin, span.end - span.begin), begins_text && span.begin == 0, call);
+    apply(step + 1, part.substr(span.begin, span.end - span.begin), span.begin == 0 ? start : SegmentStart::Split,
+          call);
 }
 
 }  // namespace mcpp

@@ -23,8 +23,8 @@ class PreTokenizer {
   /// BadInput, naming `source`, for a pattern that is none.
   PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std::string& source);
 
-  /// Hands the words of `text` to `sink`, in order. `begins_text` unless something stood before it.
-  void split(std::string_view text, bool begins_text, RegexMemory& memory, WordSink& sink) const;
+  /// Hands the words of `text` to `sink`, in order.
+  void split(std::string_view text, SegmentStart start, RegexMemory& memory, WordSink& sink) const;
 
  private:
   struct Split {
@@ -37,9 +37,9 @@ class PreTokenizer {
     RegexMemory& memory;
     WordSink& sink;
   };
-  void apply(std::size_t step, std::string_view part, bool begins_text, const Call& call) const;
-  void isolate(std::size_t step, std::string_view part, bool begins_text, const Call& call) const;
-  void split_otherwise(std::size_t step, std::string_view part, bool begins_text, const Call& call) const;
+  void apply(std::size_t step, std::string_view part, SegmentStart start, const Call& call) const;
+  void isolate(std::size_t step, std::string_view part, SegmentStart start, const Call& call) const;
+  void split_otherwise(std::size_t step, std::string_view part, SegmentStart start, const Call& call) const;
 
   std::vector<std::variant<Split, PrefixStep, MarkStep>> steps_;
 };
