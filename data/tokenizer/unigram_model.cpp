@@ -1,9 +1,9 @@
 #include "data/tokenizer/unigram_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cfloat>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/text/utf8.h"
@@ -17,16 +17,27 @@ std::size_t character_size(std::string_view text) {
   return static_cast<std::size_t>(std::max<i64>(utf8_sequence_length(text), 1));
 }
 
-/// First elements of what the cache holds for a word; its ids follow.
-struct CachedScores {
-  float margin = 0;  // of the best segmentation over all others, per character
-  float extent = 0;  // largest magnitude of a sum of scores
+/// First elements of what the cache holds for a word. The pieces of its segmentation follow, then, if some of these are
+/// unknown, its ids.
+struct CachedWord {
+  float margin;  // of the best segmentation over all others, per character; negative if it must be computed
+  float extent;  // largest magnitude of a sum of scores
+  i32 pieces;
 };
-constexpr std::size_t kCachedScores = 2;
+constexpr std::size_t kCachedWordSize = sizeof(CachedWord) / sizeof(i32);
+
+/// Returns true if no sum of scores below kMaxExactSum is rounded, as for models of round_scores().
+bool has_exact_sums(const SentencepieceModel& model) {
+  return std::ranges::all_of(model.pieces, [](const SentencePiece& piece) {
+    return piece.type != PieceType::UserDefined && std::round(piece.score * 1024) == piece.score * 1024;
+  });
+}
+constexpr float kMaxExactSum = 0x1p24f / 1024;
 
 }  // namespace
 
-UnigramModel::UnigramModel(const SentencepieceModel& model) : splits_at_spaces_(pieces_end_at_spaces(model)) {
+UnigramModel::UnigramModel(const SentencepieceModel& model)
+    : splits_at_spaces_(pieces_end_at_spaces(model)), has_exact_sums_(has_exact_sums(model)) {
   float min_score = FLT_MAX, max_score = FLT_MIN;  // FLT_MIN, which is positive, is the library's choice
   for (const SentencePiece& piece : model.pieces) {
     if (piece.type != PieceType::Normal) continue;
@@ -52,6 +63,7 @@ UnigramModel::UnigramModel(const SentencepieceModel& model) : splits_at_spaces_(
       entries.emplace_back(texts.emplace_back(with_spaces(piece.text)), id);
   }
   trie_ = ByteTrie(std::move(entries));
+  scores_[static_cast<std::size_t>(unknown_)] = static_cast<double>(unknown_score_);
 }
 
 /// Fills nodes[i] with the best segmentation of the first i bytes of `word`, of those that end a piece. The types and
@@ -94,70 +106,85 @@ class UnigramModel::Segmentation {
   void add(std::string_view word) {
     if (word.size() > WordCache::kLongestWord) return add_computed(word);
     const u64 hash = WordCache::hash(word);
-    auto cached = workspace_.cache.find(word, hash);
-    if (!cached) {
+    auto found = workspace_.cache.find(word, hash);
+    if (!found) {
       insert(word, hash);
-      cached = workspace_.cache.find(word, hash);
+      found = workspace_.cache.find(word, hash);
     }
-    const CachedScores scores{std::bit_cast<float>((*cached)[0]), std::bit_cast<float>((*cached)[1])};
+    CachedWord cached{};
+    std::memcpy(&cached, found->data(), sizeof cached);
+    const float extent = std::abs(sum_) + cached.extent;
     // Each sum is rounded by at most 2^-24 of its magnitude, and each of two segmentations has a sum per character.
-    if (!(scores.margin > (std::abs(sum_) + scores.extent) * 0x1p-23f)) return add_computed(word);
-    for (const i32 id : cached->subspan(kCachedScores)) {
-      sum_ = static_cast<float>(model_.scores_[static_cast<std::size_t>(id)] + sum_);
-      ids_.push_back(id);
-    }
+    const bool is_exact = model_.has_exact_sums_ && extent < kMaxExactSum && cached.margin >= 0;
+    if (!is_exact && !(cached.margin > extent * 0x1p-23f)) return add_computed(word);
+    const auto pieces = found->subspan(kCachedWordSize, static_cast<std::size_t>(cached.pieces));
+    const auto bytes = found->subspan(kCachedWordSize + pieces.size());
+    for (const i32 id : pieces) sum_ = static_cast<float>(model_.scores_[static_cast<std::size_t>(id)] + sum_);
+    const auto ids = bytes.empty() ? pieces : bytes;
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
     is_after_unknown_ = false;
   }
 
  private:
-  /// Words that must always be computed are inserted with a margin of 0.
   void insert(std::string_view word, u64 hash) {
     auto& nodes = workspace_.exact_nodes;
     model_.find_best<double>(word, 0, nodes);
     double margin = std::numeric_limits<float>::max(), extent = 0;
     for (const auto& node : nodes) extent = std::max(extent, std::abs(node.best));
-    workspace_.path.clear();
-    for (std::size_t end = word.size(); end > 0; end = static_cast<std::size_t>(nodes[end].begin)) {
+    for (std::size_t end = word.size(); end > 0; end = static_cast<std::size_t>(nodes[end].begin))
       margin = std::min(margin, nodes[end].best - nodes[end].second_best);
-      if (nodes[end].id == model_.unknown_) margin = 0;
-      workspace_.path.push_back(nodes[end].id);
-    }
+    std::vector<i32>& record = workspace_.record;
+    record.assign(kCachedWordSize, 0);
+    bool has_unknown = false;
+    for_each_piece(word, nodes, [&](std::string_view, i32 id) {
+      record.push_back(id);
+      has_unknown |= id == model_.unknown_;
+    });
+    const std::size_t pieces = record.size() - kCachedWordSize;
+    if (has_unknown && model_.byte_ids_.empty())
+      margin = -1;  // the ids depend on the word before
+    else if (has_unknown)
+      for_each_piece(word, nodes, [&](std::string_view piece, i32 id) { append_ids(piece, id, record); });
     const auto characters =
         static_cast<double>(std::ranges::count_if(word, [](char c) { return (static_cast<u8>(c) & 0xC0) != 0x80; }));
     // Rounding the bounds themselves must not make them looser.
-    workspace_.path.push_back(std::bit_cast<i32>(static_cast<float>(extent * 1.001)));
-    workspace_.path.push_back(std::bit_cast<i32>(static_cast<float>(margin / (characters + 1) * 0.999)));
-    std::ranges::reverse(workspace_.path);
-    workspace_.cache.insert(word, hash, workspace_.path);
+    const CachedWord cached{.margin = static_cast<float>(margin / (characters + 1) * 0.999),
+                            .extent = static_cast<float>(extent * 1.001),
+                            .pieces = static_cast<i32>(pieces)};
+    std::memcpy(record.data(), &cached, sizeof cached);
+    workspace_.cache.insert(word, hash, record);
   }
 
   void add_computed(std::string_view word) {
     auto& nodes = workspace_.nodes;
     model_.find_best<float>(word, sum_, nodes);
     sum_ = nodes[word.size()].best;
-    workspace_.path.clear();  // ends of pieces, last first
+    for_each_piece(word, nodes, [&](std::string_view piece, i32 id) { append_ids(piece, id, ids_); });
+  }
+
+  /// Calls visit(piece, id) for the pieces of the best segmentation that find_best() has found, in order.
+  template <class Nodes, class Visit>
+  void for_each_piece(std::string_view word, const Nodes& nodes, Visit&& visit) {
+    std::vector<i32>& ends = workspace_.ends;
+    ends.clear();
     for (i32 end = static_cast<i32>(word.size()); end > 0; end = nodes[static_cast<std::size_t>(end)].begin)
-      workspace_.path.push_back(end);
-    for (auto end = workspace_.path.rbegin(); end != workspace_.path.rend(); ++end) {
+      ends.push_back(end);
+    for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
       const auto& node = nodes[static_cast<std::size_t>(*end)];
-      if (node.id == model_.unknown_)
-        add_unknown(
-            word[static_cast<std::size_t>(node.begin)] == ' '
-                ? kSpaceMark
-                : word.substr(static_cast<std::size_t>(node.begin), static_cast<std::size_t>(*end - node.begin)));
-      else
-        ids_.push_back(node.id);
-      is_after_unknown_ = node.id == model_.unknown_;
+      const auto begin = static_cast<std::size_t>(node.begin);
+      visit(word.substr(begin, static_cast<std::size_t>(*end) - begin), node.id);
     }
   }
 
   /// Several unknown characters in a row are one id, unless they are spelled in bytes.
-  void add_unknown(std::string_view character) {
-    if (model_.byte_ids_.empty()) {
-      if (!is_after_unknown_) ids_.push_back(model_.unknown_);
-      return;
+  void append_ids(std::string_view piece, i32 id, std::vector<i32>& ids) {
+    const bool is_unknown = id == model_.unknown_, is_joined = is_unknown && is_after_unknown_;
+    is_after_unknown_ = is_unknown;
+    if (is_unknown && !model_.byte_ids_.empty()) {
+      for (const char byte : piece == " " ? kSpaceMark : piece) ids.push_back(model_.byte_ids_[static_cast<u8>(byte)]);
+    } else if (!is_joined) {
+      ids.push_back(id);
     }
-    for (const char byte : character) ids_.push_back(model_.byte_ids_[static_cast<u8>(byte)]);
   }
 
   const UnigramModel& model_;

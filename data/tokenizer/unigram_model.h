@@ -29,7 +29,7 @@ class UnigramModel {
     WordCache cache;
     std::vector<Node<float>> nodes;
     std::vector<Node<double>> exact_nodes;
-    std::vector<i32> path;
+    std::vector<i32> ends, record;
   };
 
   /// Appends the ids of `text`, as SentencepieceNormalizer returns it.
@@ -45,7 +45,7 @@ class UnigramModel {
   float unknown_score_ = 0;
   i32 unknown_ = 0;
   std::vector<i32> byte_ids_;  // by byte; empty without byte fallback
-  bool splits_at_spaces_ = false;
+  bool splits_at_spaces_, has_exact_sums_;
 };
 
 }  // namespace mcpp
