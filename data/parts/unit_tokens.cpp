@@ -107,10 +107,14 @@ namespace {
 class UnitReader {
  public:
   UnitReader(const WorkUnit& unit, const TextRange& range, const DocumentFormat& format)
-      : source_(unit.path, range), cut_(cut_for(unit.path, format)), begin_(source_.bytes_consumed()) {}
+      : source_(unit.path, range),
+        is_json_lines_(unit.is_json_lines),
+        cut_(cut_for(unit.is_json_lines, format)),
+        begin_(source_.bytes_consumed()) {}
 
   std::optional<InputFiles::Piece> next() {
     InputFiles::Piece piece{.path = source_.path(), .piece = {}, .progress = 0};
+    piece.piece.is_json_lines = is_json_lines_;
     if (!source_.next(piece.piece, kTokenisedPieceBytes, cut_)) return std::nullopt;
     piece.progress = source_.bytes_consumed() - begin_;
     return piece;
@@ -118,6 +122,7 @@ class UnitReader {
 
  private:
   TextSource source_;
+  bool is_json_lines_;
   Cut cut_;
   u64 begin_;
 };

@@ -69,7 +69,8 @@ std::string state_of_file(const Path& path) {
 }  // namespace
 
 std::string WorkUnit::identity() const {
-  return str(path.string(), ", ", of_file, ", bytes ", range.begin, " to ", range.end, ", after ", before);
+  return str(path.string(), ", ", of_file, ", bytes ", range.begin, " to ", range.end,
+             is_json_lines ? " of JSON lines" : "", ", after ", before);
 }
 
 i64 unit_bytes_for(u64 total_bytes) {
@@ -87,15 +88,18 @@ std::vector<WorkUnit> work_units(const std::vector<std::string>& files, const Do
     const std::string of_file = state_of_file(path);
     check_input(!of_file.empty(), "cannot read the attributes of ", path.string());
     const auto size = static_cast<i64>(std::filesystem::file_size(path));
+    const bool is_json = is_json_lines(path, format.input_format);
+    const auto add = [&](const TextRange& range, i64 bytes) {
+      units.push_back(
+          {.path = path, .range = range, .of_file = of_file, .before = {}, .is_json_lines = is_json, .bytes = bytes});
+    };
     if (stream.packing() || size <= unit_bytes) {
-      units.push_back({.path = path, .range = {.end = size}, .of_file = of_file, .before = {}, .bytes = size});
-      if (stream.packing()) units.back().range = {};
+      add(stream.packing() ? TextRange() : TextRange{.end = size}, size);
       continue;
     }
     const MappedFile file(path);
-    for (const TextRange& range : ranges_of(text_of(file), cut_for(path, format), unit_bytes))
-      units.push_back(
-          {.path = path, .range = range, .of_file = of_file, .before = {}, .bytes = range.end - range.begin});
+    for (const TextRange& range : ranges_of(text_of(file), cut_for(is_json, format), unit_bytes))
+      add(range, range.end - range.begin);
   }
   chain(units);
   return units;

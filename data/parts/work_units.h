@@ -12,6 +12,7 @@ struct WorkUnit {
   TextRange range;               ///< a whole file, where it is packed or small
   std::string of_file;           ///< its size and when it was changed
   std::string before;            ///< what the units before it are, which is where its tokens belong
+  bool is_json_lines = false;    ///< instead of plain text
   i64 bytes = 0;                 ///< of the file as it lies on the disk, that belong to the unit
   std::string identity() const;  ///< what it is, so that another one is not taken for it
 };

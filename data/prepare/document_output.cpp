@@ -12,8 +12,9 @@ TokenisedPiece tokenise(InputFiles::Piece raw, const DocumentFormat& format, con
   for (const auto& segments : documents.by_key) {
     auto& out = result.by_key.emplace_back();
     for (const Segment& segment : segments) {
-      out.push_back({tokenizer.encode(segment.text), static_cast<i64>(segment.text.size()), count_words(segment.text),
-                     segment.ends_document});
+      const TextPart part{segment.begins_document, segment.ends_document, segment.text_before};
+      out.push_back({tokenizer.encode(segment.text, part), static_cast<i64>(segment.text.size()),
+                     count_words(segment.text), segment.ends_document});
     }
   }
   return result;

@@ -11,7 +11,7 @@
 namespace mcpp {
 
 /// Part of the result: longer documents are tokenised in pieces of about this size, cut after a line where there is
-/// one. A model that puts a space before every text, such as Llama's, puts one before each piece.
+/// one. What a model puts before every text, such as Llama's space, is put before the first piece alone.
 inline constexpr std::size_t kTokenisedPieceBytes = std::size_t{1} << 19;
 
 /// Segment, in tokens.

@@ -1,11 +1,11 @@
 #include "data/prepare/document_reader.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
 #include "base/text/utf8.h"
+#include "data/prepare/json_line.h"
 
 namespace mcpp {
 namespace {
@@ -34,48 +34,6 @@ void fix_utf8(const Path& path, TextPiece& piece, InvalidUtf8 policy) {
   piece.text = replace_invalid_utf8(piece.text);
 }
 
-/// What a parse keeps of a line: the members that are wanted, and of lists and objects only that they are there.
-class WantedMembers {
- public:
-  explicit WantedMembers(const std::vector<std::string>& keys) : keys_(keys) {}
-
-  bool operator()(int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) const {
-    constexpr int kDeepest = 512;
-    check_input(depth <= kDeepest, "nested deeper than ", kDeepest, " levels");
-    if (event != nlohmann::json::parse_event_t::key) return depth < 2;
-    return depth == 1 && std::ranges::find(keys_, parsed.get_ref<const std::string&>()) != keys_.end();
-  }
-
- private:
-  const std::vector<std::string>& keys_;
-};
-
-/// The values of the keys in one line; `problem` says why there are none.
-std::vector<std::string> parse_json_line(std::string_view line, const std::vector<std::string>& keys,
-                                         std::string& problem) {
-  std::vector<std::string> values;
-  try {
-    nlohmann::json object = nlohmann::json::parse(line, WantedMembers(keys));
-    if (!object.is_object()) problem = "not a JSON object; each line must be one";
-    for (const std::string& key : keys) {
-      if (!problem.empty()) break;
-      const auto found = object.find(key);
-      if (found == object.end()) {
-        problem = str("has no key \"", key, "\"");
-      } else if (!found->is_string()) {
-        problem = str("\"", key, "\" is not a string");
-      } else {
-        values.push_back(std::move(found->get_ref<std::string&>()));
-      }
-    }
-  } catch (const nlohmann::json::exception& error) {
-    problem = str("malformed JSON: ", error.what());
-  } catch (const Error& error) {
-    problem = error.what();
-  }
-  return values;
-}
-
 void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& format, PieceDocuments& documents) {
   for_each_line(piece.text, piece.first_line, [&](std::string_view line, i64 number) {
     if (is_blank(line)) return;
@@ -87,7 +45,7 @@ void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& 
       ++documents.malformed;
       return;
     }
-    for (std::size_t k = 0; k < values.size(); ++k) documents.by_key[k].push_back({std::move(values[k]), true});
+    for (std::size_t k = 0; k < values.size(); ++k) documents.by_key[k].push_back({.text = std::move(values[k])});
   });
 }
 
@@ -97,9 +55,15 @@ void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
   std::string paragraph;
   bool is_open = !piece.begins_document;
   bool has_line = is_open && piece.begins_line;  // that a line end follows, once another line does
+  std::string_view before = piece.text_before;
+  if (before.ends_with('\n')) before.remove_suffix(1);  // it begins the segment
+  const auto add = [&](std::string text, bool ends_document) {
+    const bool is_first = segments.empty() && !piece.begins_document;
+    segments.push_back({std::move(text), ends_document, !is_first, std::string(is_first ? before : "")});
+  };
   const auto finish = [&] {
     while (paragraph.ends_with('\r')) paragraph.pop_back();
-    if (!paragraph.empty() || is_open) segments.push_back({std::exchange(paragraph, {}), true});
+    if (!paragraph.empty() || is_open) add(std::exchange(paragraph, {}), true);
     is_open = has_line = false;
   };
   const auto append = [&](std::string_view line) {
@@ -115,33 +79,40 @@ void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
   });
   if (piece.ends_document) return finish();
   if (whole_lines < text.size()) append(text.substr(whole_lines));
-  segments.push_back({std::move(paragraph), false});
+  add(std::move(paragraph), false);
 }
 
 }  // namespace
 
-bool is_json_file(const Path& path) {
-  const bool is_packed = path.extension() == ".gz" || path.extension() == ".zst";
-  const Path name = is_packed ? path.stem() : path.filename();
-  return name.extension() == ".jsonl" || name.extension() == ".json";
-}
-
-Cut cut_for(const Path& path, const DocumentFormat& format) {
-  if (is_json_file(path) || format.text_document == TextDocument::Line) return Cut::Line;
+Cut cut_for(bool is_json_lines, const DocumentFormat& format) {
+  if (is_json_lines || format.text_document == TextDocument::Line) return Cut::Line;
   return format.text_document == TextDocument::File ? Cut::Anywhere : Cut::Paragraph;
 }
+
+namespace {
+
+/// The content of a pipe is not known before it is read.
+void check_not_json_lines(const Path& path, const TextPiece& piece, const DocumentFormat& format) {
+  const bool is_guess = format.input_format == InputFormat::Auto && !piece.is_json_lines && piece.byte_offset == 0;
+  check_input(!is_guess || !looks_like_json_lines(piece.text), path.string(),
+              ": looks like JSON lines; give --input_format=json_lines, or --input_format=text to read it as prose");
+}
+
+}  // namespace
 
 PieceDocuments parse_piece(const Path& path, TextPiece piece, const DocumentFormat& format) {
   fix_utf8(path, piece, format.invalid_utf8);
   PieceDocuments documents;
-  documents.by_key.resize(is_json_file(path) ? format.json_keys.size() : 1);
-  if (is_json_file(path)) {
+  documents.by_key.resize(piece.is_json_lines ? format.json_keys.size() : 1);
+  check_not_json_lines(path, piece, format);
+  if (piece.is_json_lines) {
     parse_json(path, piece, format, documents);
   } else if (format.text_document == TextDocument::File) {
-    documents.by_key[0].push_back({std::move(piece.text), piece.ends_document});
+    documents.by_key[0].push_back(
+        {std::move(piece.text), piece.ends_document, piece.begins_document, std::move(piece.text_before)});
   } else if (format.text_document == TextDocument::Line) {
     for_each_line(piece.text, piece.first_line, [&](std::string_view line, i64) {
-      documents.by_key[0].push_back({std::string(without_return(line)), true});
+      documents.by_key[0].push_back({.text = std::string(without_return(line))});
     });
   } else {
     parse_paragraphs(piece, documents.by_key[0]);

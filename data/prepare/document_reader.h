@@ -1,10 +1,11 @@
-// From input files to the texts of documents: plain text or JSONL, by extension, packed with gzip or zstd or not.
+// From input files to the texts of documents: plain text or JSON lines, packed with gzip or zstd or not.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "data/prepare/input_format.h"
 #include "data/prepare/text_source.h"
 
 namespace mcpp {
@@ -28,18 +29,18 @@ struct DocumentFormat {
   TextDocument text_document = TextDocument::File;
   InvalidUtf8 invalid_utf8 = InvalidUtf8::Error;
   bool skip_malformed = false;  ///< count JSON lines that cannot be used instead of failing
+  InputFormat input_format = InputFormat::Auto;
 };
 
-/// .jsonl and .json, also before .gz or .zst: one JSON object per line. Everything else is plain text.
-bool is_json_file(const Path& path);
-
-/// How TextSource must cut such a file.
-Cut cut_for(const Path& path, const DocumentFormat& format);
+/// Returns how TextSource must cut a file. `is_json_lines`: as the function of that name decides.
+Cut cut_for(bool is_json_lines, const DocumentFormat& format);
 
 /// Part of a document. The next segment of the same key continues it unless `ends_document`.
 struct Segment {
   std::string text;
   bool ends_document = true;
+  bool begins_document = true;
+  std::string text_before = {};  ///< end of the document's text before the segment, unless that begins the document
 };
 
 struct PieceDocuments {

@@ -42,6 +42,7 @@ std::vector<std::string> matching_files(const std::vector<std::string>& inputs) 
 
 InputFiles::InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t piece_bytes)
     : paths_(matching_files(inputs)), format_(std::move(format)), piece_bytes_(piece_bytes) {
+  for (const std::string& path : paths_) are_json_lines_.push_back(is_json_lines(path, format_.input_format));
   const bool all_have_sizes =
       std::ranges::all_of(paths_, [](const Path& path) { return std::filesystem::is_regular_file(path); });
   if (!all_have_sizes) return;
@@ -55,7 +56,8 @@ std::optional<InputFiles::Piece> InputFiles::next() {
       source_.emplace(paths_[file_++]);
     }
     Piece result{.path = source_->path(), .piece = {}, .progress = 0};
-    const bool has_more = source_->next(result.piece, piece_bytes_, cut_for(result.path, format_));
+    result.piece.is_json_lines = are_json_lines_[file_ - 1];
+    const bool has_more = source_->next(result.piece, piece_bytes_, cut_for(result.piece.is_json_lines, format_));
     result.progress = finished_bytes_ + source_->bytes_consumed();
     if (has_more) return result;
     finished_bytes_ = result.progress;

@@ -29,10 +29,13 @@ class InputFiles {
 
   const std::vector<std::string>& paths() const { return paths_; }
   const DocumentFormat& format() const { return format_; }
+  /// Returns for each path whether it is read as JSON lines.
+  const std::vector<bool>& are_json_lines() const { return are_json_lines_; }
   u64 total_bytes() const { return total_bytes_; }  ///< of all files; 0 when a pipe is among them, which has no size
 
  private:
   std::vector<std::string> paths_;
+  std::vector<bool> are_json_lines_;
   DocumentFormat format_;
   std::size_t piece_bytes_, file_ = 0;
   std::optional<TextSource> source_;

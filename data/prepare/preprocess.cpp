@@ -70,9 +70,10 @@ class TokenProgress {
 
 }  // namespace
 
-std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<std::string>& input) {
-  const bool any_json = std::ranges::any_of(input, is_json_file);
-  const bool any_text = !std::ranges::all_of(input, is_json_file);
+std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines) {
+  check_json_keys_are_used(options.json_keys, are_json_lines, "--json_keys");
+  const bool any_json = std::ranges::find(are_json_lines, true) != are_json_lines.end();
+  const bool any_text = std::ranges::find(are_json_lines, false) != are_json_lines.end();
   const std::vector<std::string> text{"text"};
   if (!any_json) return text;
   check_input(!options.json_keys.empty(), "preprocess: json_keys is empty; name the keys to tokenise");
@@ -111,7 +112,7 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
   InputFiles files(options.input, format, kTokenisedPieceBytes);
   const Tokenizer tokenizer{Path(options.tokenizer_model)};
   std::vector<std::unique_ptr<DatasetOutput>> outputs;
-  for (const std::string& key : output_keys(options, files.paths()))
+  for (const std::string& key : output_keys(options, files.are_json_lines()))
     outputs.push_back(std::make_unique<DatasetOutput>(options.prefix_of(key), options, tokenizer));
 
   PreprocessResult result;

@@ -23,18 +23,20 @@ struct PreprocessOptions {
   i64 workers = 0;
   i64 log_interval = 1;
   bool parts = false;
+  InputFormat input_format = InputFormat::Auto;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "files, in order, or patterns of their names such as data/*.jsonl.gz: .jsonl or .json with one object per "
-          "line, others plain text; packed with gzip or zstd or not; a pipe is plain text");
+          "files, in order, or patterns of their names such as data/*.jsonl.gz: plain text or JSON lines, packed with "
+          "gzip or zstd or not; a pipe is plain text unless input_format says otherwise");
+    visit("input_format", self.input_format, kInputFormatHelp);
     visit("output_prefix", self.output_prefix,
           "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
           "text for plain text");
     visit("tokenizer_model", self.tokenizer_model,
           "sentencepiece model, tokenizer.json, vocab.json beside merges.txt, or list of ranks of tiktoken");
-    visit("json_keys", self.json_keys, "keys of each JSON object to tokenise, one dataset per key");
+    visit("json_keys", self.json_keys, "JSON lines: keys of each object to tokenise, one dataset per key");
     visit("text_document", self.text_document,
           "what is one document in plain text: file, line, or paragraph (between "
           "blank lines)");
@@ -51,13 +53,14 @@ struct PreprocessOptions {
         "on several ranks always");
   }
 
-  DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed}; }
+  DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed, input_format}; }
   /// Of the dataset of a key.
   std::string prefix_of(const std::string& key) const { return output_prefix + "_" + key + "_document"; }
 };
 
-/// JSON input has the keys of the options, plain text the key "text"; both may be given together only with that key.
-std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<std::string>& input);
+/// Returns the keys to write datasets for: those of the options for JSON lines, "text" for plain text. Both may be
+/// given together only with that key. `are_json_lines`: for each file of the input.
+std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines);
 /// BadInput for options that are missing.
 void check_preprocess_options(const PreprocessOptions& options);
 

@@ -13,6 +13,14 @@ constexpr std::size_t kMaxLine = std::size_t{1} << 30;
 // Packing makes text 3 to 20 times smaller; what is this small is made to fill disks, or is one thing many times over.
 constexpr i64 kMostExpansion = 200, kMayExpand = i64{16} << 20;
 constexpr std::size_t npos = std::string::npos;
+constexpr std::size_t kTextBeforeBytes = 16;
+
+/// Returns the whole characters among the last kTextBeforeBytes bytes of `text`.
+std::string last_characters(std::string_view text) {
+  text.remove_prefix(text.size() - std::min(text.size(), kTextBeforeBytes));
+  while (!text.empty() && (static_cast<u8>(text[0]) & 0xC0) == 0x80) text.remove_prefix(1);
+  return std::string(text);
+}
 
 /// Cut::Anywhere. Never 0 for a text of some length.
 std::size_t cut_anywhere(std::string_view text) {
@@ -63,7 +71,20 @@ TextSource::TextSource(const Path& path, const TextRange& range)
       begins_document_(range.begins_document),
       begins_line_(range.begins_line) {
   if (file_.is_regular_file()) size_on_disk_ = static_cast<i64>(std::filesystem::file_size(path));
-  if (range.begin > 0) file_.skip_to(static_cast<u64>(range.begin));
+  if (range.begin > 0) read_text_before();
+}
+
+/// Moves to the beginning of the range.
+void TextSource::read_text_before() {
+  const auto size = std::min<std::size_t>(kTextBeforeBytes, static_cast<std::size_t>(range_.begin));
+  file_.skip_to(static_cast<u64>(range_.begin) - size);
+  std::string before(size, '\0');
+  for (std::size_t have = 0; have < size;) {
+    const std::size_t got = file_.read(std::span(before).subspan(have));
+    check_input(got > 0, path_.string(), ": has become shorter while it is read");
+    have += got;
+  }
+  if (!range_.begins_document) text_before_ = last_characters(before);
 }
 
 /// Reads until the buffer holds `bytes` or the file ends.
@@ -106,6 +127,7 @@ bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
   piece.text.assign(buffer_, 0, size);
   piece.begins_document = std::exchange(begins_document_, piece.ends_document);
   piece.begins_line = std::exchange(begins_line_, piece.text.ends_with('\n'));
+  piece.text_before = std::exchange(text_before_, piece.ends_document ? "" : last_characters(piece.text));
   buffer_.erase(0, size);
   piece.byte_offset = byte_offset_;
   piece.first_line = line_;

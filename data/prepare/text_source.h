@@ -23,6 +23,8 @@ struct TextPiece {
   bool ends_document = true;    ///< false when cut inside what should stay together: file or paragraph
   bool begins_document = true;  ///< false when the piece before did not end one
   bool begins_line = true;      ///< false when the piece before was cut inside a line
+  std::string text_before;      ///< last characters of the piece before; empty if the piece begins a document
+  bool is_json_lines = false;   ///< set by the caller of next()
 };
 
 /// A part of a file that is not packed, from one cut to another, and what is known there of the text around it.
@@ -58,11 +60,12 @@ class TextSource {
 
  private:
   void fill(std::size_t bytes);
+  void read_text_before();
 
   Path path_;
   InputStream file_;
   TextRange range_;
-  std::string buffer_;
+  std::string buffer_, text_before_;
   bool at_end_ = false;
   i64 byte_offset_, line_;
   std::optional<i64> size_on_disk_;     // none when it is no regular file: a pipe has no size

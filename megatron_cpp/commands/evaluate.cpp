@@ -16,6 +16,7 @@ struct EvaluateOptions {
   InferenceOptions inference;
   std::vector<std::string> text, data, tasks;
   std::string log_samples;
+  InputFormat input_format = InputFormat::Auto;
   TextDocument text_document = TextDocument::File;
   std::string json_key = "text";
   bool by_file = false;
@@ -29,6 +30,7 @@ struct EvaluateOptions {
     visit("text", self.text,
           "files to score, or patterns of their names: text or JSONL, packed or not; what of it is a document, "
           "preprocess says");
+    visit("input_format", self.input_format, kInputFormatHelp);
     visit("by_file", self.by_file, "score each of these files by itself, instead of all as one text");
     visit("data", self.data, "dataset prefixes, without .bin/.idx, each scored by itself");
     visit("text_document", self.text_document, "what is one document in plain text: file, line or paragraph");
@@ -60,8 +62,12 @@ std::vector<HeldOut> read_held_out(const EvaluateOptions& options, const Inferen
   std::vector<HeldOut> texts;
   if (!options.text.empty()) {
     const Tokenizer tokenizer = inference.tokenizer();
-    const DocumentFormat format{.json_keys = {options.json_key}, .text_document = options.text_document};
+    const DocumentFormat format{
+        .json_keys = {options.json_key}, .text_document = options.text_document, .input_format = options.input_format};
     const std::vector<std::string> files = matching_files(options.text);
+    std::vector<bool> are_json_lines;
+    for (const std::string& file : files) are_json_lines.push_back(is_json_lines(file, options.input_format));
+    check_json_keys_are_used(format.json_keys, are_json_lines, "--json_key");
     if (!options.by_file) {
       texts.push_back(read_texts(files, format, tokenizer));
     } else {

@@ -24,7 +24,7 @@ std::string as_text(const std::vector<WorkUnit>& units) {
   for (const WorkUnit& unit : units) {
     const TextRange& range = unit.range;
     list.push_back({unit.path.string(), unit.of_file, unit.bytes, unit.before, range.begin, range.end,
-                    range.begins_document, range.ends_document});
+                    range.begins_document, range.ends_document, unit.is_json_lines});
   }
   return list.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -37,6 +37,7 @@ std::vector<WorkUnit> units_of(const std::string& text) {
     unit.of_file = entry[1];
     unit.bytes = entry[2];
     unit.before = entry[3];
+    unit.is_json_lines = entry[8];
     unit.range = {.begin = entry[4], .end = entry[5], .begins_document = entry[6], .ends_document = entry[7]};
   }
   return units;
@@ -80,9 +81,9 @@ class SharedPreprocess {
   }
 
   std::vector<std::string> keys() const {
-    std::vector<std::string> paths;
-    for (const WorkUnit& unit : units_) paths.push_back(unit.path.string());
-    return output_keys(options_, paths);
+    std::vector<bool> are_json_lines;
+    for (const WorkUnit& unit : units_) are_json_lines.push_back(unit.is_json_lines);
+    return output_keys(options_, are_json_lines);
   }
 
   void open_folder() const {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <thread>
 
 #include "base/json/json.h"
@@ -298,6 +299,22 @@ TEST_F(BpeTokenizer, TrainingDoesNotDependOnThreads) {
   write("so few words", "text.txt");
   options.vocab_size = 1000;
   EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("gives only 257 pieces"));
+}
+
+TEST(BpeTokenizerTest, PutsNothingBeforeAContinuedDocument) {
+  std::string file = read_text_file(test::golden_folder() / "tokenizers/metaspace.json");
+  for (const char* scheme : {"first", "always"}) {
+    const ScratchFolder folder;
+    write_file_atomic(folder / "tokenizer.json", std::regex_replace(file, std::regex("\"prepend_scheme\": *\"[a-z]*\""),
+                                                                    str("\"prepend_scheme\": \"", scheme, "\"")));
+    const Tokenizer tokenizer(folder / "tokenizer.json");
+    const std::vector<i32> whole = tokenizer.encode("speak, speak");
+    std::vector<i32> parts = tokenizer.encode("speak,", {.begins = true, .ends = false});
+    const std::vector<i32> rest = tokenizer.encode(" speak", {.begins = false});
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, whole) << scheme;
+    EXPECT_NE(tokenizer.encode("k", {.begins = false}), tokenizer.encode("k")) << scheme;
+  }
 }
 
 TEST(ByteBpeTrainer, TiesGoToTheLowestIds) {

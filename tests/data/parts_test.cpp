@@ -44,7 +44,7 @@ class Parts : public test::PreprocessFixture {
   std::size_t in_parts(const PreprocessOptions& o, const Run& run) {
     const Tokenizer tokenizer{Path(o.tokenizer_model)};
     const std::vector<WorkUnit> units = work_units(o.input, o.format(), run.unit_bytes);
-    const PartsFolder folder(o, output_keys(o, o.input));
+    const PartsFolder folder(o, output_keys(o, InputFiles(o.input, o.format(), 1 << 16).are_json_lines()));
     folder.open(tokenizer);
     const std::vector<std::optional<PartNote>> kept = folder.keep_parts_of(units);
     const auto processes = static_cast<std::size_t>(run.processes);

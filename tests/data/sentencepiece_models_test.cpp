@@ -7,6 +7,8 @@
 #include <map>
 #include <random>
 
+#include "data/prepare/preprocess.h"
+#include "data/read/index/indexed_dataset.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"
@@ -194,6 +196,63 @@ TEST(SentencepieceModelsTest, RandomModelsGiveTheIdsOfTheLibrary) {
   }
   EXPECT_GE(2 * compared, models) << "too few of the options can be trained with";
   RecordProperty("models", static_cast<int>(compared));
+}
+
+/// A document that is encoded in parts has the ids of the whole: nothing is put before or after the parts inside.
+TEST(SentencepieceModelsTest, PartsOfADocumentGiveTheIdsOfTheWhole) {
+  for (u32 seed = 0; seed < 6; ++seed) {
+    const ScratchFolder folder;
+    RandomTexts random(100 + seed);
+    Options options = random_options(random);
+    options["model_type"] = "bpe";
+    options["add_dummy_prefix"] = options["byte_fallback"] = "true";
+    options["split_by_whitespace"] = "true";
+    options["treat_whitespace_as_suffix"] = "false";
+    options["remove_extra_whitespaces"] = seed % 2 == 0 ? "true" : "false";
+    options["user_defined_symbols"] = "";
+    options["allow_whitespace_only_pieces"] = "false";
+    if (!train(folder, random, options)) continue;
+    const Tokenizer tokenizer(folder / "random.model");
+    const std::string text = random.text(3000) + "\n    indented\n\n" + random.text(1000) + "end";
+    const std::vector<i32> whole = tokenizer.encode(text);
+    for (std::size_t cut = 1; cut < text.size(); ++cut) {
+      const bool is_after_line = text[cut - 1] == '\n', is_before_word = text[cut] == ' ' && text[cut - 1] != ' ';
+      if (!is_after_line && !is_before_word) continue;  // where pieces are cut
+      const std::string_view all = text, before = all.substr(0, cut);
+      std::vector<i32> ids = tokenizer.encode(before, {.begins = true, .ends = false});
+      const std::string_view last = before.substr(before.size() - std::min<std::size_t>(before.size(), 4));
+      const std::vector<i32> rest = tokenizer.encode(all.substr(cut), {.begins = false, .ends = true, .before = last});
+      ids.insert(ids.end(), rest.begin(), rest.end());
+      ASSERT_EQ(tokenizer.decode(ids), tokenizer.decode(whole)) << "cut at " << cut << " with" << describe(options);
+    }
+  }
+}
+
+TEST(SentencepieceModelsTest, PreprocessPutsOneSpaceBeforeALongDocument) {
+  const ScratchFolder folder;
+  RandomTexts random(7);
+  Options options = random_options(random);
+  options["model_type"] = "bpe";
+  options["add_dummy_prefix"] = options["byte_fallback"] = options["split_by_whitespace"] = "true";
+  options["remove_extra_whitespaces"] = options["treat_whitespace_as_suffix"] = "false";
+  options["user_defined_symbols"] = "";
+  options["normalization_rule_name"] = "identity";
+  ASSERT_TRUE(train(folder, random, options));
+  std::string text = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
+  std::ranges::replace(text, '\n', ' ');  // two cuts, before words
+  write_file_atomic(folder / "long.txt", text);
+  PreprocessOptions preprocess;
+  preprocess.input = {(folder / "long.txt").string()};
+  preprocess.output_prefix = (folder / "d").string();
+  preprocess.tokenizer_model = (folder / "random.model").string();
+  preprocess.append_eod = false;
+  run_preprocess(preprocess, Log(1));
+  const IndexedDataset dataset(folder / "d_text_document");
+  std::vector<i32> ids(static_cast<std::size_t>(dataset.length(0)));
+  dataset.read(0, 0, ids);
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load(preprocess.tokenizer_model).ok());
+  EXPECT_TRUE(ids == processor.EncodeAsIds(text));
 }
 
 }  // namespace

@@ -93,10 +93,10 @@ TEST_F(Zstd, WhatIsDamagedOrFollowsAFrameIsRefused) {
 }
 
 TEST_F(Zstd, NamesSayWhatIsInside) {
-  EXPECT_TRUE(is_json_file("a.jsonl.zst"));
-  EXPECT_TRUE(is_json_file("a.json.zst"));
-  EXPECT_FALSE(is_json_file("a.txt.zst"));
-  EXPECT_FALSE(is_json_file("a.zst"));
+  EXPECT_TRUE(is_json_lines("a.jsonl.zst", InputFormat::Auto));
+  EXPECT_TRUE(is_json_lines("a.json.zst", InputFormat::Auto));
+  EXPECT_FALSE(is_json_lines("a.txt.zst", InputFormat::Auto));
+  EXPECT_FALSE(is_json_lines("a.zst", InputFormat::Auto));
   const std::string path = file("d.jsonl.zst", frame("{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": 3}\n"));
   InputFiles files({path}, {}, 1 << 20);
   InputFiles::Piece piece = *files.next();

@@ -38,7 +38,9 @@ std::vector<std::string> read_documents(const Path& path, u8 way, std::size_t pi
   TextPiece piece;
   std::vector<std::string> documents;
   std::string open;
-  while (source.next(piece, piece_bytes, cut_for(path, format))) {
+  piece.is_json_lines = path.extension() == ".jsonl";
+  format.input_format = piece.is_json_lines ? InputFormat::JsonLines : InputFormat::Text;
+  while (source.next(piece, piece_bytes, cut_for(piece.is_json_lines, format))) {
     MCPP_CHECK(!piece.text.empty(), "an empty piece never ends");
     const PieceDocuments parsed = parse_piece(path, piece, format);
     for (const Segment& segment : parsed.by_key[0]) {

@@ -121,7 +121,8 @@ void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   check_input(!options.input.empty(), "tokenizer: input is empty; give text files");
   check_input(!options.output.empty(), "tokenizer: output is empty; give the model file to write");
   TrainingProgress progress(log);
-  InputFiles files(options.input, {.json_keys = options.json_keys}, kPieceBytes);
+  InputFiles files(options.input, {.json_keys = options.json_keys, .input_format = options.input_format}, kPieceBytes);
+  check_json_keys_are_used(options.json_keys, files.are_json_lines(), "--json_keys");
   const Path output = options.output;
   if (output.has_parent_path()) mcpp::create_directories(output.parent_path());
   AtomicFile file(output);  // a place where nothing can be written is found before the training, not behind it

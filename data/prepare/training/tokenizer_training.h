@@ -7,6 +7,7 @@
 
 #include "base/fields.h"
 #include "base/log.h"
+#include "data/prepare/input_format.h"
 #include "data/tokenizer/bpe/known_rules.h"
 
 namespace mcpp {
@@ -29,12 +30,14 @@ struct TokenizerOptions {
   std::vector<std::string> special_tokens{"<|endoftext|>"};
   std::vector<std::string> json_keys{"text"};
   i64 num_threads = 16;
+  InputFormat input_format = InputFormat::Auto;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
           "text or JSONL files, packed with gzip or zstd or not, or patterns of their names such as data/*.txt; all of "
           "it, for bpe and bpe-bytes its words, is read into memory");
+    visit("input_format", self.input_format, kInputFormatHelp);
     visit("output", self.output, "file to write, usually tokenizer.model, for bpe-bytes tokenizer.json");
     visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
     visit("model_type", self.model_type,

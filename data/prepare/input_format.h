@@ -1,0 +1,35 @@
+// Formats of text files, and how a file's format is recognized.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/file.h"
+
+namespace mcpp {
+
+enum class InputFormat { Auto, Text, JsonLines };
+template <>
+struct EnumNames<InputFormat> {
+  static constexpr std::array<std::string_view, 3> value{"auto", "text", "json_lines"};
+};
+inline constexpr std::string_view kInputFormatHelp =
+    "text, json_lines (one JSON object per line), or auto: JSON lines are recognized by the name (.jsonl, .ndjson, "
+    ".json) or by the first lines";
+
+/// Returns true if `head`, the beginning of a text, has a line that is a JSON object with members among its first
+/// lines.
+bool looks_like_json_lines(std::string_view head);
+
+/// Returns true if `path` is to be read as JSON lines. Auto decides by the name, in upper or lower case and also before
+/// an extension of packed files, and then by the content; a pipe's content is not read. Throws BadInput if the file
+/// cannot be read.
+bool is_json_lines(const Path& path, InputFormat format);
+
+/// Throws BadInput if `keys` are not the default, "text", but none of the files is JSON lines. `option` names the keys.
+void check_json_keys_are_used(const std::vector<std::string>& keys, const std::vector<bool>& files_are_json_lines,
+                              std::string_view option);
+
+}  // namespace mcpp
