@@ -18,7 +18,7 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} ${room_sources} tests/fuzz/targets.
   tensor/host/host_rooms.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/region.cpp comm/self.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/pp/stages.cpp
   model/config/config.cpp model/config/expert_layers.cpp model/config/layout_rules.cpp model/config/moe.cpp model/config/rope_scaling.cpp optimizer/config.cpp
-  data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/prepare/input_format.cpp data/prepare/json_line.cpp data/read/index/index_cache.cpp
+  data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/prepare/input_format.cpp data/prepare/json_members.cpp data/read/index/index_cache.cpp
   data/read/index/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
   data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/sentencepiece_normalizer.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/prepare/unpacker.cpp data/tokenizer/tokenizer.cpp
   megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp

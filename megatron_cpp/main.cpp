@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/machine.h"
+#include "base/program/standard_descriptors.h"
 #include "comm/metered.h"
 #include "comm/mpi/mpi.h"
 #include "comm/start_limit.h"
@@ -110,6 +111,7 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
 }  // namespace
 
 int main(int argc, char** argv) {
+  mcpp::open_closed_standard_descriptors();
   limit_spinning(argv);
   let_idle_ranks_yield();
   keep_streams_apart();

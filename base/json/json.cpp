@@ -1,21 +1,23 @@
 #include "base/json/json.h"
 
-#include <set>
-
 namespace mcpp {
+
+bool UniqueKeys::operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
+  if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+  if (event == Json::parse_event_t::object_end) keys_.pop_back();
+  if (event == Json::parse_event_t::key) {
+    const auto& key = parsed.get_ref<const std::string&>();
+    check_input(keys_.back().insert(key).second, place_, "the key '", key, "' appears twice");
+  }
+  return true;
+}
 
 Json parse_json(std::string_view text, std::string_view source) {
   constexpr int kMaxDepth = 16;
-  std::vector<std::set<std::string>> keys;  // keys of the objects open at this point of the text
+  UniqueKeys unique_keys(str(source, ": "));
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     check_input(depth <= kMaxDepth, source, ": nested deeper than ", kMaxDepth, " levels");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      check_input(keys.back().insert(key).second, source, ": the key '", key, "' appears twice");
-    }
-    return true;
+    return unique_keys(depth, event, parsed);
   };
   Json parsed;
   try {

@@ -2,6 +2,7 @@
 #pragma once
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,17 @@ namespace mcpp {
 using Json = nlohmann::json;
 /// JSON that keeps members in insertion order.
 using OrderedJson = nlohmann::ordered_json;
+
+/// Parse callback that throws BadInput if an object has a key twice. `place` begins the message.
+class UniqueKeys {
+ public:
+  explicit UniqueKeys(std::string place = "") : place_(std::move(place)) {}
+  bool operator()(int depth, Json::parse_event_t event, const Json& parsed);
+
+ private:
+  std::string place_;
+  std::vector<std::set<std::string>> keys_;  // of the objects that are open at this point of the text
+};
 
 /// Parses `text` as a JSON object. Throws BadInput naming `source` if the text is not JSON or not UTF-8, has a
 /// duplicate key in one object, or is nested deeper than 16 levels.

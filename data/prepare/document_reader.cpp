@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/text/utf8.h"
-#include "data/prepare/json_line.h"
+#include "data/prepare/json_members.h"
 
 namespace mcpp {
 namespace {
@@ -38,7 +38,7 @@ void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& 
   for_each_line(piece.text, piece.first_line, [&](std::string_view line, i64 number) {
     if (is_blank(line)) return;
     std::string problem;
-    std::vector<std::string> values = parse_json_line(line, format.json_keys, problem);
+    std::vector<std::string> values = read_string_members(line, format.json_keys, problem);
     if (!problem.empty()) {
       check_input(format.skip_malformed, path.string(), ":", number, ": ", problem,
                   "; mend the line, or leave such lines out with --skip_malformed");

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "data/prepare/input_stream.h"
-#include "data/prepare/json_line.h"
+#include "data/prepare/json_members.h"
 #include "data/prepare/text_source.h"
 
 namespace mcpp {

@@ -1,6 +1,9 @@
 #include "data/tokenizer/tokenizer_file.h"
 
+#include <algorithm>
+
 #include "base/check.h"
+#include "base/json/json.h"
 #include "data/tokenizer/bpe/rank_files.h"
 #include "data/tokenizer/bpe/tokenizer_json.h"
 #include "data/tokenizer/bpe_coder.h"
@@ -18,7 +21,8 @@ std::string read_file(const Path& path) {
   return read_text_file(path);
 }
 
-/// A vocab.json maps pieces to numbers; a tokenizer.json has objects, "model" among them.
+/// Returns true for a vocab.json, which maps pieces to numbers; a tokenizer.json has objects, "model" among them. What
+/// is not valid JSON, such as a truncated file, is no vocab.json.
 bool is_vocab_json(const std::string& content) {
   constexpr std::string_view kModel = "\"model\"";
   if (tokenizer_kind(content) != TokenizerKind::TokenizerJson) return false;
@@ -26,7 +30,9 @@ bool is_vocab_json(const std::string& content) {
     const std::size_t value = content.find_first_not_of(" \t\r\n:", at + kModel.size());
     if (value != std::string::npos && content[value] == '{') return false;
   }
-  return true;
+  const auto keep_members = [](int depth, Json::parse_event_t, const Json&) { return depth <= 1; };
+  const Json json = Json::parse(content, keep_members, /*allow_exceptions=*/false);
+  return json.is_object() && std::ranges::any_of(json, [](const Json& member) { return member.is_number(); });
 }
 
 /// vocab.json and merges.txt, when `content`, that of `path`, is one of them.

@@ -1,13 +1,13 @@
 #include "megatron_cpp/inference/json_line.h"
 
-#include "base/check.h"
+#include "base/json/json.h"
 
 namespace mcpp {
 
 nlohmann::json parse_json_line(std::string_view line) {
   nlohmann::json object;
   try {
-    object = nlohmann::json::parse(line);
+    object = Json::parse(line, UniqueKeys());
   } catch (const nlohmann::json::exception& error) {
     fail(ExitCode::BadInput, "malformed JSON: ", error.what());
   }

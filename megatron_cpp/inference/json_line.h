@@ -6,7 +6,7 @@
 
 namespace mcpp {
 
-/// The object of a line. BadInput when it is malformed or no object.
+/// Returns the object of a line. Throws BadInput if the line is malformed, is no object, or has a key twice.
 nlohmann::json parse_json_line(std::string_view line);
 /// Its string `key`. BadInput when it has none.
 std::string text_member(const nlohmann::json& object, const char* key);

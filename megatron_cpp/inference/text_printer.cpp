@@ -38,9 +38,8 @@ void TextPrinter::show_stream(Text& text) {
 }
 
 void TextPrinter::show_json(const Text& text) const {
-  using Json = nlohmann::ordered_json;
-  const Json line{{"prompt", text.prompt}, {"text", text.made}};
-  sink_(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  const nlohmann::ordered_json line{{"prompt", text.prompt}, {"text", text.made}};
+  sink_(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace mcpp

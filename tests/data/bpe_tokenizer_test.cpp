@@ -301,6 +301,29 @@ TEST_F(BpeTokenizer, TrainingDoesNotDependOnThreads) {
   EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("gives only 257 pieces"));
 }
 
+TEST_F(BpeTokenizer, TruncatedFileIsNamedWhereverItEnds) {
+  const std::string whole = small_file({{"a", "b"}}).dump();
+  for (const std::size_t size : {std::size_t{2}, whole.size() / 10, whole.size() / 4, whole.size() - 1}) {
+    const std::string error = input_error([&] { Tokenizer(write(whole.substr(0, size))); });
+    EXPECT_THAT(error, HasSubstr("not valid JSON")) << size;
+    EXPECT_THAT(error, testing::Not(HasSubstr("merges.txt"))) << size;
+  }
+  // Here the members come before "model".
+  const std::string head = R"({"version": "1.0", "added_tokens": [{"id": 0, "content": "<s>"}], "norm)";
+  EXPECT_THAT(input_error([&] { Tokenizer(write(head)); }), HasSubstr("not valid JSON"));
+}
+
+TEST_F(BpeTokenizer, NormalizerThatGrowsTextsWithoutMeasureIsStopped) {
+  Json file = small_file({{"a", "b"}});
+  const Json twice = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(4, twice)}};
+  EXPECT_EQ(Tokenizer(write(file.dump())).encode("xax").size(), 18U);
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(60, twice)}};
+  const Tokenizer tokenizer(write(file.dump()));
+  EXPECT_THAT(input_error([&] { tokenizer.encode("xax"); }),
+              testing::AllOf(HasSubstr("tokenizer.json"), HasSubstr("normalizer makes a text of 3 bytes")));
+}
+
 TEST(BpeTokenizerTest, PutsNothingBeforeAContinuedDocument) {
   std::string file = read_text_file(test::golden_folder() / "tokenizers/metaspace.json");
   for (const char* scheme : {"first", "always"}) {

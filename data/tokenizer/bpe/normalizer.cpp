@@ -43,7 +43,7 @@ bool to_form(UnicodeForm form, std::string_view text, std::string& out) {
 
 }  // namespace
 
-Normalizer::Normalizer(const std::vector<NormalizerStep>& steps, const std::string& source) {
+Normalizer::Normalizer(const std::vector<NormalizerStep>& steps, const std::string& source) : source_(source) {
   for (const NormalizerStep& step : steps) {
     if (const auto* replace = std::get_if<ReplaceStep>(&step))
       steps_.emplace_back(Replace{Regex(replace->pattern, source), replace->content});
@@ -54,8 +54,16 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps, const std::stri
   }
 }
 
+/// Steps that each double a text would take all memory.
+void Normalizer::check_growth(std::size_t size, std::size_t original_size) const {
+  constexpr std::size_t kMaxGrowth = 64, kMaxAdded = std::size_t{1} << 16;
+  check_input(size <= kMaxGrowth * original_size + kMaxAdded, source_, ": its normalizer makes a text of ",
+              original_size, " bytes more than ", kMaxGrowth, " times as long; check its Replace and Prepend steps");
+}
+
 std::string_view Normalizer::apply(std::string_view text, SegmentStart start, std::string& buffer,
                                    RegexMemory& memory) const {
+  const std::size_t original_size = text.size();
   for (const auto& step : steps_) {
     std::string changed;
     if (const auto* form = std::get_if<UnicodeForm>(&step)) {
@@ -69,11 +77,13 @@ std::string_view Normalizer::apply(std::string_view text, SegmentStart start, st
       std::size_t done = 0;
       while (const auto match = matches.next()) {
         changed.append(text.substr(done, match->begin - done)).append(replace.content);
+        check_growth(changed.size(), original_size);
         done = match->end;
       }
       if (done == 0 && changed.empty()) continue;
       changed.append(text.substr(done));
     }
+    check_growth(changed.size(), original_size);
     buffer = std::move(changed);
     text = buffer;
   }

@@ -20,7 +20,7 @@ class Normalizer {
   bool is_empty() const { return steps_.empty(); }
 
   /// `text` after all steps: itself where they change nothing, else in `buffer`. Nothing is put before a text that is
-  /// continued.
+  /// continued. Throws BadInput if a text grows without measure.
   std::string_view apply(std::string_view text, SegmentStart start, std::string& buffer, RegexMemory& memory) const;
 
  private:
@@ -28,6 +28,9 @@ class Normalizer {
     Regex pattern;
     std::string content;
   };
+  void check_growth(std::size_t size, std::size_t original_size) const;
+
+  std::string source_;
   std::vector<std::variant<UnicodeForm, PrependStep, Replace>> steps_;
 };
 

@@ -1,4 +1,4 @@
-#include "data/prepare/json_line.h"
+#include "data/prepare/json_members.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -90,8 +90,8 @@ Json parse(std::string_view line, const std::vector<std::string>& keys) {
 
 }  // namespace
 
-std::vector<std::string> parse_json_line(std::string_view line, const std::vector<std::string>& keys,
-                                         std::string& problem) {
+std::vector<std::string> read_string_members(std::string_view line, const std::vector<std::string>& keys,
+                                             std::string& problem) {
   std::vector<std::string> values;
   try {
     Json object = parse(line, keys);
