@@ -59,9 +59,9 @@ inline std::size_t end_of_word(std::string_view text) {
 /// Returns `file` as a model that segments normalized texts: spaces become U+2581, and nothing else changes.
 std::string without_normalization(std::string_view file, const std::string& source);
 
-/// Rounds the scores of all pieces to multiples of 2^-10. Sums of them are then exact in fp32 for any block that
-/// Tokenizer encodes, so that two ways to spell a text either tie for every program that adds them up, in whatever
-/// order and precision, or for none. Changes `file` in place.
+/// Rounds the scores of all pieces to multiples of 2^-10. Sums of them are then exact in fp32 up to 16384, that is for
+/// texts of some kilobytes, so that two ways to spell a text either tie for every program that adds them up, in
+/// whatever order and precision, or for none. Changes `file` in place.
 void round_scores(std::string& file, const std::string& source);
 
 }  // namespace mcpp

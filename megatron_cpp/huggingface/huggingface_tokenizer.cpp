@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "base/text/utf8.h"
 #include "data/tokenizer/bpe/regex.h"
+#include "data/tokenizer/sentencepiece_normalizer.h"
 
 namespace mcpp {
 namespace {
@@ -27,25 +28,45 @@ bool has_byte_fallback(const SentencepieceModel& model) {
   return std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Byte; });
 }
 
+/// Returns true for pieces that sentencepiece looks for before all else. One with a literal space never occurs in
+/// normalized text, where spaces are U+2581.
+bool is_symbol(const SentencePiece& piece) {
+  return piece.type == PieceType::UserDefined && piece.text.find(' ') == std::string::npos;
+}
+
 /// Pieces that text never becomes, whatever it says.
 bool is_apart(const SentencePiece& piece) {
-  return piece.type == PieceType::Unknown || piece.type == PieceType::Control || piece.type == PieceType::Byte;
+  return piece.type == PieceType::Unknown || piece.type == PieceType::Control || piece.type == PieceType::Byte ||
+         (piece.type == PieceType::UserDefined && !is_symbol(piece));
+}
+
+/// Returns a pattern for the beginning of a text that a space is put before. The symbols of a BPE model are added
+/// tokens, whose spelling is normalized like a text that consists of nothing else: those get no space.
+std::string prefixed_texts(const SentencepieceModel& model) {
+  std::vector<std::string> symbols;
+  for (const SentencePiece& piece : model.pieces)
+    if (is_symbol(piece)) symbols.push_back(quoted_pattern(with_spaces(piece.text)));
+  return "\\A(?!(?:" + join(symbols, "|") + ")?\\z)";
 }
 
 OrderedJson normalizer(const SentencepieceModel& model) {
   auto steps = OrderedJson::array();
-  const auto replace = [&](const char* kind, std::string_view pattern) {
-    steps.push_back({{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", " "}});
+  const auto replace = [&](const char* kind, std::string_view pattern, std::string_view content) {
+    steps.push_back({{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}});
   };
+  const bool has_symbols = std::ranges::any_of(model.pieces, is_symbol);
   if (!model.charsmap.empty())
     steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", base64(model.charsmap)}});
   if (model.remove_extra_whitespaces) {
-    steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
-    replace("Regex", " {2,}");
+    replace("Regex", str("\\A +|[ ", kSpaceMark, "]+\\z"), "");
+    replace("Regex", " {2,}", " ");
   }
-  if (model.add_dummy_prefix) steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
   // Where Tokenizer::encode() spells it in bytes, it is no space.
-  if (model.add_dummy_prefix || !has_byte_fallback(model)) replace("String", kSpaceMark);
+  if (!keeps_space_marks(model)) replace("String", kSpaceMark, " ");
+  if (model.add_dummy_prefix && has_symbols && model.type == SegmentationType::Bpe)
+    replace("Regex", prefixed_texts(model), " ");
+  else if (model.add_dummy_prefix)
+    steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
   return steps.empty() ? OrderedJson() : OrderedJson{{"type", "Sequence"}, {"normalizers", steps}};
 }
 
@@ -55,19 +76,21 @@ OrderedJson decoder(const SentencepieceModel& model) {
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
-/// Tokens that decoding leaves out, and those that sentencepiece looks for before all else.
+/// Tokens that decoding leaves out, and those that sentencepiece looks for before all else. To a unigram model the
+/// latter are pieces of a high score.
 OrderedJson added_tokens(const SentencepieceModel& model) {
   auto tokens = OrderedJson::array();
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePiece& piece = model.pieces[id];
     const bool is_special = piece.type == PieceType::Control || piece.type == PieceType::Unknown;
-    if (!is_special && piece.type != PieceType::UserDefined) continue;
+    const bool is_token = is_symbol(piece) && model.type != SegmentationType::Unigram;
+    if (!is_special && !is_token) continue;
     tokens.push_back({{"id", id},
                       {"content", with_spaces(piece.text)},
                       {"single_word", false},
                       {"lstrip", false},
                       {"rstrip", false},
-                      {"normalized", false},
+                      {"normalized", is_token},
                       {"special", is_special}});
   }
   return tokens;
@@ -149,9 +172,10 @@ OrderedJson unigram(const SentencepieceModel& model) {
   }
   const double never = 100 * least - 1000;
   auto vocab = OrderedJson::array();
+  constexpr double kSymbolScore = -0.1;
   for (const SentencePiece& piece : model.pieces) {
-    vocab.push_back(
-        OrderedJson::array({with_spaces(piece.text), is_apart(piece) ? never : static_cast<double>(piece.score)}));
+    const double score = piece.type == PieceType::UserDefined ? kSymbolScore : static_cast<double>(piece.score);
+    vocab.push_back(OrderedJson::array({with_spaces(piece.text), is_apart(piece) ? never : score}));
   }
   return {{"type", "Unigram"},
           {"unk_id", unknown},
@@ -172,15 +196,32 @@ std::string cut_in(std::string_view text, const std::set<std::string_view>& piec
              "(?=", quoted_pattern(text.substr(from + parts[last].size())), ")");
 }
 
+/// Returns true if normalization changes a user-defined symbol, from which sentencepiece protects it.
+bool changes_symbols(SentencepieceModel model) {
+  std::vector<std::string> symbols;
+  for (const SentencePiece& piece : model.pieces)
+    if (is_symbol(piece)) symbols.push_back(piece.text);
+  const bool strips_spaces = model.remove_extra_whitespaces && model.type == SegmentationType::Bpe;
+  model.pieces.clear();
+  model.add_dummy_prefix = model.remove_extra_whitespaces = false;
+  const SentencepieceNormalizer normalizer(model);
+  return std::ranges::any_of(symbols, [&](const std::string& symbol) {
+    std::string buffer;
+    return normalizer.apply(symbol, {}, buffer) != with_spaces(symbol) ||
+           (strips_spaces && symbol.find(kSpaceMark) != std::string::npos);
+  });
+}
+
 /// The score alone does not keep "<eod>" from becoming that piece where a character of it is no piece itself: to be
 /// unknown is worse still. The text is cut there.
 OrderedJson pre_tokenizer(const SentencepieceModel& model) {
+  if (model.type == SegmentationType::Bpe) return {};
   std::set<std::string_view> normal;
   for (const SentencePiece& piece : model.pieces)
     if (piece.type == PieceType::Normal) normal.insert(piece.text);
   std::vector<std::string> cuts;
   for (const SentencePiece& piece : model.pieces) {
-    const std::string cut = is_apart(piece) ? cut_in(piece.text, normal) : "";
+    const std::string cut = is_apart(piece) && piece.type != PieceType::UserDefined ? cut_in(piece.text, normal) : "";
     if (!cut.empty()) cuts.push_back(cut);
   }
   if (cuts.empty()) return {};
@@ -207,12 +248,13 @@ std::string tokenizer_json(const SentencepieceModel& model, const std::string& s
   const bool has_unused =
       std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Unused; });
   need(!has_unused, "unused pieces");
+  need(!changes_symbols(model), "user-defined symbols, which its normalization changes");
   const OrderedJson json{{"version", "1.0"},
                          {"truncation", nullptr},
                          {"padding", nullptr},
                          {"added_tokens", added_tokens(model)},
                          {"normalizer", normalizer(model)},
-                         {"pre_tokenizer", is_unigram ? pre_tokenizer(model) : OrderedJson()},
+                         {"pre_tokenizer", pre_tokenizer(model)},
                          {"post_processor", nullptr},
                          {"decoder", decoder(model)},
                          {"model", is_unigram ? unigram(model) : bpe(model)}};

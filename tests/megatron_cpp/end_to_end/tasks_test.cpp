@@ -112,6 +112,8 @@ TEST_F(Tasks, BadLinesAreNamed) {
   const std::pair<std::string, std::string> cases[]{
       {"{\"context\": \"cut", "malformed JSON"},
       {"[1]", "not a JSON object"},
+      {R"({"context": "a", "context": "b", "continuations": ["b", "c"], "answer": 0})",
+       "the key 'context' appears twice"},
       {R"({"continuations": ["b", "c"], "answer": 0})", "has no key \"context\""},
       {R"({"context": 3, "continuations": ["b", "c"], "answer": 0})", "\"context\" is not a string"},
       {R"({"context": "a", "answer": 0})", "has no key \"continuations\""},

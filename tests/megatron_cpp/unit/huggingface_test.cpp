@@ -1,5 +1,8 @@
 #include "megatron_cpp/huggingface/huggingface.h"
 
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -260,6 +263,41 @@ TEST_F(Huggingface, ATokenizerThatTransformersCannotHaveIsRefused) {
   model = sound;
   model.pieces.push_back({"b", -2, PieceType::Unused});
   EXPECT_CONTAINS(error(model), "unused pieces");
+}
+
+/// The export is read back by Tokenizer, whose ids of a tokenizer.json are those of `tokenizers`.
+TEST_F(Huggingface, ExportedSymbolsGiveTheIdsOfSentencepiece) {
+  for (const std::string flag : {"true", "false"}) {
+    ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train(
+                    {{"input", (test::source_folder() / "data/tinyshakespeare.txt").string()},
+                     {"model_prefix", (folder_ / "symbols").string()},
+                     {"model_type", "bpe"},
+                     {"vocab_size", "600"},
+                     {"byte_fallback", "true"},
+                     {"normalization_rule_name", "identity"},
+                     {"remove_extra_whitespaces", flag},
+                     {"user_defined_symbols", "<sym>,<sym><sym>,ee"},
+                     {"minloglevel", "2"}})
+                    .ok());
+    const std::string model = read_text_file(folder_ / "symbols.model");
+    write_file_atomic(folder_ / "symbols.json", tokenizer_json(parse_sentencepiece_model(model, "symbols"), "symbols"));
+    const Tokenizer exported(folder_ / "symbols.json");
+    sentencepiece::SentencePieceProcessor processor;
+    ASSERT_TRUE(processor.LoadFromSerializedProto(model).ok());
+    for (const char* text :
+         {"Speak <sym> speak", "<sym>speak", "<sym> speak", "speak<sym>", " speak", "  two  <sym>  spaces  ",
+          "see <sym><sym><sym> trees", "\xE2\x96\x81 <sym>\xE2\x96\x81", "", " ", "line\n<sym>\n    indented\n"})
+      EXPECT_EQ(exported.encode(text), processor.EncodeAsIds(text)) << text << ", remove_extra_whitespaces=" << flag;
+  }
+}
+
+TEST_F(Huggingface, RefusesSymbolsThatNormalizationChanges) {
+  SentencepieceModel model;
+  model.remove_extra_whitespaces = true;
+  model.type = SegmentationType::Bpe;
+  model.pieces = {{"<unk>", 0, PieceType::Unknown}, {"a\xE2\x96\x81", 0, PieceType::UserDefined}};
+  EXPECT_CONTAINS(error_of([&] { tokenizer_json(model, "x.model"); }),
+                  "x.model: transformers knows nothing like its user-defined symbols");
 }
 
 TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
