@@ -7,6 +7,7 @@
 #include "data/tokenizer/bpe/rank_files.h"
 #include "data/tokenizer/bpe/tokenizer_json.h"
 #include "data/tokenizer/bpe_coder.h"
+#include "data/tokenizer/declared_tokens.h"
 #include "data/tokenizer/sentencepiece_coder.h"
 
 namespace mcpp {
@@ -42,13 +43,21 @@ std::optional<std::pair<Path, Path>> pair_of(const Path& path, const std::string
   return std::nullopt;
 }
 
+/// Whether a tokenizer.json in the same folder has the tokens that were added.
+bool has_tokenizer_json(const Path& path) {
+  return std::filesystem::exists(path.parent_path() / "tokenizer.json");
+}
+
 BpeDescription parse_pair(const std::pair<Path, Path>& pair, std::optional<PreTokenization> rules) {
   const auto& [vocab, merges] = pair;
   for (const Path& file : {vocab, merges}) {
     check_input(std::filesystem::exists(file), "tokenizer model ", file.string(),
                 ": there is no such file; a vocab.json and a merges.txt need each other");
   }
-  return parse_vocab_and_merges(read_file(vocab), read_file(merges), vocab.string(), rules);
+  BpeDescription description = parse_vocab_and_merges(read_file(vocab), read_file(merges), vocab.string(), rules);
+  if (!has_tokenizer_json(vocab))
+    add_declared_tokens(read_declared_tokens(vocab.parent_path()), vocab.string(), description);
+  return description;
 }
 
 }  // namespace
@@ -62,7 +71,12 @@ TokenizerKind tokenizer_kind(std::string_view content) {
 std::string read_tokenizer_file(const Path& path) {
   std::string content = read_file(path);
   const auto pair = pair_of(path, content);
-  return pair ? to_tokenizer_json(parse_pair(*pair, {})) : content;
+  if (pair) return to_tokenizer_json(parse_pair(*pair, {}));
+  if (tokenizer_kind(content) != TokenizerKind::Sentencepiece || has_tokenizer_json(path)) return content;
+  const DeclaredTokens declared = read_declared_tokens(path.parent_path());
+  if (declared.added.empty()) return content;
+  const SentencepieceModel model = parse_sentencepiece_model(content, path.string());
+  return with_declared_tokens(model, declared, path.string()).value_or(std::move(content));
 }
 
 std::unique_ptr<TextCoder> make_text_coder(const std::string& content, const std::string& source) {

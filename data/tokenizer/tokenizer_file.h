@@ -12,8 +12,9 @@ namespace mcpp {
 enum class TokenizerKind { Sentencepiece, TokenizerJson, Ranks };
 TokenizerKind tokenizer_kind(std::string_view content);
 
-/// The tokenizer in `path` as one file: its content, or, for vocab.json or merges.txt of a pair, a tokenizer.json made
-/// of both. That is what checkpoints keep, and what its checksum is of. BadInput when there is no such file.
+/// The tokenizer in `path` as one file: its content, or a tokenizer.json made of several files: of vocab.json and
+/// merges.txt, and of a model and the tokens that tokenizer_config.json or added_tokens.json beside it add to it. That
+/// is what checkpoints keep, and what its checksum is of. BadInput when there is no such file.
 std::string read_tokenizer_file(const Path& path);
 
 /// `content` as read_tokenizer_file() gives it. BadInput, naming `source`, when it is no tokenizer.

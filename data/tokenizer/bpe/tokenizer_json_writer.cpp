@@ -1,12 +1,11 @@
 #include "base/json/json.h"
-#include "data/tokenizer/bpe/bpe_description.h"
+#include "data/tokenizer/bpe/tokenizer_json.h"
 
 namespace mcpp {
-namespace {
 
-OrderedJson added_tokens(const BpeDescription& description) {
+OrderedJson added_tokens_json(const std::vector<AddedToken>& tokens) {
   auto list = OrderedJson::array();
-  for (const AddedToken& token : description.added) {
+  for (const AddedToken& token : tokens) {
     list.push_back({{"id", token.id},
                     {"content", token.content},
                     {"single_word", token.single_word},
@@ -17,6 +16,8 @@ OrderedJson added_tokens(const BpeDescription& description) {
   }
   return list;
 }
+
+namespace {
 
 OrderedJson byte_level() {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
@@ -62,7 +63,7 @@ std::string to_tokenizer_json(const BpeDescription& description) {
   const OrderedJson json{{"version", "1.0"},
                          {"truncation", nullptr},
                          {"padding", nullptr},
-                         {"added_tokens", added_tokens(description)},
+                         {"added_tokens", added_tokens_json(description.added)},
                          {"normalizer", description.normalizer.empty() ? OrderedJson() : OrderedJson{{"type", "NFC"}}},
                          {"pre_tokenizer", pre_tokenizer(description)},
                          {"post_processor", nullptr},
