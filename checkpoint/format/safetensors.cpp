@@ -176,12 +176,13 @@ std::string numbered_name(std::size_t number, std::size_t count) {
 SafetensorsReader::SafetensorsReader(const Path& path) : path_(path) {
   if (!std::filesystem::is_directory(path)) {
     open_file(path);
-  } else if (std::filesystem::exists(path / kIndexName)) {
-    open_index(path / kIndexName);
-  } else {
-    check_input(std::filesystem::exists(path / kSingleName), path.string(), " has neither ", kSingleName, " nor ",
-                kIndexName);
+  } else if (std::filesystem::exists(path / kSingleName)) {
     open_file(path / kSingleName);
+    ignores_index_ = std::filesystem::exists(path / kIndexName);
+  } else {
+    check_input(std::filesystem::exists(path / kIndexName), path.string(), " has neither ", kSingleName, " nor ",
+                kIndexName);
+    open_index(path / kIndexName);
   }
   std::ranges::sort(tensors_, {}, &SafeTensor::name);
   for (std::size_t i = 1; i < tensors_.size(); ++i) {

@@ -26,11 +26,13 @@ struct SafeTensor {
 
 class SafetensorsReader {
  public:
-  /// Opens a file, or a folder with model.safetensors or model.safetensors.index.json. Files are untrusted: throws
-  /// BadInput, naming file and tensor, unless headers are well formed and tensors cover the data without gap or
-  /// overlap.
+  /// Opens a file, or a folder with model.safetensors or model.safetensors.index.json; of both it reads the single
+  /// file, as transformers does. Files are untrusted: throws BadInput, naming file and tensor, unless headers are well
+  /// formed and tensors cover the data without gap or overlap.
   explicit SafetensorsReader(const Path& path);
 
+  /// Whether the folder has an index, too, that was not read because a single file comes first.
+  bool ignores_index() const { return ignores_index_; }
   /// Sorted by name.
   const std::vector<SafeTensor>& tensors() const { return tensors_; }
   const SafeTensor* find(std::string_view name) const;  ///< nullptr if absent
@@ -48,6 +50,7 @@ class SafetensorsReader {
   Path path_;
   std::vector<MappedFile> files_;
   std::vector<SafeTensor> tensors_;
+  bool ignores_index_ = false;
 };
 
 /// Tensor to write: F32, BF16, F16 or F64.

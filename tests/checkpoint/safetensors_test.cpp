@@ -144,6 +144,21 @@ TEST_F(Safetensors, IndexesAreChecked) {
   EXPECT_CONTAINS(error_with_index("{}"), "'weight_map' is missing");
 }
 
+TEST_F(Safetensors, ReadsTheSingleFileWhenThereIsAnIndexToo) {
+  std::filesystem::rename(file_with(R"({"shard":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8),
+                          folder_ / "part.safetensors");
+  write_file_atomic(folder_ / "model.safetensors.index.json", R"({"weight_map":{"shard":"part.safetensors"}})");
+  const SafetensorsReader shards(folder_);
+  EXPECT_NE(shards.find("shard"), nullptr);
+  EXPECT_FALSE(shards.ignores_index());
+  std::filesystem::rename(file_with(R"({"whole":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8),
+                          folder_ / "model.safetensors");
+  const SafetensorsReader both(folder_);
+  EXPECT_NE(both.find("whole"), nullptr);
+  EXPECT_EQ(both.find("shard"), nullptr);
+  EXPECT_TRUE(both.ignores_index());
+}
+
 TEST_F(Safetensors, RandomMutationsNeverCrash) {
   const std::string original = read_text_file(test::golden_folder() / "llama/model.safetensors");
   const std::string start = original.substr(0, 4000);
