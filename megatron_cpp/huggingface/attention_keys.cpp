@@ -6,11 +6,17 @@ namespace mcpp {
 namespace {
 
 constexpr const char* kRopeTypes = "default, linear, llama3, yarn";
+constexpr const char* kTypedRope = "a 'rope_type' beside it, of default, linear, llama3, yarn";
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
 /// rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
 RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_scaling) {
   RopeScaling scaling;
+  const bool is_typed = rope.find("rope_type") || rope.find("type");
+  for (const char* key :
+       {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+        "mscale", "mscale_all_dim", "attention_factor", "short_factor", "long_factor"})
+    rope.require(is_typed || !rope.find(key), key, "given without a 'rope_type' that reads it", kTypedRope);
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   rope.require(type != "dynamic", "rope_type", "dynamic, whose frequencies depend on the length of the sequence",
                kRopeTypes);

@@ -282,6 +282,21 @@ TEST(HuggingfaceConfig, RopeScalingIsReadInBothForms) {
   }
 }
 
+TEST(HuggingfaceConfigTest, RefusesRopeScalingWithoutType) {
+  const auto error_with = [&](const nlohmann::json& scaling) {
+    auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));
+    json.erase("rope_parameters");
+    json["rope_scaling"] = scaling;
+    return error_of([&] { parse_huggingface_config(json.dump(), "config.json"); });
+  };
+  EXPECT_CONTAINS(error_with({{"factor", 2.0}}),
+                  "config.json: 'rope_scaling': 'factor' is given without a 'rope_type' that reads it");
+  EXPECT_CONTAINS(error_with({{"rope_theta", 10000.0}, {"low_freq_factor", 1.0}}),
+                  "'low_freq_factor' is given without");
+  EXPECT_EQ(error_with({{"rope_theta", 10000.0}}), "");
+  EXPECT_EQ(error_with(nlohmann::json::object()), "");
+}
+
 TEST(HuggingfaceConfig, WindowsAreReadAsTransformersDoes) {
   using Json = nlohmann::json;
   const auto layers_of = [&](const char* type, const std::function<void(Json&)>& change) {
