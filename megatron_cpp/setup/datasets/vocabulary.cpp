@@ -6,6 +6,7 @@
 #include "base/checksum.h"
 #include "base/number_text.h"
 #include "data/read/dataset_info.h"
+#include "data/read/documents.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/datasets/shared_index.h"
@@ -42,6 +43,7 @@ void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer) {
               "data.reset_attention_mask and data.eod_mask_loss read it");
   check_input(data.eod_token < vocab_size, "data.eod_token: ", data.eod_token, " is outside the vocabulary of ",
               vocab_size);
+  for (const std::string& prefix : prefixes(data)) check_ends_documents(IndexedDataset(prefix), data.eod_token);
 }
 
 void check_dataset(const std::string& prefix, const Config& config, const Tokenizer* tokenizer) {
