@@ -13,6 +13,7 @@
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/huggingface/huggingface.h"
+#include "megatron_cpp/huggingface/stated_tokens.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/resume/upcycle.h"
@@ -77,7 +78,9 @@ struct ImportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("folder", self.folder, "Hugging Face model: config.json and model.safetensors (or its index and parts)");
+    visit(
+        "folder", self.folder,
+        "Hugging Face model: config.json and model.safetensors, or without it model.safetensors.index.json and parts");
     visit("save", self.save, "folder to write the checkpoint in");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the file");
   }
@@ -285,12 +288,20 @@ ExitCode upcycle(Arguments args, Log& log) {
   const FolderLock lock(options.save, log);
   RunState state;
   state.tokenizer_checksum = reader.state().tokenizer_checksum;
+  note_special_tokens(special_tokens_of(reader.state(), checkpoint.string()), state);
   const std::string content = tokenizer.empty() ? "" : read_tokenizer_file(tokenizer);
   state.config = print_config(config);
   state.program_version = version_text();
   ShownSource shown(*weights, log, "upcycling");
   log.info(str("wrote ", save_model(options.save, content, state, shown, log).string()));
   return ExitCode::Done;
+}
+
+/// The special tokens of a Hugging Face folder, whose tokenizer is checked before it is kept.
+SpecialTokens stated_tokens(const Path& folder, const Path& tokenizer, const ModelConfig& model) {
+  if (tokenizer.empty()) return read_stated_tokens(folder, nullptr, model.vocab_size);
+  const Tokenizer opened(tokenizer);
+  return read_stated_tokens(folder, &opened, model.vocab_size);
 }
 
 ExitCode import_hf(Arguments args, Log& log) {
@@ -306,6 +317,10 @@ ExitCode import_hf(Arguments args, Log& log) {
   check_without_checkpoints(options.save);
   CpuDevice device;
   ImportedModel imported = import_huggingface(options.folder, dtype_option(options.precision), device);
+  if (imported.ignores_index)
+    log.warn(str(options.folder,
+                 ": has both model.safetensors and model.safetensors.index.json; the weights are those ",
+                 "of model.safetensors, as in transformers"));
   Config config;
   config.model = imported.model;
   config.training.precision = precision_of(imported.weights->shards().front().dtype);
@@ -316,9 +331,9 @@ ExitCode import_hf(Arguments args, Log& log) {
   std::string content;
   if (!tokenizer.empty()) {
     content = read_tokenizer_file(tokenizer);
-    make_text_coder(content, tokenizer.string());  // judged before it is kept
     state.tokenizer_checksum = checksum_hex(content);
   }
+  note_special_tokens(stated_tokens(options.folder, tokenizer, config.model), state);
   state.config = print_config(config);
   state.program_version = version_text();
   ShownSource shown(*imported.weights, log, "importing");
@@ -341,7 +356,8 @@ ExitCode export_hf(Arguments args, Log& log) {
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
                       .model_type = options.model_type,
-                      .tokenizer_model = sound_tokenizer(options.tokenizer_model, reader, config, log)});
+                      .tokenizer_model = sound_tokenizer(options.tokenizer_model, reader, config, log),
+                      .tokens = special_tokens_of(reader.state(), checkpoint.string())});
   log.info(str("wrote ", options.folder));
   return ExitCode::Done;
 }

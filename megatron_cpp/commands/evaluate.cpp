@@ -20,6 +20,7 @@ struct EvaluateOptions {
   TextDocument text_document = TextDocument::File;
   std::string json_key = "text";
   bool by_file = false;
+  i64 window = 0;
   i64 stride = 0;
   i64 micro_batch_size = 8;
   bool json = false;
@@ -35,9 +36,12 @@ struct EvaluateOptions {
     visit("data", self.data, "dataset prefixes, without .bin/.idx, each scored by itself");
     visit("text_document", self.text_document, "what is one document in plain text: file, line or paragraph");
     visit("json_key", self.json_key, "key of the JSON objects whose text is scored");
+    visit("window", self.window,
+          "tokens that are predicted in one pass at most: published perplexities use 2048 or 4096, and a long context "
+          "may not fit in memory; 0 = the model's seq_length",
+          at_least(0));
     visit("stride", self.stride,
-          "tokens between two windows of seq_length: smaller gives each token more context and takes longer; 0 = "
-          "seq_length",
+          "tokens between two windows: smaller gives each token more context and takes longer; 0 = the window",
           at_least(0));
     visit("tasks", self.tasks,
           "likelihood tasks, JSONL files or patterns of their names: {\"context\": ..., \"continuations\": [...], "
@@ -69,9 +73,10 @@ std::vector<HeldOut> read_held_out(const EvaluateOptions& options, const Inferen
     for (const std::string& file : files) are_json_lines.push_back(is_json_lines(file, options.input_format));
     check_json_keys_are_used(format.json_keys, are_json_lines, "--json_key");
     if (!options.by_file) {
-      texts.push_back(read_texts(files, format, tokenizer));
+      texts.push_back(read_texts(files, format, tokenizer, inference.special_tokens()));
     } else {
-      for (const std::string& file : files) texts.push_back(read_texts({file}, format, tokenizer));
+      for (const std::string& file : files)
+        texts.push_back(read_texts({file}, format, tokenizer, inference.special_tokens()));
     }
   }
   for (const std::string& prefix : options.data) texts.push_back(read_dataset(prefix, inference));
@@ -87,14 +92,21 @@ class Evaluation {
   std::vector<TextResult> score(const std::vector<HeldOut>& texts) {
     std::vector<std::span<const i32>> tokens;
     for (const HeldOut& text : texts) tokens.emplace_back(text.tokens);
-    const i64 seq_length = inference_.config().model.seq_length;
-    const std::vector<Perplexity> scored = evaluate_texts(inference_.model(), inference_.parallel(), tokens,
-                                                          {.stride = options_.stride > 0 ? options_.stride : seq_length,
-                                                           .micro_batch_size = options_.micro_batch_size,
-                                                           .progress = progress("windows")});
+    const SpecialTokens& special = inference_.special_tokens();
+    const bool has_own_begin = special.bos && special.bos != special.eos;
+    const std::vector<Perplexity> scored =
+        evaluate_texts(inference_.model(), inference_.parallel(), tokens,
+                       {.window = window(),
+                        .stride = options_.stride > 0 ? options_.stride : window(),
+                        .micro_batch_size = options_.micro_batch_size,
+                        .documents = inference_.document_rules(),
+                        .begin_token = has_own_begin ? static_cast<i32>(*special.bos) : -1,
+                        .progress = progress("windows")});
     std::vector<TextResult> results;
     for (std::size_t i = 0; i < texts.size(); ++i) {
       TextResult& result = results.emplace_back(TextResult{.name = texts[i].name, .perplexity = scored[i]});
+      check_input(result.perplexity.tokens > 0, result.name,
+                  ": no token of it counts; with data.eod_mask_loss those that begin a document do not");
       result.perplexity.words = texts[i].words;
       result.perplexity.bytes = texts[i].bytes;
     }
@@ -107,17 +119,19 @@ class Evaluation {
     const TaskRequests requests = unpack_requests(from_first(ranks_, [&] {
       const Tokenizer tokenizer = inference_.tokenizer();
       const TaskEncoder encoder{.encode = [&](std::string_view text) { return tokenizer.encode(text); },
-                                .prefix = tokenizer.eod()};
+                                .prefix = inference_.special_tokens().text_begin(tokenizer),
+                                .adds_prefix = inference_.special_tokens().adds_bos};
       TaskRequests made;
       for (const std::string& file : matching_files(inputs)) {
         tasks.push_back(read_task(file));
-        add_requests(tasks.back(), encoder, inference_.config().model.seq_length, made);
+        add_requests(tasks.back(), encoder, window(), made);
       }
       return pack(made);
     }));
-    const std::vector<Likelihood> found =
-        score_requests(inference_.model(), inference_.parallel(), requests,
-                       {.micro_batch_size = options_.micro_batch_size, .progress = progress("continuations")});
+    const std::vector<Likelihood> found = score_requests(inference_.model(), inference_.parallel(), requests,
+                                                         {.micro_batch_size = options_.micro_batch_size,
+                                                          .documents = inference_.document_rules(),
+                                                          .progress = progress("continuations")});
     std::vector<TaskResult> results;
     std::span<const Likelihood> rest = found;
     for (Task& task : tasks) {
@@ -131,6 +145,7 @@ class Evaluation {
   }
 
  private:
+  i64 window() const { return options_.window > 0 ? options_.window : inference_.config().model.seq_length; }
   std::function<void(i64, i64)> progress(const char* what) const {
     return [this, what](i64 done, i64 all) { log_.progress(str("evaluated ", done, " of ", all, " ", what)); };
   }
@@ -162,8 +177,11 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
   check_options(options);
   InferenceModel inference(options.inference, world, log);
   const i64 seq_length = inference.config().model.seq_length;
-  check_input(options.stride <= seq_length, "--stride: ", options.stride, " is above the model's seq_length ",
+  check_input(options.window <= seq_length, "--window: ", options.window, " is above the model's seq_length ",
               seq_length);
+  const i64 window = options.window > 0 ? options.window : seq_length;
+  check_input(options.stride <= window, "--stride: ", options.stride, " is above the window of ", window,
+              options.window > 0 ? " (--window)" : " (the model's seq_length)");
   Evaluation evaluation(options, inference, world.ranks, log);
   EvaluationReport report{
       .checkpoint = inference.checkpoint(), .dtype = inference.model().context().dtype, .texts = {}, .tasks = {}};

@@ -37,14 +37,13 @@ struct GenerateOptions {
     visit("prompt_file", self.prompt_file, "or a file with it; - = standard input");
     visit("prompts_file", self.prompts_file,
           "or a file of JSON lines {\"prompt\": ..}; the answer is such lines with \"text\" for what was made");
-    visit(
-        "prepend_eod", self.prepend_eod,
-        "begin with the end of the document before, as evaluate does: for a prompt that begins a document. Without it "
-        "the prompt stands for itself, as in transformers");
+    visit("prepend_eod", self.prepend_eod,
+          "begin with what begins texts, as evaluate does: the model's bos, or the end of the document before. Without "
+          "it the prompt stands for itself, after a bos where the model's tokenizer puts one, as in transformers");
     visit("max_new_tokens", self.max_new_tokens, "tokens at most", at_least(1));
     visit("num_samples", self.num_samples, "texts, with seeds seed, seed + 1, ...", at_least(1));
     visit("batch_size", self.batch_size, "texts that are made side by side", between(1, 1e5));
-    visit("ignore_eod", self.ignore_eod, "go on after the end of a document");
+    visit("ignore_eod", self.ignore_eod, "go on after the end of a document, or another token that ends texts");
     SamplingOptions::fields(self.sampling, visit);
   }
 };
@@ -59,10 +58,13 @@ std::string prompt_text(const GenerateOptions& options) {
 }
 
 /// The tokens to continue. What does not fit the context is left out, which is said.
-std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokenizer, const GenerateOptions& options,
-                               i64 longest, const Log& log) {
+std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokenizer, const SpecialTokens& special,
+                               const GenerateOptions& options, i64 longest, const Log& log) {
   std::vector<i32> tokens = tokenizer.encode(text);
-  if (options.prepend_eod || tokens.empty()) tokens.insert(tokens.begin(), tokenizer.eod());
+  special.add_bos(tokens);
+  const i32 begin = special.text_begin(tokenizer);
+  const bool has_bos = special.bos && !tokens.empty() && tokens.front() == begin;
+  if ((options.prepend_eod && !has_bos) || tokens.empty()) tokens.insert(tokens.begin(), begin);
   const i64 left_out = static_cast<i64>(tokens.size()) - longest;
   if (left_out > 0) {
     log.warn(str("the prompt has ", tokens.size(), " tokens, the model's context ", longest, ": the first ", left_out,
@@ -141,19 +143,21 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   InferenceModel inference(options.inference, world, log);
   check_copies(inference);
   const Tokenizer tokenizer = inference.tokenizer();
+  const SpecialTokens& special = inference.special_tokens();
   const bool prints = world.ranks.rank() == 0;
   TextPrinter printer(has_file ? TextPrinter::Form::JsonLines : TextPrinter::Form::Stream,
                       [&](std::string_view piece) { prints ? print_now(piece) : void(); });
   std::vector<TextStart> starts;
   std::vector<std::string_view> shown;
   const GenerationLimits limits{.max_new_tokens = options.max_new_tokens,
-                                .stop_token = options.ignore_eod ? -1 : tokenizer.eod()};
+                                .stop_tokens = options.ignore_eod ? std::vector<i32>() : special.stop_tokens(tokenizer),
+                                .documents = inference.document_rules()};
   const auto flush = [&] {
     generate_batch(inference, std::exchange(starts, {}), limits, std::exchange(shown, {}), tokenizer, printer);
   };
   for (const std::string& prompt : prompts) {
     const std::vector<i32> tokens =
-        prompt_tokens(prompt, tokenizer, options, inference.config().model.max_positions(), log);
+        prompt_tokens(prompt, tokenizer, special, options, inference.config().model.max_positions(), log);
     for (i64 sample = 0; sample < options.num_samples; ++sample) {
       starts.push_back({.prompt = tokens, .sampling = options.sampling});
       starts.back().sampling.seed += sample;

@@ -73,6 +73,18 @@ void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, cons
   }
 }
 
+/// The narrowest type that holds every weight as it is stored, except those of parameters that have a type of their
+/// own.
+DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>& rules) {
+  std::set<SafeType> types;
+  for (const WeightRule& rule : rules) {
+    if (rule.dtype) continue;
+    for (const ForeignTensor& tensor : rule.foreign) types.insert(reader.at(tensor.name).type);
+  }
+  if (types == std::set{SafeType::BF16}) return DType::BF16;
+  return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
+}
+
 /// Throws when the file has tensors that the model has no use for.
 void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const Family& family,
                     const std::string& folder) {
@@ -113,12 +125,10 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   const auto check = [&](const WeightRule& rule) { check_tensors(reader, rule, folder.string()); };
   std::vector<WeightRule> rules = weight_map(model, family, is_bare ? "" : family.base, check);
   check_all_used(reader, rules, family, folder.string());
-  const SafeType stored = reader.at(rules[0].foreign[0].name).type;
-  const DType type = dtype.value_or(stored == SafeType::BF16  ? DType::BF16
-                                    : stored == SafeType::F16 ? DType::F16
-                                                              : DType::F32);
+  const DType type = dtype.value_or(stored_type(reader, rules));
+  const bool ignores_index = reader.ignores_index();
   return {std::move(model),
-          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device)};
+          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device), ignores_index};
 }
 
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
@@ -147,10 +157,13 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
     check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule->name));
     return scatter_rows(*rule, index, ours.data);
   };
-  if (tokenizer) tokenizer->write(folder, model.max_positions());
-  write_file_atomic(
-      folder / "config.json",
-      huggingface_config(model, family, specs[0].dtype, tokenizer ? tokenizer->special_tokens() : SpecialTokens{}));
+  const SpecialTokens tokens = options.tokens.is_stated() || !tokenizer ? options.tokens : tokenizer->special_tokens();
+  if (tokenizer) tokenizer->write(folder, model.max_positions(), tokens);
+  for (const char* name : {"generation_config.json", "chat_template.jinja"}) {
+    const auto stated = tokens.files.find(name);
+    if (stated != tokens.files.end()) write_file_atomic(folder / name, stated->second);
+  }
+  write_file_atomic(folder / "config.json", huggingface_config(model, family, specs[0].dtype, tokens));
   write_safetensors(folder, specs, data, options.max_file_bytes);
 }
 

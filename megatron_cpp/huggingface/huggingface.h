@@ -14,18 +14,20 @@ struct ImportedModel {
   ModelConfig model;
   /// Our parameters ("model/..."), one in memory at a time. Rows of the padded vocabulary are zero.
   std::unique_ptr<ShardSource> weights;
+  bool ignores_index = false;  ///< model.safetensors was read although model.safetensors.index.json exists, too
 };
 
-/// Opens a model of a HuggingfaceFamily. `dtype` is the type to give the weights; by default bf16 or fp16 where the
-/// file has that, else fp32. `device` must outlive the result. Throws BadInput for tensors that are missing, have
-/// another shape than config.json says, or have no place in the model; its weights throw it for a tensor with NaN or
-/// infinite numbers.
+/// Opens a model of a HuggingfaceFamily. `dtype` is the type to give the weights; by default bf16 or fp16 where all
+/// tensors have that type, else fp32. `device` must outlive the result. Throws BadInput for tensors that are missing,
+/// have another shape than config.json says, or have no place in the model; its weights throw it for a tensor with NaN
+/// or infinite numbers.
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device);
 
 struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; by default as in the checkpoint
   std::string model_type = {};      ///< of Hugging Face; empty = the first that can express the model
   Path tokenizer_model = {};        ///< sentencepiece model to go along, which says the special tokens; empty = none
+  SpecialTokens tokens = {};        ///< statements of the checkpoint to write back; without any those of the tokenizer
   i64 max_file_bytes = kMaxSafetensorsBytes;
 };
 

@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/expert_keys.h"
+#include "megatron_cpp/huggingface/stated_tokens.h"
 
 namespace mcpp {
 namespace {
@@ -159,6 +160,7 @@ std::string huggingface_config(const ModelConfig& model, const Family& family, D
                                               : "float32";
   json["bos_token_id"] = tokens.bos ? OrderedJson(*tokens.bos) : OrderedJson();
   json["eos_token_id"] = tokens.eos ? OrderedJson(*tokens.eos) : OrderedJson();
+  json.update(stated_members(tokens, "config.json"));
   json["use_cache"] = true;
   return json.dump(2) + "\n";
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "megatron_cpp/huggingface/families.h"
+#include "megatron_cpp/resume/special_tokens.h"
 #include "model/config/config.h"
 #include "tensor/dtype.h"
 
@@ -19,12 +20,6 @@ const Family& family_of_config(std::string_view text, const std::string& source)
 /// The model that config.json describes. vocab_size is the real one; seq_length is the longest context. Throws
 /// BadInput, naming the key, for values that our model cannot express.
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source);
-
-/// Special tokens, for generation with transformers.
-struct SpecialTokens {
-  std::optional<i64> bos;
-  std::optional<i64> eos;
-};
 
 /// config.json as transformers reads it, of a family that can express the model. `dtype` is the type of the weights.
 std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,

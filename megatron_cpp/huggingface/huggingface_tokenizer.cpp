@@ -9,6 +9,7 @@
 #include "base/text/utf8.h"
 #include "data/tokenizer/bpe/regex.h"
 #include "data/tokenizer/sentencepiece_normalizer.h"
+#include "megatron_cpp/huggingface/stated_tokens.h"
 
 namespace mcpp {
 namespace {
@@ -231,6 +232,21 @@ OrderedJson pre_tokenizer(const SentencepieceModel& model) {
           {"invert", false}};
 }
 
+/// `json` with a template that puts bos before texts, unless it has a post-processor already.
+std::string with_bos_template(const std::string& json, const std::string& name, i64 id) {
+  OrderedJson file = OrderedJson::parse(json);
+  if (!file["post_processor"].is_null()) return json;
+  const auto part = [](const char* kind, const std::string& of, int type) {
+    return OrderedJson{{kind, {{"id", of}, {"type_id", type}}}};
+  };
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", OrderedJson::array({part("SpecialToken", name, 0), part("Sequence", "A", 0)})},
+                            {"pair", OrderedJson::array({part("SpecialToken", name, 0), part("Sequence", "A", 0),
+                                                         part("SpecialToken", name, 1), part("Sequence", "B", 1)})},
+                            {"special_tokens", {{name, {{"id", name}, {"ids", {id}}, {"tokens", {name}}}}}}};
+  return file.dump(1) + "\n";
+}
+
 }  // namespace
 
 std::string tokenizer_json(const SentencepieceModel& model, const std::string& source) {
@@ -262,23 +278,19 @@ std::string tokenizer_json(const SentencepieceModel& model, const std::string& s
 }
 
 HuggingfaceTokenizer::HuggingfaceTokenizer(const Path& model)
-    : file_(read_tokenizer_file(model)), kind_(tokenizer_kind(file_)) {
-  const Tokenizer tokenizer(model);
-  tokens_.eos = tokens_.bos = tokenizer.eod();
-  eos_ = with_spaces(tokenizer.piece(tokenizer.eod()));
+    : tokenizer_(model), file_(read_tokenizer_file(model)), kind_(tokenizer_kind(file_)) {
+  tokens_.eos = tokens_.bos = tokenizer_.eod();
   if (kind_ == TokenizerKind::Sentencepiece) {
     read_sentencepiece(parse_sentencepiece_model(file_, model.string()), model.string());
     return;
   }
   json_ = kind_ == TokenizerKind::TokenizerJson ? file_ : convert_to_tokenizer_json(model, {});
-  if (!tokenizer.prefix_tokens().empty()) tokens_.bos = tokenizer.prefix_tokens().front();
-  bos_ = tokenizer.piece(static_cast<i32>(*tokens_.bos));
+  if (!tokenizer_.prefix_tokens().empty()) tokens_.bos = tokenizer_.prefix_tokens().front();
 }
 
 void HuggingfaceTokenizer::read_sentencepiece(const SentencepieceModel& model, const std::string& source) {
   const auto bos = std::ranges::find(model.pieces, model.bos_piece, &SentencePiece::text);
   if (bos != model.pieces.end() && bos->type == PieceType::Control) tokens_.bos = bos - model.pieces.begin();
-  bos_ = with_spaces(model.pieces[static_cast<std::size_t>(*tokens_.bos)].text);
   const auto unknown = std::ranges::find(model.pieces, PieceType::Unknown, &SentencePiece::type);
   if (unknown != model.pieces.end()) unknown_ = unknown->text;
   adds_prefix_space_ = model.add_dummy_prefix;
@@ -289,11 +301,17 @@ SpecialTokens HuggingfaceTokenizer::special_tokens() const {
   return tokens_;
 }
 
-void HuggingfaceTokenizer::write(const Path& folder, i64 longest) const {
+std::string HuggingfaceTokenizer::token_name(std::optional<i64> id) const {
+  const std::string piece = id ? tokenizer_.piece(static_cast<i32>(*id)) : "";
+  return kind_ == TokenizerKind::Sentencepiece ? with_spaces(piece) : piece;
+}
+
+void HuggingfaceTokenizer::write(const Path& folder, i64 longest, const SpecialTokens& tokens) const {
+  const auto name_or_null = [&](std::optional<i64> id) { return id ? OrderedJson(token_name(id)) : OrderedJson(); };
   OrderedJson config{{"tokenizer_class", "PreTrainedTokenizerFast"},
-                     {"bos_token", bos_},
-                     {"eos_token", eos_},
-                     {"add_bos_token", false},
+                     {"bos_token", name_or_null(tokens.bos)},
+                     {"eos_token", name_or_null(tokens.eos)},
+                     {"add_bos_token", tokens.adds_bos},
                      {"add_eos_token", false},
                      {"add_prefix_space", adds_prefix_space_},
                      {"clean_up_tokenization_spaces", false},
@@ -301,8 +319,10 @@ void HuggingfaceTokenizer::write(const Path& folder, i64 longest) const {
                      // Of a sentencepiece model the text "<eod>" is ordinary text, as it is to us.
                      {"split_special_tokens", kind_ == TokenizerKind::Sentencepiece}};
   if (!unknown_.empty()) config["unk_token"] = unknown_;
+  config.update(stated_members(tokens, "tokenizer_config.json"));
   if (kind_ == TokenizerKind::Sentencepiece) write_file_atomic(folder / "tokenizer.model", file_);
-  write_file_atomic(folder / "tokenizer.json", json_);
+  write_file_atomic(folder / "tokenizer.json",
+                    tokens.adds_bos ? with_bos_template(json_, token_name(tokens.bos), *tokens.bos) : json_);
   write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 

@@ -16,19 +16,22 @@ class HuggingfaceTokenizer {
 
   /// Writes tokenizer.json, which transformers 4.45 and later encodes by and which is the file itself where it was one,
   /// tokenizer_config.json, and for others a sentencepiece model itself as tokenizer.model. `longest` is the most
-  /// tokens that the model takes.
-  void write(const Path& folder, i64 longest) const;
+  /// tokens that the model takes. What `tokens` states is written as it was stated.
+  void write(const Path& folder, i64 longest, const SpecialTokens& tokens) const;
   /// Documents end with eos; they begin with bos where the tokenizer has such a piece, else after the eos of another.
   SpecialTokens special_tokens() const;
 
  private:
   void read_sentencepiece(const SentencepieceModel& model, const std::string& source);
 
+  std::string token_name(std::optional<i64> id) const;
+
+  Tokenizer tokenizer_;
   std::string file_;
   TokenizerKind kind_;
   std::string json_;
   SpecialTokens tokens_;
-  std::string bos_, eos_, unknown_;  // unknown_: "" when there is no such piece
+  std::string unknown_;  // "" when there is no such piece
   bool adds_prefix_space_ = false;
 };
 

@@ -15,7 +15,7 @@ class ForwardStage final : public PipelineStage {
     Pass pass;
     pass.training = false;
     pass.keeps_stash = false;
-    if (task_.prepare) task_.prepare(pass);
+    if (task_.prepare) task_.prepare(microbatch, pass);
     const Tensor input = model_.stage().has_embedding ? task_.tokens(microbatch) : x;
     if (!model_.stage().has_output) return model_.forward(input, pass);
     task_.output(microbatch, input, pass);

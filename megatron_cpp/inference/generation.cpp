@@ -68,7 +68,7 @@ class Generation {
     const i32 token = goes_on ? sample_token(logits, texts_[i].sampling, static_cast<u64>(new_tokens_[i]++)) : 0;
     texts_[i].prompt.push_back(token);
     if (!goes_on) return;
-    const bool stops = token == limits_.stop_token;
+    const bool stops = std::ranges::count(limits_.stop_tokens, token) > 0;
     if (!stops) deliver(i, token);
     if (stops) new_tokens_[i] = limits_.max_new_tokens;
     if (new_tokens_[i] < limits_.max_new_tokens) return;
@@ -85,15 +85,34 @@ class Generation {
     return integers(tokens, {known_ - read_, static_cast<i64>(texts_.size())}, stage_.context().device);
   }
 
+  /// The positions at which the documents of the tokens of unread() begin, in the same shape.
+  Tensor unread_starts() const {
+    const auto batch = static_cast<i64>(texts_.size());
+    std::vector<i32> starts(static_cast<std::size_t>((known_ - read_) * batch));
+    for (i64 b = 0; b < batch; ++b) {
+      const std::vector<i32>& tokens = texts_[static_cast<std::size_t>(b)].prompt;
+      i32 start = 0;
+      for (i64 at = 0; at < known_; ++at) {
+        if (at > 0 && tokens[static_cast<std::size_t>(at - 1)] == limits_.documents.eod) start = static_cast<i32>(at);
+        if (at >= read_) starts[static_cast<std::size_t>((at - read_) * batch + b)] = start;
+      }
+    }
+    return integers(starts, {known_ - read_, batch}, stage_.context().device);
+  }
+
   /// After the last token that is known of each text, on every rank: [tp, texts, padded vocabulary / tp].
   std::vector<float> next_logits() {
     const ModelContext& context = stage_.context();
     const auto batch = static_cast<i64>(texts_.size());
     const int tp = parallel_.tp->size();
     Tensor all = Tensor::empty({tp, batch, context.config.padded_vocab_size() / tp}, DType::F32, context.device);
-    const auto prepare = [&](Pass& pass) {
+    const auto prepare = [&](int, Pass& pass) {
       pass.positions.first = read_;
       pass.kv_cache = &cache_;
+      if (!limits_.documents.has_starts()) return;
+      const Tensor starts = unread_starts();
+      if (limits_.documents.resets_attention) pass.attention_starts = starts;
+      if (limits_.documents.resets_positions) pass.position_starts = starts;
     };
     const auto output = [&](int, const Tensor& x, Pass& pass) {
       const Tensor logits = stage_.logits(x, pass);

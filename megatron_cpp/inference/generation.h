@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "data/read/documents.h"
 #include "megatron_cpp/inference/sampling.h"
 #include "model/gpt_model.h"
 #include "parallel/state.h"
@@ -11,8 +12,9 @@
 namespace mcpp {
 
 struct GenerationLimits {
-  i64 max_new_tokens = 256;  ///< of each text
-  i32 stop_token = -1;       ///< ends a text and is not delivered; -1 = none
+  i64 max_new_tokens = 256;           ///< of each text
+  std::vector<i32> stop_tokens = {};  ///< each ends a text and is not delivered
+  DocumentRules documents = {};       ///< of the model's training
 };
 
 /// A text to continue: at least one token, and how those that follow are drawn.

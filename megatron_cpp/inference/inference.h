@@ -9,8 +9,10 @@
 
 #include "base/strings.h"
 #include "checkpoint/load/reader.h"
+#include "data/read/documents.h"
 #include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/resume/special_tokens.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "model/gpt_model.h"
 
@@ -60,6 +62,10 @@ class InferenceModel {
   const Path& checkpoint() const { return checkpoint_; }
   /// BadInput when there is none, or when it is not the one the model was trained with.
   Tokenizer tokenizer() const;
+  /// Statements of the model that was imported; without any those of its tokenizer hold.
+  const SpecialTokens& special_tokens() const { return special_tokens_; }
+  /// What the model was trained to do at the ends of documents. BadInput when that is not known.
+  DocumentRules document_rules() const { return mcpp::document_rules(config_.data); }
   /// Of the tokenizer that the model was trained with; where the checkpoint does not say, of the one that tokenizer()
   /// would give; "" when there is none.
   std::string tokenizer_checksum() const;
@@ -73,6 +79,7 @@ class InferenceModel {
   Path checkpoint_;
   Config config_;
   std::string tokenizer_checksum_;  // of the training; empty = unknown
+  SpecialTokens special_tokens_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<GPTModel> model_;
 };

@@ -39,7 +39,8 @@ void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64
   if (stage.context().device.type() != DeviceType::Cpu) return;
   check_memory(scoring_bytes(stage, seq, batch), parallel.world,
                str("passes over ", batch, " windows of ", seq, " tokens (--micro_batch_size)"),
-               "a smaller --micro_batch_size, a narrower --precision, or ranks on more machines that share the model "
+               "a smaller --micro_batch_size or --window, a narrower --precision, or ranks on more machines that share "
+               "the model "
                "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
 

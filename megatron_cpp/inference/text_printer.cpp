@@ -8,7 +8,10 @@ void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokeni
   texts_.clear();
   next_ = 0;
   for (const Prompt& prompt : prompts) {
-    texts_.push_back({.prompt = std::string(prompt.text), .decoder = StreamDecoder(tokenizer), .made = {}});
+    texts_.push_back({.prompt = std::string(prompt.text),
+                      .decoder = StreamDecoder(tokenizer),
+                      .vocab_size = tokenizer.vocab_size(),
+                      .made = {}});
     for (const i32 token : prompt.tokens) texts_.back().decoder.add(token);  // so that what follows joins on
   }
   show();
@@ -16,7 +19,7 @@ void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokeni
 
 void TextPrinter::add(std::size_t text, i32 token) {
   Text& to = texts_.at(text);
-  to.made += token >= 0 ? to.decoder.add(token) : to.decoder.finish();
+  if (token < to.vocab_size) to.made += token >= 0 ? to.decoder.add(token) : to.decoder.finish();
   to.has_ended = token < 0;
   show();
 }

@@ -33,6 +33,7 @@ class TextPrinter {
   struct Text {
     std::string prompt;
     StreamDecoder decoder;
+    i64 vocab_size;    // of the tokenizer; models may have more tokens, which spell nothing
     std::string made;  // and not shown yet
     bool has_begun = false, has_ended = false;
   };

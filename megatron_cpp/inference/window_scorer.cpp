@@ -81,15 +81,16 @@ std::vector<i32> likeliest(const Tensor& logits, i64 vocab_size, Communicator& t
 class WindowScorer {
  public:
   WindowScorer(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens, Windows windows, i64 batch,
-               bool finds_likeliest)
+               const ScoringOptions& options)
       : stage_(stage),
         parallel_(parallel),
         tokens_(tokens),
         windows_(windows),
         batch_(batch),
-        finds_likeliest_(finds_likeliest),
+        finds_likeliest_(options.finds_likeliest),
+        documents_(options.documents),
         losses_(tokens.size()),
-        likeliest_(finds_likeliest ? tokens.size() : 0) {}
+        likeliest_(finds_likeliest_ ? tokens.size() : 0) {}
 
   i64 batches() const { return ceil_div(static_cast<i64>(windows_.size()), batch_); }
   i64 longest() const { return longest_of(windows_); }
@@ -108,7 +109,7 @@ class WindowScorer {
         .seq = rows_,
         .batch = batch_,
         .tokens = [&](int i) { return inputs(index(i)); },
-        .prepare = [&](Pass& pass) { pass.positions = at_, pass.cut = cut_; },
+        .prepare = [&](int i, Pass& pass) { prepare(index(i), pass); },
         .output = [&](int i, const Tensor& x, Pass& pass) { take_scores(index(i), x, pass); },
     };
     if (task.microbatches > 0) run_forward(stage_, parallel_, task);
@@ -151,6 +152,32 @@ class WindowScorer {
   Tensor inputs(i64 index) const {
     return place(side_by_side(windows_of(index), seq_, batch_, 0,
                               [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
+  }
+  void prepare(i64 index, Pass& pass) const {
+    pass.positions = at_;
+    pass.cut = cut_;
+    if (!documents_.has_starts()) return;
+    Tensor starts = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
+    write_values(document_starts(index), starts);
+    const ContextParallel& cp = stage_.context().cp;
+    if (documents_.resets_positions) pass.position_starts = rows_at(starts, at_, rows_);
+    if (documents_.resets_attention)
+      pass.attention_starts = rows_at(starts, cut_->of_member(cp.member()), rows_ * cp.cut.heads);
+  }
+  /// The position in its window at which the document of each token begins, [seq, batch], as training's samples have
+  /// it.
+  std::vector<i32> document_starts(i64 index) const {
+    const Windows windows = windows_of(index);
+    std::vector<i32> starts(static_cast<std::size_t>(seq_ * batch_), 0);
+    for (std::size_t b = 0; b < windows.size(); ++b) {
+      i32 start = 0;
+      for (i64 s = 0; s < seq_; ++s) {
+        if (s > 0 && s < windows[b].length && token(windows[b].begin + s - 1) == documents_.eod)
+          start = static_cast<i32>(s);
+        starts[static_cast<std::size_t>(s * batch_) + b] = start;
+      }
+    }
+    return starts;
   }
   /// Only those that count; the others are -1.
   Tensor targets(i64 index) const {
@@ -213,6 +240,7 @@ class WindowScorer {
   Windows windows_;
   i64 batch_;
   bool finds_likeliest_;
+  DocumentRules documents_;
   i64 seq_ = 0;   // of windows side by side
   i64 rows_ = 0;  // of these, that this rank has
   std::shared_ptr<const SampleCut> cut_;
@@ -229,7 +257,7 @@ i64 batches_in_a_round(const ParallelState& parallel) {
 TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
                           std::span<const EvaluationWindow> windows, const ScoringOptions& options) {
   const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
-  WindowScorer scorer(stage, parallel, tokens, windows, batch, options.finds_likeliest);
+  WindowScorer scorer(stage, parallel, tokens, windows, batch, options);
   check_scoring_memory(stage, parallel, scorer.longest(), batch);
   const i64 round = batches_in_a_round(parallel);
   for (i64 begin = 0; begin < scorer.batches(); begin += round) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "data/read/documents.h"
 #include "model/gpt_model.h"
 #include "parallel/state.h"
 
@@ -23,6 +24,7 @@ struct TokenScores {
 struct ScoringOptions {
   i64 micro_batch_size = 1;      ///< windows in one pass
   bool finds_likeliest = false;  ///< otherwise is_likeliest stays empty
+  DocumentRules documents = {};  ///< of the model's training; every token is scored, whatever they say of the loss
   /// Called with numbers of windows now and then.
   std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};
 };

@@ -164,6 +164,7 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.skipped_iterations = progress.skipped_iterations;
   run.config = print_config(config);
   run.program_version = version_text();
+  note_special_tokens(progress.special_tokens, run);
   run.extra[kTrainedSamples] = str(progress.trained_samples);
   run.extra[kOptimizerSteps] = str(state.optimizer().steps());
   run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
@@ -189,7 +190,8 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
           .skipped_iterations = run.skipped_iterations,
           .consecutive_skips = extra_count(run, kConsecutiveSkips),
           .rollbacks = extra_count(run, kRollbacks),
-          .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
+          .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)},
+          .special_tokens = special_tokens_of(run, place)};
 }
 
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {

@@ -7,6 +7,7 @@
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/resume/run_sources.h"
+#include "megatron_cpp/resume/special_tokens.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/step/spike_detector.h"
 #include "megatron_cpp/step/training_state.h"
@@ -23,7 +24,8 @@ struct TrainingProgress {
   i64 consecutive_skips = 0;  ///< of which the last step was one
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
-  bool is_saved = false;  ///< checkpoint.save has this state
+  bool is_saved = false;              ///< checkpoint.save has this state
+  SpecialTokens special_tokens = {};  ///< statements of the model that the run began with
 
   /// Returns the number of steps that were not skipped.
   i64 trained_iterations() const { return iteration - skipped_iterations; }

@@ -194,8 +194,9 @@ std::optional<TrainingProgress> start_from(const Path& load, const Config& confi
   }
   TrainingProgress progress;
   use_checkpoint(load, world, log, [&](CheckpointReader& reader) {
-    return checkpoint.finetune ? load_weights(config, state, reader, session, log)
-                               : load_all(config, state, reader, datasets, session, log, progress);
+    if (!checkpoint.finetune) return load_all(config, state, reader, datasets, session, log, progress);
+    progress.special_tokens = special_tokens_of(reader.state(), reader.directory().string());
+    return load_weights(config, state, reader, session, log);
   });
   return progress;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# usage: run.sh MEGATRON_CPP
-# Compares exports with transformers, of the Python that HUGGINGFACE_PYTHON names; without it, of python3.
+# usage: run.sh MEGATRON_CPP [check.py|imports.py]
+# Compares exports, or imports, with transformers, of the Python that HUGGINGFACE_PYTHON names; without it, of python3.
 set -euo pipefail
 python=${HUGGINGFACE_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "SKIPPED: there is no $python"; exit 77; }
 folder=$(cd "$(dirname "$0")" && pwd)
-exec "$python" "$folder/check.py" "$1" "$folder/../.."
+exec "$python" "$folder/${2:-check.py}" "$1" "$folder/../.."

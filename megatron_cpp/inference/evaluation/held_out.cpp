@@ -21,14 +21,17 @@ void check_tokenizer(const DatasetInfo& info, const Path& prefix, const Inferenc
 
 }  // namespace
 
-HeldOut read_texts(const std::vector<std::string>& inputs, const DocumentFormat& format, const Tokenizer& tokenizer) {
+HeldOut read_texts(const std::vector<std::string>& inputs, const DocumentFormat& format, const Tokenizer& tokenizer,
+                   const SpecialTokens& special) {
+  const i32 begin = special.text_begin(tokenizer), end = special.text_end(tokenizer);
   constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
   InputFiles files(inputs, format, kPieceBytes);
   HeldOut held_out{.name = join(files.paths(), ", "), .tokens = {}};
   std::string document;
   const auto end_document = [&] {
     if (document.empty()) return;
-    held_out.tokens.push_back(tokenizer.eod());
+    if (!held_out.tokens.empty() && begin != end) held_out.tokens.push_back(end);
+    held_out.tokens.push_back(begin);
     const std::vector<i32> ids = tokenizer.encode(document);
     held_out.tokens.insert(held_out.tokens.end(), ids.begin(), ids.end());
     held_out.words += count_words(document);
@@ -50,10 +53,12 @@ HeldOut read_dataset(const Path& prefix, const InferenceModel& inference) {
   const i64 vocab_size = inference.config().model.vocab_size;
   const IndexedDataset dataset(prefix);
   const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+  const DocumentRules rules = inference.document_rules();
+  if (rules.has_starts() || rules.skips_first_tokens) check_ends_documents(dataset, rules.eod);
   HeldOut held_out{.name = prefix.string(), .tokens = {}};
   if (info) {
     check_tokenizer(*info, prefix, inference);
-    held_out.tokens.push_back(static_cast<i32>(info->eod));
+    held_out.tokens.push_back(static_cast<i32>(inference.special_tokens().bos.value_or(info->eod)));
     held_out.words = info->source_words;
     held_out.bytes = info->source_bytes;
   }

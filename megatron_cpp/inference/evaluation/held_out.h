@@ -16,12 +16,15 @@ struct HeldOut {
   i64 words = 0, bytes = 0;  ///< 0 = unknown
 };
 
-/// The text of all `files` together, as preprocess reads them: each document after an <eod>, of which all but the first
-/// are scored too, as they end the document before. BadInput for what cannot be read and where there is no text.
-HeldOut read_texts(const std::vector<std::string>& files, const DocumentFormat& format, const Tokenizer& tokenizer);
+/// The text of all `files` together, as preprocess reads them. The first document follows the token that begins texts
+/// (SpecialTokens::text_begin()), the others the token that ends the document before, which is scored, and bos where
+/// the model has one. BadInput for what cannot be read and where there is no text.
+HeldOut read_texts(const std::vector<std::string>& files, const DocumentFormat& format, const Tokenizer& tokenizer,
+                   const SpecialTokens& special = {});
 
 /// A dataset of preprocess, or of another program. BadInput when it was made with another tokenizer than the model, for
-/// tokens outside the model's vocabulary, and where there are none.
+/// tokens outside the model's vocabulary, where there are none, and where the model tells documents apart and no token
+/// ends them.
 HeldOut read_dataset(const Path& prefix, const InferenceModel& inference);
 
 /// As bytes, for other ranks.

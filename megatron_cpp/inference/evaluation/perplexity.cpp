@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <numbers>
-#include <numeric>
 #include <utility>
 
 namespace mcpp {
@@ -50,17 +49,26 @@ struct TextGroup {
   }
 };
 
+bool is_counted(i32 before, i32 token, const EvaluationOptions& options) {
+  const bool is_first = options.documents.skips_first_tokens && before == options.documents.eod;
+  return !is_first && token != options.begin_token;
+}
+
 void score(GPTModel& stage, ParallelState& parallel, TextGroup group, const EvaluationOptions& options,
            std::vector<Perplexity>& results) {
   std::ranges::stable_sort(group.windows, std::greater{}, &EvaluationWindow::length);
-  const TokenScores scores =
-      score_windows(stage, parallel, group.tokens, group.windows,
-                    {.micro_batch_size = options.micro_batch_size, .progress = options.progress});
-  auto begin = scores.nll.begin();
+  const TokenScores scores = score_windows(
+      stage, parallel, group.tokens, group.windows,
+      {.micro_batch_size = options.micro_batch_size, .documents = options.documents, .progress = options.progress});
+  std::size_t begin = 0;
   for (const std::size_t end : group.ends) {
-    const auto text_end = scores.nll.begin() + static_cast<std::ptrdiff_t>(end);
-    results.push_back({.nll = std::accumulate(begin, text_end, 0.0), .tokens = std::max<i64>(0, text_end - begin - 1)});
-    begin = text_end;
+    Perplexity& result = results.emplace_back();
+    for (std::size_t i = begin + 1; i < end; ++i) {
+      if (!is_counted(group.tokens[i - 1], group.tokens[i], options)) continue;
+      result.nll += scores.nll[i];
+      ++result.tokens;
+    }
+    begin = end;
   }
 }
 
@@ -74,8 +82,7 @@ std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
   for (TextGroup group; results.size() < texts.size(); group = {}) {
     while (results.size() + group.ends.size() < texts.size() && group.windows.size() < enough) {
       const std::span<const i32> text = texts[results.size() + group.ends.size()];
-      const i64 seq_length = stage.context().config.seq_length;
-      group.add(text, evaluation_windows(static_cast<i64>(text.size()), seq_length, options.stride));
+      group.add(text, evaluation_windows(static_cast<i64>(text.size()), options.window, options.stride));
     }
     score(stage, parallel, std::move(group), options, results);
   }

@@ -34,11 +34,18 @@ EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::st
   const std::size_t size = size_without_whitespace(context);
   continuation.insert(0, context, size);
   context.resize(size);
-  EncodedPair pair{.context = encoder.encode(context), .continuation = {}};
-  const std::vector<i32> both = encoder.encode(context + continuation);
-  const std::size_t begin = std::min(pair.context.size(), both.size());
-  pair.continuation.assign(both.begin() + static_cast<std::ptrdiff_t>(begin), both.end());
+  const auto encode = [&](const std::string& text) {
+    std::vector<i32> ids = encoder.encode(text);
+    const bool has_prefix = !ids.empty() && ids.front() == encoder.prefix;
+    if (encoder.adds_prefix && !has_prefix) ids.insert(ids.begin(), encoder.prefix);
+    return ids;
+  };
+  EncodedPair pair{.context = encode(context), .continuation = {}};
+  const std::vector<i32> both = encode(context + continuation);
   if (context.empty()) pair.context = {encoder.prefix};
+  const bool has_context = !both.empty() && both.front() == encoder.prefix;  // of a continuation alone
+  const std::size_t begin = context.empty() ? (has_context ? 1 : 0) : std::min(pair.context.size(), both.size());
+  pair.continuation.assign(both.begin() + static_cast<std::ptrdiff_t>(begin), both.end());
   return pair;
 }
 
@@ -50,7 +57,7 @@ void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, 
       check_input(scored > 0, task.place(item), ": the continuation \"", continuation,
                   "\" has no token of its own: the tokenizer makes one piece of it and the end of the context");
       check_input(scored <= seq_length, task.place(item), ": a continuation has ", scored,
-                  " tokens, the model's seq_length is ", seq_length);
+                  " tokens, the model's seq_length is ", seq_length, " (or --window, where that is given)");
       const i64 whole = static_cast<i64>(pair.context.size()) + scored, length = std::min(whole, seq_length + 1);
       const auto begin = static_cast<i64>(requests.tokens.size());
       requests.windows.push_back({.begin = begin + whole - length, .length = length, .scored = scored});

@@ -11,7 +11,8 @@ namespace mcpp {
 /// What text becomes tokens with.
 struct TaskEncoder {
   std::function<std::vector<i32>(std::string_view)> encode;
-  i32 prefix = 0;  ///< stands before a continuation without context: what ends documents
+  i32 prefix = 0;            ///< stands before a continuation without context: what begins texts
+  bool adds_prefix = false;  ///< it stands before every context, unless the context begins with it
 };
 
 struct EncodedPair {

@@ -13,6 +13,7 @@
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "megatron_cpp/inference/inference.h"
+#include "tensor/transfer.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/build.h"
 
@@ -329,6 +330,36 @@ TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
   const ImportedModel half = import_huggingface(folder_ / "half", {}, device_);
   ASSERT_EQ(half.weights->shards()[0].dtype, DType::F16);
   EXPECT_EQ(load(half.weights->data(0), 2 * 64 + 63), to_double(Float16(192.0f)));
+}
+
+TEST_F(Huggingface, KeepsEveryBitWhenOnlySomeTensorsAreBf16) {
+  const SafetensorsReader original(golden("llama"));
+  const auto import_with = [&](const Path& folder, const std::function<DType(const std::string&)>& type_of) {
+    std::vector<SafeSpec> specs;
+    for (const SafeTensor& tensor : original.tensors())
+      specs.push_back({tensor.name, type_of(tensor.name), tensor.shape});
+    std::filesystem::create_directories(folder);
+    write_safetensors(folder, specs, [&](std::size_t i) {
+      return original.read(original.at(specs[i].name), specs[i].dtype, device_);
+    });
+    std::filesystem::copy(golden("llama") / "config.json", folder);
+    return import_huggingface(folder, {}, device_);
+  };
+  const auto is_embedding = [](const std::string& name) { return name.find("embed_tokens") != std::string::npos; };
+  const ImportedModel mixed = import_with(
+      folder_ / "mixed", [&](const std::string& name) { return is_embedding(name) ? DType::BF16 : DType::F32; });
+  for (std::size_t i = 0; i < mixed.weights->shards().size(); ++i) {
+    const ShardSpec& shard = mixed.weights->shards()[i];
+    EXPECT_EQ(shard.dtype, DType::F32) << shard.name;
+    if (shard.name != "model/decoder.final_layernorm.weight") continue;
+    const Tensor norm = original.read(original.at("model.norm.weight"), DType::F32, device_);
+    EXPECT_EQ(read_values<float>(mixed.weights->data(i)), read_values<float>(norm));
+  }
+  const ImportedModel narrow = import_with(folder_ / "narrow", [](const std::string&) { return DType::BF16; });
+  EXPECT_EQ(narrow.weights->shards().front().dtype, DType::BF16);
+  const ImportedModel two = import_with(
+      folder_ / "two", [&](const std::string& name) { return is_embedding(name) ? DType::BF16 : DType::F16; });
+  EXPECT_EQ(two.weights->shards().front().dtype, DType::F32);
 }
 
 TEST_F(Huggingface, WeightsThatAreNoNumbersAreNeitherUsedNorExported) {

@@ -1,0 +1,57 @@
+#include "megatron_cpp/resume/special_tokens.h"
+
+#include "base/json/json.h"
+
+namespace mcpp {
+namespace {
+
+constexpr const char* kExtra = "special tokens";
+constexpr std::size_t kMostStopTokens = 1000;
+
+std::optional<i64> optional_id(const JsonObject& json, const char* key) {
+  return json.find(key) ? std::optional(json.integer(key)) : std::nullopt;
+}
+
+OrderedJson id_or_null(std::optional<i64> id) {
+  return id ? OrderedJson(*id) : OrderedJson();
+}
+
+}  // namespace
+
+std::vector<i32> SpecialTokens::stop_tokens(const Tokenizer& tokenizer) const {
+  if (stop.empty()) return {text_end(tokenizer)};
+  return {stop.begin(), stop.end()};
+}
+
+void SpecialTokens::add_bos(std::vector<i32>& tokens) const {
+  if (!adds_bos || !bos) return;
+  const auto id = static_cast<i32>(*bos);
+  if (tokens.empty() || tokens.front() != id) tokens.insert(tokens.begin(), id);
+}
+
+void note_special_tokens(const SpecialTokens& tokens, RunState& run) {
+  if (!tokens.is_stated()) return;
+  const OrderedJson json{{"bos", id_or_null(tokens.bos)},
+                         {"eos", id_or_null(tokens.eos)},
+                         {"stop", tokens.stop},
+                         {"adds_bos", tokens.adds_bos},
+                         {"files", tokens.files}};
+  run.extra[kExtra] = json.dump();
+}
+
+SpecialTokens special_tokens_of(const RunState& run, const std::string& source) {
+  const auto found = run.extra.find(kExtra);
+  if (found == run.extra.end()) return {};
+  const std::string name = str(source, ": ", kExtra);
+  const Json parsed = parse_json(found->second, name);
+  const JsonObject json(parsed, name);
+  SpecialTokens tokens{.bos = optional_id(json, "bos"),
+                       .eos = optional_id(json, "eos"),
+                       .stop = json.integers("stop", kMostStopTokens),
+                       .adds_bos = json.boolean("adds_bos")};
+  const JsonObject files = json.object("files");
+  for (const auto& member : files.json().items()) tokens.files[member.key()] = files.text(member.key());
+  return tokens;
+}
+
+}  // namespace mcpp

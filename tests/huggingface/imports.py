@@ -1,0 +1,315 @@
+"""Imports small random models of transformers with special tokens of their own, and compares what both make of them:
+token ids, greedy generation, loss of a text, and lm-evaluation-harness's log-likelihoods where it is installed.
+
+usage: imports.py MEGATRON_CPP SOURCE_FOLDER [GOLDEN_FOLDER]
+With GOLDEN_FOLDER (tests/golden/imports) the models that golden_imports_test.cpp reads are written there.
+Exit code 77, saying why, where transformers, torch or sentencepiece is not installed.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import sentencepiece
+    import tokenizers
+    import torch
+    import transformers
+except ImportError as missing:
+    print(f"SKIPPED: this Python has no {missing.name} (python3 -m venv ~/peer && ~/peer/bin/pip install transformers torch"
+          " sentencepiece protobuf, then HUGGINGFACE_PYTHON=~/peer/bin/python)")
+    sys.exit(77)
+try:
+    import lm_eval.api.instance
+    import lm_eval.models.huggingface
+except ImportError:
+    lm_eval = None
+
+PROMPTS = ["The cat sat on the", "ROMEO:\nhark<|im_end|>what light", "<|im_start|>user\nhello world<|im_end|>", "a  b"]
+PAIRS = [("The cat sat on the", " mat"), ("The cat sat on the", " moon"), ("", " Once upon"), ("ends in spaces  ", "word"),
+         ("<|im_start|>user\nhello<|im_end|>", "yes"), ("Question: who?\nAnswer:", " ROMEO")]
+NEW_TOKENS, WINDOW = 16, 24
+CHAT_TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
+ADDED = ["<|im_end|>", "<|im_start|>"]
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def added_decoder(first, others=()):
+    flags = dict(lstrip=False, rstrip=False, single_word=False, normalized=False, special=True)
+    tokens = list(others) + [(first + i, token) for i, token in enumerate(ADDED)]
+    return {str(index): dict(flags, content=token) for index, token in tokens}
+
+
+def sentencepiece_folder(folder, corpus, names, config, **options):
+    """A sentencepiece model whose first pieces have these names, with added tokens that it does not know."""
+    folder.mkdir(parents=True)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus), model_prefix=str(folder / "tokenizer"), model_type="bpe", vocab_size=420, byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2, **options)
+    (folder / "tokenizer.vocab").unlink()
+    (folder / "tokenizer.model").rename(folder / "tokenizer.model")
+    write_json(folder / "tokenizer_config.json", dict(
+        config, added_tokens_decoder=added_decoder(420, list(enumerate(names))), chat_template=CHAT_TEMPLATE))
+    return folder
+
+
+def llama(folder, corpus, **config):
+    return sentencepiece_folder(folder, corpus, ["<unk>", "<s>", "</s>"], dict(
+        dict(tokenizer_class="LlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>"), **config))
+
+
+def gemma(folder, corpus, **config):
+    return sentencepiece_folder(folder, corpus, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], dict(
+        dict(tokenizer_class="GemmaTokenizer", bos_token="<bos>", eos_token="<eos>", unk_token="<unk>", pad_token="<pad>",
+             mask_token="<mask>"), **config), add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3, pad_piece="<pad>",
+        eos_piece="<eos>", bos_piece="<bos>", control_symbols=["<mask>"])
+
+
+def byte_level(folder, corpus, special, bos=None, **config):
+    """A tokenizer.json of byte pair encoding; with `bos` its template puts that before texts."""
+    folder.mkdir(parents=True)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.train([str(corpus)], tokenizers.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.add_special_tokens(ADDED)
+    if bos:
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", dict(dict(
+        tokenizer_class="PreTrainedTokenizerFast", bos_token=bos, chat_template=CHAT_TEMPLATE), **config))
+    return folder
+
+
+def pair(folder, corpus, **config):
+    """vocab.json and merges.txt with added_tokens.json."""
+    byte_level(folder, corpus, ["<|endoftext|>"])
+    file = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").unlink()
+    write_json(folder / "vocab.json", file["model"]["vocab"])
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(" ".join(merge) + "\n" for merge in file["model"]["merges"]))
+    write_json(folder / "added_tokens.json", {token: 400 + i for i, token in enumerate(ADDED)})
+    write_json(folder / "tokenizer_config.json", dict(dict(
+        tokenizer_class="GPT2Tokenizer", bos_token="<|endoftext|>", eos_token="<|im_end|>", unk_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"]), **config))
+    return folder
+
+
+def make_tokenizers(folder, corpus):
+    return {
+        "llama": llama(folder / "llama", corpus, add_bos_token=True, legacy=True),
+        "llama_no_bos": llama(folder / "llama_no_bos", corpus, add_bos_token=False),
+        "llama_unstated": llama(folder / "llama_unstated", corpus, legacy=False),
+        "llama_chat": llama(folder / "llama_chat", corpus, add_bos_token=True, eos_token="<|im_end|>", legacy=False),
+        "gemma": gemma(folder / "gemma", corpus, add_bos_token=True),
+        "gemma_unstated": gemma(folder / "gemma_unstated", corpus),
+        "llama3": byte_level(folder / "llama3", corpus, ["<|begin_of_text|>", "<|end_of_text|>"], "<|begin_of_text|>",
+                             eos_token="<|end_of_text|>"),
+        "qwen": byte_level(folder / "qwen", corpus, ["<|endoftext|>"], eos_token="<|im_end|>"),
+        "neox": byte_level(folder / "neox", corpus, ["<|endoftext|>", "<|padding|>"], bos_token="<|endoftext|>",
+                           eos_token="<|endoftext|>"),
+        "pair": pair(folder / "pair", corpus),
+        "pair_bos": pair(folder / "pair_bos", corpus, add_bos_token=True),
+    }
+
+
+FAMILIES = {
+    "Llama": dict(num_key_value_heads=2),
+    "Mistral": dict(num_key_value_heads=2, sliding_window=16),
+    "Qwen2": dict(num_key_value_heads=2),
+    "Gemma2": dict(num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, sliding_window=16),
+    "GPTNeoX": {},
+    "Olmo2": dict(num_key_value_heads=2),
+    "Phi3": dict(num_key_value_heads=2),
+    "Gemma3Text": dict(num_key_value_heads=2, head_dim=16, query_pre_attn_scalar=16, sliding_window=16),
+    "GPT2": dict(n_embd=32, n_layer=2, n_head=2, n_inner=48, n_positions=64),
+}
+
+
+def families_of(folder):
+    """The families of which transformers reads such a tokenizer at all."""
+    if (folder / "vocab.json").exists():
+        return ["Llama", "Gemma2", "GPTNeoX", "Gemma3Text", "GPT2"]
+    return ["Llama", "Mistral", "Phi3" if (folder / "tokenizer.model").exists() else "Qwen2", "Gemma2", "GPTNeoX", "Olmo2"]
+
+
+def make_model(folder, tokenizer_folder, family, seed):
+    """A random model whose second stop token is one that it makes after some others."""
+    shutil.copytree(tokenizer_folder, folder)
+    configuration = getattr(transformers, f"{family}Config")
+    write_json(folder / "config.json", dict(model_type=configuration.model_type))  # which decides how texts are read
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    torch.manual_seed(seed)
+    sizes = {} if family == "GPT2" else dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+                                             max_position_embeddings=64)
+    config = configuration(
+        vocab_size=len(tokenizer), **sizes, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=None,
+        **FAMILIES[family])
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    made = greedy(model, tokenizer, PROMPTS[0], eos=[])
+    late = [token for i, token in enumerate(made) if i >= 3 and token not in made[:i]]
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id] + late[:1]
+    model.save_pretrained(folder)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer
+
+
+def greedy(model, tokenizer, prompt, eos=None):
+    ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+    options = {} if eos is None else dict(eos_token_id=eos or None)
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False, **options)
+    return out[0, ids.shape[1]:].tolist()
+
+
+def text_loss(model, tokenizer, text):
+    """Of all tokens but the first, in windows that each predict up to WINDOW tokens."""
+    begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    ids = torch.tensor([begin] + tokenizer(text, add_special_tokens=False)["input_ids"])
+    total = 0.0
+    for at in range(0, len(ids) - 1, WINDOW):
+        end = min(at + WINDOW + 1, len(ids))
+        part = ids[max(0, end - WINDOW - 1):end]  # the last window, too, is a whole one
+        with torch.no_grad():
+            logits = model(part[None, :-1]).logits[0].double()[at + 1 - end:]
+        total += torch.nn.functional.cross_entropy(logits, ids[at + 1:end], reduction="sum").item()
+    return total / (len(ids) - 1)
+
+
+def likelihoods(folder):
+    if lm_eval is None:
+        return None
+    model = lm_eval.models.huggingface.HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=4)
+    requests = [lm_eval.api.instance.Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i)
+                for i, pair in enumerate(PAIRS)]
+    return [value for value, _ in model.loglikelihood(requests, disable_tqdm=True)]
+
+
+class Check:
+    def __init__(self, program, scratch, corpus, text):
+        self.program, self.scratch, self.failures = program, scratch, 0
+        self.text_file = scratch / "held_out.txt"
+        self.text_file.write_text(text)
+        self.text = text
+        self.tasks = scratch / "pairs.jsonl"
+        self.tasks.write_text("".join(json.dumps({"context": context, "continuations": [continuation], "target_delimiter": ""}) + "\n"
+                                      for context, continuation in PAIRS))
+
+    def run(self, *arguments):
+        done = subprocess.run([self.program, *map(str, arguments)], capture_output=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{arguments[:2]}: {done.stderr.decode()}")
+        return done.stdout.decode()
+
+    def expect(self, holds, *message):
+        if not holds:
+            self.failures += 1
+            print("FAILED:", *message, flush=True)
+
+    def answers(self, folder, model, tokenizer):
+        """What transformers and lm-evaluation-harness say."""
+        ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+        return dict(ids=[tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in PROMPTS],
+                    generated=[first + greedy(model, tokenizer, prompt) for first, prompt in zip(ids, PROMPTS)],
+                    stop=model.generation_config.eos_token_id, loss=text_loss(model, tokenizer, self.text),
+                    likelihoods=likelihoods(folder))
+
+    def compare(self, name, checkpoints, expected):
+        model = f"--model={checkpoints}/tokenizer.model"
+        for prompt, ids, generated in zip(PROMPTS, expected["ids"], expected["generated"]):
+            ours = list(map(int, self.run("tokenizer", "encode", model, f"--text={prompt}").split()))
+            self.expect(ours == ids, name, repr(prompt), "\n  ours  ", ours, "\n  theirs", ids)
+            shown = generated[:-1] if generated[-1] in expected["stop"] else generated
+            theirs = self.run("tokenizer", "decode", model, "--text=" + " ".join(map(str, shown)))
+            written = self.run("tokenizer", "decode", model, "--text=" + " ".join(map(str, ids)))
+            text = self.run("generate", f"--load={checkpoints}", f"--prompt={prompt}", "--temperature=0",
+                            f"--max_new_tokens={NEW_TOKENS}", "--precision=fp32")
+            self.expect(text[len(prompt):] == theirs[len(written):] + "\n", name, repr(prompt), "\n  ours  ",
+                        repr(text[len(prompt):]), "\n  theirs", repr(theirs[len(written):]))
+        report = json.loads(self.run("evaluate", f"--load={checkpoints}", f"--text={self.text_file}", f"--window={WINDOW}",
+                                     "--json", "--precision=fp32"))
+        self.expect(abs(report["loss"] / expected["loss"] - 1) < 1e-5, name, "loss", report["loss"], "theirs", expected["loss"])
+        if expected["likelihoods"] is None:
+            return
+        samples = self.scratch / "samples.jsonl"
+        self.run("evaluate", f"--load={checkpoints}", f"--tasks={self.tasks}", f"--log_samples={samples}", "--precision=fp32")
+        for pair, line, theirs in zip(PAIRS, samples.read_text().splitlines(), expected["likelihoods"], strict=True):
+            ours = json.loads(line)["log_likelihoods"][0]
+            self.expect(abs(ours - theirs) <= 1e-4 * max(1, abs(theirs)), name, pair, "ours", ours, "lm_eval", theirs)
+
+    def check_export(self, name, folder, checkpoints, expected):
+        """An export says what the import said."""
+        exported = folder / "exported"
+        self.run("checkpoint", "export-hf", checkpoints, exported)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+        original = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+        for key in ("bos_token_id", "eos_token_id"):
+            self.expect(getattr(tokenizer, key) == getattr(original, key), name, "exported", key, getattr(tokenizer, key))
+        self.expect(tokenizer.chat_template == original.chat_template, name, "exports another chat template")
+        self.expect(model.generation_config.eos_token_id == expected["stop"], name, "exports eos",
+                    model.generation_config.eos_token_id)
+        for prompt in PROMPTS:
+            self.expect(tokenizer(prompt)["input_ids"] == original(prompt)["input_ids"], name, repr(prompt), "exported ids",
+                        tokenizer(prompt)["input_ids"], original(prompt)["input_ids"])
+
+    def check(self, name, tokenizer_folder, family, seed):
+        folder = self.scratch / "models" / name
+        try:
+            model, tokenizer = make_model(folder, tokenizer_folder, family, seed)
+            expected = self.answers(folder, model, tokenizer)
+            self.run("checkpoint", "import-hf", folder, f"--save={folder}/run")
+            self.compare(name, folder / "run", expected)
+            self.check_export(name, folder, folder / "run", expected)
+        except RuntimeError as error:
+            self.expect(False, name, error)
+        print(name, "done", flush=True)
+        return folder
+
+
+def keep(check, folder, kept):
+    """Writes a model and its answers for the tests that have no transformers."""
+    kept.mkdir(parents=True, exist_ok=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copy(file, kept)
+    write_json(kept / "expected.json", dict(check.answers(folder, model, tokenizer), prompts=PROMPTS, window=WINDOW,
+                                            text=check.text, new_tokens=NEW_TOKENS, pairs=PAIRS))
+
+
+def main():
+    print("transformers", transformers.__version__, "lm_eval", getattr(lm_eval, "__version__", "missing"), flush=True)
+    transformers.logging.set_verbosity_error()
+    source = pathlib.Path(sys.argv[2])
+    with tempfile.TemporaryDirectory() as name:
+        scratch = pathlib.Path(name)
+        shakespeare = (source / "data" / "tinyshakespeare.txt").read_text()
+        corpus = scratch / "corpus.txt"
+        corpus.write_text(shakespeare[:100000])
+        check = Check(sys.argv[1], scratch, corpus, shakespeare[200000:200600].strip())
+        folders = make_tokenizers(scratch / "tokenizers", corpus)
+        golden = {"llama_chat_Llama", "gemma_Gemma2", "pair_GPT2"}
+        models = [(tokenizer, family) for tokenizer in folders for family in families_of(folders[tokenizer])]
+        for seed, (tokenizer, family) in enumerate(models):
+            name = f"{tokenizer}_{family}"
+            if len(sys.argv) > 3 and name not in golden:
+                continue
+            folder = check.check(name, folders[tokenizer], family, seed)
+            if len(sys.argv) > 3:
+                keep(check, folder, pathlib.Path(sys.argv[3]) / name)
+    print(check.failures, "failures")
+    sys.exit(1 if check.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
