@@ -36,7 +36,7 @@ soak() {
         next=$(($(reached "$save") + 1 + RANDOM % 14))
         case $place in step | *_files) rank=$((RANDOM % ranks)) ;; esac
         train "$ranks" "$save" --fault_injection.kind=kill --fault_injection.iterations=0 \
-          --fault_injection.iteration=$next --fault_injection.at="$place" --fault_injection.rank=$rank
+          --fault_injection.iteration=$next --fault_injection.point="$place" --fault_injection.rank=$rank
       fi
       local code=0
       wait "$job" 2>/dev/null || code=$?

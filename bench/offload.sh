@@ -32,7 +32,7 @@ train=("$program" pretrain configs/gpt2_1558m.toml --data.data_path="$own/text_t
   --training.precision=bf16 --model.seq_length="$seq_length" --model.max_position_embeddings=1024 --training.train_iters="$iterations" --training.micro_batch_size=1
   --training.global_batch_size=1 --training.recompute_granularity=full --training.eval_interval=0 --training.eval_iters=0
   --optimizer.lr_warmup_iters=0 --optimizer.lr_decay_iters=0
-  --parallel.zero_stage=2 --optimizer.main_grads_dtype=bf16 --logging.metrics="$own/metrics.jsonl"
+  --parallel.zero_stage=2 --optimizer.main_grads_dtype=bf16 --logging.metrics_path="$own/metrics.jsonl"
   --logging.log_interval=1 "${options[@]}")
 offload=(--optimizer.offload=file --optimizer.offload_folder="$own/state")
 

@@ -21,7 +21,7 @@ trap 'rm -rf "$results"' EXIT
 # Only the number of iterations differs from the quick start, over which the learning rate decays.
 train() { # <name> <configuration>
   "$program" pretrain "$2" --training.train_iters="$iterations" --training.eval_interval=50 --device.num_threads=1 \
-    --checkpoint.save="$results/$1" --logging.metrics="$results/$1.jsonl" "${options[@]}" >"$results/$1.log" 2>&1 ||
+    --checkpoint.save="$results/$1" --logging.metrics_path="$results/$1.jsonl" "${options[@]}" >"$results/$1.log" 2>&1 ||
     { cat "$results/$1.log" >&2 && return 1; }
 }
 

@@ -50,7 +50,7 @@ for n in $ranks; do
   "${launch[@]}" "$program" pretrain configs/quickstart.toml --data.train_data_path="[\"$own/text_text_document\"]" \
     --data.valid_data_path="[]" --data.tokenizer_model="$own/tokenizer.model" --checkpoint.save="$own/checkpoints" \
     --device.num_threads=1 --training.micro_batch_size=1 --training.global_batch_size="$n" --training.train_iters=2 --optimizer.lr_warmup_iters=0 \
-    --training.eval_interval=0 --training.eval_iters=0 --logging.log_interval=1 --logging.metrics="$own/metrics.jsonl" "${layout[@]}" "${options[@]}" \
+    --training.eval_interval=0 --training.eval_iters=0 --logging.log_interval=1 --logging.metrics_path="$own/metrics.jsonl" "${layout[@]}" "${options[@]}" \
     >"$own/log" 2>&1 || { touch "$own/end" && cat "$own/log" >&2 && exit 1; }
   end=$(date +%s.%N)
   touch "$own/end"

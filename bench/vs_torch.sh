@@ -62,7 +62,7 @@ if [ -z "$program" ]; then
 fi
 output=${output:-bench/results/vs_torch_${device}_$(date +%Y-%m-%d).jsonl}
 mkdir -p "$(dirname "$output")"
-[ ${#tuning[@]} -eq 0 ] || tuning+=("--device.gemm_choice_file=${output%.jsonl}.gemm")
+[ ${#tuning[@]} -eq 0 ] || tuning+=("--device.gemm_tuning_file=${output%.jsonl}.gemm")
 
 field() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" | head -n 1; }
 

@@ -12,15 +12,15 @@ struct CheckpointConfig {
   std::string save;
   std::string load;
   i64 save_interval = 0;
-  i64 keep_last = 3;
+  i64 keep_latest_k = 3;
   i64 save_retain_interval = 0;
   bool async_save = false;
   std::string local_save;
   i64 local_save_interval = 0;
-  i64 local_keep_last = 2;
+  i64 local_keep_latest_k = 2;
   bool finetune = false;
   bool exit_on_missing_checkpoint = false;
-  std::vector<std::string> accept_change;
+  std::vector<std::string> allow_changed_keys;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -29,7 +29,7 @@ struct CheckpointConfig {
           "folder to start from while save has no checkpoint; when it has none either, training starts anew. Or one "
           "checkpoint to resume from, whatever save has");
     visit("save_interval", self.save_interval, "iterations between two saves; 0 = only at the end", at_least(0));
-    visit("keep_last", self.keep_last, "newest checkpoints kept; 0 = all", at_least(0));
+    visit("keep_latest_k", self.keep_latest_k, "newest checkpoints kept; 0 = all", at_least(0));
     visit("save_retain_interval", self.save_retain_interval,
           "checkpoints at multiples of this are never removed; 0 = none", at_least(0));
     visit("async_save", self.async_save,
@@ -38,11 +38,12 @@ struct CheckpointConfig {
           "folder on a disk of each node for checkpoints between those of save, from which a run on the same layout "
           "resumes when they are newer; empty = none");
     visit("local_save_interval", self.local_save_interval, "iterations between two saves in local_save", at_least(0));
-    visit("local_keep_last", self.local_keep_last, "newest checkpoints kept in local_save; 0 = all", at_least(0));
+    visit("local_keep_latest_k", self.local_keep_latest_k, "newest checkpoints kept in local_save; 0 = all",
+          at_least(0));
     visit("finetune", self.finetune, "take only the weights of load: iteration, optimizer and data order start anew");
     visit("exit_on_missing_checkpoint", self.exit_on_missing_checkpoint,
           "stop instead of starting anew when load has no checkpoint");
-    visit("accept_change", self.accept_change,
+    visit("allow_changed_keys", self.allow_changed_keys,
           "keys that define the run, such as training.seed, allowed to differ from the checkpoint");
   }
 

@@ -227,7 +227,7 @@ class Enumeration {
 
   void roundings(Layout layout) {
     nodes(layout);
-    if (!limits_.other_numbers) return;
+    if (!limits_.allow_lossy_comm) return;
     for (const Rounding& rounding : other_roundings(hardware_, work_, layout)) {
       layout.rounding = rounding;
       nodes(layout);

@@ -143,7 +143,7 @@ class Search {
                                       .fits = false,
                                       .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
                                                     human_bytes(limits_.memory_bytes))});
-    if (!limits_.other_numbers && !is_for_memory()) tell_roundings(best);
+    if (!limits_.allow_lossy_comm && !is_for_memory()) tell_roundings(best);
   }
 
   /// Reports the greatest gain of the best layout from a lossy format.
@@ -163,7 +163,7 @@ class Search {
       result_.alternatives.push_back(
           {.kind = "other numbers",
            .candidate = *fastest,
-           .reason = str(fixed(100 * most, 1), " % faster, as less is sent; --other_numbers looks at such")});
+           .reason = str(fixed(100 * most, 1), " % faster, as less is sent; --allow_lossy_comm looks at such")});
   }
 
   std::string worse_because(const Candidate& other, const Candidate& best) const {

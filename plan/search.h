@@ -20,7 +20,7 @@ struct SearchLimits {
   double memory_bytes = 0;  ///< that a rank may use
   Objective objective = Objective::Time;
   /// Also considers layouts with lossy formats that the workload does not use (Rounding).
-  bool other_numbers = false;
+  bool allow_lossy_comm = false;
   int keep = 5;  ///< number of layouts to return
 };
 

@@ -151,7 +151,7 @@ pretrain() {
   on_ranks "$ranks" pretrain "$here/configs/quickstart.toml" --device.device=cuda \
     "--data.train_data_path=[\"$work/train_text_document\"]" --data.valid_data_path=[] --training.eval_iters=0 \
     --data.tokenizer_model="$work/tokenizer.model" --training.train_iters="$steps" --optimizer.lr_warmup_iters=5 \
-    --training.micro_batch_size=8 --logging.log_interval=1 --logging.log_progress=false --checkpoint.save="$work/$name" "$@"
+    --training.micro_batch_size=8 --logging.log_interval=1 --logging.show_progress=false --checkpoint.save="$work/$name" "$@"
 }
 losses() { sed -n 's/.*"type":"train".*"lm_loss":\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
 

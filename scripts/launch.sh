@@ -110,7 +110,7 @@ find_hardware() {
   local file=$save/hardware_of_run.toml new=$save/hardware_of_run.new.toml run
   hardware=${own_options[--replan]}
   [ "${own_options[--replan_by]}" = run ] || return 0
-  run=$(setting logging metrics)
+  run=$(setting logging metrics_path)
   rm -f -- "$new"
   # It also predicts the configuration's own layout, which may not be possible any more; the file is written before.
   run_alone plan "${arguments[@]}" --hardware="$hardware" --from_run="${run:-$save}" --predict --emit_hardware="$new" \

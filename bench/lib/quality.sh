@@ -75,7 +75,7 @@ train_late() {
     ! is_known "$seed" "$1_late" "$2" || continue
     first=$folder/first_half_$2_$seed
     [ -d "$first" ] || train_only "$seed" "$first" "--training.exit_interval=$half" "${plain_options[@]}"
-    train_once "$seed" "$1_late" "$2" "--checkpoint.load=$first" "--checkpoint.accept_change=$3" "${@:4}"
+    train_once "$seed" "$1_late" "$2" "--checkpoint.load=$first" "--checkpoint.allow_changed_keys=$3" "${@:4}"
   done
 }
 

@@ -52,9 +52,9 @@ std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
 
 std::vector<Path> outdated(const Path& folder, const Retention& retention) {
   const std::optional<Path> latest = latest_in(folder);
-  if (retention.keep_last == 0 || !latest) return {};
+  if (retention.keep_latest_k == 0 || !latest) return {};
   std::vector<Path> all = checkpoints_in(folder);
-  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(retention.keep_last)));
+  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(retention.keep_latest_k)));
   std::erase_if(all, [&](const Path& directory) {
     const i64 interval = retention.save_retain_interval;
     const bool retained = interval > 0 && *iteration_of(directory.filename().string()) % interval == 0;

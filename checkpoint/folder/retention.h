@@ -9,7 +9,7 @@ namespace mcpp {
 
 /// Which older checkpoints are kept.
 struct Retention {
-  i64 keep_last = 0;             ///< the newest ones; 0 = all
+  i64 keep_latest_k = 0;         ///< the newest ones; 0 = all
   i64 save_retain_interval = 0;  ///< and iterations that are multiples of this; 0 = none
 };
 

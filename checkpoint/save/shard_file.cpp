@@ -20,7 +20,7 @@ void check_space(const Path& path, i64 needed) {
   const i64 free = free_bytes(path.parent_path());
   check_input(needed <= free, "not enough space for ", path.string(), ": needed at most ", bytes_text(needed),
               ", free ", bytes_text(free),
-              "; free some, or keep fewer checkpoints: lower checkpoint.keep_last, or local_keep_last in "
+              "; free some, or keep fewer checkpoints: lower checkpoint.keep_latest_k, or local_keep_latest_k in "
               "checkpoint.local_save");
   struct rlimit limit {};
   const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

@@ -21,7 +21,7 @@ Config saving_in(const Path& folder, Config config) {
   config.checkpoint = {};
   config.checkpoint.save = folder.string();
   config.checkpoint.save_interval = 1;
-  config.checkpoint.keep_last = 1;
+  config.checkpoint.keep_latest_k = 1;
   config.checkpoint.async_save = true;
   return config;
 }

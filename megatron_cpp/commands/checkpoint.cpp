@@ -57,14 +57,14 @@ struct DiffOptions {
 
 struct PruneOptions {
   std::string folder;
-  i64 keep_last = CheckpointConfig{}.keep_last;
+  i64 keep_latest_k = CheckpointConfig{}.keep_latest_k;
   i64 save_retain_interval = 0;
   bool dry_run = false;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("folder", self.folder, "a folder of checkpoints");
-    visit("keep_last", self.keep_last, "newest checkpoints to keep", at_least(1));
+    visit("keep_latest_k", self.keep_latest_k, "newest checkpoints to keep", at_least(1));
     visit("save_retain_interval", self.save_retain_interval, "keep those at multiples of this iteration too; 0 = none",
           at_least(0));
     visit("dry_run", self.dry_run, "only say what would go");
@@ -210,7 +210,8 @@ ExitCode remove_old(Arguments args, Log& log) {
   const std::vector<std::string> problems = problems_of(*latest);
   check_input(problems.empty(), latest->string(), " is damaged: nothing is removed\n", join(problems, "\n"));
 
-  const Retention retention{.keep_last = options.keep_last, .save_retain_interval = options.save_retain_interval};
+  const Retention retention{.keep_latest_k = options.keep_latest_k,
+                            .save_retain_interval = options.save_retain_interval};
   const std::vector<Path> old = outdated(folder, retention);
   for (const Path& path : old) log.info(str(options.dry_run ? "would remove " : "removing ", path.string()));
   if (!options.dry_run) prune(folder, retention, log);

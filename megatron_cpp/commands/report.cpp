@@ -20,7 +20,7 @@ struct ReportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("run", self.run, "runs to show: their checkpoint.save, or the file that logging.metrics named");
+    visit("run", self.run, "runs to show: their checkpoint.save, or the file that logging.metrics_path named");
     visit("output", self.output, "file for the page");
     visit("title", self.title, "of the page; empty = the names of the runs");
   }
@@ -34,7 +34,7 @@ Path metrics_of(const Path& run, std::vector<std::string>& problems) {
   if (!std::filesystem::is_directory(run, error))
     problems.push_back(str(run.string(), ": is neither a folder nor a file"));
   else if (!std::filesystem::is_regular_file(file, error))
-    problems.push_back(str(run.string(), ": has no metrics.jsonl; name the file that logging.metrics named"));
+    problems.push_back(str(run.string(), ": has no metrics.jsonl; name the file that logging.metrics_path named"));
   else
     return file;
   return {};

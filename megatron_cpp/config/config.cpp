@@ -70,12 +70,12 @@ void loss_scale_conflicts(const Config& config, std::vector<std::string>& found)
   refuse(o.hysteresis != defaults.hysteresis, "hysteresis");
 }
 
-void accept_change_conflicts(const Config& config, std::vector<std::string>& found) {
+void allowed_key_conflicts(const Config& config, std::vector<std::string>& found) {
   const std::vector<std::string> keys = run_defining_keys();
-  for (const std::string& key : config.checkpoint.accept_change) {
+  for (const std::string& key : config.checkpoint.allow_changed_keys) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const std::string nearest = nearest_name(key, keys);
-    found.push_back(str("checkpoint.accept_change: ", toml_string(key), " is no key that defines a run",
+    found.push_back(str("checkpoint.allow_changed_keys: ", toml_string(key), " is no key that defines a run",
                         nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
   }
 }
@@ -211,7 +211,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   offload_conflicts(config, found);
   distribution_conflicts(config, found);
   rollback_conflicts(config, found);
-  accept_change_conflicts(config, found);
+  allowed_key_conflicts(config, found);
   loss_scale_conflicts(config, found);
   schedule_unit_conflicts(config, found);
   schedule_length_conflicts(config, found);
@@ -265,7 +265,7 @@ bool Config::offloads_to_disk() const {
 }
 
 Path Config::metrics_path() const {
-  if (!logging.metrics.empty()) return logging.metrics;
+  if (!logging.metrics_path.empty()) return logging.metrics_path;
   return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "metrics.jsonl";
 }
 

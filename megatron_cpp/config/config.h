@@ -141,6 +141,7 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
   read_arguments(args, usage, reader);
   complete_config(config, reader, text.name);
   reader.finish();
+  if (const std::string hint = reader.renaming_hint(); !hint.empty()) log.warn(hint);
   return config;
 }
 

@@ -103,7 +103,7 @@ void refuse_unless_accepted(const std::vector<Difference>& found, const std::vec
     refused.push_back(difference.key);
   }
   check_input(lines.empty(), what, join(lines, ""),
-              "\nSet these keys back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
+              "\nSet these keys back, or accept the change with --checkpoint.allow_changed_keys=", join(refused, ","),
               otherwise);
 }
 
@@ -136,7 +136,7 @@ std::vector<Difference> differences(const Config& before, const Config& now) {
 }
 
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
-  refuse_unless_accepted(differences(saved, now), now.checkpoint.accept_change,
+  refuse_unless_accepted(differences(saved, now), now.checkpoint.allow_changed_keys,
                          str(checkpoint, ": belongs to another run:"),
                          ", or start anew from the weights with --checkpoint.finetune", log);
 }
@@ -145,7 +145,7 @@ void check_same_architecture(const Config& saved, const Config& now, const std::
   Config before, after;
   before.model = architecture(saved.model);
   after.model = architecture(now.model);
-  refuse_unless_accepted(differences(before, after), now.checkpoint.accept_change,
+  refuse_unless_accepted(differences(before, after), now.checkpoint.allow_changed_keys,
                          str(checkpoint, ": has the weights of another model:"),
                          str("; `megatron_cpp checkpoint show --toml ", checkpoint, "` prints what to set"), log);
 }
@@ -163,7 +163,7 @@ std::vector<std::string> schedule_warnings(const Config& saved, const Config& no
     if ((before.train_samples > 0) == (after.train_samples > 0)) {
       const std::string key = after.train_samples > 0 ? "optimizer.lr_decay_samples" : "optimizer.lr_decay_iters";
       advice = str(". To keep the former schedule: --", key, "=", std::max(before.train_iters, before.train_samples),
-                   " --checkpoint.accept_change=", key);
+                   " --checkpoint.allow_changed_keys=", key);
     }
     warnings.push_back(str("the learning rate decays over the whole training, ", lengths, advice));
   }

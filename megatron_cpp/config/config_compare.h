@@ -20,7 +20,7 @@ struct Difference {
 /// checkpoints, logging, device, micro_batch_size, recompute) may change freely.
 std::vector<Difference> differences(const Config& before, const Config& now);
 
-/// Throws BadInput listing every difference that checkpoint.accept_change of `now` does not name; the others are
+/// Throws BadInput listing every difference that checkpoint.allow_changed_keys of `now` does not name; the others are
 /// logged. `checkpoint` is the place that `saved` was read from, for the message.
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
@@ -32,8 +32,8 @@ void check_same_architecture(const Config& saved, const Config& now, const std::
 /// changes because the length of the training changed.
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now);
 
-/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.accept_change may
-/// name, which is checked when a configuration is read.
+/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.allow_changed_keys
+/// may name, which is checked when a configuration is read.
 std::vector<std::string> run_defining_keys();
 
 }  // namespace mcpp

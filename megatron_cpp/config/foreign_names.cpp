@@ -112,7 +112,7 @@ constexpr ForeignName kNames[]{
     {"output_dir", "checkpoint.save"},
     {"out_dir", "checkpoint.save"},
     {"save_steps", "checkpoint.save_interval"},
-    {"save_total_limit", "checkpoint.keep_last"},
+    {"save_total_limit", "checkpoint.keep_latest_k"},
     {"init_from", "checkpoint.load"},
     {"resume_from_checkpoint", "checkpoint.load"},
     {"logging_steps", "logging.log_interval"},
@@ -140,6 +140,24 @@ constexpr ForeignName kNames[]{
     {"moe_enable_deepep", "parallel.moe_token_dispatcher_type"},
     {"moe_flex_dispatcher_backend", "parallel.moe_token_dispatcher_type"},
     {"moe_layer_recompute", "training.recompute_modules"},
+};
+
+struct FormerName {
+  std::string_view former, present;
+};
+
+/// Former names, as a file, a command line and the configuration stored in a checkpoint spell them. Megatron-LM's
+/// log_progress writes progress.txt; the other names said too little.
+constexpr FormerName kFormerNames[]{
+    {"checkpoint.accept_change", "checkpoint.allow_changed_keys"},
+    {"checkpoint.keep_last", "checkpoint.keep_latest_k"},
+    {"checkpoint.local_keep_last", "checkpoint.local_keep_latest_k"},
+    {"device.gemm_choice_file", "device.gemm_tuning_file"},
+    {"fault_injection.at", "fault_injection.point"},
+    {"logging.log_progress", "logging.show_progress"},
+    {"logging.metrics", "logging.metrics_path"},
+    {"keep_last", "keep_latest_k"},
+    {"other_numbers", "allow_lossy_comm"},
 };
 
 struct Advice {
@@ -179,7 +197,17 @@ constexpr Advice kAdvice[]{
 
 std::string_view own_name(std::string_view foreign) {
   const auto found = std::ranges::find(kNames, foreign, &ForeignName::foreign);
-  return found == std::end(kNames) ? std::string_view() : found->own;
+  if (found != std::end(kNames)) return found->own;
+  const auto former = std::ranges::find_if(kFormerNames, [&](const FormerName& name) {
+    const std::size_t dot = name.former.find('.');
+    return dot != std::string_view::npos && name.former.substr(dot + 1) == foreign;
+  });
+  return former == std::end(kFormerNames) ? std::string_view() : former->present;
+}
+
+std::string_view renamed_key(std::string_view former) {
+  const auto found = std::ranges::find(kFormerNames, former, &FormerName::former);
+  return found == std::end(kFormerNames) ? std::string_view() : found->present;
 }
 
 std::string_view advice_on(std::string_view foreign) {

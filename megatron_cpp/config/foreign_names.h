@@ -1,13 +1,18 @@
-// How other programs call our keys.
+// Names that keys have in other programs, and names that they had in earlier versions of this one.
 #pragma once
 #include <string_view>
 
 namespace mcpp {
 
-/// Our key for a name of Hugging Face's (config.json, TrainingArguments), Megatron-LM's or nanoGPT's; empty when it is
-/// none of theirs.
+/// Returns our key for a name used by Hugging Face (config.json, TrainingArguments), Megatron-LM, nanoGPT or an earlier
+/// version of this program; empty when the name is unknown.
 std::string_view own_name(std::string_view foreign);
-/// What to know of a name of Megatron-LM's that needs no key here, as a sentence; empty when there is nothing.
+
+/// Returns the present name of a key ("checkpoint.keep_last") or option ("other_numbers") that was renamed; empty when
+/// it was not. Settings under a former name are accepted.
+std::string_view renamed_key(std::string_view former);
+
+/// Returns a sentence about a Megatron-LM name that needs no key here; empty when there is nothing to say.
 std::string_view advice_on(std::string_view foreign);
 
 }  // namespace mcpp

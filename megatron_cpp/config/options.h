@@ -39,6 +39,7 @@ bool read_options(std::span<const std::string> args, const Usage& usage, Options
   SettingsReader reader(std::move(fields));
   read_arguments(args, usage, reader);
   reader.finish();
+  if (const std::string hint = reader.renaming_hint(); !hint.empty()) log.warn(hint);
   return true;
 }
 

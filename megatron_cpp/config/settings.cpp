@@ -78,6 +78,16 @@ std::string refused(const FieldType& type, const Value& value) {
   return str("must be ", type.describe(), ", not ", value.describe());
 }
 
+/// Returns the file of a place "run.toml:3:1" without line and column; any other place as it is.
+std::string_view source_of(std::string_view place) {
+  for (int part = 0; part < 2; ++part) {
+    const std::size_t colon = place.find_last_not_of("0123456789");
+    if (colon == std::string_view::npos || colon + 1 == place.size() || place[colon] != ':') break;
+    place = place.substr(0, colon);
+  }
+  return place;
+}
+
 /// A number within the constraint, in the kind of number the field has.
 std::string convert_number(const FieldType& type, const Constraint& constraint, Value& value) {
   const Value given = value;
@@ -203,7 +213,8 @@ const Field* SettingsReader::find(std::string_view key) const {
   for (const Field& field : fields_) {
     if (field.key == key) return &field;
   }
-  return nullptr;
+  const std::string_view present = renamed_key(key);
+  return present.empty() ? nullptr : find(present);
 }
 
 std::string SettingsReader::suggest(std::string_view key, std::string_view prefix) {
@@ -236,19 +247,32 @@ void SettingsReader::assign(const Setting& setting) {
     if (const std::string problem = unknown(setting); !problem.empty()) add_problem(origin + problem);
     return;
   }
-  const auto earlier = settings_.find(setting.key);
-  if (earlier != settings_.end() && earlier->second.place == setting.place) {
-    return add_problem(str(origin, "was given before as ", shortened(earlier->second.spelled), "; give it once"));
+  const bool has_former_name = field->key != setting.key;
+  if (has_former_name) former_names_[setting.key] = field->key;
+  if (const auto earlier = settings_.find(field->key); earlier != settings_.end()) {
+    const Setting& before = earlier->second;
+    const bool is_same_source = source_of(before.place) == source_of(setting.place);
+    if (before.place == setting.place || (before.key != setting.key && is_same_source)) {
+      return add_problem(str(origin, "was given before as ", shortened(before.spelled), "; give it once",
+                             before.key == setting.key ? "" : ", as " + field->key));
+    }
   }
   Value value = setting.value;
   if (const std::string problem = field->convert(value); !problem.empty()) {
     add_problem(origin + problem);
-    doubtful_.insert(setting.key);
+    doubtful_.insert(field->key);
     return;
   }
   field->store(value);
-  doubtful_.erase(setting.key);
-  settings_[setting.key] = setting;
+  doubtful_.erase(field->key);
+  settings_[field->key] = setting;
+}
+
+std::string SettingsReader::renaming_hint() const {
+  if (former_names_.empty()) return "";
+  std::vector<std::string> renamed;
+  for (const auto& [former, present] : former_names_) renamed.push_back(str(former, " is now ", present));
+  return join(renamed, ", ") + "; the former names still work, but please use the present ones";
 }
 
 /// What is wrong with a setting that no field takes; "" for the mere header of a known section, or for a key of a

@@ -76,12 +76,14 @@ class SettingsReader {
   explicit SettingsReader(std::vector<Field> fields) : fields_(std::move(fields)) {}
 
   const std::vector<Field>& fields() const { return fields_; }
+  /// Returns the field named `key`, or formerly named so; null when there is none.
   const Field* find(std::string_view key) const;
   /// "; did you mean ...?", "; " and why no key is needed, or "", for a key that is no field's. The key meant then
   /// counts as doubtful.
   std::string suggest(std::string_view key, std::string_view prefix = "");
 
-  /// A later setting of the same key wins, except that no place may give a key twice.
+  /// A later setting of the same key wins, except that no place may give a key twice, nor one file or command line a
+  /// key under both its present and its former name.
   void assign(const Setting& setting);
   /// Notes a rule between fields, worded "section.name: what is wrong", with the place of that key's setting.
   /// Dropped when it speaks of a key whose own value was refused: it would only confuse.
@@ -97,6 +99,8 @@ class SettingsReader {
   /// Whether a setting of this key was refused, or a misspelt key probably meant it.
   bool is_doubtful(const std::string& key) const { return doubtful_.count(key) > 0; }
   const std::vector<std::string>& problems() const { return problems_; }
+  /// Returns one line that lists the former names in use with their present ones; empty when there are none.
+  std::string renaming_hint() const;
   /// Throws one BadInput error with all problems, if there is any.
   void finish() const;
 
@@ -104,9 +108,10 @@ class SettingsReader {
   std::string unknown(const Setting& setting);
 
   std::vector<Field> fields_;
-  std::map<std::string, Setting> settings_;
-  std::set<std::string> doubtful_;          // keys whose value was refused, or that a misspelling probably meant
-  std::set<std::string> unknown_sections_;  // reported once each
+  std::map<std::string, Setting> settings_;  // by the field's key; Setting::key is the name that was given
+  std::set<std::string> doubtful_;           // keys whose value was refused, or that a misspelling probably meant
+  std::set<std::string> unknown_sections_;   // reported once each
+  std::map<std::string, std::string> former_names_;  // in use, with the present ones
   std::vector<std::string> problems_;
   bool is_incomplete_ = false;
 };

@@ -95,9 +95,9 @@ RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local)
 
 SaveTarget CheckpointSaver::target(bool local, SaveObserver observer) const {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  SaveTarget target{
-      .folder = checkpoint.save,
-      .retention = {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval}};
+  SaveTarget target{.folder = checkpoint.save,
+                    .retention = {.keep_latest_k = checkpoint.keep_latest_k,
+                                  .save_retain_interval = checkpoint.save_retain_interval}};
   if (local) target = local_target(checkpoint, session_.parallel.world);
   target.lock = local ? local_lock_.get() : lock_;
   target.observer = std::move(observer);

@@ -50,12 +50,12 @@ void check_same_tokenizer(const Config& config, const RunState& run, const std::
   const auto [file, checksum] = tokenizer_source(config.data);
   if (checksum.empty() || run.tokenizer_checksum.empty() || checksum == run.tokenizer_checksum) return;
   const std::string change = str("(checksum ", run.tokenizer_checksum, ", now ", checksum, ")");
-  const bool is_accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
+  const bool is_accepted = std::ranges::count(config.checkpoint.allow_changed_keys, "data.tokenizer_model") > 0;
   const bool is_named = !config.data.tokenizer_model.empty();
   check_input(is_accepted, checkpoint, ": was trained with another tokenizer than ", is_named ? "" : "that of ", file,
               " ", change, is_named ? "; name" : "; preprocess the text again with",
               " the one it was trained with, or accept the change with "
-              "--checkpoint.accept_change=data.tokenizer_model");
+              "--checkpoint.allow_changed_keys=data.tokenizer_model");
   log.info(str("accepted: data.tokenizer_model: another tokenizer ", change));
 }
 
@@ -109,7 +109,7 @@ void check_outputs(const Config& config, Communicator& world) {
     if (world.rank() != 0) return std::string();
     const LoggingConfig& logging = config.logging;
     if (!config.checkpoint.save.empty()) check_outside_checkpoints(config.checkpoint.save);
-    if (!logging.metrics.empty()) check_file_outside_checkpoints(logging.metrics, "logging.metrics");
+    if (!logging.metrics_path.empty()) check_file_outside_checkpoints(logging.metrics_path, "logging.metrics_path");
     if (!logging.tensorboard_dir.empty()) check_outside_checkpoints(logging.tensorboard_dir, "logging.tensorboard_dir");
     if (!logging.profile_dir.empty()) check_outside_checkpoints(logging.profile_dir, "logging.profile_dir");
     return std::string();

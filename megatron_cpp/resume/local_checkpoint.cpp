@@ -181,7 +181,7 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
   std::array<char, 64> name{};
   std::snprintf(name.data(), name.size(), "rank_%05d-of-%05d", world.rank(), world.size());
   return {.folder = Path(config.local_save) / name.data(),
-          .retention = {.keep_last = config.local_keep_last},
+          .retention = {.keep_latest_k = config.local_keep_latest_k},
           .coverage = Coverage::Part};
 }
 

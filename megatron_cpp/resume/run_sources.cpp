@@ -58,7 +58,7 @@ void note_sources(const RunSources& sources, RunState& run) {
 
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
                          const std::string& checkpoint) {
-  const std::vector<std::string>& accepted = config.checkpoint.accept_change;
+  const std::vector<std::string>& accepted = config.checkpoint.allow_changed_keys;
   std::vector<std::string> lines, refused;
   for (const auto& [key, prefixes] : prefixes_by_key(config.data)) {
     const auto saved = run.extra.find(name_in_checkpoint(key));
@@ -73,8 +73,8 @@ void check_same_datasets(const Config& config, const DatasetIdentities& now, con
     }
   }
   check_input(lines.empty(), checkpoint, ": was trained on another text than these datasets hold now:", join(lines, ""),
-              "\nPut the old files back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
-              ", or start anew from the weights with --checkpoint.finetune");
+              "\nPut the old files back, or accept the change with --checkpoint.allow_changed_keys=",
+              join(refused, ","), ", or start anew from the weights with --checkpoint.finetune");
 }
 
 }  // namespace mcpp

@@ -25,7 +25,7 @@ struct RunSources {
 void note_sources(const RunSources& sources, RunState& run);
 
 /// BadInput, naming every dataset that is not the one that `checkpoint` was trained on, unless
-/// checkpoint.accept_change names its key. A checkpoint of an earlier version says nothing about them.
+/// checkpoint.allow_changed_keys names its key. A checkpoint of an earlier version says nothing about them.
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
                          const std::string& checkpoint);
 

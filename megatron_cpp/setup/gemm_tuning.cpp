@@ -11,12 +11,12 @@ namespace mcpp {
 namespace {
 
 std::string read_choices(const DeviceConfig& config) {
-  const Path path = config.gemm_choice_file;
+  const Path path = config.gemm_tuning_file;
   if (std::filesystem::exists(path)) return read_text_file(path);
-  check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_choice_file: there is no ", path.string(),
+  check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_tuning_file: there is no ", path.string(),
               "; a run with device.gemm_tuning = \"time\" makes it");
   const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
-  check_input(::access(folder.c_str(), W_OK) == 0, "device.gemm_choice_file: no file can be written in ",
+  check_input(::access(folder.c_str(), W_OK) == 0, "device.gemm_tuning_file: no file can be written in ",
               folder.string());
   return "";
 }
@@ -24,11 +24,11 @@ std::string read_choices(const DeviceConfig& config) {
 }  // namespace
 
 void load_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks) {
-  if (config.gemm_choice_file.empty()) return;
+  if (config.gemm_tuning_file.empty()) return;
   const std::vector<std::string> texts =
       run_together(ranks, [&] { return ranks.rank() == 0 ? read_choices(config) : std::string(); });
   if (texts[0].empty() || device.type() == DeviceType::Cpu) return;
-  if constexpr (kWithCuda) use_gemm_choices(device, std::span(texts).first(1), config.gemm_choice_file);
+  if constexpr (kWithCuda) use_gemm_choices(device, std::span(texts).first(1), config.gemm_tuning_file);
 }
 
 void share_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks) {
@@ -37,7 +37,7 @@ void share_gemm_choices(const DeviceConfig& config, Device& device, Communicator
     const std::vector<std::string> found = all_gather_text(gemm_choices_text(device), ranks);
     use_gemm_choices(device, found, "the choices of the ranks");
     if (ranks.rank() != 0) return;
-    const Path path = config.gemm_choice_file;
+    const Path path = config.gemm_tuning_file;
     const std::string text = gemm_choices_text(device);
     if (!std::filesystem::exists(path) || read_text_file(path) != text) write_file_atomic(path, text);
   }

@@ -5,7 +5,7 @@
 
 namespace mcpp {
 
-/// Rank 0 reads device.gemm_choice_file; every rank uses what it says. Does nothing without such a file. Called by all
+/// Rank 0 reads device.gemm_tuning_file; every rank uses what it says. Does nothing without such a file. Called by all
 /// ranks. BadInput on all of them when the file is broken, when it is missing and would not be made, or cannot be made.
 void load_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks);
 

@@ -65,7 +65,7 @@ bool FaultInjection::strikes(i64 iteration) const {
 
 void FaultInjection::strike(i64 iteration) const {
   std::fprintf(stderr, "fault injection: %s on rank %d, iteration %lld, %s\n", enum_name(config_.kind).data(), rank_,
-               static_cast<long long>(iteration), enum_name(config_.at).data());
+               static_cast<long long>(iteration), enum_name(config_.point).data());
   switch (config_.kind) {
     case FaultKind::Error:
       throw std::runtime_error("an injected fault");
@@ -84,7 +84,7 @@ void FaultInjection::strike(i64 iteration) const {
 void FaultInjection::before_step(i64 iteration) const {
   if (config_.kind == FaultKind::Slow && strikes(iteration))
     std::this_thread::sleep_for(std::chrono::duration<double>(config_.seconds));
-  if (config_.at == FaultPlace::Step && ends_process(config_.kind) && strikes(iteration)) strike(iteration);
+  if (config_.point == FaultPlace::Step && ends_process(config_.kind) && strikes(iteration)) strike(iteration);
 }
 
 double FaultInjection::loss_grad_factor(i64 iteration) const {
@@ -101,9 +101,9 @@ void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {
 }
 
 SaveObserver FaultInjection::observer(i64 iteration) const {
-  if (config_.at == FaultPlace::Step || !strikes(iteration)) return {};
-  return [this, iteration](SavePoint point) {
-    if (static_cast<int>(point) + 1 == static_cast<int>(config_.at)) strike(iteration);
+  if (config_.point == FaultPlace::Step || !strikes(iteration)) return {};
+  return [this, iteration](SavePoint save_point) {
+    if (static_cast<int>(save_point) + 1 == static_cast<int>(config_.point)) strike(iteration);
   };
 }
 

@@ -13,7 +13,7 @@ void StepRecords::add(const RecordedStep& step, MetricsWriter& metrics, Tensorbo
   for (const auto& [name, seconds] : step.timers) timers_[name] += seconds;
   window_.add(step.stats, step.end);
   for (const std::string& warning : idle_experts_.add(step.experts)) log_.warn(warning);
-  if (config_.log_progress) log_.progress(progress_line(window_.means()));
+  if (config_.show_progress) log_.progress(progress_line(window_.means()));
   tensorboard.write(window_.last(), session_.device->memory().total);
   if (config_.metrics_every_iteration) metrics.write(window_.last());
   tensorboard.write(step.statistics, step.stats.iteration);

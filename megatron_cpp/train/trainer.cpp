@@ -41,7 +41,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
     : config_(config),
       session_(session),
       log_(log),
-      watch_(signals, log, config_.logging.log_progress),
+      watch_(signals, log, config_.logging.show_progress),
       batch_sizes_(config_.batch_sizes()),
       lock_(lock_save_folder(config, session, log)),
       tensorboard_(config, is_first_rank(), log),

@@ -146,13 +146,13 @@ TEST_F(Writer, ReplacesACheckpointOfTheSameIteration) {
 
 TEST_F(Writer, PrunesOldCheckpointsButNeverTheLatest) {
   const std::vector shards{numbered("model/w", {4})};
-  for (i64 i = 1; i <= 6; ++i) save(i, shards, {.keep_last = 2, .save_retain_interval = 3});
+  for (i64 i = 1; i <= 6; ++i) save(i, shards, {.keep_latest_k = 2, .save_retain_interval = 3});
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000005", "iter_0000006", "latest"}));
   write_file_atomic(folder_ / "latest", "iter_0000003\n");
-  prune(folder_, {.keep_last = 1}, log_);
+  prune(folder_, {.keep_latest_k = 1}, log_);
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000006", "latest"}));
   fs::remove(folder_ / "latest");
-  prune(folder_, {.keep_last = 1}, log_);
+  prune(folder_, {.keep_latest_k = 1}, log_);
   EXPECT_EQ(entries().size(), 2u) << "without a latest nothing is removed";
 }
 
@@ -165,7 +165,7 @@ TEST_F(Writer, WhatCannotBeListedIsLeftWithAWarning) {
     if (::geteuid() == 0 && (::chown(folder_.c_str(), 65534, 65534) != 0 || ::seteuid(65534) != 0)) ::_exit(2);
     testing::internal::CaptureStderr();
     const std::string error = error_of([&] {
-      prune(folder_, {.keep_last = 1}, log_);
+      prune(folder_, {.keep_latest_k = 1}, log_);
       remove_stale(folder_, log_);
     });
     const std::string text = testing::internal::GetCapturedStderr();
@@ -210,7 +210,7 @@ TEST_F(Writer, SurvivesBeingKilled) {
   for (i64 i = 2; i < 42; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
-      save(i, after, {.keep_last = 1});
+      save(i, after, {.keep_latest_k = 1});
       ::_exit(0);
     }
     ::usleep(static_cast<useconds_t>(random() % static_cast<u64>(longest)));
@@ -224,7 +224,7 @@ TEST_F(Writer, SurvivesBeingKilled) {
     const bool is_old = *good == folder_ / "iter_0000001";
     ASSERT_TRUE(same_bits(reader.read_whole("model/w", device_), (is_old ? before : after)[0].data));
   }
-  save(100, after, {.keep_last = 1});
+  save(100, after, {.keep_latest_k = 1});
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"})) << completed << " saves ended in time";
 }
 

@@ -42,7 +42,7 @@ SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
           .micro_batch_size = options.micro_batch_size,
           .memory_bytes = (1 - options.memory_reserve) * hardware.memory_bytes(),
           .objective = options.objective,
-          .other_numbers = options.other_numbers,
+          .allow_lossy_comm = options.allow_lossy_comm,
           .keep = static_cast<int>(options.keep)};
 }
 

@@ -42,7 +42,7 @@ void check_limits(const PlanOptions& options, std::vector<std::string>& problems
                                      {options.pp > 0, "pp"},
                                      {options.ep > 0, "ep"},
                                      {options.micro_batch_size > 0, "micro_batch_size"},
-                                     {options.other_numbers, "other_numbers"}})
+                                     {options.allow_lossy_comm, "allow_lossy_comm"}})
     if (is_set)
       problems.push_back(str("--", name, ": limits a search, and --predict is of the configuration's own layout"));
   if (options.objective != Objective::Time)

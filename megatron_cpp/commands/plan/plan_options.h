@@ -24,7 +24,7 @@ struct PlanOptions {
   Objective objective = Objective::Time;
   i64 keep = 5;
   double memory_reserve = kMemoryReserve;
-  bool other_numbers = false, explain = false, predict = false, json = false;
+  bool allow_lossy_comm = false, explain = false, predict = false, json = false;
   std::string emit, svg, html;
   std::vector<i64> scale;
   bool weak = false;
@@ -58,7 +58,7 @@ struct PlanOptions {
     visit("keep", self.keep, "how many of the best layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
           "part of a device's memory that is left to libraries, the driver and fragments", from_to_below(0, 1));
-    visit("other_numbers", self.other_numbers,
+    visit("allow_lossy_comm", self.allow_lossy_comm,
           "also layouts whose ranks send weights or gradients with fewer bits than the configuration says, which "
           "changes what is trained");
     visit("explain", self.explain, "also the usual recipe, and where the time of the best layout's step goes");

@@ -29,7 +29,7 @@ struct DeviceConfig {
   i64 num_threads = 0;
   CpuIsa cpu_isa = CpuIsa::Auto;
   GemmTuning gemm_tuning = GemmTuning::Off;
-  std::string gemm_choice_file;
+  std::string gemm_tuning_file;
   bool allow_tf32 = false;
   bool deterministic = true;
   bool gelu_epilogue = false;
@@ -41,9 +41,9 @@ struct DeviceConfig {
     visit("cpu_isa", self.cpu_isa, "highest instruction set used, so that unlike machines can give the same bits");
     visit(
         "gemm_tuning", self.gemm_tuning,
-        "matrix products on a GPU: off = as gemm_choice_file says, else the library's first proposal; time = what the "
+        "matrix products on a GPU: off = as gemm_tuning_file says, else the library's first proposal; time = what the "
         "file lacks is timed, and the fastest added to it");
-    visit("gemm_choice_file", self.gemm_choice_file,
+    visit("gemm_tuning_file", self.gemm_tuning_file,
           "the algorithms of matrix products; with the same file a run has the same bits. Of another GPU or version of "
           "cuBLAS it says nothing");
     visit("allow_tf32", self.allow_tf32,
@@ -65,12 +65,12 @@ struct DeviceConfig {
     const bool is_gpu = device == DeviceType::Cuda;
     require(!is_gpu || cpu_isa == CpuIsa::Auto, "cpu_isa: only read when device is \"cpu\"");
     require(is_gpu || gemm_tuning == GemmTuning::Off, "gemm_tuning: only read when device is \"cuda\"");
-    require(is_gpu || gemm_choice_file.empty(), "gemm_choice_file: only read when device is \"cuda\"");
+    require(is_gpu || gemm_tuning_file.empty(), "gemm_tuning_file: only read when device is \"cuda\"");
     require(is_gpu || !allow_tf32, "allow_tf32: only read when device is \"cuda\"");
     require(is_gpu || !gelu_epilogue, "gelu_epilogue: only read when device is \"cuda\"");
     require(is_gpu || deterministic, "deterministic: only read when device is \"cuda\"; the CPU always is");
-    require(gemm_tuning == GemmTuning::Off || !gemm_choice_file.empty(),
-            "gemm_tuning: \"time\" needs gemm_choice_file; without it the next run would have other bits");
+    require(gemm_tuning == GemmTuning::Off || !gemm_tuning_file.empty(),
+            "gemm_tuning: \"time\" needs gemm_tuning_file; without it the next run would have other bits");
     return found;
   }
 };

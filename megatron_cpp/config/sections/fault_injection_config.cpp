@@ -4,8 +4,8 @@ namespace mcpp {
 
 std::vector<std::string> FaultInjectionConfig::conflicts() const {
   std::vector<std::string> found;
-  if (at != FaultPlace::Step && !ends_process(kind)) {
-    found.push_back("fault_injection.at: is for the kinds error, exit, kill and hang");
+  if (point != FaultPlace::Step && !ends_process(kind)) {
+    found.push_back("fault_injection.point: is for the kinds error, exit, kill and hang");
   }
   if (kind == FaultKind::Spike && rank != -1) {
     found.push_back("fault_injection.rank: a spike is one of the whole batch; leave it out");

@@ -35,7 +35,7 @@ struct FaultInjectionConfig {
   i64 iteration = 1;
   i64 iterations = 1;
   i64 rank = -1;
-  FaultPlace at = FaultPlace::Step;
+  FaultPlace point = FaultPlace::Step;
   i64 exit_code = 1;
   double seconds = 0.1;
 
@@ -50,7 +50,7 @@ struct FaultInjectionConfig {
     visit("iteration", self.iteration, "the first that it strikes", at_least(0));
     visit("iterations", self.iterations, "how many in a row, counted from there; 0 = all", at_least(0));
     visit("rank", self.rank, "the rank that it strikes; -1 = all", at_least(-1));
-    visit("at", self.at,
+    visit("point", self.point,
           "for error, exit, kill, hang: before the step, or a point of the iteration's save; before_manifest and later "
           "ones are points of rank 0");
     visit("exit_code", self.exit_code, "for exit", between(0, 255));

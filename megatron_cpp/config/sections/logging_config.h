@@ -19,8 +19,8 @@ struct EnumNames<TimingLogOption> {
 
 struct LoggingConfig {
   i64 log_interval = 10;
-  bool log_progress = true;
-  std::string metrics;
+  bool show_progress = true;
+  std::string metrics_path;
   bool metrics_every_iteration = false;
   double peak_tflops = 0;
   std::string sample_prompt;
@@ -42,8 +42,8 @@ struct LoggingConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("log_interval", self.log_interval, "iterations between two lines of the log", at_least(1));
-    visit("log_progress", self.log_progress, "a live line, overwritten at every iteration, when there is a terminal");
-    visit("metrics", self.metrics,
+    visit("show_progress", self.show_progress, "a live line, overwritten at every iteration, when there is a terminal");
+    visit("metrics_path", self.metrics_path,
           "file that gets one JSON object per line of the log; empty = metrics.jsonl in checkpoint.save, if any");
     visit("metrics_every_iteration", self.metrics_every_iteration,
           "an object for every iteration, of that one alone, instead of means at each line of the log");

@@ -39,7 +39,7 @@ TEST_F(AsyncResume, OnlyTheCopyIsWaitedFor) {
   for (const auto& [point, last] : {std::pair{"before_files", 4u}, {"after_files", 8u}, {"before_manifest", 8u}}) {
     test::Program program(
         pretrain(point, without_evaluation({"--checkpoint.async_save", "--fault_injection.kind=hang",
-                                            "--fault_injection.iteration=4", str("--fault_injection.at=", point)})),
+                                            "--fault_injection.iteration=4", str("--fault_injection.point=", point)})),
         root() / "process");
     wait_for_lines(point, last);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -60,7 +60,7 @@ TEST_F(AsyncResume, HasThemAlsoWhenEveryIterationIsSaved) {
 
 TEST_F(AsyncResume, AfterBeingKilledAtAnyMoment) {
   const Words waited =
-      without_evaluation({"--training.train_iters=60", "--checkpoint.save_interval=2", "--checkpoint.keep_last=2"});
+      without_evaluation({"--training.train_iters=60", "--checkpoint.save_interval=2", "--checkpoint.keep_latest_k=2"});
   Words beside = waited;
   beside.push_back("--checkpoint.async_save");
   train("whole", waited);
@@ -87,7 +87,7 @@ TEST_F(AsyncResume, AfterBeingKilledAtEachPointOfASave) {
     const Words beside{"--checkpoint.async_save"};
     Words fault = beside;
     fault.insert(fault.end(),
-                 {"--fault_injection.kind=kill", "--fault_injection.iteration=8", "--fault_injection.at=" + point});
+                 {"--fault_injection.kind=kill", "--fault_injection.iteration=8", "--fault_injection.point=" + point});
     const Outcome killed = run(pretrain(point, fault));
     EXPECT_EQ(killed.code, -SIGKILL) << killed.err;
     const bool is_complete = point == "before_latest" || point == "before_prune";
@@ -106,7 +106,7 @@ TEST_F(AsyncResume, AfterAnErrorAtEachPointOfASave) {
        {"before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"}) {
     Words fault = beside;
     fault.insert(fault.end(),
-                 {"--fault_injection.kind=error", "--fault_injection.iteration=8", "--fault_injection.at=" + point});
+                 {"--fault_injection.kind=error", "--fault_injection.iteration=8", "--fault_injection.point=" + point});
     const Outcome failed = run(pretrain(point, fault));
     EXPECT_EQ(failed.code, 1) << failed.out;
     EXPECT_CONTAINS(failed.err, "megatron_cpp: error: an injected fault");
@@ -125,7 +125,7 @@ TEST_F(AsyncResume, AfterAnErrorOfOneRank) {
   for (const auto& [rank, point] : {std::pair{1, "before_files"}, {0, "before_manifest"}}) {
     Words fault = layout;
     fault.insert(fault.end(), {"--fault_injection.kind=error", "--fault_injection.iteration=8",
-                               str("--fault_injection.rank=", rank), str("--fault_injection.at=", point)});
+                               str("--fault_injection.rank=", rank), str("--fault_injection.point=", point)});
     const Outcome failed = run_on(2, pretrain(point, fault));
     EXPECT_EQ(failed.code, 1) << failed.out << failed.err;
     EXPECT_CONTAINS(failed.err, str("rank ", rank, ": an injected fault"));

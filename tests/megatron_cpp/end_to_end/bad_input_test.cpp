@@ -158,7 +158,7 @@ TEST_F(BadInput, InCheckpoints) {
   expect_refused(pretrain("run", {"--model.hidden_size=64"}), {"model.hidden_size: 32 in the checkpoint, 64 now"});
   const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune", "--model.hidden_size=64"};
   expect_refused(pretrain("tuned", tune), {at("run"), "model.hidden_size: 32 in the checkpoint, 64 now"});
-  expect_refused(pretrain("tuned", plus(tune, "--checkpoint.accept_change=model.hidden_size")),
+  expect_refused(pretrain("tuned", plus(tune, "--checkpoint.allow_changed_keys=model.hidden_size")),
                  {at("run"), "has shape [512, 32], this model needs [512, 64]"});
   expect_refused(pretrain("new", {"--checkpoint.load=" + at("nothing"), "--checkpoint.exit_on_missing_checkpoint"}),
                  {at("nothing"), "no checkpoint"});
@@ -178,8 +178,9 @@ TEST_F(BadInput, InNames) {
   expect_refused(pretrain("no\xff"
                           "utf8"),
                  {"--checkpoint.save=", "must be UTF-8"});
-  expect_refused(pretrain("run", {"--logging.metrics=a\rb", "--data.tokenizer_model=\xc3", "--data.data_path=a,b\nc"}),
-                 {"logging.metrics", "data.tokenizer_model", "data.data_path", "3 problems"});
+  expect_refused(
+      pretrain("run", {"--logging.metrics_path=a\rb", "--data.tokenizer_model=\xc3", "--data.data_path=a,b\nc"}),
+      {"logging.metrics_path", "data.tokenizer_model", "data.data_path", "3 problems"});
   expect_refused({"evaluate", "--load=a\nb", "--text=x"}, {"--load", "control characters"});
   train("run", {"--training.train_iters=4"});
   expect_refused(pretrain("run/iter_0000004"), {at("run/iter_0000004") + " is a checkpoint itself"});
@@ -192,7 +193,7 @@ TEST_F(BadInput, InNames) {
               "--tokenizer_model=" + (root() / "tokenizer.model").string()},
         Words{"data", "merge", dataset(), dataset(), "--output_prefix=" + inside}})
     expect_refused(words, {"is a checkpoint itself"});
-  for (const std::string key : {"logging.metrics", "logging.tensorboard_dir", "logging.profile_dir"})
+  for (const std::string key : {"logging.metrics_path", "logging.tensorboard_dir", "logging.profile_dir"})
     expect_refused(pretrain("new", {"--" + key + "=" + inside}),
                    {key + ": " + at("run/iter_0000004"), "is a checkpoint itself"});
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
@@ -203,11 +204,12 @@ TEST_F(BadInput, WeightsThatNoLayerTakes) {
   const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune"};
   expect_refused(pretrain("new", tune),
                  {"model.untie_embeddings_and_output_weights: true in the checkpoint, false now"});
-  expect_refused(pretrain("new", plus(tune, "--checkpoint.accept_change=model.untie_embeddings_and_output_weights")),
-                 {at("run"), "model/output_layer.weight has no place in this model"});
+  expect_refused(
+      pretrain("new", plus(tune, "--checkpoint.allow_changed_keys=model.untie_embeddings_and_output_weights")),
+      {at("run"), "model/output_layer.weight has no place in this model"});
   Words fewer = tune;
   fewer.insert(fewer.end(), {"--model.untie_embeddings_and_output_weights=true", "--model.num_layers=1",
-                             "--checkpoint.accept_change=model.num_layers"});
+                             "--checkpoint.allow_changed_keys=model.num_layers"});
   expect_refused(pretrain("new", fewer), {"model/decoder.layers.1.", "more tensors have no place in this model"});
 }
 

@@ -164,7 +164,7 @@ std::set<i64> expected_evaluations(const Settings& s, i64 first, i64 last) {
 
 /// Keys that resuming refuses to change unless they are named.
 std::string all_allowed() {
-  return "--checkpoint.accept_change=training.global_batch_size,training.step_batch_size_schedule,optimizer.lr,"
+  return "--checkpoint.allow_changed_keys=training.global_batch_size,training.step_batch_size_schedule,optimizer.lr,"
          "optimizer.min_lr,optimizer.lr_decay_style,optimizer.lr_decay_iters,optimizer.lr_decay_samples,"
          "optimizer.lr_warmup_iters,optimizer.lr_warmup_samples,optimizer.lr_warmup_fraction,"
          "optimizer.lr_wsd_decay_iters,optimizer.lr_wsd_decay_samples,optimizer.lr_wsd_decay_style,"

@@ -82,7 +82,7 @@ TEST_F(UserJourney, AConfigurationStartsFromACheckpoint) {
   EXPECT_CONTAINS(good(other), "starting from the weights of");
   other[2] = "--data.data_path=" + at("other_text_document");
   EXPECT_CONTAINS(run(other).err, "another tokenizer than that of " + at("other_text_document.json"));
-  EXPECT_CONTAINS(good(plus(other, "--checkpoint.accept_change=data.tokenizer_model")), "accepted: ");
+  EXPECT_CONTAINS(good(plus(other, "--checkpoint.allow_changed_keys=data.tokenizer_model")), "accepted: ");
 }
 
 TEST_F(UserJourney, NothingIsMadeOfACheckpointWithAnotherTokenizer) {

@@ -38,7 +38,7 @@ TEST_F(Faults, KilledAtEachPointOfASaveARunGoesOnFromASoundCheckpoint) {
       {"before_files", "iter_0000004"},  {"after_files", "iter_0000004"},   {"before_manifest", "iter_0000004"},
       {"before_rename", "iter_0000004"}, {"before_latest", "iter_0000008"}, {"before_prune", "iter_0000008"}};
   for (const auto& [point, checkpoint] : points) {
-    const Outcome killed = run(pretrain(point, fault("kill", 8, {"--fault_injection.at=" + point})));
+    const Outcome killed = run(pretrain(point, fault("kill", 8, {"--fault_injection.point=" + point})));
     EXPECT_EQ(killed.code, -SIGKILL) << killed.err;
     EXPECT_CONTAINS(killed.err, "fault injection: kill on rank 0, iteration 8, " + point);
     EXPECT_CONTAINS(good(pretrain(point)), "resuming from " + at(point + "/" + checkpoint));
@@ -50,7 +50,7 @@ TEST_F(Faults, KilledAtEachPointOfASaveARunGoesOnFromASoundCheckpoint) {
 
 /// Nothing is left to do then but to say which checkpoint is the last.
 TEST_F(Faults, KilledBeforeTheLastSaveIsNamedItIsNamedByTheNextRun) {
-  EXPECT_EQ(run(pretrain("run", fault("kill", 12, {"--fault_injection.at=before_latest"}))).code, -SIGKILL);
+  EXPECT_EQ(run(pretrain("run", fault("kill", 12, {"--fault_injection.point=before_latest"}))).code, -SIGKILL);
   EXPECT_EQ(latest("run"), "iter_0000008");
   EXPECT_CONTAINS(good(pretrain("run")), "all 12 iterations are done");
   EXPECT_EQ(latest("run"), "iter_0000012");
@@ -62,7 +62,7 @@ TEST_F(Faults, EndWithTheirExitCode) {
   EXPECT_CONTAINS(error.err, "megatron_cpp: error: an injected fault");
   const Outcome exit = run(pretrain("run", fault("exit", 3, {"--fault_injection.exit_code=75"})));
   EXPECT_EQ(exit.code, 75);
-  const Outcome refused = run(pretrain("run", fault("nan_loss", 3, {"--fault_injection.at=before_files"})));
+  const Outcome refused = run(pretrain("run", fault("nan_loss", 3, {"--fault_injection.point=before_files"})));
   EXPECT_EQ(refused.code, 2);
   EXPECT_CONTAINS(refused.err, ": is for the kinds error, exit, kill and hang");
 }
@@ -230,7 +230,7 @@ TEST_F(FaultsOnRanks, LowerLossScaleOnceWhenFp16OverflowsBeforeReduction) {
 TEST_F(FaultsOnRanks, AKillInsideASaveLeavesTheOlderCheckpoint) {
   EXPECT_EQ(run_on(2, pretrain("whole")).code, 0);
   const Outcome killed =
-      run_on(2, pretrain("run", fault("kill", 8, {"--fault_injection.rank=1", "--fault_injection.at=after_files"})));
+      run_on(2, pretrain("run", fault("kill", 8, {"--fault_injection.rank=1", "--fault_injection.point=after_files"})));
   EXPECT_NE(killed.code, 0);
   EXPECT_EQ(latest("run"), "iter_0000004");
   EXPECT_EQ(run_on(2, pretrain("run")).code, 0);

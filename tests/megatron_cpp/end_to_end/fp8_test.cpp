@@ -55,7 +55,7 @@ TEST_F(Fp8EndToEnd, TurningItOnIsAChangeOfTheRun) {
   const Outcome refused = run(pretrain("run", fp8()));
   EXPECT_EQ(refused.code, 2) << refused.out;
   EXPECT_CONTAINS(refused.err, "training.fp8: \"none\" in the checkpoint, \"hybrid\" now");
-  train("run", fp8({"--checkpoint.accept_change=training.fp8"}));
+  train("run", fp8({"--checkpoint.allow_changed_keys=training.fp8"}));
   losses("run", 12);
 }
 

@@ -130,7 +130,7 @@ TEST_F(OffloadRuns, SmallerMomentsGoOnWithTheSameBits) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_CONTAINS(refused.err, "optimizer.exp_avg_dtype");
   train("parts", near({"--training.train_iters=14",
-                       "--checkpoint.accept_change=optimizer.exp_avg_dtype,optimizer.exp_avg_sq_dtype"}));
+                       "--checkpoint.allow_changed_keys=optimizer.exp_avg_dtype,optimizer.exp_avg_sq_dtype"}));
   losses("parts", 14);
 }
 

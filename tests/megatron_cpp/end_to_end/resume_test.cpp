@@ -80,7 +80,7 @@ TEST_F(Resume, AfterBeingKilledAtAnyMoment) {
     if (!by_clock) {
       args.insert(args.end(), {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
                                str("--fault_injection.iteration=", 7 * (1 + round / 2) + random() % 7),
-                               str("--fault_injection.at=", kPlaces[random() % kPlaces.size()])});
+                               str("--fault_injection.point=", kPlaces[random() % kPlaces.size()])});
     }
     test::Program program(pretrain("killed", args), root() / "killed");
     if (by_clock) {
@@ -146,8 +146,8 @@ TEST_F(Resume, OnlyAsTheSameRun) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_CONTAINS(refused.err, "optimizer.lr: 0.01 in the checkpoint, 0.02 now");
   EXPECT_CONTAINS(refused.err, "training.seed: 1234 in the checkpoint, 7 now");
-  EXPECT_CONTAINS(refused.err, "--checkpoint.accept_change=");
-  train("run", {changed[0], changed[1], "--checkpoint.accept_change=optimizer.lr,training.seed"});
+  EXPECT_CONTAINS(refused.err, "--checkpoint.allow_changed_keys=");
+  train("run", {changed[0], changed[1], "--checkpoint.allow_changed_keys=optimizer.lr,training.seed"});
   losses("run", 12);
 }
 
@@ -159,7 +159,7 @@ TEST_F(Resume, ALongerTrainingSaysWhatBecomesOfTheLearningRate) {
   EXPECT_CONTAINS(longer.err, "--optimizer.lr_decay_iters=12");
   EXPECT_EQ(run(pretrain("run", {"--training.train_iters=16"})).err, "") << "nothing changed since";
   const Outcome pinned = run(pretrain("run", {"--training.train_iters=20", "--optimizer.lr_decay_iters=16",
-                                              "--checkpoint.accept_change=optimizer.lr_decay_iters"}));
+                                              "--checkpoint.allow_changed_keys=optimizer.lr_decay_iters"}));
   EXPECT_EQ(pinned.err.find("learning rate"), std::string::npos) << pinned.err;
   EXPECT_CONTAINS(pinned.err, "shuffled anew");
   losses("run", 20);
@@ -177,7 +177,7 @@ TEST_F(Resume, WithoutTheOriginalTokenizerOnceTrainingRuns) {
   EXPECT_EQ(read_text_file(folder_ / "run/tokenizer.model"), read_text_file(root() / "tokenizer.model"));
   make_tokenizer(tokenizer, 380);
   const Words unlabelled{longer[0], longer[1], "--data.data_path=" + at("copy"), "--model.vocab_size=400",
-                         "--checkpoint.accept_change=data.data_path"};
+                         "--checkpoint.allow_changed_keys=data.data_path"};
   for (const char* ending : {".bin", ".idx"}) {
     std::filesystem::copy_file(dataset() + ending, at("copy") + ending);
   }
@@ -215,7 +215,7 @@ TEST_F(Resume, StepsThatAreNotFiniteAreSkippedAndThenEndTheRun) {
   const Outcome outcome =
       run(pretrain("run", {"--optimizer.lr=1e30", "--optimizer.lr_decay_style=constant", "--training.train_iters=40",
                            "--training.max_consecutive_skips=2", "--checkpoint.save_interval=0",
-                           "--checkpoint.accept_change=optimizer.lr,optimizer.lr_decay_style"}));
+                           "--checkpoint.allow_changed_keys=optimizer.lr,optimizer.lr_decay_style"}));
   EXPECT_EQ(outcome.code, 17) << outcome.err;
   EXPECT_CONTAINS(outcome.err, "is not finite; the step is skipped");
   EXPECT_CONTAINS(outcome.err, "3 steps in a row had a non-finite loss or gradient");

@@ -90,7 +90,7 @@ TEST_F(Stop, ASecondInterruptEndsAllRanksAtOnce) {
   for (const std::string name : {"pretrain.sh", "launch.sh"}) {
     SCOPED_TRACE(name);
     Words args = pretrain(name, long_steps());
-    args.insert(args.end(), {"-n", "2", "--fault_injection.kind=hang", "--fault_injection.at=before_files",
+    args.insert(args.end(), {"-n", "2", "--fault_injection.kind=hang", "--fault_injection.point=before_files",
                              "--fault_injection.iteration=0"});
     test::Program program(args, root() / "impatient", 0, script(name));
     wait_for_output("impatient", "parameters: ");
@@ -111,7 +111,7 @@ TEST_F(Stop, ASecondInterruptEndsAllRanksAtOnce) {
 
 TEST_F(Stop, ASecondInterruptEndsAtOnce) {
   // A disk that takes its time: a save that never ends.
-  test::Program program(pretrain("run", {"--fault_injection.kind=hang", "--fault_injection.at=before_files",
+  test::Program program(pretrain("run", {"--fault_injection.kind=hang", "--fault_injection.point=before_files",
                                          "--fault_injection.iteration=4"}),
                         root() / "impatient");
   wait_for_lines("run", 4);

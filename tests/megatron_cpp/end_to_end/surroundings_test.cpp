@@ -70,7 +70,7 @@ TEST_F(Surroundings, FewFileDescriptorsSuffice) {
 
 TEST_F(Surroundings, AMetricsFolderThatGoesAwayDoesNotEndATraining) {
   std::filesystem::create_directories(at("metrics"));
-  const std::string metrics = str("--logging.metrics=", at("metrics/metrics.jsonl"));
+  const std::string metrics = str("--logging.metrics_path=", at("metrics/metrics.jsonl"));
   test::Program program(endless("run", {metrics}), root() / "metrics_program");
   wait_for_lines("metrics", 3);
   std::filesystem::remove_all(at("metrics"));

@@ -138,12 +138,12 @@ TEST_F(TextInputs, ARunGoesOnWithTheTextItBeganWith) {
   copy_dataset(at("other_text_document"));
   const Words resumed = pretrain("run", {half[0], "--training.exit_interval=8"});
   expect_refused(resumed, {"was trained on another text", "data.data_path: " + at("data/copy"),
-                           "in the checkpoint: ", "now: ", "--checkpoint.accept_change=data.data_path"});
+                           "in the checkpoint: ", "now: ", "--checkpoint.allow_changed_keys=data.data_path"});
   // Moved in time alone, it is the same.
   copy_dataset(dataset());
   good(resumed);
   copy_dataset(at("other_text_document"));
-  train("run", {half[0], "--checkpoint.accept_change=data.data_path"});
+  train("run", {half[0], "--checkpoint.allow_changed_keys=data.data_path"});
   EXPECT_EQ(losses("run", 12).size(), 12u);
   good(pretrain("run", {half[0]}));  // the checkpoint is of the new text now
 }

@@ -276,7 +276,7 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
   int compared = 0;
   std::set<int> roundings;
   SearchLimits limits = limits_for(hardware, 32);
-  limits.other_numbers = true;
+  limits.allow_lossy_comm = true;
   for_each_layout(hardware, work, limits, [&](Layout layout) {
     if (++compared % every != 0) return;  // a few hundred of all
     const auto tier = [&](int i) { return static_cast<OffloadTier>(compared / every / i % 3); };
@@ -396,8 +396,8 @@ TEST(Search, RoundsOnlyWhenAsked) {
   for (const Candidate& candidate : exact.best) EXPECT_EQ(candidate.layout.rounding, Rounding{});
   const auto told = std::ranges::find(exact.alternatives, "other numbers", &Alternative::kind);
   ASSERT_NE(told, exact.alternatives.end());
-  EXPECT_THAT(told->reason, HasSubstr("% faster, as less is sent; --other_numbers looks at such"));
-  limits.other_numbers = true;
+  EXPECT_THAT(told->reason, HasSubstr("% faster, as less is sent; --allow_lossy_comm looks at such"));
+  limits.allow_lossy_comm = true;
   const SearchResult rounded = search_layouts(hardware, program, work, limits);
   EXPECT_NE(rounded.best.front().layout.rounding, Rounding{});
   EXPECT_LE(rounded.best.front().time.seconds, told->candidate.time.seconds);

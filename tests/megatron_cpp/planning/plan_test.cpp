@@ -80,7 +80,7 @@ TEST_F(PlanCommand, EmitsWhereThingsAre) {
           .wait();
   EXPECT_THAT(dry.err, AllOf(HasSubstr("dataset /data/corpus: there is no file"), Not(HasSubstr("offload_folder: "))));
 
-  EXPECT_THAT(emitted("small_host", "64", {"--other_numbers", "--tp=1", "--pp=1"}), HasSubstr("gradients packed"));
+  EXPECT_THAT(emitted("small_host", "64", {"--allow_lossy_comm", "--tp=1", "--pp=1"}), HasSubstr("gradients packed"));
   EXPECT_THAT(read_text_file(file), HasSubstr("zero_quantized_gradients = true"));
   EXPECT_THAT(Program({"config", file, "--optimizer.offload_folder=/scratch"}, folder_ / "config").wait().err,
               Not(HasSubstr("zero_")));
@@ -344,8 +344,8 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
 // What would be left out of the answer without a word is named, too.
 TEST_F(PlanCommand, RefusesWhatHasNoMeaningTogether) {
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--predict", "--tp=8", "--micro_batch_size=1",
-                  "--other_numbers", "--price=2", "--save_seconds=3", "--restart_seconds=4"},
-                 {"--tp: limits a search", "--micro_batch_size: limits a search", "--other_numbers: limits a search",
+                  "--allow_lossy_comm", "--price=2", "--save_seconds=3", "--restart_seconds=4"},
+                 {"--tp: limits a search", "--micro_batch_size: limits a search", "--allow_lossy_comm: limits a search",
                   "--price: is for --tokens", "--save_seconds: is for --device_hours",
                   "--restart_seconds: is for --device_hours"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--scale=8,16"},

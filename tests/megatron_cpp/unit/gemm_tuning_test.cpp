@@ -17,21 +17,21 @@ using testing::IsEmpty;
 using testing::StartsWith;
 
 TEST(GemmTuning, SettingsOfAGpuAreForAGpu) {
-  DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_choice_file = "choices"};
+  DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_tuning_file = "choices"};
   config.allow_tf32 = true;
   config.deterministic = false;
   config.gelu_epilogue = true;
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.device = DeviceType::Cpu;
   EXPECT_THAT(config.conflicts(),
-              ElementsAre(StartsWith("device.gemm_tuning: only read"), StartsWith("device.gemm_choice_file: only read"),
+              ElementsAre(StartsWith("device.gemm_tuning: only read"), StartsWith("device.gemm_tuning_file: only read"),
                           StartsWith("device.allow_tf32: only read"), StartsWith("device.gelu_epilogue: only read"),
                           StartsWith("device.deterministic: only read")));
 }
 
 TEST(GemmTuning, TimedChoicesAreKept) {
-  const DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_choice_file = ""};
-  EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gemm_tuning: \"time\" needs gemm_choice_file")));
+  const DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_tuning_file = ""};
+  EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gemm_tuning: \"time\" needs gemm_tuning_file")));
 }
 
 /// What rank 1 of 2 is told about a file that rank 0 reads.
@@ -48,13 +48,13 @@ std::string error_of_loading(const DeviceConfig& config) {
 TEST(GemmTuning, FilesThatCannotBeAreRefusedOnEveryRank) {
   const ScratchFolder folder;
   const std::string missing = (folder.path() / "choices").string();
-  DeviceConfig config{.device = DeviceType::Cuda, .gemm_choice_file = missing};
-  EXPECT_THAT(error_of_loading(config), HasSubstr("device.gemm_choice_file: there is no " + missing));
+  DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning_file = missing};
+  EXPECT_THAT(error_of_loading(config), HasSubstr("device.gemm_tuning_file: there is no " + missing));
   config.gemm_tuning = GemmTuning::Time;
   EXPECT_EQ(error_of_loading(config), "");
-  config.gemm_choice_file = (folder.path() / "no_such_folder/choices").string();
-  EXPECT_THAT(error_of_loading(config), HasSubstr("device.gemm_choice_file: no file can be written in "));
-  config.gemm_choice_file.clear();
+  config.gemm_tuning_file = (folder.path() / "no_such_folder/choices").string();
+  EXPECT_THAT(error_of_loading(config), HasSubstr("device.gemm_tuning_file: no file can be written in "));
+  config.gemm_tuning_file.clear();
   EXPECT_EQ(error_of_loading(config), "");
 }
 

@@ -45,23 +45,24 @@ TEST(ConfigCompare, DifferencesAreRefusedUnlessAccepted) {
   const Config saved = parse({});
   const std::vector<std::string> changes{"--training.seed=1", "--model.num_layers=3", "--data.data_path=a",
                                          "--optimizer.lr=1.0"};
-  EXPECT_EQ(error_of(saved, parse(changes)),
-            "runs/a/iter_7: belongs to another run:\n"
-            "  model.num_layers: 12 in the checkpoint, 3 now\n"
-            "  training.seed: 1234 in the checkpoint, 1 now\n"
-            "  optimizer.lr: 3e-04 in the checkpoint, 1.0 now\n"
-            "  data.data_path: [] in the checkpoint, [\"a\"] now\n"
-            "Set these keys back, or accept the change with "
-            "--checkpoint.accept_change=model.num_layers,training.seed,optimizer.lr,data.data_path, or start anew from "
-            "the weights with --checkpoint.finetune");
+  EXPECT_EQ(
+      error_of(saved, parse(changes)),
+      "runs/a/iter_7: belongs to another run:\n"
+      "  model.num_layers: 12 in the checkpoint, 3 now\n"
+      "  training.seed: 1234 in the checkpoint, 1 now\n"
+      "  optimizer.lr: 3e-04 in the checkpoint, 1.0 now\n"
+      "  data.data_path: [] in the checkpoint, [\"a\"] now\n"
+      "Set these keys back, or accept the change with "
+      "--checkpoint.allow_changed_keys=model.num_layers,training.seed,optimizer.lr,data.data_path, or start anew from "
+      "the weights with --checkpoint.finetune");
   std::vector<std::string> accepted = changes;
-  accepted.push_back("--checkpoint.accept_change=model.num_layers,training.seed,optimizer.lr,data.data_path");
+  accepted.push_back("--checkpoint.allow_changed_keys=model.num_layers,training.seed,optimizer.lr,data.data_path");
   EXPECT_EQ(error_of(saved, parse(accepted)), "");
 }
 
 TEST(ConfigCompare, AcceptedChangesAreLogged) {
   testing::internal::CaptureStdout();
-  EXPECT_EQ(error_of(parse({}), parse({"--training.seed=1", "--checkpoint.accept_change=training.seed"})), "");
+  EXPECT_EQ(error_of(parse({}), parse({"--training.seed=1", "--checkpoint.allow_changed_keys=training.seed"})), "");
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "accepted: training.seed: 1234 in the checkpoint, 1 now\n");
 }
 
@@ -86,7 +87,7 @@ TEST(ConfigCompare, WeightsBelongToTheirArchitecture) {
     const std::string error = architecture_error({rope}, {rope, option});
     EXPECT_NE(error.find("runs/a/iter_7: has the weights of another model:\n  " + key + ": "), std::string::npos)
         << error;
-    EXPECT_EQ(architecture_error({rope}, {rope, option, "--checkpoint.accept_change=" + key}), "") << key;
+    EXPECT_EQ(architecture_error({rope}, {rope, option, "--checkpoint.allow_changed_keys=" + key}), "") << key;
   }
   const std::string shorter = architecture_error({}, {"--model.seq_length=512"});
   EXPECT_NE(shorter.find("model.max_position_embeddings: 1024 in the checkpoint, 512 now"), std::string::npos)
@@ -133,7 +134,7 @@ TEST(ScheduleWarningsTest, NamesDecayThatFollowsNewLength) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr("was 10 iterations and is now 30 iterations"));
   EXPECT_THAT(warnings[0],
-              HasSubstr("--optimizer.lr_decay_iters=10 --checkpoint.accept_change=optimizer.lr_decay_iters"));
+              HasSubstr("--optimizer.lr_decay_iters=10 --checkpoint.allow_changed_keys=optimizer.lr_decay_iters"));
   EXPECT_THAT(schedule_warnings(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_iters=10"})),
               IsEmpty());
   EXPECT_THAT(schedule_warnings(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_style=constant"})),

@@ -238,12 +238,12 @@ TEST(Config, RulesOfTheLearningRate) {
 }
 
 TEST(Config, AcceptedChangesMustNameKeysThatDefineTheRun) {
-  EXPECT_EQ(
-      error_of(kLeast, {"--checkpoint.accept_change=training.sed"}),
-      "command line: --checkpoint.accept_change=training.sed: \"training.sed\" is no key that defines a run; did you "
-      "mean training.seed?");
-  EXPECT_EQ(error_of(kLeast, {"--checkpoint.accept_change=training.train_iters"}).substr(0, 12), "command line");
-  parse(kLeast, {"--checkpoint.accept_change=training.seed,model.num_layers"});
+  EXPECT_EQ(error_of(kLeast, {"--checkpoint.allow_changed_keys=training.sed"}),
+            "command line: --checkpoint.allow_changed_keys=training.sed: \"training.sed\" is no key that defines a "
+            "run; did you "
+            "mean training.seed?");
+  EXPECT_EQ(error_of(kLeast, {"--checkpoint.allow_changed_keys=training.train_iters"}).substr(0, 12), "command line");
+  parse(kLeast, {"--checkpoint.allow_changed_keys=training.seed,model.num_layers"});
 }
 
 TEST(Config, RulesOfTheBatchSizeSchedule) {
