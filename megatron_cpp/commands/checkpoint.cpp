@@ -157,7 +157,7 @@ ExitCode show(Arguments args, Log& log) {
     return ExitCode::Done;
   }
   const CheckpointReader reader(checkpoint);
-  const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
+  const Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
   log.info(options.all ? print_config(config) : print_section(config, "model"));
   return ExitCode::Done;
 }
@@ -281,7 +281,7 @@ ExitCode upcycle(Arguments args, Log& log) {
   check_without_checkpoints(options.save);
   const Path checkpoint = find_checkpoint(options.load, log);
   CheckpointReader reader(checkpoint);
-  Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
+  Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
   config.model = with_experts(config, options.moe);
   const Path tokenizer = sound_tokenizer(options.tokenizer_model, reader, config, log);
   CpuDevice device;
@@ -353,7 +353,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   const Path checkpoint = find_checkpoint(options.load, log);
   CheckpointReader reader(checkpoint);
   reader.set_listener(shown_reading(log, "exporting"));
-  const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
+  const Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
                       .model_type = options.model_type,

@@ -7,8 +7,6 @@
 namespace mcpp {
 namespace {
 
-constexpr const char* kPlace = "command line";
-
 bool is_option(const std::string& arg) {
   if (arg.starts_with("--")) return true;
   return arg.size() > 1 && arg[0] == '-' && arg[1] != '.' && (arg[1] < '0' || arg[1] > '9');  // -5 is a number
@@ -44,7 +42,7 @@ class ArgumentWalk {
     if (!rest_.empty()) {
       reader_.assign({.key = usage_.positional.back(),
                       .value = {rest_},
-                      .place = kPlace,
+                      .place = kCommandLine,
                       .spelled = upper(usage_.positional.back())});
     }
   }
@@ -58,26 +56,26 @@ class ArgumentWalk {
     const Field* field = reader_.find(key);
     const bool has_next = next_ < args_.size() && !is_option(args_[next_]);
     if (field == nullptr) {
-      reader_.add_problem(str(kPlace, ": ", arg, ": unknown option", reader_.suggest(key, "--")));
+      reader_.add_problem(str(kCommandLine, ": ", arg, ": unknown option", reader_.suggest(key, "--")));
       // A value probably belongs to it; reading that as an argument of its own would only add a confusing problem.
       if (equals == std::string::npos && has_next && positional_ >= usage_.positional.size()) ++next_;
       return;
     }
-    Setting setting{.key = key, .value = {true}, .place = kPlace, .spelled = arg};
+    Setting setting{.key = key, .value = {true}, .place = kCommandLine, .spelled = arg};
     if (equals != std::string::npos) {
       setting.value.data = Value::Raw{arg.substr(equals + 1)};
     } else if (is_bool(*field) ? has_next && (args_[next_] == "true" || args_[next_] == "false") : has_next) {
       setting.spelled = str(arg, " ", args_[next_]);
       setting.value.data = Value::Raw{args_[next_++]};
     } else if (!is_bool(*field)) {
-      return reader_.add_problem(str(kPlace, ": ", arg, ": needs a value, ", field->type.describe()));
+      return reader_.add_problem(str(kCommandLine, ": ", arg, ": needs a value, ", field->type.describe()));
     }
     reader_.assign(setting);
   }
 
   void take_positional(const std::string& arg) {
     if (positional_ >= usage_.positional.size()) {
-      return reader_.add_problem(str(kPlace, ": unexpected argument ", toml_string(arg)));
+      return reader_.add_problem(str(kCommandLine, ": unexpected argument ", toml_string(arg)));
     }
     const std::string& key = usage_.positional[positional_];
     const Field* field = reader_.find(key);
@@ -85,7 +83,8 @@ class ArgumentWalk {
       rest_.push_back({arg});
     } else {
       ++positional_;
-      reader_.assign({.key = key, .value = {Value::Raw{arg}}, .place = kPlace, .spelled = str(upper(key), " ", arg)});
+      reader_.assign(
+          {.key = key, .value = {Value::Raw{arg}}, .place = kCommandLine, .spelled = str(upper(key), " ", arg)});
     }
   }
 
@@ -136,7 +135,7 @@ void read_arguments(std::span<const std::string> args, const Usage& usage, Setti
   ArgumentWalk(args, usage, reader).run();
   for (const std::string& key : usage.required) {
     if (reader.was_set(key) || reader.is_doubtful(key)) continue;
-    reader.add_gap(str(kPlace, ": ", spelled_key(usage, key), ": is missing: ", reader.find(key)->help));
+    reader.add_gap(str(kCommandLine, ": ", spelled_key(usage, key), ": is missing: ", reader.find(key)->help));
   }
 }
 

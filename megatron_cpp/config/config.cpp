@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/toml_reader.h"
+#include "megatron_cpp/config/unused_keys.h"
 
 namespace mcpp {
 namespace {
@@ -222,6 +223,10 @@ void turn_saving_off(CheckpointConfig& checkpoint) {
   checkpoint.save_interval = checkpoint.local_save_interval = 0;
   checkpoint.async_save = false;
   checkpoint.local_save.clear();
+  const CheckpointConfig defaults;
+  checkpoint.keep_latest_k = defaults.keep_latest_k;
+  checkpoint.local_keep_latest_k = defaults.local_keep_latest_k;
+  checkpoint.save_retain_interval = defaults.save_retain_interval;
 }
 
 }  // namespace
@@ -280,12 +285,25 @@ std::vector<Field> config_fields(Config& config) {
   return fields;
 }
 
+namespace {
+
+void complete_batch_size(TrainingConfig& t) {
+  // Written down, because it must stay what it was when a resumed run has another micro batch.
+  if (t.global_batch_size == 0 && t.step_batch_size_schedule.empty()) t.global_batch_size = t.micro_batch_size;
+}
+
+}  // namespace
+
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_place) {
   if (reader.was_set("checkpoint.save") && config.checkpoint.save.empty()) turn_saving_off(config.checkpoint);
   for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_place);
-  TrainingConfig& t = config.training;
-  // Written down, because it must stay what it was when a resumed run has another micro batch.
-  if (t.global_batch_size == 0 && t.step_batch_size_schedule.empty()) t.global_batch_size = t.micro_batch_size;
+  for (const UnusedKey& unused : unused_keys(config)) {
+    // One option on a command line may turn off what a file describes in detail.
+    const bool is_turned_off =
+        reader.is_from_command_line(unused.disabled_by) && !reader.is_from_command_line(unused.key);
+    if (!is_turned_off) reader.add_conflict(str(unused.key, ": ", unused.advice), default_place);
+  }
+  complete_batch_size(config.training);
 }
 
 ConfigText read_config_text(const std::string& file) {
@@ -305,6 +323,16 @@ Config parse_config(std::string_view toml, const std::string& name, std::span<co
   read_arguments(overrides, Usage{}, reader);
   complete_config(config, reader, name);
   reader.finish();
+  return config;
+}
+
+Config parse_stored_config(std::string_view toml, const std::string& name) {
+  Config config;
+  SettingsReader reader(config_fields(config));
+  read_toml(toml, name, reader);
+  for (const std::string& text : config.conflicts()) reader.add_conflict(text, name);
+  reader.finish();
+  complete_batch_size(config.training);
   return config;
 }
 

@@ -77,6 +77,9 @@ struct Config {
 /// Reads TOML text; `name` is the file name that messages show. `overrides` are arguments "--section.key=value".
 /// Throws one BadInput error that lists every problem with its place. In the result, global_batch_size is filled in.
 Config parse_config(std::string_view toml, const std::string& name, std::span<const std::string> overrides = {});
+/// Reads the configuration that a checkpoint or a history of metrics stores, as print_config() wrote it. Keys without
+/// effect are accepted, because earlier versions accepted them.
+Config parse_stored_config(std::string_view toml, const std::string& name);
 Config load_config(const Path& file, std::span<const std::string> overrides = {});
 
 /// The configuration as TOML, every key with its value, that parse_config reads back to an equal one. It goes into

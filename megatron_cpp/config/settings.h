@@ -62,6 +62,9 @@ struct Field {
   std::string convert(Value& value) const;
 };
 
+/// Setting::place of the arguments of a command.
+inline constexpr const char* kCommandLine = "command line";
+
 /// One value given for one key.
 struct Setting {
   std::string key;
@@ -95,6 +98,10 @@ class SettingsReader {
     is_incomplete_ = true;
   }
   bool is_incomplete() const { return is_incomplete_; }
+  bool is_from_command_line(const std::string& key) const {
+    const auto found = settings_.find(key);
+    return found != settings_.end() && found->second.place == kCommandLine;
+  }
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
   /// Whether a setting of this key was refused, or a misspelt key probably meant it.
   bool is_doubtful(const std::string& key) const { return doubtful_.count(key) > 0; }

@@ -14,7 +14,7 @@ namespace mcpp {
 namespace {
 
 Config config_of(const CheckpointReader& reader, const InferenceOptions& options, int ranks) {
-  Config config = parse_config(reader.state().config, reader.directory().string() + "/config");
+  Config config = parse_stored_config(reader.state().config, reader.directory().string() + "/config");
   const auto& names = EnumNames<Precision>::value;
   const auto named = std::ranges::find(names, options.precision);
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,

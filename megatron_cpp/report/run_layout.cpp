@@ -86,7 +86,7 @@ RunLayout layout_of_run(const std::string& config, i64 world_size) {
   if (config.empty()) return {.problem = "its configuration is not known"};
   if (world_size < 1 || world_size > kMostRanks) return {.problem = "its number of ranks is not known"};
   try {
-    return layout_of(parse_config(config, "configuration"), static_cast<int>(world_size));
+    return layout_of(parse_stored_config(config, "configuration"), static_cast<int>(world_size));
   } catch (const Error& error) {
     return {.problem = str("its configuration is not one of this version: ", error.what())};
   }

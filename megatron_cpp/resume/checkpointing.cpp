@@ -180,7 +180,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
   extra_number(run, kOptimizerSteps, reader.directory());
-  check_same_run(parse_config(run.config, place + "/config"), config, place, log);
+  check_same_run(parse_stored_config(run.config, place + "/config"), config, place, log);
   check_same_tokenizer(config, run, place, log);
   check_same_datasets(config, datasets, run, place);
   return {.iteration = run.iteration,
@@ -196,7 +196,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
 
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {
   const std::string place = reader.directory().string();
-  check_same_architecture(parse_config(reader.state().config, place + "/config"), config, place, log);
+  check_same_architecture(parse_stored_config(reader.state().config, place + "/config"), config, place, log);
   check_same_tokenizer(config, reader.state(), place, log);
 }
 
@@ -207,7 +207,7 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
   // Not there when precision or loss scale were changed: then it starts anew.
   if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
     state.loss_scale().restore(scale->second, place + ": " + kLossScale);
-  warn_of_changed_settings(parse_config(run.config, place + "/config"), config, run, log);
+  warn_of_changed_settings(parse_stored_config(run.config, place + "/config"), config, run, log);
 }
 
 Path saved_tokenizer(const Path& checkpoint_folder) {

@@ -1,6 +1,7 @@
 #include "model/config/moe.h"
 
 #include <algorithm>
+#include <any>
 
 #include "base/strings.h"
 
@@ -9,8 +10,21 @@ namespace {
 
 /// Appends a conflict for keys that are set although there are no experts.
 void add_unread(const MoeConfig& config, std::vector<std::string>& found) {
-  if (config != MoeConfig())
-    found.push_back("model.num_experts: must be set for any of the moe_ keys to be read; leave them out, or set it");
+  std::vector<std::any> default_values;
+  const auto collect = [&](std::string_view, const auto& member, std::string_view, const Constraint& = {}) {
+    default_values.emplace_back(member);
+  };
+  const MoeConfig defaults;
+  MoeConfig::fields(defaults, collect);
+  std::vector<std::string> names;
+  std::size_t next = 0;
+  const auto compare = [&]<class M>(std::string_view name, const M& member, std::string_view, const Constraint& = {}) {
+    if (std::any_cast<const M&>(default_values[next++]) != member) names.emplace_back(name);
+  };
+  MoeConfig::fields(config, compare);
+  if (!names.empty())
+    found.push_back(str("model.num_experts: must be set for any of the moe_ keys to be read; set it, or leave out ",
+                        join(names, ", ")));
 }
 
 void add_layer_conflicts(const MoeConfig& c, i64 num_layers, std::vector<std::string>& found) {

@@ -42,7 +42,7 @@ void write_hardware(const std::string& file, const std::string& head, const Hard
 
 FormerRun read_former_run(PlanOptions& options, Config& config) {
   MeasuredRun run = read_measured_run(options.from_run);
-  Config own = run.config.empty() ? config : parse_config(run.config, options.from_run + ": its configuration");
+  Config own = run.config.empty() ? config : parse_stored_config(run.config, options.from_run + ": its configuration");
   if (run.world_size == 0) run.world_size = options.world_size;
   check_input(run.world_size > 0, "--from_run=", options.from_run,
               ": does not tell on how many ranks it ran; give them as --world_size");

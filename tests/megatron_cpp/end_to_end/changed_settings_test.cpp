@@ -76,7 +76,7 @@ std::vector<std::string> arguments(const Settings& s) {
   std::vector<std::string> args{str("--training.train_iters=", s.by_samples ? 0 : s.length),
                                 str("--training.train_samples=", s.by_samples ? s.length : 0),
                                 str("--optimizer.lr=", s.lr),
-                                str("--optimizer.min_lr=", s.min_lr),
+                                str("--optimizer.min_lr=", s.style == "constant" ? 0 : s.min_lr),
                                 str("--optimizer.lr_decay_style=", s.style),
                                 str("--optimizer.lr_warmup_iters=", s.by_samples ? 0 : s.warmup),
                                 str("--training.eval_interval=", s.eval_interval),
@@ -92,7 +92,8 @@ std::vector<std::string> arguments(const Settings& s) {
   add(s.batch == 0, str("--training.step_batch_size_schedule=0:4 ", s.growth_sample, ":8"));
   add(s.by_samples && s.warmup > 0, str("--optimizer.lr_warmup_samples=", s.warmup));
   add(s.warmup_fraction > 0, str("--optimizer.lr_warmup_fraction=", s.warmup_fraction));
-  add(s.decay > 0, str("--optimizer.lr_decay_", unit, "=", s.decay));
+  add(s.decay > 0 && (s.style != "constant" || s.warmup_fraction > 0),
+      str("--optimizer.lr_decay_", unit, "=", s.decay));
   add(s.wsd_decay > 0, str("--optimizer.lr_wsd_decay_", unit, "=", s.wsd_decay));
   add(s.style == "WSD", "--optimizer.lr_wsd_decay_style=" + s.wsd_style);
   if (s.weight_decay_style == "constant") {

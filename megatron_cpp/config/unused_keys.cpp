@@ -1,0 +1,175 @@
+#include "megatron_cpp/config/unused_keys.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// Collects the unused keys of one section.
+class Finder {
+ public:
+  Finder(const char* section, std::vector<UnusedKey>& found) : section_(section), found_(found) {}
+
+  /// Notes `key` if it is set, though `disabled_by` (with its section) makes it meaningless.
+  void add(bool is_unused, const char* key, const char* disabled_by, std::string advice) {
+    if (is_unused) found_.push_back({str(section_, ".", key), std::move(advice), disabled_by});
+  }
+
+ private:
+  const char* section_;
+  std::vector<UnusedKey>& found_;
+};
+
+bool can_skip_steps(const TrainingConfig& t) {
+  return t.nan_policy == NanPolicy::Skip || t.spike_policy == SpikePolicy::Skip;
+}
+
+void find_in_model(const Config& config, std::vector<UnusedKey>& found) {
+  const MoeConfig &moe = config.model.moe, defaults;
+  const LoadBalancing type = moe.router_load_balancing_type;
+  Finder("model", found)
+      .add(type != defaults.router_load_balancing_type && type != LoadBalancing::None && moe.aux_loss_coeff == 0,
+           "moe_router_load_balancing_type", "model.moe_aux_loss_coeff",
+           "only read when moe_aux_loss_coeff is above 0; set that, or leave it out");
+}
+
+void find_in_training(const Config& config, std::vector<UnusedKey>& found) {
+  const TrainingConfig &t = config.training, defaults;
+  Finder finder("training", found);
+  const bool has_experts = config.model.moe.num_experts > 0;
+  finder.add(!has_experts && std::ranges::count(t.recompute_modules, "moe_act") > 0, "recompute_modules",
+             "model.num_experts", "\"moe_act\" needs a model with experts (model.num_experts); leave it out");
+  finder.add(t.eval_on_start && t.eval_iters == 0, "eval_on_start", "training.eval_iters",
+             "there is no evaluation as training.eval_iters is 0; leave it out");
+  constexpr const char* kNeedsSpikes = "only read when spike_policy is not \"off\"; leave it out";
+  const bool ignores_spikes = t.spike_policy == SpikePolicy::Off;
+  finder.add(ignores_spikes && t.spike_window != defaults.spike_window, "spike_window", "training.spike_policy",
+             kNeedsSpikes);
+  finder.add(ignores_spikes && t.spike_z_score != defaults.spike_z_score, "spike_z_score", "training.spike_policy",
+             kNeedsSpikes);
+  finder.add(!can_skip_steps(t) && t.max_consecutive_skips != defaults.max_consecutive_skips, "max_consecutive_skips",
+             "training.nan_policy", "only read when nan_policy or spike_policy is \"skip\"; leave it out");
+  finder.add(!config.may_roll_back() && t.max_rollbacks != defaults.max_rollbacks, "max_rollbacks",
+             "training.nan_policy", "only read when nan_policy or spike_policy is \"rollback\"; leave it out");
+}
+
+void find_in_parallel(const Config& config, std::vector<UnusedKey>& found) {
+  const ParallelConfig &p = config.parallel, defaults;
+  Finder finder("parallel", found);
+  finder.add(p.context_parallel_size == 1 && p.cp_comm_type != defaults.cp_comm_type, "cp_comm_type",
+             "parallel.context_parallel_size",
+             "only read when context_parallel_size is above 1; set that, or leave it out");
+  finder.add(p.pipeline_model_parallel_size == 1 && p.pipeline_schedule != defaults.pipeline_schedule,
+             "pipeline_schedule", "parallel.pipeline_model_parallel_size",
+             str("there is one pipeline rank, for which \"", enum_name(defaults.pipeline_schedule),
+                 "\" is as fast with the least memory; set pipeline_model_parallel_size, or leave it out"));
+  finder.add(config.device.device == DeviceType::Cpu && p.distributed_backend == DistributedBackend::Nccl,
+             "distributed_backend", "device.device",
+             "NCCL carries tensors of GPUs; with device.device \"cpu\" leave it out");
+}
+
+void find_in_optimizer(const Config& config, std::vector<UnusedKey>& found) {
+  const OptimizerConfig &o = config.optimizer, defaults;
+  Finder finder("optimizer", found);
+  const bool is_constant = o.lr_decay_style == LrDecayStyle::Constant;
+  constexpr const char* kNeedsDecay = "only read when lr_decay_style is not \"constant\"; leave it out";
+  finder.add(is_constant && o.min_lr != defaults.min_lr, "min_lr", "optimizer.lr_decay_style", kNeedsDecay);
+  // The length of the decay is also what lr_warmup_fraction is a share of.
+  const bool needs_no_length = is_constant && o.lr_warmup_fraction == 0;
+  finder.add(needs_no_length && o.lr_decay_iters > 0, "lr_decay_iters", "optimizer.lr_decay_style", kNeedsDecay);
+  finder.add(needs_no_length && o.lr_decay_samples > 0, "lr_decay_samples", "optimizer.lr_decay_style", kNeedsDecay);
+  const bool warms_up = o.lr_warmup_fraction > 0 || o.lr_warmup_iters > 0 || o.lr_warmup_samples > 0;
+  finder.add(!warms_up && o.lr_warmup_init != defaults.lr_warmup_init, "lr_warmup_init", "optimizer.lr_warmup_iters",
+             "there is no warm-up; set lr_warmup_fraction, lr_warmup_iters or lr_warmup_samples, or leave it out");
+  finder.add(o.lr_decay_style != LrDecayStyle::Wsd && o.lr_wsd_decay_style != defaults.lr_wsd_decay_style,
+             "lr_wsd_decay_style", "optimizer.lr_decay_style",
+             "only read when lr_decay_style is \"WSD\"; leave it out");
+  finder.add(o.weight_decay_incr_style != WeightDecayIncrStyle::Constant && o.weight_decay != defaults.weight_decay,
+             "weight_decay", "optimizer.weight_decay_incr_style",
+             "start_weight_decay and end_weight_decay replace it when weight_decay_incr_style is not \"constant\"; "
+             "leave it out");
+}
+
+void find_in_data(const Config& config, std::vector<UnusedKey>& found) {
+  const DataConfig &d = config.data, defaults;
+  Finder finder("data", found);
+  finder.add(d.mock_data && d.split != defaults.split, "split", "data.mock_data",
+             "mock_data is not split; leave it out");
+  finder.add(d.mock_data && !d.data_cache_path.empty(), "data_cache_path", "data.mock_data",
+             "mock_data has no sample indices; leave it out");
+  finder.add(d.reset_position_ids && config.model.position_embedding_type == PositionEmbedding::None,
+             "reset_position_ids", "model.position_embedding_type",
+             "the model has no positions (model.position_embedding_type is \"none\"); leave it out");
+  finder.add(d.eod_token != defaults.eod_token && !d.has_document_starts() && !d.eod_mask_loss, "eod_token",
+             "data.reset_attention_mask",
+             "only read with reset_position_ids, reset_attention_mask or eod_mask_loss; leave it out");
+}
+
+void find_in_checkpoint(const Config& config, std::vector<UnusedKey>& found) {
+  const CheckpointConfig &c = config.checkpoint, defaults;
+  Finder finder("checkpoint", found);
+  constexpr const char* kNeedsSave = "needs checkpoint.save, the folder to save in";
+  finder.add(c.save.empty() && c.keep_latest_k != defaults.keep_latest_k, "keep_latest_k", "checkpoint.save",
+             kNeedsSave);
+  const bool sets_retained = c.save_retain_interval > 0;
+  finder.add(c.save.empty() && sets_retained, "save_retain_interval", "checkpoint.save", kNeedsSave);
+  finder.add(!c.save.empty() && sets_retained && c.keep_latest_k == 0, "save_retain_interval",
+             "checkpoint.keep_latest_k", "no checkpoint is ever removed as keep_latest_k is 0; leave it out");
+  finder.add(c.local_save.empty() && c.local_keep_latest_k != defaults.local_keep_latest_k, "local_keep_latest_k",
+             "checkpoint.local_save", "needs checkpoint.local_save, the folder of each node to save in");
+}
+
+void find_in_logging(const Config& config, std::vector<UnusedKey>& found) {
+  const LoggingConfig &l = config.logging, defaults;
+  Finder finder("logging", found);
+  finder.add(!l.sample_prompt.empty() && config.training.eval_iters == 0, "sample_prompt", "training.eval_iters",
+             "there is no evaluation at which the model would continue it, as training.eval_iters is 0; leave it out");
+  finder.add(l.sample_prompt.empty() && l.sample_tokens != defaults.sample_tokens, "sample_tokens",
+             "logging.sample_prompt", "only read with sample_prompt; set that, or leave it out");
+  finder.add(l.metrics_every_iteration && config.metrics_path().empty(), "metrics_every_iteration",
+             "logging.metrics_path", "no metrics are written; set metrics_path or checkpoint.save, or leave it out");
+  finder.add(l.tensorboard_dir.empty() && l.tensorboard_log_interval != defaults.tensorboard_log_interval,
+             "tensorboard_log_interval", "logging.tensorboard_dir", "needs tensorboard_dir");
+  constexpr const char* kNeedsTrace =
+      "there is no trace; set profile_step_end, the last iteration of it, or leave it "
+      "out";
+  const bool has_trace = l.profile_step_end > 0;
+  finder.add(!has_trace && !l.profile_ranks.empty(), "profile_ranks", "logging.profile_step_end", kNeedsTrace);
+  finder.add(!has_trace && !l.profile_dir.empty(), "profile_dir", "logging.profile_step_end", kNeedsTrace);
+  finder.add(l.timing_log_level == 0 && l.timing_log_option != defaults.timing_log_option, "timing_log_option",
+             "logging.timing_log_level", "no timers are logged; set timing_log_level to 1 or 2, or leave it out");
+}
+
+void find_in_faults(const Config& config, std::vector<UnusedKey>& found) {
+  const FaultInjectionConfig &f = config.fault_injection, defaults;
+  Finder finder("fault_injection", found);
+  constexpr const char *kKind = "fault_injection.kind", *kNeedsFault = "there is no fault; set kind, or leave it out";
+  const bool has_none = f.kind == FaultKind::None;
+  finder.add(has_none && f.iteration != defaults.iteration, "iteration", kKind, kNeedsFault);
+  finder.add(has_none && f.iterations != defaults.iterations, "iterations", kKind, kNeedsFault);
+  finder.add(has_none && f.rank != defaults.rank, "rank", kKind, kNeedsFault);
+  finder.add(f.kind != FaultKind::Exit && f.exit_code != defaults.exit_code, "exit_code", kKind,
+             "only read when kind is \"exit\"; leave it out");
+  finder.add(f.kind != FaultKind::Slow && f.seconds != defaults.seconds, "seconds", kKind,
+             "only read when kind is \"slow\"; leave it out");
+}
+
+}  // namespace
+
+std::vector<UnusedKey> unused_keys(const Config& config) {
+  std::vector<UnusedKey> found;
+  find_in_model(config, found);
+  find_in_training(config, found);
+  find_in_parallel(config, found);
+  find_in_optimizer(config, found);
+  find_in_data(config, found);
+  find_in_checkpoint(config, found);
+  find_in_logging(config, found);
+  find_in_faults(config, found);
+  return found;
+}
+
+}  // namespace mcpp
