@@ -57,11 +57,15 @@ Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
 /// What the context's rank has of a microbatch of random tokens.
 MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size);
 
-/// The best rate of large square products, of any run, as other load only slows them down: what FLOP rates are a share
-/// of. Takes seconds at most, however many ranks share a core: then it looks at smaller ones alone.
+/// Returns the best rate of large square products over several rounds, because other load only slows them down. Goes on
+/// until no round is faster any more, for some seconds at most; where many ranks share a core only smaller products
+/// are timed.
 double peak_flops(DType dtype, Device& device);
 /// What MFU is a share of, in FLOP/s: the data sheet's rate of a GPU that is known (device_peaks.h), else peak_flops().
 double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
+/// Returns mfu_peak_flops() for a program that reached `reached` FLOP/s. A measured peak below that was disturbed by
+/// other load; it is measured once more, and is at least `reached`.
+double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reached);
 /// Bytes per second of copying memory, read and write counted.
 double copy_bandwidth(Device& device);
 

@@ -5,9 +5,15 @@
 
 namespace mcpp {
 
-StepRecords::StepRecords(const SampleWork& work, KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log,
-                         const std::optional<PredictedStep>& predicted)
-    : config_(config), session_(session), log_(log), window_(work), ranks_(config, session, log, predicted) {}
+StepRecords::StepRecords(const SampleWork& work, const DevicePeak& peak, KeptRef<Config> config, Session& session,
+                         KeptRef<Log> log, const std::optional<PredictedStep>& predicted)
+    : config_(config.get().logging),
+      session_(session),
+      log_(log),
+      peak_(peak),
+      peak_file_(peak_file(config, session)),
+      window_(work),
+      ranks_(std::cref(config_), session, log, predicted) {}
 
 void StepRecords::add(const RecordedStep& step, MetricsWriter& metrics, TensorboardMetrics& tensorboard) {
   for (const auto& [name, seconds] : step.timers) timers_[name] += seconds;
@@ -30,11 +36,22 @@ void StepRecords::write_line(i64 iteration, const BytesAwayByClass& away, Metric
   if (config_.timing_log_level > 0)
     stats.timers =
         gather_timers(std::exchange(timers_, {}), static_cast<double>(window_.iterations()), session_.parallel.world);
+  check_peak(peak_.source == DevicePeak::Source::Measured ? window_.peak_tflops() : stats.tflops);
   log_.info(iteration_line(stats, std::chrono::system_clock::now()));
   if (!stats.timers.empty()) log_.info(timer_lines(stats.timers, config_.timing_log_option));
   tensorboard.write_line(stats);
   if (!config_.metrics_every_iteration) metrics.write(stats);
   window_.restart();
+}
+
+void StepRecords::check_peak(double reached) {
+  const std::string warning = peak_warning(peak_, reached);
+  if (warning.empty() || session_.parallel.world.rank() != 0) return;
+  const bool is_measured = peak_.source == DevicePeak::Source::Measured;
+  if (!std::exchange(has_warned_of_peak_, true) || is_measured) log_.warn(warning);
+  if (!is_measured) return;
+  peak_.tflops = reached;
+  peak_file_.write(reached, log_);
 }
 
 }  // namespace mcpp

@@ -10,6 +10,7 @@
 #include "megatron_cpp/monitor/metrics/log_window.h"
 #include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
 #include "megatron_cpp/monitor/statistics.h"
+#include "megatron_cpp/train/device_peak.h"
 #include "megatron_cpp/train/rank_reports.h"
 
 namespace mcpp {
@@ -27,8 +28,8 @@ struct RecordedStep {
 class StepRecords {
  public:
   /// `predicted`: of a step of this layout; nothing where nobody asked for it.
-  StepRecords(const SampleWork& work, KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log,
-              const std::optional<PredictedStep>& predicted);
+  StepRecords(const SampleWork& work, const DevicePeak& peak, KeptRef<Config> config, Session& session,
+              KeptRef<Log> log, const std::optional<PredictedStep>& predicted);
 
   /// From `now` on steps count.
   void begin(const RankSeconds& now) { window_.begin(now); }
@@ -42,9 +43,15 @@ class StepRecords {
   void write_line(i64 iteration, const BytesAwayByClass& away, MetricsWriter& metrics, TensorboardMetrics& tensorboard);
 
  private:
+  /// Warns of steps that are faster than the peak, and stores a peak that they raised.
+  void check_peak(double reached);
+
   const LoggingConfig& config_;
   Session& session_;
   const Log& log_;
+  DevicePeak peak_;
+  PeakFile peak_file_;
+  bool has_warned_of_peak_ = false;
   LogWindow window_;
   RankReports ranks_;
   IdleExperts idle_experts_;

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/machine.h"
-#include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/monitor/module_bytes.h"
 #include "megatron_cpp/resume/loading.h"
@@ -25,15 +24,6 @@ TrainingLength training_length(const Config& config) {
           .global_batch_size = config.batch_sizes().front().batch_size};
 }
 
-/// What MFU is a share of, in TFLOP/s: as configured, or measured.
-double peak_tflops(const Config& config, Device& device) {
-  if (config.logging.peak_tflops > 0) return config.logging.peak_tflops;
-  const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device) / 1e12;
-  device.trim();
-  device.reset_peak();
-  return peak;
-}
-
 }  // namespace
 
 Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log,
@@ -46,11 +36,13 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       lock_(lock_save_folder(config, session, log)),
       tensorboard_(config, is_first_rank(), log),
       trace_(std::cref(config_.logging), config_.profile_path(), session, log),
+      peak_(find_device_peak(config, session, log)),
       records_({.tokens = static_cast<double>(config_.model.seq_length),
                 .flops = flops_per_batch(config_.model, 1),
-                .peak_tflops = peak_tflops(config, *session.device),
+                .peak_tflops = peak_.tflops,
+                .is_peak_measured = peak_.source == DevicePeak::Source::Measured,
                 .devices = session.parallel.world.size()},
-               std::cref(config_.logging), session, log, predicted),
+               peak_, config, session, log, predicted),
       sources_{.tokenizer_checksum = tokenizer_checksum(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),

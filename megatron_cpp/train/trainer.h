@@ -101,7 +101,8 @@ class Trainer {
   std::unique_ptr<FolderLock> lock_;
   TensorboardMetrics tensorboard_;  // likewise
   TraceWindow trace_;               // likewise
-  StepRecords records_;  // before the model: what measuring the device's peak takes must not count as its memory
+  DevicePeak peak_;                 // likewise, before the model: measuring it takes memory
+  StepRecords records_;
   RunSources sources_;
   TrainingState state_;
   StatisticsWatch statistics_;

@@ -21,6 +21,10 @@ void LogWindow::add(const IterationStats& step, const RankSeconds& end) {
   if (is_skipped) last_.lm_loss = std::nan("");
   last_.elapsed_ms = 1000 * (end - step_begin_).clock;
   set_rates(last_, static_cast<double>(step.global_batch_size));
+  if (work_.is_peak_measured && last_.tflops > work_.peak_tflops) {
+    work_.peak_tflops = last_.tflops;
+    set_rates(last_, static_cast<double>(step.global_batch_size));
+  }
   const i64 skipped = means_.skipped_iterations, nan = means_.nan_iterations;
   means_ = step;
   means_.skipped_iterations += skipped;

@@ -6,8 +6,9 @@ namespace mcpp {
 
 /// What rates are counted by.
 struct SampleWork {
-  double tokens = 0, flops = 0;  ///< of one sample
-  double peak_tflops = 0;        ///< of one device; 0 = unknown
+  double tokens = 0, flops = 0;   ///< of one sample
+  double peak_tflops = 0;         ///< of one device; 0 = unknown
+  bool is_peak_measured = false;  ///< a faster step then raises it: the measurement was disturbed by other load
   i64 devices = 1;
 };
 
@@ -28,6 +29,8 @@ class LogWindow {
 
   bool is_empty() const { return iterations_ == 0; }
   i64 iterations() const { return iterations_; }
+  /// Returns the peak of one device in TFLOP/s: as given, or that of the fastest step so far where it may be raised.
+  double peak_tflops() const { return work_.peak_tflops; }
   /// What this rank spent in the window.
   RankSeconds seconds() const { return end_ - begin_; }
   /// Times and rates as means over the window, the loss of the last step.
