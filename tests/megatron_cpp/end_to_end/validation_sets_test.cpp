@@ -161,7 +161,7 @@ TEST_F(ValidationSets, ContradictionsAreNamed) {
           "data.full_validation: mock_data has no end");
   refused({"--data.data_path=", "--data.mock_data", "--data.multiple_validation_sets"},
           "data.multiple_validation_sets: mock_data is one text");
-  refused({"--data.data_path=", "--data.mock_data", "--data.reset_attention_mask", "--data.eod_token=400"},
+  refused({"--data.data_path=", "--data.mock_data", "--data.eod_token=400"},
           "data.eod_token: 400 is outside the vocabulary of 400");
   refused({"--data.data_path="}, "or set data.mock_data");
 }

@@ -283,6 +283,10 @@ TEST(UnusedKeyTest, IsRefusedByNameWithAdvice) {
   }
 }
 
+TEST(UnusedKeyTest, AcceptsEodTokenThatEndsMockDocuments) {
+  EXPECT_EQ(error_of({"--data.mock_data", "--data.eod_token=5"}), "");
+}
+
 TEST(UnusedKeyTest, IsNeverRefusedAtItsDefault) {
   Config defaults;
   for (const Field& field : config_fields(defaults)) {
