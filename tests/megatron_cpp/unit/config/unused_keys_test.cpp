@@ -1,13 +1,16 @@
 // Every key of the configuration, set to another legal value than its default, is either refused by name, because the
 // rest of the configuration gives it no meaning, or has an effect: one that shows in what is derived from the
-// configuration, or one at run time that run_time_effects() names.
+// configuration, or one at run time that kRunTimeEffects names.
 #include "megatron_cpp/config/unused_keys.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "base/strings.h"
 #include "megatron_cpp/config/arguments.h"
@@ -34,87 +37,88 @@ std::string error_of(const std::vector<std::string>& args) {
 }
 
 /// Keys whose effect shows only while a training runs, or that never have one by design, and where it shows.
-const std::map<std::string, std::string>& run_time_effects() {
-  static const std::map<std::string, std::string> effects{
-      // The model's function: checked by the golden tests of the layers.
-      {"model.max_position_embeddings", "longest context of generate and evaluate"},
-      {"model.position_embedding_type", "forward pass"},
-      {"model.window_size", "forward pass"},
-      {"model.normalization", "forward pass"},
-      {"model.norm_epsilon", "forward pass"},
-      {"model.norm_position", "forward pass"},
-      {"model.apply_layernorm_1p", "initial weights and forward pass"},
-      {"model.use_parallel_residual", "forward pass"},
-      {"model.activation_func", "forward pass"},
-      {"model.query_pre_attn_scalar", "forward pass"},
-      {"model.attn_logit_softcapping", "forward pass"},
-      {"model.final_logit_softcapping", "forward pass"},
-      {"model.embedding_multiplier", "forward pass"},
-      {"model.add_qkv_bias", "none while add_bias_linear is true: the bias that it asks for is there"},
-      {"model.add_attention_output_bias", "as add_qkv_bias"},
-      {"model.add_mlp_bias", "as add_qkv_bias"},
-      {"model.init_method_std", "initial weights"},
-      {"model.hidden_dropout", "forward pass"},
-      {"model.attention_dropout", "forward pass"},
-      {"training.seed", "initial weights, dropout and the order of samples"},
-      {"training.eval_interval", "iterations with an evaluation; Megatron-LM users set it next to eval_iters = 0"},
-      {"training.eval_iters", "length of an evaluation"},
-      {"training.eval_on_start", "an evaluation before the first iteration"},
-      {"training.nan_policy", "what follows a loss that is not finite"},
-      {"training.spike_policy", "what follows a spike"},
-      {"training.spike_window", "which step is a spike"},
-      {"training.spike_z_score", "which step is a spike"},
-      {"training.max_consecutive_skips", "when skipping ends the run"},
-      {"training.check_weight_hash_across_dp_replicas_interval", "iterations with a comparison"},
-      {"training.exit_interval", "when the run ends"},
-      {"training.exit_duration_in_mins", "when the run ends"},
-      {"parallel.sequence_parallel",
-       "none with one tensor-parallel rank, as in Megatron-LM, whose users always set it"},
-      {"parallel.ddp_bucket_size", "which gradients are reduced together"},
-      {"parallel.overlap_grad_reduce", "when gradients are reduced"},
-      {"parallel.overlap_param_gather", "when weights are gathered"},
-      {"parallel.distributed_backend", "which library carries tensors; \"mpi\" states what a CPU does anyway"},
-      {"parallel.distributed_timeout_minutes", "when a run counts as hanging"},
-      {"parallel.step_timeout_minutes", "when a step counts as hanging"},
-      {"optimizer.optimizer", "the update"},
-      {"optimizer.adam_beta1", "the update"},
-      {"optimizer.adam_beta2", "the update"},
-      {"optimizer.adam_eps", "the update"},
-      {"optimizer.clip_grad", "the update"},
-      {"optimizer.loss_scale", "gradients of the backward pass"},
-      {"optimizer.exp_avg_dtype", "the update and the size of its states"},
-      {"optimizer.exp_avg_sq_dtype", "the update and the size of its states"},
-      {"data.data_path", "what is read"},
-      {"data.train_data_path", "what is read"},
-      {"data.split", "what is read"},
-      {"data.multiple_validation_sets", "losses of an evaluation"},
-      {"data.full_validation", "length of an evaluation"},
-      {"data.mock_data", "what is read"},
-      {"data.data_cache_path", "where sample indices are"},
-      {"data.tokenizer_model", "vocabulary and <eod>"},
-      {"data.prefetch_batches", "batches read ahead"},
-      {"data.reset_position_ids", "forward pass"},
-      {"data.reset_attention_mask", "forward pass"},
-      {"data.eod_mask_loss", "the loss"},
-      {"checkpoint.save", "checkpoints"},
-      {"checkpoint.load", "initial state"},
-      {"checkpoint.allow_changed_keys", "a permission, which a start need not use"},
-      {"logging.log_interval", "lines of the log"},
-      {"logging.show_progress", "the live line of a terminal"},
-      {"logging.metrics_path", "metrics.jsonl"},
-      {"logging.peak_tflops", "MFU"},
-      {"logging.tensorboard_dir", "event files"},
-      {"logging.profile_step_end", "a trace"},
-      {"logging.timing_log_level", "lines of the log"},
-      {"logging.straggler_factor", "warnings about slow ranks"},
-      {"logging.log_params_norm", "lines of the log"},
-      {"logging.log_num_zeros_in_grad", "lines of the log"},
-      {"logging.log_layer_statistics_interval", "tables in the log"},
-      {"device.num_threads", "threads of a rank"},
-      {"device.cpu_isa", "instructions, and with them the last bits"},
-      {"fault_injection.kind", "the fault"},
-  };
-  return effects;
+constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
+    // The model's function: checked by the golden tests of the layers.
+    {"model.max_position_embeddings", "longest context of generate and evaluate"},
+    {"model.position_embedding_type", "forward pass"},
+    {"model.window_size", "forward pass"},
+    {"model.normalization", "forward pass"},
+    {"model.norm_epsilon", "forward pass"},
+    {"model.norm_position", "forward pass"},
+    {"model.apply_layernorm_1p", "initial weights and forward pass"},
+    {"model.use_parallel_residual", "forward pass"},
+    {"model.activation_func", "forward pass"},
+    {"model.query_pre_attn_scalar", "forward pass"},
+    {"model.attn_logit_softcapping", "forward pass"},
+    {"model.final_logit_softcapping", "forward pass"},
+    {"model.embedding_multiplier", "forward pass"},
+    {"model.add_qkv_bias", "none while add_bias_linear is true: the bias that it asks for is there"},
+    {"model.add_attention_output_bias", "as add_qkv_bias"},
+    {"model.add_mlp_bias", "as add_qkv_bias"},
+    {"model.init_method_std", "initial weights"},
+    {"model.hidden_dropout", "forward pass"},
+    {"model.attention_dropout", "forward pass"},
+    {"training.seed", "initial weights, dropout and the order of samples"},
+    {"training.eval_interval", "iterations with an evaluation; Megatron-LM users set it next to eval_iters = 0"},
+    {"training.eval_iters", "length of an evaluation"},
+    {"training.eval_on_start", "an evaluation before the first iteration"},
+    {"training.nan_policy", "what follows a loss that is not finite"},
+    {"training.spike_policy", "what follows a spike"},
+    {"training.spike_window", "which step is a spike"},
+    {"training.spike_z_score", "which step is a spike"},
+    {"training.max_consecutive_skips", "when skipping ends the run"},
+    {"training.check_weight_hash_across_dp_replicas_interval", "iterations with a comparison"},
+    {"training.exit_interval", "when the run ends"},
+    {"training.exit_duration_in_mins", "when the run ends"},
+    {"parallel.sequence_parallel", "none with one tensor-parallel rank, as in Megatron-LM, whose users always set it"},
+    {"parallel.ddp_bucket_size", "which gradients are reduced together"},
+    {"parallel.overlap_grad_reduce", "when gradients are reduced"},
+    {"parallel.overlap_param_gather", "when weights are gathered"},
+    {"parallel.distributed_backend", "which library carries tensors; \"mpi\" states what a CPU does anyway"},
+    {"parallel.distributed_timeout_minutes", "when a run counts as hanging"},
+    {"parallel.step_timeout_minutes", "when a step counts as hanging"},
+    {"optimizer.optimizer", "the update"},
+    {"optimizer.adam_beta1", "the update"},
+    {"optimizer.adam_beta2", "the update"},
+    {"optimizer.adam_eps", "the update"},
+    {"optimizer.clip_grad", "the update"},
+    {"optimizer.loss_scale", "gradients of the backward pass"},
+    {"optimizer.exp_avg_dtype", "the update and the size of its states"},
+    {"optimizer.exp_avg_sq_dtype", "the update and the size of its states"},
+    {"data.data_path", "what is read"},
+    {"data.train_data_path", "what is read"},
+    {"data.split", "what is read"},
+    {"data.multiple_validation_sets", "losses of an evaluation"},
+    {"data.full_validation", "length of an evaluation"},
+    {"data.mock_data", "what is read"},
+    {"data.data_cache_path", "where sample indices are"},
+    {"data.tokenizer_model", "vocabulary and <eod>"},
+    {"data.prefetch_batches", "batches read ahead"},
+    {"data.reset_position_ids", "forward pass"},
+    {"data.reset_attention_mask", "forward pass"},
+    {"data.eod_mask_loss", "the loss"},
+    {"checkpoint.save", "checkpoints"},
+    {"checkpoint.load", "initial state"},
+    {"checkpoint.allow_changed_keys", "a permission, which a start need not use"},
+    {"logging.log_interval", "lines of the log"},
+    {"logging.show_progress", "the live line of a terminal"},
+    {"logging.metrics_path", "metrics.jsonl"},
+    {"logging.peak_tflops", "MFU"},
+    {"logging.tensorboard_dir", "event files"},
+    {"logging.profile_step_end", "a trace"},
+    {"logging.timing_log_level", "lines of the log"},
+    {"logging.straggler_factor", "warnings about slow ranks"},
+    {"logging.log_params_norm", "lines of the log"},
+    {"logging.log_num_zeros_in_grad", "lines of the log"},
+    {"logging.log_layer_statistics_interval", "tables in the log"},
+    {"device.num_threads", "threads of a rank"},
+    {"device.cpu_isa", "instructions, and with them the last bits"},
+    {"fault_injection.kind", "the fault"},
+};
+
+/// Returns whether the table names `key`.
+bool shows_at_run_time(std::string_view key) {
+  return std::ranges::any_of(kRunTimeEffects, [&](const auto& effect) { return effect.first == key; });
 }
 
 /// What else a key needs before its value is legal at all, where that leaves its effect open.
@@ -202,18 +206,18 @@ TEST(ConfigKeyTest, HasEffectOrIsRefusedByNameWhenSetAlone) {
       EXPECT_THAT(error, HasSubstr(std::string(field.name()))) << args[0];
       continue;
     }
-    if (run_time_effects().contains(field.key)) continue;
+    if (shows_at_run_time(field.key)) continue;
     if (derived(parse(args)) == base) missing_effects.insert(args[0]);
   }
   EXPECT_EQ(missing_effects, std::set<std::string>{})
-      << "refuse them in unused_keys.cpp, or name where their effect shows in run_time_effects()";
+      << "refuse them in unused_keys.cpp, or name where their effect shows in kRunTimeEffects";
 }
 
 TEST(ConfigKeyTest, TableOfRunTimeEffectsNamesOnlyKeys) {
   Config config;
   std::set<std::string> keys;
   for (const Field& field : config_fields(config)) keys.insert(field.key);
-  for (const auto& [key, effect] : run_time_effects()) EXPECT_TRUE(keys.contains(key)) << key;
+  for (const auto& [key, effect] : kRunTimeEffects) EXPECT_TRUE(keys.contains(std::string(key))) << key;
 }
 
 /// The arguments under which a key is refused, and the key.
