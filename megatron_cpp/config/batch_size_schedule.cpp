@@ -12,6 +12,8 @@
 namespace mcpp {
 namespace {
 
+constexpr std::string_view kTokenSuffixes = "KMBT";  // thousands, millions, ...
+
 template <class T>
 std::optional<T> to_number(std::string_view text) {
   T number{};
@@ -22,8 +24,7 @@ std::optional<T> to_number(std::string_view text) {
 
 /// "1000" samples, or "250B" tokens turned into samples, rounded up.
 std::optional<i64> to_samples(std::string_view text, i64 seq_length) {
-  static constexpr std::string_view kSuffixes = "KMBT";
-  const std::size_t suffix = text.empty() ? std::string_view::npos : kSuffixes.find(text.back());
+  const std::size_t suffix = text.empty() ? std::string_view::npos : kTokenSuffixes.find(text.back());
   if (suffix == std::string_view::npos) return to_number<i64>(text);
   const std::optional<double> number = to_number<double>(text.substr(0, text.size() - 1));
   if (!number || !(*number >= 0)) return std::nullopt;
@@ -65,6 +66,11 @@ BatchSizeSchedule parse_batch_size_schedule(std::span<const std::string> texts, 
   }
   if (!texts.empty() && schedule.steps.empty() && schedule.problems.empty()) schedule.problems.push_back("has no step");
   return schedule;
+}
+
+bool has_token_positions(std::span<const std::string> texts) {
+  return std::ranges::any_of(
+      texts, [](const std::string& text) { return text.find_first_of(kTokenSuffixes) != std::string::npos; });
 }
 
 i64 batch_size_at(std::span<const BatchSizeStep> steps, i64 consumed_samples) {

@@ -260,6 +260,10 @@ TrainingEnd Config::training_end(i64 iteration, i64 consumed_samples) const {
   return {iteration + left.iterations, consumed_samples + left.samples};
 }
 
+i64 Config::evaluation_samples() const {
+  return training.eval_iters * batch_sizes().back().batch_size;
+}
+
 bool Config::may_roll_back() const {
   return training.nan_policy == NanPolicy::Rollback || training.spike_policy == SpikePolicy::Rollback;
 }

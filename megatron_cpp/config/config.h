@@ -64,6 +64,8 @@ struct Config {
   /// possibly under another batch size: after train_iters iterations, or after the last whole batch within
   /// train_samples.
   TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;
+  /// Returns the number of samples in one evaluation, unless data.full_validation reads them all.
+  i64 evaluation_samples() const;
   /// Whether a step gone wrong may lead back to a checkpoint.
   bool may_roll_back() const;
   /// Whether states, weights or activations are kept on a disk (optimizer.offload_folder).

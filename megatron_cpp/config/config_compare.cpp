@@ -38,6 +38,10 @@ constexpr std::array<std::string_view, 27> kRunDefining{"model.",
                                                         "parallel.power_sgd_rank",
                                                         "parallel.power_sgd_start_iter"};
 
+/// Run-defining keys that decide which text a sample number stands for, other than model.seq_length.
+constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "data.data_path", "data.train_data_path",
+                                                           "data.split", "data.mock_data"};
+
 /// Where numbers are kept, or in how many pieces, changes none of them.
 bool says_only_where(std::string_view key) {
   return key.starts_with("optimizer.offload") || key == "optimizer.store_param_remainders";
@@ -107,6 +111,21 @@ void refuse_unless_accepted(const std::vector<Difference>& found, const std::vec
               otherwise);
 }
 
+/// Throws BadInput if batch growth is written in tokens and the sequence length changed: tokens are converted with the
+/// present length, but the samples consumed so far had the former one.
+void refuse_token_positions(const Config& saved, const Config& now, const std::string& checkpoint) {
+  const i64 before = saved.model.seq_length, after = now.model.seq_length;
+  check_input(before == after || !has_token_positions(now.training.step_batch_size_schedule), checkpoint,
+              ": training.step_batch_size_schedule gives positions in tokens, but model.seq_length was ", before,
+              " and is now ", after,
+              "; give them in samples, and accept the change with "
+              "--checkpoint.allow_changed_keys=model.seq_length,training.step_batch_size_schedule");
+}
+
+std::string evaluation_text(const Config& config) {
+  return config.data.full_validation ? "all held-out samples" : str(config.evaluation_samples(), " samples");
+}
+
 std::string training_length_text(const TrainingConfig& training) {
   return training.train_iters > 0 ? str(training.train_iters, " iterations") : str(training.train_samples, " samples");
 }
@@ -139,6 +158,7 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
   refuse_unless_accepted(differences(saved, now), now.checkpoint.allow_changed_keys,
                          str(checkpoint, ": belongs to another run:"),
                          ", or start anew from the weights with --checkpoint.finetune", log);
+  refuse_token_positions(saved, now, checkpoint);
 }
 
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
@@ -152,11 +172,19 @@ void check_same_architecture(const Config& saved, const Config& now, const std::
 
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now) {
   const TrainingConfig &before = saved.training, &after = now.training;
-  if (before.train_iters == after.train_iters && before.train_samples == after.train_samples) return {};
   const std::string lengths = str("which was ", training_length_text(before), " and is now ",
                                   training_length_text(after), ": from here on it follows the new length");
   std::vector<std::string> warnings;
   const OptimizerConfig& o = now.optimizer;
+  const bool has_warmup = o.lr_warmup_iters > 0 || o.lr_warmup_fraction > 0;
+  if (o.lr_decay_style == LrDecayStyle::InverseSquareRoot && after.train_iters > 0 && !has_warmup &&
+      before.global_batch_size != after.global_batch_size) {
+    warnings.push_back(
+        "with optimizer.lr_decay_style inverse-square-root and no warm-up the learning rate depends on "
+        "training.global_batch_size, which changed: it jumps here. To keep it, scale optimizer.lr with the square root "
+        "of the batch size");
+  }
+  if (before.train_iters == after.train_iters && before.train_samples == after.train_samples) return warnings;
   const bool has_own_length = o.lr_decay_iters > 0 || o.lr_decay_samples > 0;
   if (!has_own_length && (o.lr_decay_style != LrDecayStyle::Constant || o.lr_warmup_fraction > 0)) {
     std::string advice;
@@ -169,6 +197,31 @@ std::vector<std::string> schedule_warnings(const Config& saved, const Config& no
   }
   if (o.weight_decay_incr_style != WeightDecayIncrStyle::Constant)
     warnings.push_back(str("the weight decay changes over the whole training, ", lengths));
+  return warnings;
+}
+
+std::vector<std::string> data_warnings(const Config& saved, const Config& now, i64 consumed_samples) {
+  std::vector<std::string> warnings, changed;
+  for (const Difference& difference : differences(saved, now)) {
+    if (std::ranges::count(kSampleOrderKeys, difference.key) > 0) changed.push_back(difference.key);
+  }
+  if (!changed.empty()) {
+    warnings.push_back(str(join(changed, ", "), ": changed, so that samples are drawn anew; sample ", consumed_samples,
+                           " of the new order comes next. Text may be read again or skipped, and text that was held "
+                           "out may be trained on"));
+  }
+  const i64 length = now.model.seq_length, saved_length = saved.model.seq_length;
+  if (saved_length != length) {
+    warnings.push_back(str("model.seq_length was ", saved_length, " and is now ", length, ": the ", consumed_samples,
+                           " samples consumed so far had ", saved_length, " tokens, and sample ", consumed_samples,
+                           " of ", length, " tokens comes next: samples are cut and shuffled anew, so that text is ",
+                           length > saved_length ? "skipped" : "read again"));
+  }
+  const std::string before = evaluation_text(saved), after = evaluation_text(now);
+  if (saved.training.eval_iters > 0 && now.training.eval_iters > 0 && before != after) {
+    warnings.push_back(str("an evaluation read ", before, " and now reads ", after,
+                           ": losses before and after this start are not of the same text"));
+  }
   return warnings;
 }
 

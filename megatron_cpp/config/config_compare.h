@@ -28,12 +28,16 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
 /// where no table of positions was trained, the context may differ.
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
-/// Returns a warning for each schedule (learning rate, weight decay) that spans the whole training and whose remainder
-/// changes because the length of the training changed.
+/// Returns a warning for each schedule (learning rate, weight decay) whose remainder changes: because it spans the
+/// whole training and the length changed, or because it depends on the batch size.
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now);
 
-/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.allow_changed_keys
-/// may name, which is checked when a configuration is read.
+/// Returns a warning for each accepted change of which text is read next, or of what an evaluation reads.
+/// `consumed_samples` is the number of samples consumed before this start.
+std::vector<std::string> data_warnings(const Config& saved, const Config& now, i64 consumed_samples);
+
+/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.allow_changed_keys may
+/// name, which is checked when a configuration is read.
 std::vector<std::string> run_defining_keys();
 
 }  // namespace mcpp

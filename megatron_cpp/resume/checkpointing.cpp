@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/number_text.h"
@@ -76,12 +77,11 @@ void warn_of_changed_settings(const Config& saved, const Config& now, const RunS
         str("the training now ends after ", after, " samples instead of ", before,
             ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
   }
-  const i64 saved_length = saved.model.seq_length, length = now.model.seq_length;
-  if (saved_length != length) {
-    log.warn(str("model.seq_length was ", saved_length, " and is now ", length, ": the ", run.consumed_samples,
-                 " samples consumed so far had ", saved_length, " tokens, and sample ", run.consumed_samples, " of ",
-                 length, " tokens comes next: samples are cut and shuffled anew, so that text is ",
-                 length > saved_length ? "skipped" : "read again"));
+  for (const std::string& warning : data_warnings(saved, now, run.consumed_samples)) log.warn(warning);
+  const double before_scale = saved.optimizer.initial_loss_scale, now_scale = now.optimizer.initial_loss_scale;
+  if (before_scale != now_scale && run.extra.contains(kLossScale)) {
+    log.warn(str("optimizer.initial_loss_scale: ", now_scale,
+                 " has no effect: a resumed training continues with the loss scale of its checkpoint"));
   }
 }
 
@@ -182,7 +182,11 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
   extra_number(run, kOptimizerSteps, reader.directory());
   check_same_run(parse_stored_config(run.config, place + "/config"), config, place, log);
   check_same_tokenizer(config, run, place, log);
-  check_same_datasets(config, datasets, run, place);
+  check_same_datasets(config, datasets, run, place, log);
+  SpikeHistory spikes;
+  // With the policy off nothing is added, so that what a checkpoint has would be of long ago when it is on again.
+  if (config.training.spike_policy != SpikePolicy::Off)
+    spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)};
   return {.iteration = run.iteration,
           .consumed_samples = run.consumed_samples,
           .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
@@ -190,7 +194,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
           .skipped_iterations = run.skipped_iterations,
           .consecutive_skips = extra_count(run, kConsecutiveSkips),
           .rollbacks = extra_count(run, kRollbacks),
-          .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)},
+          .spikes = std::move(spikes),
           .special_tokens = special_tokens_of(run, place)};
 }
 

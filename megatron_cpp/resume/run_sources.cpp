@@ -57,16 +57,22 @@ void note_sources(const RunSources& sources, RunState& run) {
 }
 
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
-                         const std::string& checkpoint) {
+                         const std::string& checkpoint, const Log& log) {
   const std::vector<std::string>& accepted = config.checkpoint.allow_changed_keys;
   std::vector<std::string> lines, refused;
   for (const auto& [key, prefixes] : prefixes_by_key(config.data)) {
     const auto saved = run.extra.find(name_in_checkpoint(key));
     const auto found = now.find(key);
-    if (saved == run.extra.end() || found == now.end() || std::ranges::count(accepted, key) > 0) continue;
+    if (saved == run.extra.end() || found == now.end()) continue;
     const std::vector<std::string> before = split(saved->second, kBetween), after = split(found->second, kBetween);
     for (std::size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
       if (before[i] == after[i]) continue;
+      if (std::ranges::count(accepted, key) > 0) {
+        log.warn(str("accepted: ", key, ": ", prefixes[i],
+                     " holds another text than the one trained on: samples are drawn anew, so that text may be read "
+                     "again or skipped"));
+        continue;
+      }
       lines.push_back(str("\n  ", key, ": ", prefixes[i], "\n    in the checkpoint: ", before[i],
                           "\n    now:               ", after[i]));
       if (std::ranges::count(refused, key) == 0) refused.push_back(key);

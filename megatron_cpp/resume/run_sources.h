@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "base/log.h"
 #include "checkpoint/format/run_state.h"
 #include "comm/communicator.h"
 #include "megatron_cpp/config/config.h"
@@ -24,9 +25,10 @@ struct RunSources {
 /// Leaves them in what a checkpoint says.
 void note_sources(const RunSources& sources, RunState& run);
 
-/// BadInput, naming every dataset that is not the one that `checkpoint` was trained on, unless
-/// checkpoint.allow_changed_keys names its key. A checkpoint of an earlier version says nothing about them.
+/// Throws BadInput naming every dataset that is not the one that `checkpoint` was trained on. If
+/// checkpoint.allow_changed_keys names the key of a dataset, warns instead. A checkpoint of an earlier version says nothing
+/// about datasets.
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
-                         const std::string& checkpoint);
+                         const std::string& checkpoint, const Log& log);
 
 }  // namespace mcpp

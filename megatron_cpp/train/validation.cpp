@@ -23,7 +23,8 @@ void Validation::of_sets(const TrainingProgress& progress, bool only_owed) {
     const std::string curve = set.name.empty() ? "validation" : "validation-" + set.name;
     if (is_stopped()) return;
     if (only_owed && !is_owed(curve, progress.iteration)) continue;
-    evaluate(curve, *set.dataset, config_.data.full_validation ? set.dataset->size() : samples(), progress);
+    evaluate(curve, *set.dataset, config_.data.full_validation ? set.dataset->size() : config_.evaluation_samples(),
+             progress);
     is_evaluated = true;
   }
   if (is_evaluated && !is_stopped()) sample_text(progress.iteration);
@@ -31,11 +32,7 @@ void Validation::of_sets(const TrainingProgress& progress, bool only_owed) {
 
 void Validation::of_test(const TrainingProgress& progress) {
   if (!datasets_.test || is_stopped() || !is_owed("test", progress.iteration)) return;
-  evaluate("test", *datasets_.test, samples(), progress);
-}
-
-i64 Validation::samples() const {
-  return config_.training.eval_iters * config_.batch_sizes().back().batch_size;
+  evaluate("test", *datasets_.test, config_.evaluation_samples(), progress);
 }
 
 void Validation::evaluate(const std::string& curve, const Dataset& dataset, i64 samples,

@@ -30,7 +30,6 @@ class Validation {
   void evaluate(const std::string& curve, const Dataset& dataset, i64 samples, const TrainingProgress& progress);
   bool is_owed(const std::string& curve, i64 iteration);
   void sample_text(i64 iteration);
-  i64 samples() const;
   bool is_stopped() const { return state_.notices().signal != 0; }
 
   const Config& config_;

@@ -42,8 +42,7 @@ Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, con
 
 Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log) {
   const TrainingConfig& training = config.training;
-  const i64 largest = config.batch_sizes().back().batch_size;
-  const i64 held_out = training.eval_iters * largest;  // the same samples at every evaluation
+  const i64 held_out = config.evaluation_samples();  // the same samples at every evaluation
   if (config.data.mock_data) return mock_datasets(config, {train_samples, held_out, held_out}, log);
   Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
                                                       {train_samples, held_out, held_out}, log, ranks);
