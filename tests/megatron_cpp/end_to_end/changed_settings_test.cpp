@@ -1,5 +1,6 @@
 // Random pairs of configurations: a run starts with the first, stops, and resumes with the second. Schedules, batch
-// sizes and evaluations after the resume are compared with an oracle that restates the documented rules.
+// sizes, evaluations, saves and log lines after the resume are compared with an oracle that restates the documented
+// rules.
 // CHANGED_SETTINGS=N in the environment draws N pairs.
 #include <cmath>
 #include <cstdlib>
@@ -13,24 +14,29 @@
 namespace mcpp::changed_settings_test {
 namespace {
 
-using ChangedSettingsTest = EndToEnd;
-
 /// Settings of one start, drawn at random.
 struct Settings {
   bool by_samples = false;
   i64 length = 0;  // iterations, or samples
   i64 batch = 0;   // 0: 4 samples, from sample `growth_sample` on 8
   i64 growth_sample = 0;
+  bool grows_by_tokens = false;  // from 1000 tokens on instead
   std::string style;
   double lr = 0, min_lr = 0;
   i64 warmup = 0, decay = 0, wsd_decay = 0;  // in the unit of `length`
   double warmup_fraction = 0;
   std::string wsd_style, weight_decay_style;
   double first_weight_decay = 0, last_weight_decay = 0;
-  i64 eval_interval = 0;
+  i64 eval_interval = 0, eval_iters = 0;
+  i64 save_interval = 0, log_interval = 0;
   i64 seq_length = 32;
+  std::string precision;
+  i64 micro_batch = 0;
+  int ranks = 1;
+  std::vector<std::string> layout;  // arguments
 
   i64 batch_at(i64 consumed) const { return batch > 0 ? batch : consumed >= growth_sample ? 8 : 4; }
+  i64 largest_batch() const { return batch > 0 ? batch : 8; }
 };
 
 class SettingsSource {
@@ -54,8 +60,7 @@ class SettingsSource {
     s.min_lr = s.style == "constant" ? 0 : pick<double>({0, 1e-4});
     s.decay = s.style == "constant" ? 0 : pick<i64>({0, s.length - 1, s.length + 3});
     const i64 whole = s.decay > 0 ? s.decay : s.length;
-    // The warm-up of this style has a sample as its smallest length, so that it follows the batch size without one.
-    s.warmup = s.style == "inverse-square-root" ? whole / 3 : pick<i64>({0, whole / 3});
+    s.warmup = pick<i64>({0, whole / 3});
     if (s.warmup == 0 && s.style == "cosine") s.warmup_fraction = 0.25;
     s.wsd_decay = s.style == "WSD" ? std::max<i64>(1, whole / 2) : 0;
     s.wsd_style = pick<std::string>({"exponential", "linear", "cosine", "minus_sqrt"});
@@ -63,11 +68,30 @@ class SettingsSource {
     s.first_weight_decay = pick<double>({0.01, 0.05});
     s.last_weight_decay = pick<double>({0.1, 0.2});
     s.eval_interval = pick<i64>({0, 2, 3, 5});
+    s.eval_iters = pick<i64>({1, 2});
+    s.save_interval = pick<i64>({0, 2, 3});
+    s.log_interval = pick<i64>({1, 3});
     s.seq_length = between(0, 5) == 0 ? 16 : 32;
+    s.grows_by_tokens = s.batch == 0 && between(0, 2) == 0;
+    if (s.grows_by_tokens) s.growth_sample = (1000 + s.seq_length - 1) / s.seq_length;
+    s.precision = between(0, 7) == 0 ? "bf16" : "fp32";
+    draw_layout(s);
     return s;
   }
 
  private:
+  void draw_layout(Settings& s) {
+    s.ranks = between(0, 3) == 0 ? 2 : 1;
+    s.micro_batch = pick<i64>(s.ranks == 2 ? std::vector<i64>{1, 2} : std::vector<i64>{1, 2, 4});
+    if (s.ranks == 1) return;
+    s.layout = pick<std::vector<std::string>>({{},
+                                               {"--parallel.zero_stage=1"},
+                                               {"--parallel.zero_stage=3"},
+                                               {"--parallel.tensor_model_parallel_size=2"},
+                                               {"--parallel.context_parallel_size=2"},
+                                               {"--parallel.pipeline_model_parallel_size=2"}});
+  }
+
   std::mt19937 random_;
 };
 
@@ -80,8 +104,13 @@ std::vector<std::string> arguments(const Settings& s) {
                                 str("--optimizer.lr_decay_style=", s.style),
                                 str("--optimizer.lr_warmup_iters=", s.by_samples ? 0 : s.warmup),
                                 str("--training.eval_interval=", s.eval_interval),
-                                "--training.eval_iters=1",
-                                "--checkpoint.save_interval=0",
+                                str("--training.eval_iters=", s.eval_iters),
+                                str("--checkpoint.save_interval=", s.save_interval),
+                                "--checkpoint.keep_last=0",
+                                str("--logging.log_interval=", s.log_interval),
+                                "--logging.metrics_every_iteration=true",
+                                "--training.precision=" + s.precision,
+                                str("--training.micro_batch_size=", s.micro_batch),
                                 str("--model.seq_length=", s.seq_length),
                                 "--model.position_embedding_type=rope"};
   const auto add = [&](bool is_set, const std::string& arg) {
@@ -89,7 +118,8 @@ std::vector<std::string> arguments(const Settings& s) {
   };
   add(s.batch > 0, str("--training.global_batch_size=", s.batch));
   add(s.batch == 0, "--training.global_batch_size=0");
-  add(s.batch == 0, str("--training.step_batch_size_schedule=0:4 ", s.growth_sample, ":8"));
+  const std::string growth = s.grows_by_tokens ? "1K" : str(s.growth_sample);
+  add(s.batch == 0, str("--training.step_batch_size_schedule=0:4 ", growth, ":8"));
   add(s.by_samples && s.warmup > 0, str("--optimizer.lr_warmup_samples=", s.warmup));
   add(s.warmup_fraction > 0, str("--optimizer.lr_warmup_fraction=", s.warmup_fraction));
   add(s.decay > 0 && (s.style != "constant" || s.warmup_fraction > 0),
@@ -103,6 +133,7 @@ std::vector<std::string> arguments(const Settings& s) {
     args.push_back(str("--optimizer.start_weight_decay=", s.first_weight_decay));
     args.push_back(str("--optimizer.end_weight_decay=", s.last_weight_decay));
   }
+  args.insert(args.end(), s.layout.begin(), s.layout.end());
   return args;
 }
 
@@ -116,7 +147,11 @@ double expected_lr(const Settings& s, double done) {
   if (warmup > 0 && done <= warmup) return s.lr * done / warmup;
   if (s.style == "constant") return s.lr;
   if (done > whole) return s.min_lr;
-  if (s.style == "inverse-square-root") return std::max(s.min_lr, s.lr * std::sqrt(warmup / done));
+  if (s.style == "inverse-square-root") {
+    // Without a warm-up one sample takes its place.
+    const double samples = s.by_samples ? 1 : static_cast<double>(s.batch);
+    return std::max(s.min_lr, s.lr * std::sqrt(std::max(warmup * samples, 1.0) / std::max(done * samples, 1.0)));
+  }
   const double ratio = (done - warmup) / (whole - warmup);
   double share = s.style == "linear" ? 1 - ratio : falling_cosine(ratio);
   if (s.style == "WSD") {
@@ -154,13 +189,47 @@ std::map<i64, Step> expected_steps(const Settings& s, i64 iteration, i64 consume
   }
 }
 
-/// Iterations after which a run that resumes after `first` and ends after `last` has a validation loss.
-std::set<i64> expected_evaluations(const Settings& s, i64 first, i64 last) {
+/// Validation losses by iteration: the number of samples that each is the mean of.
+using Evaluations = std::map<i64, i64>;
+
+/// Adds the evaluations of a run that starts after `first` iterations and ends after `last`.
+void add_evaluations(const Settings& s, i64 first, i64 last, bool is_end, Evaluations& evaluations) {
+  const i64 samples = s.eval_iters * s.largest_batch();
+  for (i64 i = first; i <= last; ++i) {
+    // One that an earlier start made is not made again.
+    if ((i == last && is_end) || (i > 0 && s.eval_interval > 0 && i % s.eval_interval == 0))
+      evaluations.emplace(i, samples);
+  }
+}
+
+/// Returns whether a run from the start with settings `s` ends by itself at `stop`.
+bool is_first_complete(const Settings& s, i64 stop) {
+  return stop == static_cast<i64>(expected_steps(s, 0, 0).size());
+}
+
+/// Returns the iterations in (first, last] that are multiples of `interval`, and `last`; 0 stands for no multiples.
+std::set<i64> multiples(i64 interval, i64 first, i64 last) {
   std::set<i64> found{last};
-  for (i64 i = first; i < last; ++i) {
-    if (i > 0 && s.eval_interval > 0 && i % s.eval_interval == 0) found.insert(i);
+  for (i64 i = first + 1; i < last; ++i) {
+    if (interval > 0 && i % interval == 0) found.insert(i);
   }
   return found;
+}
+
+/// Returns the iterations that have a line in the log.
+std::set<i64> logged_iterations(const std::string& log) {
+  static constexpr std::string_view kWord = "] iteration";
+  std::set<i64> found;
+  for (std::size_t at = log.find(kWord); at != std::string::npos; at = log.find(kWord, at + 1))
+    found.insert(std::stoll(log.substr(at + kWord.size())));
+  return found;
+}
+
+/// Returns the key that makes a resume from `first` to `second` fail whatever is accepted, "" if none does.
+std::string refused_key(const Settings& first, const Settings& second) {
+  if (first.precision != second.precision) return "training.precision";
+  const bool has_token_positions = second.batch == 0 && second.grows_by_tokens;
+  return has_token_positions && first.seq_length != second.seq_length ? "training.step_batch_size_schedule" : "";
 }
 
 /// Keys that resuming refuses to change unless they are named.
@@ -173,31 +242,15 @@ std::string all_allowed() {
          "optimizer.end_weight_decay,model.seq_length";
 }
 
-TEST_F(ChangedSettingsTest, FollowDocumentedRulesAfterResume) {
-  const char* wanted = std::getenv("CHANGED_SETTINGS");
-  const int pairs = wanted ? std::atoi(wanted) : 8;
-  for (int pair = 0; pair < pairs; ++pair) {
-    SettingsSource source(static_cast<unsigned>(pair) + 1);
-    const Settings first = source.draw(), second = source.draw();
-    const std::map<i64, Step> before = expected_steps(first, 0, 0);
-    const i64 stop = source.between(1, static_cast<i64>(before.size()) - 1);
-    const std::string name = str("pair", pair);
-    SCOPED_TRACE(str(name, "\n", join(arguments(first), " "), "\nstops at ", stop, "\n", join(arguments(second), " ")));
-    train(name, plus(arguments(first), str("--training.exit_interval=", stop)));
+class ChangedSettingsTest : public EndToEnd {
+ protected:
+  Outcome start(const std::string& save, const Settings& s, const std::string& one_more) const {
+    const Words args = pretrain(save, plus(arguments(s), one_more));
+    return s.ranks == 1 ? run(args) : run_on(s.ranks, args);
+  }
 
-    const Outcome refused = run(pretrain(name, arguments(second)));
-    const bool is_same_run = refused.code == 0;
-    if (!is_same_run) {
-      ASSERT_EQ(refused.code, 2) << refused.out << refused.err;
-      EXPECT_CONTAINS(refused.err, "belongs to another run");
-      train(name, plus(arguments(second), all_allowed()));
-    }
-    const std::map<i64, Step> after = expected_steps(second, stop, before.at(stop).consumed);
-    std::map<i64, Step> expected = after;
-    for (const auto& [iteration, step] : before) {
-      if (iteration <= stop) expected[iteration] = step;
-    }
-    const auto lines = records(name, "train");
+  void expect_steps(const std::string& save, const std::map<i64, Step>& expected) const {
+    const auto lines = records(save, "train");
     ASSERT_EQ(lines.size(), expected.size());
     for (const nlohmann::json& line : lines) {
       const Step& step = expected.at(line["iteration"]);
@@ -206,13 +259,76 @@ TEST_F(ChangedSettingsTest, FollowDocumentedRulesAfterResume) {
       EXPECT_NEAR(line["learning_rate"].get<double>(), step.lr, 1e-12) << line;
       EXPECT_NEAR(line["weight_decay"].get<double>(), step.weight_decay, 1e-12) << line;
     }
-    std::set<i64> evaluations;
-    for (const nlohmann::json& line : records(name, "validation")) {
-      if (line["iteration"] >= stop) evaluations.insert(line["iteration"].get<i64>());
+  }
+
+  void expect_evaluations(const std::string& save, const Settings& first, const Settings& second, i64 stop,
+                          i64 end) const {
+    Evaluations expected, found;
+    add_evaluations(first, 0, stop, is_first_complete(first, stop), expected);
+    const Evaluations before = expected;
+    add_evaluations(second, stop, end, /*is_end=*/true, expected);
+    for (const nlohmann::json& line : records(save, "validation")) {
+      const i64 iteration = line["iteration"];
+      found[iteration] = line["tokens"].get<i64>() / (before.contains(iteration) ? first : second).seq_length;
     }
-    std::set<i64> expected_after = expected_evaluations(second, stop, stop + static_cast<i64>(after.size()));
-    if (first.eval_interval > 0 && stop % first.eval_interval == 0) expected_after.insert(stop);
-    EXPECT_EQ(evaluations, expected_after);
+    EXPECT_EQ(found, expected);
+  }
+
+  std::set<i64> saved_iterations(const std::string& save) const {
+    std::set<i64> found;
+    for (const auto& entry : std::filesystem::directory_iterator(at(save))) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("iter_")) found.insert(std::stoll(name.substr(5)));
+    }
+    return found;
+  }
+
+  void check_pair(const std::string& save, const Settings& first, const Settings& second, i64 stop) const {
+    const std::map<i64, Step> before = expected_steps(first, 0, 0);
+    const Outcome begun = start(save, first, str("--training.exit_interval=", stop));
+    ASSERT_EQ(begun.code, 0) << begun.out << begun.err;
+
+    Outcome resumed = start(save, second, "--checkpoint.accept_change=");
+    if (resumed.code != 0) {
+      ASSERT_EQ(resumed.code, 2) << resumed.out << resumed.err;
+      EXPECT_CONTAINS(resumed.err, "belongs to another run");
+      resumed = start(save, second, all_allowed());
+    }
+    if (const std::string key = refused_key(first, second); !key.empty()) {
+      ASSERT_EQ(resumed.code, 2) << resumed.out << resumed.err;
+      EXPECT_CONTAINS(resumed.err, key);
+      return;
+    }
+    ASSERT_EQ(resumed.code, 0) << resumed.out << resumed.err;
+
+    std::map<i64, Step> expected = expected_steps(second, stop, before.at(stop).consumed);
+    const i64 end = stop + static_cast<i64>(expected.size());
+    if (end > stop) {
+      EXPECT_EQ(logged_iterations(resumed.out), multiples(second.log_interval, stop, end));
+    }
+    expected.insert(before.begin(), before.upper_bound(stop));
+    expect_steps(save, expected);
+    expect_evaluations(save, first, second, stop, end);
+    std::set<i64> saves = multiples(first.save_interval, 0, stop);
+    if (end > stop) saves.merge(multiples(second.save_interval, stop, end));
+    EXPECT_EQ(saved_iterations(save), saves);
+  }
+};
+
+TEST_F(ChangedSettingsTest, FollowDocumentedRulesAfterResume) {
+  const char* wanted = std::getenv("CHANGED_SETTINGS");
+  const int pairs = wanted ? std::atoi(wanted) : 10;
+  const bool has_mpirun = std::system("command -v mpirun >/dev/null") == 0;
+  for (int pair = 0; pair < pairs; ++pair) {
+    SettingsSource source(static_cast<unsigned>(pair) + 1);
+    const Settings first = source.draw(), second = source.draw();
+    if (!has_mpirun && first.ranks + second.ranks > 2) continue;
+    const i64 stop = source.between(1, static_cast<i64>(expected_steps(first, 0, 0).size()));
+    const std::string name = str("pair", pair);
+    SCOPED_TRACE(str(name, "\n", first.ranks, " ranks ", join(arguments(first), " "), "\nstops at ", stop, "\n",
+                     second.ranks, " ranks ", join(arguments(second), " ")));
+    check_pair(name, first, second, stop);
+    if (HasFailure()) break;
   }
 }
 

@@ -141,6 +141,17 @@ TEST_F(Faults, RollbacksAreLimitedAndCountedOverRestarts) {
   EXPECT_CONTAINS(refused.err, ": rollback needs checkpoints to go back to");
 }
 
+TEST_F(Faults, StartsSpikeHistoryAnewWhenPolicyWasOff) {
+  const Words detector{"--training.spike_window=4", "--training.spike_z_score=100"};
+  const auto until = [](i64 stop) { return Words{str("--training.exit_interval=", stop)}; };
+  train("run", detector + until(6));
+  train("run", detector + until(8) + Words{"--training.spike_policy=off"});
+  // Iterations 3 to 6 are no measure of iteration 10.
+  const Outcome outcome = run(pretrain("run", detector + fault("spike", 10)));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err.find("stands out"), std::string::npos) << outcome.err;
+}
+
 TEST_F(Faults, ASpikeIsToldSkippedOrRolledBack) {
   const Words detector{"--training.spike_window=4", "--training.spike_z_score=100"},
       spike = fault("spike", 10) + detector, rolls_back{"--training.spike_policy=rollback"};

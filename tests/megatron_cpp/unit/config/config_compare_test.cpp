@@ -155,5 +155,63 @@ TEST(ScheduleWarningsTest, IgnoresBatchSizeWhenLengthIsInIterations) {
   EXPECT_THAT(schedule_warnings(parse({}), parse({"--training.global_batch_size=2"})), IsEmpty());
 }
 
+TEST(ScheduleWarningsTest, NamesInverseSquareRootWhoseRateFollowsBatchSize) {
+  const std::string style = "--optimizer.lr_decay_style=inverse-square-root", batch = "--training.global_batch_size=4";
+  const Config saved = parse({style});
+  EXPECT_THAT(schedule_warnings(saved, saved), IsEmpty());
+  EXPECT_THAT(schedule_warnings(saved, parse({style, batch})), ElementsAre(HasSubstr("training.global_batch_size")));
+  const std::string warmup = "--optimizer.lr_warmup_iters=2";
+  EXPECT_THAT(schedule_warnings(parse({style, warmup}), parse({style, batch, warmup})), IsEmpty());
+}
+
+TEST(CheckSameRunTest, RefusesBatchGrowthInTokensWhenSequenceLengthChanges) {
+  const std::vector<std::string> by_samples{"--training.train_iters=0", "--training.train_samples=100",
+                                            "--training.step_batch_size_schedule=0:2 20:4"};
+  std::vector<std::string> by_tokens = by_samples;
+  by_tokens.back() = "--training.step_batch_size_schedule=0:2 1K:4";
+  const auto shorter = [](std::vector<std::string> settings) {
+    settings.push_back("--model.seq_length=512");
+    settings.push_back("--model.max_position_embeddings=1024");
+    settings.push_back("--checkpoint.accept_change=model.seq_length,training.step_batch_size_schedule");
+    return parse(settings);
+  };
+  EXPECT_EQ(error_of(parse(by_tokens), parse(by_tokens)), "");
+  EXPECT_EQ(error_of(parse(by_samples), shorter(by_samples)), "");
+  EXPECT_EQ(error_of(parse(by_tokens), shorter(by_samples)), "");
+  EXPECT_THAT(
+      error_of(parse(by_tokens), shorter(by_tokens)),
+      HasSubstr("training.step_batch_size_schedule gives positions in tokens, but model.seq_length was 1024 and "
+                "is now 512"));
+}
+
+TEST(DataWarningsTest, NamesKeysThatChangeOrderOfSamples) {
+  const Config saved = parse({});
+  EXPECT_THAT(data_warnings(saved, saved, 40), IsEmpty());
+  EXPECT_THAT(data_warnings(saved, parse({"--training.seed=1", "--data.split=90,10,0"}), 40),
+              ElementsAre(HasSubstr("training.seed, data.split: changed, so that samples are drawn anew; sample 40")));
+  EXPECT_THAT(data_warnings(saved, parse({"--optimizer.lr=1"}), 40), IsEmpty());
+}
+
+TEST(DataWarningsTest, TellsSkippedFromRepeatedTextWhenSequenceLengthChanges) {
+  const std::string positions = "--model.max_position_embeddings=4096";
+  const Config saved = parse({positions});
+  EXPECT_THAT(data_warnings(saved, parse({positions, "--model.seq_length=2048"}), 40),
+              ElementsAre(HasSubstr("so that text is skipped")));
+  EXPECT_THAT(data_warnings(saved, parse({positions, "--model.seq_length=512"}), 40),
+              ElementsAre(HasSubstr("so that text is read again")));
+}
+
+TEST(DataWarningsTest, NamesEvaluationsThatReadOtherSamples) {
+  const Config saved = parse({"--training.eval_iters=5", "--training.global_batch_size=4"});
+  const auto warnings_after = [&](const std::vector<std::string>& settings) {
+    return data_warnings(saved, parse(settings), 40);
+  };
+  const auto same = warnings_after({"--training.eval_iters=10", "--training.global_batch_size=2"});
+  EXPECT_THAT(same, IsEmpty());
+  const auto more = warnings_after({"--training.eval_iters=10", "--training.global_batch_size=4"});
+  EXPECT_THAT(more, ElementsAre(HasSubstr("an evaluation read 20 samples and now reads 40 samples")));
+  EXPECT_THAT(warnings_after({"--training.eval_iters=0", "--training.global_batch_size=4"}), IsEmpty());
+}
+
 }  // namespace
 }  // namespace mcpp::config_compare_test
