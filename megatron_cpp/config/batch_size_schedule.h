@@ -28,14 +28,14 @@ BatchSizeSchedule parse_batch_size_schedule(std::span<const std::string> texts, 
 /// The batch size of the iteration that starts after `consumed_samples`. The steps must not be empty.
 i64 batch_size_at(std::span<const BatchSizeStep> steps, i64 consumed_samples);
 
-struct WholeBatches {
-  i64 iterations = 0;
-  i64 samples = 0;  ///< in these iterations
-};
 /// Returns whether an entry of step_batch_size_schedule gives its position in tokens, such as "250B:1536". Its position
 /// in samples depends on the sequence length.
 bool has_token_positions(std::span<const std::string> texts);
 
+struct WholeBatches {
+  i64 iterations = 0;
+  i64 samples = 0;  ///< in these iterations
+};
 /// Counts the whole iterations from `consumed_samples` on that do not read beyond sample `samples`.
 WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples, i64 consumed_samples = 0);
 
