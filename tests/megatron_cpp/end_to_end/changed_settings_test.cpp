@@ -288,7 +288,7 @@ class ChangedSettingsTest : public EndToEnd {
     const Outcome begun = start(save, first, str("--training.exit_interval=", stop));
     ASSERT_EQ(begun.code, 0) << begun.out << begun.err;
 
-    Outcome resumed = start(save, second, "--checkpoint.accept_change=");
+    Outcome resumed = start(save, second, "--checkpoint.allow_changed_keys=");
     if (resumed.code != 0) {
       ASSERT_EQ(resumed.code, 2) << resumed.out << resumed.err;
       EXPECT_CONTAINS(resumed.err, "belongs to another run");

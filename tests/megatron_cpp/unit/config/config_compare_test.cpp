@@ -172,7 +172,7 @@ TEST(CheckSameRunTest, RefusesBatchGrowthInTokensWhenSequenceLengthChanges) {
   const auto shorter = [](std::vector<std::string> settings) {
     settings.push_back("--model.seq_length=512");
     settings.push_back("--model.max_position_embeddings=1024");
-    settings.push_back("--checkpoint.accept_change=model.seq_length,training.step_batch_size_schedule");
+    settings.push_back("--checkpoint.allow_changed_keys=model.seq_length,training.step_batch_size_schedule");
     return parse(settings);
   };
   EXPECT_EQ(error_of(parse(by_tokens), parse(by_tokens)), "");
