@@ -208,12 +208,16 @@ verdict() {
 # note_progress <newest checkpoint before>: counts failures alike. A checkpoint is new where there was none as new in the
 # folder, or, as of those in local_save only the output tells, where none as new was saved since the start.
 note_progress() {
-  local failure="$code on $ranks_now ranks, $hosts_now"
+  local failure="$code on $ranks_now ranks, $hosts_now" has_progress=no
   checkpoint=$(newest_checkpoint)
-  if [ "$checkpoint" -gt "$1" ] || [ "$output_saved" -gt "$highest_saved" ]; then alike=0 backoff=1; fi
+  if [ "$checkpoint" -gt "$1" ] || [ "$output_saved" -gt "$highest_saved" ]; then has_progress=yes alike=0 backoff=1; fi
   if [ "$output_saved" -gt "$highest_saved" ]; then highest_saved=$output_saved; fi
   if [ "$output_saved" -gt "$checkpoint" ]; then checkpoint=$output_saved; fi
   if [ "$end" = wait ]; then return; fi
+  if [ $has_progress = yes ]; then # this failure had a new checkpoint before it: it is none of those without
+    last_failure=""
+    return
+  fi
   if [ "$failure" = "$last_failure" ]; then alike=$((alike + 1)); else alike=1; fi
   last_failure=$failure
 }

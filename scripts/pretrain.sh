@@ -32,6 +32,9 @@ else
 ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3}
 fi
 
+# Where this script is killed, the kernel ends the launcher, which ends its ranks.
+if command -v setpriv >/dev/null; then start=(setpriv --pdeathsig TERM "${start[@]}"); fi
+
 # mpirun ends its ranks at once on SIGTERM and Ctrl-C, before they could save; SIGUSR1 it passes on to them. In a process
 # group of its own it does not see the terminal's Ctrl-C. A second signal ends the run as it is, a third also a launcher
 # that does not end by itself, because it waits for a machine that is gone.
@@ -51,12 +54,37 @@ stop() {
       ;;
   esac
 }
+# A launcher may miss the end of its ranks and wait for ever: all of its children are zombies then.
+zombie_seconds=${MCPP_ZOMBIE_SECONDS:-30}
+has_only_zombies() {
+  local states
+  states=$(ps -o stat= --ppid "$job" 2>/dev/null) || return 1
+  [ -n "$states" ] && ! grep -qv '^Z' <<<"$states"
+}
+watch_launcher() {
+  local seconds=0 idle
+  exec {idle}<> <(:)
+  trap - TERM INT USR1 HUP
+  while kill -0 "$job" 2>/dev/null; do
+    read -r -t 1 -u "$idle" || true # no process that would outlive this one
+    if has_only_zombies; then seconds=$((seconds + 1)); else seconds=0; fi
+    if [ "$seconds" -ge "$zombie_seconds" ]; then
+      say "all ranks have ended and $launcher does not: it is killed"
+      kill -KILL "$job"
+      return
+    fi
+  done
+}
 trap stop TERM INT USR1 HUP
 kills_before=$(oom_kills "")
 set -m
 "${start[@]}" "$program" pretrain "${arguments[@]}" </dev/null &
 job=$!
+watch_launcher &
+watcher=$!
 wait_for "$job"
+kill "$watcher" 2>/dev/null || true
+wait "$watcher" 2>/dev/null || true
 
 # A rank that takes more memory than there is would do so again.
 if [ "$code" -eq 137 ] && [ "$signals" -eq 0 ] && [ "$(oom_kills "")" -gt "$kills_before" ]; then

@@ -59,6 +59,11 @@ while [ "$1" != "$MEGATRON_CPP" ]; do
   [ "$1" != --hostfile ] || echo "$(tr '\n' ';' <"$2")" >>"$STUB/mpirun"
   shift
 done
+if [ -e "$STUB/deaf_launcher" ]; then # once: its rank becomes a zombie
+  rm "$STUB/deaf_launcher"
+  "$@" &
+  exec tail -f /dev/null
+fi
 exec "$@"
 END
 # Slurm's srun, and its scontrol, which notes what it is asked and knows the state of the job in $STUB/job_state.
@@ -153,7 +158,9 @@ test_ends() {
   for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
   expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
   says "3 times the same failure and no new checkpoint"
-  expect another_failure_is_another_chance 75 5 $'75\n75\nsave 1 75\n75\n75\n75'
+  expect another_failure_is_another_chance 75 6 $'75\n75\nsave 1 75\n75\n75\n75\n75'
+  expect counts_failures_without_a_checkpoint_alone 75 4 $'save 1 75\n75\n75\n75\n0'
+  says "3 times the same failure and no new checkpoint"
   expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0' --max_restarts=1
   counts 1 'code=2 next="wait"'
   locked=$(printf 'locked 2\n%.0s' {1..40})
@@ -161,7 +168,7 @@ test_ends() {
   says "max_wait 1 is over"
   expect local_saves_are_progress 0 4 $'local 1 75\nlocal 2 75\nlocal 3 75\n0'
   logs 'attempt=3 .* checkpoint=3 code=75 next="restart"'
-  expect the_same_local_save_again_is_none 75 3 $'local 5 75\nlocal 5 75\nlocal 4 75\n0'
+  expect the_same_local_save_again_is_none 75 4 $'local 5 75\nlocal 5 75\nlocal 4 75\n75\n0'
   says "3 times the same failure and no new checkpoint"
   expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
   expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
@@ -306,6 +313,20 @@ test_signals() {
   for _ in {1..600}; do grep -q code= "$SAVE/launch.log" || sleep 0.1; done
   logs 'checkpoint=99 code=85 next="stop: as it was told to"'
 
+  # Nor does pretrain.sh, killed, leave ranks that train on.
+  prepare ends_the_ranks_when_pretrain_is_killed "stubborn"
+  "$root/scripts/pretrain.sh" run.toml --marker="$STUB" >"$STUB/out" 2>"$STUB/err" </dev/null &
+  pid=$!
+  for _ in {1..600}; do [ -e "$STUB/ready" ] || sleep 0.1; done
+  kill -KILL "$pid"
+  wait "$pid" || true
+  for _ in {1..100}; do ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || sleep 0.1; done
+  ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || complain "ranks train on"
+
+  # A launcher that does not hear of the end of its ranks.
+  given deaf_launcher <<<""
+  MCPP_ZOMBIE_SECONDS=2 expect ends_a_launcher_of_zombies 0 2 $'save 1 75\n0'
+
   prepare goes_on_when_its_reader_is_gone $'save 1 75\nsave 2 75\n0'
   touch "$STUB/out" "$STUB/err"
   env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "does not end well"
@@ -331,12 +352,12 @@ test_jobs() {
   mkdir -p "$SAVE/iter_0000050"
   ln -s "$root/scripts" "$STUB/scripts"
   touch "$STUB/scontrol"
-  job 0 3 1
-  job 75 6 1
-  prepare cancelled_jobs_are_not_queued_again $'save 60 75\n75\n75'
+  job 0 4 1
+  job 75 7 1
+  prepare cancelled_jobs_are_not_queued_again $'save 60 75\n75\n75\n75'
   ln -s "$root/scripts" "$STUB/scripts"
   echo CANCELLED >"$STUB/job_state"
-  job 75 3 0
+  job 75 4 0
 }
 
 # Counters of the kernel, in control groups of version 1 and 2 and without any.
