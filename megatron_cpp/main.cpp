@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -157,6 +158,13 @@ int main(int argc, char** argv) {
     return failed(mcpp::ExitCode::OutOfMemory, "out of host memory");
   } catch (const std::filesystem::filesystem_error& error) {  // a path too long, a folder that may not be entered
     return failed(mcpp::ExitCode::BadInput, error.what());
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again)
+      return failed(mcpp::ExitCode::Internal, error.what());
+    return failed(mcpp::ExitCode::BadInput,
+                  "cannot start a thread: the limit of processes and threads is reached (`ulimit -u`, `ulimit -v`, or "
+                  "pids.max of "
+                  "the control group); raise it, or set device.num_threads lower");
   } catch (const std::exception& error) {
     return failed(mcpp::ExitCode::Internal, error.what());
   }

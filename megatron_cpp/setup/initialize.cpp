@@ -1,10 +1,14 @@
 #include "megatron_cpp/setup/initialize.h"
 
 #include <algorithm>
+#include <latch>
 #include <map>
 #include <numeric>
 #include <span>
 #include <sstream>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "base/checksum.h"
 #include "base/program/cpu_list.h"
@@ -45,6 +49,25 @@ void check_same_everywhere(const Config& config, Communicator& world) {
   check_same_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
 }
 
+/// Throws BadInput when this process cannot have as many threads: OpenMP's, started later, would end it with little
+/// said.
+void check_threads(int count) {
+  std::vector<std::thread> threads;
+  bool is_refused = false;
+  std::latch done(1);
+  try {
+    for (int i = 1; i < count; ++i) threads.emplace_back([&done] { done.wait(); });
+  } catch (const std::system_error&) {
+    is_refused = true;
+  }
+  done.count_down();
+  for (std::thread& thread : threads) thread.join();
+  check_input(!is_refused, "device.num_threads: the system allows ", threads.size() + 1, " of the ", count,
+              " threads of this rank: the limit of processes and threads is reached (`ulimit -u`, `ulimit -v`, or "
+              "pids.max of the "
+              "control group); raise it, or set device.num_threads lower");
+}
+
 std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
   if constexpr (kWithCuda) {
     if (config.device == DeviceType::Cuda) {
@@ -59,8 +82,9 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
                                .deterministic = config.deterministic});
     }
   }
-  return std::make_unique<CpuDevice>(
-      CpuOptions{.threads = threads_of_rank(config, world.cores_per_rank), .shared = world.ranks.size() > 1});
+  const int threads = threads_of_rank(config, world.cores_per_rank);
+  check_threads(threads);
+  return std::make_unique<CpuDevice>(CpuOptions{.threads = threads, .shared = world.ranks.size() > 1});
 }
 
 /// Whether to use NCCL, which takes one rank for each GPU. The same on all ranks.

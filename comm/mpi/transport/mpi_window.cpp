@@ -2,12 +2,16 @@
 
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
 #include <ctime>
 #include <new>
+
+#include "base/check.h"
+#include "base/strings.h"
 
 namespace mcpp {
 namespace {
@@ -33,15 +37,29 @@ void futex_wake_all(std::atomic<u32>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+/// Throws OutOfMemory when the file system of shared memory has less than that left.
+void check_shared_memory(i64 needed) {
+  struct statvfs system {};
+  if (::statvfs("/dev/shm", &system) != 0) return;
+  const auto available = static_cast<double>(system.f_bavail) * static_cast<double>(system.f_frsize);
+  if (available >= static_cast<double>(needed)) return;
+  fail(ExitCode::OutOfMemory, "/dev/shm has ", human_bytes(available), " left, and the ranks of this machine need ",
+       human_bytes(static_cast<double>(needed)),
+       " of shared memory; remove what fills it, or make it larger (mount -o remount,size=1G /dev/shm, or the "
+       "container's --shm-size)");
+}
+
 }  // namespace
 
 SharedWindow::SharedWindow(const MpiComm& node, Patience patience)
     : rank_(node.rank()), patience_(std::move(patience)), slots_(node.size()) {
   static_assert(sizeof(Barrier) <= kBarrierBytes && std::atomic<u32>::is_always_lock_free);
+  constexpr i64 kBytes = kHeaderBytes + 2 * kSlotBytes;
   void* own = nullptr;
-  check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(kHeaderBytes + 2 * kSlotBytes), 1, MPI_INFO_NULL, node.get(),
-                                    &own, &window_),
-            "MPI_Win_allocate_shared (is /dev/shm full?)");
+  const int result =
+      MPI_Win_allocate_shared(static_cast<MPI_Aint>(kBytes), 1, MPI_INFO_NULL, node.get(), &own, &window_);
+  if (result != MPI_SUCCESS) check_shared_memory(kBytes * size());
+  check_mpi(result, "MPI_Win_allocate_shared");
   for (int r = 0; r < size(); ++r) {
     MPI_Aint bytes = 0;
     int unit = 0;
