@@ -1,4 +1,5 @@
 // megatron_cpp generate: text from a checkpoint, printed as it is made.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include "megatron_cpp/inference/generation.h"
 #include "megatron_cpp/inference/inference.h"
 #include "megatron_cpp/inference/json_line.h"
+#include "megatron_cpp/inference/scoring_memory.h"
 #include "megatron_cpp/inference/text_printer.h"
 #include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/setup/initialize.h"
@@ -155,6 +157,8 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   const auto flush = [&] {
     generate_batch(inference, std::exchange(starts, {}), limits, std::exchange(shown, {}), tokenizer, printer);
   };
+  const i64 texts = static_cast<i64>(prompts.size()) * options.num_samples;
+  check_generation_memory(inference.model(), inference.parallel(), std::min(options.batch_size, texts));
   for (const std::string& prompt : prompts) {
     const std::vector<i32> tokens =
         prompt_tokens(prompt, tokenizer, special, options, inference.config().model.max_positions(), log);

@@ -5,12 +5,19 @@
 #include "base/strings.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "model/layer_memory.h"
+#include "model/layers/kv_cache.h"
 
 namespace mcpp {
 namespace {
 
 /// Attention is done with its tensors before the MLP makes its own.
 constexpr double kHalves = 2;
+
+double weight_bytes(GPTModel& stage) {
+  i64 weights = 0;
+  stage.visit([&](const Param& param, int) { weights += param.value.bytes(); });
+  return static_cast<double>(weights);
+}
 
 }  // namespace
 
@@ -26,13 +33,28 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
                               .cp_comm_type = context.cp.comm_type,
                               .expert_parallel = context.experts.ep,
                               .expert_tensor_parallel = context.experts.tp};
-  i64 weights = 0;
-  stage.visit([&](const Param& param, int) { weights += param.value.bytes(); });
   double most = 0;
   for (i64 layer = stage.stage().first_layer; layer < stage.stage().end_layer; ++layer)
     most = std::max(most, static_cast<double>(layer_activation_bytes(config, setup, layer)) / kHalves);
   if (stage.stage().has_output) most = std::max(most, static_cast<double>(output_bytes(config, setup)));
-  return static_cast<double>(weights) + most;
+  return weight_bytes(stage) + most;
+}
+
+double generation_bytes(GPTModel& stage, i64 batch) {
+  const ModelContext& context = stage.context();
+  const ModelConfig& config = context.config;
+  const i64 layers = stage.stage().end_layer - stage.stage().first_layer;
+  const i64 cached = KvCache::layer_bytes(context, batch, config.max_positions());
+  // All ranks get the rows of logits, as fp32 numbers to sample from.
+  const i64 logits = batch * config.vocab_size * static_cast<i64>(sizeof(float));
+  return weight_bytes(stage) + static_cast<double>(layers) * static_cast<double>(cached) + static_cast<double>(logits);
+}
+
+void check_generation_memory(GPTModel& stage, ParallelState& parallel, i64 batch) {
+  if (stage.context().device.type() != DeviceType::Cpu) return;
+  check_memory(generation_bytes(stage, batch), parallel.world, str(batch, " texts side by side (--batch_size)"),
+               "a smaller --batch_size, a narrower --precision, or ranks on more machines that share the model "
+               "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
 
 void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64 batch) {

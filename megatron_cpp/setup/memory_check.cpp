@@ -19,11 +19,20 @@ namespace {
 /// Of what was planned this much is needed for certain: estimates are up to a tenth too high (docs/memory.md).
 constexpr double kCertain = 0.9;
 
-constexpr const char* kTrainingAdvice =
-    "a smaller training.micro_batch_size, training.recompute_granularity, training.precision = \"bf16\", a higher "
-    "parallel.zero_stage, optimizer.offload = \"file\" (its state on a disk, optimizer.offload_folder), "
-    "training.offload_activations = \"file\", more ranks on "
-    "more machines, or a smaller model need less";
+/// Names the settings that would lower what this configuration needs.
+std::string training_advice(const Config& config) {
+  const TrainingConfig& training = config.training;
+  std::string text;
+  if (training.micro_batch_size > 1) text += "a smaller training.micro_batch_size, ";
+  if (training.recompute_granularity != RecomputeGranularity::Full)
+    text += "training.recompute_granularity = \"full\", ";
+  if (training.precision == Precision::Fp32) text += "training.precision = \"bf16\", ";
+  if (config.parallel.zero_stage < 3) text += "a higher parallel.zero_stage, ";
+  if (config.optimizer.offload != OffloadTier::File)
+    text += "optimizer.offload = \"file\" (its state on a disk, optimizer.offload_folder), ";
+  if (training.offload_activations != OffloadTier::File) text += "training.offload_activations = \"file\", ";
+  return text + "more ranks on more machines, or a smaller model need less";
+}
 
 /// A limit, and what the ranks under it need together.
 struct Demand {
@@ -87,9 +96,10 @@ double largest_rank(const Config& config, int world_size) {
 
 }  // namespace
 
-void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice) {
+void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
+                  double certain) {
   for (const auto& [id, demand] : demands(bytes, memory_limits(), ranks)) {
-    if (demand.bytes <= demand.limit) continue;
+    if (certain * demand.bytes <= demand.limit) continue;
     fail(ExitCode::OutOfMemory, "not enough memory for ", what, ": ", needs(demand), "; ", advice);
   }
 }
@@ -97,7 +107,7 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
   const double planned = on_machine(config, estimate_of_this_rank(config, world.ranks), world.cores_per_rank);
-  check_memory(kCertain * planned, world.ranks, "this training", kTrainingAdvice);
+  check_memory(planned, world.ranks, "this training", training_advice(config), kCertain);
 }
 
 void check_training_disk(const Config& config, Communicator& ranks) {
@@ -107,8 +117,8 @@ void check_training_disk(const Config& config, Communicator& ranks) {
   const DiskRoom room = room_for_scratch(folder, kKey);
   const MemoryLimit limit{.id = room.id, .name = "what its disk has left", .bytes = room.bytes};
   const double planned = on_disk(config, estimate_of_this_rank(config, ranks));
-  for (const auto& [id, demand] : demands(kCertain * planned, {limit}, ranks)) {
-    check_input(demand.bytes <= demand.limit, kKey, ": ", folder,
+  for (const auto& [id, demand] : demands(planned, {limit}, ranks)) {
+    check_input(kCertain * demand.bytes <= demand.limit, kKey, ": ", folder,
                 ": not enough room for this training: ", needs(demand), "; free some, or name another disk");
   }
 }
@@ -120,7 +130,7 @@ std::string memory_warning(const Config& config, int world_size) {
     if (kCertain * planned <= static_cast<double>(limit.bytes)) continue;
     return str("one rank needs ", human_bytes(planned), ", and ", limit.name, " is ",
                human_bytes(static_cast<double>(limit.bytes)), ": on machines like this one it cannot run; ",
-               kTrainingAdvice);
+               training_advice(config));
   }
   return "";
 }

@@ -11,9 +11,11 @@
 namespace mcpp {
 
 /// Throws OutOfMemory on all ranks when those that share a machine, or a control group with a limit, need more together
-/// than it has. `bytes`: what this rank will need at least. `what` ends the sentence "... for the training" of the
-/// message, and `advice` says what needs less. Called by all ranks. Swap space counts as memory.
-void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice);
+/// than it has. `bytes`: what this rank will need by the estimate, of which the share `certain` is needed at least.
+/// `what` ends the sentence "... for the training" of the message, and `advice` says what needs less. Called by all
+/// ranks. Swap space counts as memory.
+void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
+                  double certain = 1);
 
 /// The same for what train() will hold on this rank, by the plan's estimate; of a training on GPUs nothing is known.
 void check_training_memory(const Config& config, const World& world);

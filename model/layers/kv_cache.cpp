@@ -38,13 +38,21 @@ Heads with_values(const Heads& k, const Heads& v) {
   return pairs;
 }
 
+Shape shape_of_layer(const ModelContext& context, i64 batch, i64 max_length) {
+  const i64 groups = std::max<i64>(1, context.config.query_groups() / context.tp.size());
+  return {max_length, batch, groups, 2, context.config.head_dim()};
+}
+
 }  // namespace
 
 KvCache::KvCache(KeptRef<ModelContext> context, i64 batch, i64 max_length)
     : context_(context),
-      shape_{max_length, batch, std::max<i64>(1, context_.config.query_groups() / context_.tp.size()), 2,
-             context_.config.head_dim()},
+      shape_(shape_of_layer(context_, batch, max_length)),
       layers_(static_cast<std::size_t>(context_.config.num_layers)) {}
+
+i64 KvCache::layer_bytes(const ModelContext& context, i64 batch, i64 max_length) {
+  return numel(shape_of_layer(context, batch, max_length)) * static_cast<i64>(size_of(context.dtype));
+}
 
 Tensor& KvCache::layer(i64 index) {
   Tensor& layer = layers_.at(static_cast<std::size_t>(index));

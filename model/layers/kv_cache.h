@@ -15,6 +15,9 @@ class KvCache {
   /// only some of the layers.
   KvCache(KeptRef<ModelContext> context, i64 batch, i64 max_length);
 
+  /// Returns the bytes that a layer takes once it is appended to.
+  static i64 layer_bytes(const ModelContext& context, i64 batch, i64 max_length);
+
   struct View {
     Heads k, v;
   };
