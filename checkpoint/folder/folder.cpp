@@ -109,34 +109,40 @@ std::vector<std::string> problems_of_part(const Path& directory, bool checksums,
   return problems;
 }
 
-/// Whether `directory` was completed after `latest` was written: the process died between the two.
-bool is_after_latest(const Path& directory, const Path& folder) {
+/// Returns the content of the first line of a small text file; "" when there is no regular file of that name.
+std::string first_line(const Path& path) {
   std::error_code error;
-  const auto completed = fs::last_write_time(directory / kManifestName, error);
-  if (error) return false;
-  const auto pointed = fs::last_write_time(folder / kLatestName, error);
-  return !error && completed >= pointed;
+  if (!fs::is_regular_file(path, error)) return {};
+  const std::string text = read_text_file(path);
+  return text.substr(0, text.find_last_not_of("\r\n ") + 1);
 }
 
-/// Checkpoints in the order in which to try them. Later iterations that are older than `latest` come last: somebody
-/// went back on purpose.
-std::vector<std::string> candidates(const Path& folder, const Log& log) {
-  const std::optional<Path> latest = latest_in(folder);
+/// Returns what `latest` says, for comparison with a record of begin_publication().
+std::string named_by_latest(const Path& folder) {
+  const std::string name = first_line(folder / kLatestName);
+  return name.empty() ? "-" : name;
+}
+
+/// Returns the record that begin_publication() writes.
+std::string publication_record(const std::string& name, const std::string& checksum, const std::string& before) {
+  return str(name, " ", checksum, " after ", before);
+}
+
+/// Returns the checkpoint that is complete and that a process died before `latest` named.
+std::optional<Path> interrupted_publication(const Path& folder) {
+  const std::string record = first_line(folder / kNextName);
+  const std::string name = record.substr(0, record.find(' '));
+  if (!iteration_of(name)) return std::nullopt;
+  const std::string checksum = first_line(folder / name / kManifestChecksumName);
+  if (record != publication_record(name, checksum, named_by_latest(folder))) return std::nullopt;
+  return folder / name;
+}
+
+/// Replaces a file of a checkpoint folder: a symbolic link of its name is replaced too, not followed.
+void replace_file(const Path& path, const std::string& line) {
   std::error_code error;
-  if (!latest && fs::exists(folder / kLatestName, error)) {
-    log.warn(
-        str((folder / kLatestName).string(), " does not name a checkpoint of this folder; looking for the newest"));
-  }
-  std::vector<std::string> first, last;
-  std::vector<Path> all = checkpoints_in(folder);
-  std::ranges::reverse(all);
-  bool above_latest = latest.has_value();
-  for (const Path& directory : all) {
-    if (latest && directory == *latest) above_latest = false;
-    (above_latest && !is_after_latest(directory, folder) ? last : first).push_back(directory.string());
-  }
-  first.insert(first.end(), last.begin(), last.end());
-  return first;
+  if (fs::is_symlink(path, error)) fs::remove(path, error);
+  write_file_atomic(path, line + "\n");
 }
 
 }  // namespace
@@ -169,29 +175,68 @@ std::vector<Path> checkpoints_in(const Path& folder) {
 }
 
 std::optional<Path> latest_in(const Path& folder) {
+  const std::string name = first_line(folder / kLatestName);
   std::error_code error;
-  if (!fs::is_regular_file(folder / kLatestName, error)) return std::nullopt;
-  std::string name = read_text_file(folder / kLatestName);
-  while (!name.empty() && (name.back() == '\n' || name.back() == '\r' || name.back() == ' ')) name.pop_back();
   if (!iteration_of(name) || !fs::is_directory(folder / name, error)) return std::nullopt;
   return folder / name;
 }
 
 void move_latest_up_to(const Path& checkpoint) {
+  const std::optional<Path> latest = latest_in(checkpoint.parent_path());
+  const i64 iteration = *iteration_of(checkpoint.filename().string());
+  if (!latest || *iteration_of(latest->filename().string()) < iteration) end_publication(checkpoint);
+}
+
+void begin_publication(const Path& checkpoint, const Path& staging) {
   const Path folder = checkpoint.parent_path();
-  const std::string name = checkpoint.filename().string();
-  const std::optional<Path> latest = latest_in(folder);
-  if (latest && iteration_of(latest->filename().string()) >= iteration_of(name)) return;
-  write_file_atomic(folder / kLatestName, name + "\n");
+  const std::string checksum = first_line(staging / kManifestChecksumName);
+  replace_file(folder / kNextName,
+               publication_record(checkpoint.filename().string(), checksum, named_by_latest(folder)));
+}
+
+void end_publication(const Path& checkpoint) {
+  const Path folder = checkpoint.parent_path();
+  replace_file(folder / kLatestName, checkpoint.filename().string());
+  std::error_code ignored;
+  fs::remove(folder / kNextName, ignored);
+}
+
+void remove_stale_publication(const Path& folder) {
+  const std::optional<Path> next = interrupted_publication(folder);
+  std::error_code ignored;
+  if (!next || next == latest_in(folder)) fs::remove(folder / kNextName, ignored);
+}
+
+std::vector<Path> checkpoints_in_order(const Path& folder) {
+  std::vector<Path> all = checkpoints_in(folder);
+  std::ranges::reverse(all);
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(folder / kLatestName, error))) {
+    const std::optional<Path> latest = latest_in(folder);
+    check_input(latest.has_value(), (folder / kLatestName).string(), ": names no checkpoint of this folder (\"",
+                first_line(folder / kLatestName),
+                "\"): write the name of one into it, put that checkpoint back, or remove the file to take the ",
+                all.empty() ? "folder as empty" : "newest, " + all.front().filename().string());
+    std::ranges::rotate(all, std::ranges::find(all, *latest));
+  }
+  if (const std::optional<Path> next = interrupted_publication(folder)) {
+    const auto found = std::ranges::find(all, *next);
+    if (found != all.end()) std::rotate(all.begin(), found, found + 1);
+  }
+  return all;
 }
 
 std::vector<std::string> problems_of(const Path& directory, bool checksums, const BytesListener& read) {
   return problems_of_part(directory, checksums, 0, 1, read);
 }
 
-std::vector<Path> checkpoints_to_try(const Path& folder, Communicator& world, const Log& log) {
-  // Rank 0 decides, so that all try the same.
-  const std::string list = from_first(world, [&] { return join(candidates(folder, log), "\n"); });
+std::vector<Path> checkpoints_to_try(const Path& folder, Communicator& world) {
+  const auto list_names = [&] {
+    std::vector<std::string> names;
+    for (const Path& path : checkpoints_in_order(folder)) names.push_back(path.string());
+    return join(names, "\n");
+  };
+  const std::string list = from_first(world, list_names);
   std::vector<Path> result;
   if (!list.empty()) {
     for (const std::string& directory : split(list, '\n')) result.emplace_back(directory);

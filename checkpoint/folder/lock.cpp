@@ -41,6 +41,15 @@ bool is_current(int descriptor, const Path& path) {
          opened.st_ino == named.st_ino;
 }
 
+/// Opens a file of the lock, making it where there is none. A symbolic link of that name is removed, not followed.
+int open_lock_file(const Path& path) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  int descriptor = ::open(path.c_str(), kFlags, 0644);
+  if (descriptor < 0 && errno == ELOOP && ::unlink(path.c_str()) == 0) descriptor = ::open(path.c_str(), kFlags, 0644);
+  MCPP_CHECK_SYSTEM(descriptor >= 0, "cannot write in ", path.parent_path().string());
+  return descriptor;
+}
+
 /// Whoever looks at the lock and takes it, or takes it over, does so alone: between looking and replacing the file
 /// another process could have made it its own. Held for moments.
 class Guard {
@@ -62,8 +71,7 @@ class Guard {
 
  private:
   bool is_taken() {
-    descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot write in ", path_.parent_path().string());
+    descriptor_ = open_lock_file(path_);
     // Where there are no locks FolderLock says so. Who had it before has removed it: the name may be another file's
     // now.
     const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
@@ -99,7 +107,7 @@ void refuse(const Path& path, const std::string& owner) {
 
 }  // namespace
 
-FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / ".lock") {
+FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / kLockName) {
   check_outside_checkpoints(folder);
   mcpp::create_directories(folder);
   std::string me = str("host ", host_name(), ", process ", ::getpid());
@@ -124,8 +132,7 @@ FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) 
 }
 
 bool FolderLock::is_taken(const std::string& owner, const Log& log) {
-  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot write in ", path_.parent_path().string());
+  descriptor_ = open_lock_file(path_);
   const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
   const int lock_error = locked ? 0 : call_error();
   if (lock_error == EWOULDBLOCK) return false;

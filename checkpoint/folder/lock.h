@@ -7,6 +7,9 @@
 
 namespace mcpp {
 
+/// Name of the file that is locked; it stays in the folder of a run.
+inline constexpr std::string_view kLockName = ".lock";
+
 /// An exclusive lock on <folder>/.lock for as long as this lives. It goes with the process, however that ends, so a
 /// dead job's lock needs no cleaning up. Where the machine died with the process, some file servers keep the lock: then
 /// only a later run of the same Slurm job takes it over, as Slurm ends a job's processes before it queues the job

@@ -1,10 +1,13 @@
 #include "checkpoint/folder/retention.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "base/machine.h"
 #include "base/strings.h"
 #include "checkpoint/folder/folder.h"
+#include "checkpoint/format/manifest.h"
 
 namespace mcpp {
 namespace {
@@ -48,14 +51,42 @@ std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
   return found;
 }
 
+/// Returns an extra value of a checkpoint; "" when it has none, or cannot be read.
+std::string extra_value(const Path& directory, const std::string& name) {
+  try {
+    const RunState state = read_manifest(directory).state;
+    const auto found = state.extra.find(name);
+    return found == state.extra.end() ? std::string() : found->second;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
+
+bool is_interim_checkpoint(const Path& directory) {
+  return !extra_value(directory, kInterimName).empty();
+}
 
 std::vector<Path> outdated(const Path& folder, const Retention& retention) {
   const std::optional<Path> latest = latest_in(folder);
   if (retention.keep_latest_k == 0 || !latest) return {};
   std::vector<Path> all = checkpoints_in(folder);
-  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(retention.keep_latest_k)));
+  if (const std::string& name = retention.owner_name; !name.empty()) {
+    const std::string owner = extra_value(*latest, name);
+    std::erase_if(all, [&](const Path& directory) { return extra_value(directory, name) != owner; });
+  }
+  i64 kept = 0;
+  const bool can_be_interim = retention.keeps_rollback_targets && std::ssize(all) > retention.keep_latest_k;
+  const auto is_newest = [&](const Path& directory) {
+    if (kept == retention.keep_latest_k || (can_be_interim && is_interim_checkpoint(directory))) return false;
+    ++kept;
+    return true;
+  };
+  std::set<Path> newest;
+  std::copy_if(all.rbegin(), all.rend(), std::inserter(newest, newest.end()), is_newest);
   std::erase_if(all, [&](const Path& directory) {
+    if (newest.contains(directory)) return true;
     const i64 interval = retention.save_retain_interval;
     const bool retained = interval > 0 && *iteration_of(directory.filename().string()) % interval == 0;
     return retained || directory == *latest;
@@ -84,6 +115,7 @@ void remove_stale(const Path& folder, const Log& log) {
           str("cannot clear away ", stale.path.string(), ", left by a process that ended: ", error.message()));
     }
   }
+  remove_stale_publication(folder);
 }
 
 }  // namespace mcpp

@@ -1,5 +1,6 @@
 // Which checkpoints of a folder stay, and how the others go.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "base/file.h"
@@ -11,12 +12,22 @@ namespace mcpp {
 struct Retention {
   i64 keep_latest_k = 0;         ///< the newest ones; 0 = all
   i64 save_retain_interval = 0;  ///< and iterations that are multiples of this; 0 = none
+  /// Interim checkpoints do not count among the newest, so that rollbacks find what a run without interruptions keeps.
+  bool keeps_rollback_targets = false;
+  /// Name in RunState::extra: checkpoints with another value than the one that `latest` names belong to somebody else,
+  /// do not count and stay. Empty = all count.
+  std::string owner_name = {};
 };
 
 /// What stands in the name of an entry that grows, or goes, before the tag of its process.
 inline constexpr std::string_view kTemporary = ".tmp-";
 /// At the end of such a name: a checkpoint that made room for a new one of the same iteration, which is still to come.
 inline constexpr std::string_view kAside = "-old";
+
+/// Name in RunState::extra of a checkpoint that was saved only because the run was stopped there.
+inline constexpr const char* kInterimName = "interim";
+/// Returns whether the checkpoint is marked so; false when its manifest cannot be read.
+bool is_interim_checkpoint(const Path& directory);
 
 /// The checkpoints that `retention` does not keep; never the one that `latest` names, and none when `latest` names
 /// none. It does not look whether the kept ones are sound.

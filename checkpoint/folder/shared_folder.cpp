@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/checksum.h"
 #include "base/machine.h"
@@ -64,6 +65,25 @@ void check_writable(const Path& folder) {
     file.commit();
   }
   MCPP_CHECK_SYSTEM(::unlink(path.c_str()) == 0, "cannot remove ", path.string());
+}
+
+void check_can_be_written(const Path& folder) {
+  std::vector<Path> missing;
+  std::error_code error;
+  for (Path above = std::filesystem::absolute(folder);
+       !std::filesystem::exists(above, error) && above.has_relative_path(); above = above.parent_path())
+    missing.push_back(above);
+  const auto remove_made = [&] {
+    for (const Path& made : missing) ::rmdir(made.c_str());
+  };
+  try {
+    mcpp::create_directories(folder);
+    check_writable(folder);
+  } catch (...) {
+    remove_made();
+    throw;
+  }
+  remove_made();
 }
 
 void check_shared_folder(const Path& folder, Communicator& world, std::chrono::milliseconds patience) {

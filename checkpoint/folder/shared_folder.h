@@ -17,6 +17,9 @@ void check_shared_folder(const Path& folder, Communicator& world,
 /// Throws BadInput if this rank cannot create and remove a file in the folder.
 void check_writable(const Path& folder);
 
+/// Throws BadInput if the folder cannot be made or written. Removes what it makes.
+void check_can_be_written(const Path& folder);
+
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
 /// manifest would count as damage. `key`: configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");

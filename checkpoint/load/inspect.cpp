@@ -107,7 +107,7 @@ double bytes_in(const std::vector<Path>& directories) {
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
   const std::vector<Path> directories = checkpoints_in(folder);
   check_input(!directories.empty(), folder.string(), " has no checkpoints");
-  const std::optional<Path> latest = latest_in(folder);
+  const Path latest = checkpoints_in_order(folder).front();
   std::vector<CheckpointSummary> list;
   for (const Path& directory : directories) {
     CheckpointSummary summary{.directory = directory,
@@ -226,10 +226,9 @@ std::string to_text(const CheckpointDifference& difference) {
 
 Path resolve_checkpoint(const Path& path) {
   if (is_checkpoint(path)) return path;
-  if (const auto latest = latest_in(path)) return *latest;
-  const std::vector<Path> all = checkpoints_in(path);
+  const std::vector<Path> all = checkpoints_in_order(path);
   check_input(!all.empty(), path.string(), " is not a checkpoint and has none in it");
-  return all.back();
+  return all.front();
 }
 
 }  // namespace mcpp

@@ -14,8 +14,8 @@ struct CheckpointSummary {
   i64 iteration = 0;
   std::string saved_at = {};
   i64 bytes = 0;
-  bool is_latest = false;
-  std::vector<std::string> problems = {};  ///< without reading the shards; empty = no problem found
+  bool is_latest = false;                  ///< the first of checkpoints_in_order()
+  std::vector<std::string> problems = {};  ///< without reading the shards; empty = looks sound
 };
 /// Returns the checkpoints of a folder by ascending iteration. Throws BadInput if there are none.
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder);
@@ -49,8 +49,8 @@ struct CheckpointDifference {
 CheckpointDifference diff_checkpoints(const Path& a, const Path& b);
 std::string to_text(const CheckpointDifference& difference);
 
-/// Resolves a path given by a user: a checkpoint itself, or in a folder the one that `latest` names, or the newest.
-/// Throws BadInput if no checkpoint is found.
+/// Returns the checkpoint that a path given by a user means: itself, or the first of checkpoints_in_order(). Throws
+/// BadInput when there is none.
 Path resolve_checkpoint(const Path& folder_or_checkpoint);
 
 }  // namespace mcpp

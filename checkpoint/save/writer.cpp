@@ -161,11 +161,12 @@ void CheckpointSave::publish(const Manifest& manifest) {
   fsync_path(staging_);
   reach(SavePoint::BeforeRename, target_.observer);
   check_still_ours();
+  begin_publication(path(), staging_);
   become_checkpoint();
   fsync_path(target_.folder);
   reach(SavePoint::BeforeLatest, target_.observer);
   check_still_ours();
-  write_file_atomic(target_.folder / kLatestName, path().filename().string() + "\n");
+  end_publication(path());
 }
 
 /// An older checkpoint of the same name takes the temporary directory's place, and is then to be removed.
@@ -177,6 +178,7 @@ void CheckpointSave::become_checkpoint() {
   if (failed && replaces && (errno == EINVAL || errno == ENOSYS)) failed = rename_in_two_steps();
   const int reason = errno;
   if (failed) doomed_.path = staging_;
+  if (failed) remove_stale_publication(target_.folder);
   MCPP_CHECK_ERROR(failed ? reason : 0, "cannot rename ", staging_.string(), " to ", path().string());
 }
 

@@ -99,7 +99,7 @@ class CheckpointBench {
 
   /// As a run that is started again does.
   void load() {
-    const Path newest = checkpoints_to_try(folder_, world_, log_).at(0);
+    const Path newest = checkpoints_to_try(folder_, world_).at(0);
     expect_sound(defect_of_files(newest, world_));
     CheckpointReader reader(newest);
     std::vector<NamedShard> shards = shards_to_load(state_);
@@ -108,7 +108,7 @@ class CheckpointBench {
   }
 
   void verify() {
-    const Path newest = checkpoints_to_try(folder_, world_, log_).at(0);
+    const Path newest = checkpoints_to_try(folder_, world_).at(0);
     expect_sound(defect_of_files(newest, world_, /*checksums=*/true));
   }
 

@@ -211,7 +211,8 @@ ExitCode remove_old(Arguments args, Log& log) {
   check_input(problems.empty(), latest->string(), " is damaged: nothing is removed\n", join(problems, "\n"));
 
   const Retention retention{.keep_latest_k = options.keep_latest_k,
-                            .save_retain_interval = options.save_retain_interval};
+                            .save_retain_interval = options.save_retain_interval,
+                            .keeps_rollback_targets = true};
   const std::vector<Path> old = outdated(folder, retention);
   for (const Path& path : old) log.info(str(options.dry_run ? "would remove " : "removing ", path.string()));
   if (!options.dry_run) prune(folder, retention, log);

@@ -5,6 +5,7 @@
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
@@ -31,6 +32,12 @@ struct PretrainOptions {
     PlanRequest::fields(self.plan, visit);
   }
 };
+
+void check_names_data(const DataConfig& data) {
+  check_input(data.names_data(),
+              "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess, or set "
+              "data.mock_data to try out the speed without any");
+}
 
 }  // namespace
 
@@ -62,17 +69,17 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   } else if (const std::string warning = memory_warning(*config, world_size); !warning.empty()) {
     log.warn(warning);
   }
+  if (options.world_size == 0) check_names_data(config->data);
   if (options.dry_run) {
     check_data(*config, world, log);
-    if (options.world_size == 0 && config->device.device == DeviceType::Cpu) {
-      const Session session = initialize(*config, world);
-      log.info(step_time(*config, world_size, *session.device));
-    }
+    check_save_folders(*config, world.ranks);
+    if (config->data.names_data())
+      check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
+    if (options.world_size > 0) return ExitCode::Done;
+    const Session session = initialize(*config, world);
+    if (config->device.device == DeviceType::Cpu) log.info(step_time(*config, world_size, *session.device));
     return ExitCode::Done;
   }
-  check_input(config->data.names_data(),
-              "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess, or set "
-              "data.mock_data to try out the speed without any");
   const bool saves = !config->checkpoint.save.empty();
   std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before there are threads

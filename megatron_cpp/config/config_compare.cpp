@@ -41,6 +41,33 @@ constexpr std::array<std::string_view, 27> kRunDefining{"model.",
 /// Run-defining keys that decide which text a sample number stands for, other than model.seq_length.
 constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "data.data_path", "data.train_data_path",
                                                            "data.split", "data.mock_data"};
+/// Keys that decide which tensors a checkpoint holds, of which shape and type: no training can go on with others.
+constexpr std::array<std::string_view, 22> kTensorDefining{"training.precision",
+                                                           "optimizer.optimizer",
+                                                           "model.num_layers",
+                                                           "model.hidden_size",
+                                                           "model.ffn_hidden_size",
+                                                           "model.num_attention_heads",
+                                                           "model.num_query_groups",
+                                                           "model.kv_channels",
+                                                           "model.vocab_size",
+                                                           "model.normalization",
+                                                           "model.norm_position",
+                                                           "model.qk_layernorm",
+                                                           "model.qk_layernorm_all_heads",
+                                                           "model.add_bias_linear",
+                                                           "model.add_qkv_bias",
+                                                           "model.add_attention_output_bias",
+                                                           "model.add_mlp_bias",
+                                                           "model.untie_embeddings_and_output_weights",
+                                                           "model.num_experts",
+                                                           "model.moe_layer_freq",
+                                                           "model.moe_ffn_hidden_size",
+                                                           "model.moe_shared_expert_intermediate_size"};
+
+bool defines_tensors(std::string_view key) {
+  return std::ranges::count(kTensorDefining, key) > 0;
+}
 
 /// Where numbers are kept, or in how many pieces, changes none of them.
 bool says_only_where(std::string_view key) {
@@ -90,6 +117,29 @@ ModelConfig architecture(ModelConfig model) {
   model.moe.router_force_load_balancing = defaults.moe.router_force_load_balancing;
   model.moe.pad_expert_input_to_capacity = defaults.moe.pad_expert_input_to_capacity;
   return model;
+}
+
+/// Returns the start of a training from weights alone, in words for messages.
+std::string finetune_advice(const std::string& checkpoint) {
+  return str("start anew from the weights: --checkpoint.finetune --checkpoint.load=", checkpoint,
+             ", with another --checkpoint.save");
+}
+
+/// Throws BadInput when a difference changes the tensors themselves: then accepting it would only fail later.
+void refuse_other_tensors(const std::vector<Difference>& found, const std::string& checkpoint) {
+  std::vector<std::string> lines;
+  bool is_same_model = true;
+  for (const Difference& difference : found) {
+    if (!defines_tensors(difference.key)) continue;
+    lines.push_back(
+        str("\n  ", difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now"));
+    is_same_model = is_same_model && !difference.key.starts_with("model.");
+  }
+  check_input(lines.empty(), checkpoint,
+              ": belongs to another run, and holds other tensors than this one needs:", join(lines, ""),
+              "\nSet these keys back, or ",
+              is_same_model ? finetune_advice(checkpoint) : "train the other model with another --checkpoint.save",
+              "; checkpoint.allow_changed_keys does not help here");
 }
 
 /// Throws BadInput, of `what` and the differences that are not accepted, with `otherwise` as one more way out.
@@ -155,9 +205,10 @@ std::vector<Difference> differences(const Config& before, const Config& now) {
 }
 
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
-  refuse_unless_accepted(differences(saved, now), now.checkpoint.allow_changed_keys,
-                         str(checkpoint, ": belongs to another run:"),
-                         ", or start anew from the weights with --checkpoint.finetune", log);
+  const std::vector<Difference> found = differences(saved, now);
+  refuse_other_tensors(found, checkpoint);
+  refuse_unless_accepted(found, now.checkpoint.allow_changed_keys, str(checkpoint, ": belongs to another run:"),
+                         ", or " + finetune_advice(checkpoint), log);
   refuse_token_positions(saved, now, checkpoint);
 }
 

@@ -82,13 +82,14 @@ bool CheckpointSaver::must_save(const TrainingProgress& progress) const {
   return !config_.checkpoint.save.empty() && saved_iteration_ != progress.iteration;
 }
 
-void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer) {
-  wait_for(progress, /*local=*/false, std::move(observer));
+void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim) {
+  wait_for(progress, /*local=*/false, std::move(observer), is_interim);
 }
 
-RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local) {
+RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local, bool is_interim) {
   RunState run = run_state(config_, state_, progress);
   note_sources(sources_, run);
+  if (is_interim) run.extra[kInterimName] = "true";
   if (local) mark_local(run, config_.checkpoint, session_.parallel.world);
   return run;
 }
@@ -97,21 +98,22 @@ SaveTarget CheckpointSaver::target(bool local, SaveObserver observer) const {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   SaveTarget target{.folder = checkpoint.save,
                     .retention = {.keep_latest_k = checkpoint.keep_latest_k,
-                                  .save_retain_interval = checkpoint.save_retain_interval}};
+                                  .save_retain_interval = checkpoint.save_retain_interval,
+                                  .keeps_rollback_targets = config_.may_roll_back()}};
   if (local) target = local_target(checkpoint, session_.parallel.world);
   target.lock = local ? local_lock_.get() : lock_;
   target.observer = std::move(observer);
   return target;
 }
 
-void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, SaveObserver observer) {
+void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, SaveObserver observer, bool is_interim) {
   finish();
   const auto start = Clock::now();
   const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
   HostCopies copies(shards);
   ShownSource source(copies, log_, "saving");
-  CheckpointSave save(target(local, std::move(observer)), describe(progress, local), session_.parallel.world, log_,
-                      files_);
+  CheckpointSave save(target(local, std::move(observer)), describe(progress, local, is_interim),
+                      session_.parallel.world, log_, files_);
   save.write(source);
   const Path path = save.gather_and_finish();
   if (!local) saved_iteration_ = progress.iteration;

@@ -44,8 +44,8 @@ class CheckpointSaver {
 
   /// Whether checkpoint.save is to have this state, and has it not.
   bool must_save(const TrainingProgress& progress) const;
-  /// Saves the state there, and returns when it is on the disk.
-  void save_and_wait(const TrainingProgress& progress, SaveObserver observer);
+  /// Saves the state there, and returns when it is on the disk. `is_interim`: only because the run stops here.
+  void save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim);
   /// Waits for the save in flight, if there is one.
   void finish();
 
@@ -60,11 +60,11 @@ class CheckpointSaver {
 
   void prepare();
   SaveTarget target(bool local, SaveObserver observer) const;
-  void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer);
+  void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer, bool is_interim = false);
   void start(const TrainingProgress& progress, bool local, SaveObserver observer);
   void advance();
   void tell(i64 iteration, const std::string& text) const;
-  RunState describe(const TrainingProgress& progress, bool local);
+  RunState describe(const TrainingProgress& progress, bool local, bool is_interim = false);
 
   const Config& config_;
   const TrainingState& state_;

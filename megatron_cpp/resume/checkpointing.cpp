@@ -11,6 +11,7 @@
 #include "checkpoint/folder/shared_folder.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/version.h"
 
@@ -131,6 +132,15 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   return lock;
 }
 
+void check_save_folders(const Config& config, Communicator& world) {
+  run_together(world, [&] {
+    const CheckpointConfig& checkpoint = config.checkpoint;
+    if (world.rank() == 0 && !checkpoint.save.empty()) check_can_be_written(checkpoint.save);
+    if (!checkpoint.local_save.empty()) check_can_be_written(local_target(checkpoint, world).folder);
+    return std::string();
+  });
+}
+
 std::string tokenizer_checksum(const Config& config, Session& session) {
   std::string checksum;
   Communicator& world = session.parallel.world;
@@ -180,7 +190,8 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
   extra_number(run, kOptimizerSteps, reader.directory());
-  check_same_run(parse_stored_config(run.config, place + "/config"), config, place, log);
+  const Config saved = with_moved_datasets(parse_stored_config(run.config, place + "/config"), config, datasets, run);
+  check_same_run(saved, config, place, log);
   check_same_tokenizer(config, run, place, log);
   check_same_datasets(config, datasets, run, place, log);
   SpikeHistory spikes;

@@ -42,6 +42,10 @@ void check_outputs(const Config& config, Communicator& world);
 /// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
+/// Throws BadInput, on all ranks, when a folder that the run saves checkpoints in cannot be written. For a dry run,
+/// which must not disturb a run that holds the lock, and leaves nothing.
+void check_save_folders(const Config& config, Communicator& world);
+
 /// The checksum of the tokenizer of the run's text ("" on other ranks than 0, and when nothing says which it is).
 std::string tokenizer_checksum(const Config& config, Session& session);
 /// Leaves the tokenizer, which must have that checksum still, beside the checkpoints, so that they can be used by

@@ -8,6 +8,8 @@
 
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/folder.h"
+#include "checkpoint/folder/lock.h"
+#include "checkpoint/folder/retention.h"
 #include "checkpoint/load/shown_reading.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/resume/power_sgd_memory.h"
@@ -30,9 +32,9 @@ bool is_checkpoint(const Path& path, Communicator& world) {
   return from_first(world, [&] { return str(std::filesystem::exists(path / kManifestName)); }) == str(true);
 }
 
-std::vector<Candidate> saved_in(const Path& folder, Communicator& world, const Log& log) {
+std::vector<Candidate> saved_in(const Path& folder, Communicator& world) {
   std::vector<Candidate> candidates;
-  for (const Path& path : checkpoints_to_try(folder, world, log)) candidates.push_back({path});
+  for (const Path& path : checkpoints_to_try(folder, world)) candidates.push_back({path});
   return candidates;
 }
 
@@ -41,7 +43,7 @@ std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicat
   std::vector<Candidate> locals, all;
   for (const Path& part : local_parts(config, world, log)) locals.push_back({part, /*is_local=*/true});
   auto local = locals.begin();
-  for (const Candidate& shared : saved_in(config.save, world, log)) {
+  for (const Candidate& shared : saved_in(config.save, world)) {
     for (; local != locals.end() && local->iteration() > shared.iteration(); ++local) all.push_back(*local);
     all.push_back(shared);
   }
@@ -148,84 +150,162 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
   return std::nullopt;
 }
 
-/// The newest sound one of both tiers; nothing when there are none that are this run's. Where there were some and all
-/// are damaged, nobody should train on from the beginning, unless on purpose.
-std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& state,
-                                           const DatasetIdentities& datasets, Session& session, const Log& log) {
-  Communicator& world = session.parallel.world;
+/// Why a run reads one of its own checkpoints.
+enum class LoadPurpose : u8 { Resume, RollBack, Check };
+
+/// What is done with the checkpoint that a run starts from: it is loaded or, in a dry run, only compared with the run.
+struct CheckpointUses {
+  std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> take_all;
+  CheckpointUse take_weights;
+  std::function<LocalParts(const Path&)> examine_local;
+};
+
+/// What use_own() found: where the training stood that saved the newest sound checkpoint, and how many were damaged.
+struct OwnCheckpoint {
+  std::optional<TrainingProgress> progress = {};
   int damaged = 0;
-  for (const Candidate& candidate : own_candidates(config.checkpoint, world, log)) {
+};
+
+/// Returns whether a candidate, as rank 0 sees it, was saved only because the run was stopped there.
+bool is_interim(const Candidate& candidate, Communicator& world) {
+  return !candidate.is_local &&
+         from_first(world, [&] { return str(is_interim_checkpoint(candidate.path)); }) == str(true);
+}
+
+/// Takes the newest sound checkpoint of both tiers. A rollback passes over what a run without interruptions would not
+/// have, so that both go back to the same weights.
+OwnCheckpoint use_own(const CheckpointConfig& config, const CheckpointUses& uses, Communicator& world, const Log& log,
+                      LoadPurpose purpose) {
+  OwnCheckpoint own;
+  for (const Candidate& candidate : own_candidates(config, world, log)) {
     const Path& path = candidate.path;
-    const LocalParts parts =
-        candidate.is_local ? examine_local(path, config.checkpoint, state, world, log) : LocalParts::Usable;
-    damaged += parts == LocalParts::Damaged;
+    if (purpose == LoadPurpose::RollBack && is_interim(candidate, world)) continue;
+    const LocalParts parts = candidate.is_local ? uses.examine_local(path) : LocalParts::Usable;
+    own.damaged += parts == LocalParts::Damaged;
     if (parts != LocalParts::Usable) continue;
     TrainingProgress progress;
-    const auto damage = try_checkpoint(candidate, world, log, [&](CheckpointReader& reader) {
-      return load_all(config, state, reader, datasets, session, log, progress);
-    });
+    const auto damage = try_checkpoint(candidate, world, log,
+                                       [&](CheckpointReader& reader) { return uses.take_all(reader, progress); });
     if (!damage) {
       from_first(world, [&] {
-        if (!candidate.is_local) move_latest_up_to(path);
+        if (!candidate.is_local && purpose == LoadPurpose::Resume) move_latest_up_to(path);
         return std::string();
       });
       progress.is_saved = !candidate.is_local;
-      return progress;
+      own.progress = std::move(progress);
+      return own;
     }
     log.warn(candidate.is_local ? local_damage_warning(path, *damage) : damage_warning(path, damage->text));
-    ++damaged;
+    ++own.damaged;
   }
-  const std::string& local = config.checkpoint.local_save;
-  check_input(damaged == 0, config.checkpoint.save, local.empty() ? "" : " and " + local,
-              ": all checkpoints of this run (", damaged,
+  return own;
+}
+
+/// Returns where the newest sound checkpoint stood; nothing when there are none that are this run's. Where there were
+/// some and all are damaged, training must not start anew, unless on purpose.
+std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const CheckpointUses& uses,
+                                           Communicator& world, const Log& log, LoadPurpose purpose) {
+  const OwnCheckpoint own = use_own(config, uses, world, log, purpose);
+  check_input(own.progress || own.damaged == 0, config.save, config.local_save.empty() ? "" : " and ",
+              config.local_save, ": all checkpoints of this run (", own.damaged,
               ") are damaged; put a sound copy in their place, or move them away to start anew");
-  return std::nullopt;
+  return own.progress;
+}
+
+/// Throws BadInput when a folder that has no checkpoint holds something else: a folder of a run has its lock.
+void check_holds_nothing_else(const Path& load) {
+  std::error_code error;
+  if (!std::filesystem::exists(load, error) || std::filesystem::exists(load / kLockName, error)) return;
+  const bool is_empty = std::filesystem::is_directory(load, error) && std::filesystem::is_empty(load, error) && !error;
+  check_input(is_empty, "checkpoint.load: ", load.string(),
+              ": holds no checkpoint, but something else; give a checkpoint or a folder that holds some (`megatron_cpp "
+              "checkpoint import-hf` makes one of a Hugging Face model), or leave checkpoint.load empty to start anew");
 }
 
 /// The newest of a folder, or the one that the path names.
-std::optional<TrainingProgress> start_from(const Path& load, const Config& config, TrainingState& state,
-                                           const DatasetIdentities& datasets, Session& session, const Log& log) {
-  Communicator& world = session.parallel.world;
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  const bool must_exist = checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
-  if (!must_exist && !is_checkpoint(load, world) && saved_in(load, world, log).empty()) {
+std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const CheckpointUses& uses,
+                                           Communicator& world, const Log& log) {
+  const Path load = config.load;
+  const bool must_exist = config.exit_on_missing_checkpoint || config.finetune;
+  if (!must_exist && !is_checkpoint(load, world) && saved_in(load, world).empty()) {
+    from_first(world, [&] {
+      check_holds_nothing_else(load);
+      return std::string();
+    });
     log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
     return std::nullopt;
   }
   TrainingProgress progress;
   use_checkpoint(load, world, log, [&](CheckpointReader& reader) {
-    if (!checkpoint.finetune) return load_all(config, state, reader, datasets, session, log, progress);
+    if (!config.finetune) return uses.take_all(reader, progress);
     progress.special_tokens = special_tokens_of(reader.state(), reader.directory().string());
-    return load_weights(config, state, reader, session, log);
+    return uses.take_weights(reader);
   });
   return progress;
+}
+
+/// Finds the checkpoint that a run starts from and uses it.
+std::optional<TrainingProgress> start_training(const CheckpointConfig& config, const CheckpointUses& uses,
+                                               Communicator& world, const Log& log, LoadPurpose purpose) {
+  // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
+  // one checkpoint to resume from means that one.
+  const bool names_one = !config.load.empty() && is_checkpoint(config.load, world);
+  if (!config.save.empty() && (config.finetune || !names_one)) {
+    if (const auto progress = resume_own(config, uses, world, log, purpose)) return progress;
+  }
+  if (config.load.empty()) return std::nullopt;
+  return start_from(config, uses, world, log);
+}
+
+CheckpointUses loading_uses(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
+                            Session& session, const Log& log) {
+  return {
+      .take_all =
+          [&](CheckpointReader& reader, TrainingProgress& progress) {
+            return load_all(config, state, reader, datasets, session, log, progress);
+          },
+      .take_weights = [&](CheckpointReader& reader) { return load_weights(config, state, reader, session, log); },
+      .examine_local =
+          [&](const Path& part) { return examine_local(part, config.checkpoint, state, session.parallel.world, log); }};
 }
 
 }  // namespace
 
 std::optional<TrainingProgress> load_training(const Config& config, const DatasetIdentities& datasets,
                                               TrainingState& state, Session& session, const Log& log) {
-  Communicator& world = session.parallel.world;
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
-  // one checkpoint to resume from means that one.
-  const bool names_one = !checkpoint.load.empty() && is_checkpoint(checkpoint.load, world);
-  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) {
-    if (const auto progress = resume_own(config, state, datasets, session, log)) return progress;
-  }
-  if (checkpoint.load.empty()) return std::nullopt;
-  return start_from(checkpoint.load, config, state, datasets, session, log);
+  return start_training(config.checkpoint, loading_uses(config, datasets, state, session, log), session.parallel.world,
+                        log, LoadPurpose::Resume);
+}
+
+void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
+                            const Log& log) {
+  const auto compare = [&](CheckpointReader& reader, const std::function<void()>& check) -> std::optional<Damage> {
+    run_together(world, [&] {
+      check();
+      return std::string();
+    });
+    log.info(str("would start from ", reader.directory().string()));
+    return std::nullopt;
+  };
+  const CheckpointUses uses{
+      .take_all =
+          [&](CheckpointReader& reader, TrainingProgress& progress) {
+            return compare(reader, [&] { progress = saved_progress(config, datasets, reader, log); });
+          },
+      .take_weights =
+          [&](CheckpointReader& reader) { return compare(reader, [&] { check_weights(config, reader, log); }); },
+      .examine_local = [](const Path&) { return LocalParts::OfOthers; }};
+  CheckpointConfig shared = config.checkpoint;
+  shared.local_save.clear();  // whether its parts fit can be told only with the state at hand
+  start_training(shared, uses, world, log, LoadPurpose::Check);
 }
 
 TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
                                  Session& session, const Log& log) {
-  Communicator& world = session.parallel.world;
-  TrainingProgress progress;
-  const auto found = first_sound(
-      saved_in(config.checkpoint.save, world, log), world, log,
-      [&](CheckpointReader& reader) { return load_all(config, state, reader, datasets, session, log, progress); });
-  if (!found) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
-  return progress;
+  const OwnCheckpoint own = use_own(config.checkpoint, loading_uses(config, datasets, state, session, log),
+                                    session.parallel.world, log, LoadPurpose::RollBack);
+  if (!own.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
+  return *own.progress;
 }
 
 Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use) {
@@ -234,7 +314,7 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
     if (damage) fail(ExitCode::BadInput, damage->text);
     return folder_or_checkpoint;
   }
-  const std::vector<Candidate> candidates = saved_in(folder_or_checkpoint, world, log);
+  const std::vector<Candidate> candidates = saved_in(folder_or_checkpoint, world);
   const std::optional<Path> found = first_sound(candidates, world, log, use);
   check_input(found.has_value(), folder_or_checkpoint.string(),
               candidates.empty() ? ": no checkpoint there; give a checkpoint, or a folder that holds some"

@@ -17,8 +17,14 @@ namespace mcpp {
 std::optional<TrainingProgress> load_training(const Config& config, const DatasetIdentities& datasets,
                                               TrainingState& state, Session& session, const Log& log);
 
-/// Puts a running training back to the newest sound checkpoint of checkpoint.save, and returns where that stood. Ends
-/// the run with TrainingFailed when there is none.
+/// Compares the run with the checkpoint that load_training() would start from, as far as that can be done without its
+/// numbers, and throws what that would throw. Called by all ranks of `world`; writes nothing.
+void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
+                            const Log& log);
+
+/// Puts a running training back to the newest sound checkpoint of checkpoint.save and checkpoint.local_save that the
+/// run would also have without interruptions, and returns where that stood. Ends the run with TrainingFailed when there
+/// is none.
 TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
                                  Session& session, const Log& log);
 

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunIdName = "run_id";    // a file in checkpoint.save, and a number of the parts
 constexpr const char* kSaveIdName = "save_id";  // the same in all parts of a save
-constexpr const char* kLatestWrittenName = "latest_written";
+constexpr const char* kSharedOrderName = "shared_order";
 
 std::string random_id() {
   u64 random = 0;
@@ -50,18 +50,24 @@ std::string name_for_messages(const Path& part) {
   return name_for_messages(iteration_of_part(part));
 }
 
-/// When `latest` of the folder of all ranks was written, by the clock of its file system; "" when it names nothing.
-std::string latest_written(const Path& save) {
-  return latest_in(save) ? str(fs::last_write_time(save / kLatestName).time_since_epoch().count()) : std::string();
+/// Describes what `latest` of the shared folder selects: the checkpoint that comes first, and those above it that a
+/// user set back; "" when there are none.
+std::string shared_order(const Path& save) {
+  std::vector<std::string> names;
+  for (const Path& path : checkpoints_in_order(save)) {
+    if (names.empty() || iteration_of(path.filename().string()) > iteration_of(names.front()))
+      names.push_back(path.filename().string());
+  }
+  return join(names, " ");
 }
 
-/// Whether the folder of all ranks was set back, on purpose, to an older checkpoint after this part was saved: runs
-/// themselves only ever make `latest` name newer ones.
+/// Returns whether a user set the shared folder back to an older checkpoint after this part was saved: runs themselves
+/// only ever make `latest` name newer ones.
 bool is_overruled(const CheckpointReader& part, const Path& save) {
-  const std::optional<Path> latest = latest_in(save);
-  if (!latest || part.state().iteration <= *iteration_of(latest->filename().string())) return false;
-  const auto known = part.state().extra.find(kLatestWrittenName);
-  return known == part.state().extra.end() || known->second != latest_written(save);
+  const std::vector<Path> shared = checkpoints_in_order(save);
+  if (shared.empty() || part.state().iteration <= *iteration_of(shared.front().filename().string())) return false;
+  const auto known = part.state().extra.find(kSharedOrderName);
+  return known == part.state().extra.end() || known->second != shared_order(save);
 }
 
 /// What a rank has in its folder of the local tier, by iteration: whether it may be a checkpoint, or is a file in the
@@ -181,14 +187,14 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
   std::array<char, 64> name{};
   std::snprintf(name.data(), name.size(), "rank_%05d-of-%05d", world.rank(), world.size());
   return {.folder = Path(config.local_save) / name.data(),
-          .retention = {.keep_latest_k = config.local_keep_latest_k},
+          .retention = {.keep_latest_k = config.local_keep_latest_k, .owner_name = kRunIdName},
           .coverage = Coverage::Part};
 }
 
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world) {
   run.extra[kRunIdName] = from_first(world, [&] { return run_id(config.save); });
   run.extra[kSaveIdName] = from_first(world, random_id);
-  run.extra[kLatestWrittenName] = from_first(world, [&] { return latest_written(config.save); });
+  run.extra[kSharedOrderName] = from_first(world, [&] { return shared_order(config.save); });
 }
 
 std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world, const Log& log) {

@@ -56,6 +56,20 @@ void note_sources(const RunSources& sources, RunState& run) {
   for (const auto& [key, identities] : sources.datasets) run.extra[name_in_checkpoint(key)] = identities;
 }
 
+Config with_moved_datasets(Config saved, const Config& config, const DatasetIdentities& now, const RunState& run) {
+  const auto move = [&](const char* key, std::vector<std::string>& before, const std::vector<std::string>& after) {
+    const auto known = run.extra.find(name_in_checkpoint(key));
+    const auto found = now.find(key);
+    if (known == run.extra.end() || found == now.end() || known->second != found->second) return;
+    if (parse_blend_list(before, key).weights == parse_blend_list(after, key).weights) before = after;
+  };
+  move("data.data_path", saved.data.data_path, config.data.data_path);
+  move("data.train_data_path", saved.data.train_data_path, config.data.train_data_path);
+  move("data.valid_data_path", saved.data.valid_data_path, config.data.valid_data_path);
+  move("data.test_data_path", saved.data.test_data_path, config.data.test_data_path);
+  return saved;
+}
+
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
                          const std::string& checkpoint, const Log& log) {
   const std::vector<std::string>& accepted = config.checkpoint.allow_changed_keys;

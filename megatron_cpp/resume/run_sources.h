@@ -25,9 +25,13 @@ struct RunSources {
 /// Leaves them in what a checkpoint says.
 void note_sources(const RunSources& sources, RunState& run);
 
+/// Returns `saved`, the configuration of a checkpoint, with the dataset paths of `config` in place of its own where the
+/// checkpoint knows the contents and they are the same: files that were moved are the same text.
+Config with_moved_datasets(Config saved, const Config& config, const DatasetIdentities& now, const RunState& run);
+
 /// Throws BadInput naming every dataset that is not the one that `checkpoint` was trained on. If
-/// checkpoint.allow_changed_keys names the key of a dataset, warns instead. A checkpoint of an earlier version says nothing
-/// about datasets.
+/// checkpoint.allow_changed_keys names the key of a dataset, warns instead. A checkpoint of an earlier version says
+/// nothing about datasets.
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
                          const std::string& checkpoint, const Log& log);
 

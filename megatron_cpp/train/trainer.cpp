@@ -80,13 +80,13 @@ ExitCode Trainer::train() {
   else
     write_start();
   // There must be something to go back to.
-  if (!is_done && config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
+  if (!is_done && config_.may_roll_back() && !progress_.is_saved) save(SaveReason::Start);
   if (!is_done) evaluate_what_is_owed();
   if (!is_done && signal() == 0) run_iterations();
   if (signal() != 0) say_that_it_stops(str("signal ", signal(), " received"));
   session_.enter(Activity::Saving, progress_.iteration);
   saver_.finish();
-  if (saver_.must_save(progress_)) save(/*waits=*/true);
+  if (saver_.must_save(progress_)) save(SaveReason::Stop);
   trace_.write();  // of a window that the end cut short
   if (signal() == 0 && progress_.iteration >= end_.iterations) {
     evaluate_what_is_owed();
@@ -111,7 +111,7 @@ void Trainer::run_iterations() {
     if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
       check_weights_across_replicas(state_, session_.parallel);
     saver_.poll();
-    if (saver_.is_due(iteration())) save(/*waits=*/false);
+    if (saver_.is_due(iteration())) save(SaveReason::Interval);
     if (is_due(config_.training.eval_interval) && iteration() < end_.iterations) evaluate();
     stopping = should_exit();
   }
@@ -219,14 +219,18 @@ void Trainer::evaluate_what_is_owed() {
   leave_out(before);
 }
 
-void Trainer::save(bool waits) {
+void Trainer::save(SaveReason reason) {
   session_.enter(Activity::Saving, progress_.iteration);
   const RankSeconds before = spent();
   const TimedRange range(session_.profiler.get(), "save-checkpoint", Detail::Phase);
   share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
-  waits ? saver_.save_and_wait(progress_, observer) : saver_.save(progress_, observer);
+  const bool is_interim = reason == SaveReason::Stop && config_.may_roll_back() && !saver_.is_due(progress_.iteration);
+  if (reason == SaveReason::Interval)
+    saver_.save(progress_, observer);
+  else
+    saver_.save_and_wait(progress_, observer, is_interim);
   leave_out(before);
 }
 

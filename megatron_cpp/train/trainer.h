@@ -74,8 +74,9 @@ class Trainer {
   void evaluate();
   /// The evaluations that are due where the training stands and that metrics.jsonl does not have.
   void evaluate_what_is_owed();
-  /// What is due; `waits`: in checkpoint.save, until it is on the disk.
-  void save(bool waits);
+  enum class SaveReason : u8 { Start, Interval, Stop };
+  /// Saves what is due; at a start or stop in checkpoint.save, and returns when it is on the disk.
+  void save(SaveReason reason);
   void check_before_save();
   bool should_exit();
   void say_that_it_stops(const std::string& reason);

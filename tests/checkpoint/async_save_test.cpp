@@ -409,6 +409,9 @@ TEST_F(Async, ACommitThatFailsEndsItEverywhere) {
     EXPECT_EQ(errors, std::vector<std::string>(3, "rank 0: an injected fault"));
     const bool is_complete = point >= SavePoint::BeforeLatest;
     EXPECT_EQ(newest_good(folder_, log_), folder_ / (is_complete ? "iter_0000002" : "iter_0000001"));
+    const bool has_begun = point >= SavePoint::BeforeRename && point < SavePoint::BeforePrune;
+    EXPECT_EQ(fs::exists(folder_ / kNextName), is_complete && has_begun);
+    fs::remove(folder_ / kNextName);
     EXPECT_EQ(entries().size(), is_complete ? 3u : 2u) << "nothing else is left";
   }
 }

@@ -106,30 +106,74 @@ TEST_F(Damage, NothingGoodIsNoCheckpoint) {
   EXPECT_EQ(newest_good(folder_ / "nowhere", log_), std::nullopt);
 }
 
-TEST_F(Damage, LatestIsAHint) {
+TEST_F(Damage, RefusesFolderWhenLatestNamesNoCheckpoint) {
   for (const char* content : {"", "garbage", "iter_0000009\n", "../../etc", "iter_", "\n\n", "iter_0000002/../x"}) {
     overwrite(folder_ / "latest", content);
-    testing::internal::CaptureStderr();
-    EXPECT_EQ(newest_good(folder_, log_), newest_) << content;
-    EXPECT_CONTAINS(testing::internal::GetCapturedStderr(), "latest does not name a checkpoint");
+    const std::string error = error_of([&] { newest_good(folder_, log_); });
+    EXPECT_CONTAINS(error, "latest: names no checkpoint of this folder");
+    EXPECT_CONTAINS(error, "remove the file to take the newest, iter_0000002");
+    EXPECT_EQ(error_of([&] { resolve_checkpoint(folder_); }), error) << "one answer for all commands";
+    EXPECT_EQ(error_of([&] { list_checkpoints(folder_); }), error);
   }
   fs::remove(folder_ / "latest");
   EXPECT_EQ(newest_good(folder_, log_), newest_);
 }
 
-TEST_F(Damage, LatestDecidesUnlessALaterOneCameAfterIt) {
-  // Somebody went back to iteration 1 on purpose.
-  write_file_atomic(folder_ / "latest", "iter_0000001\n");
-  const auto pointed = fs::last_write_time(folder_ / "latest");
-  fs::last_write_time(newest_ / kManifestName, pointed - std::chrono::hours(1));
-  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
-  // The process died between completing iteration 2 and moving latest.
-  fs::last_write_time(newest_ / kManifestName, pointed + std::chrono::seconds(1));
+TEST_F(Damage, RefusesFolderWhenLatestIsADanglingLinkOrNamesAFile) {
+  fs::remove(folder_ / "latest");
+  fs::create_symlink("nowhere", folder_ / "latest");
+  EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint");
+  fs::remove(folder_ / "latest");
+  overwrite(folder_ / "iter_0000003", "a file");
+  overwrite(folder_ / "latest", "iter_0000003\n");
+  EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint");
+  fs::remove(folder_ / "latest");
+  fs::create_directory(folder_ / "latest");
+  EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint");
+}
+
+TEST_F(Damage, KeepsOrderWhenTimesOfFilesChange) {
+  overwrite(folder_ / "latest", "iter_0000001\n");
+  const auto now = fs::last_write_time(folder_ / "latest");
+  for (const auto distance : {std::chrono::hours(-1), std::chrono::hours(0), std::chrono::hours(1)}) {
+    for (const auto& entry : fs::recursive_directory_iterator(newest_)) fs::last_write_time(entry, now + distance);
+    EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
+    EXPECT_EQ(resolve_checkpoint(folder_), folder_ / "iter_0000001");
+    EXPECT_EQ(checkpoints_in_order(folder_), (std::vector{folder_ / "iter_0000001", newest_}));
+  }
+}
+
+TEST_F(Damage, TakesCheckpointFirstWhenItsPublicationWasCutOff) {
+  overwrite(folder_ / "latest", "iter_0000001\n");
+  begin_publication(newest_, newest_);
   EXPECT_EQ(newest_good(folder_, log_), newest_);
+  EXPECT_EQ(resolve_checkpoint(folder_), newest_);
+  EXPECT_TRUE(list_checkpoints(folder_)[1].is_latest);
+  // The record counts only for this content of `latest`, and only for this checkpoint.
+  save(0, std::vector{numbered("model/a", {64})});
+  EXPECT_FALSE(fs::exists(folder_ / kNextName));
+  begin_publication(newest_, newest_);
+  overwrite(folder_ / "latest", "iter_0000001\n");
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
+  begin_publication(newest_, folder_ / "iter_0000001");
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "another save of that iteration";
+}
+
+TEST_F(Damage, ReplacesLatestWhenItIsASymbolicLink) {
+  const Path target = folder_ / "target";
+  overwrite(target, "iter_0000001\n");
+  fs::remove(folder_ / "latest");
+  fs::create_symlink(target, folder_ / "latest");
+  fs::create_symlink(target, folder_ / kNextName);
+  save(3, std::vector{numbered("model/a", {64})});
+  EXPECT_EQ(read_text_file(target), "iter_0000001\n");
+  EXPECT_FALSE(fs::is_symlink(folder_ / "latest"));
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000003");
 }
 
 TEST_F(Damage, UnfinishedSavesAreNotCheckpoints) {
   fs::rename(newest_, folder_ / "iter_0000002.tmp-somewhere-1");
+  overwrite(folder_ / "latest", "iter_0000001\n");
   EXPECT_EQ(checkpoints_in(folder_).size(), 1u);
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
 }

@@ -36,6 +36,20 @@ TEST_F(Lock, SecondOwnerIsRefusedAndTheFirstNamed) {
   FolderLock again(folder, log_);
 }
 
+TEST_F(Lock, ReplacesSymbolicLinksWhenTheyHaveTheNameOfTheLock) {
+  const Path target = folder_ / "target";
+  write_file_atomic(target, "precious");
+  const Path folder = folder_ / "run";
+  std::filesystem::create_directory(folder);
+  for (const char* name : {".lock", ".lock.guard"}) std::filesystem::create_symlink(target, folder / name);
+  {
+    FolderLock lock(folder, log_);
+    EXPECT_NO_THROW(lock.check_held());
+    EXPECT_FALSE(std::filesystem::is_symlink(folder / ".lock"));
+  }
+  EXPECT_EQ(read_text_file(target), "precious");
+}
+
 TEST_F(Lock, GoesWithItsProcess) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);

@@ -99,7 +99,7 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
   // The same answer on all ranks, with the reading shared.
   std::vector<std::vector<Path>> to_try(kRanks);
   run_local_ranks(kRanks, [&](Communicator& world, int rank) {
-    to_try[static_cast<std::size_t>(rank)] = checkpoints_to_try(folder_, world, Log(rank));
+    to_try[static_cast<std::size_t>(rank)] = checkpoints_to_try(folder_, world);
     EXPECT_FALSE(defect_of_files(directory, world, /*checksums=*/true));
   });
   for (const auto& paths : to_try) EXPECT_EQ(paths, std::vector{directory});

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "checkpoint/folder/folder.h"
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
@@ -19,8 +20,15 @@ class AsyncResume : public EndToEnd {
     return words;
   }
   std::string local() const { return "--checkpoint.local_save=" + at("local"); }
-  /// As if the nodes had died after the last local save: what checkpoint.save got at the end is not there.
-  void lose(const std::string& save, const char* checkpoint) const { fs::remove_all(folder_ / save / checkpoint); }
+  /// Leaves what nodes leave that die after the last local save: without what checkpoint.save got at the end.
+  void lose(const std::string& save, const char* checkpoint) const {
+    fs::remove_all(folder_ / save / checkpoint);
+    const std::vector<Path> left = checkpoints_in(folder_ / save);
+    if (left.empty())
+      fs::remove(folder_ / save / "latest");
+    else
+      write_file_atomic(folder_ / save / "latest", left.back().filename().string() + "\n");
+  }
 };
 
 TEST_F(AsyncResume, HasTheBitsOfSavesThatAreWaitedFor) {
@@ -184,8 +192,7 @@ TEST_F(AsyncResume, NotFromALocalTierThatIsDamagedOrOfAnotherRun) {
   EXPECT_EQ(damaged.code, 0) << damaged.err;
   EXPECT_CONTAINS(damaged.err, "the local checkpoint of iteration 8 is damaged on rank 0 and not used");
   EXPECT_CONTAINS(damaged.out, "resuming from " + at("run/iter_0000006"));
-  // Somebody went back on purpose.
-  lose("run", "iter_0000008");
+  // A user went back on purpose.
   write_file_atomic(folder_ / "run/latest", "iter_0000006\n");
   EXPECT_CONTAINS(good(pretrain("run", stop)), "resuming from " + at("run/iter_0000006"));
   // A file in its place.

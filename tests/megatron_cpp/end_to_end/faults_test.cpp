@@ -123,6 +123,29 @@ TEST_F(Faults, ARollbackLeavesOutTheStepsSinceTheCheckpoint) {
   expect_same_checkpoint("run", "interrupted");
 }
 
+/// The save of a stop must not become the target, also where only one checkpoint is kept.
+TEST_F(Faults, RollsBackToTheSameWeightsWhenARunStopsBefore) {
+  const Words nan = fault("nan_loss", 7) + kRollBack;
+  for (const std::string keep : {"3", "1"}) {
+    const Words settings = nan + Words{"--checkpoint.keep_latest_k=" + keep};
+    train("whole" + keep, settings);
+    train("stopped" + keep, settings + Words{"--training.exit_interval=6"});
+    EXPECT_EQ(latest("stopped" + keep), "iter_0000006");
+    EXPECT_CONTAINS(good(pretrain("stopped" + keep, settings)), "the weights are those of iteration 4");
+    expect_same_checkpoint("whole" + keep, "stopped" + keep);
+  }
+}
+
+TEST_F(Faults, RollsBackToANewerLocalCheckpointAlsoWhenARunStopsBefore) {
+  for (const std::string run : {"whole", "stopped"}) {
+    const Words settings = fault("nan_loss", 8) + kRollBack +
+                           Words{"--checkpoint.local_save=" + at(run + "_local"), "--checkpoint.local_save_interval=2"};
+    if (run == "stopped") train(run, settings + Words{"--training.exit_interval=7"});
+    EXPECT_CONTAINS(good(pretrain(run, settings)), "the weights are those of iteration 6");
+  }
+  expect_same_checkpoint("whole", "stopped");
+}
+
 TEST_F(Faults, ARollbackBeforeTheFirstSaveGoesBackToTheStart) {
   const Outcome outcome = run(pretrain("run", fault("nan_grad", 2) + kRollBack));
   EXPECT_EQ(outcome.code, 0) << outcome.err;

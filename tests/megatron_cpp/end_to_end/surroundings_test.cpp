@@ -108,5 +108,68 @@ TEST_F(Surroundings, ADryRunSaysWhatAStepTakesHere) {
   EXPECT_EQ(good(pretrain("run", {"--dry_run", "--world_size=2"})).find("a step "), std::string::npos);
 }
 
+TEST_F(Surroundings, DryRunRefusesWhatTheRunRefuses) {
+  train("model", {"--training.exit_interval=2"});
+  write_file_atomic(folder_ / "file", "x");
+  const std::vector<Words> cases{pretrain("none", {"--device.device=cuda"}), pretrain("none", {"--data.data_path="}),
+                                 pretrain("file/run"), pretrain("model", {"--model.num_layers=1"}),
+                                 pretrain("model", {"--optimizer.lr=0.5"})};
+  for (const Words& words : cases) {
+    const Outcome dry = run(plus(words, "--dry_run")), real = run(words);
+    EXPECT_EQ(dry.code, 2) << words.back() << dry.out;
+    EXPECT_EQ(real.code, 2) << words.back();
+    EXPECT_EQ(dry.err, real.err);
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "none/iter_0000002"));
+  }
+  good(pretrain("fresh/folder", {"--dry_run"}));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "fresh")) << "a dry run leaves nothing";
+  EXPECT_CONTAINS(good(pretrain("model", {"--dry_run"})), "would start from " + at("model/iter_0000002"));
+}
+
+TEST_F(Surroundings, MemoryRefusalHasTheNumbersOfThePlan) {
+  const Words large = pretrain("run", {"--model.hidden_size=65536", "--model.num_layers=24",
+                                       "--training.precision=bf16", "--training.micro_batch_size=1", "--dry_run"});
+  const Outcome refused = run(large);
+  EXPECT_EQ(refused.code, 12);
+  EXPECT_EQ(refused.err.find("bf16"), std::string::npos) << refused.err;
+  EXPECT_EQ(refused.err.find("micro_batch_size"), std::string::npos) << refused.err;
+  const std::size_t begin = refused.out.find("memory: ") + 8;
+  EXPECT_CONTAINS(refused.err, "it needs " + refused.out.substr(begin, refused.out.find(" estimated", begin) - begin));
+}
+
+TEST_F(Surroundings, GenerateComparesItsCacheWithTheMemory) {
+  train("run", {"--training.exit_interval=2"});
+  const Words limited{"sh", "-c", "ulimit -v 600000; exec \"$@\"", "sh"};
+  const auto generate = [&](const char* batch) {
+    return test::Program({"generate", "--load=" + at("run"), "--max_new_tokens=2", "--num_samples=100000",
+                          "--prompt=To be", str("--batch_size=", batch)},
+                         root() / "process", 0, limited);
+  };
+  const Outcome outcome = generate("100000").wait();
+  EXPECT_EQ(outcome.code, 12) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "not enough memory for 100000 texts side by side (--batch_size)");
+}
+
+TEST_F(Surroundings, RefusesToLoadAFolderThatHoldsSomethingElse) {
+  std::filesystem::create_directories(folder_ / "model");
+  good(pretrain("run", {"--training.exit_interval=1", "--checkpoint.load=" + at("model")}));
+  write_file_atomic(folder_ / "model/config.json", "{}");
+  for (const Words& more : {Words{}, Words{"--dry_run"}}) {
+    Words words = pretrain("new", {"--checkpoint.load=" + at("model")});
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.code, 2) << refused.out;
+    EXPECT_CONTAINS(refused.err, "checkpoint.load: " + at("model") + ": holds no checkpoint, but something else");
+  }
+}
+
+TEST_F(Surroundings, NamesTheLimitWhenThreadsCannotBeStarted) {
+  const Words limited{"sh", "-c", "ulimit -v 900000; exec \"$@\"", "sh"};
+  const Words words = pretrain("run", {"--device.num_threads=4000"});
+  const Outcome refused = test::Program(words, root() / "process", 0, limited).wait();
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_CONTAINS(refused.err, "ulimit -u");
+}
+
 }  // namespace
 }  // namespace mcpp

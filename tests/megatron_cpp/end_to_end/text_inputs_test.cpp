@@ -142,6 +142,13 @@ TEST_F(TextInputs, ARunGoesOnWithTheTextItBeganWith) {
   // Moved in time alone, it is the same.
   copy_dataset(dataset());
   good(resumed);
+  // So it is under another name.
+  for (const char* ending : {".bin", ".idx", ".json"})
+    std::filesystem::copy_file(at("data/copy") + ending, at("data/moved") + ending);
+  train("moved", {"--data.data_path=" + at("data/copy"), "--training.exit_interval=4"});
+  train("moved", {"--data.data_path=" + at("data/moved")});
+  train("whole", {"--data.data_path=" + at("data/copy")});
+  expect_same_checkpoint("whole", "moved");
   copy_dataset(at("other_text_document"));
   const Outcome accepted = run(plus(pretrain("run", {half[0]}), "--checkpoint.allow_changed_keys=data.data_path"));
   EXPECT_EQ(accepted.code, 0) << accepted.err;

@@ -43,21 +43,38 @@ TEST(ConfigCompare, BatchSizeThatFollowedTheMicroBatchIsNoticed) {
 
 TEST(ConfigCompare, DifferencesAreRefusedUnlessAccepted) {
   const Config saved = parse({});
-  const std::vector<std::string> changes{"--training.seed=1", "--model.num_layers=3", "--data.data_path=a",
+  const std::vector<std::string> changes{"--training.seed=1", "--model.norm_epsilon=0.5", "--data.data_path=a",
                                          "--optimizer.lr=1.0"};
   EXPECT_EQ(
       error_of(saved, parse(changes)),
       "runs/a/iter_7: belongs to another run:\n"
-      "  model.num_layers: 12 in the checkpoint, 3 now\n"
+      "  model.norm_epsilon: 1e-05 in the checkpoint, 0.5 now\n"
       "  training.seed: 1234 in the checkpoint, 1 now\n"
       "  optimizer.lr: 3e-04 in the checkpoint, 1.0 now\n"
       "  data.data_path: [] in the checkpoint, [\"a\"] now\n"
       "Set these keys back, or accept the change with "
-      "--checkpoint.allow_changed_keys=model.num_layers,training.seed,optimizer.lr,data.data_path, or start anew from "
-      "the weights with --checkpoint.finetune");
+      "--checkpoint.allow_changed_keys=model.norm_epsilon,training.seed,optimizer.lr,data.data_path, or start anew "
+      "from the weights: --checkpoint.finetune --checkpoint.load=runs/a/iter_7, with another --checkpoint.save");
   std::vector<std::string> accepted = changes;
-  accepted.push_back("--checkpoint.allow_changed_keys=model.num_layers,training.seed,optimizer.lr,data.data_path");
+  accepted.push_back("--checkpoint.allow_changed_keys=model.norm_epsilon,training.seed,optimizer.lr,data.data_path");
   EXPECT_EQ(error_of(saved, parse(accepted)), "");
+}
+
+TEST(ConfigCompare, RefusesWithWaysOutThatWorkWhenTensorsWouldDiffer) {
+  for (const std::string change : {"training.precision=bf16", "optimizer.optimizer=muon"}) {
+    const std::string key = change.substr(0, change.find('='));
+    for (const bool is_accepted : {false, true}) {
+      std::vector<std::string> options{"--" + change};
+      if (is_accepted) options.push_back("--checkpoint.allow_changed_keys=" + key);
+      const std::string error = error_of(parse({}), parse(options));
+      EXPECT_THAT(error, testing::HasSubstr(key));
+      EXPECT_THAT(error, testing::HasSubstr("--checkpoint.finetune --checkpoint.load=runs/a/iter_7"));
+      EXPECT_THAT(error, testing::Not(testing::HasSubstr("--checkpoint.allow_changed_keys=")));
+    }
+  }
+  const std::string other_model = error_of(parse({}), parse({"--model.num_layers=3"}));
+  EXPECT_THAT(other_model, testing::HasSubstr("train the other model with another --checkpoint.save"));
+  EXPECT_THAT(other_model, testing::Not(testing::HasSubstr("finetune")));
 }
 
 TEST(ConfigCompare, AcceptedChangesAreLogged) {
