@@ -107,7 +107,11 @@ double bytes_in(const std::vector<Path>& directories) {
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
   const std::vector<Path> directories = checkpoints_in(folder);
   check_input(!directories.empty(), folder.string(), " has no checkpoints");
-  const Path latest = checkpoints_in_order(folder).front();
+  // A `latest` that names no checkpoint is refused by commands that use one; the list shows what there is.
+  std::error_code error;
+  const bool is_dangling =
+      !latest_in(folder) && std::filesystem::exists(std::filesystem::symlink_status(folder / kLatestName, error));
+  const Path latest = is_dangling ? Path() : checkpoints_in_order(folder).front();
   std::vector<CheckpointSummary> list;
   for (const Path& directory : directories) {
     CheckpointSummary summary{.directory = directory,

@@ -20,7 +20,7 @@ TokenisedPiece tokenise(InputFiles::Piece raw, const DocumentFormat& format, con
   return result;
 }
 
-DocumentOutput::DocumentOutput(TokenSequences& sequences, const DocumentRules& rules, const Tokenizer& tokenizer,
+DocumentOutput::DocumentOutput(TokenSequences& sequences, const DocumentOutputRules& rules, const Tokenizer& tokenizer,
                                bool continues)
     : sequences_(sequences), rules_(rules), is_head_(continues) {
   info_.tokenizer_checksum = tokenizer.checksum();

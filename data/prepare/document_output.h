@@ -29,7 +29,7 @@ struct TokenisedPiece {
 
 TokenisedPiece tokenise(InputFiles::Piece raw, const DocumentFormat& format, const Tokenizer& tokenizer);
 
-struct DocumentRules {
+struct DocumentOutputRules {
   bool append_eod = true;
   bool keep_empty = false;
 };
@@ -39,7 +39,7 @@ class DocumentOutput {
  public:
   /// `continues`: what comes up to the first end of a document belongs to one that began elsewhere. It becomes a
   /// document of its own here, as it is.
-  DocumentOutput(TokenSequences& sequences, const DocumentRules& rules, const Tokenizer& tokenizer,
+  DocumentOutput(TokenSequences& sequences, const DocumentOutputRules& rules, const Tokenizer& tokenizer,
                  bool continues = false);
 
   void add(const TokenSegment& segment);
@@ -57,7 +57,7 @@ class DocumentOutput {
   void end_document();
 
   TokenSequences& sequences_;
-  DocumentRules rules_;
+  DocumentOutputRules rules_;
   DatasetInfo info_;
   i64 empty_documents_ = 0;
   bool is_head_, is_open_ = false;

@@ -7,7 +7,7 @@
 #include "megatron_cpp/config/foreign_names.h"
 #include "tests/support/errors.h"
 
-namespace mcpp {
+namespace mcpp::renamed_keys_test {
 namespace {
 
 using testing::HasSubstr;
@@ -138,4 +138,4 @@ TEST(RenamedKeyTest, SuggestsPresentNameForFormerNameWithoutSection) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::renamed_keys_test

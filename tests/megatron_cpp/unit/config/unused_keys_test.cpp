@@ -20,7 +20,7 @@
 #include "optimizer/lr_schedule.h"
 #include "tests/support/errors.h"
 
-namespace mcpp {
+namespace mcpp::unused_keys_test {
 namespace {
 
 using testing::HasSubstr;
@@ -310,4 +310,4 @@ TEST(UnusedKeyTest, IsAcceptedFromFileWhenCommandLineTurnsItsFeatureOff) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::unused_keys_test
