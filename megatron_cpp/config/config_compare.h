@@ -36,8 +36,8 @@ std::vector<std::string> schedule_warnings(const Config& saved, const Config& no
 /// `consumed_samples` is the number of samples consumed before this start.
 std::vector<std::string> data_warnings(const Config& saved, const Config& now, i64 consumed_samples);
 
-/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.allow_changed_keys may
-/// name, which is checked when a configuration is read.
+/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.allow_changed_keys
+/// may name, which is checked when a configuration is read.
 std::vector<std::string> run_defining_keys();
 
 }  // namespace mcpp

@@ -103,9 +103,6 @@ void find_in_data(const Config& config, std::vector<UnusedKey>& found) {
   finder.add(d.reset_position_ids && config.model.position_embedding_type == PositionEmbedding::None,
              "reset_position_ids", "model.position_embedding_type",
              "the model has no positions (model.position_embedding_type is \"none\"); leave it out");
-  finder.add(d.eod_token != defaults.eod_token && !d.mock_data && !d.has_document_starts() && !d.eod_mask_loss,
-             "eod_token", "data.reset_attention_mask",
-             "only read with reset_position_ids, reset_attention_mask, eod_mask_loss or mock_data; leave it out");
 }
 
 void find_in_checkpoint(const Config& config, std::vector<UnusedKey>& found) {

@@ -113,7 +113,7 @@ TEST_F(Damage, RefusesFolderWhenLatestNamesNoCheckpoint) {
     EXPECT_CONTAINS(error, "latest: names no checkpoint of this folder");
     EXPECT_CONTAINS(error, "remove the file to take the newest, iter_0000002");
     EXPECT_EQ(error_of([&] { resolve_checkpoint(folder_); }), error) << "one answer for all commands";
-    EXPECT_EQ(error_of([&] { list_checkpoints(folder_); }), error);
+    EXPECT_EQ(list_checkpoints(folder_).size(), 2u) << "the list shows what there is";
   }
   fs::remove(folder_ / "latest");
   EXPECT_EQ(newest_good(folder_, log_), newest_);

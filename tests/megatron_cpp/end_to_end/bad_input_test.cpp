@@ -194,7 +194,7 @@ TEST_F(BadInput, InNames) {
         Words{"data", "merge", dataset(), dataset(), "--output_prefix=" + inside}})
     expect_refused(words, {"is a checkpoint itself"});
   for (const std::string key : {"logging.metrics_path", "logging.tensorboard_dir", "logging.profile_dir"})
-    expect_refused(pretrain("new", {"--" + key + "=" + inside}),
+    expect_refused(pretrain("new", {"--" + key + "=" + inside, "--logging.profile_step_end=3"}),
                    {key + ": " + at("run/iter_0000004"), "is a checkpoint itself"});
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
 }

@@ -168,7 +168,7 @@ TEST_F(Faults, StartsSpikeHistoryAnewWhenPolicyWasOff) {
   const Words detector{"--training.spike_window=4", "--training.spike_z_score=100"};
   const auto until = [](i64 stop) { return Words{str("--training.exit_interval=", stop)}; };
   train("run", detector + until(6));
-  train("run", detector + until(8) + Words{"--training.spike_policy=off"});
+  train("run", until(8) + Words{"--training.spike_policy=off"});
   // Iterations 3 to 6 are no measure of iteration 10.
   const Outcome outcome = run(pretrain("run", detector + fault("spike", 10)));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -181,7 +181,7 @@ TEST_F(Faults, ASpikeIsToldSkippedOrRolledBack) {
   const Outcome warned = run(pretrain("warn", spike));
   EXPECT_EQ(warned.code, 0) << warned.err;
   EXPECT_CONTAINS(warned.err, "iteration 10: loss or gradient stands out from those before: loss ");
-  EXPECT_EQ(run(pretrain("off", spike + Words{"--training.spike_policy=off"})).err, "");
+  EXPECT_EQ(run(pretrain("off", fault("spike", 10) + Words{"--training.spike_policy=off"})).err, "");
   expect_same_tensors("warn", "off");
 
   train("skip", spike + Words{"--training.spike_policy=skip"});

@@ -155,7 +155,7 @@ TEST_F(Resume, ALongerTrainingSaysWhatBecomesOfTheLearningRate) {
   train("run");
   const Outcome longer = run(pretrain("run", {"--training.train_iters=16"}));
   EXPECT_EQ(longer.code, 0) << longer.err;
-  EXPECT_CONTAINS(longer.err, "was 12 and is now 16 iterations");
+  EXPECT_CONTAINS(longer.err, "was 12 iterations and is now 16 iterations");
   EXPECT_CONTAINS(longer.err, "--optimizer.lr_decay_iters=12");
   EXPECT_EQ(run(pretrain("run", {"--training.train_iters=16"})).err, "") << "nothing changed since";
   const Outcome pinned = run(pretrain("run", {"--training.train_iters=20", "--optimizer.lr_decay_iters=16",

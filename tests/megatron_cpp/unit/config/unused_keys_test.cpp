@@ -97,6 +97,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"data.reset_position_ids", "forward pass"},
     {"data.reset_attention_mask", "forward pass"},
     {"data.eod_mask_loss", "the loss"},
+    {"data.eod_token", "a fact about the dataset, which its configuration may state"},
     {"checkpoint.save", "checkpoints"},
     {"checkpoint.load", "initial state"},
     {"checkpoint.allow_changed_keys", "a permission, which a start need not use"},
@@ -250,7 +251,6 @@ TEST(UnusedKeyTest, IsRefusedByNameWithAdvice) {
       {{"--logging.tensorboard_log_interval=5"}, "logging.tensorboard_log_interval"},
       {{"--logging.metrics_every_iteration"}, "logging.metrics_every_iteration"},
       {{"--data.reset_position_ids", "--model.position_embedding_type=none"}, "data.reset_position_ids"},
-      {{"--data.eod_token=5"}, "data.eod_token"},
       {{"--data.mock_data", "--data.split=1,0,0"}, "data.split"},
       {{"--data.mock_data", "--data.data_cache_path=a"}, "data.data_cache_path"},
       {{"--parallel.distributed_backend=nccl"}, "parallel.distributed_backend"},
@@ -287,7 +287,8 @@ TEST(UnusedKeyTest, IsRefusedByNameWithAdvice) {
   }
 }
 
-TEST(UnusedKeyTest, AcceptsEodTokenThatEndsMockDocuments) {
+TEST(UnusedKeyTest, AcceptsEodToken) {
+  EXPECT_EQ(error_of({"--data.eod_token=5"}), "");
   EXPECT_EQ(error_of({"--data.mock_data", "--data.eod_token=5"}), "");
 }
 
