@@ -33,7 +33,7 @@ ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3}
 fi
 
 # Where this script is killed, the kernel ends the launcher, which ends its ranks.
-if command -v setpriv >/dev/null; then start=(setpriv --pdeathsig TERM "${start[@]}"); fi
+if setpriv --pdeathsig TERM true 2>/dev/null; then start=(setpriv --pdeathsig TERM "${start[@]}"); fi
 
 # mpirun ends its ranks at once on SIGTERM and Ctrl-C, before they could save; SIGUSR1 it passes on to them. In a process
 # group of its own it does not see the terminal's Ctrl-C. A second signal ends the run as it is, a third also a launcher

@@ -68,22 +68,12 @@ void check_writable(const Path& folder) {
 }
 
 void check_can_be_written(const Path& folder) {
-  std::vector<Path> missing;
+  Path existing = std::filesystem::absolute(folder);
   std::error_code error;
-  for (Path above = std::filesystem::absolute(folder);
-       !std::filesystem::exists(above, error) && above.has_relative_path(); above = above.parent_path())
-    missing.push_back(above);
-  const auto remove_made = [&] {
-    for (const Path& made : missing) ::rmdir(made.c_str());
-  };
-  try {
-    mcpp::create_directories(folder);
-    check_writable(folder);
-  } catch (...) {
-    remove_made();
-    throw;
-  }
-  remove_made();
+  while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
+  check_input(std::filesystem::is_directory(existing, error), "cannot create the directory ", folder.string(),
+              ": Not a directory");
+  check_writable(existing);
 }
 
 void check_shared_folder(const Path& folder, Communicator& world, std::chrono::milliseconds patience) {

@@ -17,7 +17,7 @@ void check_shared_folder(const Path& folder, Communicator& world,
 /// Throws BadInput if this rank cannot create and remove a file in the folder.
 void check_writable(const Path& folder);
 
-/// Throws BadInput if the folder cannot be made or written. Removes what it makes.
+/// Throws BadInput if the folder, or the nearest one above it that exists, cannot be written. Leaves nothing behind.
 void check_can_be_written(const Path& folder);
 
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the

@@ -49,6 +49,18 @@ bool begins_object(std::string_view text) {
   return next != std::string_view::npos && text[next] == '"';
 }
 
+/// Returns true if the text begins like a JSON array of objects, or like an object spread over lines. Neither is prose,
+/// and both are refused by name when they are read as JSON lines.
+bool begins_other_json(std::string_view head) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = head.find_first_not_of(kSpace);
+  if (first == std::string_view::npos || (head[first] != '[' && head[first] != '{')) return false;
+  const std::size_t second = head.find_first_not_of(kSpace, first + 1);
+  if (second == std::string_view::npos) return false;
+  if (head[first] == '[') return head[second] == '{';
+  return head[second] == '"' && head.substr(first, second - first).find('\n') != std::string_view::npos;
+}
+
 }  // namespace
 
 bool looks_like_json_lines(std::string_view head) {
@@ -73,7 +85,9 @@ bool is_json_lines(const Path& path, InputFormat format) {
   if (has_json_name(path)) return true;
   if (!std::filesystem::is_regular_file(path)) return false;
   InputStream stream(path);
-  return looks_like_json_lines(read_head(stream));
+  const std::string head = read_head(stream);
+  const bool has_text_name = path.filename().string().find(".txt") != std::string::npos;
+  return looks_like_json_lines(head) || (!has_text_name && begins_other_json(head));
 }
 
 void check_json_keys_are_used(const std::vector<std::string>& keys, const std::vector<bool>& files_are_json_lines,

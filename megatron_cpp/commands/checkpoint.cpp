@@ -158,7 +158,7 @@ ExitCode show(Arguments args, Log& log) {
   }
   const CheckpointReader reader(checkpoint);
   const Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
-  log.info(options.all ? print_config(config) : print_section(config, "model"));
+  log.info(options.all ? print_config(without_unused_keys(config)) : print_section(config, "model"));
   return ExitCode::Done;
 }
 

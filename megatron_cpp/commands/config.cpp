@@ -26,7 +26,7 @@ ExitCode config_command(Arguments args, Log& log) {
   ConfigOptions options;
   if (const std::optional<Config> config = read_config_and_options(args, usage, options, log)) {
     check_layout(*config, kAnyWorld);
-    log.info(print_config(*config));
+    log.info(print_config(without_unused_keys(*config)));
   }
   return ExitCode::Done;
 }

@@ -72,10 +72,10 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   if (options.world_size == 0) check_names_data(config->data);
   if (options.dry_run) {
     check_data(*config, world, log);
+    if (options.world_size > 0) return ExitCode::Done;  // other machines, whose folders are not seen from here
     check_save_folders(*config, world.ranks);
     if (config->data.names_data())
       check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
-    if (options.world_size > 0) return ExitCode::Done;
     const Session session = initialize(*config, world);
     if (config->device.device == DeviceType::Cpu) log.info(step_time(*config, world_size, *session.device));
     return ExitCode::Done;

@@ -1,6 +1,8 @@
 #include "megatron_cpp/config/config.h"
 
 #include <algorithm>
+#include <any>
+#include <type_traits>
 
 #include "base/program/shipped_file.h"
 #include "base/strings.h"
@@ -296,7 +298,34 @@ void complete_batch_size(TrainingConfig& t) {
   if (t.global_batch_size == 0 && t.step_batch_size_schedule.empty()) t.global_batch_size = t.micro_batch_size;
 }
 
+/// Calls f("section.key", member) for every key.
+template <class F>
+void for_each_member(Config& config, F&& f) {
+  Config::sections(config, [&](std::string_view section, auto& members) {
+    const auto visit = [&](std::string_view name, auto& member, std::string_view, const Constraint& = {}) {
+      f(str(section, ".", name), member);
+    };
+    std::remove_reference_t<decltype(members)>::fields(members, visit);
+  });
+}
+
+void reset_to_default(Config& config, const std::string& key) {
+  Config defaults;
+  std::any value;
+  for_each_member(defaults, [&](const std::string& name, auto& member) {
+    if (name == key) value = member;
+  });
+  for_each_member(config, [&]<class M>(const std::string& name, M& member) {
+    if (name == key) member = std::any_cast<M>(value);
+  });
+}
+
 }  // namespace
+
+Config without_unused_keys(Config config) {
+  for (const UnusedKey& unused : unused_keys(config)) reset_to_default(config, unused.key);
+  return config;
+}
 
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_place) {
   if (reader.was_set("checkpoint.save") && config.checkpoint.save.empty()) turn_saving_off(config.checkpoint);

@@ -87,6 +87,9 @@ Config load_config(const Path& file, std::span<const std::string> overrides = {}
 /// The configuration as TOML, every key with its value, that parse_config reads back to an equal one. It goes into
 /// checkpoints.
 std::string print_config(const Config& config);
+/// Returns the configuration with keys that have no effect at their defaults, so that its print_config() is accepted
+/// where a user gives it.
+Config without_unused_keys(Config config);
 /// One section of it.
 std::string print_section(const Config& config, std::string_view section);
 /// All sections and keys with their meaning, type, range and default.

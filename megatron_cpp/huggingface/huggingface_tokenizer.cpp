@@ -307,7 +307,11 @@ std::string HuggingfaceTokenizer::token_name(std::optional<i64> id) const {
 }
 
 void HuggingfaceTokenizer::write(const Path& folder, i64 longest, const SpecialTokens& tokens) const {
-  const auto name_or_null = [&](std::optional<i64> id) { return id ? OrderedJson(token_name(id)) : OrderedJson(); };
+  // config.json may name ids of the model's vocabulary that the tokenizer does not have.
+  const auto is_known = [&](std::optional<i64> id) { return id && *id < tokenizer_.vocab_size(); };
+  const auto name_or_null = [&](std::optional<i64> id) {
+    return is_known(id) ? OrderedJson(token_name(id)) : OrderedJson();
+  };
   OrderedJson config{{"tokenizer_class", "PreTrainedTokenizerFast"},
                      {"bos_token", name_or_null(tokens.bos)},
                      {"eos_token", name_or_null(tokens.eos)},
@@ -321,8 +325,9 @@ void HuggingfaceTokenizer::write(const Path& folder, i64 longest, const SpecialT
   if (!unknown_.empty()) config["unk_token"] = unknown_;
   config.update(stated_members(tokens, "tokenizer_config.json"));
   if (kind_ == TokenizerKind::Sentencepiece) write_file_atomic(folder / "tokenizer.model", file_);
-  write_file_atomic(folder / "tokenizer.json",
-                    tokens.adds_bos ? with_bos_template(json_, token_name(tokens.bos), *tokens.bos) : json_);
+  write_file_atomic(folder / "tokenizer.json", tokens.adds_bos && is_known(tokens.bos)
+                                                   ? with_bos_template(json_, token_name(tokens.bos), *tokens.bos)
+                                                   : json_);
   write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 

@@ -35,6 +35,7 @@ CheckpointSaver::CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> 
   prepare();
   if (config_.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
+  check_local_owner(config_.checkpoint, world);
   run_together(world, [&] {
     local_lock_ = std::make_unique<FolderLock>(local_target(config_.checkpoint, world).folder, log_, session.job);
     return std::string();

@@ -78,6 +78,11 @@ void warn_of_changed_settings(const Config& saved, const Config& now, const RunS
         str("the training now ends after ", after, " samples instead of ", before,
             ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
   }
+  const i64 unread = now.training.train_samples - after;
+  if (before != after && now.training.train_samples > 0 && unread > 0) {
+    log.warn(str("the last ", unread, " of training.train_samples = ", now.training.train_samples,
+                 " samples are not trained on: they are less than a batch"));
+  }
   for (const std::string& warning : data_warnings(saved, now, run.consumed_samples)) log.warn(warning);
   const double before_scale = saved.optimizer.initial_loss_scale, now_scale = now.optimizer.initial_loss_scale;
   if (before_scale != now_scale && run.extra.contains(kLossScale)) {
@@ -185,6 +190,16 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
+SpecialTokens kept_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log) {
+  const RunState& run = reader.state();
+  SpecialTokens tokens = special_tokens_of(run, reader.directory().string());
+  const std::string checksum = tokenizer_source(config.data).checksum;
+  const bool is_other = !checksum.empty() && !run.tokenizer_checksum.empty() && checksum != run.tokenizer_checksum;
+  if (!is_other || !tokens.is_stated()) return tokens;
+  log.info("the special tokens that the model states are dropped: they are of another tokenizer");
+  return {};
+}
+
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
                                 const Log& log) {
   const RunState& run = reader.state();
@@ -206,7 +221,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
           .consecutive_skips = extra_count(run, kConsecutiveSkips),
           .rollbacks = extra_count(run, kRollbacks),
           .spikes = std::move(spikes),
-          .special_tokens = special_tokens_of(run, place)};
+          .special_tokens = kept_special_tokens(config, reader, log)};
 }
 
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {

@@ -56,6 +56,9 @@ void keep_tokenizer(const Config& config, Session& session, const std::string& c
 /// All that a checkpoint of a training says beside its tensors, but what it read: tokenizer and datasets.
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
+/// Returns the special tokens that a checkpoint states; none if the run has another tokenizer than the checkpoint.
+SpecialTokens kept_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
+
 /// The inverse of run_state(): where the training stood that saved the checkpoint. BadInput when the checkpoint is of
 /// another run or of other text, or has weights only.
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,

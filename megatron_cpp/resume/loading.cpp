@@ -151,12 +151,12 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
 }
 
 /// Why a run reads one of its own checkpoints.
-enum class LoadPurpose : u8 { Resume, RollBack, Check };
+enum class LoadPurpose : u8 { Resume, RollBack, RollBackToInterim, Check };
 
 /// What is done with the checkpoint that a run starts from: it is loaded or, in a dry run, only compared with the run.
 struct CheckpointUses {
   std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> take_all;
-  CheckpointUse take_weights;
+  std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> take_weights;
   std::function<LocalParts(const Path&)> examine_local;
 };
 
@@ -237,9 +237,7 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
   }
   TrainingProgress progress;
   use_checkpoint(load, world, log, [&](CheckpointReader& reader) {
-    if (!config.finetune) return uses.take_all(reader, progress);
-    progress.special_tokens = special_tokens_of(reader.state(), reader.directory().string());
-    return uses.take_weights(reader);
+    return config.finetune ? uses.take_weights(reader, progress) : uses.take_all(reader, progress);
   });
   return progress;
 }
@@ -264,7 +262,11 @@ CheckpointUses loading_uses(const Config& config, const DatasetIdentities& datas
           [&](CheckpointReader& reader, TrainingProgress& progress) {
             return load_all(config, state, reader, datasets, session, log, progress);
           },
-      .take_weights = [&](CheckpointReader& reader) { return load_weights(config, state, reader, session, log); },
+      .take_weights =
+          [&](CheckpointReader& reader, TrainingProgress& progress) {
+            progress.special_tokens = kept_special_tokens(config, reader, log);
+            return load_weights(config, state, reader, session, log);
+          },
       .examine_local =
           [&](const Path& part) { return examine_local(part, config.checkpoint, state, session.parallel.world, log); }};
 }
@@ -292,8 +294,8 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
           [&](CheckpointReader& reader, TrainingProgress& progress) {
             return compare(reader, [&] { progress = saved_progress(config, datasets, reader, log); });
           },
-      .take_weights =
-          [&](CheckpointReader& reader) { return compare(reader, [&] { check_weights(config, reader, log); }); },
+      .take_weights = [&](CheckpointReader& reader,
+                          TrainingProgress&) { return compare(reader, [&] { check_weights(config, reader, log); }); },
       .examine_local = [](const Path&) { return LocalParts::OfOthers; }};
   CheckpointConfig shared = config.checkpoint;
   shared.local_save.clear();  // whether its parts fit can be told only with the state at hand
@@ -302,8 +304,11 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
 
 TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
                                  Session& session, const Log& log) {
-  const OwnCheckpoint own = use_own(config.checkpoint, loading_uses(config, datasets, state, session, log),
-                                    session.parallel.world, log, LoadPurpose::RollBack);
+  const CheckpointUses uses = loading_uses(config, datasets, state, session, log);
+  Communicator& world = session.parallel.world;
+  OwnCheckpoint own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBack);
+  // Better a checkpoint that an uninterrupted run would not have than none.
+  if (!own.progress) own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBackToInterim);
   if (!own.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
   return *own.progress;
 }

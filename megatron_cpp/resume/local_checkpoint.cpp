@@ -50,24 +50,32 @@ std::string name_for_messages(const Path& part) {
   return name_for_messages(iteration_of_part(part));
 }
 
-/// Describes what `latest` of the shared folder selects: the checkpoint that comes first, and those above it that a
-/// user set back; "" when there are none.
-std::string shared_order(const Path& save) {
+/// Returns the names of the shared checkpoint that comes first and of those above it that a user set back. Empty if
+/// there are none, or if `latest` names no checkpoint: the next shared save repairs that.
+std::vector<std::string> shared_order(const Path& save) {
   std::vector<std::string> names;
-  for (const Path& path : checkpoints_in_order(save)) {
-    if (names.empty() || iteration_of(path.filename().string()) > iteration_of(names.front()))
-      names.push_back(path.filename().string());
+  try {
+    for (const Path& path : checkpoints_in_order(save)) {
+      if (names.empty() || iteration_of(path.filename().string()) > iteration_of(names.front()))
+        names.push_back(path.filename().string());
+    }
+  } catch (const Error&) {
+    names.clear();
   }
-  return join(names, " ");
+  return names;
 }
 
-/// Returns whether a user set the shared folder back to an older checkpoint after this part was saved: runs themselves
-/// only ever make `latest` name newer ones.
+/// Returns true if a user set the shared folder back to an older checkpoint after this part was saved: runs themselves
+/// only make `latest` name newer ones. Removing checkpoints that were set back earlier changes nothing. Parts of
+/// versions that did not save the order are taken.
 bool is_overruled(const CheckpointReader& part, const Path& save) {
-  const std::vector<Path> shared = checkpoints_in_order(save);
-  if (shared.empty() || part.state().iteration <= *iteration_of(shared.front().filename().string())) return false;
-  const auto known = part.state().extra.find(kSharedOrderName);
-  return known == part.state().extra.end() || known->second != shared_order(save);
+  const std::vector<std::string> names = shared_order(save);
+  if (names.empty() || part.state().iteration <= *iteration_of(names.front())) return false;
+  const auto saved = part.state().extra.find(kSharedOrderName);
+  if (saved == part.state().extra.end()) return false;
+  const std::vector<std::string> known = split(saved->second, ' ');
+  return known.front() != names.front() ||
+         std::ranges::any_of(names, [&](const std::string& name) { return std::ranges::count(known, name) == 0; });
 }
 
 /// What a rank has in its folder of the local tier, by iteration: whether it may be a checkpoint, or is a file in the
@@ -194,7 +202,23 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world) {
   run.extra[kRunIdName] = from_first(world, [&] { return run_id(config.save); });
   run.extra[kSaveIdName] = from_first(world, random_id);
-  run.extra[kSharedOrderName] = from_first(world, [&] { return shared_order(config.save); });
+  run.extra[kSharedOrderName] = from_first(world, [&] { return join(shared_order(config.save), " "); });
+}
+
+void check_local_owner(const CheckpointConfig& config, Communicator& world) {
+  const std::string run = from_first(world, [&] { return run_id(config.save); });
+  run_together(world, [&] {
+    for (const Path& part : checkpoints_in(local_target(config, world).folder)) {
+      if (!problems_of(part, /*checksums=*/false).empty()) continue;  // reported when it would be used
+      const std::map<std::string, std::string> extra = CheckpointReader(part).state().extra;
+      const auto id = extra.find(kRunIdName);
+      check_input(
+          id == extra.end() || id->second == run, "checkpoint.local_save: ", part.string(),
+          ": is of another run than those of checkpoint.save; give another folder, or remove its checkpoints if "
+          "that run needs them no more");
+    }
+    return std::string();
+  });
 }
 
 std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world, const Log& log) {

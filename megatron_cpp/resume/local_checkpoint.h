@@ -19,6 +19,14 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 /// loaded together. Called by all ranks.
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world);
 
+/// Throws BadInput, on all ranks, if checkpoint.local_save holds checkpoints of another run: saves of this run would
+/// replace and prune them. Collective.
+void check_local_owner(const CheckpointConfig& config, Communicator& world);
+
+/// Throws BadInput, on all ranks, if checkpoint.local_save holds checkpoints of another run: saves of this run would
+/// replace and prune them. Collective.
+void check_local_owner(const CheckpointConfig& config, Communicator& world);
+
 /// This rank's parts of the local tier, newest first: of the iterations of which every rank has something. Called by
 /// all ranks; the log says why others are not used.
 std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world, const Log& log);

@@ -1,15 +1,18 @@
 #include "megatron_cpp/resume/special_tokens.h"
 
+#include <limits>
+
+#include "base/check.h"
 #include "base/json/json.h"
 
 namespace mcpp {
 namespace {
 
-constexpr const char* kExtra = "special tokens";
+constexpr const char* kExtra = "special_tokens";
 constexpr std::size_t kMostStopTokens = 1000;
 
 std::optional<i64> optional_id(const JsonObject& json, const char* key) {
-  return json.find(key) ? std::optional(json.integer(key)) : std::nullopt;
+  return json.find(key) ? std::optional(json.integer(key, 0, std::numeric_limits<i32>::max())) : std::nullopt;
 }
 
 OrderedJson id_or_null(std::optional<i64> id) {
@@ -49,6 +52,9 @@ SpecialTokens special_tokens_of(const RunState& run, const std::string& source) 
                        .eos = optional_id(json, "eos"),
                        .stop = json.integers("stop", kMostStopTokens),
                        .adds_bos = json.boolean("adds_bos")};
+  for (const i64 id : tokens.stop)
+    check_input(id >= 0 && id <= std::numeric_limits<i32>::max(), name, ": 'stop' has the id ", id);
+  check_input(tokens.bos || !tokens.adds_bos, name, ": 'adds_bos' is true, but there is no 'bos'");
   const JsonObject files = json.object("files");
   for (const auto& member : files.json().items()) tokens.files[member.key()] = files.text(member.key());
   return tokens;

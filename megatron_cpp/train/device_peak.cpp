@@ -22,7 +22,13 @@ PeakFile::PeakFile(const std::string& save_folder, std::string device) : device_
 double PeakFile::read() const {
   std::error_code error;
   if (path_.empty() || !std::filesystem::exists(path_, error)) return 0;
-  const nlohmann::json json = nlohmann::json::parse(read_text_file(path_), nullptr, /*allow_exceptions=*/false);
+  std::string text;
+  try {
+    text = read_text_file(path_);
+  } catch (const Error&) {
+    return 0;  // measured anew
+  }
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || json.value("device", nlohmann::json()) != device_) return 0;
   const nlohmann::json tflops = json.value("tflops", nlohmann::json());
   return tflops.is_number() && std::isfinite(tflops.get<double>()) && tflops > 0 ? tflops.get<double>() : 0;
@@ -49,10 +55,12 @@ DevicePeak find_device_peak(const Config& config, Session& session, const Log& l
   Device& device = *session.device;
   if (config.logging.peak_tflops > 0) return {config.logging.peak_tflops, DevicePeak::Source::Config};
   const DType dtype = dtype_of(config.training.precision);
-  if (const double rated = rated_flops(device_name(device), dtype, config.device.allow_tf32); rated > 0)
-    return {rated / 1e12, DevicePeak::Source::DataSheet};
   Communicator& world = session.parallel.world;
   CpuDevice host;  // the world carries tensors in host memory
+  // Ranks may have different devices. Measuring is collective, so all ranks measure unless all devices are rated.
+  const double rated = rated_flops(device_name(device), dtype, config.device.allow_tf32);
+  const double is_unrated = rated > 0 ? 0 : 1;
+  if (reduce_scalar(is_unrated, ReduceOp::Max, world, host) == 0) return {rated / 1e12, DevicePeak::Source::DataSheet};
   const bool is_first = world.rank() == 0;
   const PeakFile file = peak_file(config, session);
   const double stored = reduce_scalar(is_first ? file.read() : 0, ReduceOp::Max, world, host);

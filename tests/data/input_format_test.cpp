@@ -63,6 +63,13 @@ TEST_F(InputFormatTest, ReadsOtherTextsThatBeginWithABraceAsText) {
     EXPECT_EQ(preprocessed(file("a.txt", text)), std::vector<std::string>{text});
 }
 
+TEST_F(InputFormatTest, RefusesOtherJsonUnlessNamedText) {
+  for (const std::string text : {"{\n  \"text\": \"pretty\"\n}\n", "[{\"text\": \"a\"},\n {\"text\": \"b\"}]\n"}) {
+    EXPECT_THAT(input_error([&] { preprocessed(file("part-00000", text)); }), HasSubstr("--input_format=text"));
+    EXPECT_EQ(preprocessed(file("a.txt", text)), std::vector<std::string>{text});
+  }
+}
+
 TEST_F(InputFormatTest, ReadsAsTheOptionSays) {
   PreprocessOptions o = options({file("a.jsonl", kJsonLines)});
   o.input_format = InputFormat::Text;

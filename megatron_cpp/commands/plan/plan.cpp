@@ -121,7 +121,7 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   }
   if (!options.html.empty()) write_file_atomic(options.html, step_page(job, best.time));
   if (!options.emit.empty()) {
-    write_file_atomic(options.emit, print_config(with_layout(config, best.layout)));
+    write_file_atomic(options.emit, print_config(without_unused_keys(with_layout(config, best.layout))));
     log.info(str("the configuration with the best layout is in ", options.emit,
                  best.layout.uses(OffloadTier::File) && config.optimizer.offload_folder.empty()
                      ? "; before it runs it needs optimizer.offload_folder, on a disk"

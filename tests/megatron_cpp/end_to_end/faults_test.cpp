@@ -146,6 +146,17 @@ TEST_F(Faults, RollsBackToANewerLocalCheckpointAlsoWhenARunStopsBefore) {
   expect_same_checkpoint("whole", "stopped");
 }
 
+/// The checkpoint of a stop is better than none, as where it alone was copied to another folder.
+TEST_F(Faults, RollbackUsesCheckpointOfStopWhenThereIsNoOther) {
+  train("run", kRollBack + Words{"--training.exit_interval=6"});
+  std::filesystem::create_directories(folder_ / "copy");
+  std::filesystem::copy(folder_ / "run/iter_0000006", folder_ / "copy/iter_0000006",
+                        std::filesystem::copy_options::recursive);
+  const Outcome outcome = run(pretrain("copy", fault("nan_loss", 7) + kRollBack));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 6");
+}
+
 TEST_F(Faults, ARollbackBeforeTheFirstSaveGoesBackToTheStart) {
   const Outcome outcome = run(pretrain("run", fault("nan_grad", 2) + kRollBack));
   EXPECT_EQ(outcome.code, 0) << outcome.err;

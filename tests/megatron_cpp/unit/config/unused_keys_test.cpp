@@ -287,6 +287,15 @@ TEST(UnusedKeyTest, IsRefusedByNameWithAdvice) {
   }
 }
 
+TEST(UnusedKeyTest, PrintsConfigurationThatReadsBackWhenOptionTurnsFeatureOff) {
+  const std::string toml =
+      "[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n[optimizer]\nlr_decay_style = \"linear\"\n"
+      "min_lr = 1e-5\n";
+  const std::string printed =
+      print_config(without_unused_keys(parse_config(toml, "run.toml", {{"--optimizer.lr_decay_style=constant"}})));
+  EXPECT_EQ(print_config(parse_config(printed, "printed.toml")), printed);
+}
+
 TEST(UnusedKeyTest, AcceptsEodToken) {
   EXPECT_EQ(error_of({"--data.eod_token=5"}), "");
   EXPECT_EQ(error_of({"--data.mock_data", "--data.eod_token=5"}), "");
