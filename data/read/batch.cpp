@@ -63,7 +63,7 @@ Prefetcher::~Prefetcher() {
 }
 
 Batch Prefetcher::read_next() const {
-  return read_batch(dataset_, next_samples_(), vocab_size_);  // of no samples: the end
+  return read_batch(dataset_, next_samples_(), vocab_size_);  // an empty sample list yields the end marker
 }
 
 void Prefetcher::run() {
@@ -94,7 +94,7 @@ Batch Prefetcher::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !ready_.empty() || error_; });
   if (ready_.empty()) std::rethrow_exception(error_);
-  // The end stays in the queue: the thread is gone, and every later call finds it again.
+  // The end marker stays queued: the thread has ended and every later call must return it again.
   if (ready_.front().batch_size == 0) return ready_.front();
   Batch batch = std::move(ready_.front());
   ready_.pop_front();

@@ -1,4 +1,4 @@
-// Samples gathered to a batch, and a thread that reads the next ones while this one is trained on.
+// Batches of samples and a thread that prefetches them during training.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -18,25 +18,26 @@ struct Batch {
   i64 batch_size = 0, seq_length = 0;
   std::vector<i32> tokens;   ///< [batch_size, seq_length]
   std::vector<i32> labels;   ///< [batch_size, seq_length]: labels[b, s] follows tokens[b, s]
-  std::vector<i64> samples;  ///< [batch_size] numbers in the dataset
+  std::vector<i64> samples;  ///< [batch_size] sample indices in the dataset
 };
 
-/// BadInput when a sample lies beyond the dataset's end, or when a token id is outside [0, vocab_size): the message
-/// names dataset, document and offset.
+/// Reads the given samples into one batch. Throws BadInput if a sample index exceeds the dataset, or if a token id is
+/// outside [0, vocab_size); the message names dataset, document and offset.
 Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab_size);
 
-/// Reads a stream of batches, `depth` of them ahead of the consumer. Dataset must outlive it.
+/// Prefetches up to `depth` batches of a stream ahead of the consumer.
 class Prefetcher {
  public:
-  /// The samples of the next batch; empty = no more. Called in order, by one thread (the caller's when depth is 0).
+  /// Returns the samples of the next batch; an empty vector ends the stream. Called in order from a single thread (the
+  /// caller's if depth is 0).
   using NextSamples = std::function<std::vector<i64>()>;
 
   Prefetcher(KeptRef<Dataset> dataset, i64 vocab_size, NextSamples next_samples, i64 depth);
-  ~Prefetcher();  ///< stops the thread; batches read ahead are dropped
+  ~Prefetcher();  ///< stops the thread; discards prefetched batches
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  /// The next batch, in order; one with batch_size 0 after the last. What went wrong in the thread is thrown here.
+  /// Returns the next batch in order; after the last one, a batch with batch_size 0. Rethrows errors of the thread.
   Batch next();
 
  private:
@@ -53,7 +54,7 @@ class Prefetcher {
   std::deque<Batch> ready_;
   std::exception_ptr error_;
   bool stop_ = false;
-  std::thread thread_;  // last: starts when everything above exists
+  std::thread thread_;  // last member: starts after all others are constructed
 };
 
 }  // namespace mcpp

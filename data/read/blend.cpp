@@ -16,7 +16,8 @@ std::optional<double> parse_number(std::string_view text) {
   return value;
 }
 
-/// numpy.sum: eight running sums over blocks of at most 128 numbers, halves added pairwise above that.
+/// Reproduces numpy.sum: eight running sums over blocks of at most 128 elements; larger inputs are halved recursively
+/// and added pairwise.
 double numpy_sum(std::span<const double> v) {
   const std::size_t n = v.size();
   if (n > 128) {

@@ -1,4 +1,4 @@
-// Several datasets read in given proportions, as Megatron-LM's BlendedDataset.
+// Blending of several datasets in given proportions, as Megatron-LM's BlendedDataset.
 #pragma once
 #include <memory>
 #include <optional>
@@ -12,25 +12,26 @@
 
 namespace mcpp {
 
-/// A parsed data_path: prefixes, and their weights when given.
+/// Parsed data_path: prefixes and, if given, their weights.
 struct BlendList {
   std::vector<std::string> prefixes;
-  std::vector<double> weights;  ///< empty: the parts are read once, in proportion to their size
+  std::vector<double> weights;  ///< empty: each dataset is read once, in proportion to its size
 };
 
-/// Prefixes alone, or weight and prefix in turn. BadInput, naming `key`, when it is neither.
+/// Parses either prefixes alone or alternating weights and prefixes. Throws BadInput, naming `key`, otherwise.
 BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_view key);
 
-/// Divided by their sum, added in numpy's order: the last bit can decide which dataset a sample comes from.
+/// Returns the weights divided by their sum. Adds in numpy's order because the last bit can decide which dataset a
+/// sample comes from.
 std::vector<double> normalized(std::span<const double> weights);
 
-/// Samples a weighted part contributes, ceil(n * w), and those built for it: half a percent more, since rounding may
-/// draw a few extra.
+/// Number of samples that a weighted dataset contributes, ceil(n * w), and the number built for it: 0.5 % more, since
+/// rounding may draw a few extra.
 i64 blend_target(i64 num_samples, double normalized_weight);
 i64 blend_target_with_surplus(i64 num_samples, double normalized_weight);
 
-/// For each of `size` samples the dataset, and its running number within that dataset. Greedy: sample i goes to the
-/// dataset whose share so far is furthest below weight * max(i, 1); the first one wins a tie. Weights sum to 1.
+/// Dataset of each of `size` samples and the sample's index within that dataset. Chosen greedily: sample i comes from
+/// the dataset whose share so far is furthest below weight * max(i, 1); ties go to the first. `weights` must sum to 1.
 struct BlendIndices {
   std::vector<u32> dataset_index, dataset_sample_index;
 };
@@ -38,7 +39,7 @@ BlendIndices build_blend_indices(std::span<const double> weights, i64 size, cons
 
 class BlendedDataset : public Dataset {
  public:
-  /// Weights need not be normalised. `split_name` is for messages. Called by all of `ranks`.
+  /// Collective over `ranks`. `weights` need not be normalized. `split_name` is used in messages.
   BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std::span<const double> weights, i64 size,
                  const std::string& split_name, const Path& cache_folder, const Log& log,
                  const IndexRanks& ranks = OneIndexRank());

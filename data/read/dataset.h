@@ -1,4 +1,4 @@
-// What the training loop sees of text: numbered samples of seq_length + 1 tokens.
+// Dataset interface of the training loop: indexed samples of seq_length + 1 tokens.
 #pragma once
 #include <span>
 #include <string>
@@ -10,28 +10,28 @@ namespace mcpp {
 
 /// Consecutive tokens of one sequence.
 struct SamplePart {
-  i64 document = 0;  ///< of the dataset
-  i64 sequence = 0;  ///< of the dataset; the same number unless documents were cut into sentences
-  i64 offset = 0;    ///< first token, counted within the sequence
-  i64 length = 0;    ///< tokens
+  i64 document = 0;  ///< index in the dataset
+  i64 sequence = 0;  ///< index in the dataset; equals `document` unless documents were split into sentences
+  i64 offset = 0;    ///< first token, relative to the sequence
+  i64 length = 0;    ///< in tokens
 };
 
-/// Where the tokens of one sample come from.
+/// Source of the tokens of one sample.
 struct SampleOrigin {
-  std::string prefix;             ///< of the .bin/.idx pair
-  i64 dataset = 0;                ///< its number within a blend
-  i64 dataset_sample = 0;         ///< the number of the sample within that dataset, before its shuffle
-  i64 shuffled_sample = 0;        ///< and after it: the position in the line of documents
-  std::vector<SamplePart> parts;  ///< in order; together seq_length + 1 tokens
+  std::string prefix;             ///< path prefix of the .bin/.idx pair
+  i64 dataset = 0;                ///< index within the blend
+  i64 dataset_sample = 0;         ///< index of the sample within that dataset, before its shuffle
+  i64 shuffled_sample = 0;        ///< index after its shuffle: the position in the concatenated documents
+  std::vector<SamplePart> parts;  ///< in order; seq_length + 1 tokens in total
 };
 
-/// Read-only; all methods may be called by several threads at once.
+/// Read-only dataset. All methods are thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual i64 size() const = 0;        ///< samples
-  virtual i64 seq_length() const = 0;  ///< a sample has one token more: the label of its last position
-  /// out: [seq_length + 1]
+  virtual i64 size() const = 0;        ///< in samples
+  virtual i64 seq_length() const = 0;  ///< a sample has one more token: the label of its last position
+  /// Writes the tokens of `sample` to `out`, [seq_length + 1].
   virtual void at(i64 sample, std::span<i32> out) const = 0;
   virtual SampleOrigin origin(i64 sample) const = 0;
 };

@@ -17,7 +17,7 @@ std::string sampled_checksum(std::span<const std::byte> bytes) {
   sample.reserve(kBlocks * kBlockBytes);
   const std::size_t last = bytes.size() - kBlockBytes;
   for (std::size_t i = 0; i < kBlocks; ++i) {
-    // In whole steps and the rest of them, so that the product stays small for any size.
+    // Quotient and remainder are scaled separately so that the product cannot overflow.
     const std::size_t steps = kBlocks - 1, begin = last / steps * i + last % steps * i / steps;
     const auto block = bytes.subspan(begin, kBlockBytes);
     sample.insert(sample.end(), block.begin(), block.end());

@@ -1,4 +1,4 @@
-// What tells a dataset from another one under the same name.
+// Fingerprint that detects when a dataset was replaced under the same name.
 #pragma once
 #include <string>
 
@@ -6,10 +6,10 @@
 
 namespace mcpp {
 
-/// Numbers of sequences, documents and tokens, and a checksum of each of the two files: of all of it up to 4 MiB,
-/// beyond of 256 blocks of 16 KiB spread evenly over it, the first and the last among them, so that a start takes a
-/// moment however large the files are. BadInput when a file is missing or no .idx; what else may be wrong,
-/// IndexedDataset finds.
+/// Returns the number of sequences, documents and tokens, and a checksum of each of the two files. A file up to 4 MiB
+/// is checksummed entirely; a larger one is sampled in 256 evenly spaced blocks of 16 KiB, including the first and the
+/// last, so that the cost does not grow with file size. Throws BadInput if a file is missing or is not an .idx file;
+/// other damage is left to IndexedDataset.
 std::string dataset_identity(const Path& prefix);
 
 }  // namespace mcpp

@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-/// One list of keys for reading and writing.
+/// Lists the keys once, for reading and writing.
 template <class Info, class Visit>
 void for_each_key(Info& info, Visit&& visit) {
   visit("tokenizer_checksum", info.tokenizer_checksum);
@@ -51,7 +51,7 @@ void write_dataset_info(const Path& prefix, const DatasetInfo& info) {
 
 std::optional<DatasetInfo> read_dataset_info(const Path& prefix) {
   const Path path = info_path(prefix);
-  std::error_code unknown;  // a link that leads nowhere is no reason to do without
+  std::error_code unknown;  // a dangling link exists, so that reading it fails instead of being skipped
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return std::nullopt;
   return info_from_json(read_text_file(path), path);
 }

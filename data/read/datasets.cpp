@@ -35,18 +35,18 @@ std::vector<double> parse_shares(const std::string& split_text) {
   return shares;
 }
 
-/// Builds the datasets of one configuration; keeps what all of them share.
+/// Builds the datasets of one configuration and holds their shared state.
 class Builder {
  public:
   Builder(const DataConfig& config, i64 seq_length, i64 seed, const Log& log, const IndexRanks& ranks)
       : config_(config), seq_length_(seq_length), seed_(seed), log_(log), ranks_(ranks) {}
 
-  /// One split of one list of prefixes. `whole`: all of the text, data.split does not apply.
+  /// Builds one split of a list of prefixes. If `whole`, uses all of the text and ignores data.split.
   std::unique_ptr<Dataset> build(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
                                  bool whole, std::optional<i64> num_samples) {
     const BlendList list = texts(entries, key, split, whole);
     if (list.prefixes.empty()) return nullptr;
-    // A single prefix is not blended, except that Megatron-LM does so when data_path gives it a weight.
+    // A single prefix is not blended unless data_path gives it a weight, as in Megatron-LM.
     if (list.prefixes.size() == 1 && (whole || list.weights.empty())) {
       return part(list.prefixes[0], split, whole, num_samples);
     }
@@ -56,7 +56,7 @@ class Builder {
     return blend_by_weight(list, split, whole, *num_samples);
   }
 
-  /// What is held out for validation, as one set or as one of each prefix.
+  /// Builds the validation sets: a single one, or one per prefix if data.multiple_validation_sets is set.
   std::vector<ValidationSet> build_validation(const std::vector<std::string>& entries, std::string_view key, bool whole,
                                               i64 num_samples) {
     const std::optional<i64> samples = config_.full_validation ? std::nullopt : std::optional(num_samples);
@@ -82,7 +82,7 @@ class Builder {
  private:
   static constexpr std::size_t kValid = 1;
 
-  /// Those of a list that have something for this split.
+  /// Returns the entries of a list that have text in this split.
   BlendList texts(const std::vector<std::string>& entries, std::string_view key, std::size_t split, bool whole) {
     const BlendList list = parse_blend_list(entries, key);
     if (whole) return list;
@@ -93,8 +93,8 @@ class Builder {
     return split == 0 ? list : without_small_parts(list, split);
   }
 
-  /// The usual shares for validation and test are so small that a small text has none of them; that is no reason not to
-  /// train on it. The list without such texts, of each of which a warning says what is missing.
+  /// Removes texts that are too small for this split and logs a warning for each. The default shares of validation and
+  /// test are so small that a short text may have none, which should not prevent training on it.
   BlendList without_small_parts(const BlendList& list, std::size_t split) {
     BlendList kept;
     for (std::size_t i = 0; i < list.prefixes.size(); ++i) {
@@ -114,7 +114,7 @@ class Builder {
     return kept;
   }
 
-  /// Each evaluation reads the same samples: those that are the same text again measure nothing more.
+  /// Warns if an evaluation reads the same samples repeatedly, which adds no information.
   void warn_of_repetition(const std::string& prefix, const GptDatasetSpec& spec, const EpochPlan& plan) const {
     const i64 asked = spec.num_samples.value_or(0), different = (plan.tokens_per_epoch - 1) / seq_length_;
     if (asked < 2 * different) return;
@@ -162,7 +162,7 @@ class Builder {
                                             cache_folder(list.prefixes[0]), log_, ranks_);
   }
 
-  /// All that they hold, unless so many samples are asked for.
+  /// Blends datasets in proportion to their size, using all of their samples unless `asked` limits them.
   std::unique_ptr<Dataset> blend_by_size(const BlendList& list, std::string_view key, std::size_t split, bool whole,
                                          std::optional<i64> asked) {
     std::vector<std::unique_ptr<Dataset>> parts;

@@ -30,7 +30,7 @@ void check_ends_documents(const IndexedDataset& dataset, i64 eod) {
     if (end == dataset.document_begin(document) || dataset.length(end - 1) == 0) continue;
     if (is_eod(end - 1, dataset.length(end - 1) - 1)) return;
   }
-  i64 seen = 0;  // documents of other programs may be several to a sequence
+  i64 seen = 0;  // other programs may store several documents per sequence
   for (i64 sequence = 0; sequence < dataset.num_sequences() && seen < kMostTokens; ++sequence) {
     std::vector<i32> tokens(static_cast<std::size_t>(std::min(dataset.length(sequence), kMostTokens - seen)));
     dataset.read(sequence, 0, tokens);

@@ -19,7 +19,7 @@ EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec)
   return plan_epochs(tokens, spec.seq_length, spec.num_samples);
 }
 
-/// Before it is built, which takes a while for a long training.
+/// Logs the index build before it starts, since it is slow for a long training run.
 void announce_index(const IndexedDataset& source, const GptDatasetSpec& spec, const EpochPlan& plan, const Log& log) {
   constexpr i64 kMany = 10'000'000;
   if (plan.samples < kMany) return;
@@ -47,7 +47,7 @@ GptDataset::GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spe
           },
           ranks, log)) {}
 
-/// The path is left out on purpose: a moved dataset keeps its indices, a changed one loses them.
+/// Excludes the path so that a moved dataset keeps its cached indices while a changed one invalidates them.
 std::string GptDataset::description() const {
   return str("gpt dataset indices 1\nidx ", source_.index_checksum(), "\nbin bytes ", source_.bin_bytes(),
              "\nsequences ", spec_.range.begin, " ", spec_.range.end, "\nseq_length ", spec_.seq_length, "\nseed ",

@@ -1,4 +1,4 @@
-// One split of one .bin/.idx pair as samples in Megatron-LM's order.
+// Samples of one split of a .bin/.idx pair, in Megatron-LM's order.
 #pragma once
 #include <optional>
 
@@ -11,19 +11,18 @@
 
 namespace mcpp {
 
-/// Everything that decides which tokens sample i holds.
+/// Parameters that determine the tokens of every sample.
 struct GptDatasetSpec {
-  SequenceRange range;     ///< the split
+  SequenceRange range;     ///< sequences of the split
   std::string split_name;  ///< "train", "valid" or "test", for messages
   i64 seq_length = 0;
   i64 seed = 0;
-  std::optional<i64> num_samples;  ///< asked for; none = what one epoch holds
+  std::optional<i64> num_samples;  ///< requested number of samples; std::nullopt = one epoch
 };
 
 class GptDataset : public Dataset {
  public:
-  /// `source` must outlive the dataset. BadInput when the split has no documents or not even the tokens of one sample.
-  /// Called by all of `ranks`.
+  /// Collective over `ranks`. Throws BadInput if the split has no documents or fewer tokens than one sample needs.
   GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log,
              const IndexRanks& ranks = OneIndexRank());
 

@@ -10,7 +10,8 @@
 namespace mcpp {
 namespace {
 
-// Layout: Header, u64 entries[arrays], then payload = description padded to 4 bytes, arrays. Checksum over payload.
+// File layout: Header, u64 entries[arrays], then the payload: description padded to 4 bytes, arrays. The checksum
+// covers the payload.
 constexpr std::string_view kMagic{"mcppidx1", 8};
 
 struct Header {
@@ -54,7 +55,8 @@ void store(const Path& path, std::string_view description, std::span<const std::
   file.commit();
 }
 
-/// Why the bytes cannot be a whole cache file of this description; "" when they are. Fills the size of each array.
+/// Returns why the bytes are not a complete cache file of this description, or "" if they are. Fills in the size of
+/// each array.
 std::string find_damage(std::span<const std::byte> bytes, std::string_view description, IndexArrays::Verify verify,
                         std::vector<u64>& entries) {
   Header header{};
@@ -79,7 +81,7 @@ std::string find_damage(std::span<const std::byte> bytes, std::string_view descr
   return stored == description ? "" : "it describes another dataset";
 }
 
-/// Why no file can be made there; "" when one can.
+/// Returns why no file can be created at `path`, or "" if one can.
 std::string obstacle_to(const Path& path) {
   try {
     mcpp::create_directories(path.parent_path());
@@ -90,7 +92,7 @@ std::string obstacle_to(const Path& path) {
   }
 }
 
-/// From the file; else built and, if that can be, stored there.
+/// Loads the arrays from the cache file; if that fails, builds them and stores them if possible.
 IndexArrays provide(const Path& path, const std::string& description, const IndexBuilder& build, const IndexBuild& how,
                     const Log& log) {
   std::string reason;
@@ -101,13 +103,13 @@ IndexArrays provide(const Path& path, const std::string& description, const Inde
   }
   if (!reason.empty()) log.warn_from_any_rank(str("the index ", path.string(), " is built again: ", reason));
 
-  // Training can go on without the cache, so this is the one place where an error becomes a warning.
+  // The cache is optional, so a failure to write it is only a warning.
   const auto warn = [&](const std::string& why) {
     log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", path.parent_path().string(),
                                ": ", why, "; set data.data_cache_path to a folder that can be written"));
   };
   const std::string obstacle = obstacle_to(path);
-  if (!obstacle.empty()) warn(obstacle);  // before it is built, which may take long
+  if (!obstacle.empty()) warn(obstacle);  // before the build, which may take long
   auto built = [&] {
     const Waiting shown(log, str("building the index of samples ", path.filename().string()));
     return build(how);
@@ -123,7 +125,7 @@ IndexArrays provide(const Path& path, const std::string& description, const Inde
   return IndexArrays(std::move(built));
 }
 
-/// From the file that the first rank of this node holds. No such file: none.
+/// Opens the file that the first rank of this node verified. Returns std::nullopt if there is no such file.
 std::optional<IndexArrays> take(const Path& path, const std::string& description, const Log& log) {
   std::string reason;
   try {

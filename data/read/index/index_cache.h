@@ -1,11 +1,11 @@
-// Index arrays kept on disk between runs, so that a start reads them instead of shuffling again.
+// Cache of index arrays on disk, so that a restart does not shuffle again.
 //
-// A file's name is a checksum over everything that defines its content, the text of which is stored inside and
-// compared. Files are written atomically and verified in full (size and checksum) when opened; a damaged one is
-// rebuilt. Several runs may build and write the same file at once.
+// The file name is a checksum of a description of everything that determines the content; the description itself is
+// stored in the file and compared. Files are written atomically and verified in full (size and checksum) when opened; a
+// damaged one is rebuilt. Several runs may build and write the same file concurrently.
 //
-// Of the ranks of a run one looks for the file and, where there is none, builds it: the first of all, and then, where
-// its folder is not theirs, the first of each node (IndexRanks). Nothing is assumed about who sees which file system.
+// Only one rank of a run looks for the file and builds it if necessary: rank 0 and, on nodes that do not see its
+// folder, the first rank of the node (IndexRanks). No assumption is made about which ranks share a file system.
 #pragma once
 #include <functional>
 #include <optional>
@@ -21,14 +21,14 @@
 
 namespace mcpp {
 
-/// A few arrays of 32-bit numbers, owned or mapped from a cache file. Move-only.
+/// Arrays of 32-bit integers, owned or mapped from a cache file. Move-only.
 class IndexArrays {
  public:
   IndexArrays() = default;
   explicit IndexArrays(std::vector<std::vector<u32>> arrays) : owned_(std::move(arrays)) {}
-  /// Whether to compare a cache file with its checksum, for which all of it is read.
+  /// Extent of verification: All reads the whole file to compare its checksum.
   enum class Verify : u8 { All, Header };
-  /// The arrays of a cache file. When it cannot serve, none, and `reason` says why ("" when there is no file).
+  /// Opens a cache file. Returns std::nullopt if it cannot be used and sets `reason` ("" if there is no file).
   static std::optional<IndexArrays> open(const Path& path, std::string_view description, Verify verify,
                                          std::string& reason);
 
@@ -41,18 +41,17 @@ class IndexArrays {
   std::vector<std::span<const u32>> mapped_;
 };
 
-/// BadInput, naming `what` it is the index of, when so many numbers, in as many copies, would take more than a quarter
-/// of `memory` (bytes that this machine has): while an index is stored it is there twice, and the training needs memory
-/// too.
+/// Throws BadInput, naming `what`, if `copies` of an index of `numbers` elements exceed a quarter of `memory` (bytes of
+/// this machine). An index exists twice while it is stored, and training needs memory as well.
 void check_index_fits(const std::string& what, i64 numbers, i64 copies, i64 memory = physical_memory());
 
-/// <folder>/<kind>-<checksum of description>.index
+/// Returns <folder>/<kind>-<checksum of description>.index.
 Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description);
 
 using IndexBuilder = std::function<std::vector<std::vector<u32>>(const IndexBuild&)>;
 
-/// The arrays for `description`, from the cache in `folder` or from `build` (and then stored there). A folder that
-/// cannot be written costs a warning and leaves the arrays in memory, of each rank its own. Called by all of `ranks`.
+/// Loads the arrays for `description` from the cache in `folder`, or builds and stores them. Collective over `ranks`.
+/// If the folder is not writable, logs a warning and keeps a copy in the memory of each rank.
 IndexArrays cached_index(const Path& folder, std::string_view kind, const std::string& description,
                          const IndexBuilder& build, const IndexRanks& ranks, const Log& log);
 

@@ -1,4 +1,4 @@
-// The head of an .idx file, data/read/index/indexed_dataset.h.
+// Header of an .idx file; see data/read/index/indexed_dataset.h.
 #pragma once
 #include "data/read/index/indexed_dataset.h"
 
@@ -6,10 +6,10 @@ namespace mcpp {
 
 struct IndexHeader {
   TokenType type{};
-  u64 sequences = 0, document_entries = 0;  ///< at least one entry; as many of both as fit in the file
+  u64 sequences = 0, document_entries = 0;  ///< document_entries >= 1; both are bounded by the file size
 };
 
-/// BadInput when the file is no .idx of whole numbers, or is cut.
+/// Reads the header. Throws BadInput if the file is truncated or not an .idx file of integer tokens.
 IndexHeader read_index_header(const MappedFile& idx);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// The ranks that read the same samples, as building an index sees them.
+// Ranks that read the same samples, as seen by the index builder.
 #pragma once
 #include <functional>
 #include <stop_token>
@@ -7,12 +7,12 @@
 
 namespace mcpp {
 
-/// How an index is to be built.
+/// Options for building an index.
 struct IndexBuild {
-  int copies = 1;             ///< of it that this machine will hold: ranks that each build their own at once
-  std::stop_token stop = {};  ///< asks to give it up
+  int copies = 1;             ///< number of ranks on this machine that build their own copy at the same time
+  std::stop_token stop = {};  ///< requests cancellation
 
-  /// Throws Preempted when the work on `what` is to be given up. To be called often while it goes on.
+  /// Throws Preempted if building `what` was canceled. Call it often during a long build.
   void check_goes_on(const char* what) const {
     if (stop.stop_requested()) fail(ExitCode::Preempted, "a signal stopped the run while it was building ", what);
   }
@@ -22,13 +22,13 @@ class IndexRanks {
  public:
   enum class Who : u8 { First, FirstOfNode, All };
   virtual ~IndexRanks() = default;
-  /// Runs f, which may take hours, on these ranks, while the others wait; returns on all when all of them are done:
-  /// what f gave on the first rank of the node, or false where it did not run there. What it throws on one is thrown on
-  /// all. Called by all ranks.
+  /// Runs f, which may take hours, on the given ranks while the others wait. Collective. Returns, once all are done,
+  /// the result of f on the first rank of the node, or false if it did not run there. An exception on one rank is
+  /// thrown on all.
   virtual bool run(Who who, const std::function<bool(const IndexBuild&)>& f) const = 0;
 };
 
-/// A process alone, which does all itself.
+/// Single process that runs everything itself.
 class OneIndexRank final : public IndexRanks {
  public:
   bool run(Who, const std::function<bool(const IndexBuild&)>& f) const override { return f({}); }

@@ -20,7 +20,7 @@ Path with_suffix(const Path& prefix, std::string_view suffix) {
   return path;
 }
 
-/// Says so when somebody gave "corpus.bin" where the prefix "corpus" was meant.
+/// Fails if a file is missing; hints at the prefix if "corpus.bin" was passed instead of "corpus".
 void check_present(const Path& prefix) {
   const auto extension = prefix.extension();
   const bool is_file_name = extension == ".bin" || extension == ".idx";
@@ -34,7 +34,7 @@ void check_present(const Path& prefix) {
   }
 }
 
-/// The arrays of .idx are not aligned.
+/// Copies a value because the arrays of .idx are not aligned.
 template <class T>
 T load_at(const MappedFile& idx, i64 byte_offset) {
   T value;
@@ -76,14 +76,14 @@ IndexHeader read_index_header(const MappedFile& idx) {
               " values; tokens must be integers");
 
   const u64 sequences = load_at<u64>(idx, 18), document_entries = load_at<u64>(idx, 26);
-  // Each sequence takes 12 bytes and each document 8: bounding both by the file's size first keeps the sums exact.
+  // A sequence takes 12 bytes and a document 8. Bounding both by the file size first avoids overflow in the sums below.
   check_input(sequences <= size / 12 && document_entries <= size / 8, name, ": truncated or damaged: ", sequences,
               " sequences and ", document_entries, " document entries do not fit in ", size, " bytes");
   check_input(document_entries >= 1, name, ": damaged: no document entries (at least the first, 0, is always there)");
   const u64 expected = kIndexHeaderBytes + 12 * sequences + 8 * document_entries;
   check_input(size >= expected, name, ": truncated: ", size, " bytes, but ", sequences, " sequences and ",
               document_entries, " document entries need ", expected);
-  // One mode byte per sequence follows in Megatron's multimodal files.
+  // Megatron's multimodal files append one mode byte per sequence.
   check_input(size == expected || size == expected + sequences, name, ": damaged: ", size, " bytes where ", expected,
               " are expected for ", sequences, " sequences and ", document_entries, " document entries");
   check_input(sequences <= static_cast<u64>(std::numeric_limits<i32>::max()), name, ": ", sequences,
@@ -115,7 +115,7 @@ void IndexedDataset::check_header() {
 void IndexedDataset::check_sequences() {
   const std::string name = idx_.path().string();
   const i64 width = token_bytes(type_);
-  i64 expected = 0;  // at most 2^31 sequences of 2^31 tokens of 8 bytes would overflow; the .bin bounds it below
+  i64 expected = 0;  // cannot overflow: checked against the size of the .bin below
   const auto available = static_cast<i64>(bin_.bytes().size());
   for (i64 i = 0; i < sequences_; ++i) {
     const i64 tokens = load<i32>(kIndexHeaderBytes + 4 * i);
@@ -159,7 +159,7 @@ i64 IndexedDataset::document_begin(i64 document) const {
 }
 
 i64 IndexedDataset::document_of(i64 sequence) const {
-  i64 low = 0, high = documents_;  // document_begin(low) <= sequence < document_begin(high)
+  i64 low = 0, high = documents_;  // invariant: document_begin(low) <= sequence < document_begin(high)
   while (high - low > 1) {
     const i64 middle = low + (high - low) / 2;
     (document_begin(middle) <= sequence ? low : high) = middle;
@@ -200,7 +200,7 @@ void IndexedDataset::read(i64 sequence, i64 offset, std::span<i32> out) const {
       return read_as<i64>(sequence, offset, out);
     case TokenType::F32:
     case TokenType::F64:
-      break;  // refused when opened
+      break;  // rejected when opened
   }
   fail(ExitCode::Internal, "unreadable token type in ", prefix_.string());
 }

@@ -1,10 +1,10 @@
-// Tokenised documents on disk, as Megatron-LM writes them: <prefix>.bin holds the tokens one after another,
-// <prefix>.idx (version 1, little endian) says where each sequence and document begins:
+// Tokenized documents on disk in Megatron-LM's format. <prefix>.bin holds the concatenated tokens; <prefix>.idx
+// (version 1, little endian) holds the start of each sequence and document:
 //
 //   offset  0  "MMIDIDX\0\0", u64 version = 1, u8 dtype code, u64 S = sequences, u64 D = documents + 1
 //          34  i32[S] tokens per sequence, i64[S] byte offsets into .bin, i64[D] first sequence of each document
 //
-// A document is one sequence unless it was cut into sentences. Both files are mapped, never read whole.
+// A document is one sequence unless it was split into sentences. Both files are memory-mapped.
 #pragma once
 #include <span>
 #include <string>
@@ -19,7 +19,7 @@ enum class TokenType : u8 { U8 = 1, I8, I16, I32, I64, F64, F32, U16 };
 
 i64 token_bytes(TokenType type);
 std::string_view token_type_name(TokenType type);
-/// Megatron's choice: two bytes where all ids fit, with its margin for special tokens.
+/// Returns the type that Megatron chooses: two bytes if all ids fit, with its margin for special tokens.
 constexpr TokenType token_type_for_vocab(i64 vocab_size) {
   return vocab_size < 65500 ? TokenType::U16 : TokenType::I32;
 }
@@ -32,8 +32,8 @@ Path idx_path(const Path& prefix);  ///< <prefix>.idx
 
 class IndexedDataset {
  public:
-  /// Maps both files and checks every entry of the index against the size of the .bin. BadInput, naming the file and
-  /// the entry, when one is missing or damaged.
+  /// Maps both files and checks every index entry against the size of the .bin. Throws BadInput, naming the file and
+  /// the entry, if a file is missing or damaged.
   explicit IndexedDataset(const Path& prefix);
 
   const Path& prefix() const { return prefix_; }
@@ -41,13 +41,13 @@ class IndexedDataset {
   i64 num_sequences() const { return sequences_; }
   i64 num_documents() const { return documents_; }
   i64 num_tokens() const { return tokens_; }
-  i64 length(i64 sequence) const;          ///< tokens of the sequence
-  i64 document_begin(i64 document) const;  ///< its first sequence; document may be num_documents()
-  i64 document_of(i64 sequence) const;     ///< the document that holds the sequence
-  void read(i64 sequence, i64 offset, std::span<i32> out) const;  ///< tokens [offset, offset + out.size())
+  i64 length(i64 sequence) const;          ///< number of tokens
+  i64 document_begin(i64 document) const;  ///< first sequence of a document; `document` may be num_documents()
+  i64 document_of(i64 sequence) const;     ///< document that contains the sequence
+  void read(i64 sequence, i64 offset, std::span<i32> out) const;  ///< reads tokens [offset, offset + out.size())
 
   u64 bin_bytes() const { return bin_.bytes().size(); }
-  /// XXH3-128 of the whole .idx.
+  /// Returns the XXH3-128 checksum of the whole .idx file.
   std::string index_checksum() const { return checksum_hex(idx_.bytes()); }
 
  private:

@@ -1,4 +1,4 @@
-// numpy.random.RandomState, as far as Megatron-LM's data order needs it: seeding and shuffle, bit for bit.
+// Bit-exact subset of numpy.random.RandomState that Megatron-LM's data order needs: seeding and shuffle.
 #pragma once
 #include <random>
 #include <span>
@@ -10,11 +10,11 @@ namespace mcpp {
 
 class RandomState {
  public:
-  /// RandomState(seed); BadInput unless 0 <= seed < 2^32, as numpy demands.
+  /// Seeds the generator. Throws BadInput unless 0 <= seed < 2^32, as in numpy.
   explicit RandomState(i64 seed);
 
-  /// Fisher-Yates from the end, as RandomState.shuffle of a one-dimensional array. `check` is called now and then, and
-  /// may throw.
+  /// Shuffles as RandomState.shuffle of a one-dimensional array (Fisher-Yates from the end). Calls `check`, which may
+  /// throw, periodically.
   template <class T, class Check>
   void shuffle(std::span<T> values, const Check& check) {
     constexpr u64 kNow = 1 << 16;
@@ -28,7 +28,8 @@ class RandomState {
     shuffle(values, [] {});
   }
 
-  /// Uniform in [0, max]: draws masked to the next power of two until one fits (numpy's legacy random_interval).
+  /// Returns a uniform value in [0, max]: draws masked to the next power of two until one fits (numpy's legacy
+  /// random_interval).
   u64 interval(u64 max);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kWhat = "the index of the samples";
 constexpr i64 kMaxEntries = std::numeric_limits<u32>::max() - i64{1};
 
-/// `epochs` repetitions of the range, appended and shuffled together.
+/// Appends `epochs` repetitions of the range and shuffles them together.
 void append_epochs(std::vector<u32>& index, SequenceRange range, i64 epochs, RandomState& random,
                    const IndexBuild& how) {
   const std::size_t begin = index.size();
@@ -36,7 +36,7 @@ std::vector<u32> build_document_index(SequenceRange range, const EpochPlan& plan
   return index;
 }
 
-/// Walks the line of sequences, noting where each sample begins.
+/// Walks the concatenated sequences and records where each sample begins.
 std::vector<u32> build_sample_index(const IndexedDataset& source, std::span<const u32> documents, i64 samples,
                                     i64 seq_length, const IndexBuild& how) {
   std::vector<u32> index;
@@ -108,7 +108,7 @@ SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange r
       "and blend them");
   check_index_fits(str(source.prefix().string(), ": ", plan.samples, " samples of ", plan.epochs, " epochs"),
                    plan.epochs * range.size() + 3 * plan.samples, how.copies);
-  // One generator serves all shuffles, in this order.
+  // All shuffles draw from one generator, in this order.
   RandomState random(seed);
   SampleIndices indices;
   indices.document_index = build_document_index(range, plan, random, how);
