@@ -1,4 +1,4 @@
-// Tokens that no file holds, to try out how fast a training is.
+// Synthetic dataset for measuring training speed without data files.
 #pragma once
 #include <string>
 
@@ -6,18 +6,18 @@
 
 namespace mcpp {
 
-/// What the tokens of a mock dataset are drawn by.
+/// Distribution of the tokens of a mock dataset.
 struct MockText {
   i64 seed = 0;
-  std::string split_name;  ///< "train", "valid" or "test": each has a text of its own
-  i64 vocab_size = 0;      ///< tokens are below it, each as likely as the others
-  i64 eod = -1;            ///< ends documents, which are kMockDocument tokens long on average; -1 = one without end
+  std::string split_name;  ///< "train", "valid" or "test"; each split has its own text
+  i64 vocab_size = 0;      ///< tokens are uniform in [0, vocab_size)
+  i64 eod = -1;            ///< ends documents, which average kMockDocument tokens; -1 = a single endless document
 };
 
 inline constexpr i64 kMockDocument = 1024;
 
-/// Samples of one endless text, as those of other datasets are: the last token of one is the first of the next. A
-/// token depends on the text and on where it stands in it alone.
+/// Samples of one endless text; as in other datasets, the last token of a sample is the first of the next. A token
+/// depends only on the text's parameters and its position.
 class MockDataset : public Dataset {
  public:
   MockDataset(MockText text, i64 size, i64 seq_length);
