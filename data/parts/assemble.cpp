@@ -39,7 +39,7 @@ void AssemblyOfKey::add_document(i64 tokens) {
 
 void AssemblyOfKey::finish() {
   check_input(size_ > 0, "preprocess: the input has no text for ", prefix_);
-  tokens_.set_size(size_);  // an earlier run may have had more
+  tokens_.set_size(size_);  // an earlier run may have written a longer file
   tokens_.sync();
 }
 

@@ -1,4 +1,4 @@
-// From parts to the dataset that one process would have written.
+// Assembles parts into the dataset that a single process would have written.
 #pragma once
 #include <condition_variable>
 #include <exception>
@@ -14,16 +14,16 @@
 
 namespace mcpp {
 
-/// One key of all parts: what of them is not at its place yet, and the index.
+/// Assembles one key of all parts: writes the tokens that are not in place yet and builds the index.
 class AssemblyOfKey {
  public:
   AssemblyOfKey(const PartsFolder& folder, std::size_t key);
 
-  /// The part of the next unit.
+  /// Adds the part of the next unit.
   void add(const PartContent& part);
-  /// After the last: all tokens are on the disk. BadInput where there is no text at all.
+  /// Makes all tokens durable after the last part. Throws BadInput if there is no text at all.
   void finish();
-  /// Names the dataset's files.
+  /// Renames the dataset files to their final names.
   PreprocessOutput publish() const;
 
   i64 empty_documents() const { return empty_documents_; }
@@ -35,29 +35,29 @@ class AssemblyOfKey {
   std::string prefix_;
   bool keep_empty_;
   JoinedFile tokens_;
-  DatasetInfo info_;  // of the parts, with sums of bytes and words
+  DatasetInfo info_;  // merged from the parts; sums of bytes and words
   IndexContent index_;
   i64 size_ = 0;  // bytes
   i64 empty_documents_ = 0;
 };
 
-/// What process 0 does with parts, in a thread of its own, while others are still made.
+/// Background thread of process 0 that assembles parts while others are still being made.
 class PartsAssembly {
  public:
-  /// `folder` and `units` outlive it.
+  /// `folder` and `units` must outlive the object.
   PartsAssembly(const PartsFolder& folder, const std::vector<WorkUnit>& units);
 
-  /// The part of this unit is there, with its places. Each unit once, in any order.
+  /// Reports that the part of this unit exists and has places. Once per unit, in any order.
   void add(std::size_t unit);
-  /// Throws what went wrong so far.
+  /// Rethrows an error of the thread, if any.
   void check();
-  /// When all were added: waits until all tokens are on the disk. Errors as of AssemblyOfKey.
+  /// Waits until all tokens are durable. Call after all units were added. Throws as AssemblyOfKey.
   void finish();
-  /// Names the datasets' files.
+  /// Renames the dataset files to their final names.
   std::vector<PreprocessOutput> publish() const;
 
-  i64 empty_documents() const;                              ///< after finish()
-  i64 malformed_lines() const { return malformed_lines_; }  ///< after finish()
+  i64 empty_documents() const;                              ///< valid after finish()
+  i64 malformed_lines() const { return malformed_lines_; }  ///< valid after finish()
 
  private:
   void run(const std::stop_token& stop);
@@ -68,10 +68,10 @@ class PartsAssembly {
   i64 malformed_lines_ = 0;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::vector<bool> there_;    // [unit]
-  std::size_t assembled_ = 0;  // units
+  std::vector<bool> there_;    // [unit] part exists
+  std::size_t assembled_ = 0;  // number of units
   std::exception_ptr error_;
-  std::jthread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // last member: uses all of the above
 };
 
 }  // namespace mcpp

@@ -10,8 +10,8 @@
 namespace mcpp {
 namespace {
 
-/// So that its pages are there: from a mapped file of which they are not the kernel writes a piece of a page at a time,
-/// and clears the rest of the page that it writes to each time.
+/// Faults the pages in. If the source is a mapped file whose pages are absent, the kernel writes a fraction of a page
+/// at a time and clears the rest of the destination page each time.
 void touch(std::span<const std::byte> bytes) {
   constexpr std::size_t kPage = 4096;
   for (std::size_t i = 0; i < bytes.size(); i += kPage) [[maybe_unused]] const volatile std::byte read = bytes[i];
@@ -38,7 +38,8 @@ void JoinedFile::write_at(i64 offset, std::span<const std::byte> bytes) const {
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     at += done;
   }
-  ::sync_file_range(descriptor_, offset, size, SYNC_FILE_RANGE_WRITE);  // begins; sync() says whether it worked
+  // starts writeback; sync() reports its errors
+  ::sync_file_range(descriptor_, offset, size, SYNC_FILE_RANGE_WRITE);
 }
 
 void JoinedFile::sync() const {

@@ -1,4 +1,4 @@
-// One file that several processes write together.
+// File that several processes write concurrently.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -8,11 +8,11 @@
 
 namespace mcpp {
 
-/// The whole blocks of bytes first .. last of a file. Only who made those bytes writes these blocks, and only process 0
-/// the others, in which they meet with their neighbours: no two write to the same page, which the caches of two
-/// machines would not survive.
+/// Range of whole blocks within bytes [first, last) of a file. The process that made these bytes writes these blocks;
+/// process 0 writes the remaining ones, which contain bytes of neighbors. No two processes write to the same page,
+/// which would corrupt data when the page caches of two machines differ.
 struct WholeBlocks {
-  static constexpr i64 kBytes = i64{64} << 10;  ///< no page is larger
+  static constexpr i64 kBytes = i64{64} << 10;  ///< at least the page size of any machine
 
   WholeBlocks(i64 first, i64 last)
       : begin(std::min(round_up(first, kBytes), last)), end(std::max(begin, last / kBytes * kBytes)) {}
@@ -20,19 +20,19 @@ struct WholeBlocks {
   i64 begin, end;
 };
 
-/// Threads may write at once.
+/// File written at given offsets. Thread-safe.
 class JoinedFile {
  public:
-  /// Opens what another one made, or makes it.
+  /// Opens the file; creates it if it does not exist.
   explicit JoinedFile(Path path);
   ~JoinedFile();
   JoinedFile(const JoinedFile&) = delete;
   JoinedFile& operator=(const JoinedFile&) = delete;
 
   void write_at(i64 offset, std::span<const std::byte> bytes) const;
-  /// What this process wrote is on the disk.
+  /// Makes everything that this process wrote durable.
   void sync() const;
-  /// Whatever stood behind is gone.
+  /// Truncates the file to `bytes`.
   void set_size(i64 bytes) const;
 
   const Path& path() const { return path_; }

@@ -19,7 +19,7 @@ void check_inputs(const std::vector<std::string>& inputs, const std::string& out
   }
 }
 
-/// That all were made alike, as far as their .json files say.
+/// Checks that both datasets were made with the same options, as far as their .json files tell.
 void check_alike(const std::string& first, const std::string& other) {
   const std::optional<DatasetInfo> a = read_dataset_info(first), b = read_dataset_info(other);
   if (!a || !b) return;
@@ -38,7 +38,7 @@ void add_index(const IndexedDataset& dataset, IndexContent& index) {
         static_cast<i32>(dataset.document_begin(document + 1) - dataset.document_begin(document)));
 }
 
-/// Sums; none when one of them has no .json file.
+/// Returns the summed metadata, or std::nullopt if one of the datasets has no .json file.
 std::optional<DatasetInfo> joined_info(const std::vector<std::string>& inputs) {
   std::optional<DatasetInfo> joined;
   for (const std::string& input : inputs) {
@@ -80,7 +80,7 @@ PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const st
   const std::optional<DatasetInfo> info = joined_info(inputs);
   if (!info) log.warn(str("not every dataset has a .json file, so ", output, " gets none"));
   std::error_code ignored;
-  std::filesystem::remove(info_path(prefix), ignored);  // an old one would speak of other tokens
+  std::filesystem::remove(info_path(prefix), ignored);  // a stale one would describe other tokens
   publish_dataset(prefix, index, [&] { bin.commit(); });
   if (info) write_dataset_info(prefix, *info);
   PreprocessOutput result{.prefix = output, .info = info.value_or(DatasetInfo{})};

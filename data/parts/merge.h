@@ -1,4 +1,4 @@
-// Several datasets joined to one.
+// Concatenation of several datasets.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace mcpp {
 
-/// Writes the dataset `output`, without .bin/.idx, of the documents of `inputs` in order: the same bytes as of
-/// preprocessing their texts at once. Nothing is visible before all of it is there. It gets a .json file when each of
-/// them has one. BadInput when there are fewer than two, when one is missing or damaged, or is the output itself, and
-/// when they were made with different tokenizers, types of tokens or ends of documents.
+/// Writes the dataset `output` (a prefix without .bin/.idx) with the documents of `inputs` in order. The result is
+/// byte-identical to preprocessing their texts at once and becomes visible only when complete. It gets a .json file if
+/// all inputs have one. Throws BadInput if there are fewer than two inputs, if one is missing, damaged or the output
+/// itself, or if they differ in tokenizer, token type or end-of-document tokens.
 PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const std::string& output, const Log& log);
 
 }  // namespace mcpp

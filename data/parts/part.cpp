@@ -43,7 +43,7 @@ Place place_of(const Json& json) {
   return place;
 }
 
-/// Takes values from the front of a file.
+/// Consumes values from the front of a file.
 class Front {
  public:
   Front(std::span<const std::byte> bytes, const Path& file) : bytes_(bytes), file_(file) {}

@@ -1,4 +1,4 @@
-// What became of a unit that was tokenised.
+// Result of tokenizing one unit.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,46 +12,47 @@ namespace mcpp {
 
 /// One key of a part.
 struct PartOfKey {
-  DatasetInfo info;        ///< of its tokens, with the documents that lie in it alone
-  bool continues = false;  ///< its first document belongs to one that began in the part before
-  bool head_ends = false;  ///< and ends it
-  bool is_open = false;    ///< its last document goes on in the part behind; unless it is that first one
-  i64 head_tokens = 0;     ///< of the first document, where it continues
-  i64 open_tokens = 0;     ///< of the last, where it is open
+  DatasetInfo info;        ///< metadata of its tokens and of the documents that lie entirely within the part
+  bool continues = false;  ///< the first document started in the previous part
+  bool head_ends = false;  ///< the continued document ends in this part
+  bool is_open = false;    ///< the last document continues in the next part, unless it is the continued first one
+  i64 head_tokens = 0;     ///< tokens of the first document, if continued
+  i64 open_tokens = 0;     ///< tokens of the last document, if open
   i64 empty_documents = 0;
 
   TokenType token_type() const { return token_type_for_vocab(info.vocab_size); }
 };
 
-/// Where one key of a part lies in the file of all.
+/// Location of one key of a part in the joined file.
 struct Place {
-  i64 begin = 0, end = 0;            ///< bytes
-  std::optional<i64> head_document;  ///< tokens of the document that ends with its head, with the <eod> put behind that
+  i64 begin = 0, end = 0;            ///< in bytes
+  std::optional<i64> head_document;  ///< tokens of the document that ends in this head, including the appended <eod>
   bool operator==(const Place&) const = default;
 };
 
 struct PartNote {
   std::vector<PartOfKey> keys;
-  std::vector<Place> places;  ///< [key]; none before they are known
+  std::vector<Place> places;  ///< [key]; empty until known
   i64 malformed_lines = 0;
 };
 
-/// The file of a part: the note, and what of the part does not lie elsewhere.
+/// Contents of a part file: the note and the data that is stored nowhere else.
 struct PartContent {
   PartNote note;
-  std::vector<std::vector<i32>> lengths;  ///< [key] of the documents that lie in it alone; 0: empty, and kept
+  /// [key] lengths of the documents entirely within the part; 0 for a kept empty document
+  std::vector<std::vector<i32>> lengths;
   std::vector<std::vector<std::byte>>
-      edges;  ///< [key] tokens outside of whole blocks, see JoinedFile; where it has places
+      edges;  ///< [key] tokens outside of whole blocks (see JoinedFile), if the part has places
 };
 
-/// `keys`: their names. The text is a line.
+/// Serializes a note as one line. `keys` are the names of the keys.
 std::string note_text(const WorkUnit& unit, const std::vector<std::string>& keys, const PartNote& note);
-/// BadInput, naming the file, for what is damaged or of another unit.
+/// Parses a note. Throws BadInput, naming the file, if it is damaged or belongs to a different unit.
 PartNote parse_note(const WorkUnit& unit, const std::vector<std::string>& keys, const std::string& text,
                     const Path& file);
 
 void write_part(const Path& file, const WorkUnit& unit, const std::vector<std::string>& keys, const PartContent& part);
-/// BadInput, as parse_note(), and when it is not whole.
+/// Reads a part file. Throws BadInput as parse_note(), and if the file is truncated.
 PartContent read_part(const Path& file, const WorkUnit& unit, const std::vector<std::string>& keys);
 
 }  // namespace mcpp

@@ -7,11 +7,11 @@ namespace {
 
 std::vector<std::byte> token_as_bytes(i64 token, TokenType type) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(token_bytes(type)));
-  std::memcpy(bytes.data(), &token, bytes.size());  // little endian, as the files are
+  std::memcpy(bytes.data(), &token, bytes.size());  // little endian, as the files
   return bytes;
 }
 
-/// What of `bytes`, which begin at `at`, lies between these places.
+/// Returns the subrange of `bytes`, which start at file offset `at`, within [from, to).
 std::span<const std::byte> between(i64 from, i64 to, i64 at, std::span<const std::byte> bytes) {
   const i64 size = std::ssize(bytes);
   const i64 first = std::clamp<i64>(from - at, 0, size), last = std::clamp<i64>(to - at, first, size);
@@ -39,7 +39,7 @@ std::vector<std::byte> PartWriter::write_blocks(std::size_t key, const UnitToken
   const TokenType type = part.token_type();
   const std::span<const std::byte> all = tokens.bytes(key);
   const auto head = static_cast<std::size_t>(part.head_tokens * token_bytes(type));
-  std::vector<std::byte> eod;  // of the document that ends with the head
+  std::vector<std::byte> eod;  // ends the document that ends with the head
   if (place.end - place.begin > std::ssize(all)) eod = token_as_bytes(part.info.eod, type);
 
   const WholeBlocks blocks(place.begin, place.end);

@@ -1,4 +1,4 @@
-// Brings the tokens of units to their places.
+// Writes the tokens of units to their places.
 #pragma once
 #include <memory>
 #include <vector>
@@ -8,16 +8,17 @@
 
 namespace mcpp {
 
-/// Of one process. Not for several threads at once.
+/// Writer of one process. Not thread-safe.
 class PartWriter {
  public:
   explicit PartWriter(const PartsFolder& folder);
 
-  /// Writes the whole blocks of the unit and, when they are on the disk, its part, which has the rest. [key] places.
+  /// Writes the whole blocks of the unit and, once these are durable, its part file, which holds the remaining bytes.
+  /// `places` is [key].
   void write(const UnitTokens& tokens, const std::vector<Place>& places);
 
  private:
-  /// Of one key; gives what lies outside of whole blocks.
+  /// Writes one key; returns the bytes outside of whole blocks.
   std::vector<std::byte> write_blocks(std::size_t key, const UnitTokens& tokens, const Place& place);
 
   const PartsFolder& folder_;

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kDescription = "preprocess.json";
-constexpr int kVersion = 2;  ///< of what lies in the folder; before there was one, each part had a dataset of its own
+constexpr int kVersion = 2;  ///< format version of the folder; folders without a version had one dataset per part
 
 std::string short_name(const WorkUnit& unit) {
   const std::string identity = unit.identity();
@@ -71,7 +71,7 @@ Path PartsFolder::part_path(const WorkUnit& unit) const {
   return path_ / (short_name(unit) + ".part");
 }
 
-/// They may not all be there where somebody took them away.
+/// Checks that the token files are complete, since they could have been removed.
 void PartsFolder::check_tokens(const WorkUnit& unit, const PartNote& note) const {
   for (std::size_t k = 0; k < keys_.size(); ++k) {
     const DatasetInfo& info = note.keys[k].info;
@@ -116,7 +116,7 @@ void PartsFolder::remove_tokens(const WorkUnit& unit) const {
 }
 
 std::vector<std::optional<PartNote>> PartsFolder::keep_parts_of(const std::vector<WorkUnit>& units) const {
-  // Listed: a network file system may not notice for a while that a file is there for which it was asked in vain.
+  // Lists the folder instead of testing each path: network file systems cache negative lookups.
   std::set<Path> found;
   for (const auto& entry : std::filesystem::directory_iterator(path_)) found.insert(entry.path());
   std::vector<std::optional<PartNote>> notes;

@@ -1,6 +1,6 @@
-// The folder of a preprocessing that several processes share, or that was interrupted. For each key it has the file of
-// all tokens, in which what was made lies at its place, and for each unit that is done a file that says so, written
-// last.
+// Working folder of a preprocessing run that is shared by several processes or was interrupted. For each key it holds
+// the joined file, into which each unit's tokens are written at their place; for each finished unit it holds a part
+// file, written last.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,30 +14,30 @@ namespace mcpp {
 
 class PartsFolder {
  public:
-  /// That of `options`, beside the datasets which it is to become.
+  /// Names the folder for `options`; it is next to the output datasets.
   PartsFolder(const PreprocessOptions& options, std::vector<std::string> keys);
 
   const Path& path() const { return path_; }
   const PreprocessOptions& options() const { return options_; }
   const std::vector<std::string>& keys() const { return keys_; }
   bool exists() const;
-  /// Makes it, or goes on with what an interrupted run left there. BadInput when that was made with another tokenizer,
-  /// by other rules, or by a program that did it in another way.
+  /// Creates the folder or resumes from an interrupted run. Throws BadInput if that run used a different tokenizer,
+  /// different options or an incompatible version of the program.
   void open(const Tokenizer& tokenizer) const;
-  /// With all that is in it, so that a run which is killed meanwhile does not find half of it.
+  /// Removes the folder and its contents atomically: a killed run does not leave a half-removed folder.
   void remove() const;
-  /// What an earlier remove() could not finish.
+  /// Removes what an earlier, interrupted remove() left.
   void remove_leftovers() const;
 
-  /// The file to which the tokens of all parts are joined.
+  /// Returns the path of the file into which the tokens of all parts are joined.
   Path joined_path(const std::string& key) const { return path_ / (key + ".bin"); }
-  /// Where the tokens of a unit wait that have no place yet, and find no room in memory.
+  /// Returns the path for tokens of a unit that have no place yet and do not fit in memory.
   Path tokens_path(const WorkUnit& unit, const std::string& key) const;
   Path part_path(const WorkUnit& unit) const;
-  /// Of each unit whose part is there, and whole. Takes away everything else, such as parts of a file that was changed
-  /// since: others will lie where they lay.
+  /// Returns the note of each unit whose part is present and complete. Removes everything else, such as parts of an
+  /// input file that has changed, since different units will occupy their places.
   std::vector<std::optional<PartNote>> keep_parts_of(const std::vector<WorkUnit>& units) const;
-  /// Of a unit whose part is there; none for one of which it is not, or not whole.
+  /// Returns the note of a unit, or std::nullopt if its part is missing or incomplete.
   std::optional<PartNote> read_note(const WorkUnit& unit) const;
   PartContent read_part(const WorkUnit& unit) const;
   void write_part(const WorkUnit& unit, const PartContent& part) const;

@@ -1,4 +1,4 @@
-// Where the tokens of units belong.
+// Assignment of file positions to the tokens of units.
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -10,24 +10,25 @@
 
 namespace mcpp {
 
-/// The place of a unit is known when the sizes of all before it are. Every process hears of all units, and gives them
-/// the same places.
+/// Computes the place of a unit once the sizes of all earlier units are known. Every process is notified of all units
+/// and computes identical places. Thread-safe.
 class UnitPlaces {
  public:
-  /// `units` outlive it.
+  /// `units` must outlive the object.
   UnitPlaces(const PartsFolder& folder, const std::vector<WorkUnit>& units);
 
-  /// The note of a unit, each once, in any order. BadInput for a document that is too long, and for a part that lies
-  /// elsewhere already.
+  /// Adds the note of a unit, once per unit, in any order. Throws BadInput if a document is too long or if a part was
+  /// written at a different place.
   void add(std::size_t unit, PartNote note);
-  /// [key] of a unit, when they are known; nothing when it is to stop before.
+  /// Waits until the places of a unit are known and returns them, [key]. Returns std::nullopt if `stop` is requested
+  /// first.
   std::optional<std::vector<Place>> wait_for(std::size_t unit, const std::stop_token& stop);
 
  private:
   struct Key {
     std::string prefix;
     i64 end = 0;              // bytes so far
-    std::optional<i64> open;  // tokens of the document that goes on in the next unit
+    std::optional<i64> open;  // tokens of the document that continues in the next unit
   };
   Place next_place(Key& key, const WorkUnit& unit, const PartOfKey& part) const;
   void place_next(const PartNote& note);
@@ -38,7 +39,7 @@ class UnitPlaces {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<std::optional<PartNote>> waiting_;  // [unit]
-  std::vector<std::vector<Place>> places_;        // [unit][key] of those that have them
+  std::vector<std::vector<Place>> places_;        // [unit][key], for units whose places are known
 };
 
 }  // namespace mcpp

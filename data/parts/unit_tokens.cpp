@@ -63,7 +63,8 @@ void UnitTokens::add(std::size_t key, std::span<const std::byte> bytes) {
   if (writing_.empty() && !memory_.take(size)) move_to_files();
   if (!writing_.empty()) return writing_[key]->write(bytes);
   taken_ += size;
-  in_memory_[key].reserve(static_cast<std::size_t>(unit_.bytes));  // mostly enough, and takes what is filled alone
+  // usually sufficient; untouched pages cost nothing
+  in_memory_[key].reserve(static_cast<std::size_t>(unit_.bytes));
   in_memory_[key].insert(in_memory_[key].end(), bytes.begin(), bytes.end());
 }
 
@@ -103,7 +104,7 @@ std::unique_ptr<UnitTokens> UnitTokens::left_in_files(const PartsFolder& folder,
 
 namespace {
 
-/// The pieces of one unit.
+/// Reads the pieces of one unit.
 class UnitReader {
  public:
   UnitReader(const WorkUnit& unit, const TextRange& range, const DocumentFormat& format)
@@ -127,7 +128,7 @@ class UnitReader {
   u64 begin_;
 };
 
-/// One key of a unit while it is tokenised.
+/// State of one key of a unit during tokenization.
 class KeyOfUnit {
  public:
   KeyOfUnit(std::string name, bool continues, const PreprocessOptions& options, const Tokenizer& tokenizer,
@@ -155,7 +156,7 @@ class KeyOfUnit {
     key.info.documents = std::ssize(lengths(key));
     return key;
   }
-  /// Of the documents that lie in this unit alone.
+  /// Returns the lengths of the documents that lie entirely within this unit.
   std::vector<i32> lengths(const PartOfKey& key) const {
     const IndexContent& index = sequences_.index();
     std::vector<i32> lengths;
@@ -171,7 +172,7 @@ class KeyOfUnit {
   bool continues_;
   TokenSequences sequences_;
   DocumentOutput documents_;
-  i64 head_tokens_ = 0, closed_tokens_ = 0;  // of the first document where it continues; of documents that have ended
+  i64 head_tokens_ = 0, closed_tokens_ = 0;  // of the first document if continued; of all documents that ended
 };
 
 std::unique_ptr<UnitTokens> tokenise_range(const PartsFolder& folder, const WorkUnit& unit, const TextRange& range,
@@ -220,7 +221,7 @@ std::unique_ptr<UnitTokens> tokenise_unit(const PartsFolder& folder, const WorkU
     return tokenised(unit.range);
   } catch (const Error& error) {
     if (error.code() != ExitCode::BadInput || unit.range.begin == 0) throw;
-    tokenised(with_line_number(unit.path, unit.range));  // fails again, and names the line as it is counted in the file
+    tokenised(with_line_number(unit.path, unit.range));  // fails again, with line numbers relative to the file
     throw;
   }
 }

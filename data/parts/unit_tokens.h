@@ -1,4 +1,4 @@
-// The tokens of a unit, from where they are made to their place.
+// Buffering of the tokens of a unit until they are written to their place.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -12,24 +12,24 @@
 
 namespace mcpp {
 
-/// What a process may keep of tokens that wait for their place, or for the disk.
+/// Memory budget of a process for tokens that wait for their place or for the disk. Thread-safe.
 class TokenMemory {
  public:
   static constexpr i64 kMost = i64{1} << 30;
 
   explicit TokenMemory(i64 most = kMost) : most_(most) {}
 
-  /// Takes so many bytes more. While something is written, which will give some back, it waits for that; false where
-  /// there is no room.
+  /// Reserves `bytes`. If memory is exhausted, waits while a write is in progress, which will release some; returns
+  /// false if none is.
   bool take(i64 bytes);
   void give_back(i64 bytes);
 
-  /// An empty vector: one that was kept, whose pages are there already, if any.
+  /// Returns an empty vector, reusing a kept one, whose pages are already mapped, if possible.
   std::vector<std::byte> buffer();
-  /// For the next unit; of many some go.
+  /// Keeps a buffer for the next unit; frees it if many are kept already.
   void keep(std::vector<std::byte> buffer);
 
-  /// While it lives something is written.
+  /// Scope in which a write is in progress.
   class Writing {
    public:
     explicit Writing(TokenMemory& memory) : memory_(memory) { memory_.set_writing(true); }
@@ -51,21 +51,21 @@ class TokenMemory {
   std::vector<std::vector<std::byte>> kept_;
 };
 
-/// In memory or, where that has no room for them, in files of their own.
+/// Tokens of a unit in memory or, if they do not fit, in temporary files.
 class UnitTokens {
  public:
   UnitTokens(const PartsFolder& folder, const WorkUnit& unit, TokenMemory& memory);
-  /// Those that an earlier run left in files; nullptr where there are none.
+  /// Returns the tokens that an earlier run left in files, or nullptr if there are none.
   static std::unique_ptr<UnitTokens> left_in_files(const PartsFolder& folder, const WorkUnit& unit,
                                                    TokenMemory& memory);
   ~UnitTokens();
   UnitTokens(const UnitTokens&) = delete;
   UnitTokens& operator=(const UnitTokens&) = delete;
 
-  /// The next tokens of a key.
+  /// Appends tokens of a key.
   void add(std::size_t key, std::span<const std::byte> bytes);
-  /// After the last. Those in files are durable then, with a note that they are there, and are not made again when this
-  /// run is killed.
+  /// Completes the unit after the last tokens. Tokens in files are made durable together with a note, so that a
+  /// restarted run does not compute them again.
   void finish(PartContent part);
 
   const WorkUnit& unit() const { return unit_; }
@@ -82,12 +82,12 @@ class UnitTokens {
   i64 taken_ = 0;
   PartContent part_;
   std::vector<std::vector<std::byte>> in_memory_;     // [key]
-  std::vector<std::unique_ptr<AtomicFile>> writing_;  // [key], empty where they are in memory
+  std::vector<std::unique_ptr<AtomicFile>> writing_;  // [key], empty if in memory
   std::vector<MappedFile> in_files_;                  // [key]
 };
 
-/// Tokenises one unit on so many threads. The other arguments outlive the result. `progress`: bytes of the unit that
-/// are done. Errors as of run_preprocess().
+/// Tokenizes one unit on `workers` threads. The reference arguments must outlive the result. `progress` is called with
+/// the number of bytes of the unit that are done. Throws as run_preprocess().
 std::unique_ptr<UnitTokens> tokenise_unit(const PartsFolder& folder, const WorkUnit& unit, const Tokenizer& tokenizer,
                                           i64 workers, TokenMemory& memory,
                                           const std::function<void(i64 bytes)>& progress);

@@ -16,14 +16,14 @@ std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-/// Cuts after lines: the next one that is not before `from`.
+/// Returns the start of the first line at or after `from`.
 i64 after_line(std::string_view text, i64 from) {
   const std::size_t newline = text.find('\n', static_cast<std::size_t>(std::max<i64>(from - 1, 0)));
   return newline == std::string_view::npos ? static_cast<i64>(text.size()) : static_cast<i64>(newline) + 1;
 }
 
-/// Walks from cut to cut as TextSource does, of which only the text before each is looked at, and keeps those at the
-/// beginnings of lines that lie far enough apart: whoever begins there makes the same cuts from there on.
+/// Walks from cut to cut as TextSource does and keeps the cuts at line starts that are far enough apart. A cut depends
+/// only on the text before it, so a reader that starts at a kept cut makes the same cuts from there on.
 std::vector<TextRange> ranges_of(std::string_view text, Cut cut, i64 unit_bytes) {
   const auto size = static_cast<i64>(text.size());
   std::vector<TextRange> ranges;
@@ -51,7 +51,7 @@ std::vector<TextRange> ranges_of(std::string_view text, Cut cut, i64 unit_bytes)
   return ranges;
 }
 
-/// Each knows those before it.
+/// Includes the identity of all earlier units in each unit's.
 void chain(std::vector<WorkUnit>& units) {
   for (std::size_t i = 1; i < units.size(); ++i) {
     const std::string last = units[i - 1].identity();
@@ -59,7 +59,7 @@ void chain(std::vector<WorkUnit>& units) {
   }
 }
 
-/// Its size and when it was changed; "" where there is none.
+/// Returns the size and modification time of a file, or "" if it does not exist.
 std::string state_of_file(const Path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return "";
