@@ -39,11 +39,12 @@ void DocumentOutput::add(const TokenSegment& segment) {
 
 void DocumentOutput::end_document() {
   is_open_ = false;
-  if (std::exchange(is_head_, false)) {  // whether it is empty, and its <eod>, is decided where all of it is known
+  // whether it is empty, and its <eod>, are decided by the assembler, which knows all of it
+  if (std::exchange(is_head_, false)) {
     sequences_.end_sequence();
     return sequences_.end_document();
   }
-  if (sequences_.open_tokens() == 0) {  // nothing to end; Megatron-LM notes such a document, but gives it no <eod>
+  if (sequences_.open_tokens() == 0) {  // Megatron-LM records an empty document without <eod>
     ++empty_documents_;
     if (rules_.keep_empty) sequences_.end_document();
     return;

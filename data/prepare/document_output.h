@@ -1,4 +1,4 @@
-// From pieces of text to the documents of a dataset.
+// Conversion of text pieces to the documents of a dataset.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,11 +10,11 @@
 
 namespace mcpp {
 
-/// Part of the result: longer documents are tokenised in pieces of about this size, cut after a line where there is
-/// one. What a model puts before every text, such as Llama's space, is put before the first piece alone.
+/// Size of the pieces in which long documents are tokenized, cut after a line if possible. Part of the output format.
+/// Text that a model inserts before every document, such as Llama's space, precedes only the first piece.
 inline constexpr std::size_t kTokenisedPieceBytes = std::size_t{1} << 19;
 
-/// Segment, in tokens.
+/// Tokenized Segment.
 struct TokenSegment {
   std::vector<i32> tokens;
   i64 bytes = 0, words = 0;
@@ -24,7 +24,7 @@ struct TokenSegment {
 struct TokenisedPiece {
   std::vector<std::vector<TokenSegment>> by_key;
   i64 malformed = 0;
-  u64 progress = 0;  ///< as of the piece
+  u64 progress = 0;  ///< see InputFiles::Piece::progress
 };
 
 TokenisedPiece tokenise(InputFiles::Piece raw, const DocumentFormat& format, const Tokenizer& tokenizer);
@@ -34,23 +34,23 @@ struct DocumentOutputRules {
   bool keep_empty = false;
 };
 
-/// The documents of one key on their way to `sequences`.
+/// Writes the documents of one key to `sequences`.
 class DocumentOutput {
  public:
-  /// `continues`: what comes up to the first end of a document belongs to one that began elsewhere. It becomes a
-  /// document of its own here, as it is.
+  /// If `continues`, the text up to the first end of a document continues a document of the previous unit; it is
+  /// written unchanged as a separate document.
   DocumentOutput(TokenSequences& sequences, const DocumentOutputRules& rules, const Tokenizer& tokenizer,
                  bool continues = false);
 
   void add(const TokenSegment& segment);
-  /// What is open becomes a document, as it is; whether anything was.
+  /// Ends the open document, if any, without <eod>. Returns true if there was one.
   bool end_open_document();
 
   DatasetInfo info() const;
   i64 empty_documents() const { return empty_documents_; }
   i64 tokens() const { return sequences_.num_tokens() + sequences_.open_tokens(); }
   i64 documents() const { return sequences_.num_documents(); }
-  /// Whether what belongs to a document that began elsewhere ended here.
+  /// Returns true once the continued document has ended.
   bool head_ended() const { return !is_head_; }
 
  private:

@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// Calls visit(line without its end, line number) for each line.
+/// Calls visit(line without its line end, line number) for each line.
 template <class Visit>
 void for_each_line(std::string_view text, i64 first_line, Visit&& visit) {
   for (i64 number = first_line; !text.empty(); ++number) {
@@ -50,14 +50,14 @@ void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& 
   });
 }
 
-/// Lines between blank lines. A piece cut inside a paragraph ends in an open segment, without the end of its last line;
-/// the next one begins with the segment that continues it.
+/// Parses paragraphs, which are separated by blank lines. A piece cut inside a paragraph ends in an open segment
+/// without the end of its last line; the next piece starts with the segment that continues it.
 void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
   std::string paragraph;
   bool is_open = !piece.begins_document;
-  bool has_line = is_open && piece.begins_line;  // that a line end follows, once another line does
+  bool has_line = is_open && piece.begins_line;  // whether a line end must precede the next line
   std::string_view before = piece.text_before;
-  if (before.ends_with('\n')) before.remove_suffix(1);  // it begins the segment
+  if (before.ends_with('\n')) before.remove_suffix(1);  // starts the segment
   const auto add = [&](std::string text, bool ends_document) {
     const bool is_first = segments.empty() && !piece.begins_document;
     segments.push_back({std::move(text), ends_document, !is_first, std::string(is_first ? before : "")});
@@ -92,7 +92,7 @@ Cut cut_for(bool is_json_lines, const DocumentFormat& format) {
 
 namespace {
 
-/// The content of a pipe is not known before it is read.
+/// Fails if a pipe, whose content was unknown when the format was chosen, looks like JSON lines.
 void check_not_json_lines(const Path& path, const TextPiece& piece, const DocumentFormat& format) {
   const bool is_guess = format.input_format == InputFormat::Auto && !piece.is_json_lines && piece.byte_offset == 0;
   check_input(!is_guess || !looks_like_json_lines(piece.text), path.string(),

@@ -1,4 +1,4 @@
-// From input files to the texts of documents: plain text or JSON lines, packed with gzip or zstd or not.
+// Extraction of document texts from input files: plain text or JSON lines, optionally compressed with gzip or zstd.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,14 +10,14 @@
 
 namespace mcpp {
 
-/// What makes a document in a plain-text file.
+/// Unit of a plain-text file that forms a document.
 enum class TextDocument { File, Line, Paragraph };
 template <>
 struct EnumNames<TextDocument> {
   static constexpr std::array<std::string_view, 3> value{"file", "line", "paragraph"};
 };
 
-/// What to do about bytes that are not UTF-8.
+/// Handling of bytes that are not valid UTF-8.
 enum class InvalidUtf8 { Error, Replace };
 template <>
 struct EnumNames<InvalidUtf8> {
@@ -28,11 +28,11 @@ struct DocumentFormat {
   std::vector<std::string> json_keys{"text"};
   TextDocument text_document = TextDocument::File;
   InvalidUtf8 invalid_utf8 = InvalidUtf8::Error;
-  bool skip_malformed = false;  ///< count JSON lines that cannot be used instead of failing
+  bool skip_malformed = false;  ///< count unusable JSON lines instead of failing
   InputFormat input_format = InputFormat::Auto;
 };
 
-/// Returns how TextSource must cut a file. `is_json_lines`: as the function of that name decides.
+/// Returns how TextSource must cut a file. `is_json_lines` is the result of is_json_lines().
 Cut cut_for(bool is_json_lines, const DocumentFormat& format);
 
 /// Part of a document. The next segment of the same key continues it unless `ends_document`.
@@ -40,15 +40,16 @@ struct Segment {
   std::string text;
   bool ends_document = true;
   bool begins_document = true;
-  std::string text_before = {};  ///< end of the document's text before the segment, unless that begins the document
+  std::string text_before = {};  ///< end of the document's preceding text; empty if the segment begins it
 };
 
 struct PieceDocuments {
-  std::vector<std::vector<Segment>> by_key;  ///< one list for plain text
-  i64 malformed = 0;                         ///< JSON lines left out
+  std::vector<std::vector<Segment>> by_key;  ///< a single list for plain text
+  i64 malformed = 0;                         ///< number of skipped JSON lines
 };
 
-/// The documents of one piece of `path`. BadInput, as file:line, for malformed JSON, missing keys and invalid UTF-8.
+/// Parses the documents of one piece of `path`. Throws BadInput with file:line for malformed JSON, missing keys and
+/// invalid UTF-8.
 PieceDocuments parse_piece(const Path& path, TextPiece piece, const DocumentFormat& format);
 
 }  // namespace mcpp

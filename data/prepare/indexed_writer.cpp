@@ -10,11 +10,10 @@ namespace mcpp {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
-/// Of tokens: so few that they are in the processor's cache still when they are written, and their memory is used
-/// again.
+/// Buffer size for tokens; small enough that they are still in the processor's cache when written.
 constexpr std::size_t kTokenBufferBytes = std::size_t{64} << 10;
 
-/// Small values gathered to large writes.
+/// Collects small values into large writes.
 class BufferedOutput {
  public:
   explicit BufferedOutput(AtomicFile& file) : file_(file), buffer_(kBufferBytes) {}
@@ -69,7 +68,7 @@ void write_index(const IndexContent& index, AtomicFile& file) {
 void publish_dataset(const Path& prefix, const IndexContent& index, const std::function<void()>& name_bin) {
   AtomicFile idx(idx_path(prefix));
   write_index(index, idx);
-  // Without the old index first, a crash between the two renames leaves "no .idx", never a pair that does not match.
+  // Remove the old index first: a crash between the two renames then leaves no .idx rather than a mismatched pair.
   std::error_code ignored;
   std::filesystem::remove(idx_path(prefix), ignored);
   name_bin();

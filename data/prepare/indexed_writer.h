@@ -1,5 +1,5 @@
-// Writes a .bin/.idx pair (see data/read/index/indexed_dataset.h), byte for byte as Megatron-LM's IndexedDatasetBuilder
-// does.
+// Writer for .bin/.idx pairs (see data/read/index/indexed_dataset.h), byte-identical to Megatron-LM's
+// IndexedDatasetBuilder.
 #pragma once
 #include <functional>
 #include <optional>
@@ -12,39 +12,39 @@
 
 namespace mcpp {
 
-/// What an .idx file says.
+/// Contents of an .idx file.
 struct IndexContent {
   TokenType type{};
-  std::vector<i32> lengths;                ///< tokens of each sequence
-  std::vector<i32> sequences_in_document;  ///< their sum is the number of sequences
+  std::vector<i32> lengths;                ///< tokens per sequence
+  std::vector<i32> sequences_in_document;  ///< sum to the number of sequences
 };
 
-/// Gives a dataset its files. `name_bin` gives the .bin its name, of which the content is on the disk already. Killed
-/// at any time, it leaves the old dataset, none, or the new one: never files that do not belong together.
+/// Publishes a dataset: writes the .idx and calls `name_bin` to rename the already durable .bin. A crash at any time
+/// leaves the old dataset, none, or the new one, but never a mismatched pair.
 void publish_dataset(const Path& prefix, const IndexContent& index, const std::function<void()>& name_bin);
 
-/// Sequences of tokens as a .bin has them, of which the bytes go elsewhere as they come; memory grows by 8 bytes per
-/// document, never with the number of tokens.
+/// Encodes sequences of tokens as in a .bin file and passes the bytes to `sink`. Memory grows by 8 bytes per document,
+/// independent of the number of tokens.
 class TokenSequences {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
 
-  /// Ids must lie in [0, vocab_size), which also chooses uint16 or int32. `name` is for messages.
+  /// Token ids must be in [0, vocab_size); `vocab_size` selects uint16 or int32. `name` is used in messages.
   TokenSequences(std::string name, i64 vocab_size, Sink sink);
 
-  void add_tokens(std::span<const i32> tokens);  ///< appended to the open sequence
-  void end_sequence();                           ///< a sequence may be empty
-  void end_document();                           ///< a document is the sequences since the last; none is allowed
-  /// One document that is one sequence: what preprocess writes.
+  void add_tokens(std::span<const i32> tokens);  ///< appends to the open sequence
+  void end_sequence();                           ///< ends the open sequence, which may be empty
+  void end_document();  ///< groups the sequences since the last call, possibly none, into a document
+  /// Adds a document of a single sequence.
   void add_document(std::span<const i32> tokens) { add_tokens(tokens), end_sequence(), end_document(); }
-  /// What has come is with the sink.
+  /// Passes all buffered bytes to the sink.
   void flush();
 
   const IndexContent& index() const { return index_; }
   i64 num_documents() const { return static_cast<i64>(index_.sequences_in_document.size()); }
   i64 num_sequences() const { return static_cast<i64>(index_.lengths.size()); }
   i64 num_tokens() const { return tokens_; }
-  i64 open_tokens() const { return open_tokens_; }  ///< of the sequence not ended yet
+  i64 open_tokens() const { return open_tokens_; }  ///< tokens of the sequence that has not ended yet
 
  protected:
   bool is_in_document() const { return open_tokens_ > 0 || open_sequences_ > 0; }
@@ -59,8 +59,7 @@ class TokenSequences {
   i32 open_sequences_ = 0;
 };
 
-/// Those of a dataset. Nothing is visible under the prefix before finish(), and nothing is left behind when it is never
-/// reached.
+/// Writer of a dataset. Nothing is visible under the prefix before finish(); without finish(), nothing is left behind.
 class IndexedDatasetWriter : public TokenSequences {
  public:
   IndexedDatasetWriter(const Path& prefix, i64 vocab_size);

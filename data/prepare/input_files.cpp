@@ -66,7 +66,7 @@ std::optional<InputFiles::Piece> InputFiles::next() {
 }
 
 std::string describe_progress(u64 done_bytes, u64 total_bytes, double seconds) {
-  constexpr std::size_t kColumns = 64;  // beside what the caller tells
+  constexpr std::size_t kColumns = 64;  // columns left by the caller's own text
   return progress_text("", {.total = static_cast<double>(total_bytes)}, static_cast<double>(done_bytes), seconds, "",
                        kColumns)
       .substr(1);

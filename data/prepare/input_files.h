@@ -1,4 +1,4 @@
-// The text files that a command was given, one after another.
+// Sequence of the text files given to a command.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,30 +8,30 @@
 
 namespace mcpp {
 
-/// `inputs` with every pattern (*, ?, [a-z], as the shell has them) replaced by the files that match it, in the order
-/// of their names; a file that has such a name itself is no pattern. BadInput for what is not there and for a pattern
-/// that nothing matches.
+/// Returns `inputs` with every pattern (*, ?, [a-z] as in a shell) replaced by the matching files, sorted by name. The
+/// exact name of an existing file is not treated as a pattern. Throws BadInput for missing files and for patterns
+/// without a match.
 std::vector<std::string> matching_files(const std::vector<std::string>& inputs);
 
-/// The pieces of all files in order.
+/// Reads the pieces of all files in order.
 class InputFiles {
  public:
   struct Piece {
     Path path;
     TextPiece piece;
-    u64 progress = 0;  ///< bytes of all files, as they lie on the disk, read up to here
+    u64 progress = 0;  ///< bytes read so far on disk, over all files
   };
 
-  /// `inputs` as for matching_files(). Each file is cut as parse_piece() wants it, in pieces of about `piece_bytes`.
+  /// `inputs` as for matching_files(). Files are cut into pieces of about `piece_bytes`, as parse_piece() requires.
   InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t piece_bytes);
 
-  std::optional<Piece> next();  ///< nothing after the last
+  std::optional<Piece> next();  ///< std::nullopt after the last piece
 
   const std::vector<std::string>& paths() const { return paths_; }
   const DocumentFormat& format() const { return format_; }
   /// Returns for each path whether it is read as JSON lines.
   const std::vector<bool>& are_json_lines() const { return are_json_lines_; }
-  u64 total_bytes() const { return total_bytes_; }  ///< of all files; 0 when a pipe is among them, which has no size
+  u64 total_bytes() const { return total_bytes_; }  ///< of all files; 0 if a pipe, which has no size, is among them
 
  private:
   std::vector<std::string> paths_;
@@ -42,7 +42,8 @@ class InputFiles {
   u64 total_bytes_ = 0, finished_bytes_ = 0;
 };
 
-/// How far a command is, such as "[====>     ] 37 %, 12.1 MiB/s, 8.0s left"; without a total, "51 MiB, 12.1 MiB/s".
+/// Returns a progress text such as "[====>     ] 37 %, 12.1 MiB/s, 8.0s left"; if the total is unknown, "51 MiB, 12.1
+/// MiB/s".
 std::string describe_progress(u64 done_bytes, u64 total_bytes, double seconds);
 
 }  // namespace mcpp

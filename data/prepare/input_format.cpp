@@ -28,7 +28,7 @@ bool has_json_name(const Path& path) {
   return is_one_of(extension, {".jsonl", ".ndjson", ".json"});
 }
 
-/// Returns the first bytes of the file, unpacked.
+/// Returns the first bytes of the file, decompressed.
 std::string read_head(InputStream& stream) {
   std::string head(kHeadBytes, '\0');
   std::size_t size = 0;
@@ -41,7 +41,7 @@ std::string read_head(InputStream& stream) {
   return head;
 }
 
-/// Returns true if `text`, a line that is not complete, begins with `{"`.
+/// Returns true if `text`, an incomplete line, begins with `{"`.
 bool begins_object(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r";
   if (!text.starts_with('{')) return false;

@@ -1,4 +1,4 @@
-// Formats of text files, and how a file's format is recognized.
+// Formats of text files and their detection.
 #pragma once
 #include <array>
 #include <string>
@@ -19,16 +19,15 @@ inline constexpr std::string_view kInputFormatHelp =
     "text, json_lines (one JSON object per line), or auto: JSON lines are recognized by the name (.jsonl, .ndjson, "
     ".json) or by the first lines";
 
-/// Returns true if `head`, the beginning of a text, has a line that is a JSON object with members among its first
-/// lines.
+/// Returns true if any of the first lines of `head`, the beginning of a text, is a JSON object with members.
 bool looks_like_json_lines(std::string_view head);
 
-/// Returns true if `path` is to be read as JSON lines. Auto decides by the name, in upper or lower case and also before
-/// an extension of packed files, and then by the content; a pipe's content is not read. Throws BadInput if the file
-/// cannot be read.
+/// Returns true if `path` should be read as JSON lines. Auto decides by the extension, ignoring case and the extension
+/// of a compression format, and then by the content, except that a pipe is not read. Throws BadInput if the file cannot
+/// be read.
 bool is_json_lines(const Path& path, InputFormat format);
 
-/// Throws BadInput if `keys` are not the default, "text", but none of the files is JSON lines. `option` names the keys.
+/// Throws BadInput if `keys` differ from the default, "text", although no file has JSON lines. `option` names the keys.
 void check_json_keys_are_used(const std::vector<std::string>& keys, const std::vector<bool>& files_are_json_lines,
                               std::string_view option);
 

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
 constexpr int kPatienceMilliseconds = 10'000;
 
-/// A pipe is opened without waiting for somebody who writes to it; here it waits, but not for ever.
+/// Waits for a writer, up to a timeout, since opening a pipe does not block here.
 void wait_for_writer(int descriptor, const Path& path) {
   pollfd wait{.fd = descriptor, .events = POLLIN, .revents = 0};
   int ready = 0;
@@ -27,7 +27,7 @@ void wait_for_writer(int descriptor, const Path& path) {
   } while (ready < 0 && errno == EINTR);
   check_input(ready != 0, path.string(), " is a pipe, and nobody wrote to it within ", kPatienceMilliseconds / 1000,
               " seconds");
-  ::fcntl(descriptor, F_SETFL, 0);  // from here on it waits
+  ::fcntl(descriptor, F_SETFL, 0);  // blocking from here on
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void InputStream::damaged(const std::string& why) const {
        "; nothing of it is used, since text may be missing: pack it again, or cut the file there");
 }
 
-/// Appends to what is not used yet; returns how many bytes came.
+/// Appends to the unused input; returns the number of bytes read.
 std::size_t InputStream::read_packed() {
   if (at_end_) return 0;
   std::copy(packed_.begin(), packed_.end(), buffer_.begin());
@@ -115,7 +115,7 @@ std::size_t InputStream::unpack(std::span<char> out) {
   }
 }
 
-/// After a member: another one, or zero bytes to the end of the file, where the format has those.
+/// Starts the next member, or skips zero padding up to the end of the file if the format allows it.
 void InputStream::begin_next_member() {
   const auto something_else = [&] {
     damaged(str("a ", unpacker_->member(), " has ended and something that is none follows"));

@@ -1,4 +1,4 @@
-// The bytes of a file or pipe; of a gzip or zstd file, recognised by its content, those that are packed in it.
+// Byte stream of a file or pipe; gzip and zstd are detected by content and decompressed.
 #pragma once
 #include <memory>
 #include <span>
@@ -11,23 +11,23 @@ namespace mcpp {
 
 class InputStream {
  public:
-  /// BadInput when it cannot be opened: no such file, a link that leads nowhere, a directory, a device, a pipe that
-  /// nobody opens for writing within ten seconds.
+  /// Opens the file. Throws BadInput if that fails: missing file, dangling link, directory, device, or a pipe without a
+  /// writer for ten seconds.
   explicit InputStream(const Path& path);
   ~InputStream();
   InputStream(const InputStream&) = delete;
   InputStream& operator=(const InputStream&) = delete;
 
-  /// The next bytes, as many as there are at once and fit; 0 only at the end. A packed file is one or more members, one
-  /// behind the other, of gzip perhaps with zero bytes after the last, as gunzip takes it. BadInput for members that
-  /// are damaged or end early, and for anything else that follows one: what was read until then is not all.
+  /// Reads the bytes that are available and fit; returns 0 only at the end. A compressed file is a sequence of members;
+  /// gzip allows zero padding after the last, as gunzip does. Throws BadInput for damaged or truncated members and for
+  /// trailing garbage.
   std::size_t read(std::span<char> out);
-  /// The byte of the file that read() begins with; for a regular file that is not packed, before anything is read.
+  /// Sets the file position of the first read(). Only for uncompressed regular files, before any read().
   void skip_to(u64 offset);
 
-  const char* packing() const { return unpacker_ ? unpacker_->format() : nullptr; }  ///< null when it is not packed
+  const char* packing() const { return unpacker_ ? unpacker_->format() : nullptr; }  ///< null if not compressed
   bool is_regular_file() const { return is_regular_file_; }
-  u64 bytes_consumed() const { return bytes_read_ - packed_.size(); }  ///< of the file as it lies on the disk
+  u64 bytes_consumed() const { return bytes_read_ - packed_.size(); }  ///< in bytes of the file on disk
 
  private:
   std::size_t read_packed();
@@ -39,11 +39,11 @@ class InputStream {
   int descriptor_ = -1;
   bool is_regular_file_ = false;
   std::vector<unsigned char> buffer_;
-  std::span<const unsigned char> packed_;  // of buffer_: read, not used yet
+  std::span<const unsigned char> packed_;  // view of buffer_: read but not yet consumed
   u64 bytes_read_ = 0;
-  bool at_end_ = false;           // of the file
-  bool is_inside_member_ = true;  // not between two of them
-  bool may_hold_output_ = false;  // the unpacker, for want of room
+  bool at_end_ = false;           // end of the file was reached
+  bool is_inside_member_ = true;  // false between two members
+  bool may_hold_output_ = false;  // the unpacker may hold output that did not fit
   std::unique_ptr<Unpacker> unpacker_;
 };
 

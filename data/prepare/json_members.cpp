@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// What a parse keeps of a line: the members that are wanted, and of lists and objects only that they are there.
+/// Parser callback that keeps only the requested members, and drops the contents of lists and objects.
 class WantedMembers {
  public:
   explicit WantedMembers(const std::vector<std::string>& keys) : keys_(keys) {}
@@ -49,21 +49,21 @@ std::size_t number_size(std::string_view text) {
   return size;
 }
 
-/// Returns the size of the JSON string that `text` begins with, with its quotes.
+/// Returns the size of the JSON string that `text` begins with, including its quotes.
 std::size_t string_size(std::string_view text) {
   std::size_t size = 1;
   while (size < text.size() && text[size] != '"') size += text[size] == '\\' ? 2 : 1;
   return std::min(size + 1, text.size());
 }
 
-/// Returns the size of the name of a number that is not finite and that `text` begins with, or 0.
+/// Returns the size of the name of a non-finite number that `text` begins with, or 0.
 std::size_t special_number_size(std::string_view text) {
   for (const std::string_view name : {"NaN", "Infinity", "-Infinity"})
     if (text.starts_with(name)) return name.size();
   return 0;
 }
 
-/// Returns `line` with null for numbers that the parser refuses: those that are not finite, or too large for fp64.
+/// Replaces the numbers that the parser rejects by null: those that are not finite or too large for fp64.
 std::string without_special_numbers(std::string_view line) {
   std::string changed;
   while (!line.empty()) {

@@ -19,21 +19,21 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// One key's dataset while it is written.
+/// Dataset of one key while it is written.
 struct DatasetOutput {
   DatasetOutput(std::string prefix_of_files, const PreprocessOptions& options, const Tokenizer& tokenizer)
       : prefix(std::move(prefix_of_files)),
         writer(prefix, tokenizer.vocab_size()),
         documents(writer, {options.append_eod, options.keep_empty}, tokenizer) {}
 
-  /// Names its files. Nothing is visible before.
+  /// Publishes the dataset, which is not visible before.
   DatasetInfo finish() {
     const DatasetInfo info = documents.info();
     writer.finish();
     write_dataset_info(prefix, info);
     return info;
   }
-  /// Takes back what finish() wrote.
+  /// Removes the files that finish() wrote.
   void remove() const {
     std::error_code ignored;
     for (const Path& path : {idx_path(prefix), bin_path(prefix), info_path(prefix)})
@@ -45,7 +45,7 @@ struct DatasetOutput {
   DocumentOutput documents;
 };
 
-/// A live line on a terminal every log_interval seconds.
+/// Progress line on a terminal, updated every log_interval seconds.
 class TokenProgress {
  public:
   TokenProgress(const PreprocessOptions& options, u64 total_bytes, const Log& log)

@@ -1,4 +1,5 @@
-// Text to .bin/.idx: parallel, streaming, in bounded memory, and the same bytes for any number of workers.
+// Preprocessing of text to .bin/.idx: parallel, streaming, in bounded memory, and byte-identical for any number of
+// workers.
 #pragma once
 #include <string>
 #include <vector>
@@ -54,17 +55,17 @@ struct PreprocessOptions {
   }
 
   DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed, input_format}; }
-  /// Of the dataset of a key.
+  /// Returns the dataset prefix of a key.
   std::string prefix_of(const std::string& key) const { return output_prefix + "_" + key + "_document"; }
 };
 
-/// Returns the keys to write datasets for: those of the options for JSON lines, "text" for plain text. Both may be
-/// given together only with that key. `are_json_lines`: for each file of the input.
+/// Returns the output keys: those of the options for JSON lines, "text" for plain text. Both kinds of input may be
+/// mixed only if the key is "text". `are_json_lines` has an element per input file.
 std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines);
-/// BadInput for options that are missing.
+/// Throws BadInput if a required option is missing.
 void check_preprocess_options(const PreprocessOptions& options);
 
-/// What one key gave.
+/// Dataset written for one key.
 struct PreprocessOutput {
   std::string prefix;
   DatasetInfo info;
@@ -72,13 +73,13 @@ struct PreprocessOutput {
 
 struct PreprocessResult {
   std::vector<PreprocessOutput> outputs;
-  i64 empty_documents = 0;  ///< left out, or kept empty with keep_empty
-  i64 malformed_lines = 0;  ///< left out
+  i64 empty_documents = 0;  ///< skipped, or kept as empty documents with keep_empty
+  i64 malformed_lines = 0;  ///< skipped
   double seconds = 0;
 };
 
-/// Runs to the end and writes all outputs, or throws and leaves none. BadInput for missing files, malformed JSON, text
-/// that is not UTF-8 (with file:line), and when there is no text at all.
+/// Writes all outputs, or throws and leaves none. Throws BadInput for missing files, malformed JSON, invalid UTF-8
+/// (with file:line), and if there is no text at all.
 PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log);
 
 }  // namespace mcpp

@@ -10,30 +10,30 @@ namespace mcpp {
 namespace {
 
 constexpr std::size_t kMaxLine = std::size_t{1} << 30;
-// Packing makes text 3 to 20 times smaller; what is this small is made to fill disks, or is one thing many times over.
+// Text compresses by a factor of 3 to 20; a larger factor indicates a decompression bomb or degenerate data.
 constexpr i64 kMostExpansion = 200, kMayExpand = i64{16} << 20;
 constexpr std::size_t npos = std::string::npos;
 constexpr std::size_t kTextBeforeBytes = 16;
 
-/// Returns the whole characters among the last kTextBeforeBytes bytes of `text`.
+/// Returns the complete characters within the last kTextBeforeBytes bytes of `text`.
 std::string last_characters(std::string_view text) {
   text.remove_prefix(text.size() - std::min(text.size(), kTextBeforeBytes));
   while (!text.empty() && (static_cast<u8>(text[0]) & 0xC0) == 0x80) text.remove_prefix(1);
   return std::string(text);
 }
 
-/// Cut::Anywhere. Never 0 for a text of some length.
+/// Implements Cut::Anywhere. Returns 0 only for empty text.
 std::size_t cut_anywhere(std::string_view text) {
   const std::size_t newline = text.rfind('\n');
   if (newline != npos) return newline + 1;
-  const std::size_t space = text.rfind(' ');  // goes with the word after it, as in the tokenizer's pieces
+  const std::size_t space = text.rfind(' ');  // belongs to the following word, as in the tokenizer's pieces
   if (space != npos && space > 0) return space;
   const std::size_t boundary = utf8_boundary(text, text.size() - 1);
   return boundary > 0 ? boundary : text.size();
 }
 
-/// Whether the last line of `text` is whole, blank and, unless `begins_line`, not the first: then a paragraph ends
-/// here.
+/// Returns true if a paragraph ends here: the last line of `text` is complete and blank and, unless `begins_line`, is
+/// not the first line.
 bool ends_in_blank_line(std::string_view text, bool begins_line) {
   if (!text.ends_with('\n')) return false;
   text.remove_suffix(1);
@@ -74,7 +74,7 @@ TextSource::TextSource(const Path& path, const TextRange& range)
   if (range.begin > 0) read_text_before();
 }
 
-/// Moves to the beginning of the range.
+/// Seeks to the beginning of the range and reads the text before it.
 void TextSource::read_text_before() {
   const auto size = std::min<std::size_t>(kTextBeforeBytes, static_cast<std::size_t>(range_.begin));
   file_.skip_to(static_cast<u64>(range_.begin) - size);
@@ -106,7 +106,7 @@ void TextSource::fill(std::size_t bytes) {
 }
 
 bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
-  fill(target_bytes + 1);  // one byte more than is cut: a piece that ends the file is known to do so
+  fill(target_bytes + 1);  // one extra byte shows whether the piece ends the file
   if (buffer_.empty()) return false;
   std::size_t size = buffer_.size();
   piece.ends_document = at_end_ && range_.ends_document;

@@ -1,4 +1,4 @@
-// Work spread over threads, its results taken in the order of submission.
+// Thread pool and an ordered parallel pipeline.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -15,7 +15,8 @@
 
 namespace mcpp {
 
-/// Worker threads that run tasks in the order they come. Destroyed, it drops tasks not begun and waits for the others.
+/// Pool of worker threads that run tasks in order of submission. The destructor drops queued tasks and waits for
+/// running ones.
 class ThreadPool {
  public:
   explicit ThreadPool(i64 threads) {
@@ -32,7 +33,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  /// The future gives the result of f(), or throws what it threw.
+  /// Queues f(). The future holds its result or exception.
   template <class F>
   auto submit(F f) {
     std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));
@@ -62,20 +63,20 @@ class ThreadPool {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::packaged_task<void()>> queue_;  // not std::function, which would have to be copyable
+  std::deque<std::packaged_task<void()>> queue_;  // not std::function, which requires copyable callables
   bool stop_ = false;
-  std::vector<std::thread> threads_;  // last: they use all of the above
+  std::vector<std::thread> threads_;  // last member: uses all of the above
 };
 
-/// For each item that produce() gives (a std::optional, none at the end): consume(transform(item)), with transform on
-/// `workers` threads and the rest on this one, in order, so that the result does not depend on the number of workers.
-/// At most 3 items per worker are in memory. An error ends it; of several, the one that belongs to the earliest item.
+/// Calls consume(transform(item)) for each item of produce(), which returns std::nullopt at the end. `transform` runs
+/// on `workers` threads; produce and consume run on the calling thread in order, so the result does not depend on the
+/// number of workers. At most 3 items per worker are in memory. Stops at the first error in item order and rethrows it.
 template <class Produce, class Transform, class Consume>
 void ordered_parallel(i64 workers, Produce produce, Transform transform, Consume consume) {
   using Item = typename std::invoke_result_t<Produce>::value_type;
   using Result = std::invoke_result_t<Transform, Item>;
   std::deque<std::future<Result>> pending;
-  ThreadPool pool(workers);  // destroyed first, before what its tasks use
+  ThreadPool pool(workers);  // declared last: destroyed before the objects that its tasks use
   std::exception_ptr produce_error;
   const auto submit_next = [&] {
     try {
@@ -83,7 +84,7 @@ void ordered_parallel(i64 workers, Produce produce, Transform transform, Consume
       if (!item) return false;
       pending.push_back(pool.submit([&transform, x = std::move(*item)]() mutable { return transform(std::move(x)); }));
       return true;
-    } catch (...) {  // kept until the items before it are through
+    } catch (...) {  // deferred until earlier items are consumed
       produce_error = std::current_exception();
       return false;
     }

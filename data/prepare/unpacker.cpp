@@ -47,7 +47,7 @@ class GzipUnpacker final : public Unpacker {
   void begin_member() override { MCPP_CHECK(::inflateReset2(&inflate_, kGzipOnly) == Z_OK, "zlib"); }
 
  private:
-  static constexpr int kGzipOnly = 15 + 16;  // as zlib has it: any window, a gzip header
+  static constexpr int kGzipOnly = 15 + 16;  // zlib windowBits: largest window, gzip header required
 
   z_stream inflate_{};
 };
@@ -58,10 +58,10 @@ class ZstdUnpacker final : public Unpacker {
     if (!stream_) throw std::bad_alloc();
   }
 
-  /// Frames that hold text, and those that hold something else, such as the index of a seekable file, and are skipped.
+  /// Returns true for frames with text and for skippable frames, such as the index of a seekable file.
   static bool is_magic(Bytes bytes) {
     constexpr std::array<unsigned char, 4> kFrame{0x28, 0xB5, 0x2F, 0xFD};
-    constexpr std::array<unsigned char, 3> kSkippable{0x2A, 0x4D, 0x18};  // after 0x50 to 0x5F
+    constexpr std::array<unsigned char, 3> kSkippable{0x2A, 0x4D, 0x18};  // preceded by 0x50 to 0x5F
     return bytes.size() >= kFrame.size() &&
            (std::ranges::equal(bytes.first(4), kFrame) ||
             ((bytes[0] & 0xF0) == 0x50 && std::ranges::equal(bytes.subspan(1, 3), kSkippable)));

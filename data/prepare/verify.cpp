@@ -12,7 +12,7 @@ namespace {
 
 constexpr i64 kChunkTokens = 1 << 16;
 
-/// Gathers what is known of the ids seen.
+/// Collects statistics of the token ids.
 class IdStatistics {
  public:
   IdStatistics(const Path& prefix, i64 vocab_size) : prefix_(prefix), vocab_size_(vocab_size) {}
@@ -115,7 +115,7 @@ std::string to_text(const DatasetSummary& s) {
 
 namespace {
 
-/// The text of a sample with every end of a document marked: by its <eod>, or, where there is none, in words.
+/// Returns the text of a sample with each end of a document marked: by its <eod> or, if it has none, by a note.
 std::string marked_text(const SampleView& view, const Tokenizer& tokenizer) {
   std::string text;
   std::span<const i32> left = view.tokens;

@@ -9,20 +9,20 @@
 namespace mcpp {
 namespace {
 
-using Pair = u64;  // the left id above the right one: ordered as the two are
+using Pair = u64;  // left id in the upper half: sorts as (left, right)
 
 Pair pair_of(u32 left, u32 right) {
   return Pair{left} << 32 | right;
 }
 
-/// A pair to be merged, with the words that had it when it was noted. A pair that comes up again later, in other words,
-/// is noted again beside this: `tokenizers` does so, and what is learnt depends on it.
+/// Pair to be merged with the words that contained it when it was queued. A pair that appears later in other words is
+/// queued again separately: `tokenizers` does so, and the learned merges depend on it.
 struct Candidate {
   i64 count = 0;
   Pair pair = 0;
   std::vector<u32> words;
 
-  /// The most frequent first; of these the pair of the lowest ids.
+  /// Orders by count; ties go to the pair of lowest ids.
   bool operator<(const Candidate& other) const {
     return count != other.count ? count < other.count : pair > other.pair;
   }
@@ -47,12 +47,12 @@ class Trainer {
   void merge_in_word(u32 word, Pair pair, u32 result, WordsOfPair& found);
 
   std::size_t special_;
-  std::vector<std::string> pieces_;  // bytes, but of special tokens
+  std::vector<std::string> pieces_;  // bytes, except for special tokens
   std::unordered_map<std::string, u32> ids_;
-  std::vector<std::vector<u32>> words_;  // as far as they are merged
-  std::vector<i64> counts_;              // of words
+  std::vector<std::vector<u32>> words_;  // current pieces of each word
+  std::vector<i64> counts_;              // occurrences of each word
   std::unordered_map<Pair, i64> pair_counts_;
-  std::vector<Candidate> queue_;  // a heap
+  std::vector<Candidate> queue_;  // binary heap
   std::vector<std::pair<Pair, u32>> merges_;
 };
 
@@ -133,10 +133,11 @@ void Trainer::merge(const Candidate& candidate) {
   push_found(found);
 }
 
-/// What is merged keeps its count: it is never looked at again, unless another word brings the pair up anew.
+/// Merges a pair within one word. The merged pair's count is not updated, since it is read again only if another word
+/// queues the pair anew.
 void Trainer::merge_in_word(u32 word, Pair pair, u32 result, WordsOfPair& found) {
   auto& ids = words_[word];
-  std::size_t end = 0;  // of what is done
+  std::size_t end = 0;  // end of the output
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (i + 1 == ids.size() || pair_of(ids[i], ids[i + 1]) != pair) {
       ids[end++] = ids[i];
@@ -164,7 +165,7 @@ BpeDescription Trainer::description() const {
     if (id < special_)
       description.added.push_back({.id = static_cast<i32>(id), .content = pieces_[id], .in_vocabulary = true});
   }
-  std::unordered_map<Pair, std::size_t> last;  // of a pair that was merged twice, the last counts
+  std::unordered_map<Pair, std::size_t> last;  // for pairs merged twice, the last index is used
   for (std::size_t i = 0; i < merges_.size(); ++i) last[merges_[i].first] = i;
   for (std::size_t i = 0; i < merges_.size(); ++i) {
     const auto& [pair, result] = merges_[i];

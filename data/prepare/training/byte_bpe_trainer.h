@@ -1,5 +1,5 @@
-// Learning a byte-level vocabulary by byte pair encoding, as the BpeTrainer of `tokenizers` does: the same words and
-// counts give the same pieces and merges, ties included.
+// Byte-level BPE training that reproduces the BpeTrainer of `tokenizers`: identical words and counts yield identical
+// pieces and merges, including ties.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,9 +9,9 @@
 
 namespace mcpp {
 
-/// Pieces are the special tokens, the 256 bytes, and what merges make until there are `vocab_size`; fewer when the
-/// words give no more. A pair that occurs less than `min_frequency` times is not merged. Nothing depends on the order
-/// of `words`. Fills pieces, merges and added tokens of the result.
+/// Trains on the given words. The pieces are the special tokens, the 256 bytes, and merged pieces up to `vocab_size`,
+/// or fewer if the words do not yield more. Pairs that occur less than `min_frequency` times are not merged. The result
+/// does not depend on the order of `words`. Fills in pieces, merges and added tokens.
 BpeDescription train_byte_bpe(const WordCounts& words, const std::vector<std::string>& special_tokens, i64 vocab_size,
                               i64 min_frequency);
 

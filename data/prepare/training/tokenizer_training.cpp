@@ -19,37 +19,37 @@
 namespace mcpp {
 namespace {
 
-// Longer sentences would be dropped by sentencepiece without a word; there are none.
+// Limit above which sentencepiece silently drops sentences; ours are shorter.
 constexpr const char* kMaxSentenceBytes = "1000000";
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // read at once
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // size of reads
 
 std::unordered_map<std::string, std::string> trainer_arguments(const TokenizerOptions& options) {
   const bool is_bpe = options.model_type == TokenizerModel::Bpe;
-  return {
-      {"model_type", std::string(enum_name(options.model_type))},
-      {"vocab_size", str(options.vocab_size)},
-      {"character_coverage", str(options.character_coverage)},
-      {"byte_fallback", options.byte_fallback ? "true" : "false"},
-      // Byte pair encoding merges on one thread; the model file, which records the number, is then the same for any.
-      {"num_threads", str(is_bpe ? 1 : options.num_threads)},
-      {"max_sentence_length", kMaxSentenceBytes},
-      {"input_format", is_bpe ? "tsv" : "text"},
-      // Nothing of the text may be changed on the way in or out.
-      {"normalization_rule_name", "identity"},
-      {"remove_extra_whitespaces", "false"},
-      {"add_dummy_prefix", "false"},
-      {"allow_whitespace_only_pieces", "true"},
-      // <eod> is the end-of-sentence piece under another name: programs that know neither of us find it too. As a
-      // control piece it never comes out of text, whatever the text says.
-      {"unk_id", "0"},
-      {"eos_id", "1"},
-      {"eos_piece", std::string(kEodPiece)},
-      {"bos_id", "-1"},
-      {"pad_id", "-1"},
-      {"minloglevel", "2"}};
+  return {{"model_type", std::string(enum_name(options.model_type))},
+          {"vocab_size", str(options.vocab_size)},
+          {"character_coverage", str(options.character_coverage)},
+          {"byte_fallback", options.byte_fallback ? "true" : "false"},
+          // BPE trains on one thread. The model file records the number of threads, so a fixed value makes it
+          // independent of it.
+          {"num_threads", str(is_bpe ? 1 : options.num_threads)},
+          {"max_sentence_length", kMaxSentenceBytes},
+          {"input_format", is_bpe ? "tsv" : "text"},
+          // Disable all normalization so that decode(encode(text)) is the text.
+          {"normalization_rule_name", "identity"},
+          {"remove_extra_whitespaces", "false"},
+          {"add_dummy_prefix", "false"},
+          {"allow_whitespace_only_pieces", "true"},
+          // <eod> is sentencepiece's end-of-sentence piece under a different name, so that other programs find it. It
+          // is a control piece, so no text is ever encoded to it.
+          {"unk_id", "0"},
+          {"eos_id", "1"},
+          {"eos_piece", std::string(kEodPiece)},
+          {"bos_id", "-1"},
+          {"pad_id", "-1"},
+          {"minloglevel", "2"}};
 }
 
-/// The number after `mark` in sentencepiece's message.
+/// Returns the number after `mark` in sentencepiece's message.
 std::string number_after(const std::string& message, std::string_view mark) {
   const std::size_t at = message.find(mark);
   if (at == std::string::npos) return "";
@@ -125,7 +125,7 @@ void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   check_json_keys_are_used(options.json_keys, files.are_json_lines(), "--json_keys");
   const Path output = options.output;
   if (output.has_parent_path()) mcpp::create_directories(output.parent_path());
-  AtomicFile file(output);  // a place where nothing can be written is found before the training, not behind it
+  AtomicFile file(output);  // created first so that an unwritable path fails before training
   file.write(options.model_type == TokenizerModel::BpeBytes ? byte_level_model(options, files, progress, log)
                                                             : sentencepiece_model(options, files, progress, log));
   file.commit();

@@ -1,4 +1,4 @@
-// Training a tokenizer whose decode(encode(text)) is the text, byte for byte.
+// Training of a tokenizer that satisfies decode(encode(text)) == text, byte for byte.
 #pragma once
 #include <array>
 #include <string>
@@ -57,10 +57,9 @@ struct TokenizerOptions {
   }
 };
 
-/// Writes the file atomically. The same text and options give the same bytes, for bpe and bpe-bytes with any number of
-/// threads.
-/// BadInput when there is no text, when it is not UTF-8, or when vocab_size does not suit it (the message gives the
-/// limit).
+/// Trains a tokenizer and writes the file atomically. Identical text and options yield identical bytes; for bpe and
+/// bpe-bytes, on any number of threads. Throws BadInput if there is no text, if it is not UTF-8, or if vocab_size does
+/// not suit it (the message states the limit).
 void train_tokenizer(const TokenizerOptions& options, const Log& log);
 
 }  // namespace mcpp

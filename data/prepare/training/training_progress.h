@@ -1,4 +1,4 @@
-// What a terminal shows while a tokenizer is trained.
+// Progress display of tokenizer training.
 #pragma once
 #include <optional>
 
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// First of the text that is read, then that the library trains, which does not say how far it is.
+/// Shows how much text was read, then that the library is training, which does not report progress.
 class TrainingProgress {
  public:
   explicit TrainingProgress(const Log& log) : log_(log) {}

@@ -15,14 +15,15 @@
 namespace mcpp {
 namespace {
 
-constexpr std::size_t kBlockBytes = 4096;  // nor is a word longer: the library counts no further than 65535
-// Wherever a text is there twice, the library looks through the rest of the sentence. And it takes nothing for a piece
-// that goes on alike wherever it is, as words do before a space: here some of them end, and so can become pieces.
+constexpr std::size_t kBlockBytes = 4096;  // also bounds words: the library counts only up to 65535
+// Target size of parts. For a text that repeats, the library scans the rest of the sentence, and it does not consider
+// strings that always continue identically, as words before a space do. In short parts some of them end and can become
+// pieces.
 constexpr std::size_t kPartBytes = 128;
-// sentencepiece uses these characters as marks inside its trainers and would leave out the sentences that contain them.
+// Characters that sentencepiece uses internally as markers; it would drop sentences that contain them.
 constexpr std::string_view kReserved[] = {"\t", std::string_view("\0", 1), "\xE2\x96\x85", "\xE2\x96\x81"};
 
-/// The first position of a reserved character, and its length.
+/// Returns the position and length of the first reserved character.
 std::pair<std::size_t, std::size_t> find_reserved(std::string_view text) {
   std::pair<std::size_t, std::size_t> first(text.size(), 0);
   for (const std::string_view reserved : kReserved) {
@@ -32,7 +33,7 @@ std::pair<std::size_t, std::size_t> find_reserved(std::string_view text) {
   return first;
 }
 
-/// Calls visit(part) for what lies between reserved characters, which are left to the byte pieces.
+/// Calls visit(part) for the text between reserved characters, which are left to the byte pieces.
 template <class Visit>
 void for_each_unreserved(std::string_view text, Visit&& visit) {
   while (!text.empty()) {
@@ -46,9 +47,9 @@ bool is_punctuation(char c) {
   return std::ispunct(static_cast<unsigned char>(c)) != 0;
 }
 
-/// Calls visit(part) for parts that begin with what ends a line, ",\n" or "!\n\n", but for that after a space, where
-/// the library begins a word anyway. Its time goes by the number of different words: "word,\nNext" is seldom there
-/// twice, "word" and ",\nNext" are.
+/// Calls visit(part) for parts that begin with a line ending such as ",\n" or "!\n\n", except after a space, where the
+/// library begins a word anyway. Training time depends on the number of distinct words: "word,\nNext" rarely repeats,
+/// while "word" and ",\nNext" do.
 template <class Visit>
 void for_each_line_end(std::string_view text, Visit&& visit) {
   std::size_t begin = 0;
@@ -62,7 +63,7 @@ void for_each_line_end(std::string_view text, Visit&& visit) {
   visit(text.substr(begin));
 }
 
-/// Calls visit(part) for parts of little more than kPartBytes that begin with spaces, which no piece reaches over.
+/// Calls visit(part) for parts of slightly more than kPartBytes that begin with spaces, which no piece crosses.
 template <class Visit>
 void for_each_part(std::string_view text, Visit&& visit) {
   while (text.size() > kPartBytes) {
@@ -75,8 +76,8 @@ void for_each_part(std::string_view text, Visit&& visit) {
   visit(text);
 }
 
-/// Blocks of at most kBlockBytes, cut after a line, else before a space, else between characters; and these at the ends
-/// of lines, and where there are none, before spaces.
+/// Appends blocks of at most kBlockBytes, cut after a line, else before a space, else between characters. Splits these
+/// at line endings and, in long lines, before spaces.
 void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
   const auto append = [&](std::string_view block) {
     for_each_line_end(block, [&](std::string_view line) {
@@ -85,7 +86,7 @@ void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
   };
   while (text.size() > kBlockBytes) {
     const std::string_view head = text.substr(0, kBlockBytes);
-    std::size_t end = head.rfind('\n') + 1;  // npos + 1 == 0
+    std::size_t end = head.rfind('\n') + 1;  // npos + 1 is 0
     if (end == 0 && head.find(' ', 1) != std::string_view::npos) end = head.rfind(' ');
     if (end == 0) end = utf8_boundary(text, kBlockBytes);
     for_each_unreserved(text.substr(0, end), append);
@@ -94,8 +95,8 @@ void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
   for_each_unreserved(text, append);
 }
 
-/// Bytes of the first word of `text`: spaces and what follows them up to the next space or the end of the line; where
-/// nothing but punctuation is left of the line, that with its newlines.
+/// Returns the size in bytes of the first word of `text`: leading spaces and the text up to the next space or line end;
+/// if only punctuation is left of the line, that with its newlines.
 std::size_t word_size(std::string_view text) {
   const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
   const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
@@ -135,10 +136,10 @@ class BlockIterator : public sentencepiece::SentenceIterator {
   std::deque<std::string> blocks_;
 };
 
-/// The words of a piece of a file with their numbers.
+/// Words of a piece of a file and their counts.
 struct CountedPiece {
-  PieceDocuments documents;            // whose text the words are part of
-  std::deque<std::string> normalized;  // or this
+  PieceDocuments documents;            // owns the text that the words refer to
+  std::deque<std::string> normalized;  // or this, if normalized
   std::unordered_map<std::string_view, i64> counts;
   u64 progress = 0;
 };
@@ -160,7 +161,7 @@ CountedPiece count_words_of(InputFiles::Piece read, const DocumentFormat& format
   return counted;
 }
 
-/// The sum of count(piece) over all pieces, which are counted on so many threads.
+/// Returns the sum of count(piece) over all pieces, computed on `threads` threads.
 template <class Count>
 WordCounts count_all(InputFiles& files, i64 threads, TrainingProgress& progress, Count&& count) {
   WordCounts counts;

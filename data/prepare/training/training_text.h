@@ -1,4 +1,4 @@
-// The text of files in the forms that trainers take.
+// Text of files in the forms that tokenizer trainers accept.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,25 +21,24 @@ struct TextHash {
 };
 using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<>>;
 
-/// The text of `files`, which outlives it, in parts that begin with the punctuation and newlines which end a line, or,
-/// where lines are long, with a space, read as they are asked for. So ":\n" or ".\n\nThe" can become pieces: on English
-/// drama 10 % (unigram) and 2 % (bpe) fewer tokens than with sentencepiece's own reading line by line, where a newline
-/// is never seen, and on an encyclopedia, where it seldom sees a word end, 10 % (unigram). Reserved characters are left
-/// out. BadInput for what cannot be read.
+/// Returns the text of `files`, read on demand, in parts that begin with the punctuation and newlines of a line ending
+/// or, within long lines, with a space. This allows pieces such as ":\n" or ".\n\nThe". Compared to sentencepiece's own
+/// line-by-line reading, in which it never sees a newline, English drama takes 10 % (unigram) and 2 % (bpe) fewer
+/// tokens, and an encyclopedia, where sentencepiece rarely sees a word end, 10 % (unigram) fewer. Reserved characters
+/// are left out. `files` must outlive the result. Throws BadInput on read errors.
 std::unique_ptr<sentencepiece::SentenceIterator> training_blocks(InputFiles& files, TrainingProgress& progress);
 
-/// Each different word of `files` once, as "word<TAB>count", which is all that byte pair encoding learns from: the
-/// library, which would put each word of the text through all its steps before it counts, gets each once. A word has
-/// the spaces before it. It ends where its line does, and what ends a line, such as ",\n" or "!\n\n", is a word of its
-/// own: the library's time goes by the number of different words, and "word", "word,\n" and "word\nNext" would be
-/// three. All is read at once, on `threads` threads; the words and counts do not depend on their number. Reserved
-/// characters are left out. BadInput for what cannot be read.
+/// Returns each distinct word of `files` as "word<TAB>count", which is all that BPE learns from; the library would
+/// otherwise process every occurrence. A word includes the spaces before it and ends at its line end. A line ending
+/// such as ",\n" or "!\n\n" is a separate word, because training time depends on the number of distinct words and
+/// "word", "word,\n" and "word\nNext" would be three. Reads all input immediately on `threads` threads; the result does
+/// not depend on their number. Reserved characters are left out. Throws BadInput on read errors.
 std::unique_ptr<sentencepiece::SentenceIterator> training_words(InputFiles& files, i64 threads,
                                                                 TrainingProgress& progress);
 
-/// Each different word of `files`, as the rules cut and normalise them, and how often it is there. Parts of a document
-/// that are read at once are cut for themselves. Read on `threads` threads; nothing depends on their number. BadInput
-/// for what cannot be read.
+/// Returns each distinct word of `files`, split and normalized by `rules`, with its count. Pieces of a document that
+/// are read separately are split separately. Runs on `threads` threads; the result does not depend on their number.
+/// Throws BadInput on read errors.
 WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TrainingProgress& progress);
 
 }  // namespace mcpp
