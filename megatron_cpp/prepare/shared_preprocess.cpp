@@ -43,7 +43,7 @@ std::vector<WorkUnit> units_of(const std::string& text) {
   return units;
 }
 
-/// One run of preprocess_in_parts() on one rank.
+/// State of one preprocess_in_parts() call on one rank.
 class SharedPreprocess {
  public:
   SharedPreprocess(const PreprocessOptions& options, i64 workers, Communicator& ranks, const Log& log)
@@ -100,7 +100,7 @@ class SharedPreprocess {
     });
   }
 
-  /// Those that are not at their place yet.
+  /// Returns the units whose tokens are not in place yet.
   std::vector<i64> units_left() {
     const std::string notes = from_first(ranks_, [&] {
       Json list = Json::array();
@@ -128,7 +128,7 @@ class SharedPreprocess {
     return left;
   }
 
-  /// In a thread of this rank: the tokens of a unit, which find their place when those before it are known.
+  /// Tokenizes a unit on a thread of this rank. The tokens are written once the sizes of all earlier units are known.
   WorkedPiece work_on(std::size_t index, const std::function<void(double)>& add) {
     if (assembly_) assembly_->check();
     const WorkUnit& unit = units_[index];
@@ -167,7 +167,7 @@ class SharedPreprocess {
         });
   }
 
-  /// What is left to the first rank.
+  /// Completes the dataset on the first rank.
   PreprocessResult finish() {
     if (log_.is_live()) log_.progress("preprocess: writing the index");
     PreprocessResult result;
@@ -193,7 +193,7 @@ class SharedPreprocess {
   UnitPlaces places_;
   TokenMemory memory_;
   std::optional<PartWriter> writer_;
-  std::optional<PartsAssembly> assembly_;  // of the first rank
+  std::optional<PartsAssembly> assembly_;  // on the first rank only
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   double next_line_ = 0;
 };

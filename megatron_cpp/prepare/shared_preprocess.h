@@ -1,16 +1,16 @@
-// Preprocessing that ranks share, and that goes on after it was killed.
+// Preprocessing distributed over ranks that can be interrupted and resumed.
 #pragma once
 #include "comm/communicator.h"
 #include "data/prepare/preprocess.h"
 
 namespace mcpp {
 
-/// Whether an earlier run with this output left parts.
+/// Returns true if an earlier run with this output left parts.
 bool has_parts(const PreprocessOptions& options);
 
-/// The same files as run_preprocess(), by all of `ranks` together, of which each takes the next unit of the input when
-/// it has done the one before, on `workers` threads. All see the same folders. Units that are done stay when the run
-/// is killed; the next one goes on, on as many ranks as it likes. An error on any rank is thrown on all.
+/// Writes the same files as run_preprocess(). Collective over `ranks`, which must share a file system. Each rank
+/// repeatedly takes the next unit of the input and tokenizes it on `workers` threads. Finished units survive if the run
+/// is killed; the next run, on any number of ranks, continues from them. An error on any rank is thrown on all.
 PreprocessResult preprocess_in_parts(const PreprocessOptions& options, i64 workers, Communicator& ranks,
                                      const Log& log);
 

@@ -20,18 +20,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Between meetings, while all ranks have work, and while one has none.
+/// Interval between exchanges while all ranks have work, and while one has none.
 constexpr std::chrono::milliseconds kBeat{50}, kShortBeat{5};
-/// Pieces that a rank has: one that it works on, and the next, so that it need not wait for the ranks to meet.
+/// Pieces held by a rank: the current one and the next, so that it need not wait for an exchange.
 constexpr i64 kHeld = 2;
 
-/// What a rank has to tell.
+/// Updates that a rank has not sent yet.
 struct Told {
   std::vector<PieceNews> news;
   std::vector<i64> ended;
 };
 
-/// Does one piece after another in a thread, and their ends in another.
+/// Runs pieces one after another on a thread, and their ends on a second one.
 class Worker {
  public:
   explicit Worker(const PieceOfWork& work)
@@ -47,18 +47,18 @@ class Worker {
     }
     changed_.notify_all();
   }
-  /// Until it failed, or the time is over.
+  /// Waits for `time` or until an error occurs.
   void wait(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, time, [&] { return error_ != nullptr; });
   }
-  /// Pieces that it was given and has not worked through but for their end.
+  /// Returns the number of pieces that were assigned and whose work (except for the end) is not done.
   i64 held() {
     const std::lock_guard lock(mutex_);
     return given_ - worked_;
   }
   double amount() const { return amount_; }
-  /// What happened since it was asked last.
+  /// Returns the updates since the last call.
   Told take_told() {
     const std::lock_guard lock(mutex_);
     return std::exchange(told_, {});
@@ -67,7 +67,7 @@ class Worker {
     const std::lock_guard lock(mutex_);
     return error_ != nullptr;
   }
-  /// Of its failure; nothing without one.
+  /// Rethrows the worker's error, if any.
   void rethrow() {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
@@ -100,7 +100,7 @@ class Worker {
       told_.ended.push_back(piece->first);
     }
   }
-  /// The next of a queue; none when its thread is to end.
+  /// Removes the next element of a queue; returns std::nullopt if the thread should stop.
   template <class T>
   std::optional<T> take(std::deque<T>& queue, const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
@@ -130,10 +130,10 @@ class Worker {
   std::exception_ptr error_;
   i64 given_ = 0, worked_ = 0;
   std::atomic<double> amount_ = 0;
-  std::jthread worker_, ender_;  // last: they use all of the above
+  std::jthread worker_, ender_;  // last members: use all of the above
 };
 
-/// What a rank tells the others.
+/// Fixed-size state that each rank gathers from the others.
 struct Standing {
   double held = 0, told = 0, amount = 0, has_failed = 0;
 };
@@ -150,7 +150,7 @@ std::vector<Standing> gather(const Standing& mine, Communicator& ranks) {
   return standings;
 }
 
-/// What each rank has to tell, told to all.
+/// Gathers the updates of all ranks on all ranks.
 Told exchange(const Told& mine, Communicator& ranks) {
   Json own{{"news", Json::array()}, {"ended", mine.ended}};
   for (const PieceNews& news : mine.news) own["news"].push_back({news.piece, news.text});
@@ -166,12 +166,13 @@ Told exchange(const Told& mine, Communicator& ranks) {
   return all;
 }
 
-/// Deals pieces out, on each rank for all of them alike.
+/// Assigns pieces to ranks. All ranks compute identical assignments.
 class Dealer {
  public:
   Dealer(i64 pieces, int ranks) : pieces_(pieces), ranks_(ranks) {}
 
-  /// One for each rank that has none, then another one for each; the last ones wait for who is done first.
+  /// Assigns one piece to each idle rank, then a second one to each. The last pieces are held back for whichever rank
+  /// finishes first.
   std::vector<i64> deal(const std::vector<Standing>& standings, int rank) {
     std::vector<i64> mine;
     for (i64 have = 0; have < kHeld; ++have) {
@@ -190,7 +191,7 @@ class Dealer {
   int ranks_;
 };
 
-/// The others learn of a failure at the next meeting.
+/// Stops all ranks; the others learn of a failure at the next exchange.
 void throw_on_all(Worker& worker, Communicator& ranks) {
   worker.stop();
   run_together(ranks, [&] {

@@ -1,4 +1,4 @@
-// Numbered pieces of work that ranks take as they come to them.
+// Dynamic distribution of indexed pieces of work over ranks.
 #pragma once
 #include <functional>
 #include <stop_token>
@@ -9,36 +9,36 @@
 
 namespace mcpp {
 
-/// A piece that was worked through but for its end, and what is told of it.
+/// Notification that a piece was worked through, except for its end.
 struct PieceNews {
   i64 piece = 0;
-  int rank = 0;  ///< that has it
+  int rank = 0;  ///< rank that works on it
   std::string text;
 };
 
-/// What all ranks have done. News are told once, on all ranks the same.
+/// Progress of all ranks. Each update is reported once, identically on all ranks.
 struct WorkDone {
-  i64 pieces = 0;               ///< that have ended
-  double amount = 0;            ///< of what the work counts
-  std::vector<PieceNews> news;  ///< of pieces whose end begins
+  i64 pieces = 0;               ///< number of pieces that have ended
+  double amount = 0;            ///< total of the amounts passed to `add`
+  std::vector<PieceNews> news;  ///< pieces whose end begins
   std::vector<i64> ended;       ///< pieces that have ended
 };
 
-/// What is left of a piece, such as waiting for others or for a disk, while the rank works on its next pieces: done in
-/// another thread, one end after another. It gives up when it is to stop.
+/// Final phase of a piece, such as waiting for other ranks or for a disk. Runs on a separate thread, one piece after
+/// another, while the rank works on the next pieces. Must return when `stop` is requested.
 using EndOfPiece = std::function<void(const std::stop_token& stop)>;
 
-/// Work on one piece, in a thread of this rank: what all ranks are told then, and its end. `add` counts how much is
-/// done; it throws when the work is to be given up, which must not be caught.
+/// Work on one piece, run on a thread of this rank. Returns the text that is sent to all ranks and the final phase.
+/// `add` reports progress; it throws if the work is canceled, and the exception must not be caught.
 struct WorkedPiece {
   std::string text;
   EndOfPiece end;
 };
 using PieceOfWork = std::function<WorkedPiece(i64 piece, const std::function<void(double amount)>& add)>;
 
-/// Every piece 0 .. pieces - 1 is done once, by one of the ranks, which meet several times a second: none of them waits
-/// so long for another that a watchdog takes it for a hang. An error on any rank ends the work of all and is thrown on
-/// all. Called by all of `ranks`; `progress` is called after each meeting, on each.
+/// Processes every piece 0 .. pieces - 1 once, on some rank. Collective over `ranks`. The ranks communicate several
+/// times a second, so none of them waits long enough to trigger a watchdog. An error on any rank stops the work and is
+/// thrown on all. `progress` is called on each rank after every exchange.
 void share_work(Communicator& ranks, i64 pieces, const PieceOfWork& work,
                 const std::function<void(const WorkDone&)>& progress);
 
