@@ -42,7 +42,7 @@ void AppendFile::append(std::string_view piece) {
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(piece.size())) return;
   const std::string reason = system_reason(written < 0 ? call_error() : ENOSPC);
-  // A piece that is cut off would spoil the next one too. Where it cannot be taken back, resuming drops it.
+  // A truncated piece would corrupt the next one as well. If it cannot be removed here, resuming drops it.
   const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
   if (!has_warned_) {
     log_->warn(

@@ -1,4 +1,4 @@
-// A file to which a running training adds what it has to tell.
+// Append-only file for the records of a training run.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,13 +9,13 @@
 
 namespace mcpp {
 
-/// Grows by whole pieces, each written through at once, so that a killed run keeps what it told. A disk that fills up
-/// costs pieces, never the training: it warns once and goes on trying; a piece is written whole or not at all.
+/// File that grows by whole pieces. Each is written through immediately, so that a killed run loses none. A full disk
+/// does not stop training: logs a warning once and keeps trying; a piece is written completely or not at all.
 class AppendFile {
  public:
   AppendFile() = default;  ///< writes nothing
-  /// Opens `path`, or makes it, in a folder that is there. `what` is how messages call its content: "metrics". BadInput
-  /// when it cannot be opened. The log must outlive this.
+  /// Opens or creates `path` in an existing folder. `what` names the content in messages, such as "metrics". Throws
+  /// BadInput if the file cannot be opened.
   AppendFile(Path path, std::string what, KeptRef<Log> log);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;

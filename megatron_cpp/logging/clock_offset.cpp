@@ -7,9 +7,9 @@
 namespace mcpp {
 namespace {
 
-constexpr int kRounds = 16;  // of which the quickest counts
+constexpr int kRounds = 16;  // the fastest is used
 
-/// Two numbers that go back and forth.
+/// Pair of values that is sent back and forth.
 class Ball {
  public:
   double& operator[](int i) { return tensor_.data<double>()[i]; }
@@ -61,7 +61,7 @@ ClockOffset compare_clocks(Communicator& world) {
   } else {
     answer(world, ball);
     found.uncertainty = ball[1];
-    // Processes of one machine have one clock; those of two are never so near by chance.
+    // Processes of one machine share a clock; offsets this small do not happen by chance between machines.
     found.seconds = std::abs(ball[0]) <= ball[1] ? 0 : ball[0];
   }
   ball[0] = steady_seconds();

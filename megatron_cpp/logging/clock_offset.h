@@ -1,26 +1,26 @@
-// The clocks of several machines, compared.
+// Clock synchronization across machines.
 #pragma once
 #include "comm/communicator.h"
 
 namespace mcpp {
 
-/// Where this rank's steady clock stands against that of rank 0, in seconds.
+/// Offset of this rank's steady clock from that of rank 0, in seconds.
 struct ClockOffset {
-  double at = 0;           ///< when they were compared, by the clock of this rank
-  double seconds = 0;      ///< to be added to it; 0 where it may be the same clock
-  double uncertainty = 0;  ///< half the quickest round trip of a message
-  double reference = 0;    ///< a moment, by the clock of rank 0; the same on all ranks
+  double at = 0;           ///< time of the comparison, on this rank's clock
+  double seconds = 0;      ///< to be added to this rank's clock; 0 if both may be the same clock
+  double uncertainty = 0;  ///< half of the fastest message round trip
+  double reference = 0;    ///< reference time on the clock of rank 0; identical on all ranks
 };
 
-/// The steady clock of this process.
+/// Returns the steady clock of this process, in seconds.
 double steady_seconds();
 
-/// By round trips of messages between rank 0 and each other. Called by all ranks of `world`, a group that carries
-/// tensors in host memory.
+/// Measures the offset by message round trips between rank 0 and each other rank. Collective over `world`, which must
+/// support tensors in host memory.
 ClockOffset compare_clocks(Communicator& world);
 
-/// What a moment of this rank's clock is on rank 0's, which two comparisons frame: clocks run apart evenly, or not at
-/// all as far as the comparisons can tell.
+/// Converts a time on this rank's clock to rank 0's, given a comparison before and one after it. Clock drift is
+/// interpolated linearly, or ignored if it is within the uncertainty.
 double on_first_rank(double moment, const ClockOffset& before, const ClockOffset& after);
 
 }  // namespace mcpp

@@ -20,7 +20,7 @@ constexpr std::array<u32, 256> make_crc_table() {
   return table;
 }
 
-/// The bytes of a number, the least first.
+/// Returns the bytes of a value in little-endian order.
 template <class T>
 std::string little_endian(T value) {
   static_assert(std::endian::native == std::endian::little);
@@ -44,7 +44,7 @@ std::string varint(u64 value) {
   return bytes + static_cast<char>(value);
 }
 
-// The fields of protocol buffers: number and kind of the value, then the value.
+// Protocol buffer encoding: field number and wire type, then the value.
 enum Kind : u64 { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 std::string key(u64 number, Kind kind) {
@@ -66,7 +66,7 @@ std::string packed_field(u64 number, std::span<const double> values) {
   return bytes_field(number, {reinterpret_cast<const char*>(values.data()), values.size_bytes()});
 }
 
-// The numbers of the fields.
+// Field numbers.
 namespace event {
 constexpr u64 kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
 }

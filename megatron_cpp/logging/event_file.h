@@ -1,5 +1,5 @@
-// TensorBoard's event files: protocol buffers "Event" in TFRecord frames, which are a length, its checksum, the bytes,
-// theirs. What is written here is what tensorboard/compat/proto/{event,summary,tensor}.proto declare.
+// TensorBoard event files: protocol buffers "Event" in TFRecord frames (length, its checksum, data, its checksum).
+// Implements the subset of tensorboard/compat/proto/{event,summary,tensor}.proto that is written here.
 #pragma once
 #include <span>
 #include <string>
@@ -9,52 +9,53 @@
 
 namespace mcpp {
 
-/// CRC-32C (Castagnoli) of the bytes, as iSCSI has it (RFC 3720, B.4).
+/// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI (RFC 3720, B.4).
 u32 crc32c(std::string_view bytes);
-/// TFRecord's: rotated, and a constant added, so that the checksum of bytes with checksums in them is sound.
+/// Returns TFRecord's masked checksum: rotated plus a constant, so that checksums of data that contains checksums
+/// remain sound.
 u32 masked_crc32c(std::string_view bytes);
 
-/// The record as it stands in a file.
+/// Returns the record with its frame, as stored in a file.
 std::string framed_record(std::string_view record);
-/// Reads the record at the beginning of `rest`, and goes on behind it. False, with `rest` as it was, at the end and
-/// where a record is cut off or damaged.
+/// Reads the record at the start of `rest` and advances past it. Returns false and leaves `rest` unchanged at the end
+/// and if the record is truncated or damaged.
 bool next_record(std::string_view& rest, std::string_view& record);
 
-/// Counts of numbers between limits.
+/// Histogram: counts of values between limits.
 struct Histogram {
   double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
-  std::span<const double> limits;  ///< upper ones, rising
-  std::span<const double> counts;  ///< as many
+  std::span<const double> limits;  ///< upper limits, ascending
+  std::span<const double> counts;  ///< one per limit
 };
 
-/// One event, as it is filled: values of one step. Scalars are fp32 in the file.
+/// Builder of one event, which holds the values of one step. Scalars are stored as fp32.
 class EventRecord {
  public:
-  /// `wall_time`: seconds since 1970. TensorBoard's axis "step" counts in what `step` is.
+  /// `wall_time` is in seconds since 1970. `step` is the position on TensorBoard's "step" axis.
   EventRecord(double wall_time, i64 step);
-  /// The first record of every file.
+  /// Returns the first record of every file.
   static std::string file_header(double wall_time);
 
   void add_scalar(std::string_view tag, double value);
   void add_histogram(std::string_view tag, const Histogram& histogram);
-  /// Markdown, for TensorBoard's page of texts.
+  /// Adds Markdown text for TensorBoard's text page.
   void add_text(std::string_view tag, std::string_view text);
   bool is_empty() const { return summary_.empty(); }
-  /// The message, without its frame.
+  /// Returns the encoded message without its frame.
   std::string bytes() const;
 
  private:
   double wall_time_;
   i64 step_;
-  std::string summary_;  // its encoded values
+  std::string summary_;  // encoded values
 };
 
-/// What tells whose an event is.
+/// Identity of an event.
 struct EventKey {
   i64 step = 0;
-  std::string tag;  ///< of its first value; empty: it has none
+  std::string tag;  ///< tag of its first value; empty without values
 };
-/// BadInput, which names `source`, when the bytes are no message.
+/// Parses step and tag of an event. Throws BadInput, naming `source`, if the bytes are not a valid message.
 EventKey key_of_event(std::string_view record, const std::string& source);
 
 }  // namespace mcpp

@@ -16,8 +16,8 @@
 namespace mcpp {
 namespace {
 
-// "events.out.tfevents.<seconds>.<host>-<process>.megatron_cpp": TensorBoard reads files with "tfevents" in their
-// names, in the order of the names.
+// File name: "events.out.tfevents.<seconds>.<host>-<process>.megatron_cpp". TensorBoard reads files with "tfevents" in
+// their name, sorted by name.
 constexpr std::string_view kBegin = "events.out.tfevents.", kEnd = ".megatron_cpp", kAside = "old_events.";
 constexpr std::size_t kDigits = 10;
 
@@ -41,7 +41,7 @@ i64 seconds_of(const Path& file) {
   return seconds;
 }
 
-/// After all of `files`, also when clocks went back or two starts fall into one second.
+/// Returns a name that sorts after all `files`, even if the clock went back or two starts happen within one second.
 Path next_file(const Path& folder, const std::vector<Path>& files) {
   auto seconds = static_cast<i64>(wall_seconds());
   if (!files.empty()) seconds = std::max(seconds, seconds_of(files.back()) + 1);

@@ -1,4 +1,4 @@
-// A run as TensorBoard shows it: a folder of event files, one for each start of the run.
+// TensorBoard log of a run: a folder with one event file per start of the run.
 #pragma once
 #include <functional>
 #include <string_view>
@@ -8,18 +8,18 @@
 
 namespace mcpp {
 
-/// Writes one event file; by one rank. A disk that fills up costs events, never the training (AppendFile).
+/// Writes one event file, on a single rank. A full disk loses events but does not stop training (AppendFile).
 class TensorboardWriter {
  public:
-  /// Makes the folder. An empty path: nothing is written. BadInput, which names logging.tensorboard_dir, when there can
-  /// be no such folder, or nothing be written there. The log must outlive this.
+  /// Creates the folder; writes nothing if the path is empty. Throws BadInput, naming logging.tensorboard_dir, if the
+  /// folder cannot be created or written to.
   TensorboardWriter(Path folder, KeptRef<Log> log);
 
-  /// Of an event that an earlier start of the run wrote: whether it still holds.
+  /// Returns true if an event of an earlier start of the run is still valid.
   using Keeps = std::function<bool(i64 step, std::string_view tag)>;
-  /// Before the first write(). A run that goes on drops, of the event files of this program in the folder, what `keeps`
-  /// refuses and what a crash cut off; so no reader sees a step twice, whatever it makes of restarts. One that begins
-  /// anew (`keeps` is null) sets them aside, as old_events.*, which TensorBoard does not read.
+  /// Prepares the folder; call it before the first write(). A resumed run removes from this program's event files the
+  /// events that `keeps` rejects and those truncated by a crash, so that no step appears twice. A new run (`keeps` is
+  /// null) renames existing files to old_events.*, which TensorBoard ignores.
   void begin(const Keeps& keeps);
   bool is_on() const { return file_.is_open(); }
   void write(const EventRecord& event) { file_.append(framed_record(event.bytes())); }
@@ -30,7 +30,7 @@ class TensorboardWriter {
   AppendFile file_;
 };
 
-/// Seconds since 1970, as events have it.
+/// Returns the time in seconds since 1970.
 double wall_seconds();
 
 }  // namespace mcpp

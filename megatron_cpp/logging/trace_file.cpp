@@ -54,7 +54,7 @@ std::string figures_of(const RankTrace& trace, int rank) {
   return object.dump();
 }
 
-// A text travels as its length and 32-bit integers.
+// Sends a text as its length, followed by 32-bit integers.
 void send_text(const std::string& text, Communicator& world) {
   CpuDevice host;
   Tensor length = Tensor::empty({1}, DType::I64, host, MemoryClass::Other);
@@ -75,7 +75,7 @@ std::string receive_text(int rank, Communicator& world) {
   return {static_cast<const char*>(words.raw()), static_cast<std::size_t>(size)};
 }
 
-/// Writes until that fails for the first time; what comes then is dropped, because ranks go on sending.
+/// Writes until the first failure; later text is discarded because the ranks keep sending.
 class Writer {
  public:
   explicit Writer(const Path& path) {

@@ -1,4 +1,4 @@
-// Traces of all ranks in one file in the Trace Event Format of Chrome, which ui.perfetto.dev and chrome://tracing show.
+// Traces of all ranks in one file in Chrome's Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 #pragma once
 #include <map>
 #include <string>
@@ -11,24 +11,25 @@
 
 namespace mcpp {
 
-/// Bytes by the name of a module and of a class of memory.
+/// Bytes by module name and memory class.
 using BytesByModule = std::map<std::string, std::map<std::string, double>>;
 
-/// What one rank has to tell of a part of a run.
+/// Trace of one rank.
 struct RankTrace {
-  std::string name;  ///< of the rank, as viewers show it
+  std::string name;  ///< rank name shown by viewers
   Profiler::Trace trace;
-  ClockOffset before, after;              ///< the trace lies between them
-  std::map<std::string, double> figures;  ///< that hold for the rank in that time
-  BytesByModule modules = {};             ///< of its memory, what each module of its part of the model takes
+  ClockOffset before, after;              ///< clock comparisons before and after the trace
+  std::map<std::string, double> figures;  ///< totals for the rank during the trace
+  BytesByModule modules = {};             ///< memory used by each module of the rank's part of the model
 };
 
-/// The ranges as objects of the array "traceEvents", one a line, with commas between; rank r is process r. Microseconds
-/// since `before.reference`.
+/// Returns the ranges as elements of the "traceEvents" array, one per line, comma-separated. Rank r is process r. Times
+/// are in microseconds since `before.reference`.
 std::string trace_events(const RankTrace& trace, int rank);
 
-/// Rank 0 writes what all ranks of `world`, which carries tensors in host memory, have to tell; "otherData" has their
-/// figures, by rank, and what is in `facts`, a JSON object. Returns why it could not be written, on rank 0, or "".
+/// Writes the traces of all ranks from rank 0. Collective over `world`, which must support tensors in host memory.
+/// "otherData" contains the figures by rank and the members of `facts`, a JSON object. Returns, on rank 0, why the file
+/// could not be written, or "".
 std::string write_trace_file(const Path& path, const RankTrace& mine, const std::string& facts, Communicator& world);
 
 }  // namespace mcpp
