@@ -42,14 +42,14 @@ Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key) {
 
 namespace {
 
-/// Calls of one timed run of something that takes `seconds`.
+/// Returns the number of calls in one timed run of a function that takes `seconds`.
 i64 calls_in_a_run(double seconds, const Device& device) {
   constexpr double kLeastSeconds = 2e-3, kMostCalls = 1000;
   if (device.type() == DeviceType::Cpu) return 1;
   return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
 }
 
-/// Seconds of a call in each run.
+/// Returns the seconds per call of each run.
 std::vector<double> seconds_of_runs(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
   double last = 0;
   for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
@@ -64,7 +64,7 @@ std::vector<double> seconds_of_runs(const BenchTiming& timing, Device& device, c
   return times;
 }
 
-/// As its operands lie in memory: rows and columns.
+/// Returns the stored shape of an operand: rows and columns.
 Shape shape_of_a(const GemmCase& c) {
   return c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k};
 }
@@ -75,7 +75,7 @@ DType output_type(const GemmCase& c, DType dtype) {
   return c.output_is_wide ? DType::F32 : dtype;
 }
 
-/// Seconds in each run.
+/// Returns the seconds of each run.
 std::vector<double> gemm_runs(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
   const Tensor a = random_tensor(shape_of_a(c), dtype, device, 1);
   const Tensor b = random_tensor(shape_of_b(c), dtype, device, 2);
@@ -83,7 +83,7 @@ std::vector<double> gemm_runs(const GemmCase& c, DType dtype, Device& device, co
   return seconds_of_runs(timing, device, [&] { ops::matmul(a, b, out, c.options); });
 }
 
-/// `b`, weights or what forward kept, is cold, as are the sums that main gradients are added to.
+/// Times a product with cold `b`, which holds weights or saved activations, and cold accumulators of main gradients.
 double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
   const auto cold = [&](i64 rows, i64 columns, DType type, u64 key) {
     return ColdMatrices(random_tensor({std::max(rows * columns, kColdBytes / size_of(type))}, type, device, key));
@@ -99,7 +99,7 @@ double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const B
   });
 }
 
-/// Times the ops of one pass over [s, b] tokens, part by part.
+/// Times the operations of one pass over [s, b] tokens, part by part.
 class OpBench {
  public:
   OpBench(const ModelConfig& config, i64 batch, DType dtype, Device& device, const BenchTiming& timing)
@@ -151,9 +151,9 @@ class OpBench {
     add("activation_backward", 0, 2 * in + out, [&] { ops::activation_backward(kind, dy, up, nullptr, dx); });
   }
 
-  /// The first product of 8 experts as wide as the model's MLP, and its gradients, over as many tokens: beside one
-  /// product of that size, whose weights are an eighth of theirs, and beside such products of each expert's tokens, one
-  /// after another.
+  /// Times the first product of 8 experts as wide as the model's MLP and its gradients. For comparison, times one
+  /// product with the same number of tokens, whose weights are an eighth of theirs, and a sequence of per-expert
+  /// products.
   void experts() {
     constexpr i64 kExperts = 8;
     const i64 h = config_.hidden_size, f = config_.ffn();
@@ -206,7 +206,7 @@ class OpBench {
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
     options.window = config_.window_of(0);
-    const double product = 2 * static_cast<double>(tokens_ * heads * d) * seen_keys(config_, 0);  // flops of q k^T
+    const double product = 2 * static_cast<double>(tokens_ * heads * d) * seen_keys(config_, 0);  // FLOPs of q k^T
     add("attention", 2 * product, 0, [&] { ops::attention(in, options, y); });
     add("attention_backward", 5 * product, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
   }
@@ -264,7 +264,7 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
     linears.push_back({down, rows, ffn, h, count});
   };
   add_mlp("fc1", "fc2", tokens, config.ffn(), config.num_layers - sparse);
-  if (sparse > 0) {  // all equally busy
+  if (sparse > 0) {  // balanced experts
     const i64 rows = std::max<i64>(1, tokens * config.moe.router_topk / experts);
     add_mlp("expert fc1", "expert fc2", rows, config.moe_ffn(), sparse * experts);
     add_mlp("shared fc1", "shared fc2", tokens, config.moe.shared_expert_intermediate_size, sparse);
@@ -312,8 +312,8 @@ MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
 
 double peak_flops(DType dtype, Device& device) {
   using Clock = std::chrono::steady_clock;
-  constexpr double kMaxSeconds = 2, kGrowth = 8;  // of the work, when the side doubles
-  constexpr int kQuietRounds = 3;                 // without a faster product, after which the measurement ends
+  constexpr double kMaxSeconds = 2, kGrowth = 8;  // growth of the work if the side doubles
+  constexpr int kQuietRounds = 3;                 // rounds without improvement that end the measurement
   constexpr double kFaster = 1.01;
   const auto start = Clock::now();
   const auto seconds_since = [](Clock::time_point then) {
@@ -354,7 +354,7 @@ double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reach
 }
 
 double copy_bandwidth(Device& device) {
-  const i64 count = device.type() == DeviceType::Cuda ? 256 << 20 : 32 << 20;  // far beyond every cache
+  const i64 count = device.type() == DeviceType::Cuda ? 256 << 20 : 32 << 20;  // far larger than any cache
   const Tensor from = random_tensor({count}, DType::F32, device, 1);
   Tensor to = Tensor::like(from);
   const double seconds = median_seconds({.warmup = 1, .repeats = 5}, device, [&] { ops::copy(from, to); });

@@ -1,4 +1,5 @@
-// Timing on random numbers: matrix products, single ops, whole training steps. Medians of several runs after a warm-up.
+// Benchmarks on random data: matrix products, single operations and whole training steps. Reports medians of several
+// runs after a warm-up.
 #pragma once
 #include <functional>
 #include <string>
@@ -15,58 +16,60 @@ struct BenchTiming {
   int repeats = 5;
 };
 
-/// The middle one, of an even number the upper.
+/// Returns the median; for an even count, the upper one.
 double median(std::vector<double> values);
-/// Median seconds that one call of f takes the device. On a GPU each run is of so many calls, one behind the other,
-/// that neither the clock's resolution nor the host's time to start them counts.
+/// Returns the median device seconds of one call of f. On a GPU each run consists of enough back-to-back calls to make
+/// clock resolution and launch overhead negligible.
 double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f);
 
-/// A matrix product of a training step: op(a) [m, k] times op(b) [k, n].
+/// Matrix product of a training step: op(a) [m, k] times op(b) [k, n].
 struct GemmCase {
-  std::string name;  ///< "fc1 wgrad"
+  std::string name;  ///< such as "fc1 wgrad"
   i64 m = 0, n = 0, k = 0;
   ops::MatmulOptions options;
-  bool output_is_wide = false;  ///< an fp32 main gradient
-  i64 count = 1;                ///< in one forward and backward pass of the model
+  bool output_is_wide = false;  ///< the output is an fp32 main gradient
+  i64 count = 1;                ///< occurrences in one forward and backward pass of the model
 
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
-/// Every product of one forward and backward pass over `tokens` tokens: forward, dgrad and wgrad of each linear layer.
+/// Returns every product of one forward and backward pass over `tokens` tokens: forward, dgrad and wgrad of each linear
+/// layer.
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens);
 
-/// One line of a table and one JSON object.
+/// Row of a table, or one JSON object.
 struct BenchRow {
   std::string name;
-  double seconds = 0;       ///< of calls one after another
-  double cold_seconds = 0;  ///< of a product whose operands are as cold as in a step; 0 of all else
-  double flops = 0;         ///< 0 where it does not count
-  double bytes = 0;         ///< moved at least; 0 where it does not count
+  double seconds = 0;       ///< of consecutive calls
+  double cold_seconds = 0;  ///< for products with operands as cold as in a step; otherwise 0
+  double flops = 0;         ///< 0 if not applicable
+  double bytes = 0;         ///< minimum bytes moved; 0 if not applicable
   i64 count = 1;
 };
 
 std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtype, Device& device,
                                   const BenchTiming& timing);
-/// Norms, activations, cross entropy, AdamW ... at the sizes of one pass over [s, b] tokens of the model.
+/// Times norms, activations, cross entropy, AdamW and others at the sizes of one pass over [s, b] tokens of the model.
 std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtype, Device& device,
                                 const BenchTiming& timing);
 
-/// Numbers between -0.5 and 0.5, never zeros: processors are faster on zeros. Large tensors repeat a block of them,
-/// whose odd length puts no two rows of a matrix on the same numbers.
+/// Returns uniform values in (-0.5, 0.5) without zeros, on which processors are faster. Large tensors repeat a block of
+/// odd length, so that no two rows of a matrix are equal.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
-/// What the context's rank has of a microbatch of random tokens.
+/// Returns the shard of the context's rank of a microbatch of random tokens.
 MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size);
 
-/// Returns the best rate of large square products over several rounds, because other load only slows them down. Goes on
-/// until no round is faster any more, for some seconds at most; where many ranks share a core only smaller products
-/// are timed.
+/// Measures the peak FLOP/s of large square products: the best of several rounds, as other load only slows them down.
+/// Ends when rounds no longer improve, after a few seconds at most; if many ranks share a core, uses only smaller
+/// products.
 double peak_flops(DType dtype, Device& device);
-/// What MFU is a share of, in FLOP/s: the data sheet's rate of a GPU that is known (device_peaks.h), else peak_flops().
+/// Returns the reference for MFU in FLOP/s: the data sheet's rate of a known GPU (device_peaks.h), otherwise
+/// peak_flops().
 double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
-/// Returns mfu_peak_flops() for a program that reached `reached` FLOP/s. A measured peak below that was disturbed by
-/// other load; it is measured once more, and is at least `reached`.
+/// Returns mfu_peak_flops() for a program that reached `reached` FLOP/s. A lower measured peak was disturbed by other
+/// load: it is measured once more, and the result is at least `reached`.
 double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reached);
-/// Bytes per second of copying memory, read and write counted.
+/// Measures memory copy bandwidth in bytes per second, counting reads and writes.
 double copy_bandwidth(Device& device);
 
 }  // namespace mcpp

@@ -26,7 +26,7 @@ Config saving_in(const Path& folder, Config config) {
   return config;
 }
 
-/// Steps with saves beside them as Trainer has them, but that the outcome of each step is waited for.
+/// Training steps with asynchronous saves as in Trainer, except that each step's outcome is waited for.
 class TrainingBesideSaves {
  public:
   TrainingBesideSaves(const Config& config, TrainingState& state, Session& session, const Path& folder)
@@ -40,7 +40,7 @@ class TrainingBesideSaves {
   AsyncSaveTimes run() {
     constexpr int kSteps = 2;
     AsyncSaveTimes times;
-    for (int i = 0; i < kSteps; ++i) step();  // beside them memory is made ready for the saves
+    for (int i = 0; i < kSteps; ++i) step();  // memory for the saves is prepared concurrently
     for (int i = 0; i < kSteps; ++i) times.step += of_slowest(seconds([&] { step(); })) / kSteps;
     times.first_stall = save(2).stall;
     const Save later = save(3);
@@ -55,7 +55,7 @@ class TrainingBesideSaves {
     double stall, step, total;
   };
 
-  /// Starts a save, and trains until it has ended.
+  /// Starts a save and trains until it has finished.
   Save save(i64 iteration) {
     stall_ = 0;
     double in_steps = 0, steps = 0;
@@ -81,7 +81,7 @@ class TrainingBesideSaves {
   const Config config_;
   TrainingState& state_;
   Session& session_;
-  const Log quiet_{session_.parallel.world.rank() + 1};  // so none is rank 0, whose lines would be among the figures
+  const Log quiet_{session_.parallel.world.rank() + 1};  // never rank 0, whose log lines would mix with the results
   const FileSystem files_;
   const std::vector<MicroBatch> batches_;
   CheckpointSaver saver_;

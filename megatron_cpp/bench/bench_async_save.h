@@ -1,4 +1,4 @@
-// Timing of saves beside the training: real steps on random tokens, with a save in flight and without.
+// Benchmark of asynchronous saves: training steps on random tokens with and without a save in flight.
 #pragma once
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/setup/initialize.h"
@@ -8,17 +8,17 @@ namespace mcpp {
 
 /// Seconds on the slowest rank.
 struct AsyncSaveTimes {
-  double step = 0;         ///< of a step while nothing is saved
-  double step_beside = 0;  ///< of the steps that begin with a save in flight, on average
-  /// All that the training thread waits for the first save, whose copy in host memory is new: in its start, for its
-  /// copy, and when ranks meet for it after a step.
+  double step = 0;         ///< per step without a save
+  double step_beside = 0;  ///< mean over the steps that start with a save in flight
+  /// Total time that the training thread is blocked by the first save, which allocates its copy in host memory:
+  /// starting it, copying, and synchronizing ranks after a step.
   double first_stall = 0;
-  double stall = 0;  ///< the same for a later one
-  double total = 0;  ///< of that one, from its start until the training knows that it is there
+  double stall = 0;  ///< same for a later save
+  double total = 0;  ///< duration of that save until the training thread knows that it has finished
 };
 
-/// Trains `state` for some steps, with two saves on the way in `folder`, of which the last one stays. Called by all
-/// ranks of the session.
+/// Trains `state` for some steps with two saves into `folder`, the last of which is kept. Collective over the session's
+/// ranks.
 AsyncSaveTimes bench_async_save(const Config& config, TrainingState& state, Session& session, const Path& folder);
 
 }  // namespace mcpp

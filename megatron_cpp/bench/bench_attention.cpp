@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-/// [s, batch]: where the document of each token begins; of these lengths in turn.
+/// Returns, as [s, batch], the start of each token's document; the document lengths repeat cyclically.
 std::vector<i32> starts_of_documents(const std::vector<i64>& lengths, i64 seq, i64 batch) {
   std::vector<i32> starts;
   if (lengths.empty()) return starts;
@@ -24,7 +24,7 @@ std::vector<i32> starts_of_documents(const std::vector<i64>& lengths, i64 seq, i
   return starts;
 }
 
-/// One layer's attention on this rank, and what its runs took.
+/// Attention of one layer on this rank, with timings of its runs.
 class AttentionRun {
  public:
   AttentionRun(const ModelConfig& config, const AttentionWay& way, const AttentionBench& bench, Communicator& world,

@@ -1,4 +1,4 @@
-// Timing of attention over context-parallel ranks, one way against another: docs/context_parallelism.md.
+// Benchmark of attention methods for context parallelism; see docs/context_parallelism.md.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,34 +8,35 @@
 
 namespace mcpp {
 
-/// A way for the ranks of a world to share each sample.
+/// Method of sharing each sample among ranks.
 struct AttentionWay {
   std::string name;  ///< "p2p", "a2a+p2p 2x4"
   CpCommType comm_type;
-  i64 heads = 1;  ///< SequenceCut
+  i64 heads = 1;  ///< see SequenceCut
 };
-/// Those that so many ranks have, for these heads; alone, the one of one rank.
+/// Returns the methods available for `ranks` ranks and the model's heads. For one rank, only the trivial one.
 std::vector<AttentionWay> attention_ways(const ModelConfig& config, int ranks);
 
-/// Of one layer's forward and backward pass over one microbatch.
+/// Result for one layer's forward and backward pass over one microbatch.
 struct AttentionRow {
   AttentionWay way;
-  double forward_s = 0, backward_s = 0;  ///< of the slowest rank, medians
-  double sent_bytes = 0;                 ///< by the rank that sends most
-  double exposed_s = 0;                  ///< a rank's mean time in communication that nothing hid
-  double balance = 1;                    ///< computing time of the slowest rank over that of the fastest
-  i64 runs = 1;                          ///< pieces of each sample that a rank has
+  double forward_s = 0, backward_s = 0;  ///< medians of the slowest rank
+  double sent_bytes = 0;                 ///< maximum over ranks
+  double exposed_s = 0;                  ///< mean over ranks of the time in exposed communication
+  double balance = 1;                    ///< compute time of the slowest rank relative to the fastest
+  i64 runs = 1;                          ///< contiguous pieces of each sample on a rank
 };
 
 struct AttentionBench {
   i64 batch = 1;
-  /// Of packed documents that do not see one another, in turn until a sample is full; empty = one to a sample.
+  /// Lengths of packed documents, which do not attend to each other, repeated until a sample is full; empty = one
+  /// document per sample.
   std::vector<i64> document_lengths = {};
   DType dtype = DType::F32;
   BenchTiming timing = {};
 };
 
-/// Random queries, keys and values of the model's heads at its seq_length. Called by all ranks of `world`.
+/// Runs attention with the model's heads and seq_length on random queries, keys and values. Collective over `world`.
 AttentionRow bench_attention(const ModelConfig& config, const AttentionWay& way, const AttentionBench& bench,
                              Communicator& world, Device& device);
 

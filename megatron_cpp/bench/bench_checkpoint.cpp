@@ -44,9 +44,9 @@ class CheckpointBench {
   }
 
  private:
-  /// Of the slowest rank, with all files gone from memory. So each finds free the pages of the one before, of which the
-  /// first is not timed, and none pays for memory that the host of a virtual machine had taken back: to have it again
-  /// takes several times as long as the disk.
+  /// Times f on the slowest rank with all files evicted from the page cache. Each run thus reuses the pages freed by
+  /// the previous one (the first run is not timed), and none pays for memory that the host of a virtual machine had
+  /// reclaimed, which would take several times longer than the disk.
   double timed_without_cache(const std::function<void()>& f) {
     evict();
     const auto start = std::chrono::steady_clock::now();
@@ -84,7 +84,7 @@ class CheckpointBench {
     }
   }
 
-  /// As a load reads, and nothing more.
+  /// Reads as a load does, without processing.
   void read_direct() const {
     const InputFile file(plain_file());
     const auto size = static_cast<i64>(fs::file_size(plain_file()));
@@ -97,7 +97,7 @@ class CheckpointBench {
     if (damage) fail(ExitCode::BadInput, damage->text);
   }
 
-  /// As a run that is started again does.
+  /// Loads as a restarted run does.
   void load() {
     const Path newest = checkpoints_to_try(folder_, world_).at(0);
     expect_sound(defect_of_files(newest, world_));
@@ -112,7 +112,7 @@ class CheckpointBench {
     expect_sound(defect_of_files(newest, world_, /*checksums=*/true));
   }
 
-  /// Makes the system forget the content of all files, which are on the disk already.
+  /// Evicts the content of all files, which is on disk already, from the page cache.
   void evict() {
     world_.barrier();
     if (world_.rank() != 0) return world_.barrier();

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// What one side sends and receives at one size.
+/// Send and receive buffers of one side for one size.
 struct CommBuffers {
   CommBuffers(Device& device, i64 count, int ranks)
       : full(filled(count, device)), other(filled(count, device)), shard(filled(count / ranks, device)) {}
@@ -28,10 +28,10 @@ struct CommBuffers {
 struct CommOperation {
   std::string_view name;
   void (*run)(Communicator& group, CommBuffers& buffers);
-  double share = 1;  ///< of the time that counts
+  double share = 1;  ///< fraction of the time that counts
 };
 
-/// As even parts, of which every other one is cut in half.
+/// Exchanges even parts, half of which are cut in half.
 void exchange_uneven(Communicator& group, CommBuffers& buffers) {
   const i64 even = buffers.full.numel() / group.size();
   std::vector<Part> parts;
@@ -58,7 +58,7 @@ constexpr std::array kOperations{
     CommOperation{"send_recv", there_and_back, 0.5},
 };
 
-/// Times of one side on this rank, in seconds of a call.
+/// Timings of one side on this rank, in seconds per call.
 class Stopwatch {
  public:
   Stopwatch(const CommSide& side, const CommOperation& operation, i64 count)
@@ -69,7 +69,7 @@ class Stopwatch {
     for (int k = 0; k < repeats; ++k) times_.push_back(time_one());
   }
 
-  /// The times of all ranks: the longest of each run.
+  /// Returns the median over runs, each as long as on its slowest rank. Collective.
   double median_of_slowest(Communicator& group, Device& device) const {
     Tensor slowest = Tensor::empty({static_cast<i64>(times_.size())}, DType::F64, device);
     std::copy(times_.begin(), times_.end(), slowest.data<double>());
@@ -82,7 +82,7 @@ class Stopwatch {
 
  private:
   double time_one() {
-    // So many calls that the clock and the start of the ranks hardly count.
+    // Enough calls to make clock resolution and start-up skew negligible.
     const i64 calls = std::clamp<i64>((i64{256} << 10) / std::max<i64>(buffers_.full.bytes(), 1), 1, 64);
     group_.barrier();
     const auto start = std::chrono::steady_clock::now();

@@ -19,7 +19,7 @@ i64 own_bytes() {
   return 0;
 }
 
-/// Seconds until all ranks have done `f`.
+/// Returns the seconds until all ranks have finished `f`.
 template <class F>
 double seconds_of_all(Communicator& world, const F& f) {
   world.barrier();
@@ -39,7 +39,7 @@ void sum_once(const ParallelState& state, Device& device) {
 
 GroupFigures bench_groups(Communicator& world, const ParallelSizes& sizes) {
   CpuDevice device;
-  reduce_scalar(1, ReduceOp::Sum, world, device);  // what the world itself needs is there
+  reduce_scalar(1, ReduceOp::Sum, world, device);  // initializes the world itself
   const i64 before = own_bytes();
   std::optional<ParallelState> state;
   GroupFigures own{.ranks = world.size()};

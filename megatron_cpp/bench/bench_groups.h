@@ -1,4 +1,4 @@
-// What it takes to make the groups of a layout, which grows with the number of ranks.
+// Benchmark of the creation of a layout's process groups, whose cost grows with the number of ranks.
 #pragma once
 #include <string>
 
@@ -6,17 +6,17 @@
 
 namespace mcpp {
 
-/// Of the rank where it is most.
+/// Maximum over ranks.
 struct GroupFigures {
-  int ranks = 0;           ///< of the world
-  i64 groups = 0;          ///< that it works in with others
-  i64 members = 0;         ///< of all these together: each group keeps lists of its ranks
-  double make_s = 0;       ///< until all have their groups
-  double first_use_s = 0;  ///< of a sum over one number in each group that sums
-  i64 own_bytes = 0;       ///< of memory that the process alone has, more than before; 0 where that cannot be told
+  int ranks = 0;           ///< size of the world
+  i64 groups = 0;          ///< groups of two or more ranks that the rank belongs to
+  i64 members = 0;         ///< total size of these groups; each keeps a list of its ranks
+  double make_s = 0;       ///< until all ranks have created their groups
+  double first_use_s = 0;  ///< of a one-element sum in each group that is used for sums
+  i64 own_bytes = 0;       ///< growth of the process's private memory; 0 if unknown
 };
 
-/// Called by all ranks of `world`, which get the same.
+/// Runs the benchmark. Collective over `world`; all ranks get the same result.
 GroupFigures bench_groups(Communicator& world, const ParallelSizes& sizes);
 
 }  // namespace mcpp

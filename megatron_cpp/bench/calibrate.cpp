@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-/// The best of the large products, FLOP/s.
+/// Returns the best rate of the large products, in FLOP/s.
 double best_rate(const MeasuredRates& rates) {
   return 1e9 * *std::ranges::max_element(rates.forward);
 }
@@ -25,7 +25,7 @@ double least_memory_limit() {
 }
 
 double copy_rate(CalibrationClock& clock) {
-  const i64 count = 32 << 20;  // far more than caches hold, shared ones too
+  const i64 count = 32 << 20;  // far larger than any cache, including shared ones
   const Tensor from = random_tensor({count}, DType::F32, clock.device(), 1);
   Tensor to = Tensor::like(from);
   return 2.0 * static_cast<double>(from.bytes()) / clock.seconds([&] { ops::copy(from, to); });
@@ -41,14 +41,14 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
   rates.attention_attained = std::min(rates.bf16_peak, *std::ranges::max_element(bf16.attention_forward) / 1e3);
   rates.memory = least_memory_limit() / 1e9 / ranks;
   rates.memory_bandwidth = rates.memory_attained = copy_rate(clock) / 1e9;
-  rates.communication_cores = rates.cores;  // nothing else moves data
+  rates.communication_cores = rates.cores;  // only the cores move data
   Tensor few = Tensor::zeros({64}, DType::F32, clock.device());
   rates.kernel_gap = 1e6 * clock.seconds([&] { ops::scale(few, 1); });
   rates.speed_spread = std::min(0.5, clock.spread_of_ranks());
   return rates;
 }
 
-/// Where each of its numbers lies.
+/// Returns pointers to all numbers of a section.
 template <class Section>
 std::vector<double*> numbers_of(Section& section) {
   std::vector<double*> all;
@@ -61,7 +61,7 @@ std::vector<double*> numbers_of(Section& section) {
   return all;
 }
 
-/// To the four digits that a measurement has at most.
+/// Rounds to four digits, the most that a measurement has.
 double rounded(double value) {
   if (value == 0) return 0;
   const double digits = 3 - std::floor(std::log10(std::abs(value))), scale = std::pow(10, std::abs(digits));
@@ -74,7 +74,7 @@ void round_all(Hardware& hardware) {
   });
 }
 
-/// The median of several rounds, number by number.
+/// Returns the elementwise median of several rounds.
 MeasuredRates typical_kernels(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes) {
   std::vector<MeasuredRates> rounds;
   for (int round = 0; round < sizes.rounds; ++round) rounds.push_back(measure_kernels(clock, dtype, sizes));
@@ -87,7 +87,7 @@ MeasuredRates typical_kernels(CalibrationClock& clock, DType dtype, const Calibr
   return typical;
 }
 
-/// Latency from messages that hold nothing to speak of, bandwidth from sums of large vectors.
+/// Measures latency with tiny messages and bandwidth with sums of large vectors.
 LinkTiers links_of(CalibrationClock& clock, double copy_rate, i64 bytes) {
   Communicator& ranks = clock.ranks();
   LinkTiers links{
@@ -110,7 +110,7 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
   MCPP_CHECK(device.type() == DeviceType::Cpu, "only processors are calibrated");
   constexpr const char* kFolder = "--offload_folder";
   if (!sizes.disk.empty())
-    ScratchFile(sizes.disk, aligned_bytes(sizes.disk_bytes), kFolder);  // before the minutes that the rest takes
+    ScratchFile(sizes.disk, aligned_bytes(sizes.disk_bytes), kFolder);  // fail before measuring for minutes
   const int at_once = std::clamp(cores / static_cast<const CpuDevice&>(device).threads(), 1, ranks.size());
   const std::unique_ptr<Communicator> side_by_side = ranks.split(ranks.rank() < at_once ? 0 : 1, ranks.rank());
   Hardware hardware;

@@ -37,7 +37,7 @@ class KernelCalibration {
  private:
   Tensor random(const Shape& shape) { return random_tensor(shape, dtype_, clock_.device(), ++key_); }
   Tensor wide_random(const Shape& shape) { return random_tensor(shape, wide(dtype_), clock_.device(), ++key_); }
-  /// ns of an element.
+  /// Returns nanoseconds per element.
   double of_element(i64 elements, const std::function<void()>& f) { return kNano * clock_.seconds(f) / real(elements); }
 
   void products() {
@@ -57,8 +57,8 @@ class KernelCalibration {
     return numbers.flat(0, rows * columns).view({rows, columns});
   }
 
-  /// [m, n] from depth k, three times: m and k are rows of tokens where the planner's shapes have them. Warm and cold
-  /// as in a step.
+  /// Measures three [m, n] products of depth k; m and k are token counts where the planner's shapes have them. Operands
+  /// are as warm or cold as in a step.
   void product(i64 m, i64 n, i64 k) {
     const double giga_flops = 2 * real(m) * real(n) * real(k) / kNano;
     const auto rate = [&](const std::function<void()>& f) { return giga_flops / clock_.warm_seconds(f); };
@@ -109,7 +109,7 @@ class KernelCalibration {
     rates_.dropped_score_backward = kNano * std::max(0.0, dropped.backward - all.backward) / scores;
   }
 
-  /// Norms, and what adds branches.
+  /// Measures norms and residual additions.
   void stream() {
     const i64 tokens = sizes_.tokens, h = sizes_.width, n = tokens * h;
     const Tensor x = random({tokens, 1, h}), dy = random(x.shape()), w = random({h});
@@ -152,7 +152,7 @@ class KernelCalibration {
     rates_.rope_backward = of_element(x.numel(), [&] { ops::rope(view, cos, sin, {}, true); });
   }
 
-  /// The embedding and the loss.
+  /// Measures the embedding and the loss.
   void ends() {
     const i64 tokens = sizes_.tokens, h = sizes_.width, vocabulary = 16 * h;
     std::vector<i32> ids(static_cast<std::size_t>(tokens));
@@ -183,7 +183,7 @@ class KernelCalibration {
     });
   }
 
-  /// As ZeRO 3 sends them, a layer at a time: what comes from the others is in nobody's cache, nor is where it goes.
+  /// Measures collectives of one layer's weights, as ZeRO 3 uses them: source and destination are cold in all caches.
   void weights_of_a_layer() {
     Communicator& ranks = clock_.ranks();
     if (ranks.size() == 1) return;
@@ -206,8 +206,8 @@ class KernelCalibration {
   DType dtype_;
   const CalibrationSizes& sizes_;
   u64 key_ = 0;
-  Tensor in_, out_;           // of products of all sizes
-  ColdMatrices cold_, sums_;  // the same
+  Tensor in_, out_;           // for products of all sizes
+  ColdMatrices cold_, sums_;  // for products of all sizes
   MeasuredRates rates_;
 };
 
@@ -226,7 +226,7 @@ double CalibrationClock::seconds(const std::function<void()>& f) {
 }
 
 double CalibrationClock::warm_seconds(const std::function<void()>& f) {
-  constexpr double kLong = 3;  // in which what the first call finds cold does not count
+  constexpr double kLong = 3;  // duration above which a cold first call is negligible
   const double first = seconds_of(device_, f);
   ranks_.barrier();
   const bool is_long = first > kLong * seconds_each_;

@@ -1,4 +1,4 @@
-// What a rank's kernels take, as the planner wants to know it (plan/measured_rates.h).
+// Measurement of a rank's kernels for the planner (plan/measured_rates.h).
 #pragma once
 #include <functional>
 
@@ -6,7 +6,7 @@
 
 namespace mcpp {
 
-/// Times on all ranks at once.
+/// Timer for calls that all ranks make concurrently.
 class CalibrationClock {
  public:
   CalibrationClock(Device& device, Communicator& ranks, double seconds_each)
@@ -14,14 +14,14 @@ class CalibrationClock {
 
   Device& device() const { return device_; }
   Communicator& ranks() const { return ranks_; }
-  /// What a call of f takes while all ranks make such calls, after one that does not count, in which pages of results
-  /// are touched: the mean over them.
+  /// Returns the mean over ranks of the seconds per call, while all ranks make such calls. Excludes a first call, which
+  /// touches the pages of results.
   double seconds(const std::function<void()>& f);
-  /// The same where all memory has been touched: the first call counts when it is long.
+  /// Same as seconds(), for memory that was touched before: a long first call counts.
   double warm_seconds(const std::function<void()>& f);
-  /// Of what ranks do together, the median of several calls; all make as many.
+  /// Returns the median of several calls of a collective function; all ranks make the same number of calls.
   double together(const std::function<void()>& f);
-  /// Standard deviation of all that seconds() measured, over the ranks, of its mean.
+  /// Returns the relative standard deviation over ranks of everything that seconds() measured.
   double spread_of_ranks();
 
  private:
@@ -33,7 +33,7 @@ class CalibrationClock {
   double all_ = 0;  // of this rank
 };
 
-/// All in one precision, once.
+/// Measures all kernels once in one precision.
 MeasuredRates measure_kernels(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes);
 
 }  // namespace mcpp

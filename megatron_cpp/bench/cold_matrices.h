@@ -1,4 +1,4 @@
-// Operands of products as a step finds them.
+// Operands of matrix products with a cache state as in a training step.
 #pragma once
 #include <utility>
 
@@ -7,20 +7,20 @@
 
 namespace mcpp {
 
-/// What the layer before has just made is warm in a step; weights, what forward kept and sums of gradients were last
-/// touched when all other layers were not yet. So many bytes of them, taken in turn, are more than a rank's part of the
-/// caches holds.
+/// Working set for cold operands. The previous layer's output is warm in a step, while weights, saved activations and
+/// gradient sums were last used before all other layers. Cycling through this many bytes exceeds a rank's share of the
+/// caches.
 constexpr i64 kColdBytes = 64 << 20;
 
-/// Matrices that lie one after another in more memory than caches hold: each is cold when its turn comes again.
+/// Matrices laid out consecutively in more memory than the caches hold; each is cold when it is used again.
 class ColdMatrices {
  public:
   ColdMatrices() = default;
-  /// `numbers` are at least those of the largest matrix.
+  /// `numbers` must hold at least the largest matrix.
   explicit ColdMatrices(Tensor numbers) : numbers_(std::move(numbers)) {}
 
   Tensor next(i64 rows, i64 columns) {
-    constexpr i64 kLine = 64;  // elements: at least one of a cache
+    constexpr i64 kLine = 64;  // elements; at least a cache line
     const i64 count = rows * columns;
     if (next_ + count > numbers_.numel()) next_ = 0;
     const Tensor matrix = numbers_.flat(next_, count).view({rows, columns});

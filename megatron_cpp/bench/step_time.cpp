@@ -6,7 +6,7 @@
 
 namespace mcpp {
 std::string step_time(const Config& config, int world_size, Device& device) {
-  // What README's measurements reach, of large matrix products alone.
+  // Fractions of the rate of large matrix products that the README's measurements reach.
   constexpr double kGood = 0.8, kPoor = 0.4;
   const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device);
   const double flops = flops_per_batch(config.model, config.batch_sizes().back().batch_size) / world_size;

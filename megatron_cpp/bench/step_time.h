@@ -1,4 +1,4 @@
-// What a step of a training would take, without running one.
+// Estimate of the step time without running a step.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace mcpp {
 
-/// Text for a plan: what a step takes at least at the rate that matrix products reach on `device` now, which is
-/// measured, and about what trainings take.
+/// Describes, for a plan, the minimum and the typical time of a step at the measured rate of matrix products on
+/// `device`.
 std::string step_time(const Config& config, int world_size, Device& device);
 
 }  // namespace mcpp
