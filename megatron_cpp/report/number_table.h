@@ -1,4 +1,4 @@
-// Numbers of iterations, by named column.
+// Table of numbers by iteration with named columns.
 #pragma once
 #include <span>
 #include <string>
@@ -8,25 +8,25 @@
 
 namespace mcpp {
 
-/// A row for each iteration that something is known of, in rising order; what a row does not have is NaN.
+/// Table with one row per recorded iteration, in ascending order. Missing values are NaN.
 class NumberTable {
  public:
   struct Column {
     std::string name;
-    std::vector<double> values;  ///< one for each row
+    std::vector<double> values;  ///< one per row
   };
-  /// More columns than this are not kept: no run has them, and a file that is none might.
+  /// Maximum number of columns; real runs have fewer, other files may not.
   static constexpr std::size_t kMostColumns = 256;
 
-  /// A row that is not after all others takes the place of those from its iteration on, which were computed anew.
+  /// Adds a row. If its iteration is not the latest, first removes the rows from it on, which were recomputed.
   void add(double iteration, std::span<const std::pair<std::string, double>> row);
-  /// Drops the rows of later iterations.
+  /// Removes the rows of later iterations.
   void keep_up_to(double iteration);
 
   std::size_t rows() const { return iterations_.size(); }
   const std::vector<double>& iterations() const { return iterations_; }
   const std::vector<Column>& columns() const { return columns_; }
-  /// Nothing where there is no such column.
+  /// Returns a column; empty if it does not exist.
   std::span<const double> column(std::string_view name) const;
 
  private:

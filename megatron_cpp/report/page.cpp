@@ -28,7 +28,7 @@ std::string all_of_kind(std::string_view extension) {
   return text;
 }
 
-/// `page` with what stands for {{name}} in its place. What is put in is not looked through, as others wrote it.
+/// Returns `page` with every {{name}} replaced by its part. Inserted text is not expanded, since it is untrusted.
 std::string filled(std::string_view page, const std::map<std::string, std::string, std::less<>>& parts) {
   std::string text;
   for (std::size_t at = 0; at < page.size();) {

@@ -1,4 +1,4 @@
-// One self-contained HTML page about runs.
+// Self-contained HTML report about runs.
 #pragma once
 #include <span>
 #include <string>
@@ -8,11 +8,10 @@
 
 namespace mcpp {
 
-/// The files of page/, which CMake embeds: page.html, then style sheets and scripts in the order in which they are
-/// read.
+/// Returns the files of page/, which CMake embeds: page.html, then style sheets and scripts in order of inclusion.
 std::span<const EmbeddedFile> report_page_files();
 
-/// The page: asks nothing of a network, and what it shows of runs is text, never markup.
+/// Returns the page. It makes no network requests, and shows text of runs as text, never as markup.
 std::string report_page(const std::string& title, const std::vector<ReportRun>& runs);
 
 }  // namespace mcpp

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Seven digits, which no screen shows, or all of a whole number; null for what is no number.
+/// Formats with seven digits, beyond what a screen shows, or all digits of an integer; null if not finite.
 std::string number_text(double value) {
   if (!std::isfinite(value)) return "null";
   std::array<char, 32> text{};
@@ -37,7 +37,7 @@ std::string list_text(std::span<const double> values) {
   return text;
 }
 
-/// Text that '<' is kept out of. What is no UTF-8 is replaced.
+/// Serializes a value without '<'. Invalid UTF-8 is replaced.
 std::string json_text(const Json& value) {
   std::string text;
   for (const char c : value.dump(-1, ' ', false, Json::error_handler_t::replace)) {
@@ -53,7 +53,7 @@ bool is_constant(std::span<const double> values) {
   return !values.empty() && std::ranges::all_of(values, [&](double v) { return v == values[0]; });
 }
 
-/// {"iteration": [...], "lm_loss": [...], ...}
+/// Serializes a table: {"iteration": [...], "lm_loss": [...], ...}
 std::string table_text(const NumberTable& table) {
   std::string text = "{\"iteration\":";
   append_list(table.iterations(), text);
@@ -67,7 +67,7 @@ std::string table_text(const NumberTable& table) {
   return text + "}";
 }
 
-/// {"name": table, ...} of anything by name.
+/// Serializes a map: {"name": value, ...}
 template <class Map, class Text>
 std::string object_text(const Map& map, Text text_of) {
   std::string text;

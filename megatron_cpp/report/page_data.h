@@ -1,4 +1,4 @@
-// Runs as the page's scripts read them, in JSON.
+// Serialization of runs to JSON for the page's scripts.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,17 +9,17 @@ namespace mcpp {
 
 /// One run of a report.
 struct ReportRun {
-  std::string name;  ///< as the page calls it
+  std::string name;  ///< name on the page
   Path file;
   RunHistory history;
-  std::string config;  ///< where no start of the history tells of one
+  std::string config;  ///< used if no start of the history has one
 };
 
-/// {"title", "program", "runs": [...]}: columns of numbers with seven digits, a column that never changes as one
-/// number. Contains no '<', so that no text of a run can end the element that it stands in.
+/// Returns {"title", "program", "runs": [...]}. Numbers have seven digits; a constant column is a single number.
+/// Contains no '<', so that no text can end its script element.
 std::string page_data(const std::string& title, const std::vector<ReportRun>& runs);
 
-/// What is shown of ranks over time: of `size` records at most `most`, evenly spread, with the first and the last.
+/// Returns the indices of at most `most` of `size` records, evenly spread, including the first and the last.
 std::vector<std::size_t> evenly_spread(std::size_t size, std::size_t most);
 
 }  // namespace mcpp

@@ -25,7 +25,7 @@ std::string text_in(const Json& record, const char* key) {
   return found != record.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-/// All elements as numbers, NaN for what is none; nothing when it is no list.
+/// Returns the elements of a list, with NaN for non-numbers; empty if it is not a list.
 Numbers numbers_of(const Json& list) {
   Numbers numbers;
   if (!list.is_array()) return numbers;
@@ -99,7 +99,7 @@ void RunHistory::add_step(double iteration, const Json& record) {
   auto row = row_of(record);
   if (const auto told = record.find("ranks"); told != record.end() && told->is_object()) add_ranks(iteration, *told);
   if (const auto timers = record.find("timers_ms"); timers != record.end() && timers->is_object()) {
-    for (const auto& [name, least_and_most] : timers->items())  // of all ranks
+    for (const auto& [name, least_and_most] : timers->items())  // minimum and maximum over ranks
       if (const Numbers of_ranks = numbers_of(least_and_most); !of_ranks.empty())
         row.emplace_back("timer_" + name, of_ranks.back());
   }
@@ -123,14 +123,14 @@ void RunHistory::add_step(double iteration, const Json& record) {
 }
 
 void RunHistory::add_evaluation(double iteration, const std::string& split, const Json& record) {
-  // Nobody has that many; a file that is none might.
+  // Real runs have fewer; other files may not.
   constexpr std::size_t kMostSplits = 1000;
   if (evaluations.contains(split) || evaluations.size() < kMostSplits)
     evaluations[split].add(iteration, row_of(record));
 }
 
 void RunHistory::add_ranks(double iteration, const Json& record) {
-  // In files of earlier versions a step and a record of its own may both tell of them.
+  // Files of earlier versions may have the ranks both in a step and in a separate record.
   if (ranks.empty() || ranks.back().iteration != iteration) ranks.push_back({.iteration = iteration, .numbers = {}});
   Ranks& added = ranks.back();
   for (const auto& [key, value] : record.items())

@@ -1,4 +1,4 @@
-// What a run wrote about itself in metrics.jsonl, read back.
+// History of a run, read from its metrics.jsonl.
 #pragma once
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -11,10 +11,10 @@
 
 namespace mcpp {
 
-/// Times are seconds since 1970, NaN where the file has none.
+/// Times are in seconds since 1970, or NaN if the file has none.
 struct RunHistory {
   struct Start {
-    double iteration = 0, time = 0;  ///< goes on after the iteration
+    double iteration = 0, time = 0;  ///< continues after `iteration`
     double world_size = 0, train_iters = 0;
     std::string host, program, device, config;
   };
@@ -26,14 +26,14 @@ struct RunHistory {
     double iteration = 0;
     std::string prompt, text;
   };
-  /// Of all ranks at one iteration, by the name of what is told of each.
+  /// Values of all ranks at one iteration, by key.
   struct Ranks {
     double iteration = 0;
     std::map<std::string, std::vector<double>> numbers;
   };
   struct ExpertLayer {
     double layer = 0;
-    std::vector<double> tokens;  ///< that chose each expert
+    std::vector<double> tokens;  ///< [experts] number of tokens routed to each
   };
 
   NumberTable steps;
@@ -42,27 +42,27 @@ struct RunHistory {
   std::vector<Event> events;
   std::vector<Sample> samples;
   std::vector<Ranks> ranks;
-  std::map<std::string, std::vector<double>> peak_by_class;  ///< memory by rank, as told last
-  std::vector<ExpertLayer> experts;                          ///< of the last step that tells of them
+  std::map<std::string, std::vector<double>> peak_by_class;  ///< memory by rank, as of the last record
+  std::vector<ExpertLayer> experts;                          ///< of the last step that has any
   std::size_t unreadable_lines = 0;
 
-  /// Reads one line. Of an iteration that is told twice, as when a run goes on from an earlier checkpoint, what comes
-  /// later in the file stands, and nothing of later iterations from before. Lines of kinds that are not known here are
-  /// passed over; what is no record, such as a last line that a crash cut off, counts as unreadable.
+  /// Reads one line. If an iteration repeats, because the run resumed from an earlier checkpoint, the later line in the
+  /// file replaces it and everything after that iteration is dropped. Unknown kinds of lines are ignored; lines that
+  /// are not records, such as one truncated by a crash, count as unreadable.
   void add_line(std::string_view line);
 
  private:
   void add_step(double iteration, const nlohmann::ordered_json& record);
   void add_evaluation(double iteration, const std::string& split, const nlohmann::ordered_json& record);
   void add_ranks(double iteration, const nlohmann::ordered_json& record);
-  /// Forgets what lies after the iteration.
+  /// Removes everything after the iteration.
   void rewind(double iteration);
 };
 
-/// "2026-01-31T23:59:59.123Z" as seconds since 1970; NaN for anything else.
+/// Parses "2026-01-31T23:59:59.123Z" to seconds since 1970; NaN for anything else.
 double parse_time(const std::string& text);
 
-/// BadInput when the file cannot be read.
+/// Throws BadInput if the file cannot be read.
 RunHistory read_run_history(const Path& file);
 
 }  // namespace mcpp

@@ -25,7 +25,7 @@ std::string rank_name(int rank, const Topology& topology) {
   return places.empty() ? str("rank ", rank) : str("rank ", rank, " (", join(places, ", "), ")");
 }
 
-/// As many microbatches as a page can show boxes of, when the run has more: the pattern repeats.
+/// Returns the number of microbatches to draw: fewer than all if a page could not show them, since the pattern repeats.
 int microbatches_to_draw(const Config& config, int all) {
   constexpr i64 kMostBoxes = 12000;
   const ParallelConfig& p = config.parallel;

@@ -1,4 +1,4 @@
-// What the configuration of a run tells about its ranks: their places, and the pipeline's drawing.
+// Layout of a run's ranks and pipeline schedule, from its configuration.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,24 +9,26 @@
 
 namespace mcpp {
 
-/// A text of print_config(), of whatever version, as ("section.key", value in TOML). What is none gives nothing.
+/// Parses the text of print_config(), of any version, to pairs ("section.key", TOML value). Skips lines that are not
+/// keys.
 std::vector<std::pair<std::string, std::string>> config_keys(std::string_view config);
-/// The value of one of them; "" without.
+/// Returns the value of one key; "" if missing.
 std::string config_value(std::string_view config, std::string_view key);
 
-/// What is drawn of a pipeline's schedule.
+/// Drawing of a pipeline schedule.
 struct PipelineDrawing {
   std::string svg;
   std::string caption;
 };
 
 struct RunLayout {
-  std::vector<std::string> rank_names = {};    ///< "rank 3 (tp 1, pp 1)", by rank
-  std::vector<PipelineDrawing> pipeline = {};  ///< none without pipeline parallelism, else one
-  std::string problem = {};                    ///< why the rest is empty: such as a configuration of another version
+  std::vector<std::string> rank_names = {};    ///< by rank, such as "rank 3 (tp 1, pp 1)"
+  std::vector<PipelineDrawing> pipeline = {};  ///< empty without pipeline parallelism, otherwise one
+  std::string problem = {};                    ///< why the rest is empty, such as a configuration of another version
 };
 
-/// Of a configuration as print_config() gives it. Nothing is thrown for one that is not valid here.
+/// Derives the layout from the text of print_config(). Does not throw for configurations that are invalid in this
+/// version.
 RunLayout layout_of_run(const std::string& config, i64 world_size);
 
 }  // namespace mcpp

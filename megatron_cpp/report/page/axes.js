@@ -1,4 +1,4 @@
-// Where points lie: places on the horizontal axis, ticks, smoothing, and as many points as a screen can show.
+// Axes and curves: positions on the horizontal axis, ticks, smoothing, and thinning to the screen's resolution.
 
 const X_AXES = {
   iteration: { label: "iteration", column: "iteration", format: formatNumber },
@@ -8,7 +8,7 @@ const X_AXES = {
   date: { label: "date", column: "time", format: formatDate },
 };
 
-/** Round numbers within [low, high], some `count` of them; of powers of ten on a logarithmic axis that spans enough. */
+/** Returns about `count` round numbers within [low, high]; powers of ten if a logarithmic axis spans enough of them. */
 function ticks(low, high, count, isLog) {
   if (isLog) {
     const powers = [];
@@ -22,14 +22,14 @@ function ticks(low, high, count, isLog) {
   return found;
 }
 
-/** The same, round in the unit that `format` writes: bytes go by powers of 1024. */
+/** Returns ticks() that are round in the unit of `format`: bytes use powers of 1024. */
 function ticksFor(format, low, high, count, isLog) {
   if (format !== formatBytes || isLog) return ticks(low, high, count, isLog);
   const unit = 1024 ** Math.floor(Math.log(Math.max(high, 1)) / Math.log(1024));
   return ticks(low / unit, high / unit, count, false).map((v) => v * unit);
 }
 
-/** Exponential moving average over points, from the first one on without a bias towards zero. NaN stays NaN. */
+/** Returns the exponential moving average with bias correction, so that it does not start at zero. NaN stays NaN. */
 function smooth(values, weight) {
   const smoothed = new Float64Array(values.length);
   let mean = 0, share = 1;
@@ -42,8 +42,8 @@ function smooth(values, weight) {
   return smoothed;
 }
 
-/** Of the points in a column of pixels the first, lowest, highest and last, in their order: a curve through these looks
- *  like one through all. `pixel(i)` is the column of point i. Returns indices; NaN values stay, where curves break. */
+/** Returns the indices of the first, lowest, highest and last point of each pixel column, in order: a curve through
+ *  them looks like one through all points. `pixel(i)` is the column of point i. Keeps NaN values, where curves break. */
 function thin(ys, begin, end, pixel) {
   const kept = [];
   for (let i = begin; i < end;) {
@@ -60,7 +60,7 @@ function thin(ys, begin, end, pixel) {
   return kept;
 }
 
-/** [lowest, highest] of finite numbers; with `cuts`, without the two hundredths at each end. Null when there are none. */
+/** Returns [min, max] of the finite numbers, excluding 2 % at each end if `cuts`; null if there are none. */
 function rangeOf(lists, cuts, isLog) {
   const all = [];
   for (const list of lists) for (const v of list) if (Number.isFinite(v) && (!isLog || v > 0)) all.push(v);
@@ -72,14 +72,14 @@ function rangeOf(lists, cuts, isLog) {
   return all.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
 }
 
-/** A range with room around it, never empty. */
+/** Returns the range with a margin on both sides; never empty. */
 function padded([low, high], isLog) {
   if (isLog) return low === high ? [low / 2, high * 2] : [low * (low / high) ** 0.04, high * (high / low) ** 0.04];
   const room = low === high ? Math.abs(low) / 10 || 1 : (high - low) * 0.04;
   return [low - room, high + room];
 }
 
-/** From [low, high] to [begin, end] of pixels; `back` the other way. */
+/** Returns a function from [low, high] to pixels [begin, end]; its member `back` is the inverse. */
 function makeScale([low, high], [begin, end], isLog) {
   const place = isLog ? Math.log : (v) => v, a = place(low), b = place(high);
   const scale = (v) => begin + ((place(v) - a) / (b - a)) * (end - begin);

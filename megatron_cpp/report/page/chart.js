@@ -1,4 +1,4 @@
-// One chart of curves: drawn anew whenever what the reader chose changes.
+// Chart of curves, redrawn whenever the user's settings change.
 
 const MARGIN = { left: 58, right: 12, top: 8, bottom: 30 }, PLOT_HEIGHT = 250;
 const tooltip = document.getElementById("tooltip");
@@ -20,15 +20,15 @@ const pathOf = (points) => {
     if (!isPlace([x, y])) { isBroken = true; return; }
     const place = `${x.toFixed(1)} ${y.toFixed(1)}`, next = points[i + 1];
     text += isBroken ? `M${place}` : `L${place}`;
-    if (isBroken && !(next && isPlace(next))) text += `L${place}`;  // a point alone shows as a dot
+    if (isBroken && !(next && isPlace(next))) text += `L${place}`;  // an isolated point is drawn as a dot
     isBroken = false;
   });
   return text;
 };
 
-/** A curve: {run, label, xs, ys, dash, hasMarks}, xs rising. */
+/** Chart of curves {run, label, xs, ys, dash, hasMarks} with ascending xs. */
 class Chart {
-  /** `spec`: {key, title, unit, format, curves(), marks()} ; `state`: what the reader chose. */
+  /** `spec` is {key, title, unit, format, curves(), marks()}; `state` holds the user's settings. */
   constructor(spec, state) {
     this.spec = spec;
     this.state = state;
@@ -71,7 +71,7 @@ class Chart {
     this.plot.append(svg("text", { x: width / 2, y: PLOT_HEIGHT / 2, "text-anchor": "middle" }, text));
   }
 
-  /** Which points of the curve are seen: one more at each side, so that it goes on to the edge. */
+  /** Sets the visible range of points, plus one on each side so that the curve reaches the edge. */
   place(curve, [low, high]) {
     curve.begin = Math.max(0, lastUpTo(curve.xs, low));
     curve.end = Math.min(curve.xs.length, lastUpTo(curve.xs, high) + 2);

@@ -1,10 +1,10 @@
-// Which charts there are: those of columns that are known, by their meaning, and any other that a run has.
+// List of charts: known columns, grouped by meaning, and all other columns of a run.
 
 const varies = (values) => values.some((v) => Number.isFinite(v) && v !== values[0]);
 const isNonZero = (values) => values.some((v) => Number.isFinite(v) && v !== 0);
 const isThere = (values) => values.some(Number.isFinite);
 
-/** Columns of steps, in the order of the page; `when` says whether a run's numbers are worth a chart. */
+/** Columns of steps, in page order; `when` returns whether a run's values deserve a chart. */
 const STEP_CHARTS = [
   { key: "learning_rate", title: "Learning rate" },
   { key: "grad_norm", title: "Gradient norm" },
@@ -40,7 +40,7 @@ function evaluationCurves(state, split, label) {
 
 const splits = () => [...new Set(runs.flatMap((run) => Object.keys(run.evaluations)))].sort();
 
-/** Where a run went on, was stopped, skipped or lost something: lines in the chart of the loss. */
+/** Returns the events of a run (resume, stop, skip, ...) that are drawn as lines in the loss chart. */
 function eventMarks(state) {
   const name = state.axis().column;
   return runs.flatMap((run) => {

@@ -1,8 +1,8 @@
-// The runs of the page: columns of numbers, with those that follow from others.
+// Data of the runs: columns of numbers, including derived ones.
 
 const NONE = NaN;
 
-/** A column as it came: a list with null for what is no number, or one number for all rows; absent = all NaN. */
+/** Converts a column: a list with null for NaN, one number for all rows, or undefined (all NaN). */
 function column(values, rows) {
   if (Array.isArray(values)) return Float64Array.from(values, (v) => (v === null ? NONE : v));
   return new Float64Array(rows).fill(values === undefined || values === null ? NONE : values);
@@ -14,7 +14,7 @@ function readTable(raw) {
   return table;
 }
 
-/** Seconds of training up to each row: a row tells the mean time of the iterations since the one before. */
+/** Returns the seconds of training up to each row, which has the mean time of the iterations since the previous one. */
 function secondsOfTraining(steps) {
   const { iteration, elapsed_ms: milliseconds = column(undefined, steps.rows) } = steps.columns;
   const seconds = new Float64Array(steps.rows);
@@ -27,7 +27,7 @@ function secondsOfTraining(steps) {
   return milliseconds.some(Number.isFinite) ? seconds : seconds.fill(NONE);
 }
 
-/** The index of the last of rising `values` that is at most `value`; -1 = none. */
+/** Returns the index of the last of the ascending `values` that is at most `value`, or -1. */
 function lastUpTo(values, value) {
   let low = -1, high = values.length;
   while (high - low > 1) {
@@ -37,7 +37,7 @@ function lastUpTo(values, value) {
   return low;
 }
 
-/** What `steps` has in `name` when an evaluation or an event at the iteration happens. */
+/** Returns the value of column `name` of `steps` at the time of an evaluation or event at `iteration`. */
 function atIteration(steps, name, iteration) {
   const row = lastUpTo(steps.columns.iteration, iteration);
   return row < 0 ? (name === "time" ? NONE : 0) : steps.columns[name][row];

@@ -1,6 +1,6 @@
-// Tables of numbers as colours: the load of experts, and what ranks do over time.
+// Heat maps: the load of experts, and the activity of ranks over time.
 
-/** Rows by columns; the lowest value is nearly clear, the highest full. */
+/** Returns a heat map of rows by columns, from nearly transparent (lowest) to opaque (highest). */
 function heatmap({ key, title, unit, rows, columns, values, format }) {
   const height = Math.max(60, Math.min(420, 18 * rows.length)), canvas = el("canvas", {});
   const figure = el("figure", { class: "card", "data-chart": key },

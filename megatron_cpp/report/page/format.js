@@ -1,4 +1,4 @@
-// Elements of the page, and numbers as people read them. Text goes in as text nodes alone, so none becomes markup.
+// Creation of page elements and formatting of numbers. Text is inserted only as text nodes, never as markup.
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -14,7 +14,7 @@ const svg = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 const swatch = (color) => el("span", { class: "swatch", style: `background: ${color}` });
 
-/** 1234567 as "1.235M", 0.00012 as "1.2e-4". */
+/** Formats 1234567 as "1.235M" and 0.00012 as "1.2e-4". */
 function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -45,7 +45,7 @@ function formatSeconds(value) {
 
 const formatMilliseconds = (value) => (value < 1000 ? `${formatNumber(value)} ms` : formatSeconds(value / 1000));
 
-/** Seconds since 1970, in the reader's time zone: "2026-01-31 23:59:59". */
+/** Formats seconds since 1970 in the user's time zone: "2026-01-31 23:59:59". */
 function formatDate(seconds) {
   if (!Number.isFinite(seconds)) return "–";
   const date = new Date(1000 * seconds), two = (n) => String(n).padStart(2, "0");

@@ -1,6 +1,6 @@
-// What the reader chose, the controls for it, and the page from top to bottom.
+// Settings of the user, their controls, and assembly of the page.
 
-/** Kept in the address, so that a page that is reloaded, or its address passed on, shows the same. */
+/** Settings, stored in the URL so that they survive a reload and can be shared. */
 class State {
   constructor(redraw) {
     Object.assign(this, { x: "iteration", smoothing: 0.6, log: false, cuts: false, zoom: null, hidden: new Set() });

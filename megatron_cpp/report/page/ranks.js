@@ -1,9 +1,9 @@
-// What each rank spends: memory by class, time, and who is waited for.
+// Resource use of each rank: memory by class, time, and stragglers.
 
-/** From the bottom up. */
+/** Memory classes in stacking order, from the bottom up. */
 const MEMORY_CLASSES = ["parameters", "gradients", "optimizer state", "activations", "workspace"];
 
-/** Columns of stacked parts, one for each name. `parts`: [{label, values, color}]. */
+/** Returns a stacked bar chart with one bar per name. `parts` is [{label, values, color}]. */
 function stackChart({ key, title, unit, names, parts, format }) {
   const plot = svg("svg", { class: "plot", height: PLOT_HEIGHT, role: "img", "aria-label": title });
   const figure = el("figure", { class: "card", "data-chart": key },
@@ -43,7 +43,7 @@ function stackChart({ key, title, unit, names, parts, format }) {
   return { figure, draw };
 }
 
-/** All columns, or of those that share a pixel the highest. */
+/** Returns the bars to draw: all of them, or the highest of those that share a pixel. */
 function shownColumns(count, pixels, height) {
   const highest = new Map();
   for (let i = 0; i < count; ++i) {
@@ -53,11 +53,11 @@ function shownColumns(count, pixels, height) {
   return [...highest.values()];
 }
 
-/** Shares of its time that a rank computes, of one record. */
+/** Returns the fraction of time that each rank of a record computes. */
 const computing = ({ bubble = [], exposed_communication: exposed = [] }) =>
   Array.from(bubble, (share, i) => 1 - share - (exposed[i] ?? 0));
 
-/** Who computes longest is who the others wait for. Null when nobody stands out. */
+/** Describes the rank that computes longest, for which the others wait. Returns null for fewer than two ranks. */
 function straggler(run, shares) {
   const known = shares.filter(Number.isFinite);
   if (known.length < 2) return null;
