@@ -1,11 +1,12 @@
-// What a device does in a slower way than the fastest, in the log.
+// Logs warnings when a device falls back to a slower implementation.
 #pragma once
 #include "base/log.h"
 #include "tensor/device.h"
 
 namespace mcpp {
 
-/// Warns of what is new since the last call, on rank 0: ranks compute alike. Nothing on a CPU.
+/// Logs on rank 0 the warnings that are new since the last call, since all ranks fall back together. Does nothing on a
+/// CPU.
 void tell_notices(Device& device, const Log& log);
 
 }  // namespace mcpp

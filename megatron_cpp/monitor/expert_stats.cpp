@@ -12,7 +12,7 @@ std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerTally>& tallie
   for (const LayerTally& of_layer : tallies) {
     const RouterTally& tally = of_layer.tally;
     const double choices = std::accumulate(tally.tokens.begin(), tally.tokens.end(), 0.0);
-    if (choices == 0) continue;  // of a step that was given up
+    if (choices == 0) continue;  // the step was aborted
     const double mean = choices / static_cast<double>(tally.tokens.size());
     layers.push_back({.layer = of_layer.layer,
                       .tokens = tally.tokens,

@@ -1,4 +1,4 @@
-// What a training tells about its experts.
+// Statistics of experts during training.
 #pragma once
 #include <map>
 #include <string>
@@ -9,31 +9,32 @@
 
 namespace mcpp {
 
-/// Of one layer in one step.
+/// Statistics of one layer in one step.
 struct ExpertLayerStats {
   i64 layer = 0;
-  std::vector<double> tokens;  ///< that chose each expert
-  double largest_load = 0;     ///< of the busiest expert over the mean of all
-  double dropped = 0;          ///< share of the choices that found their expert full
-  double balance_loss = 0;     ///< without its coefficient; 1 when all are equally busy
+  std::vector<double> tokens;  ///< [experts] number of tokens routed to each
+  double largest_load = 0;     ///< load of the busiest expert relative to the mean
+  double dropped = 0;          ///< fraction of the choices dropped because the expert was full
+  double balance_loss = 0;     ///< without its coefficient; 1 for perfect balance
   double z_loss = 0;           ///< without its coefficient
 };
 
-/// By layer; empty without experts. `tokens` of the global batch.
+/// Returns the statistics of each layer; empty without experts. `tokens` is the size of the global batch.
 std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerTally>& tallies, double tokens);
-/// Over all layers: the largest load, and means.
+/// Returns the summary over all layers: the largest load, and means otherwise.
 ExpertLayerStats summary_of(const std::vector<ExpertLayerStats>& layers);
 
-/// Finds experts that get nothing for long.
+/// Detector for experts that receive no tokens over many steps.
 class IdleExperts {
  public:
-  /// After each step: what is to be said about experts that have been idle for `steps` of them, once each time.
+  /// Each add() counts a step and returns a message for every expert that has been idle for `steps` of them, once per
+  /// idle period.
   explicit IdleExperts(i64 steps = 100) : steps_(steps) {}
   std::vector<std::string> add(const std::vector<LayerTally>& tallies);
 
  private:
   i64 steps_;
-  std::map<std::pair<i64, std::size_t>, i64> idle_;  // steps, by layer and expert
+  std::map<std::pair<i64, std::size_t>, i64> idle_;  // idle steps by layer and expert
 };
 
 }  // namespace mcpp

@@ -11,7 +11,7 @@ BytesByModule kept_by_modules(const TrainingState& state, i64 zero_stage) {
   };
   const auto bytes = [](const Tensor& tensor) { return tensor.defined() ? static_cast<double>(tensor.bytes()) : 0; };
   for (const TrainingState::Chunk& chunk : state.chunks()) {
-    chunk.model->visit([&](Param& param, int) {  // also where this rank keeps nothing of it
+    chunk.model->visit([&](Param& param, int) {  // including parameters of which this rank stores nothing
       sum(param, MemoryClass::Params) += zero_stage < 3 ? bytes(param.value) : 0;
       sum(param, MemoryClass::Grads) += zero_stage < 2 ? bytes(param.main_grad) : 0;
       sum(param, MemoryClass::OptimizerState) += 0;

@@ -1,4 +1,4 @@
-// What each rank of a run spends: memory, waiting for other pipeline stages, communication that nothing hid.
+// Resource use of each rank: memory, pipeline bubbles and exposed communication.
 #pragma once
 #include <array>
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace mcpp {
 
-/// Where the time of one rank goes.
+/// Breakdown of the time of one rank, in seconds.
 struct RankSeconds {
-  double clock = 0;          ///< all of it; since when, only differences tell
-  double pipeline = 0;       ///< waiting for other stages of the pipeline
+  double clock = 0;          ///< total time; only differences are meaningful
+  double pipeline = 0;       ///< waiting for other pipeline stages
   double communication = 0;  ///< inside other communication
 
-  /// In which it waited for nobody: what a slow rank has more of than the others, which wait for it.
+  /// Returns the time spent not waiting. A slow rank has more of it than the others, which wait for it.
   double compute() const { return clock - pipeline - communication; }
   RankSeconds operator-(const RankSeconds& b) const {
     return {clock - b.clock, pipeline - b.pipeline, communication - b.communication};
@@ -29,36 +29,36 @@ struct RankSeconds {
 };
 
 struct RankStats {
-  double peak_memory_bytes = 0;      ///< of tensors, since the start
-  double bubble = 0;                 ///< share of its time that the rank waits for other stages of the pipeline
-  double exposed_communication = 0;  ///< share of its time inside other communication
-  double compute_ms = 0;             ///< of an iteration, without both
-  /// Of tensors of each MemoryClass, since the start; their peaks may lie at different moments.
+  double peak_memory_bytes = 0;      ///< of tensors, since start-up
+  double bubble = 0;                 ///< fraction of time spent waiting for other pipeline stages
+  double exposed_communication = 0;  ///< fraction of time spent in other communication
+  double compute_ms = 0;             ///< per iteration, without either
+  /// Peak bytes per MemoryClass since start-up. Peaks of different classes may occur at different times.
   std::array<double, kMemoryClasses> peak_by_class{};
-  BytesAwayByClass away{};  ///< what is kept there instead (TrainingState::bytes_away())
+  BytesAwayByClass away{};  ///< offloaded bytes (TrainingState::bytes_away())
 };
 
-/// Memory of one class in one place, of each rank.
+/// Memory of one class in one location, for each rank.
 struct MemoryColumn {
-  enum class Place : u8 { Here, InHost, OnDisk };  ///< the rank's device, and what is kept elsewhere instead
+  enum class Place : u8 { Here, InHost, OnDisk };  ///< on the rank's device, or offloaded to host memory or disk
   MemoryClass of;
   Place place;
   std::vector<double> bytes;
 };
 
-/// The mean of them, and the largest peak of memory.
+/// Returns the mean over ranks, except for memory, of which it returns the largest peak.
 RankStats mean_of(const std::vector<RankStats>& ranks);
-/// Every rank's, by rank, on all ranks.
+/// Gathers the statistics of all ranks, in rank order, on all ranks. Collective.
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device);
-/// One line per rank: where its time goes.
+/// Formats a table of one line per rank: where its time goes.
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology);
-/// By class: of each that some rank uses, what is here, and where some rank has any, what is in host memory and on
-/// disks.
+/// Returns the columns of each memory class that any rank uses: device memory and, if any rank offloads to them, host
+/// memory and disk.
 std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks);
-/// One line per rank: these columns.
+/// Formats these columns as a table of one line per rank.
 std::string memory_table(const std::vector<RankStats>& ranks);
 
-/// What this rank spent so far.
+/// Returns the time that this rank has spent so far.
 RankSeconds spent_by_rank(const TrainingState& state, const ParallelState& parallel);
 
 }  // namespace mcpp

@@ -23,7 +23,7 @@ StatsByName stats_of(const TrainingState& state,
   return stats;
 }
 
-/// Numbers all multiplied by `factor`.
+/// Adjusts statistics as if every value were multiplied by `factor`.
 void scale(ValueStats& stats, double factor) {
   stats.sum *= factor;
   stats.sum_of_squares *= factor * factor;
@@ -33,7 +33,7 @@ void scale(ValueStats& stats, double factor) {
   stats.buckets = std::move(buckets);
 }
 
-/// The embedding, the layers by number, what follows them.
+/// Sort key: the embedding, the layers in order, then what follows them.
 int place_in_model(const std::string& layer) {
   constexpr std::string_view kLayers = "decoder.layers.";
   if (layer.starts_with(kLayers)) return std::stoi(layer.substr(kLayers.size()));
@@ -48,7 +48,7 @@ void StatisticsWatch::before_backward(i64 iteration) {
   if (!wants_layers(iteration)) return;
   for (const TrainingState::Chunk& chunk : state_.chunks()) {
     const ModelContext& context = chunk.model->context();
-    // Of tensor-parallel ranks with the same activations one stands for all.
+    // Tensor-parallel ranks without sequence parallelism have identical activations, so only rank 0 counts them.
     if (!context.splits_sequence() && context.tp.rank() != 0) continue;
     chunk.model->observe_layers([this](i64 layer, const Tensor& y) {
       activations_[str("decoder.layers.", layer)].add(y, /*with_buckets=*/false);
@@ -81,7 +81,7 @@ StepStatistics StatisticsWatch::of_gradients(i64 iteration) const {
 }
 
 void StatisticsWatch::add_weights(i64 iteration, double grad_norm, StepStatistics& step) const {
-  // Gradients are of a sum, and scaled; what the whole comes to is known.
+  // The gradients are unnormalized and scaled; the true global norm is known, which determines the factor.
   const double raw = total_of(step.gradients).norm(), factor = raw > 0 ? grad_norm / raw : 0;
   for (StepStatistics::Layer& layer : step.layers) layer.grad_norm *= factor;
   for (auto& [name, stats] : step.gradients) scale(stats, factor);

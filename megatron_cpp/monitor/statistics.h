@@ -1,4 +1,4 @@
-// What is told of weights, gradients and activations on request, because it costs a look at all of them.
+// Optional statistics of weights, gradients and activations, which cost a pass over all of them.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,35 +10,35 @@
 
 namespace mcpp {
 
-/// Of one step; on every rank the same.
+/// Statistics of one step, identical on all ranks.
 struct StepStatistics {
-  std::optional<double> params_norm;  ///< of the weights after the step
-  std::optional<double> num_zeros;    ///< in the gradient
+  std::optional<double> params_norm;  ///< norm of the weights after the step
+  std::optional<double> num_zeros;    ///< zeros in the gradient
   struct Layer {
     std::string name;
-    double grad_norm = 0;  ///< before clipping; all of them make up the norm of the whole
+    double grad_norm = 0;  ///< before clipping; the norms of all layers combine to the global norm
     double params_norm = 0;
     std::optional<double> activation_rms,
-        activation_max;  ///< of the residual stream that leaves it, where it is a layer
+        activation_max;  ///< of the layer's output in the residual stream; only for transformer layers
   };
-  std::vector<Layer> layers = {};            ///< in the order of the model
+  std::vector<Layer> layers = {};            ///< in model order
   StatsByName weights = {}, gradients = {};  ///< by parameter, with buckets; for histograms
 };
 
-/// Collects them, with all ranks, at the iterations that the configuration names.
+/// Collects statistics at the iterations that the configuration selects. Collective.
 class StatisticsWatch {
  public:
-  /// `is_told(iteration)`: whether a line or a point of a curve is written then. All outlive this.
+  /// `is_told(iteration)` returns true if a log line or a metrics record is written for the iteration.
   StatisticsWatch(KeptRef<LoggingConfig> config, TrainingState& state, Communicator& world,
                   std::function<bool(i64 iteration)> is_told)
       : config_(config), state_(state), world_(world), is_told_(std::move(is_told)) {}
 
-  /// Around TrainingState::backward() of the iteration.
+  /// Must be called before and after TrainingState::backward() of the iteration.
   void before_backward(i64 iteration);
   void after_backward();
-  /// What the step leaves behind it, in parts: between backward() and update() ...
+  /// Returns the statistics of the gradients; call it between backward() and update().
   StepStatistics of_gradients(i64 iteration) const;
-  /// ... and when the weights are those after the step, whose gradient had this norm.
+  /// Adds those of the weights after the update. `grad_norm` is the global gradient norm of the step.
   void add_weights(i64 iteration, double grad_norm, StepStatistics& step) const;
 
  private:
@@ -53,7 +53,7 @@ class StatisticsWatch {
   StatsByName activations_;  // of this rank
 };
 
-/// A table for the log.
+/// Formats the statistics by layer as a table for the log.
 std::string layer_table(const StepStatistics& step);
 
 }  // namespace mcpp

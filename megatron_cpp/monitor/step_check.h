@@ -1,4 +1,4 @@
-// What a training spends, held against what was predicted of its layout: the log names the part that is off.
+// Comparison of measured step times with the prediction for the layout; logs the components that deviate.
 #pragma once
 #include <map>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace mcpp {
 
-/// Of the steps of a line of the log, `seconds` each: what its ranks spent, and in which groups they waited, if that is
-/// known, in all `iterations` together.
+/// Returns the measurement of the steps of a log line, `seconds` each: the statistics of the ranks and, if known, the
+/// seconds that they waited in each group, summed over `iterations`.
 MeasuredRun measured_step(double seconds, const std::vector<RankStats>& ranks,
                           const std::vector<GroupSecondsByName>& groups, i64 iterations);
 
@@ -18,8 +18,9 @@ class StepCheck {
  public:
   explicit StepCheck(PredictedStep predicted) : predicted_(std::move(predicted)) {}
 
-  /// What is to be logged of a line whose steps had so many samples: of each part once, when it is much off for the
-  /// second time in a row. Steps of another batch than the predicted one tell nothing.
+  /// Returns the messages to log for steps of `global_batch_size` samples. Each component is reported once, when it
+  /// exceeds the tolerance for the second time in a row. Steps of a batch size other than the predicted one are
+  /// ignored.
   std::vector<std::string> add(i64 global_batch_size, const MeasuredRun& measured);
 
  private:

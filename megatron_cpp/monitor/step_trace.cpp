@@ -86,7 +86,7 @@ void TraceWindow::begin(i64 iteration, const StepTrace::Spent& spent) {
 void TraceWindow::end(i64 iteration, const StepTrace::Spent& spent, BytesByModule modules) {
   trace_->end(spent, std::move(modules));
   is_over_ = true;
-  last_ = std::max(first_, iteration);  // the first one may have been given up
+  last_ = std::max(first_, iteration);  // the first iteration may have been aborted
 }
 
 void TraceWindow::write() {

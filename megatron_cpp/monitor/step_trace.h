@@ -1,4 +1,4 @@
-// A trace of some steps of a training, on all ranks.
+// Trace of several training steps on all ranks.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,24 +13,25 @@
 
 namespace mcpp {
 
-/// How the names of all traces begin, and of one whose first iteration is this: "trace_iter_0000031". In the order of
-/// iterations.
+/// Prefix of the file names of all traces; trace_prefix() returns that of a trace by its first iteration:
+/// "trace_iter_0000031". The names sort by iteration.
 inline constexpr std::string_view kTracePrefix = "trace_iter_";
 std::string trace_prefix(i64 first_iteration);
 
-/// One trace: begin(), end(), write(). All ranks call the same.
+/// Records one trace: begin(), end(), write(). Every method is collective.
 class StepTrace {
  public:
-  /// `records`: whether this rank's ranges are kept; its figures are in any case. The session outlives this.
+  /// If `records`, stores the ranges of this rank; its totals are always stored.
   StepTrace(Session& session, bool records) : session_(session), records_(records) {}
 
-  /// When `spent` was spent.
+  /// Returns the time that this rank has spent so far.
   using Spent = std::function<RankSeconds()>;
-  /// Nothing is under way on the device.
+  /// Starts recording. No work may be queued on the device.
   void begin(const Spent& spent);
-  /// `modules`: kept_by_modules(), to which is added what the rank's passes kept of activations.
+  /// Ends recording. `modules` is the result of kept_by_modules(); the activations kept by the rank's passes are added.
   void end(const Spent& spent, BytesByModule modules);
-  /// `facts`: a JSON object that is kept in the file. Why it could not be written, on rank 0, or "".
+  /// Writes the trace file. `facts` is a JSON object stored in it. Returns, on rank 0, why the file could not be
+  /// written, or "".
   std::string write(const Path& path, const std::string& facts);
 
  private:
@@ -41,21 +42,21 @@ class StepTrace {
   RankSeconds begin_;
 };
 
-/// The trace that logging.profile_step_start and profile_step_end ask for.
+/// Trace requested by logging.profile_step_start and profile_step_end.
 class TraceWindow {
  public:
-  /// BadInput when a rank is named that is none, or there can be no folder `folder`. All outlive this.
+  /// Throws BadInput if a rank to be profiled does not exist or if `folder` cannot be created.
   TraceWindow(KeptRef<LoggingConfig> config, Path folder, Session& session, KeptRef<Log> log);
 
-  /// Whether the iteration, counted from 1, is the first one of the window that this run computes, or the last one.
+  /// Returns true if the iteration, counted from 1, is the first or last one of the window that this run computes.
   bool begins_with(i64 iteration) const;
   bool ends_with(i64 iteration) const { return trace_ && !is_over_ && iteration == config_.profile_step_end; }
   bool is_open() const { return trace_ && !is_over_; }
 
   void begin(i64 iteration, const StepTrace::Spent& spent);
-  /// After the iteration, or because no other follows.
+  /// Ends the window after the iteration, or early if no other iteration follows.
   void end(i64 iteration, const StepTrace::Spent& spent, BytesByModule modules);
-  /// Writes the trace that is over, if there is one; a folder that cannot be written costs it with a warning.
+  /// Writes the finished trace, if any. Logs a warning if the folder is not writable.
   void write();
 
  private:

@@ -12,10 +12,10 @@
 namespace mcpp {
 namespace {
 
-/// Those of one name.
+/// All groups of one name.
 struct Group {
   std::vector<int> ranks;
-  GroupSeconds least;  ///< of the member that waits least
+  GroupSeconds least;  ///< member with the least waiting time
 
   double seconds_per_byte() const { return least.seconds / least.bytes; }
 };
@@ -34,7 +34,7 @@ std::vector<Group> groups_of(const std::vector<GroupSecondsByName>& ranks, const
   return groups;
 }
 
-/// values[i] over the median of the others; 0 without others.
+/// Returns values[i] relative to the median of the others; 0 if there are no others.
 double times_others(const std::vector<double>& values, std::size_t i) {
   std::vector<double> others = values;
   others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));

@@ -1,5 +1,5 @@
-// Who keeps the others waiting: ranks that compute longer than those which do the same, and groups whose messages
-// travel longer than those of others. Whoever waits for them shows as waiting, so that no mean over ranks finds them.
+// Straggler detection: ranks that compute longer than their peers, and groups whose communication is slower than that
+// of their peers. Means over ranks do not reveal them, since all other ranks show up as waiting.
 #pragma once
 #include <map>
 #include <optional>
@@ -10,35 +10,37 @@
 
 namespace mcpp {
 
-/// A rank's time in the communication of one of its groups, in a part of the run.
+/// Time of one rank in the communication of one of its groups, over an interval.
 struct GroupSeconds {
-  int first = 0;       ///< rank of the group, of the world
+  int first = 0;       ///< world rank of the group's first rank
   double seconds = 0;  ///< inside calls
-  double bytes = 0;    ///< that the rank sent
+  double bytes = 0;    ///< sent by the rank
 };
 using GroupSecondsByName = std::map<std::string, GroupSeconds>;
 
-/// Of the groups of several ranks that carry no messages of the pipeline, where all wait for the schedule.
+/// Returns the times of all groups of two or more ranks, except those that carry pipeline messages, where waiting is
+/// part of the schedule.
 GroupSecondsByName group_seconds(const ParallelState& parallel);
 GroupSecondsByName operator-(const GroupSecondsByName& a, const GroupSecondsByName& b);
-/// Every rank's, by rank, on all ranks.
+/// Gathers the times of all ranks, in rank order, on all ranks. Collective.
 std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& mine, Communicator& world);
 
-/// Something that is `times` as slow as what it is compared with.
+/// Rank or group that is slower than its peers.
 struct Straggler {
-  std::string what;  ///< "rank 3", "the group dp (ranks 1 3)"; the same each time
-  std::string text;  ///< a sentence about it
+  std::string what;  ///< "rank 3", "the group dp (ranks 1 3)"; stable across calls
+  std::string text;  ///< description in a sentence
 };
 
-/// The slowest rank of those that compute `factor` times as long as the median of the others of their pipeline stage.
+/// Returns the slowest of the ranks that compute at least `factor` times as long as the median of the other ranks of
+/// their pipeline stage, or std::nullopt.
 std::optional<Straggler> slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor);
 
-/// Likewise the slowest group, of those which have others of their name. In a group the member counts that waits least:
-/// it comes last, so that it waits for the network alone. Groups that take less than a hundredth of `window_seconds`
-/// are left alone.
+/// Returns the slowest of the groups that take at least `factor` times as long as the others of the same name, or
+/// std::nullopt. A group is measured by the member that waits least: it arrives last and waits only for the network.
+/// Groups that take less than a hundredth of `window_seconds` are ignored.
 std::optional<Straggler> slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds, double factor);
 
-/// Says of a straggler what is to be logged: once, when it stands out for the second time in a row.
+/// Returns the message of a straggler once, when it is detected for the second time in a row.
 class StragglerWatch {
  public:
   std::optional<std::string> add(const std::optional<Straggler>& found);

@@ -1,4 +1,4 @@
-// How long the parts of an iteration take on every rank, as Megatron-LM's timers tell it.
+// Duration of the parts of an iteration on every rank, as reported by Megatron-LM's timers.
 #pragma once
 #include <map>
 #include <string>
@@ -13,20 +13,21 @@ namespace mcpp {
 struct TimerStats {
   struct OfRank {
     int rank;
-    double ms;  ///< of an iteration
+    double ms;  ///< per iteration
   };
   std::string name;
-  std::vector<OfRank> ranks;  ///< those that have such a part
+  std::vector<OfRank> ranks;  ///< ranks that have this part
 
   double min() const;
   double max() const;
 };
 
-/// Of all ranks, on all of them, by name. `seconds`: of `iterations` iterations on this rank, by name.
+/// Gathers the timers of all ranks by name. Collective. `seconds` holds this rank's total for each name over
+/// `iterations` iterations.
 std::vector<TimerStats> gather_timers(const std::map<std::string, double>& seconds, double iterations,
                                       Communicator& world);
 
-/// Megatron-LM's lines; "" without timers.
+/// Formats the timers as Megatron-LM's log lines; "" without timers.
 std::string timer_lines(const std::vector<TimerStats>& timers, TimingLogOption option);
 
 }  // namespace mcpp

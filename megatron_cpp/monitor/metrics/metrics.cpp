@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// "2026-01-31 23:59:59.123456", local time.
+/// Formats local time as "2026-01-31 23:59:59.123456".
 std::string time_stamp(std::chrono::system_clock::time_point now) {
   const auto since_epoch = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(

@@ -13,11 +13,11 @@ using Json = nlohmann::ordered_json;
 
 using Evaluations = std::set<std::pair<std::string, i64>>;
 
-/// Of MemoryColumn::Place.
+/// Keys for each MemoryColumn::Place.
 constexpr std::array kMemoryKeys{"peak_by_class", "in_host_by_class", "on_disk_by_class"};
 
-/// The lines of `text` that belong to iterations up to `last`. Lines that are no JSON object with an iteration, such as
-/// one that a crash cut off, are left out. Evaluations of the last are entered in `evaluations`.
+/// Returns the lines of `text` for iterations up to `last`. Drops lines that are not JSON objects with an iteration,
+/// such as one truncated by a crash. Adds evaluations of iteration `last` to `evaluations`.
 std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluations) {
   std::string kept;
   for (const std::string& line : split(text, '\n')) {
@@ -31,7 +31,7 @@ std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluati
   return kept;
 }
 
-/// "2026-01-31T23:59:59.123Z".
+/// Formats the current time as "2026-01-31T23:59:59.123Z".
 std::string utc_now() {
   const auto now = std::chrono::system_clock::now();
   const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
@@ -45,7 +45,7 @@ std::string utc_now() {
   return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
 }
 
-/// What is no UTF-8, such as a path may be, must not end a training.
+/// Serializes an object. Invalid UTF-8, which a path may contain, is replaced: it must not end the training.
 std::string line_of(const Json& object) {
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }

@@ -13,27 +13,27 @@
 namespace mcpp {
 namespace {
 
-/// A number, or 0 where there is none.
+/// Returns a number, or 0 if missing.
 double number(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return 0;
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
-/// Bytes, milliseconds or a share, as no run has less or more of; damaged files do.
+/// Returns true for plausible bytes, milliseconds or fractions; damaged files may contain others.
 bool is_amount(double value) {
   constexpr double kMost = 1e18;
   return value >= 0 && value <= kMost;
 }
 
-/// A number of ranks or iterations, or 0 where there is none that may be one.
+/// Returns a number of ranks or iterations, or 0 if there is no plausible one.
 i64 whole_number(const nlohmann::json& object, const char* key) {
   constexpr double kMost = 1e12;
   const double value = number(object, key);
   return value >= 0 && value <= kMost ? static_cast<i64>(value) : 0;
 }
 
-/// A text, or "" where there is none.
+/// Returns a string, or "" if missing.
 std::string text(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return "";
   const auto found = object.find(key);
@@ -46,7 +46,7 @@ bool is_step(const nlohmann::json& object) {
   return text(object, "type") == "train";
 }
 
-/// The numbers of a list, one for each rank; none where there is no such list.
+/// Returns the elements of a list with one number per rank; empty if there is no such list.
 std::vector<double> by_rank(const nlohmann::json& object, const std::string& key) {
   std::vector<double> list;
   const auto found = object.find(key);
@@ -64,7 +64,7 @@ double mean(const std::vector<double>& list) {
   return list.empty() ? 0 : std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
 }
 
-/// What a table of ranks says of a step.
+/// Converts a table of ranks to the measurement of a step.
 MeasuredRun told_by(const nlohmann::json& table) {
   MeasuredRun told{.bubble = mean(by_rank(table, "bubble")),
                    .exposed_communication = mean(by_rank(table, "exposed_communication")),
@@ -77,8 +77,8 @@ MeasuredRun told_by(const nlohmann::json& table) {
   return told;
 }
 
-/// The trace of the latest iterations after `start`, where the run began or went on: those before may be of another
-/// layout. Empty when there is none.
+/// Returns the trace of the latest iterations after `start`, where the run started or resumed; earlier traces may
+/// belong to a different layout. Returns an empty path if there are no traces.
 Path newest_trace(const Path& folder, i64 start) {
   const std::string first = trace_prefix(start + 1);
   Path newest;
@@ -93,7 +93,7 @@ Path newest_trace(const Path& folder, i64 start) {
   return newest;
 }
 
-/// "output_layer" of "output_layer and loss": its forward pass has another name than its backward pass.
+/// Returns "output_layer" for "output_layer and loss": its forward and backward ranges have different names.
 std::string module_name(const std::string& range) {
   return range.substr(0, range.find(' '));
 }
@@ -102,12 +102,12 @@ bool is_module(const std::string& name) {
   return name == "embedding" || name.starts_with("decoder.layers.") || name.starts_with("output_layer");
 }
 
-/// Process and thread.
+/// Returns process and thread.
 std::pair<double, double> thread_of(const nlohmann::json& event) {
   return {number(event, "pid"), number(event, "tid")};
 }
 
-/// On a GPU the host's ranges tell when it queued them; those that count are on the thread "device".
+/// Returns the device threads. On a GPU, host ranges only show when work was queued, so the thread "device" is used.
 std::set<std::pair<double, double>> device_threads(const nlohmann::json& events) {
   std::set<std::pair<double, double>> threads;
   for (const auto& event : events)
@@ -116,10 +116,10 @@ std::set<std::pair<double, double>> device_threads(const nlohmann::json& events)
   return threads;
 }
 
-/// What metrics.jsonl has since the last start, by iteration.
+/// Contents of metrics.jsonl since the last start, by iteration.
 struct RunLines {
-  MeasuredRun start;   ///< its ranks and its configuration
-  i64 iterations = 0;  ///< that were done before it
+  MeasuredRun start;   ///< ranks and configuration at the start
+  i64 iterations = 0;  ///< iterations completed before the start
   std::map<double, MeasuredRun> steps, tables;
 };
 
@@ -129,7 +129,7 @@ RunLines read_lines(const Path& file) {
     const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     const std::string type = text(object, "type");
     const double iteration = number(object, "iteration");
-    // A run that went on may have done so on another layout.
+    // A resumed run may use a different layout.
     if (type == "run")
       lines = {.start = {.world_size = whole_number(object, "world_size"), .config = text(object, "config")},
                .iterations = whole_number(object, "iteration"),
@@ -145,7 +145,7 @@ RunLines read_lines(const Path& file) {
   return lines;
 }
 
-/// All but the first, whose start is no step's. Of those of which a table tells more, only these, with what it tells.
+/// Returns all steps but the first, whose start time is unknown. If any have a table of ranks, returns only these.
 std::vector<MeasuredRun> steps_that_count(const RunLines& lines) {
   std::vector<MeasuredRun> all, told;
   for (auto step = std::next(lines.steps.begin()); step != lines.steps.end(); ++step) {
@@ -158,7 +158,7 @@ std::vector<MeasuredRun> steps_that_count(const RunLines& lines) {
   return told.empty() ? all : told;
 }
 
-/// Of an iteration.
+/// Returns the seconds per iteration of each module.
 std::map<std::string, double> seconds_by_module(const nlohmann::json& events, const nlohmann::json& facts) {
   const std::set<std::pair<double, double>> devices = device_threads(events);
   std::map<std::string, std::map<double, double>> by_rank;
@@ -177,7 +177,7 @@ std::map<std::string, double> seconds_by_module(const nlohmann::json& events, co
   return modules;
 }
 
-/// Of the ranks that tell of it.
+/// Returns the mean bytes of each module over the ranks that report it.
 BytesByModule bytes_by_module(const nlohmann::json& ranks) {
   std::map<std::string, std::map<std::string, std::vector<double>>> told;
   for (const auto& rank : ranks) {
@@ -225,7 +225,7 @@ MeasuredRun read_measured_run(const Path& run) {
   MeasuredRun found = *middle;
   for (const MeasuredRun& step : steps)
     found.peak_memory_bytes = std::max(found.peak_memory_bytes, step.peak_memory_bytes);
-  if (!lines.tables.empty()) {  // peaks since the start
+  if (!lines.tables.empty()) {  // peaks since start-up
     const MeasuredRun& last = lines.tables.rbegin()->second;
     found.peak_by_class = last.peak_by_class;
     found.in_host_bytes = last.in_host_bytes, found.on_disk_bytes = last.on_disk_bytes;

@@ -1,4 +1,4 @@
-// What a run has written about its steps: metrics.jsonl (monitor/metrics.h).
+// Reader for the measurements that a run wrote: metrics.jsonl (monitor/metrics.h) and traces.
 #pragma once
 #include "base/file.h"
 #include "megatron_cpp/logging/trace_file.h"
@@ -6,19 +6,19 @@
 
 namespace mcpp {
 
-/// The median of the steps logged since the last start, after the first. `run`: the file, or the folder it is in.
-/// Ranks, configuration, memory and times of modules as far as the run wrote them: its last start, its last table of
-/// ranks, and the newest trace in the folder or its folder `traces`. BadInput when there is no such file, and when it
-/// has fewer than two lines of steps; a trace that cannot be read, or is of another number of ranks, is left out.
+/// Returns the median of the steps logged since the last start, excluding the first. `run` is the file or its folder.
+/// Ranks, configuration, memory and module times are included as far as the run wrote them: its last start, its last
+/// table of ranks, and the newest trace in the folder or its subfolder `traces`. A trace that is unreadable or has a
+/// different number of ranks is ignored. Throws BadInput if there is no such file or if it has fewer than two steps.
 MeasuredRun read_measured_run(const Path& run);
 
-/// What a trace (monitor/step_trace.h) tells of modules, by name: of the ranks that have it the mean.
+/// Contents of a trace (monitor/step_trace.h) by module: the mean over the ranks that have it.
 struct TracedModules {
-  std::map<std::string, double> seconds = {};  ///< of an iteration
+  std::map<std::string, double> seconds = {};  ///< per iteration
   BytesByModule bytes = {};
-  i64 ranks = 0;  ///< that wrote it; 0 = not known
+  i64 ranks = 0;  ///< ranks in the trace; 0 = unknown
 };
-/// Empty when it is no such trace.
+/// Returns the modules of a trace; empty if the file is not such a trace.
 TracedModules traced_modules(const Path& trace);
 
 }  // namespace mcpp

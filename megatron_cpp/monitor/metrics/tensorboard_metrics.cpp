@@ -15,7 +15,7 @@ std::string evaluation_tag(std::string_view split) {
   return str(kLoss, " ", split);
 }
 
-/// Nothing where the numbers were not sorted into buckets.
+/// Adds a histogram, if the values were sorted into buckets.
 void add_histogram(const std::string& tag, const ValueStats& stats, EventRecord& event) {
   if (stats.buckets.empty()) return;
   std::vector<double> limits, counts;
@@ -34,7 +34,7 @@ void add_histogram(const std::string& tag, const ValueStats& stats, EventRecord&
 
 }  // namespace
 
-/// Values of one step, on the axis of iterations and, some of them, on that of samples too.
+/// Values of one step on the axis of iterations; some of them also on the axis of samples.
 class TensorboardMetrics::Record {
  public:
   Record(i64 iteration, i64 consumed_samples)

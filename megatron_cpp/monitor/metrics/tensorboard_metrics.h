@@ -1,4 +1,4 @@
-// The numbers of a training as TensorBoard shows them, by Megatron-LM's tags; docs/seeing_a_run.md lists them.
+// Training metrics for TensorBoard with Megatron-LM's tags; docs/seeing_a_run.md lists them.
 #pragma once
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/logging/tensorboard.h"
@@ -6,25 +6,25 @@
 
 namespace mcpp {
 
-/// Where the training goes on from.
+/// Position at which training resumes.
 struct ResumedAt {
   i64 iteration = 0, consumed_samples = 0;
 };
 
 class TensorboardMetrics {
  public:
-  /// Looks at the folder (TensorboardWriter). `writes`: on one rank. Both outlive this.
+  /// Opens the folder (TensorboardWriter). `writes` must be true on exactly one rank.
   TensorboardMetrics(KeptRef<Config> config, bool writes, KeptRef<Log> log);
 
-  /// Before anything is written: drops what earlier starts wrote of steps that come again, and evaluations that
-  /// `metrics` does not have, because they are owed. Writes the configuration.
+  /// Prepares the folder; call it before anything is written. Drops events of earlier starts for steps that will be
+  /// repeated, and evaluations missing from `metrics`, since they will be repeated too. Writes the configuration.
   void begin(const ResumedAt& at, const MetricsWriter& metrics);
-  /// One step alone, at logging.tensorboard_log_interval.
+  /// Writes a single step, at logging.tensorboard_log_interval.
   void write(const IterationStats& step, const MemoryUse& memory);
-  /// What is only known at a line of the log.
+  /// Writes what is only known for a log line.
   void write_line(const IterationStats& line);
   void write(const ValidationStats& stats, i64 consumed_samples);
-  /// Curves of each layer and histograms, as far as the step has them.
+  /// Writes curves of each layer and histograms, if present.
   void write(const StepStatistics& statistics, i64 iteration);
 
  private:
@@ -33,8 +33,8 @@ class TensorboardMetrics {
   TensorboardWriter writer_;
 };
 
-/// Whether an event of an earlier start stands in a run that goes on at `at`. An evaluation done there belongs to the
-/// run only with `has_evaluation`, asked by its split.
+/// Returns true if an event of an earlier start is still valid for a run resumed at `at`. An evaluation at that
+/// iteration is valid only if `has_evaluation(split)`.
 bool stands_in_resumed_run(i64 step, std::string_view tag, const ResumedAt& at,
                            const std::function<bool(const std::string& split)>& has_evaluation);
 
