@@ -17,7 +17,7 @@ void for_each_weight(const TrainingState& state, F&& f) {
   }
 }
 
-/// Squares are added in fp64, which those of fp32 numbers cannot overflow.
+/// Squares of fp32 values are added in fp64, where they cannot overflow.
 std::string first_on_this_rank(const TrainingState& state, Device& device) {
   Tensor sum = Tensor::zeros({1}, DType::F64, device, MemoryClass::Workspace);
   for_each_weight(state, [&](const Param&, const Tensor& values) { ops::add_sum_of_squares(values, sum); });

@@ -1,4 +1,4 @@
-// A checkpoint with weights that are not numbers must never become the one that runs resume from.
+// Check that prevents checkpoints with non-finite weights, which no run should resume from.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// "rank 1: decoder.final_layernorm.weight" for a weight that holds NaN or infinity, the same text on every rank; empty
-/// when there is none. Reads each weight once. Called by all ranks.
+/// Returns the first weight with a NaN or infinity, such as "rank 1: decoder.final_layernorm.weight", or "" if all are
+/// finite. Identical on all ranks. Reads each weight once. Collective.
 std::string weight_that_is_not_finite(const TrainingState& state, Communicator& world, Device& device);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// A chunk of the model as the pipeline engine drives it: microbatches go in, losses come out at the last stage.
+// Model chunk as driven by the pipeline engine: consumes microbatches and produces losses on the last stage.
 #pragma once
 #include <span>
 #include <vector>
@@ -10,34 +10,35 @@
 
 namespace mcpp {
 
-/// One forward and backward pass's worth of samples, sequence first: s are the positions that this rank has.
+/// Samples of one forward and backward pass, sequence first; s counts the positions of this rank.
 struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
-  Tensor targets;            ///< int32 [s, b], -1 = not counted; on the last
-  std::vector<i64> samples;  ///< [b] global sample numbers
-  /// int32 [s, b], as Pass's; on every stage, where documents are told apart. attention_starts is of the rows that
-  /// attention has, after an exchange of heads.
+  Tensor targets;            ///< int32 [s, b], -1 = ignored; on the last stage
+  std::vector<i64> samples;  ///< [b] global sample indices
+  /// int32 [s, b], as in Pass; on every stage if document boundaries are used. attention_starts covers the rows that
+  /// attention sees after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
-  std::shared_ptr<const SampleCut> cut = nullptr;  ///< over context-parallel ranks; null without
+  /// partition over context-parallel ranks; null without context parallelism
+  std::shared_ptr<const SampleCut> cut = nullptr;
 };
-/// What a context-parallel rank has of a microbatch of whole samples, cut so that attention costs all the same. On
-/// stages that read nothing there are only sample numbers.
+/// Returns this context-parallel rank's shard of a microbatch of whole samples, balanced by the cost of attention. On
+/// stages that read no data it has only sample indices.
 MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp);
 
 class ModelStage final : public PipelineStage {
  public:
-  /// `chunk`: which one of its rank this is, as profiles name it.
+  /// `chunk` is the index of the chunk on its rank, for profiles.
   ModelStage(GPTModel& model, int chunk) : model_(model), chunk_(chunk) {}
 
-  /// Before each run of a schedule. `batches` must stay until it has ended. `grad_scale` multiplies the gradients. The
-  /// last stage adds the losses and targets of each to `totals`, fp64 [2], in order. `step`, which outlives the run, is
-  /// asked before each pass; once it is given up nothing more is computed, and zeros go to the other stages.
+  /// Prepares a run of a schedule. `batches` and `step` must outlive it. `grad_scale` multiplies the gradients. The
+  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2], in order. `step` is polled
+  /// before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
   void begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
              StepUnderWay& step);
 
-  /// After begin(), for a run without training: the last stage computes logits in the place of losses. Those of the
-  /// first microbatch's first sample after the token at `position` go to this rank's part of `row`, fp32 [padded
-  /// vocabulary]; none where context parallelism gives the position to another rank.
+  /// Requests logits instead of losses for an inference run; call it after begin(). The last stage writes those that
+  /// follow the token at `position` in the first sample of the first microbatch to this rank's part of `row`, fp32
+  /// [padded vocabulary], unless context parallelism assigns the position to another rank.
   void ask_logits(i64 position, const Tensor& row);
 
   Tensor forward(int microbatch, const Tensor& x) override;
@@ -49,9 +50,9 @@ class ModelStage final : public PipelineStage {
   Tensor empty_activation() override;
 
  private:
-  /// Of a pass; Megatron-LM's timers call it `name`.
+  /// Returns the profile range of a pass; `name` is that of Megatron-LM's timer.
   ProfileRange range(const char* name, int microbatch) const;
-  /// The one that comes next.
+  /// Returns the context of a microbatch; aborts it if the step is aborted.
   Pass& pass(int microbatch);
   Tensor gradient_of_input(Pass& next, const Tensor& dy);
   Tensor zero_activation();
@@ -64,7 +65,7 @@ class ModelStage final : public PipelineStage {
   double grad_scale_ = 1;
   std::vector<Pass> passes_;
   Tensor totals_;
-  Tensor logits_row_;  // undefined unless they are asked for
+  Tensor logits_row_;  // undefined unless logits are requested
   i64 logits_position_ = 0;
 };
 

@@ -12,13 +12,13 @@
 namespace mcpp {
 namespace {
 
-/// A line for each parameter of a grid that this rank uses, "<name> <fingerprint>", after one that says who it is.
+/// Text of a header line that identifies the rank, followed by a line "<name> <fingerprint>" per parameter of a grid.
 struct Fingerprints {
   std::string text;
-  std::exception_ptr error;  ///< of the first that failed
+  std::exception_ptr error;  ///< first error
 };
 
-/// Ranks may have to gather a parameter from one another: after an error, too, this one goes on with them to the last.
+/// Computes the fingerprints of all parameters. Continues after an error because gathering a parameter is collective.
 Fingerprints fingerprints(const TrainingState& state, GridKind grid, int rank, const Fingerprint& fingerprint) {
   Fingerprints result{.text = str("rank ", rank, " on ", host_name(), "\n"), .error = nullptr};
   for (ParamAndGradBuffer* buffer : state.buffers()) {
@@ -37,7 +37,7 @@ Fingerprints fingerprints(const TrainingState& state, GridKind grid, int rank, c
   return result;
 }
 
-/// The first name that has another checksum in `b` than in `a`.
+/// Returns the first name whose checksum differs between `a` and `b`.
 std::string first_difference(const std::string& a, const std::string& b) {
   const std::vector<std::string> left = split(a, '\n'), right = split(b, '\n');
   for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
@@ -46,9 +46,9 @@ std::string first_difference(const std::string& a, const std::string& b) {
   return "the list of parameters";
 }
 
-/// Empty when all of `texts`, each a line of who and then the fingerprints, are the same below that line.
+/// Returns "" if all of `texts`, apart from their header lines, are identical; otherwise a description.
 std::string defect_of(const std::vector<std::string>& texts) {
-  std::map<std::string, std::vector<std::string>> holders;  // who holds what
+  std::map<std::string, std::vector<std::string>> holders;  // ranks by content
   for (const std::string& text : texts) {
     const std::size_t end = text.find('\n');
     holders[text.substr(end + 1)].push_back(text.substr(0, end));

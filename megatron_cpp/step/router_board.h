@@ -1,4 +1,4 @@
-// The routers of a training: what all ranks saw of them in a step, and what follows for the next.
+// Router statistics of a step over all ranks, and the updates of router state that follow from them.
 #pragma once
 #include <memory>
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Of a layer with experts, over the global batch of a step.
+/// Statistics of an expert layer over the global batch of a step.
 struct LayerTally {
   i64 layer = 0;
   RouterTally tally;
@@ -17,27 +17,27 @@ struct LayerTally {
 
 class RouterBoard {
  public:
-  /// Makes the state of the routers. `models`: the chunks of this rank, whose routers have places in a table of all
-  /// layers with experts; both outlive this.
+  /// Allocates the state of the routers. `models` are the chunks of this rank; their routers own rows in a table of all
+  /// expert layers of the model.
   RouterBoard(const ModelConfig& config, std::span<GPTModel* const> models, Communicator& world, Device& device);
 
   bool is_empty() const { return layers_.empty(); }
-  /// Before the passes of a step.
+  /// Resets the statistics; call it before the passes of a step.
   void clear();
-  /// After them, by all ranks: the sums over ranks.
+  /// Sums the statistics over all ranks after the passes. Collective.
   void sum();
-  /// After the step was taken: what sum() found decides about the next.
+  /// Updates the routers from the last sum(), after the step was applied.
   void end_step();
-  /// Whether a step changes state of routers, so that somebody must wait for it.
+  /// Returns true if steps change router state, so that they must be waited for.
   bool has_state() const;
-  /// Of the last sum(), which is waited for.
+  /// Returns the result of the last sum(). Waits for it.
   std::vector<LayerTally> tallies() const;
 
  private:
   std::size_t row_of(i64 layer) const;
   std::vector<double> row(std::span<const double> table, std::size_t row) const;
 
-  std::vector<i64> layers_;  // of the whole model
+  std::vector<i64> layers_;  // expert layers of the whole model
   std::vector<GPTModel::LayerRouter> routers_;
   i64 columns_;
   Communicator& world_;

@@ -1,4 +1,4 @@
-// Which loss or gradient norm stands out from those before it, as llm.c's outlier detector has it (z-score).
+// Outlier detection for losses and gradient norms by z-score, as in llm.c.
 #pragma once
 #include <span>
 #include <vector>
@@ -7,18 +7,18 @@
 
 namespace mcpp {
 
-/// Of the last finite steps, newest last; part of a checkpoint, so that a resumed run decides as one left alone.
+/// Values of the last finite steps, newest last. Saved in checkpoints so that a resumed run makes the same decisions.
 struct SpikeHistory {
   std::vector<double> losses, grad_norms;
 
-  /// Forgets the oldest beyond `window`.
+  /// Appends a step and drops values older than `window`.
   void add(double loss, double grad_norm, i64 window);
 
   bool operator==(const SpikeHistory&) const = default;
 };
 
-/// The largest value that is no spike: mean + z_score * standard deviation of the last `window` values. Infinity while
-/// there are fewer, or when all are equal.
+/// Returns the largest value that is not a spike: mean + z_score * standard deviation of the last `window` values.
+/// Returns infinity if there are fewer values, or if all are equal.
 double spike_limit(std::span<const double> values, i64 window, double z_score);
 
 }  // namespace mcpp

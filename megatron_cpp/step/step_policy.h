@@ -1,4 +1,4 @@
-// What follows from a step whose loss or gradient is not finite or stands out: training.nan_policy and spike_policy.
+// Reaction to a step whose loss or gradient is non-finite or an outlier: training.nan_policy and spike_policy.
 #pragma once
 #include "megatron_cpp/config/sections/training_config.h"
 #include "megatron_cpp/step/spike_detector.h"
@@ -8,11 +8,11 @@ namespace mcpp {
 
 enum class StepAction { GoOn, Warn, Skip, RollBack, Stop };
 
-/// What decides about the next update, while it is still queued: spikes by what came before.
+/// Returns the rule by which the queued update is applied or skipped; spike limits follow from the history.
 StepRule step_rule(const TrainingConfig& config, const SpikeHistory& history);
 
-/// What to do when a step turned out so. Skip: nothing was changed, the training goes on. RollBack: nor was it, and the
-/// training goes on from its newest good checkpoint, past the samples read since.
+/// Returns the action for the outcome of a step. Skip: nothing was changed and training continues. RollBack: nothing
+/// was changed and training continues from its latest good checkpoint, without the samples read since.
 StepAction action_for(const TrainingConfig& config, StepVerdict verdict);
 
 }  // namespace mcpp

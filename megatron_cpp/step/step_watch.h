@@ -1,5 +1,4 @@
-// What happens between the forward and backward passes of a step, which may take long: its progress is shown, and a
-// signal ends it.
+// Observation and interruption of a step between its forward and backward passes: progress reports and signals.
 #pragma once
 #include <array>
 #include <span>
@@ -8,53 +7,53 @@
 
 namespace mcpp {
 
-/// What ranks tell one another about stopping. It rides along with the numbers that they exchange of a step, or of a
-/// batch of an evaluation, and all come to know the largest of each.
+/// Stop request of a rank. Piggybacks on the values that ranks exchange for a step or an evaluation batch; all ranks
+/// receive the maximum of each field.
 struct Notices {
-  int signal = 0;      ///< that asks to stop, or 0
-  double minutes = 0;  ///< since the process began
+  int signal = 0;      ///< signal that requested the stop, or 0
+  double minutes = 0;  ///< since the start of the process
 
   static constexpr i64 kCount = 2;
   std::array<double, kCount> numbers() const { return {static_cast<double>(signal), minutes}; }
   static Notices of(std::span<const double, kCount> numbers) { return {static_cast<int>(numbers[0]), numbers[1]}; }
 };
 
-/// Who looks at a training step, or at a batch of an evaluation, between its passes.
+/// Observer that is called between the passes of a training step or an evaluation batch.
 class StepWatch {
  public:
   virtual ~StepWatch() = default;
-  /// The signal that asks to stop, as far as this rank knows, or 0. Once there is one there always is.
+  /// Returns the signal that asks this rank to stop, or 0. Once nonzero it remains so.
   virtual int signal() const = 0;
-  /// Since the process of this rank began.
+  /// Returns the minutes since this rank's process started.
   virtual double minutes() const = 0;
-  /// `done` of the `all` passes of this rank in the step are over, or queued on a GPU; there are as many
-  /// `microbatches`.
+  /// Reports that `done` of this rank's `all` passes in the step have finished, or are queued on a GPU. The step has
+  /// `microbatches` microbatches.
   virtual void passed(i64 done, i64 all, i64 microbatches) = 0;
 };
 
-/// One run of a schedule on one rank, which a signal gives up at the next pass of a microbatch.
+/// Execution of a schedule on one rank that a signal aborts before the next microbatch pass.
 ///
-/// A rank that gives up goes on through its schedule to the end, with all that it exchanges with others, and computes
-/// nothing (Pass::give_up()). So it need not agree with anybody about when: others compute on until they hear of the
-/// signal themselves, and no rank waits for a message that does not come. All learn at the end of the step that
-/// somebody gave it up, and then nothing of it counts. Only ranks that meet inside a layer, the tensor-, context- and
-/// expert-parallel ones, give up together, by one number on the host before each pass.
+/// A rank that aborts still executes its schedule to the end, with all communication, but computes nothing
+/// (Pass::give_up()). Ranks therefore need not agree on when to abort: the others keep computing until they receive the
+/// signal themselves, and no rank waits for a message that is never sent. At the end of the step all ranks learn that
+/// some rank aborted, and the step is discarded. Only ranks that communicate within a layer (tensor, context and expert
+/// parallel) abort together, by exchanging one value on the host before each pass.
 class StepUnderWay {
  public:
   explicit StepUnderWay(Communicator& layer) : layer_(layer) {}
 
-  /// Null: nobody; the step goes on in any case. The same on all ranks.
+  /// Sets the observer; null disables interruption. Must be null on all ranks or on none.
   void set_watch(StepWatch* watch) { watch_ = watch; }
   void begin(i64 passes, i64 microbatches);
-  /// Before each pass, by all ranks of the layer. False from the moment when the step is given up.
+  /// Returns false once the step is aborted. Call it before each pass. Collective over the ranks of the layer.
   bool goes_on();
   bool is_given_up() const { return is_given_up_; }
-  /// What this rank knows; nothing without a watch.
+  /// Returns this rank's stop request; empty without an observer.
   Notices notices() const;
 
  private:
   Communicator& layer_;
-  CpuDevice host_;  // for the number that ranks agree by, so that no GPU is waited for
+  CpuDevice host_;  // for the exchanged value, so that no GPU is waited for
   StepWatch* watch_ = nullptr;
   i64 passes_ = 0, done_ = 0, microbatches_ = 0;
   int agreed_signal_ = 0;

@@ -5,8 +5,8 @@ namespace {
 
 using Values = const std::shared_ptr<StoredNumbers>&;
 
-/// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates: values are
-/// StoredNumbers, of weights and states in memory in a tensor.
+/// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates. `values`
+/// is a StoredNumbers; weights and states in memory are backed by a tensor.
 template <class F>
 void for_each_part(const TrainingState& state, F&& f) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
@@ -18,7 +18,7 @@ void for_each_part(const TrainingState& state, F&& f) {
   });
 }
 
-/// What routers have beside weights; it is small, and every rank of a stage has all of it.
+/// Adds router state other than weights; it is small and replicated on every rank of a stage.
 void add_router_state(const TrainingState& state, std::vector<NamedShard>& shards) {
   const auto add = [&](const std::string& name, Tensor* values) {
     if (values) shards.emplace_back(name, slab(values->shape(), 0, 0, values->numel()), *values);
@@ -31,8 +31,8 @@ void add_router_state(const TrainingState& state, std::vector<NamedShard>& shard
   }
 }
 
-/// Of errors each rank has its own, of factors each group of ranks that sums together: `all` of them, of which this is
-/// number `own`.
+/// Owner of PowerSGD state: each rank has its own errors; each group that reduces together has its own factors. `own`
+/// is the index of this owner among `all`.
 struct Holder {
   int own, all;
 };
@@ -40,7 +40,7 @@ std::string name_of_one(const char* state, const Holder& holder, const std::stri
   return optimizer_tensor(str(state, "_", holder.own, "_of_", holder.all), param);
 }
 
-/// Factors depend on what of a matrix a rank has.
+/// Returns a name for this rank's box of a matrix, on which the factors depend.
 std::string place_of(const Box& box) {
   std::string place;
   for (std::size_t axis = 0; axis < box.shape.size(); ++axis)

@@ -1,4 +1,4 @@
-// A training as named pieces of global tensors: what its checkpoints hold.
+// Shards of a training state: the named parts of global tensors that its checkpoints hold.
 #pragma once
 #include <map>
 #include <vector>
@@ -8,19 +8,20 @@
 
 namespace mcpp {
 
-/// States of PowerSGD in the optimizer's: "<state>_<number>_of_<all>".
+/// Names of PowerSGD states among those of the optimizer: "<state>_<index>_of_<count>".
 inline constexpr const char* kPowerSgdError = "power_sgd_error";
 inline constexpr const char* kPowerSgdFactor = "power_sgd_factor";
 
-/// All of weights and optimizer state that this rank updates, and what it remembers of gradients. The data are views,
-/// so reading into them loads the training.
+/// Returns all weights, optimizer state and gradient compression state that this rank updates. The data are views, so
+/// reading into them loads the training state.
 std::vector<NamedShard> shards_to_load(const TrainingState& state);
 
-/// Which of what the ranks hold alike this one stands for, so that each number of the model counts once.
+/// Part of the replicated data that this rank represents, chosen so that each element of the model counts exactly once.
 class OwnShare {
  public:
   explicit OwnShare(const TrainingState& state);
-  /// Of `count` elements that visit_weights() or, after backward(), visit_grads() gives of the parameter.
+  /// Returns the represented part of the `count` elements of `param` that visit_weights() or, after backward(),
+  /// visit_grads() provides.
   Part of(const Param& param, i64 count) const;
 
  private:
@@ -28,7 +29,7 @@ class OwnShare {
   std::map<const Param*, const Communicator*> replicas_;
 };
 
-/// What this rank writes of them, so that each number is written once: ranks that hold the same share the work.
+/// Returns the shards that this rank writes. Each element is written once; replicas divide the work.
 std::vector<NamedShard> shards_to_save(const TrainingState& state);
 
 }  // namespace mcpp

@@ -15,9 +15,9 @@
 namespace mcpp {
 namespace {
 
-// What ranks exchange of a step: StepNumbers, Notices, and whether one gave it up.
+// Layout of the values that ranks exchange for a step: StepNumbers, Notices, and whether any rank aborted.
 constexpr i64 kStepNotices = StepNumbers::kCount, kGivenUp = kStepNotices + Notices::kCount, kNumbers = kGivenUp + 1;
-// Of an evaluation: totals_, and then Notices.
+// Layout for an evaluation: totals_, then Notices.
 constexpr i64 kEvaluationNotices = 2, kEvaluationNumbers = kEvaluationNotices + Notices::kCount;
 
 Notices notices_at(i64 place, const std::vector<double>& numbers) {
@@ -33,7 +33,7 @@ std::unique_ptr<ModelMemory> allocate(GPTModel& model, const TrainingLayout& lay
       layout.data_parallel);
 }
 
-/// The ranks that together update one copy of a stage's weights.
+/// Returns the ranks that together update one copy of a stage's weights.
 MatrixHolders holders_of_a_stage(const TrainingLayout& layout) {
   const ParallelState& p = layout.parallel;
   const bool is_cut = layout.data_parallel.zero_stage > 0;
@@ -117,12 +117,12 @@ void TrainingState::publish_weights() {
   for (const Chunk& chunk : chunks_) chunk.memory->publish();
 }
 
-/// in_turn: so many microbatches come one after another first.
+/// Builds the lowered schedule. The first `in_turn` microbatches run one after another.
 Schedule TrainingState::make_lowered(std::size_t microbatches, bool training, int in_turn) const {
   const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
                                           static_cast<int>(microbatches), layout_.chunks_per_rank());
   Schedule lowered = lower(in_turn_at_first(training ? schedule : forwards_of(schedule), in_turn));
-  simulate(lowered);  // finds what could not work before a rank waits for ever
+  simulate(lowered);  // fails on a deadlock instead of hanging
   return lowered;
 }
 
@@ -131,7 +131,7 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
   ops::fill_zero(totals_);
   const auto [found, is_first] = schedules_.try_emplace({batches.size(), training});
   if (is_first) found->second = make_lowered(batches.size(), training, /*in_turn=*/0);
-  // The device loads its kernels with the microbatch that sets gradients and the one that adds to them.
+  // Kernels are loaded during the microbatch that sets the gradients and the next one, which adds to them.
   const bool loads = is_first && pipeline_waits_;
   Schedule first;
   if (loads) first = make_lowered(batches.size(), training, /*in_turn=*/2);
@@ -149,15 +149,15 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
 }
 
 void TrainingState::sum_totals_over_ranks() {
-  // Stages without the output add zero, so that the bits are those of a run without pipeline.
+  // Stages without the output add zero, which keeps the sum bitwise identical to a run without pipeline parallelism.
   layout_.parallel.data_context->all_reduce(totals_, ReduceOp::Sum).wait();
   if (layout_.parallel.pp->size() == 1) return;
-  // Stages that are done early wait here for the others.
+  // Stages that finish early wait here.
   const WaitRange range(pipeline_waiting_, pipeline_waits_.get(), profiler_, "pipeline-end", RangeKind::Bubble);
   layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
-/// Whether or not they count as targets: known before the forward pass, and to every rank.
+/// Counts all tokens, whether or not they are targets: known to every rank before the forward pass.
 i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
   const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
   return samples * layout_.parallel.data->size() * chunks_.front().model->context().config.seq_length;
@@ -205,8 +205,8 @@ void TrainingState::update(const StepOptions& options) {
     Tensor factor = numbers_.flat(StepNumbers::kFactor, 1);
     write_values<double>({std::numeric_limits<double>::infinity()}, factor);
   }
-  // A rank that finds what others do not, because its memory or a link failed, keeps all from the update; and all that
-  // ranks decide by these numbers later they decide alike.
+  // If one rank detects a problem that others do not, because its memory or a link failed, no rank may update. All
+  // later decisions use the reduced values so that ranks agree.
   {
     const WaitRange agreement(agreement_, agreement_waits_.get(), profiler_, "world all_reduce",
                               RangeKind::Communication);
@@ -265,7 +265,7 @@ std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 posi
       .row = Tensor::empty({config.padded_vocab_size()}, DType::F32, device_, MemoryClass::Workspace)};
   Tensor row = request.row;
   write_values(values, row);
-  // Some schedules go in rounds of several: then the sample goes through as often.
+  // Some schedules require a multiple of several microbatches: repeat the sample.
   const auto fits = [&](int count) {
     return schedule_conflicts(layout_.schedule, layout_.parallel.topology.pp(), layout_.chunks_per_rank(), count)
         .empty();
@@ -274,10 +274,10 @@ std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 posi
   while (!fits(count)) ++count;
   const std::vector<MicroBatch> batches(static_cast<std::size_t>(count), sample);
   run(batches, /*training=*/false, 1, &request);
-  // Each part of the vocabulary is on one rank, or on several with the same bits.
+  // Each part of the vocabulary is on one rank, or bitwise identical on several.
   layout_.parallel.world.all_reduce(row, ReduceOp::Max).wait();
   values = read_values<float>(row);
-  values.resize(static_cast<std::size_t>(config.vocab_size));  // the rest pads it
+  values.resize(static_cast<std::size_t>(config.vocab_size));  // drops the padding
   return values;
 }
 

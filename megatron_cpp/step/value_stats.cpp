@@ -14,9 +14,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The upper limit of the quarter octave that x lies in.
+/// Returns the upper limit of the quarter octave that contains x.
 float bucket_of(float x) {
-  constexpr int kShift = 21;  // leaves two bits of the fraction
+  constexpr int kShift = 21;  // keeps two bits of the fraction
   const u32 bits = std::bit_cast<u32>(x);
   const u32 sign = bits & 0x8000'0000, size = bits & 0x7FFF'FFFF;
   if (size == 0 || !std::isfinite(x)) return std::isfinite(x) ? 0.0F : x;
@@ -82,7 +82,7 @@ double ValueStats::norm() const {
 StatsByName sum_over_ranks(const StatsByName& mine, Communicator& world) {
   Json object = Json::object();
   for (const auto& [name, stats] : mine) object[name] = encoded(stats);
-  const std::vector<u8> bytes = Json::to_cbor(object);  // which has numbers that are not finite
+  const std::vector<u8> bytes = Json::to_cbor(object);  // CBOR supports non-finite numbers
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   StatsByName all;
   for (const std::string& gathered : all_gather_text(text, world)) {

@@ -1,4 +1,4 @@
-// What a model's numbers look like: norms, zeros and histograms, each number counted once whatever the layout.
+// Statistics of a model's values: norms, zeros and histograms. Each element counts once in any layout.
 #pragma once
 #include <map>
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace mcpp {
 
-/// Of a set of numbers. Sums are fp64; another layout adds in another order.
+/// Statistics of a set of values. Sums are fp64; their order of summation depends on the layout.
 struct ValueStats {
   double count = 0, zeros = 0, sum = 0, sum_of_squares = 0;
-  double largest = 0;  ///< absolute value
-  /// Numbers by an upper limit, four of them in an octave; filled on request.
+  double largest = 0;  ///< maximum absolute value
+  /// Counts by upper limit, four per octave; filled in on request.
   std::map<float, double> buckets = {};
 
-  /// Adds the numbers of `values`, of any floating type; waits for the device.
+  /// Adds the elements of `values`, which may have any floating-point type. Waits for the device.
   void add(const Tensor& values, bool with_buckets);
   ValueStats& operator+=(const ValueStats& other);
   double norm() const;
@@ -22,11 +22,12 @@ struct ValueStats {
 
 using StatsByName = std::map<std::string, ValueStats>;
 
-/// Those of all ranks together, on every rank. Called by all of `world`.
+/// Returns the statistics of all ranks combined, on every rank. Collective over `world`.
 StatsByName sum_over_ranks(const StatsByName& mine, Communicator& world);
-/// Of all names together.
+/// Returns the statistics of all names combined.
 ValueStats total_of(const StatsByName& stats);
-/// By layer: "decoder.layers.3" for all of its parameters, "embedding", "output_layer", "decoder.final_layernorm".
+/// Groups by layer: "decoder.layers.3" for all of its parameters, "embedding", "output_layer",
+/// "decoder.final_layernorm".
 StatsByName by_layer(const StatsByName& by_parameter);
 
 }  // namespace mcpp
