@@ -13,13 +13,13 @@
 namespace mcpp {
 namespace {
 
-// In a signal handler nothing may allocate or lock: plain system calls and memory on the stack.
+// Signal handlers must not allocate or lock: only system calls and stack memory are used.
 
 void say(std::string_view text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-/// "7f00-7fff r--s 00000000 fe:00 1234 /path": whether `address` is in that mapping.
+/// Returns true if `address` is in the mapping of this line: "7f00-7fff r--s 00000000 fe:00 1234 /path".
 bool contains(std::string_view line, std::uintptr_t address) {
   std::uintptr_t begin = 0, end = 0;
   const char* const last = line.data() + line.size();
@@ -29,7 +29,7 @@ bool contains(std::string_view line, std::uintptr_t address) {
   return begin <= address && address < end;
 }
 
-/// Calls f with each line of /proc/self/maps, the longest cut off, until it returns true.
+/// Calls f with each line of /proc/self/maps, truncated if too long, until it returns true.
 template <class F>
 void for_each_mapping(F&& f) {
   const int file = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);

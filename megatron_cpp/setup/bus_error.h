@@ -1,10 +1,10 @@
-// What the system does to a program that reads a mapped file which became shorter, or whose disk fails: SIGBUS.
+// Handler for SIGBUS, which the system raises when a mapped file was truncated or its disk fails.
 #pragma once
 
 namespace mcpp {
 
-/// From now on such an access ends the process with the exit code of BadInput and a message that names the file, on
-/// standard error, instead of a core dump. Only main calls it.
+/// Installs the handler. Such an access then prints a message naming the file on standard error and exits with the code
+/// of BadInput instead of dumping core. Call it only from main.
 void report_bus_errors();
 
 }  // namespace mcpp

@@ -1,11 +1,10 @@
-// What ranks on GPUs prepare for one another before a training begins.
+// Connection of process groups before training on GPUs starts.
 #pragma once
 #include "parallel/state.h"
 
 namespace mcpp {
 
-/// Connects the groups that every step uses (connect_collectives), here where nothing on the GPUs waits for other ranks
-/// yet. Called by all ranks.
+/// Connects the groups that every step uses (connect_collectives) before any GPU waits for other ranks. Collective.
 void connect_groups(const ParallelState& parallel, Device& device);
 
 }  // namespace mcpp

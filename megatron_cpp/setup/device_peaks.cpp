@@ -6,11 +6,11 @@ namespace mcpp {
 namespace {
 
 struct Rating {
-  std::string_view name;          ///< part of the driver's name
-  double bf16, tf32, fp32, fp64;  ///< TFLOP/s, without sparsity
+  std::string_view name;          ///< substring of the driver's name
+  double bf16, tf32, fp32, fp64;  ///< dense TFLOP/s, without sparsity
 };
 
-/// The first that fits counts, so that variants come before the plain name. "H200" fits the GH200 too.
+/// The first match is used, so variants precede the plain name. "H200" also matches the GH200.
 constexpr std::array kRatings{
     Rating{"H200 NVL", 835, 417.5, 60, 60},   Rating{"H200", 989.4, 494.7, 66.9, 66.9},
     Rating{"H100 PCIe", 756, 378, 51, 51},    Rating{"H100 NVL", 835, 417.5, 60, 60},

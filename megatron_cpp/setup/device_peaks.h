@@ -1,4 +1,4 @@
-// What data sheets promise of GPUs.
+// Peak rates of GPUs according to their data sheets.
 #pragma once
 #include <string_view>
 
@@ -6,9 +6,8 @@
 
 namespace mcpp {
 
-/// Dense matrix products of a GPU in FLOP/s, sums in fp32, by the vendor's data sheet: on tensor cores for bf16, for
-/// fp32 with `allow_tf32`, and for fp64; on the others for fp32 without. `device_name` as the driver gives it. 0 when
-/// it is not known.
+/// Returns the rate of dense matrix products with fp32 accumulation in FLOP/s: on tensor cores for bf16, fp64, and fp32
+/// with `allow_tf32`, otherwise without. `device_name` is the driver's name of the GPU. Returns 0 for unknown devices.
 double rated_flops(std::string_view device_name, DType dtype, bool allow_tf32);
 
 }  // namespace mcpp

@@ -1,17 +1,18 @@
-// The file of algorithms that matrix products run by on GPUs, over all ranks of a run.
+// Synchronization of GEMM algorithm choices over all ranks of a run, and the file that stores them.
 #pragma once
 #include "comm/communicator.h"
 #include "megatron_cpp/config/sections/device_config.h"
 
 namespace mcpp {
 
-/// Rank 0 reads device.gemm_tuning_file; every rank uses what it says. Does nothing without such a file. Called by all
-/// ranks. BadInput on all of them when the file is broken, when it is missing and would not be made, or cannot be made.
+/// Reads device.gemm_tuning_file on rank 0 and applies it on all ranks. Collective. Does nothing if no file is
+/// configured. Throws BadInput on all ranks if the file is damaged, or if it is missing and will not or cannot be
+/// created.
 void load_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks);
 
-/// With gemm_tuning = "time": what ranks found since, all use from now on (of several choices for a product that of the
-/// lowest rank), and rank 0 writes it to the file. Before a checkpoint, therefore: who resumes from it computes alike.
-/// Called by all ranks.
+/// Distributes the choices that ranks made since the last call to all ranks, if gemm_tuning = "time"; of conflicting
+/// choices that of the lowest rank is used. Rank 0 writes them to the file. Call it before each checkpoint, so that a
+/// resumed run uses the same algorithms. Collective.
 void share_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks);
 
 }  // namespace mcpp

@@ -29,7 +29,7 @@
 namespace mcpp {
 namespace {
 
-/// " (lr = 1 on rank 0, lr = 2 there)" for the first line that differs.
+/// Formats the first line that differs, such as " (lr = 1 on rank 0, lr = 2 there)".
 std::string first_difference(const std::string& here, const std::string& there) {
   std::istringstream a(here), b(there);
   std::string line_a, line_b;
@@ -39,7 +39,7 @@ std::string first_difference(const std::string& here, const std::string& there) 
   return "";
 }
 
-/// Ranks with another configuration, or another program, would train another model, or wait for one another for ever.
+/// Ranks with a different configuration or program would train a different model or deadlock.
 void check_same_everywhere(const Config& config, Communicator& world) {
   if (world.size() == 1) return;
   const std::string program = read_text_file("/proc/self/exe");
@@ -49,8 +49,8 @@ void check_same_everywhere(const Config& config, Communicator& world) {
   check_same_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
 }
 
-/// Throws BadInput when this process cannot have as many threads: OpenMP's, started later, would end it with little
-/// said.
+/// Throws BadInput if this process cannot start `count` threads; OpenMP would otherwise abort later without a clear
+/// message.
 void check_threads(int count) {
   std::vector<std::thread> threads;
   bool is_refused = false;
@@ -71,10 +71,10 @@ void check_threads(int count) {
 std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
   if constexpr (kWithCuda) {
     if (config.device == DeviceType::Cuda) {
-      // More ranks than GPUs share them.
+      // If there are more ranks than GPUs, ranks share them.
       const int ordinal = world.ranks_of_node().rank() % std::max(1, cuda_device_count());
-      // Before the device's host threads and buffers come to be: those near the GPU. What the launcher bound stays
-      // bound.
+      // Pin to the CPUs near the GPU before the device creates its host threads and buffers. Respects the launcher's
+      // binding.
       keep_to_cpus(cpus_near_pci_device(cuda_pci_bus_id(ordinal)));
       return make_cuda_device({.ordinal = ordinal,
                                .allow_tf32 = config.allow_tf32,
@@ -87,7 +87,7 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
   return std::make_unique<CpuDevice>(CpuOptions{.threads = threads, .shared = world.ranks.size() > 1});
 }
 
-/// Whether to use NCCL, which takes one rank for each GPU. The same on all ranks.
+/// Returns true if NCCL can be used, which requires one rank per GPU. Identical on all ranks.
 [[maybe_unused]] bool choose_nccl(DistributedBackend backend, const std::string& gpu, Communicator& ranks) {
   if (backend == DistributedBackend::Mpi) return false;
   std::map<std::string, std::size_t> owners;
@@ -101,7 +101,7 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
   return true;
 }
 
-/// All ranks, for tensors of the device; null when `ranks` are that already.
+/// Creates a communicator of all ranks for tensors of the device; null if `ranks` can be used directly.
 std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig& config, Device& device,
                                            Communicator& ranks) {
   if (device.type() == DeviceType::Cpu || ranks.size() == 1) return nullptr;
@@ -115,7 +115,7 @@ std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig
   return nullptr;
 }
 
-/// `gpus` as a world that the watchdog sees.
+/// Wraps `gpus` so that the watchdog sees its operations.
 std::unique_ptr<Communicator> noted(std::unique_ptr<Communicator> gpus, FlightRecorder* recorder) {
   if (!gpus || !recorder) return gpus;
   std::vector<int> ranks(static_cast<std::size_t>(gpus->size()));
@@ -139,7 +139,7 @@ void check_same_on_ranks(const char* what, const std::string& mine, Communicator
   if (world.size() == 1) return;
   const std::vector<std::string> sums = all_gather_text(checksum_hex(mine), world);
   if (std::ranges::count(sums, sums[0]) == world.size()) return;
-  // Texts, which are long, only where they differ: thousands of ranks would fill the memory of each.
+  // Gather the long texts only on a mismatch: those of thousands of ranks would fill memory.
   const std::vector<std::string> all = all_gather_text(mine, world);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",

@@ -1,4 +1,4 @@
-// What a command stands on: the device and the groups of ranks.
+// Initialization of the device and process groups of a command.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,27 +9,28 @@
 
 namespace mcpp {
 
-/// BadInput on every rank, naming a rank whose text `mine` differs from rank 0's, and where. Called by all of `world`.
+/// Throws BadInput on every rank if the text `mine` of any rank differs from rank 0's; names that rank and the first
+/// difference. Collective over `world`.
 void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy);
 
 struct Session {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Profiler> profiler;  ///< of this rank; groups and model tell it what they do
-  std::unique_ptr<Communicator> gpus;  ///< all ranks once more, for tensors on GPUs; null on the CPU
+  std::unique_ptr<Profiler> profiler;  ///< of this rank; groups and model report to it
+  std::unique_ptr<Communicator> gpus;  ///< all ranks, for tensors on GPUs; null on the CPU
   ParallelState parallel;
-  Communicator* node;                  ///< the ranks of this one's machine
-  FlightRecorder* recorder = nullptr;  ///< that of the world
-  SlurmJob job;                        ///< that the ranks belong to
+  Communicator* node;                  ///< ranks on this machine
+  FlightRecorder* recorder = nullptr;  ///< recorder of the world
+  SlurmJob job;                        ///< Slurm job of the ranks
 
-  /// Tells the watchdog, if there is one, what comes now.
+  /// Reports the start of an activity to the watchdog, if there is one.
   void enter(Activity activity, i64 iteration) const {
     if (recorder) recorder->enter(activity, iteration);
   }
 };
 
-/// Sets up the processor and the groups of ranks as configured. Called by all ranks of `world`, which outlive the
-/// session. BadInput when this program or this machine does not have the device, when the layout is impossible, or when
-/// the ranks do not agree: on the program's build or on the configuration.
+/// Sets up the device and the process groups as configured. Collective over `world`, which must outlive the session.
+/// Throws BadInput if the program or the machine does not support the device, if the layout is impossible, or if the
+/// ranks differ in their program build or configuration.
 Session initialize(const Config& config, const World& world);
 
 }  // namespace mcpp

@@ -15,10 +15,10 @@
 namespace mcpp {
 namespace {
 
-/// A layout is worth a warning when it takes so many times as long as the best.
+/// Slowdown relative to the best layout above which a warning is logged.
 constexpr double kMuchSlower = 1.2;
 
-/// Where it was looked for room.
+/// Describes which offload tiers were searched.
 std::string what_was_tried(const Hardware& hardware) {
   const Places farthest = places(hardware.host).back();
   if (farthest.params == OffloadTier::Device)
@@ -28,8 +28,8 @@ std::string what_was_tried(const Hardware& hardware) {
              farthest.params == OffloadTier::File ? " and on disks" : "");
 }
 
-/// Whether gradients in half the memory would be enough: no search does that by itself, as it trains with other
-/// numbers.
+/// Suggests bf16 gradients if they would make a layout fit. The search does not use them on its own because they change
+/// the training results.
 std::string what_rounding_does(const Hardware& hardware, Workload work, const SearchLimits& limits) {
   if (work.rounding.bf16_gradients || !work.may_round_gradients) return "";
   work.rounding.bf16_gradients = true;
@@ -37,8 +37,8 @@ std::string what_rounding_does(const Hardware& hardware, Workload work, const Se
   return "; with optimizer.main_grads_dtype = \"bf16\", which changes numbers, something would";
 }
 
-/// The fastest that the whole configuration allows, such as the steps by which its batch grows, and the folder that
-/// disks need.
+/// Returns the fastest candidate that passes all checks of the configuration, such as its batch size ramp-up and the
+/// folder required for offloading to disk.
 const Candidate& best_that_runs(const SearchResult& found, const Config& config, int world_size) {
   const auto has_folder = [&](const Candidate& candidate) {
     return !candidate.layout.uses(OffloadTier::File) || !config.optimizer.offload_folder.empty();

@@ -1,5 +1,4 @@
-// The planner on the configuration of a run: what `plan` and `pretrain --hardware` search, and what they say when there
-// is nothing.
+// Layout search for the configuration of a run, shared by `plan` and `pretrain --hardware`.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,21 +9,22 @@
 
 namespace mcpp {
 
-/// Of a device's memory, the part that is left to libraries, the driver and fragments unless the user says otherwise.
+/// Default fraction of device memory that is reserved for libraries, the driver and fragmentation.
 inline constexpr double kMemoryReserve = 0.08;
 
-/// Throws BadInput when nothing fits, with the layout that needs least and the smallest world that would do.
+/// Throws BadInput because no layout fits; names the layout that needs the least memory and the smallest world that
+/// would suffice.
 [[noreturn]] void fail_nothing_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
                                     const SearchLimits& limits);
 
-/// Of the rank that needs most.
+/// Returns the memory of the rank that needs most.
 double most_memory(const Config& config, int world_size);
 
-/// A step of the configuration's own layout, whatever any.layout is. BadInput when it cannot run on so many ranks, or
-/// nobody knows how fast a disk is that it uses.
+/// Predicts a step of the configuration's own layout, ignoring any.layout. Throws BadInput if the layout cannot run on
+/// `world_size` ranks, or if it uses a disk of unknown speed.
 StepTime configured_step(const Job& any, const Config& config, int world_size);
 
-/// What pretrain asks for: the hardware, as plan takes it, and whether to take the best layout.
+/// Planner options of pretrain: the hardware and whether to use the best layout.
 struct PlanRequest {
   std::string hardware;
   std::string hardware_folder = "configs/hardware";
@@ -41,12 +41,13 @@ struct PlanRequest {
 };
 
 struct PlannedRun {
-  Config config;        ///< with the layout that is to be taken
-  std::string text;     ///< for the log; empty when nothing was asked for
-  std::string warning;  ///< that another layout is predicted to be much faster; empty when none is
-  std::optional<PredictedStep> predicted = {};  ///< of the layout that is to be taken; nothing without hardware
+  Config config;        ///< with the layout to be used
+  std::string text;     ///< for the log; empty if no prediction was requested
+  std::string warning;  ///< says that another layout is predicted to be much faster; empty if none is
+  std::optional<PredictedStep> predicted = {};  ///< prediction for the layout to be used; std::nullopt without hardware
 };
-/// The same on all ranks. BadInput when `plan` names no hardware, and when nothing fits or can run.
+/// Predicts the run and, if `request.plan`, replaces its layout by the best one. Identical on all ranks. Throws
+/// BadInput if `plan` is set without hardware, or if no layout fits or can run.
 PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_size);
 
 }  // namespace mcpp

@@ -16,7 +16,7 @@
 namespace mcpp {
 namespace {
 
-/// Of what was planned this much is needed for certain: estimates are up to a tenth too high (docs/memory.md).
+/// Fraction of the estimate that is certainly needed: estimates are up to 10 % too high (docs/memory.md).
 constexpr double kCertain = 0.9;
 
 /// Names the settings that would lower what this configuration needs.
@@ -34,14 +34,14 @@ std::string training_advice(const Config& config) {
   return text + "more ranks on more machines, or a smaller model need less";
 }
 
-/// A limit, and what the ranks under it need together.
+/// Memory limit and the total demand of the ranks subject to it.
 struct Demand {
   std::string name;
   double limit = 0, bytes = 0;
   int ranks = 0;
 };
 
-/// By id. Each rank tells a line for itself and one for each limit that it sees.
+/// Returns the demands by limit id. Each rank contributes a line for itself and one for each limit that it sees.
 std::map<std::string, Demand> demands(double bytes, const std::vector<MemoryLimit>& limits, Communicator& ranks) {
   std::string mine = fixed(bytes, 0);
   for (const MemoryLimit& limit : limits) mine += str("\n", limit.id, "\t", limit.name, "\t", limit.bytes);
@@ -60,7 +60,7 @@ std::map<std::string, Demand> demands(double bytes, const std::vector<MemoryLimi
   return found;
 }
 
-/// What a rank of a training on CPUs takes of the machine's memory: the host's is the same.
+/// Returns the memory of a CPU rank on its machine, including what is offloaded to host memory.
 double on_machine(const Config& config, const MemoryEstimate& rank, int cores_per_rank) {
   return rank.total() + attention_scratch_bytes(config, cores_per_rank) +
          (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0) +
@@ -68,9 +68,9 @@ double on_machine(const Config& config, const MemoryEstimate& rank, int cores_pe
          (config.training.offload_activations == OffloadTier::Host ? rank.activations_elsewhere : 0);
 }
 
-/// What it reserves on the disk.
+/// Returns the disk space that a rank reserves.
 double on_disk(const Config& config, const MemoryEstimate& rank) {
-  const double places = config.checkpoint.async_save ? 2 : 1;  // a snapshot keeps one
+  const double places = config.checkpoint.async_save ? 2 : 1;  // a snapshot holds one copy
   return (config.optimizer.offload == OffloadTier::File ? places * rank.elsewhere : 0) +
          (config.optimizer.offload_params == OffloadTier::File ? places * rank.params_elsewhere : 0) +
          static_cast<double>(rank.activations_on_disk);

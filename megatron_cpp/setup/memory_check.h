@@ -1,5 +1,5 @@
-// Whether what a command is about to hold fits into the memory of the machines, and on their disks: asked before
-// anything is allocated, because where there is too little memory the system ends a process without a word.
+// Early checks that a command fits in memory and on disk, before anything is allocated: otherwise the system kills the
+// process without a message.
 #pragma once
 #include <span>
 #include <string>
@@ -10,27 +10,27 @@
 
 namespace mcpp {
 
-/// Throws OutOfMemory on all ranks when those that share a machine, or a control group with a limit, need more together
-/// than it has. `bytes`: what this rank will need by the estimate, of which the share `certain` is needed at least.
-/// `what` ends the sentence "... for the training" of the message, and `advice` says what needs less. Called by all
-/// ranks. Swap space counts as memory.
+/// Throws OutOfMemory on all ranks if the ranks that share a machine or a memory-limited control group together need
+/// more than it has. Collective. `bytes` is the estimated need of this rank, of which the fraction `certain` is needed
+/// at least; swap space counts as memory. `what` completes "not enough memory for ..." in the message, and `advice`
+/// says what needs less.
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
                   double certain = 1);
 
-/// The same for what train() will hold on this rank, by the plan's estimate; of a training on GPUs nothing is known.
+/// Checks the estimated memory of train() on each rank with check_memory(). Does not check trainings on GPUs.
 void check_training_memory(const Config& config, const World& world);
 
-/// Throws BadInput on all ranks when what train() will keep in optimizer.offload_folder, by the plan's estimate, cannot
-/// be there, or is more than the disk of the ranks of a machine has left. Makes nothing. Called by all ranks.
+/// Throws BadInput on all ranks if the estimated files of train() in optimizer.offload_folder cannot be created there
+/// or exceed the free space of the disk shared by the ranks of a machine. Creates nothing. Collective.
 void check_training_disk(const Config& config, Communicator& ranks);
 
-/// Of a plan for ranks that need not run here: says when not even one of them would fit on this machine; else "".
+/// Returns a warning if even a single rank of the configuration would not fit on this machine, otherwise "".
 std::string memory_warning(const Config& config, int world_size);
 
-/// Of the weights that a rank holds, on average over those of the pipeline.
+/// Returns the bytes of weights per rank, averaged over pipeline ranks.
 double weight_bytes(const Config& config);
 
-/// For commands that only load the weights of a model, by check_memory(). Called by all ranks.
+/// Applies check_memory() to commands that only load the weights of a model. Collective.
 void check_weights_memory(const Config& config, Communicator& ranks, const std::string& what);
 
 }  // namespace mcpp

@@ -10,8 +10,8 @@ namespace mcpp {
 
 namespace {
 
-/// Chen et al. 2016: with groups of sqrt(L) of a stage's L layers, inputs kept and layers computed again at a time are
-/// as few as can be.
+/// Group size of Chen et al. 2016: groups of sqrt(L) of a stage's L layers minimize saved inputs plus recomputed
+/// layers.
 i64 sqrt_of_layers(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const i64 stages = p.pipeline_model_parallel_size * p.num_virtual_stages_per_pipeline_rank;

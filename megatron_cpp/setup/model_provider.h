@@ -1,4 +1,4 @@
-// From the configuration to a model.
+// Construction of a model from the configuration.
 #pragma once
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/setup/initialize.h"
@@ -6,9 +6,9 @@
 
 namespace mcpp {
 
-/// What a GPTModel of this configuration is built with. Another family of models would be provided here.
+/// Returns the context to build a GPTModel with. Other model families would be provided here.
 ModelContext model_provider(const Config& config, Session& session);
-/// How its training is laid out over the session's ranks.
+/// Returns how the training is distributed over the session's ranks.
 TrainingLayout layout_provider(const Config& config, Session& session);
 
 Recompute recompute_of(const Config& config);

@@ -24,7 +24,7 @@ void set_rounding(Config& config, const Rounding& rounding) {
   config.optimizer.main_grads_dtype = rounding.bf16_gradients ? GradDType::Bf16 : GradDType::Fp32;
 }
 
-/// Where the layout keeps what; the folder that `config` names goes when nothing of that is on a disk any more.
+/// Sets where the layout stores its tensors; clears the offload folder if nothing is on disk any more.
 void set_places(Config& config, const Layout& layout) {
   const OptimizerConfig defaults;
   OptimizerConfig& o = config.optimizer;
@@ -46,7 +46,7 @@ ProductType products_of(const TrainingConfig& training) {
   return training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16;
 }
 
-/// Of those that are trained on, as far as the files beside the datasets tell.
+/// Returns the mean document length of the training datasets, according to their .json files.
 double document_tokens(const DataConfig& data) {
   const bool has_own = !data.train_data_path.empty();
   const std::vector<std::string>& paths = has_own ? data.train_data_path : data.data_path;

@@ -67,12 +67,12 @@ double largest_total(const std::vector<MemoryEstimate>& ranks) {
   return std::ranges::max_element(ranks, {}, &MemoryEstimate::total)->total();
 }
 
-/// Of what is part of the line above, elsewhere.
+/// Label of a subordinate line for offloaded data.
 std::string place_name(OffloadTier tier) {
   return tier == OffloadTier::File ? "  on disk" : "  in host memory";
 }
 
-/// Bytes of states or weights there, with the second place on a disk that saves beside the training need.
+/// Formats the bytes of offloaded state or weights; asynchronous saves need a second copy on disk.
 std::string bytes_there(OffloadTier tier, const Config& config, double bytes) {
   const bool is_twice = tier == OffloadTier::File && config.checkpoint.async_save;
   return human_bytes(bytes) + (is_twice ? ", and as much again for saves" : "");
@@ -147,7 +147,7 @@ std::string layout(const Config& config, int world_size) {
   return text;
 }
 
-/// Numbers of fp32 that are kept of a weight beside the master weight.
+/// Returns the number of fp32 elements kept per weight in addition to the master weight.
 double states_of(const Config& config, bool is_matrix) {
   const OptimizerKind rule = rule_for(is_matrix, config.optimizer);
   const DType type = dtype_of(config.training.precision);
@@ -159,15 +159,15 @@ double states_of(const Config& config, bool is_matrix) {
   return bytes / static_cast<double>(kWeights * size_of(wide(type)));
 }
 
-/// RankShare::savers. Of a training on GPUs the copy is in the memory of the host, which is not planned.
+/// Returns RankShare::savers. On GPUs the copy is in host memory, which is not estimated.
 i64 savers(const Config& config, int world_size) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (!checkpoint.async_save || config.device.device != DeviceType::Cpu) return 0;
   const i64 replicas = data_context_size(config, world_size);
-  // Each rank keeps all that it updates in its local checkpoints.
+  // Local checkpoints contain everything that the rank updates.
   if (checkpoint.local_save_interval > 0)
     return config.parallel.zero_stage == 0 ? 1 : replicas / config.parallel.num_distributed_optimizer_instances;
-  return checkpoint.save_interval > 0 ? replicas : 0;  // the last save waits, and needs no copy
+  return checkpoint.save_interval > 0 ? replicas : 0;  // the final save is synchronous and needs no copy
 }
 
 std::string precision(const Config& config) {
@@ -202,7 +202,7 @@ std::string schedule(const Config& config, int world_size) {
   return text;
 }
 
-/// Of each position in the pipeline; pipeline_rank is the caller's to set.
+/// Returns the memory specification; the caller sets pipeline_rank.
 RankShare share_of(const Config& config, int world_size) {
   const ParallelConfig& p = config.parallel;
   return {

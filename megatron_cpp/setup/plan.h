@@ -1,4 +1,4 @@
-// What a configuration would do, without doing it: the text of pretrain --dry_run, and the head of a real run's log.
+// Description of a run without executing it: the output of pretrain --dry_run and the header of a run's log.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,22 +8,22 @@
 
 namespace mcpp {
 
-/// Peak memory of a rank of each position in the pipeline, with the largest global batch. Ranks that differ in their
-/// tensor- or data-parallel position alone have the same; with ExpertLoad::Most that is what one of them comes to.
+/// Returns the peak memory of a rank for each pipeline position with the largest global batch. It does not depend on
+/// the tensor- and data-parallel position; with ExpertLoad::Most it is the maximum over these.
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
 
-/// What attention on a CPU computes in, beside the estimate: of all threads of a rank. 0 for a training on GPUs.
+/// Returns the workspace of CPU attention over all threads of a rank, which the estimate excludes. Returns 0 for GPUs.
 double attention_scratch_bytes(const Config& config, int cores_per_rank = 0);
 
-/// Of each position in the pipeline, what each of its modules takes; with experts as if equally busy.
+/// Returns the memory of each module, for each pipeline position. Assumes balanced experts.
 std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size);
 
-/// What its optimizer keeps of each weight.
+/// Returns the optimizer state per weight.
 StatesPerWeight states_per_weight(const Config& config);
 
-/// Parameters by part, the layout over `world_size` ranks, memory by class of the ranks that need most, batches,
-/// iterations, learning rate and operations of the run.
+/// Describes the run: parameters by part, layout over `world_size` ranks, memory by class for the ranks that need most,
+/// batches, iterations, learning rate and operations.
 std::string run_plan(const Config& config, int world_size, int cores_per_rank = 0);
 
 }  // namespace mcpp

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/strings.h"
 
-// MCPP_VERSION, MCPP_BUILD_TYPE and MCPP_SENTENCEPIECE_VERSION, a library that does not tell its own, come from CMake.
+// CMake defines MCPP_VERSION, MCPP_BUILD_TYPE and MCPP_SENTENCEPIECE_VERSION; that library does not report its version.
 
 namespace mcpp {
 

@@ -3,7 +3,7 @@
 
 namespace mcpp {
 
-/// Version of the program, compiler, build type, and versions of the libraries it runs with.
+/// Returns the version of the program, compiler, build type, and the versions of the libraries in use.
 std::string version_text();
 
 }  // namespace mcpp

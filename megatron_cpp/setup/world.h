@@ -1,4 +1,4 @@
-// The ranks that one command runs on.
+// Ranks that a command runs on.
 #pragma once
 #include "base/program/cpu_list.h"
 #include "comm/communicator.h"
@@ -11,17 +11,17 @@ namespace mcpp {
 
 struct World {
   Communicator& ranks;
-  Communicator* node = nullptr;        ///< those of this rank's machine; null: all are
-  FlightRecorder* recorder = nullptr;  ///< of what this rank does, for its watchdog; null when there is none
-  int cores = 0;                       ///< that ranks of its machine may use, of all together; 0 = as the process
-  int cores_per_rank = 0;              ///< of its machine, that a rank may count on; 0 = all that the process may use
-  SlurmJob job = {};                   ///< that the ranks belong to
-  StatusBoard* board = nullptr;        ///< of the ranks of the machine; null when this one is alone
+  Communicator* node = nullptr;        ///< ranks of this machine; null if all ranks are
+  FlightRecorder* recorder = nullptr;  ///< for this rank's watchdog; null without watchdog
+  int cores = 0;                 ///< cores available to all ranks of the machine together; 0 = those of the process
+  int cores_per_rank = 0;        ///< cores available to each rank; 0 = all those of the process
+  SlurmJob job = {};             ///< Slurm job of the ranks
+  StatusBoard* board = nullptr;  ///< board shared by the ranks of the machine; null for a single rank
 
   Communicator& ranks_of_node() const { return node ? *node : ranks; }
 };
 
-/// Threads of a rank on CPUs: as many as the configuration says, or else one for each core that it may count on.
+/// Returns the number of threads of a CPU rank: as configured, or one per available core.
 inline int threads_of_rank(const DeviceConfig& device, int cores_per_rank) {
   if (device.num_threads > 0) return static_cast<int>(device.num_threads);
   return cores_per_rank > 0 ? cores_per_rank : usable_cpus();

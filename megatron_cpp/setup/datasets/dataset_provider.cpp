@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// [b, s] on the host to [s, b] on the device.
+/// Converts [b, s] on the host to [s, b] on the device.
 Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device& device) {
   std::vector<i32> ordered;
   ordered.reserve(values.size());
@@ -21,7 +21,7 @@ Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device
   return integers(ordered, {seq, batch}, device);
 }
 
-/// Of as many samples; none where none are asked for.
+/// Creates mock datasets with the given numbers of samples; null where the number is 0.
 Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, const Log& log) {
   const i64 vocab_size = config.model.vocab_size, eod = config.data.eod_token;
   check_input(vocab_size > 1, "data.mock_data: needs a model.vocab_size of 2 or more");
@@ -79,7 +79,7 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
   if (!needs_tokens_ || session.parallel.tp_cp->rank() != 0) return;
   const auto samples_to_read = [walk = walk_, end]() mutable {
     std::vector<i64> samples = walk();
-    for (i64& sample : samples) sample = std::min(sample, end - 1);  // the last again, in place of what is not there
+    for (i64& sample : samples) sample = std::min(sample, end - 1);  // repeat the last sample past the end
     return samples;
   };
   prefetcher_ =
@@ -101,7 +101,7 @@ MicroBatch BatchStream::next_micro_batch() {
   const auto mine = [&] { return cut(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
   if (!needs_tokens_) return mine();
   const Batch batch = prefetcher_ ? read(whole.samples) : Batch();
-  // From what this rank read, or from the one that did.
+  // Broadcast from the rank of the group that read the data.
   const auto shared = [&](const std::vector<i32>& values) {
     Tensor t = prefetcher_ ? sequence_first(values, micro_batch_size_, model_.seq_length, *session_.device)
                            : Tensor::empty({model_.seq_length, micro_batch_size_}, DType::I32, *session_.device);

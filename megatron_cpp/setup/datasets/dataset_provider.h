@@ -1,4 +1,4 @@
-// From the configuration to microbatches on the device.
+// Datasets and microbatches of a run, as configured.
 #pragma once
 #include <limits>
 #include <memory>
@@ -17,14 +17,14 @@ namespace mcpp {
 /// evaluation reads. Throws BadInput if the data cannot provide them. Collective over `ranks`.
 Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log);
 
-/// Walks over the microbatches of one data-parallel rank: the sample numbers of each.
+/// Iterates over the microbatches of one data-parallel rank; yields the sample indices of each.
 class MicroBatchWalk {
  public:
   MicroBatchWalk(std::vector<BatchSizeStep> batch_sizes, SamplerLayout layout, i64 consumed_samples)
       : batch_sizes_(std::move(batch_sizes)), layout_(layout), consumed_(consumed_samples) {}
 
   std::vector<i64> operator()();
-  /// In the global batch that comes next; asked between two of them.
+  /// Returns the number of microbatches in the next global batch. Call it only between two global batches.
   i64 microbatches() const { return num_micro_batches(batch_size_at(batch_sizes_, consumed_), layout_); }
 
  private:
@@ -34,14 +34,13 @@ class MicroBatchWalk {
   i64 micro_batch_ = 0;
 };
 
-/// The global batches of one dataset, in order from `consumed_samples` on: this rank's microbatches of each. Reads
-/// ahead in a thread. Of those that share the layers of the first and the last pipeline stage (tp x cp) only the first
-/// rank reads; it broadcasts to the others, and each keeps its positions. The stages between need only the sample
-/// numbers; unless documents are told apart, where they read as well, to know where these begin.
+/// Streams this rank's microbatches of the global batches of one dataset, in order from `consumed_samples` on.
+/// Prefetches on a thread. Of the ranks that share the layers of the first or last pipeline stage (tp x cp), only the
+/// first reads the data and broadcasts it; each rank keeps its own positions. Intermediate stages need only the sample
+/// indices, except that they also read the data if document boundaries are used.
 class BatchStream {
  public:
-  /// `batch_sizes` as Config::batch_sizes(). The dataset must outlive the stream. Samples from `end` on only fill up a
-  /// batch: they have no targets.
+  /// `batch_sizes` is as in Config::batch_sizes(). Samples from `end` on only pad the last batch and have no targets.
   BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
               i64 consumed_samples, Session& session, i64 end = std::numeric_limits<i64>::max());
 
@@ -50,7 +49,7 @@ class BatchStream {
  private:
   MicroBatch next_micro_batch();
 
-  /// This rank reads the next microbatch, which has these samples.
+  /// Reads the next microbatch, which has these samples, on this rank.
   Batch read(const std::vector<i64>& samples);
 
   DataConfig data_;
@@ -61,7 +60,7 @@ class BatchStream {
   MicroBatchWalk walk_;
   bool needs_tokens_;
   i64 end_;
-  std::unique_ptr<Prefetcher> prefetcher_;  // where this rank reads
+  std::unique_ptr<Prefetcher> prefetcher_;  // null if this rank does not read
 };
 
 }  // namespace mcpp

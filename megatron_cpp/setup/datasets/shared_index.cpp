@@ -9,14 +9,14 @@
 namespace mcpp {
 namespace {
 
-/// How long a rank that builds lets the others sleep.
+/// Interval at which a building rank wakes up the others.
 constexpr std::chrono::milliseconds kBeat{200};
 
 struct News {
   bool is_busy = false, is_signalled = false;
 };
 
-/// Whether that holds for any rank of the group.
+/// Returns, for each flag, whether it is set on any rank of the group.
 News on_any(News mine, Communicator& group) {
   CpuDevice host;
   Tensor both = Tensor::empty({2}, DType::F32, host, MemoryClass::Other);
@@ -35,7 +35,7 @@ bool SharedIndexRanks::is_one_of(Who who) const {
 bool SharedIndexRanks::run(Who who, const std::function<bool(const IndexBuild&)>& f) const {
   const int copies = who == Who::All ? node_.size() : 1;
   std::future<bool> result;
-  std::jthread worker;  // goes first, and asks f to stop: where a peer is lost nobody waits for the rest of the build
+  std::jthread worker;  // declared last: on unwinding it stops f, so no rank waits for the rest of the build
   if (is_one_of(who)) {
     std::packaged_task<bool(std::stop_token)> work([&](std::stop_token stop) { return f({copies, std::move(stop)}); });
     result = work.get_future();

@@ -1,4 +1,4 @@
-// Sample indices that the ranks of a run read together.
+// Collective construction of the sample indices of a run.
 #pragma once
 #include <functional>
 
@@ -7,13 +7,12 @@
 
 namespace mcpp {
 
-/// The ranks of a run. Who waits for a rank that builds meets it several times a second, and sleeps in between: so no
-/// watchdog takes a long build for a hang, and a signal on any rank is heard of. Then the build is given up, and
-/// Preempted thrown on all ranks.
+/// Ranks of a run. Ranks that wait for a build exchange a message with the builder several times a second and sleep in
+/// between, so that a long build does not trigger the watchdog and a signal on any rank is noticed. On a signal the
+/// build is canceled and Preempted is thrown on all ranks.
 class SharedIndexRanks final : public IndexRanks {
  public:
-  /// `node`: the ranks of this one's machine. `signal` gives the one that asks this rank to stop, or 0. The groups
-  /// outlive this.
+  /// `node` is the group of ranks on this machine. `signal` returns the signal that asks this rank to stop, or 0.
   SharedIndexRanks(
       Communicator& world, Communicator& node, std::function<int()> signal = [] { return 0; })
       : world_(world), node_(node), signal_(std::move(signal)) {}

@@ -14,7 +14,7 @@
 namespace mcpp {
 namespace {
 
-/// The prefixes of a list in which each may be preceded by its weight.
+/// Returns the prefixes of all data paths, in which each may be preceded by its weight.
 std::vector<std::string> prefixes(const DataConfig& data) {
   std::vector<std::string> found;
   for (const auto* list : {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
@@ -25,7 +25,7 @@ std::vector<std::string> prefixes(const DataConfig& data) {
   return found;
 }
 
-/// Fills data.eod_token where documents are told apart by it and it is open.
+/// Fills in data.eod_token if it is unset and document boundaries depend on it.
 void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer) {
   if (!data.has_document_starts() && !data.eod_mask_loss) return;
   if (data.eod_token < 0 && tokenizer) data.eod_token = tokenizer->eod();
@@ -56,7 +56,7 @@ void check_dataset(const std::string& prefix, const Config& config, const Tokeni
               "; preprocess the text again with this one, or name the one it was made with");
 }
 
-/// Without data.tokenizer_model, too, one run has one vocabulary.
+/// Checks that all datasets of a run use the same tokenizer, even if data.tokenizer_model is not set.
 void check_same_tokenizer(const std::vector<std::string>& prefixes) {
   std::string first, checksum;
   for (const std::string& prefix : prefixes) {
@@ -69,7 +69,7 @@ void check_same_tokenizer(const std::vector<std::string>& prefixes) {
   }
 }
 
-/// Some more rows than pieces are padding; many are more likely a mistake, which costs memory and time.
+/// Warns about unused embedding rows. A few are padding; many are probably a mistake, which costs memory and time.
 void warn_of_unused_rows(const ModelConfig& model, i64 pieces, const Log& log) {
   const i64 unused = model.vocab_size - pieces;
   if (unused <= std::max(model.make_vocab_size_divisible_by, pieces / 10)) return;

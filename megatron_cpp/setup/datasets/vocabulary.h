@@ -1,4 +1,4 @@
-// Does the tokenizer fit the model, and the data the tokenizer?
+// Consistency of tokenizer, model vocabulary and datasets.
 #pragma once
 #include "base/log.h"
 #include "data/tokenizer/tokenizer.h"
@@ -7,23 +7,25 @@
 
 namespace mcpp {
 
-/// Fills model.vocab_size from data.tokenizer_model where it is open. BadInput when both are given and do not fit, when
-/// neither is, and when a dataset was made with another tokenizer. The same for data.eod_token, where it is read.
+/// Fills in model.vocab_size from data.tokenizer_model if it is unset, and data.eod_token if it is needed. Throws
+/// BadInput if both are given and inconsistent, if neither is given, or if a dataset was made with a different
+/// tokenizer.
 void resolve_vocabulary(Config& config, const Log& log);
 
-/// The tokenizer of a model that was trained. BadInput when it is another one than that of the checksum `trained_with`
-/// ("" = nobody knows), or has more pieces than the model, whose numbers would then mean nothing.
+/// Opens the tokenizer of a trained model. Throws BadInput if its checksum is not `trained_with` ("" = unknown), or if
+/// it has more pieces than the model's vocabulary.
 Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, const ModelConfig& model);
 
-/// Which tokenizer the ids are of that a run reads, by the checksum of its file.
+/// Tokenizer that produced the token ids of a run, identified by the checksum of its file.
 struct TokenizerSource {
-  std::string file;  ///< that says so: data.tokenizer_model, or else the .json of the first dataset that has one
+  /// source of this information: data.tokenizer_model, or the .json of the first dataset that has one
+  std::string file;
   std::string checksum;
 };
-/// Empty when nothing says it. BadInput when data.tokenizer_model cannot be read.
+/// Returns the tokenizer of a run; empty if unknown. Throws BadInput if data.tokenizer_model cannot be read.
 TokenizerSource tokenizer_source(const DataConfig& data);
 
-/// Opens every dataset as a training would, and says how many samples each split has. Nothing when no dataset is named.
+/// Opens every dataset as training would and logs the number of samples in each split. Does nothing without datasets.
 void check_data(const Config& config, const World& world, const Log& log);
 
 }  // namespace mcpp
