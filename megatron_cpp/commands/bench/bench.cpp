@@ -1,4 +1,4 @@
-// megatron_cpp bench gemm|ops|step: how fast this machine runs a model, and how close that is to its limits.
+// Command megatron_cpp bench gemm|ops|step: speed of a model on this machine relative to the machine's limits.
 #include "megatron_cpp/bench/bench.h"
 
 #include <sys/resource.h>
@@ -63,7 +63,7 @@ nlohmann::ordered_json header(const BenchContext& context) {
   return json;
 }
 
-/// Seconds of one pass over all rows, each as often as it occurs.
+/// Returns the seconds of one pass over all rows, weighted by their counts.
 double total(double BenchRow::*seconds, const std::vector<BenchRow>& rows) {
   double sum = 0;
   for (const BenchRow& row : rows) sum += row.*seconds * static_cast<double>(row.count);
@@ -76,7 +76,7 @@ std::string gemms_alone(double tokens, double seconds, double cold_seconds) {
              fixed(tokens / cold_seconds, 1), " tokens/s");
 }
 
-/// Rows as a table, rates as shares of the given peaks (FLOP/s and bytes/s).
+/// Formats rows as a table, with rates as fractions of the given peaks (FLOP/s and bytes/s).
 std::string table(const std::vector<BenchRow>& rows, double flops_peak, double bytes_peak) {
   std::string text = str(pad_right("", 24), pad_left("ms", 10), pad_left("times", 7), pad_left("GFLOP/s", 10),
                          pad_left("GB/s", 8), pad_left("of peak", 9), pad_left("cold ms", 10), "\n");
@@ -126,7 +126,7 @@ void bench_rows(const BenchContext& context, const BenchOptions& options, const 
                    : std::string()));
 }
 
-/// Of the process on a CPU; on a GPU of the tensors, which leaves out what the driver and the libraries take.
+/// Returns the memory of the process on a CPU. On a GPU returns that of the tensors, without driver and libraries.
 double peak_memory_bytes(const Device& device) {
   if (device.type() == DeviceType::Cuda) return static_cast<double>(device.memory().total.peak);
   rusage usage{};
@@ -134,8 +134,8 @@ double peak_memory_bytes(const Device& device) {
   return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
-/// What this rank's tensors took at most, and what the plan says that they would, in all and of activations; and what
-/// those of the rank that needs most did. To be called by all ranks.
+/// Returns the peak tensor memory of this rank, measured and estimated, in total and for activations, and the measured
+/// peak of the rank that needs most. Collective.
 nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTable& measured) {
   Session& session = context.session;
   const double most =
@@ -151,9 +151,9 @@ nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTabl
 
 struct StepFigures {
   double seconds, tokens, loss, peak_memory;
-  nlohmann::ordered_json sent;     ///< bytes of this rank in a step, as its groups count them: by group and operation
-  nlohmann::ordered_json exposed;  ///< by group, the seconds of a step that this rank waited for it: medians
-  i64 elements;                    ///< of this rank's vectors of parameters, padding included
+  nlohmann::ordered_json sent;     ///< bytes sent by this rank in a step, by group and operation
+  nlohmann::ordered_json exposed;  ///< median seconds per step that this rank waited, by group
+  i64 elements;                    ///< size of this rank's parameter vectors, including padding
 };
 
 nlohmann::ordered_json sent_bytes(const ParallelState& parallel) {
@@ -167,14 +167,14 @@ nlohmann::ordered_json sent_bytes(const ParallelState& parallel) {
   return sent;
 }
 
-/// By group.
+/// Samples by group.
 using Seconds = std::map<std::string, std::vector<double>>;
 
 void add_exposed(const ParallelState& parallel, Seconds& by_step) {
   for (const auto& [name, meter] : parallel.meters) by_step[name].push_back(meter->exposed_seconds);
 }
 
-/// Of the timed steps, the last `repeats`.
+/// Returns the medians over the last `repeats` steps, which are the timed ones.
 nlohmann::ordered_json medians(const Seconds& by_step, int repeats) {
   auto found = nlohmann::ordered_json::object();
   for (const auto& [name, seconds] : by_step)
@@ -188,8 +188,7 @@ i64 elements(const TrainingState& state) {
   return sum;
 }
 
-/// Of several ranks, all of which call it: the step as a whole. What the processor could do at best is told by a bench
-/// on one rank.
+/// Reports the whole step on several ranks. Collective. The limits of the processor are only measured on a single rank.
 void report_step_on_ranks(const BenchContext& context, const BenchOptions& options, const StepFigures& step,
                           const Log& log) {
   const double tflops = flops_per_token(context.config.model) * step.tokens / step.seconds / 1e12;
@@ -254,7 +253,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     figures.exposed = medians(exposed, context.timing.repeats);
     figures.sent = sent_bytes(context.session.parallel);
     figures.elements = elements(state);
-    memory = context.session.device->memory();  // before other measurements need some
+    memory = context.session.device->memory();  // before other measurements allocate memory
     if (!options.trace.empty()) trace_step(context, options.trace, state, batches);
   }
   figures.peak_memory = peak_memory_bytes(*context.session.device);

@@ -1,4 +1,4 @@
-// megatron_cpp bench attention: the ways to share a sample over ranks, one against another, under mpirun.
+// Command megatron_cpp bench attention: compares context-parallel methods under mpirun.
 #include "megatron_cpp/bench/bench_attention.h"
 
 #include <nlohmann/json.hpp>
@@ -34,7 +34,7 @@ struct BenchAttentionOptions {
   }
 };
 
-/// The heads that one of `tp` tensor-parallel ranks has: they do not meet in attention.
+/// Reduces the heads to those of one of `tp` tensor-parallel ranks, which attend independently.
 void take_heads_of_one_rank(ModelConfig& model, i64 tp) {
   check_input(model.num_attention_heads % tp == 0, "parallel.tensor_model_parallel_size = ", tp,
               " does not divide model.num_attention_heads = ", model.num_attention_heads);

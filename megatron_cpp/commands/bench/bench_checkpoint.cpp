@@ -1,4 +1,4 @@
-// megatron_cpp bench checkpoint: saving and loading a training's state, against plain writes and reads.
+// Command megatron_cpp bench checkpoint: compares saving and loading a training state with plain writes and reads.
 #include "megatron_cpp/bench/bench_checkpoint.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// megatron_cpp bench comm: collectives over sizes against MPI's own, under mpirun.
+// Command megatron_cpp bench comm: compares collectives of various sizes with MPI's under mpirun.
 #include "megatron_cpp/bench/bench_comm.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-constexpr double kLargest = 1e12;  // bytes; far from where four times as much has no number
+constexpr double kLargest = 1e12;  // bytes; four times this does not overflow
 
 struct BenchCommOptions {
   i64 smallest = CommTiming{}.smallest;
@@ -66,7 +66,7 @@ ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
   check_input(options.smallest <= options.largest, "--smallest=", options.smallest,
               " is more than --largest=", options.largest);
   const std::vector<std::string> operations = operations_of(options.operations);
-  // Each side has two whole tensors and a part of one.
+  // Each side has two full tensors and a shard.
   check_memory(4 * static_cast<double>(options.largest), world.ranks, "tensors of this size",
                "a smaller --largest needs less");
   CpuDevice device({.shared = true}), ordinary;

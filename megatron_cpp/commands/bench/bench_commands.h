@@ -1,4 +1,4 @@
-// megatron_cpp bench and its subcommands.
+// Command megatron_cpp bench and its subcommands.
 #pragma once
 #include "base/check.h"
 #include "base/log.h"
@@ -8,9 +8,9 @@
 namespace mcpp {
 
 ExitCode bench_command(Arguments args, Log& log, const World& world);
-ExitCode bench_attention_command(Arguments args, Log& log, const World& world);   ///< bench attention
-ExitCode bench_comm_command(Arguments args, Log& log, const World& world);        ///< bench comm
-ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);  ///< bench checkpoint
-ExitCode bench_groups_command(Arguments args, Log& log, const World& world);      ///< bench groups
+ExitCode bench_attention_command(Arguments args, Log& log, const World& world);
+ExitCode bench_comm_command(Arguments args, Log& log, const World& world);
+ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);
+ExitCode bench_groups_command(Arguments args, Log& log, const World& world);
 
 }  // namespace mcpp

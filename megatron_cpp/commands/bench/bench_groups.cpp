@@ -1,4 +1,4 @@
-// megatron_cpp bench groups: what the groups of a layout take to make, on ranks of MPI or on threads.
+// Command megatron_cpp bench groups: cost of creating the groups of a layout, on MPI ranks or threads.
 #include "megatron_cpp/bench/bench_groups.h"
 
 #include <nlohmann/json.hpp>
@@ -32,7 +32,7 @@ GroupFigures on_threads(int ranks, const ParallelSizes& sizes) {
     const GroupFigures figures = bench_groups(world, sizes);
     if (rank == 0) found = figures;
   });
-  found.own_bytes = 0;  // all of them share it
+  found.own_bytes = 0;  // threads share the memory of the process
   return found;
 }
 
