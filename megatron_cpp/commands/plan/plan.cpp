@@ -1,4 +1,4 @@
-// megatron_cpp plan: predicts, explains and chooses a layout, without the hardware.
+// Command megatron_cpp plan: predicts, explains and chooses a layout without the hardware.
 #include "megatron_cpp/setup/plan.h"
 
 #include <utility>
@@ -27,7 +27,7 @@
 namespace mcpp {
 namespace {
 
-/// As MPI counts them: options and links allow fewer.
+/// Converts to MPI's type for ranks; options and links allow fewer.
 int ranks_of(i64 world_size) {
   check_input(real(world_size) <= kMostRanks, "world_size = ", world_size, ": must be at most ", kMostRanks);
   return static_cast<int>(world_size);
@@ -46,13 +46,13 @@ SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
           .keep = static_cast<int>(options.keep)};
 }
 
-/// What to say of a rank that needs so much; "" where it fits.
+/// Returns a note if a rank's memory exceeds the limit, otherwise "".
 std::string too_much_text(double memory, const SearchLimits& limits) {
   return memory <= limits.memory_bytes ? ""
                                        : str(", and it has ", human_bytes(limits.memory_bytes), ": it does not fit");
 }
 
-/// Of options.deadline.tokens, where these are asked for.
+/// Returns the cost of training on options.deadline.tokens, if given.
 std::optional<TrainingCost> cost_of(const PlanOptions& options, const Job& job, const StepTime& step) {
   if (options.deadline.tokens == 0) return std::nullopt;
   return training_cost(job, step.seconds, options.deadline.tokens, options.failures);
@@ -62,7 +62,7 @@ std::string training_text(const PlanOptions& options, const TrainingCost& cost) 
   return str(human_count(options.deadline.tokens), " tokens ", cost_text(cost, options.deadline.price), "\n");
 }
 
-/// The configuration's own layout, whether or not it fits.
+/// Predicts the configuration's own layout, whether or not it fits.
 void predict(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
   const int world_size = ranks_of(options.world_size);
   std::vector<std::string> problems = layout_problems(config, world_size);
@@ -82,7 +82,7 @@ void predict(const PlanOptions& options, const Config& config, const Job& any, c
   if (cost) log.info(training_text(options, *cost));
 }
 
-/// Of the layout that the configuration has, when it can run.
+/// Describes the configuration's own layout, if it can run.
 std::string configured(const Config& config, const Job& best, const StepTime& best_time, const SearchLimits& limits) {
   const int world_size = ranks_of(best.layout.world_size);
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
@@ -97,7 +97,7 @@ std::string configured(const Config& config, const Job& best, const StepTime& be
              too_much_text(memory, limits), "\n");
 }
 
-/// The best layouts of options.world_size ranks, and what is asked about the best.
+/// Logs the best layouts for options.world_size ranks and the requested details of the best one.
 void plan_layouts(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
   const Hardware& hardware = any.hardware;
   const SearchLimits limits = limits_of(options, hardware);
@@ -129,7 +129,7 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   }
 }
 
-/// How long documents are, where that counts and the user says it.
+/// Sets the document length from the options, if it matters.
 void count_documents(const PlanOptions& options, const Config& config, Workload& work, const Log& log) {
   const bool counts = config.data.reset_attention_mask;
   check_input(counts || options.document_tokens == 0,
@@ -141,7 +141,7 @@ void count_documents(const PlanOptions& options, const Config& config, Workload&
         "have no .json files here that tell how long theirs are; --document_tokens=N says it");
 }
 
-/// What looks at many numbers of ranks takes one description for all of them.
+/// Rejects hardware described separately by number of ranks for questions that compare several numbers of ranks.
 void check_worlds(const PlanOptions& options, const HardwareKind& kind) {
   const char* asked = !options.scale.empty() ? "--scale" : options.asks_for_fewest() ? "--deadline_hours" : nullptr;
   if (asked == nullptr || !kind.depends_on_ranks()) return;
@@ -151,7 +151,8 @@ void check_worlds(const PlanOptions& options, const HardwareKind& kind) {
        " ranks apart, as they share a machine; ask for one of these with --world_size");
 }
 
-/// The configuration and the hardware that the arguments name, with the problems of both; nothing after --help.
+/// Reads the configuration and hardware that the arguments name and reports the errors of both. Returns std::nullopt
+/// after --help.
 std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& options, HardwareKind& kind,
                                const Log& log) {
   std::string problem;

@@ -1,4 +1,4 @@
-// megatron_cpp plan calibrate: measures this machine for the planner.
+// Command megatron_cpp plan calibrate: measures this machine for the planner.
 #include "base/file.h"
 #include "base/strings.h"
 #include "megatron_cpp/bench/calibrate.h"
@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// What is measured; Auto: processors, where the program knows nothing else.
+/// Device to be measured. Auto selects the processors if the program has no CUDA support.
 enum class Calibrated : u8 { Auto, Cpu, Cuda };
 
 }  // namespace
@@ -46,7 +46,7 @@ struct CalibrateOptions {
   }
 };
 
-/// Any that these ranks can run.
+/// Returns any configuration that these ranks can run.
 Config config_for(const CalibrateOptions& options, int ranks) {
   Config config;
   config.training.global_batch_size = ranks * config.training.micro_batch_size;
@@ -54,7 +54,7 @@ Config config_for(const CalibrateOptions& options, int ranks) {
   return config;
 }
 
-/// Nobody who trains on GPUs is to plan by what the processors beside them do.
+/// Rejects GPUs: users who train on them must not plan with the rates of the host's processors.
 void check_device(Calibrated device) {
   const bool is_cpu = device == Calibrated::Cpu || (device == Calibrated::Auto && !kWithCuda);
   check_input(
@@ -70,7 +70,8 @@ void check_out(const std::string& out) {
   check_input(problem.empty(), problem);
 }
 
-/// What --add leaves as it is: of the same processor, by numbers of ranks. BadInput when `out` has something else.
+/// Returns the measurements that --add preserves: those of the same processor for other numbers of ranks. Throws
+/// BadInput if `out` describes anything else.
 HardwareKind already_measured(const CalibrateOptions& options, const std::string& device, int cores) {
   std::error_code error;
   if (!options.add || !std::filesystem::exists(options.out, error)) return {};

@@ -1,4 +1,4 @@
-// megatron_cpp plan, of which `plan calibrate` runs on several ranks.
+// Command megatron_cpp plan; its subcommand `plan calibrate` runs on several ranks.
 #pragma once
 #include <string>
 
@@ -10,8 +10,8 @@
 namespace mcpp {
 
 ExitCode plan_command(Arguments args, Log& log, const World& world);
-ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world);  ///< plan calibrate
-/// Why `file`, which an option names, cannot be written; empty when it can.
+ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world);
+/// Returns why `file`, the value of an option, cannot be written; empty if it can.
 std::string output_problem(const std::string& option, const std::string& file);
 
 }  // namespace mcpp

@@ -14,7 +14,7 @@ std::string ranks_text(int ranks) {
   return str(ranks, ranks == 1 ? " rank" : " ranks");
 }
 
-/// What the file of the hardware says of where its numbers come from.
+/// Returns the header of the hardware file, which states where its values come from.
 std::string origin(const PlanOptions& options, const FormerRun& run, const std::string& layout, double predicted,
                    const RunSpeed& speed) {
   return str(
@@ -26,7 +26,7 @@ std::string origin(const PlanOptions& options, const FormerRun& run, const std::
       ".\n\n");
 }
 
-/// Refused where it could not be read again: rates beyond all that is built.
+/// Writes the hardware file. Throws BadInput if it could not be read back because its rates are implausible.
 void write_hardware(const std::string& file, const std::string& head, const HardwareKind& kind) {
   const std::string text = head + print_hardware(kind);
   try {

@@ -1,4 +1,4 @@
-// plan --from_run: a run beside its prediction, and the hardware as it found it.
+// Implementation of plan --from_run: compares a run with its prediction and derives the hardware from it.
 #pragma once
 #include "megatron_cpp/commands/plan/plan_options.h"
 #include "megatron_cpp/config/config.h"
@@ -7,18 +7,19 @@
 
 namespace mcpp {
 
-/// A run that was measured, with its own configuration and ranks, as far as it wrote them.
+/// Measured run with its configuration and number of ranks, as far as it recorded them.
 struct FormerRun {
   MeasuredRun measured;
   Config config;
   int world_size;
 };
 
-/// That of options.from_run. What `options` and `config` do not say of the plan, ranks and vocabulary, is the run's.
+/// Reads the run of options.from_run. Takes the number of ranks and the vocabulary from it if `options` and `config` do
+/// not set them.
 FormerRun read_former_run(PlanOptions& options, Config& config);
 
-/// Says how fast a run was, beside what is predicted of it on such hardware, and returns the hardware as it found it,
-/// which options.emit_hardware, if given, then has.
+/// Reports the speed of a run next to the prediction for this hardware. Returns the hardware adjusted to the run, and
+/// writes it to options.emit_hardware if given.
 HardwareKind hardware_of_run(const PlanOptions& options, const FormerRun& run, HardwareKind kind, const Log& log);
 
 }  // namespace mcpp

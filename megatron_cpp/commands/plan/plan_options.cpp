@@ -8,13 +8,12 @@
 namespace mcpp {
 namespace {
 
-/// Hours between failures of a device: with less nobody trains.
+/// Minimum for the hours between failures of a device; a training with less would not progress.
 constexpr double kShortestLife = 0.01;
 
 constexpr const char* kFewest = "--deadline_hours";
 
-/// Instead of a world's best layouts: several answers were asked for where there is one, or a part of one that is not
-/// given.
+/// Rejects options that request several different answers, or a detail of an answer that is not given.
 void check_answers(const PlanOptions& options, std::vector<std::string>& problems) {
   std::vector<std::string> instead;
   for (const auto& [is_asked, name] : {std::pair(options.predict, "--predict"),
@@ -34,7 +33,7 @@ void check_answers(const PlanOptions& options, std::vector<std::string>& problem
     problems.push_back(str("--world_size: is not looked at with ", instead.front(), ", which has worlds of its own"));
 }
 
-/// Limits of a search, where there is none.
+/// Rejects limits of a search if there is no search.
 void check_limits(const PlanOptions& options, std::vector<std::string>& problems) {
   if (!options.predict) return;
   for (const auto& [is_set, name] : {std::pair(options.tp > 0, "tp"),
@@ -50,7 +49,7 @@ void check_limits(const PlanOptions& options, std::vector<std::string>& problems
                            ": is of a search, and --predict is of the configuration's own layout"));
 }
 
-/// What the objective needs to have a meaning.
+/// Checks that the objective has the options it needs.
 void check_objective(const PlanOptions& options, std::vector<std::string>& problems) {
   const Deadline& d = options.deadline;
   if (options.objective == Objective::Deadline && (d.tokens == 0 || d.hours == 0))
@@ -69,7 +68,7 @@ void check_objective(const PlanOptions& options, std::vector<std::string>& probl
         "as --scale=64,128,256, of which those in time count");
 }
 
-/// Options that mean something only beside another.
+/// Checks options that only take effect together with another one.
 void check_companions(const PlanOptions& options, std::vector<std::string>& problems) {
   const Failures defaults;
   if (options.deadline.price > 0 && options.deadline.tokens == 0) problems.emplace_back("--price: is for --tokens");
@@ -86,8 +85,8 @@ void check_companions(const PlanOptions& options, std::vector<std::string>& prob
     problems.emplace_back("--restart_seconds: is for --device_hours");
 }
 
-/// Of a file that --hardware takes by its ending, and that is never written over: it may be what was asked for by
-/// --hardware.
+/// Returns why a new file cannot be created. It needs the extension that --hardware recognizes, and is never
+/// overwritten because it may be the file given to --hardware.
 std::string new_file_problem(const std::string& option, const std::string& file) {
   std::error_code error;
   if (std::string problem = output_problem(option, file); !problem.empty()) return problem;
@@ -97,7 +96,7 @@ std::string new_file_problem(const std::string& option, const std::string& file)
   return str(option, "=", file, ": is there already; name a new file, or remove it");
 }
 
-/// Words that ask for what an option does.
+/// Word that a user may try instead of an option.
 struct Hint {
   const char *word, *option;
 };

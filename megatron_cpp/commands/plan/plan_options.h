@@ -1,4 +1,4 @@
-// What is asked of megatron_cpp plan.
+// Options of megatron_cpp plan.
 #pragma once
 #include <span>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// More than any links join, and few enough for whatever counts ranks.
+/// Upper limit for numbers of ranks: more than any links support, and small enough to avoid overflow.
 inline constexpr double kMostRanks = 1e6;
 
 struct PlanOptions {
@@ -32,7 +32,7 @@ struct PlanOptions {
   Deadline deadline;
   std::string from_run, emit_hardware;
 
-  /// Whether the fewest devices are asked for that train in time, of all that there could be.
+  /// Returns true if the smallest number of devices that trains in time is requested, without given candidates.
   bool asks_for_fewest() const { return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0); }
 
   template <class Self, class Visitor>
@@ -95,12 +95,12 @@ struct PlanOptions {
   }
 };
 
-/// What `plan scale` asks for where nothing is said of the worlds: 1, 2, 4, ... and `most`.
+/// Returns the default candidates of `plan scale`: 1, 2, 4, ... and `most`.
 std::vector<i64> doublings(i64 most);
-/// How to ask for what the first of the words `plan ...` seems to ask for; "" for a configuration.
+/// Returns the option that the first word after `plan` seems to ask for; "" if it is a configuration.
 std::string hint_for(std::span<const std::string> words);
 
-/// Every reason why the options together make no question, all at once.
+/// Throws BadInput with every inconsistency of the options.
 void check_options(const PlanOptions& options);
 
 }  // namespace mcpp

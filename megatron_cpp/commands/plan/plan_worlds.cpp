@@ -10,17 +10,17 @@
 namespace mcpp {
 namespace {
 
-/// Where no number of tokens is asked for.
+/// Default for the number of tokens.
 constexpr double kSomeTokens = 1e9;
 
-/// What no world could do is not to be looked for in many.
+/// Checks limits that no number of ranks could satisfy, before searching many.
 void check_limits_of_model(const Job& any, SearchLimits limits) {
   limits.world_size = kAnyWorld;
   const std::vector<std::string> conflicts = limit_conflicts(any.hardware, any.work, limits);
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
 }
 
-/// A batch that grows with the ranks must do so by whole samples.
+/// Checks that a batch that grows with the ranks has a whole number of samples.
 void check_batches(const ScalingRequest& request, i64 samples) {
   std::vector<std::string> broken;
   for (const i64 world : request.worlds)

@@ -1,14 +1,14 @@
-// What megatron_cpp plan says of several numbers of ranks.
+// Comparison of several numbers of ranks for megatron_cpp plan.
 #pragma once
 #include "megatron_cpp/commands/plan/plan_options.h"
 
 namespace mcpp {
 
-/// The best layout of each of options.scale, and the best of these. BadInput, after the table, when nothing fits in any
-/// or none is in time. `any`: with any layout.
+/// Logs the best layout for each of options.scale and the best of these. Throws BadInput, after the table, if no layout
+/// fits or none is in time. The layout of `any` is ignored.
 void plan_worlds(const PlanOptions& options, const Job& any, const SearchLimits& limits, const Log& log);
 
-/// The fewest devices that are in time. BadInput when no number of them is.
+/// Finds the smallest number of devices that trains in time. Throws BadInput if no number suffices.
 void plan_deadline(const PlanOptions& options, const Job& any, const SearchLimits& limits, const Log& log);
 
 }  // namespace mcpp
