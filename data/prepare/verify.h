@@ -25,7 +25,7 @@ struct DatasetSummary {
 };
 
 /// Reads and checks every token once. Memory is constant except for one counter per id. `vocab_size` 0 means that of
-/// the .json file; if there is none, ids are not checked. Throws BadInput, naming file, document and offset, for
+/// the .json file; without one, ids are not checked. Throws BadInput, naming file, document and offset, for
 /// damage, for ids outside [0, vocab_size), and if the .json file contradicts the data.
 DatasetSummary data_verify(const Path& prefix, i64 vocab_size, const Log& log);
 std::string to_text(const DatasetSummary& summary);
