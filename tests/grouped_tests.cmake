@@ -15,8 +15,9 @@ set(cost_of_cuda 0)
 # Of each program, what takes about a second or more: it goes through every cut or number of threads, or by the clock. Its
 # label is `sweeps`.
 set(sweeps_of_base_tests
-  Kinds/TransferQueues.BringBackWhatTheyTookAway Progress.ATerminalShowsItAfterAWhileAndClearsIt Progress.WhatIsWaitedForIsNamed
-  Progress.ADumbTerminalGetsNoEscapes Progress.APipeGetsNothing)
+  Kinds/TransferQueueTest.ReadsBackWrittenBytesWithManyTransfersInFlight ProgressTest.PipeReceivesNothing
+  ProgressTest.TerminalShowsBarAfterDelayAndClearsIt ProgressTest.WaitIndicatorShowsItsNameOnTerminal
+  ProgressTest.DumbTerminalReceivesNoEscapes)
 set(sweeps_of_tensor_tests Types/FastMatmulOp.HasTheSameBitsForAnyNumberOfThreads)
 set(sweeps_of_parallel_tests Ways/CpAttention.IsThatOfOneRank)
 set(sweeps_of_data_tests

@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-TEST(ChecksumInPieces, IsThatOfTheWhole) {
+TEST(ChecksumTest, MatchesOneShotHashWhenUpdatedInPieces) {
   std::vector<std::byte> bytes(100'000);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 % 251);
   const std::span<const std::byte> all(bytes);

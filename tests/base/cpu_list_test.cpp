@@ -12,14 +12,14 @@ namespace {
 
 using Cpus = std::vector<int>;
 
-TEST(CpuList, IsReadAsTheSystemWritesIt) {
+TEST(CpuListTest, ParsesKernelFormatAndRejectsMalformedText) {
   EXPECT_EQ(parse_cpu_list("0-3,8\n"), (Cpus{0, 1, 2, 3, 8}));
   EXPECT_EQ(parse_cpu_list("5"), Cpus{5});
   for (const char* text : {"", "\n", "a", "3-1", "1-", "-1", "0,,2", "0-99999999999", "1024", "0 1"})
     EXPECT_EQ(parse_cpu_list(text), Cpus{}) << text;
 }
 
-TEST(CpuList, OfTheNodeOfADevice) {
+TEST(CpuListTest, ReadsCpusOfPciDeviceNode) {
   const test::ScratchFolder scratch;
   const Path device = scratch.path() / "sys/bus/pci/devices/0000:3b:00.0";
   mcpp::create_directories(device);
@@ -28,8 +28,8 @@ TEST(CpuList, OfTheNodeOfADevice) {
   EXPECT_EQ(cpus_near_pci_device("0000:3C:00.0", scratch.path()), Cpus{});
 }
 
-/// In a thread of its own, which goes with what it is kept to.
-TEST(CpuList, AThreadIsKeptToThoseThatItMayUse) {
+/// Runs in its own thread because the thread's CPU affinity changes.
+TEST(CpuListTest, PinsThreadOnlyToAllowedCpus) {
   std::thread([] {
     const auto allowed = [] {
       cpu_set_t set;
@@ -42,7 +42,7 @@ TEST(CpuList, AThreadIsKeptToThoseThatItMayUse) {
     const Cpus all = allowed();
     EXPECT_FALSE(keep_to_cpus({}));
     EXPECT_FALSE(keep_to_cpus(all));
-    EXPECT_FALSE(keep_to_cpus({CPU_SETSIZE - 1}));  // no machine of the tests has as many
+    EXPECT_FALSE(keep_to_cpus({CPU_SETSIZE - 1}));  // no test machine has this many CPUs
     EXPECT_EQ(allowed(), all);
     if (all.size() < 2) GTEST_SKIP() << "one CPU is all that there is";
     EXPECT_TRUE(keep_to_cpus({all[1], CPU_SETSIZE - 1}));

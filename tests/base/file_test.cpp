@@ -41,7 +41,7 @@ TEST_F(FileTest, AtomicFileAppearsOnlyOnCommit) {
   EXPECT_EQ(scratch_.count(), 1u) << "a temporary file was left behind";
 }
 
-TEST_F(FileTest, WritersOfTheSamePathDoNotMeet) {
+TEST_F(FileTest, ConcurrentWritersOfSamePathDoNotInterfere) {
   const Path path = folder_ / "a.txt";
   AtomicFile first(path), second(path);
   first.write("first");
@@ -53,7 +53,7 @@ TEST_F(FileTest, WritersOfTheSamePathDoNotMeet) {
   EXPECT_EQ(scratch_.count(), 1u) << "a temporary file was left behind";
 }
 
-TEST_F(FileTest, WhoIsKilledLeavesNothing) {
+TEST_F(FileTest, LeavesNoTempFileWhenKilled) {
   write_file_atomic(folder_ / "a.txt", "old");
   const pid_t child = ::fork();
   if (child == 0) {
@@ -68,14 +68,14 @@ TEST_F(FileTest, WhoIsKilledLeavesNothing) {
   EXPECT_EQ(scratch_.count(), 1u) << "a temporary file was left behind";
 }
 
-TEST_F(FileTest, LinksThatLeadNowhereAreNamed) {
+TEST_F(FileTest, ReportsTargetOfDanglingLinks) {
   std::filesystem::create_symlink("absent", folder_ / "link");
   EXPECT_THAT(test::input_error([&] { check_leads_somewhere(folder_ / "link"); }),
               testing::HasSubstr("link, a link to absent: No such file"));
   EXPECT_THAT(test::input_error([&] { read_text_file(folder_ / "link"); }), testing::HasSubstr("a link to absent"));
 }
 
-TEST_F(FileTest, LinksToFilesStayLinks) {
+TEST_F(FileTest, WritesThroughSymbolicLinks) {
   write_file_atomic(folder_ / "file", "old");
   std::filesystem::create_symlink("file", folder_ / "link");
   write_file_atomic(folder_ / "link", "new");
@@ -83,8 +83,8 @@ TEST_F(FileTest, LinksToFilesStayLinks) {
   EXPECT_EQ(read_text_file(folder_ / "file"), "new");
 }
 
-/// Who may write to /dev would have a file there instead of /dev/null.
-TEST_F(FileTest, DevicesAndPipesKeepTheirPlace) {
+/// A writer with access to /dev must not replace /dev/null with a file.
+TEST_F(FileTest, RefusesToReplaceDevicesAndPipes) {
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   std::filesystem::create_symlink("/dev/null", folder_ / "link");
   for (const char* name : {"pipe", "link"})
@@ -93,24 +93,24 @@ TEST_F(FileTest, DevicesAndPipesKeepTheirPlace) {
   EXPECT_TRUE(std::filesystem::is_fifo(folder_ / "pipe"));
 }
 
-TEST_F(FileTest, ErrorsNameThePath) {
+TEST_F(FileTest, ErrorsNamePath) {
   EXPECT_NE(test::input_error([&] { MappedFile file(folder_ / "missing"); }).find("missing"), std::string::npos);
   EXPECT_THROW(MappedFile{folder_}, Error);
   EXPECT_THROW(AtomicFile(folder_ / "no/such/dir/x"), Error);
 }
 
-TEST_F(FileTest, PipesAreRefusedAndNotWaitedFor) {
+TEST_F(FileTest, RefusesToReadPipesInsteadOfBlocking) {
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(test::input_error([&] { read_text_file(folder_ / "pipe"); }),
               testing::HasSubstr("is not a regular file"));
 }
 
-TEST_F(FileTest, EmptyFileMapsToNothing) {
+TEST_F(FileTest, MapsEmptyFileToEmptySpan) {
   write_file_atomic(folder_ / "empty", "");
   EXPECT_TRUE(MappedFile(folder_ / "empty").bytes().empty());
 }
 
-TEST(Checksum, IsXxh3) {
+TEST(ChecksumTest, MatchesXxh3) {
   EXPECT_EQ(checksum_hex(std::span<const std::byte>()), "99aa06d3014798d86001c324468d497f");
 }
 

@@ -1,4 +1,4 @@
-// Scratch files, and transfers beside the work of the caller.
+// Scratch files and asynchronous file transfers.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -27,7 +27,7 @@ bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-class TransferQueues : public testing::TestWithParam<std::string> {
+class TransferQueueTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     queue_ = GetParam() == "threads" ? make_thread_queue() : make_ring_queue();
@@ -38,8 +38,8 @@ class TransferQueues : public testing::TestWithParam<std::string> {
   std::unique_ptr<TransferQueue> queue_;
 };
 
-/// More pieces than fit under way at once, and all transfers before any is waited for.
-TEST_P(TransferQueues, BringBackWhatTheyTookAway) {
+/// Starts more pieces than fit in flight at once, and waits for none before all are started.
+TEST_P(TransferQueueTest, ReadsBackWrittenBytesWithManyTransfersInFlight) {
   constexpr i64 kBytes = 3 * TransferQueue::kPiece + 8192;
   constexpr int kTransfers = 100;
   ScratchFile file(folder_.path(), kTransfers * kBytes, "key");
@@ -65,20 +65,20 @@ TEST_P(TransferQueues, BringBackWhatTheyTookAway) {
   }
 }
 
-TEST_P(TransferQueues, SayWhatFailed) {
+TEST_P(TransferQueueTest, WaitReturnsErrnoOfFailedTransfer) {
   ScratchFile file(folder_.path(), 8192, "key");
   const AlignedBytes memory(8192);
   FileTransfer transfer{.kind = Kind::Read, .file = -1, .offset = 0, .data = memory.bytes().data(), .bytes = 8192};
   EXPECT_EQ(queue_->wait(queue_->start(transfer)), EBADF);
   transfer.file = file.descriptor();
-  transfer.offset = 4096;  // half of it lies behind the end
+  transfer.offset = 4096;  // half of the range is past the end of the file
   EXPECT_EQ(queue_->wait(queue_->start(transfer)), EIO);
   transfer.offset = 0;
   EXPECT_EQ(queue_->wait(queue_->start(transfer)), 0);
 }
 
-/// Nobody waits for the last ones: they are carried out all the same, before their memory may go.
-TEST_P(TransferQueues, EndWhatIsUnderWay) {
+/// Nothing waits for the last transfers. The queue must finish them before their memory may be released.
+TEST_P(TransferQueueTest, DestructorFinishesPendingTransfers) {
   ScratchFile file(folder_.path(), 4 << 20, "key");
   AlignedBytes memory(4 << 20), back(4 << 20);
   fill(memory.bytes(), 5);
@@ -92,10 +92,10 @@ TEST_P(TransferQueues, EndWhatIsUnderWay) {
   EXPECT_TRUE(same(memory.bytes(), back.bytes()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, TransferQueues, testing::Values("io_uring", "threads"),
+INSTANTIATE_TEST_SUITE_P(Kinds, TransferQueueTest, testing::Values("io_uring", "threads"),
                          [](const auto& param_info) { return param_info.param; });
 
-TEST(ScratchFile, LeavesNothing) {
+TEST(ScratchFileTest, HasNoNameAndWorksAfterFolderIsRemoved) {
   const test::DiskFolder folder;
   {
     ScratchFile file(folder / "made", 4096, "key");
@@ -105,15 +105,15 @@ TEST(ScratchFile, LeavesNothing) {
     EXPECT_EQ(file.write(0, a.bytes()), 0);
     EXPECT_EQ(file.read(0, b.bytes()), 0);
     EXPECT_TRUE(same(a.bytes(), b.bytes()));
-    std::filesystem::remove_all(folder / "made");  // under its feet
+    std::filesystem::remove_all(folder / "made");  // removes the folder while the file is open
     EXPECT_EQ(file.read(0, b.bytes()), 0);
     EXPECT_TRUE(same(a.bytes(), b.bytes()));
     EXPECT_EQ(file.read(4096, b.bytes()), EIO) << "the file ends";
   }
 }
 
-/// Of files that needed a name: those of processes that are dead for certain.
-TEST(ScratchFile, RemovesWhatDeadProcessesLeft) {
+/// Removes named files only if their process is certainly dead.
+TEST(ScratchFileTest, RemovesFilesOfDeadProcesses) {
   const test::DiskFolder folder;
   const std::string random = ".0123456789abcdef", begin = "scratch.tmp-" + host_name();
   const Path dead = folder / (begin + "-999999999" + random);
@@ -126,8 +126,9 @@ TEST(ScratchFile, RemovesWhatDeadProcessesLeft) {
   for (const Path& other : others) EXPECT_TRUE(std::filesystem::exists(other)) << other;
 }
 
-/// Also in a save, which reads what is away: the run is to be started again, as after any other loss.
-TEST(FileRegion, EndsTheRunWhereTheDiskFails) {
+/// A checkpoint save that reads offloaded state fails in the same way: the run has to be restarted, as after any other
+/// loss.
+TEST(FileRegionTest, EndsRunWhenDiskFails) {
   const test::DiskFolder folder;
   auto file = std::make_shared<ScratchFile>(folder.path(), 8192, "key");
   FileRegion region(file, 4096, 4096, "segment 3 of the weights");
@@ -146,7 +147,7 @@ TEST(FileRegion, EndsTheRunWhereTheDiskFails) {
                   "cannot write the scratch file in " + folder.path().string() + ": No space left on device");
 }
 
-TEST(ScratchFile, IsRefusedWhereItCannotBe) {
+TEST(ScratchFileTest, RefusesUnusableFolderOrSize) {
   const test::DiskFolder folder;
   const Path plain = folder / "plain";
   write_file_atomic(plain, "");
@@ -164,7 +165,7 @@ TEST(ScratchFile, IsRefusedWhereItCannotBe) {
   }
 }
 
-TEST(ScratchFile, IsRefusedBeyondTheLimitOfFileSizes) {
+TEST(ScratchFileTest, RefusesSizeBeyondFileSizeLimit) {
   const test::DiskFolder folder;
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr i64 kGiB = i64{1} << 30;
 
-/// The names, shortened, and GiB of the limits of a system that has these files.
+/// Returns the limits (shortened name to GiB) of a system that has these files.
 std::map<std::string, i64> limits_with(const std::map<std::string, std::string>& files) {
   const test::ScratchFolder scratch;
   std::map<std::string, std::string> all{
@@ -40,27 +40,27 @@ std::map<std::string, i64> limits_with(const std::map<std::string, std::string>&
 
 using Limits = std::map<std::string, i64>;
 
-TEST(Machine, MemoryIsThatOfTheMachineWithSwap) {
+TEST(MachineTest, MemoryLimitIncludesSwap) {
   EXPECT_EQ(limits_with({}), (Limits{{"the machine's memory", 24}}));
   EXPECT_EQ(limits_with({{"proc/meminfo", "MemTotal: 25165824 kB\nSwapTotal: 8388608 kB\n"}}),
             (Limits{{"the machine's memory", 32}}));
 }
 
-TEST(Machine, MemoryIsLimitedByControlGroupsOfVersion2AndThoseAround) {
+TEST(MachineTest, MemoryIsLimitedByCgroupV2AndItsParents) {
   EXPECT_EQ(limits_with({{"proc/self/cgroup", "0::/job/step\n"},
                          {"sys/fs/cgroup/memory.max", "max\n"},
                          {"sys/fs/cgroup/job/memory.max", "5368709120\n"},
                          {"sys/fs/cgroup/job/step/memory.max", "max\n"}}),
             (Limits{{"the machine's memory", 24}, {"job/memory.max", 5}}));
-  // In a container the group at the root is limited.
+  // In a container, the root group is limited.
   EXPECT_EQ(limits_with({{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/memory.max", "5368709120\n"}}),
             (Limits{{"the machine's memory", 24}, {"memory.max", 5}}));
-  // Without a name space of its own it reads a path that is another's.
+  // Without its own cgroup namespace, the process reads a path from another namespace.
   EXPECT_EQ(limits_with({{"proc/self/cgroup", "0::/docker/abc\n"}, {"sys/fs/cgroup/memory.max", "5368709120\n"}}),
             (Limits{{"the machine's memory", 24}, {"memory.max", 5}}));
 }
 
-TEST(Machine, MemoryIsLimitedByControlGroupsOfVersion1) {
+TEST(MachineTest, MemoryIsLimitedByCgroupV1) {
   EXPECT_EQ(limits_with({{"proc/self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/\n"},
                          {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
                          {"sys/fs/cgroup/memory/a/memory.limit_in_bytes", "8589934592\n"},
@@ -70,7 +70,7 @@ TEST(Machine, MemoryIsLimitedByControlGroupsOfVersion1) {
                     {"memory/a/b/memory.limit_in_bytes", 5}}));
 }
 
-TEST(Machine, MemoryIsLimitedByTheAddressSpaceOfTheProcess) {
+TEST(MachineTest, MemoryIsLimitedByAddressSpaceLimit) {
   const auto with = [](const std::string& soft) {
     return limits_with({{"proc/self/limits",
                          "Limit                     Soft Limit           Hard Limit           Units     \n"
@@ -83,7 +83,7 @@ TEST(Machine, MemoryIsLimitedByTheAddressSpaceOfTheProcess) {
   EXPECT_EQ(with("unlimited "), (Limits{{"the machine's memory", 24}}));
 }
 
-TEST(Machine, SwapCountsAsFarAsTheGroupMayUseIt) {
+TEST(MachineTest, SwapCountsUpToCgroupSwapLimit) {
   const std::string memory = "MemTotal: 25165824 kB\nSwapTotal: 8388608 kB\n";
   const auto group = [&](const std::string& swap) {
     return limits_with({{"proc/meminfo", memory},
@@ -96,26 +96,26 @@ TEST(Machine, SwapCountsAsFarAsTheGroupMayUseIt) {
   EXPECT_EQ(group("1073741824\n"), 6);
 }
 
-TEST(Machine, NothingIsKnownOfASystemWithoutThem) {
+TEST(MachineTest, ReportsNoLimitsWithoutSystemFiles) {
   const test::ScratchFolder scratch;
   EXPECT_TRUE(memory_limits(scratch.path()).empty());
 }
 
-TEST(Machine, ThisOneHasMemory) {
+TEST(MachineTest, ReportsMemoryOfThisMachine) {
   const std::vector<MemoryLimit> limits = memory_limits();
   ASSERT_FALSE(limits.empty());
   for (const MemoryLimit& limit : limits) EXPECT_GT(limit.bytes, 0) << limit.name;
   EXPECT_GE(limits[0].bytes, physical_memory());
 }
 
-TEST(Machine, KnowsHowLongThisProcessRuns) {
+TEST(MachineTest, ReportsAgeOfThisProcess) {
   const double before = process_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_GT(process_seconds(), before + 0.25);
   EXPECT_LT(process_seconds(), 3600);
 }
 
-TEST(ProcessTag, IsStaleWhenItsProcessHasEnded) {
+TEST(ProcessTagTest, IsStaleAfterProcessEnds) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -131,7 +131,7 @@ TEST(ProcessTag, IsStaleWhenItsProcessHasEnded) {
   EXPECT_TRUE(is_stale_tag(tag));
 }
 
-TEST(ProcessTag, IsStaleOnOtherHostsAndInThisProcess) {
+TEST(ProcessTagTest, IsStaleOnOtherHostsAndInThisProcess) {
   EXPECT_TRUE(is_stale_tag(process_tag()));
   EXPECT_TRUE(is_stale_tag("some-other-host-1"));
   EXPECT_FALSE(is_stale_tag(host_name() + "-1")) << "it always runs";
@@ -141,8 +141,8 @@ TEST(ProcessTag, IsStaleOnOtherHostsAndInThisProcess) {
   EXPECT_FALSE(is_stale_tag(host_name() + "-"));
 }
 
-/// What is left of a file that a killed process wrote where files must have names.
-TEST(ProcessTag, OfATemporaryNameIsThatOfTheProcess) {
+/// The tag is part of the names of temporary files, which a killed process leaves behind.
+TEST(ProcessTagTest, TemporaryNameContainsProcessTag) {
   const std::string begin = "/data/latest.tmp-", name = temporary_name("/data/latest").string();
   ASSERT_TRUE(name.starts_with(begin + process_tag() + ".")) << name;
   EXPECT_NE(name, temporary_name("/data/latest").string());

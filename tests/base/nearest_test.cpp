@@ -8,7 +8,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(Nearest, DivisorsAndMultiples) {
+TEST(NearestTest, FindsDivisorsAndMultiples) {
   EXPECT_THAT(nearest_divisors(16, 3), ElementsAre(2, 4));
   EXPECT_THAT(nearest_divisors(16, 8), ElementsAre(8));
   EXPECT_THAT(nearest_divisors(16, 20), ElementsAre(16));

@@ -10,7 +10,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-TEST(NumberText, FixedAndScientificAreAsInPython) {
+TEST(NumberTextTest, FormatsFixedAndScientificAsPythonDoes) {
   EXPECT_EQ(fixed(12.25, 1), "12.2");  // ties go to even
   EXPECT_EQ(fixed(0, 3), "0.000");
   EXPECT_EQ(fixed(-kInf, 3), "-inf");
@@ -26,7 +26,7 @@ TEST(NumberText, FixedAndScientificAreAsInPython) {
   EXPECT_EQ(scientific(kNan, 6), "nan");
 }
 
-TEST(NumberText, ShortestReadsBackAndIsNoInteger) {
+TEST(NumberTextTest, ShortestRoundTripsAndAlwaysHasDecimalPoint) {
   EXPECT_EQ(shortest(0.1), "0.1");
   EXPECT_EQ(shortest(1e-5), "1e-05");
   EXPECT_EQ(shortest(12), "12.0");
@@ -35,7 +35,7 @@ TEST(NumberText, ShortestReadsBackAndIsNoInteger) {
   EXPECT_EQ(std::stod(shortest(1.0 / 3)), 1.0 / 3);
 }
 
-TEST(NumberText, Padding) {
+TEST(NumberTextTest, PadsLeftAndRight) {
   EXPECT_EQ(pad_left("ab", 4), "  ab");
   EXPECT_EQ(pad_right("ab", 4), "ab  ");
   EXPECT_EQ(pad_left("abcde", 4), "abcde");

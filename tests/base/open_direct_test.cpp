@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-TEST(OpenDirect, IsForFilesOfDisksAlone) {
+TEST(OpenDirectTest, OpensOnlyRegularFilesOnDisk) {
   const test::DiskFolder disk;
   write_file_atomic(disk / "file", "bytes");
   struct statfs info {};

@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-TEST(Progress, TextHasBarShareRateAndRest) {
+TEST(ProgressTest, TextShowsBarShareRateAndRemainingTime) {
   EXPECT_EQ(progress_text("verify", {.total = 1024 * 1024}, 256 * 1024, 2, "", 100),
             "verify [=======>                      ] 25 %, 128.00 KiB/s, 6.0s left");
   EXPECT_EQ(progress_text("read", {.total = 200, .unit = "documents"}, 200, 4, "3 empty", 100),
@@ -22,7 +22,7 @@ TEST(Progress, TextHasBarShareRateAndRest) {
   EXPECT_EQ(progress_text("read", {.total = 10}, 0, 0, "", 100), "read [>                             ] 0 %, 0 B/s");
 }
 
-TEST(Progress, TextFitsTheTerminal) {
+TEST(ProgressTest, TextFitsTerminalWidth) {
   const ProgressOf of{.total = 100, .unit = "files"};
   for (std::size_t columns = 1; columns < 120; ++columns)
     EXPECT_LE(progress_text("import", of, 50, 10, "more", columns).size(), columns);
@@ -30,15 +30,15 @@ TEST(Progress, TextFitsTheTerminal) {
   EXPECT_EQ(progress_text("import", of, 50, 10, "", 41), "import 50 %, 5 files/s, 10.0s left") << "no room for a bar";
 }
 
-TEST(Progress, MoreThanAllAndNonsenseStayWithinTheBar) {
+TEST(ProgressTest, ClampsBarWhenCountIsOutOfRange) {
   EXPECT_NE(progress_text("a", {.total = 10}, 20, 1, "", 100).find("100 %"), std::string::npos);
   EXPECT_NE(progress_text("a", {.total = 10}, -20, 1, "", 100).find(" 0 %"), std::string::npos);
 }
 
-/// What a terminal of this kind gets of what `shows` does, and of a line of the log after it.
+/// Returns what a terminal of this kind receives while `shows` runs and logs one line afterwards.
 template <class F>
 std::string on_terminal(const char* kind, F&& shows) {
-  std::fflush(stdout);  // which the child would have too
+  std::fflush(stdout);  // the child would inherit buffered output
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
@@ -56,7 +56,7 @@ std::string on_terminal(const char* kind, F&& shows) {
   return text;
 }
 
-/// 0.7 seconds of work.
+/// Simulates 0.7 seconds of work.
 void verify(const Log& log) {
   Progress progress(log, "verify", {.total = 7});
   for (int i = 0; i < 7; ++i) {
@@ -70,20 +70,20 @@ void build(const Log& log) {
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
 }
 
-TEST(Progress, ATerminalShowsItAfterAWhileAndClearsIt) {
+TEST(ProgressTest, TerminalShowsBarAfterDelayAndClearsIt) {
   const std::string text = on_terminal("xterm", verify);
   EXPECT_TRUE(text.starts_with("\r\033[Kverify [")) << text;
   for (const char* early : {" 0 %", " 14 %", " 42 %"}) EXPECT_EQ(text.find(early), std::string::npos) << early;
   EXPECT_TRUE(text.ends_with("\r\033[Kdone\r\n")) << text;
 }
 
-TEST(Progress, WhatIsWaitedForIsNamed) {
+TEST(ProgressTest, WaitIndicatorShowsItsNameOnTerminal) {
   const std::string text = on_terminal("xterm", build);
   EXPECT_TRUE(text.starts_with("\r\033[Kbuilding since 0.")) << text;
   EXPECT_TRUE(text.ends_with("\r\033[Kdone\r\n")) << text;
 }
 
-TEST(Progress, ADumbTerminalGetsNoEscapes) {
+TEST(ProgressTest, DumbTerminalReceivesNoEscapes) {
   const auto both = [](const Log& log) {
     const Waiting waiting(log, "building");
     verify(log);
@@ -91,7 +91,7 @@ TEST(Progress, ADumbTerminalGetsNoEscapes) {
   EXPECT_EQ(on_terminal("dumb", both), "done\r\n");
 }
 
-TEST(Progress, APipeGetsNothing) {
+TEST(ProgressTest, PipeReceivesNothing) {
   const Log log;
   testing::internal::CaptureStdout();
   {

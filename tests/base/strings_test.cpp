@@ -5,13 +5,13 @@
 namespace mcpp {
 namespace {
 
-TEST(Strings, SplitAndJoinAreInverse) {
+TEST(StringsTest, SplitAndJoinAreInverse) {
   const std::vector<std::string> parts = split("a,,b", ',');
   EXPECT_EQ(parts, (std::vector<std::string>{"a", "", "b"}));
   EXPECT_EQ(join(parts, ","), "a,,b");
 }
 
-TEST(Strings, HumanNumbers) {
+TEST(StringsTest, FormatsHumanReadableQuantities) {
   EXPECT_EQ(human_bytes(512), "512 B");
   EXPECT_EQ(human_bytes(3.4 * (1 << 30)), "3.40 GiB");
   EXPECT_EQ(human_count(124.44e6), "124.4M");
@@ -21,7 +21,7 @@ TEST(Strings, HumanNumbers) {
   EXPECT_EQ(human_step_seconds(185), "3m05s");
 }
 
-TEST(Strings, NearestNameSuggestsOnlyLikelyMisspellings) {
+TEST(StringsTest, NearestNameSuggestsOnlyLikelyMisspellings) {
   const std::vector<std::string> names{"num_layers", "hidden_size", "seq_length"};
   EXPECT_EQ(nearest_name("num_layer", names), "num_layers");
   EXPECT_EQ(nearest_name("hiden_size", names), "hidden_size");

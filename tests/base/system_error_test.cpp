@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-/// A part of a message that the system is asked for, and that fails on the way.
+/// Part of an error message whose evaluation overwrites errno.
 std::string part_that_changes_errno() {
   errno = 0;
   return "part";
@@ -18,20 +18,20 @@ int fails_with(int error) {
   return -1;
 }
 
-TEST(SystemError, TheReasonIsThatOfTheCallWhateverTheMessageTakes) {
+TEST(SystemErrorTest, KeepsErrnoOfFailedCallWhenMessagePartChangesIt) {
   const std::string error =
       test::error_of([&] { MCPP_CHECK_SYSTEM(fails_with(ENOSPC) == 0, "cannot write ", part_that_changes_errno()); });
   EXPECT_EQ(error, "cannot write part: No space left on device");
 }
 
-TEST(SystemError, IsNeverCalledASuccess) {
+TEST(SystemErrorTest, NeverReportsSuccess) {
   EXPECT_EQ(test::error_of([&] { MCPP_CHECK_SYSTEM(fails_with(0) == 0, "x"); }), "x: Input/output error");
   EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(error_of_write(0), "x"); }), "x: No space left on device");
   EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(error_of_write(fails_with(EDQUOT)), "x"); }),
             "x: Disk quota exceeded");
 }
 
-TEST(SystemError, PartsAreNotEvaluatedWithoutAFailure) {
+TEST(SystemErrorTest, DoesNotEvaluateMessageWithoutFailure) {
   errno = ENOENT;
   MCPP_CHECK_SYSTEM(true, part_that_changes_errno());
   MCPP_CHECK_ERROR(error_of_write(1), part_that_changes_errno());

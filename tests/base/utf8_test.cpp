@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-TEST(Utf8, FindsWhatIsInvalid) {
+TEST(Utf8Test, FindsFirstInvalidByte) {
   EXPECT_EQ(find_invalid_utf8("plain, \xC3\xA9, \xE4\xB8\xAD, \xF0\x9F\x98\x80"), -1);
   EXPECT_EQ(find_invalid_utf8("ab\xFF"), 2);
   EXPECT_EQ(find_invalid_utf8("ab\x80"), 2);
@@ -17,12 +17,12 @@ TEST(Utf8, FindsWhatIsInvalid) {
   EXPECT_EQ(find_invalid_utf8("\xF0\x9F\x98z"), 0);
 }
 
-TEST(Utf8, ReplacesEachBadByte) {
+TEST(Utf8Test, ReplacesEachInvalidByte) {
   EXPECT_EQ(replace_invalid_utf8("a\xFF\xC3z\xC3\xA9"), "a\xEF\xBF\xBD\xEF\xBF\xBDz\xC3\xA9");
   EXPECT_EQ(find_invalid_utf8(replace_invalid_utf8("\xF0\x9F\x98\xE4")), -1);
 }
 
-TEST(Utf8, HoldsBackWhatMayStillBecomeWhole) {
+TEST(Utf8Test, HoldsBackIncompleteSuffix) {
   const std::string smile = "\xF0\x9F\x98\x80";
   for (std::size_t n = 0; n < 4; ++n) EXPECT_EQ(utf8_incomplete_suffix(smile.substr(0, n)), n);
   EXPECT_EQ(utf8_incomplete_suffix(smile), 0);
