@@ -1,5 +1,5 @@
-// States on a disk: what was written into a segment is there when it is next fetched, whatever order segments come in,
-// and the memory that they come into is as long as the longest of them.
+// Optimizer states on disk: a fetched segment contains what was last written to it, whatever the order of accesses, and
+// the memory used depends on the longest segments only.
 #include "nn/offload/file_states.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 namespace mcpp {
 namespace {
 
-/// A table among layers, with vectors of several types.
+/// Returns the segments of one table and several layers, with vectors of several types.
 std::vector<std::vector<StateVector>> segments() {
   std::vector<std::vector<StateVector>> all{{{DType::F32, 400'000}, {DType::BF16, 400'000}}};
   for (int layer = 0; layer < 7; ++layer) all.push_back({{DType::F32, 10'000 + layer}, {DType::F64, 5'000}});
@@ -29,7 +29,7 @@ i64 bytes_of(const std::vector<StateVector>& segment) {
   return sum;
 }
 
-/// Tells which reads were started.
+/// Counts the reads that were started, by file offset.
 class WatchedQueue final : public TransferQueue {
  public:
   explicit WatchedQueue(std::map<i64, int>& reads) : reads_(reads) {}
@@ -53,7 +53,7 @@ class FileStatesTest : public testing::Test {
     store_.reserve();
   }
 
-  /// Looks for what the last update of the segment left, and leaves other bytes.
+  /// Checks the values that the last update of the segment left, and writes new ones.
   void update(std::size_t segment) {
     std::vector<Tensor> vectors = store_.fetch(segment);
     ASSERT_EQ(vectors.size(), segments()[segment].size());
@@ -71,7 +71,7 @@ class FileStatesTest : public testing::Test {
     ++updates_[segment];
     store_.drop(segment);
   }
-  /// Reads that were started so far of a segment which was updated once.
+  /// Returns how many reads of this segment were started so far. The segment must have been updated once.
   int reads(std::size_t segment) const {
     i64 offset = 0;
     for (std::size_t before = 0; before < segment; ++before) offset += bytes_of(segments()[before]);
@@ -85,12 +85,12 @@ class FileStatesTest : public testing::Test {
 
   const test::DiskFolder folder_;
   std::shared_ptr<CpuDevice> host_ = std::make_shared<CpuDevice>();
-  std::map<i64, int> reads_;  // of the vector at this offset
+  std::map<i64, int> reads_;  // keyed by the offset of the vector
   FileStates store_{{.folder = folder_.path(), .key = "key"}, host_, std::make_unique<WatchedQueue>(reads_)};
   std::vector<int> updates_ = std::vector<int>(segments().size());
 };
 
-TEST_F(FileStatesTest, TakeTheMemoryOfTheLongestSegments) {
+TEST_F(FileStatesTest, MemoryIsBoundedByLongestSegments) {
   std::vector<std::size_t> forward(segments().size());
   std::ranges::generate(forward, [s = std::size_t{0}]() mutable { return s++; });
   const std::vector<std::size_t> backward(forward.rbegin(), forward.rend());
@@ -109,8 +109,8 @@ TEST_F(FileStatesTest, TakeTheMemoryOfTheLongestSegments) {
   EXPECT_LE(FileStates::memory_for(bytes), bytes[0] + 3 * bytes[1] + 4 * (8192 + 65536)) << "room for the table once";
 }
 
-/// Also where others were expected than are fetched, and where the longest waits for those in its place.
-TEST_F(FileStatesTest, ComeBackAsTheyWereInAnyOrder) {
+/// Also covers fetches that differ from the expected order, and a long segment that waits for those in its slot.
+TEST_F(FileStatesTest, FetchReturnsLastUpdateInAnyOrder) {
   std::mt19937 random(1);
   const std::size_t count = segments().size();
   for (int round = 0; round < 200; ++round) {
@@ -127,9 +127,9 @@ TEST_F(FileStatesTest, ComeBackAsTheyWereInAnyOrder) {
   }
 }
 
-/// Only one slot has room for the table: no layer takes it just before, wherever the table comes in the order and
-/// whichever slots are free.
-TEST_F(FileStatesTest, AreReadBeforeTheyAreFetched) {
+/// Only one slot is large enough for the table. No layer may take it shortly before the table is needed, wherever the
+/// table comes in the order and whichever slots are free.
+TEST_F(FileStatesTest, PrefetchReadsEachSegmentOnceBeforeFetch) {
   for (std::size_t segment = 0; segment < segments().size(); ++segment) update(segment);
   for (std::size_t before = 1; before < segments().size(); ++before) {
     std::vector<std::size_t> order(segments().size() - 1);
@@ -147,8 +147,8 @@ TEST_F(FileStatesTest, AreReadBeforeTheyAreFetched) {
   }
 }
 
-/// What is fetched takes the slot of one segment that was read ahead, which is read again, and no other's.
-TEST_F(FileStatesTest, ThatWereReadAheadStayWhereOthersAreFetched) {
+/// Each fetch evicts the slot of at most one prefetched segment, which is then read again.
+TEST_F(FileStatesTest, PrefetchedSegmentsStayWhenOthersAreFetched) {
   for (std::size_t segment = 0; segment < segments().size(); ++segment) update(segment);
   store_.expect({0, 1});
   for (const std::size_t segment : {2, 3, 4}) (void)store_.fetch(segment);
@@ -160,8 +160,8 @@ TEST_F(FileStatesTest, ThatWereReadAheadStayWhereOthersAreFetched) {
   EXPECT_EQ(reads(1), 1);
 }
 
-/// A snapshot keeps what it was made of through updates, and one at a time costs another place in the file.
-TEST(FileStates, WithSnapshotsKeepWhatTheyWere) {
+/// A snapshot keeps its values through later updates. Each live snapshot costs one more place in the file.
+TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
   const test::DiskFolder folder;
   FileStates store({.folder = folder.path(), .key = "key", .takes_snapshots = true}, std::make_shared<CpuDevice>(),
                    make_transfer_queue());

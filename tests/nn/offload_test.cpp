@@ -1,4 +1,5 @@
-// Activations in host memory and on a disk: the same bits come back, whatever the disk does, or none.
+// Activations offloaded to host memory and to disk are restored bitwise identical, even when the disk is slow, and disk
+// errors end the run.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -18,7 +19,7 @@ namespace {
 
 using test::FaultyQueue;
 
-class ActivationsAway : public testing::Test {
+class ActivationOffloadTest : public testing::Test {
  protected:
   std::unique_ptr<ActivationStore> on_file(std::unique_ptr<TransferQueue> queue = make_transfer_queue(),
                                            i64 bytes = 0) {
@@ -30,7 +31,7 @@ class ActivationsAway : public testing::Test {
     return std::make_unique<FileActivations>(offload, device_, make_transfer_queue(),
                                              std::make_unique<test::LazyCopies>(device_));
   }
-  /// Both kinds, as on a CPU and as on a GPU, whose copies go on while it computes.
+  /// Both kinds of stores, each as used on a CPU and on a GPU, whose copies overlap with compute.
   std::vector<std::unique_ptr<ActivationStore>> stores() {
     std::vector<std::unique_ptr<ActivationStore>> list;
     list.push_back(std::make_unique<HostActivations>(make_side_copies(device_)));
@@ -39,7 +40,7 @@ class ActivationsAway : public testing::Test {
     list.push_back(on_file());
     return list;
   }
-  /// first, first + 1, ...
+  /// Returns a tensor with the values first, first + 1, ...
   Tensor counting(i64 count, i32 first) {
     Tensor t = Tensor::empty({count}, DType::I32, device_);
     std::vector<i32> values(static_cast<std::size_t>(count));
@@ -61,8 +62,9 @@ class ActivationsAway : public testing::Test {
   CpuDevice device_;
 };
 
-/// Of several microbatches in the orders of pipelines: what was put away last, and what was first, of several sizes.
-TEST_F(ActivationsAway, ComeBackAsTheyWere) {
+/// Covers tensors of several sizes from several microbatches, restored in LIFO and in FIFO order, as pipeline schedules
+/// do.
+TEST_F(ActivationOffloadTest, RestoresTensorsBitwiseInAnyOrder) {
   for (const auto& store : stores()) {
     for (const bool oldest_first : {false, true}) {
       std::deque<std::unique_ptr<TensorsAway>> away;
@@ -81,7 +83,7 @@ TEST_F(ActivationsAway, ComeBackAsTheyWere) {
   }
 }
 
-TEST_F(ActivationsAway, TakeNoMemoryButForSomeBuffers) {
+TEST_F(ActivationOffloadTest, UsesMemoryOfFewBuffersOnly) {
   constexpr i64 kBytes = 1 << 20;
   const auto all = stores();
   const std::vector<i64> kept{0, HostActivations::kLeaving, FileActivations::kSlots + 1, FileActivations::kSlots};
@@ -93,15 +95,15 @@ TEST_F(ActivationsAway, TakeNoMemoryButForSomeBuffers) {
     EXPECT_LE(bytes_here() - before, kept[s] * (kBytes + kBytes / 16));
     const i64 peak = store.peak().in_host + store.peak().on_disk;
     EXPECT_GE(peak, 20 * kBytes);
-    EXPECT_LE(peak, 20 * (kBytes + kBytes / 16));  // pinned memory has pages of its own
+    EXPECT_LE(peak, 20 * (kBytes + kBytes / 16));  // each block of pinned memory occupies whole pages
     away.clear();
     away.push_back(store.put({counting(kBytes / 4, 1)}));
     EXPECT_EQ(store.peak().in_host + store.peak().on_disk, peak);
   }
 }
 
-/// What left last is still there, and what left before comes while other things are done; only who takes it waits.
-TEST_F(ActivationsAway, InHostMemoryComeAndGoBesideTheComputing) {
+/// The tensors offloaded last are still on the device. Earlier ones are prefetched concurrently, and only take() waits.
+TEST_F(ActivationOffloadTest, HostCopiesOverlapWithCompute) {
   auto lazy = std::make_unique<test::LazyCopies>(device_);
   const test::LazyCopies& copies = *lazy;
   HostActivations store(std::move(lazy));
@@ -128,14 +130,14 @@ TEST_F(ActivationsAway, InHostMemoryComeAndGoBesideTheComputing) {
   EXPECT_EQ(copies.under_way(), 0U);
 }
 
-/// A step that is given up, while transfers are under way; what comes after it gets the same place.
-TEST_F(ActivationsAway, MayBeGivenUp) {
+/// A step is aborted while transfers are in flight. The next step reuses the same file blocks.
+TEST_F(ActivationOffloadTest, ReusesBlocksAfterAbortedStep) {
   const auto all = stores();
   for (const auto& store : all) give_up_and_go_on(*store);
   EXPECT_LE(all.back()->peak().on_disk, 8 * FileActivations::kBlock);
 }
 
-TEST_F(ActivationsAway, FaultsOfTheDiskAreNamedAndEndTheRun) {
+TEST_F(ActivationOffloadTest, DiskErrorsAreNamedAndEndRun) {
   using Fault = FaultyQueue::Fault;
   const auto error_with = [&](Fault fault) {
     return test::error_of_fault({fault, 3}, [&](const FaultyQueue::Plan& plan) {
@@ -158,7 +160,7 @@ TEST_F(ActivationsAway, FaultsOfTheDiskAreNamedAndEndTheRun) {
   EXPECT_EQ(error_with(Fault::None), "");
 }
 
-TEST_F(ActivationsAway, DoNotNeedTheirFolderOnceTheyBegan) {
+TEST_F(ActivationOffloadTest, WorksAfterFolderIsRemoved) {
   const auto store = on_file();
   std::filesystem::remove_all(folder_.path());
   std::vector<std::unique_ptr<TensorsAway>> away;
@@ -166,14 +168,14 @@ TEST_F(ActivationsAway, DoNotNeedTheirFolderOnceTheyBegan) {
   EXPECT_EQ(read_values<i32>(away[0]->take()[0]), read_values<i32>(counting(200000, 0)));
 }
 
-TEST_F(ActivationsAway, AreRefusedWhereThereIsNoRoom) {
+TEST_F(ActivationOffloadTest, RefusesSizeBeyondDiskSpace) {
   EXPECT_CONTAINS(test::input_error([&] { on_file(make_transfer_queue(), i64{1} << 60); }), "key: ");
   EXPECT_CONTAINS(test::input_error([&] { on_file(make_transfer_queue(), i64{1} << 60); }), "needs 1024.00 PiB");
 }
 
-/// What several owners saved is one tensor again, as is what recomputed ones are made from; and all of it is away
-/// meanwhile.
-TEST_F(ActivationsAway, OfAStashAreWhatTheyWere) {
+/// A tensor saved by several owners, or kept as input for recomputation, is restored as one shared tensor. All of it is
+/// offloaded in between.
+TEST_F(ActivationOffloadTest, RestoresSavedTensorsAndRecomputationInputs) {
   const auto all = stores();
   for (const auto& store : all) {
     const i64 before = bytes_here();

@@ -8,7 +8,8 @@
 namespace mcpp {
 namespace {
 
-/// Global row-major indices of the region's elements, in the region's order, by the plain definition.
+/// Returns the global row-major indices of the region's elements in the region's order, computed from the plain
+/// definition.
 std::vector<i64> elements_of(const Region& region) {
   std::vector<i64> elements;
   for (i64 i = region.flat_begin; i < region.flat_end; ++i) {
@@ -36,7 +37,7 @@ Region random_region(const Shape& global, std::mt19937& random) {
   return region;
 }
 
-TEST(Region, RunsAndBoxesAgreeWithTheDefinition) {
+TEST(RegionTest, RunsAndBoxesMatchDefinition) {
   std::mt19937 random(1);
   for (const Shape& global : {Shape{}, Shape{7}, Shape{5, 6}, Shape{3, 4, 5}, Shape{2, 3, 2, 3}, Shape{1, 4, 1}}) {
     for (int round = 0; round < 500; ++round) {
@@ -70,7 +71,7 @@ TEST(Region, RunsAndBoxesAgreeWithTheDefinition) {
   }
 }
 
-TEST(Region, WholeTensorsAreOneRun) {
+TEST(RegionTest, WholeTensorIsOneRun) {
   const Region all = whole({{4, 5, 6}, {0, 0, 0}, {4, 5, 6}});
   int runs = 0;
   for_each_run(all, all, [&](i64, i64, i64 count) {
@@ -80,7 +81,7 @@ TEST(Region, WholeTensorsAreOneRun) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(Region, DefectsAreNamed) {
+TEST(RegionTest, ReportsDefects) {
   EXPECT_NE(defect_of({.box = {{4}, {0, 0}, {4}}, .flat_begin = 0, .flat_end = 1}), "");
   EXPECT_NE(defect_of({.box = {{4}, {2}, {3}}, .flat_begin = 0, .flat_end = 1}), "");
   EXPECT_NE(defect_of({.box = {{4}, {-1}, {3}}, .flat_begin = 0, .flat_end = 1}), "");
