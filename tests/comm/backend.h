@@ -1,4 +1,4 @@
-// What the suite in communicator_test.cpp runs on. Each test program defines backends().
+// Backends that the suite in communicator_test.cpp runs on. Each test program defines backends().
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace mcpp::test {
 
-/// The body of a test as one rank sees it.
+/// Body of a test, run by each rank.
 using RankBody = std::function<void(Communicator& world, Device& device)>;
 
 struct Backend {
   std::string name;
   std::function<void(const RankBody&)> run;
-  std::string missing = {};  ///< why it cannot run here; empty: it can
+  std::string missing = {};  ///< reason why the backend cannot run here; empty if it can
 };
 
 std::vector<Backend> backends();

@@ -9,7 +9,7 @@
 namespace mcpp::test {
 namespace {
 
-/// n ranks with a device each that their group does not reach.
+/// Returns a backend of n ranks, each with a device whose memory the group cannot access directly.
 template <class MakeDevice>
 Backend staged(const std::string& name, int n, const MakeDevice& make_device, const std::string& missing) {
   const auto run = [n, make_device](const RankBody& body) {
@@ -21,8 +21,8 @@ Backend staged(const std::string& name, int n, const MakeDevice& make_device, co
   return {.name = str(name, n), .run = run, .missing = missing};
 }
 
-/// NCCL wants a GPU for each rank, so that one rank is what any machine can try: its own communicator, streams and
-/// events, and those calls that are more than nothing for one rank.
+/// NCCL needs one GPU per rank, so any machine can test one rank only: its communicator, streams and events, and the
+/// calls that do some work even for one rank.
 void add_nccl(std::vector<Backend>& list) {
   if constexpr (kWithCuda) {
     const auto run = [](const RankBody& body) {

@@ -1,5 +1,5 @@
-// One suite for every backend: results are compared, bit by bit, with sums computed by rank in a single thread. Each
-// rank can make up the tensors of all others, so every expectation is computed without communication.
+// One suite for all backends. Results are compared bitwise with sums computed in rank order by a single thread. Every
+// rank can generate the tensors of all others, so expected values need no communication.
 #include "comm/communicator.h"
 
 #include <gtest/gtest.h>
@@ -18,15 +18,16 @@ namespace mcpp::test {
 namespace {
 
 constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64};
-/// Empty, one, odd, more than a block of the reductions, more than a segment of shared memory (fp64: 1 MiB).
+/// Covers empty, one, odd, more than a block of the reductions, and more than a segment of shared memory (fp64: 1 MiB).
 constexpr i64 kCounts[]{0, 1, 7, 2049, 132001};
 
-/// The most elements of a type: as above of a wide and of a narrow one, of the others some blocks.
+/// Returns the largest element count tested for a type: all of kCounts for one wide and one low-precision type, a few
+/// blocks for the others.
 i64 most_elements(DType type) {
   return type == DType::F64 || type == DType::BF16 ? kCounts[4] : 20001;
 }
 
-/// Numbers whose sums depend on the order, and different for every rank and type.
+/// Returns values whose sum depends on the order of addition, different for every rank and type.
 template <class T>
 T number(int rank, i64 i) {
   const u32 x = static_cast<u32>(rank * 7919 + i * 104729) * 2654435761u;
@@ -45,7 +46,7 @@ Tensor make(DType type, i64 count, int rank, Device& device) {
   return t;
 }
 
-/// One number, or the same one several times.
+/// Returns a tensor of `count` copies of a value.
 template <class T>
 Tensor filled(i64 count, T value, Device& device) {
   Tensor t = Tensor::empty({count}, DTypeOf<T>::value, device);
@@ -69,7 +70,7 @@ T reduced(ReduceOp op, int ranks, i64 i) {
   return static_cast<T>(acc);
 }
 
-/// Element i of t is expected(i), bit by bit.
+/// Checks that element i of t is bitwise equal to expected(i).
 template <class T, class F>
 void expect_bits(const Tensor& t, const F& expected, const std::string& what) {
   const std::vector<T> values = read_values<T>(t);
@@ -86,7 +87,7 @@ class CommunicatorTest : public testing::TestWithParam<Backend> {
     if (!GetParam().missing.empty()) GTEST_SKIP() << GetParam().missing;
   }
   static void run(const RankBody& body) { GetParam().run(body); }
-  /// The body for each type and number of elements.
+  /// Runs the body for each type and element count.
   static void run_all(const std::function<void(Communicator&, Device&, DType, i64)>& body) {
     run([&](Communicator& world, Device& device) {
       for (const DType type : kTypes)
@@ -95,7 +96,7 @@ class CommunicatorTest : public testing::TestWithParam<Backend> {
   }
 };
 
-TEST_P(CommunicatorTest, AllReduceIsByRank) {
+TEST_P(CommunicatorTest, AllReduceSumsInRankOrder) {
   run_all([](Communicator& world, Device& device, DType type, i64 count) {
     for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Max}) {
       Tensor t = make(type, count, world.rank(), device);
@@ -108,7 +109,7 @@ TEST_P(CommunicatorTest, AllReduceIsByRank) {
   });
 }
 
-TEST_P(CommunicatorTest, MaximumKeepsNaN) {
+TEST_P(CommunicatorTest, AllReduceMaxPropagatesNaN) {
   run([](Communicator& world, Device& device) {
     for (int source = 0; source < world.size(); ++source) {
       Tensor t = filled<float>(3, world.rank() == source ? std::nanf("") : 0, device);
@@ -122,7 +123,7 @@ TEST_P(CommunicatorTest, MaximumKeepsNaN) {
   });
 }
 
-TEST_P(CommunicatorTest, ReduceScatter) {
+TEST_P(CommunicatorTest, ReduceScatterSumsInRankOrder) {
   run_all([](Communicator& world, Device& device, DType type, i64 count) {
     const i64 first = world.rank() * count;
     const Tensor full = make(type, count * world.size(), world.rank(), device);
@@ -142,7 +143,7 @@ TEST_P(CommunicatorTest, ReduceScatter) {
   });
 }
 
-TEST_P(CommunicatorTest, AllGather) {
+TEST_P(CommunicatorTest, AllGatherReturnsShardsOfAllRanks) {
   run_all([](Communicator& world, Device& device, DType type, i64 count) {
     const Tensor shard = make(type, count, world.rank(), device);
     Tensor full = Tensor::empty({count * world.size()}, type, device);
@@ -159,7 +160,7 @@ TEST_P(CommunicatorTest, AllGather) {
   });
 }
 
-TEST_P(CommunicatorTest, Broadcast) {
+TEST_P(CommunicatorTest, BroadcastCopiesFromAnyRoot) {
   run_all([](Communicator& world, Device& device, DType type, i64 count) {
     for (int root = 0; root < world.size(); ++root) {
       Tensor t = make(type, count, world.rank(), device);
@@ -172,7 +173,7 @@ TEST_P(CommunicatorTest, Broadcast) {
   });
 }
 
-TEST_P(CommunicatorTest, AllToAll) {
+TEST_P(CommunicatorTest, AllToAllExchangesParts) {
   run_all([](Communicator& world, Device& device, DType type, i64 count) {
     const Tensor in = make(type, count * world.size(), world.rank(), device);
     Tensor out = Tensor::empty({count * world.size()}, type, device);
@@ -186,13 +187,14 @@ TEST_P(CommunicatorTest, AllToAll) {
   });
 }
 
-/// Elements from rank `source` to rank `destination`: any of kCounts but the largest, which one pair has.
+/// Returns the number of elements from rank `source` to rank `destination`: any of kCounts except the largest, which
+/// one pair of ranks uses.
 i64 uneven_count(int source, int destination, int ranks) {
   if (source == ranks - 1 && destination == 0) return kCounts[4];
   return kCounts[(source * 3 + destination * 2 + source * destination) % 4];
 }
 
-/// An exchange in which every rank sends parts that overlap, and receives them in an order of its own, with gaps.
+/// Exchange in which every rank sends overlapping parts and receives them in its own order, with gaps.
 struct UnevenExchange {
   UnevenExchange(Communicator& world, Device& device, DType type, int n) : number(n) {
     i64 most = 0, end = 3;
@@ -212,7 +214,7 @@ struct UnevenExchange {
   }
   static i64 first_of(int source, int destination) { return source + 5 * (destination % 3); }
 
-  /// Bit by bit; what nobody sent is as it was.
+  /// Checks received elements bitwise, and that the gaps are unchanged.
   void expect_received(const Communicator& world) const {
     on_type(out.dtype(), [&]<class T>() {
       const auto expected = [&](i64 i) {
@@ -232,7 +234,7 @@ struct UnevenExchange {
   Tensor in, out;
 };
 
-TEST_P(CommunicatorTest, AllToAllOfUnevenParts) {
+TEST_P(CommunicatorTest, AllToAllVExchangesUnevenParts) {
   run([](Communicator& world, Device& device) {
     for (const DType type : kTypes) {
       UnevenExchange x(world, device, type, 0);
@@ -242,7 +244,7 @@ TEST_P(CommunicatorTest, AllToAllOfUnevenParts) {
   });
 }
 
-TEST_P(CommunicatorTest, SeveralExchangesAreOnTheirWay) {
+TEST_P(CommunicatorTest, AllToAllVSupportsSeveralExchangesInFlight) {
   run([](Communicator& world, Device& device) {
     std::vector<UnevenExchange> exchanges;
     std::vector<Work> works;
@@ -260,9 +262,9 @@ TEST_P(CommunicatorTest, SeveralExchangesAreOnTheirWay) {
   });
 }
 
-TEST_P(CommunicatorTest, ExchangesMayBeEmpty) {
+TEST_P(CommunicatorTest, AllToAllVAcceptsEmptyParts) {
   run([](Communicator& world, Device& device) {
-    // All to the last rank, then nothing at all.
+    // All ranks send to the last rank, then no rank sends anything.
     const int last = world.size() - 1;
     for (const i64 count : {5, 0}) {
       std::vector<Part> send(static_cast<std::size_t>(world.size())), receive(send);
@@ -279,14 +281,14 @@ TEST_P(CommunicatorTest, ExchangesMayBeEmpty) {
 
 TEST_P(CommunicatorTest, MessagesArriveInOrder) {
   run([](Communicator& world, Device& device) {
-    // Everyone first sends everything to everyone: no send may wait for its receive.
+    // Every rank first sends everything to all others: no send may wait for its receive.
     constexpr i64 kSizes[]{3, 0, 300000, 1, 17};
     for (int peer = 0; peer < world.size(); ++peer) {
       if (peer == world.rank()) continue;
       for (const i64 count : kSizes) {
         Tensor t = make(DType::F32, count, world.rank() * 10 + peer, device);
         world.send(t, peer);
-        write_values(std::vector<float>(static_cast<std::size_t>(count), -1), t);  // the message is a copy
+        write_values(std::vector<float>(static_cast<std::size_t>(count), -1), t);  // the message must be a copy
       }
     }
     for (int peer = 0; peer < world.size(); ++peer) {
@@ -297,7 +299,7 @@ TEST_P(CommunicatorTest, MessagesArriveInOrder) {
         received.push_back(Tensor::empty({count}, DType::F32, device));
         works.push_back(world.recv(received.back(), peer));
       }
-      while (!works.empty()) {  // waiting in another order changes nothing
+      while (!works.empty()) {  // waiting in a different order must not change the result
         works.back().wait();
         works.pop_back();
       }
@@ -308,7 +310,7 @@ TEST_P(CommunicatorTest, MessagesArriveInOrder) {
   });
 }
 
-TEST_P(CommunicatorTest, ReceivesMayBePostedFirst) {
+TEST_P(CommunicatorTest, ReceivesMayBePostedBeforeSends) {
   run([](Communicator& world, Device& device) {
     const int next = (world.rank() + 1) % world.size(), last = (world.rank() + world.size() - 1) % world.size();
     if (world.size() == 1) return;
@@ -325,12 +327,12 @@ TEST_P(CommunicatorTest, ReceivesMayBePostedFirst) {
   });
 }
 
-/// A send never waits for its receive, and what follows it does not hold the message up: rank 0 waits in a collective
-/// for rank 2, which comes when rank 1 has the message of rank 0.
-TEST_P(CommunicatorTest, MessagesMoveWhileTheirSenderIsInACollective) {
+/// A send must not wait for its receive, and later operations must not delay the message. Rank 0 waits in a collective
+/// for rank 2, which joins only after rank 1 has received the message of rank 0.
+TEST_P(CommunicatorTest, MessagesProgressWhileSenderIsInCollective) {
   run([](Communicator& world, Device& device) {
     if (world.size() < 3) return;
-    constexpr i64 kCount = 1 << 20;  // more than MPI sends unasked
+    constexpr i64 kCount = 1 << 20;  // more than MPI sends eagerly
     const auto group = world.split(world.rank() % 2, 0);
     Tensor sum = Tensor::zeros({1}, DType::I64, device), word = Tensor::zeros({1}, DType::I64, device);
     group->all_reduce(sum, ReduceOp::Sum).wait();
@@ -348,7 +350,7 @@ TEST_P(CommunicatorTest, MessagesMoveWhileTheirSenderIsInACollective) {
   });
 }
 
-TEST_P(CommunicatorTest, WorksMayBeWaitedForInAnyOrder) {
+TEST_P(CommunicatorTest, WaitsAreAllowedInAnyOrder) {
   run([](Communicator& world, Device& device) {
     std::vector<Tensor> tensors;
     std::vector<Work> works;
@@ -384,7 +386,7 @@ TEST_P(CommunicatorTest, SplitOrdersByKeyThenRank) {
     const std::vector<i64> ranks = read_values<i64>(all);
     for (int r = 0; r < members; ++r) EXPECT_EQ(ranks[static_cast<std::size_t>(r)], color + 2 * (members - 1 - r));
 
-    // Groups of groups work, and traffic in one does not disturb another.
+    // Subgroups of subgroups work, and traffic in one group does not disturb another.
     const auto alone = half->split(half->rank(), 0);
     EXPECT_EQ(alone->size(), 1);
     alone->all_reduce(t, ReduceOp::Sum).wait();
@@ -396,7 +398,7 @@ TEST_P(CommunicatorTest, SplitOrdersByKeyThenRank) {
   });
 }
 
-TEST_P(CommunicatorTest, SumsOfASubgroupAreInItsOrder) {
+TEST_P(CommunicatorTest, SubgroupSumsFollowSubgroupRankOrder) {
   run([](Communicator& world, Device& device) {
     const auto reversed = world.split(0, -world.rank());
     Tensor t = make(DType::F32, 3001, reversed->rank(), device);
@@ -406,7 +408,7 @@ TEST_P(CommunicatorTest, SumsOfASubgroupAreInItsOrder) {
   });
 }
 
-TEST_P(CommunicatorTest, ManySmallOperations) {
+TEST_P(CommunicatorTest, RunsManySmallOperations) {
   run([](Communicator& world, Device& device) {
     for (i64 k = 0; k < 300; ++k) {
       Tensor t = filled(1, k, device);
@@ -417,7 +419,7 @@ TEST_P(CommunicatorTest, ManySmallOperations) {
   });
 }
 
-TEST_P(CommunicatorTest, GroupsMayOutliveADevice) {
+TEST_P(CommunicatorTest, GroupOutlivesDevice) {
   run([](Communicator& world, Device&) {
     for (const i64 count : {1000, 10, 300000}) {
       CpuDevice other;
@@ -433,7 +435,7 @@ TEST_P(CommunicatorTest, GroupsMayOutliveADevice) {
   });
 }
 
-TEST_P(CommunicatorTest, WrongSizesAreErrors) {
+TEST_P(CommunicatorTest, ThrowsOnMismatchedSizes) {
   run([](Communicator& world, Device& device) {
     Tensor one = Tensor::zeros({3}, DType::F32, device),
            other = Tensor::zeros({3 * world.size() + 1}, DType::F32, device);
@@ -447,7 +449,7 @@ TEST_P(CommunicatorTest, WrongSizesAreErrors) {
     EXPECT_THROW(world.all_to_all_v(one, few, other, none), Error);
     EXPECT_THROW(world.all_to_all_v(one, beyond, other, beyond), Error);
     EXPECT_THROW(world.all_to_all_v(one, own, other, none), Error);
-    if (n > 1) {  // received on top of one another
+    if (n > 1) {  // overlapping receive ranges
       EXPECT_THROW(world.all_to_all_v(one, same, other, same), Error);
     }
     EXPECT_THROW(world.broadcast(one, world.size()), Error);

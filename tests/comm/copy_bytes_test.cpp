@@ -7,8 +7,8 @@
 namespace mcpp {
 namespace {
 
-// From and to any place of a line, below and above the size from which copies go past the caches.
-TEST(CopyBytes, CopiesAllAndNothingElse) {
+// Covers any alignment within a cache line, below and above the size at which copies bypass the caches.
+TEST(CopyBytesTest, CopiesExactRange) {
   constexpr i64 kMost = (9 << 20) + 77, kSpace = kMost + 256;
   std::vector<u8> from(kSpace);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<u8>(i * 2654435761U >> 13);
@@ -24,7 +24,7 @@ TEST(CopyBytes, CopiesAllAndNothingElse) {
   }
 }
 
-TEST(CopyBytes, WhatIsThereAlreadyStays) {
+TEST(CopyBytesTest, AcceptsSameSourceAndEmptyCopy) {
   std::vector<u8> numbers(10, 3);
   copy_bytes(numbers.data(), numbers.data(), 10);
   copy_bytes(numbers.data(), nullptr, 0);

@@ -14,7 +14,7 @@ namespace {
 
 using State = OperationRecord::State;
 
-TEST(FlightRecorder, KnowsWhatIsOpenAndWhatWasDone) {
+TEST(FlightRecorderTest, ReportsOpenAndFinishedOperations) {
   FlightRecorder recorder;
   recorder.enter(Activity::Training, 7);
   GroupLog tp(recorder, "tp", {4, 5}), pp(recorder, "pp", {1, 5, 9});
@@ -35,15 +35,15 @@ TEST(FlightRecorder, KnowsWhatIsOpenAndWhatWasDone) {
   EXPECT_EQ(done[0].to_string(), "all_reduce #1 of 2.00 KiB in tp (ranks 4 5), iteration 7");
 }
 
-TEST(FlightRecorder, ManyRanksAreShownByTheirEnds) {
+TEST(FlightRecorderTest, ShortensLongRankLists) {
   std::vector<int> ranks;
   for (int r = 0; r < 100; ++r) ranks.push_back(r);
   const GroupName group{.name = "dp", .ranks = ranks};
   EXPECT_EQ(group.to_string(), "dp (ranks 0 1 2 3 4 5 6 7 ... 92 93 94 95 96 97 98 99)");
 }
 
-/// Both sides of a message, and all ranks of a collective, call it by the same number.
-TEST(FlightRecorder, RanksNumberTheirOperationsAlike) {
+/// Both sides of a message, and all ranks of a collective, must use the same sequence number.
+TEST(FlightRecorderTest, RanksAssignSameSequenceNumbers) {
   run_local_ranks(3, [](Communicator& world, int rank) {
     CpuDevice device;
     FlightRecorder recorder;
@@ -69,7 +69,7 @@ TEST(FlightRecorder, RanksNumberTheirOperationsAlike) {
   });
 }
 
-TEST(FlightRecorder, ShowsTheWaitOfARankWhileItLasts) {
+TEST(FlightRecorderTest, ShowsWaitOfRankWhileItLasts) {
   std::atomic<bool> seen = false;
   run_local_ranks(2, [&](Communicator& world, int rank) {
     CpuDevice device;
@@ -92,20 +92,20 @@ TEST(FlightRecorder, ShowsTheWaitOfARankWhileItLasts) {
   });
 }
 
-TEST(FlightRecorder, ForgetsTheOldestAndNotesNothingOfThemInOthers) {
+TEST(FlightRecorderTest, DropsOldestEntriesWithoutAffectingNewerOnes) {
   FlightRecorder recorder;
   GroupLog group(recorder, "tp", {0});
   auto old = group.collective("all_reduce", 1);
   for (u64 i = 0; i < FlightRecorder::kKept; ++i) group.collective("barrier", 0).pause();
   EXPECT_TRUE(recorder.flight().open.empty());
   const auto last = group.collective("broadcast", 0);
-  old.resume();  // its place is another's now
+  old.resume();  // its slot belongs to a newer entry now
   ASSERT_EQ(recorder.flight().open.size(), 1u);
   EXPECT_STREQ(recorder.flight().open[0].name, "broadcast");
   EXPECT_EQ(recorder.last_done(1u << 20).size(), FlightRecorder::kKept - 1);
 }
 
-TEST(FlightRecorder, AsksTheDeviceAboutWhatIsQueued) {
+TEST(FlightRecorderTest, PollsDeviceForQueuedOperations) {
   FlightRecorder recorder;
   GroupLog group(recorder, "tp", {0});
   bool done = false, failed = false;
@@ -124,7 +124,7 @@ TEST(FlightRecorder, AsksTheDeviceAboutWhatIsQueued) {
   EXPECT_EQ(recorder.flight().error, "no network");
 }
 
-TEST(FlightRecorder, WithoutOneNothingIsNoted) {
+TEST(FlightRecorderTest, GroupLogWithoutRecorderDoesNothing) {
   GroupLog none;
   auto entry = none.collective("all_reduce", 1);
   entry.pause();

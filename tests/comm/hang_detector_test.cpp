@@ -11,15 +11,15 @@ namespace {
 
 using testing::Test;
 
-class HangDetection : public Test {
+class HangDetectorTest : public Test {
  protected:
-  /// The verdict after so many looks, a second apart.
+  /// Returns the verdict after this many checks, one second apart.
   std::optional<std::string> after(int seconds) {
     for (int i = 0; i < seconds; ++i)
       if (auto reason = detector.check(recorder.flight(), 1)) return reason;
     return std::nullopt;
   }
-  /// Steps of so many seconds each, in which something is done every second.
+  /// Simulates steps of this many seconds each, with activity every second.
   void train(i64 first, i64 last, int seconds) {
     for (i64 iteration = first; iteration <= last; ++iteration) {
       recorder.enter(Activity::Training, iteration);
@@ -35,7 +35,7 @@ class HangDetection : public Test {
   HangDetector detector;
 };
 
-TEST_F(HangDetection, AWaitBeyondTheLimitIsAHang) {
+TEST_F(HangDetectorTest, DetectsWaitBeyondLimit) {
   const auto entry = group.collective("barrier", 0);
   EXPECT_EQ(after(601), std::nullopt);
   const auto reason = after(2);
@@ -44,14 +44,14 @@ TEST_F(HangDetection, AWaitBeyondTheLimitIsAHang) {
   EXPECT_CONTAINS(*reason, "barrier #1 in dp (ranks 0 3)");
 }
 
-TEST_F(HangDetection, OperationsThatEndNeverAre) {
+TEST_F(HangDetectorTest, IgnoresOperationsThatFinish) {
   for (int i = 0; i < 100; ++i) {
     const auto entry = group.collective("barrier", 0);
     EXPECT_EQ(after(100), std::nullopt);
   }
 }
 
-TEST_F(HangDetection, WhatNobodyWaitsForMayTakeAsLongAsItLikes) {
+TEST_F(HangDetectorTest, IgnoresOperationsThatNothingWaitsFor) {
   auto entry = group.recv(1, 4);
   entry.pause();
   EXPECT_EQ(after(5000), std::nullopt);
@@ -60,33 +60,33 @@ TEST_F(HangDetection, WhatNobodyWaitsForMayTakeAsLongAsItLikes) {
   EXPECT_NE(after(2), std::nullopt);
 }
 
-TEST_F(HangDetection, WhatTheDeviceWaitsForCounts) {
+TEST_F(HangDetectorTest, CountsOperationsQueuedOnDevice) {
   group.collective("all_reduce", 4).hand_on([] { return false; });
   EXPECT_NE(after(602), std::nullopt);
 }
 
-TEST_F(HangDetection, StepsThatFollowOneAnotherHaveTheShortLimit) {
+TEST_F(HangDetectorTest, UsesShortLimitBetweenConsecutiveSteps) {
   train(1, 3, 2);
   const auto entry = group.collective("all_reduce", 4);
   EXPECT_EQ(after(60), std::nullopt);
   EXPECT_NE(after(3), std::nullopt);
 }
 
-TEST_F(HangDetection, AStepMayTakeFiveTimesTheLongestBeforeIt) {
+TEST_F(HangDetectorTest, AllowsFiveTimesTheLongestPreviousStep) {
   train(1, 3, 40);
   const auto entry = group.collective("all_reduce", 4);
   EXPECT_EQ(after(200), std::nullopt);
   EXPECT_NE(after(10), std::nullopt);
 }
 
-TEST_F(HangDetection, ButNeverMoreThanTheLongestLimit) {
+TEST_F(HangDetectorTest, NeverExceedsLongestLimit) {
   recorder.set_limits({.longest = 100, .step = 1});
   train(1, 3, 90);
   const auto entry = group.collective("all_reduce", 4);
   EXPECT_NE(after(102), std::nullopt);
 }
 
-TEST_F(HangDetection, TheStepAfterASaveMayWaitForThoseWhoStillSave) {
+TEST_F(HangDetectorTest, UsesLongLimitForStepAfterSave) {
   train(1, 3, 1);
   recorder.enter(Activity::Saving, 3);
   EXPECT_EQ(after(2), std::nullopt);
@@ -96,7 +96,7 @@ TEST_F(HangDetection, TheStepAfterASaveMayWaitForThoseWhoStillSave) {
   EXPECT_NE(after(20), std::nullopt);
 }
 
-TEST_F(HangDetection, ASaveTooShortToBeSeenCountsAsOne) {
+TEST_F(HangDetectorTest, CountsSaveTooShortToBeObserved) {
   train(1, 3, 1);
   recorder.enter(Activity::Saving, 3);
   recorder.enter(Activity::Training, 4);
@@ -105,14 +105,14 @@ TEST_F(HangDetection, ASaveTooShortToBeSeenCountsAsOne) {
   EXPECT_NE(after(20), std::nullopt);
 }
 
-TEST_F(HangDetection, StepsTooShortToBeSeenCountAsSteps) {
+TEST_F(HangDetectorTest, CountsStepsTooShortToBeObserved) {
   for (i64 iteration = 1; iteration < 9; ++iteration) recorder.enter(Activity::Training, iteration);
   const auto entry = group.collective("all_reduce", 4);
   EXPECT_EQ(after(60), std::nullopt);
   EXPECT_NE(after(3), std::nullopt);
 }
 
-TEST_F(HangDetection, AStepWithoutASignOfLifeIsAHang) {
+TEST_F(HangDetectorTest, DetectsStepWithoutActivity) {
   train(1, 3, 1);
   EXPECT_EQ(after(59), std::nullopt);
   const auto reason = after(3);
@@ -120,19 +120,19 @@ TEST_F(HangDetection, AStepWithoutASignOfLifeIsAHang) {
   EXPECT_CONTAINS(*reason, "iteration 3 shows no sign of life");
 }
 
-TEST_F(HangDetection, SavingWithoutCommunicationIsNone) {
+TEST_F(HangDetectorTest, IgnoresSaveWithoutCommunication) {
   train(1, 3, 1);
   recorder.enter(Activity::Saving, 3);
   EXPECT_EQ(after(5000), std::nullopt);
 }
 
-TEST_F(HangDetection, FailuresOfTheDeviceAreToldAtOnce) {
+TEST_F(HangDetectorTest, ReportsDeviceFailuresImmediately) {
   group.collective("all_reduce", 4).hand_on([]() -> bool { throw std::runtime_error("remote error"); });
   recorder.poll();
   EXPECT_EQ(after(1), "communication failed: remote error");
 }
 
-TEST(StatusBoard, ShowsWhatEachRankDoes) {
+TEST(StatusBoardTest, ShowsActivityOfEachRank) {
   const std::shared_ptr<void> memory(std::calloc(1, static_cast<std::size_t>(StatusBoard::bytes_for(2))), std::free);
   StatusBoard first(memory, 2, 0, 6), second(memory, 2, 1, 7);
   first.show("computes", false);
@@ -153,7 +153,7 @@ StatusBoard::Status status(int rank, u64 beats, bool waits) {
   return {.rank = rank, .process = 100 + rank, .beats = beats, .waits = waits, .text = waits ? "waits" : "computes"};
 }
 
-TEST(MachineReport, NamesWhoDidNotCome) {
+TEST(MachineReportTest, NamesMissingRanks) {
   const std::string stopped = machine_report({status(0, 5, true), status(1, 5, false)},  //
                                              {status(0, 9, true), status(1, 5, false)});
   EXPECT_CONTAINS(stopped, "rank 0 waits");

@@ -1,4 +1,4 @@
-// A group that refuses tensors of one device, as those in host memory refuse tensors of a GPU.
+// Group that rejects tensors of one device, as groups in host memory reject GPU tensors.
 #pragma once
 #include "comm/communicator.h"
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr LaneChoice::Kind kSum = LaneChoice::Kind::Sum, kGather = LaneChoice::Kind::Gather;
 
-// As tensor parallelism has them: no second lane, which would cost memory.
-TEST(LaneChoice, IsOneWhereEachIsWaitedFor) {
+// Tensor parallelism waits for each operation. It must not use a second lane, which would cost memory.
+TEST(LaneSelectorTest, UsesOneLaneWhenEachOperationIsAwaited) {
   LaneChoice choice;
   for (int i = 0; i < 10; ++i) {
     const LaneChoice::Kind kind = i % 2 == 0 ? kSum : kGather;
@@ -21,13 +21,13 @@ TEST(LaneChoice, IsOneWhereEachIsWaitedFor) {
   }
 }
 
-// Backward with ZeRO 3: while the gradients of a unit are summed the weights of the next come, and of the one after.
-TEST(LaneChoice, KeepsGathersFromWaitingBehindSums) {
+// Backward pass with ZeRO 3: while the gradients of a unit are reduced, the weights of the next two units are gathered.
+TEST(LaneSelectorTest, GathersDoNotWaitBehindReductions) {
   LaneChoice choice;
   std::size_t gather = choice.begin(kGather);
   std::vector<std::size_t> sums;
   for (int unit = 0; unit < 10; ++unit) {
-    const std::size_t ahead = choice.begin(kGather);  // of the next unit
+    const std::size_t ahead = choice.begin(kGather);  // gather of the next unit
     choice.end(gather, kGather);
     gather = ahead;
     if (!sums.empty()) choice.end(sums.back(), kSum);
@@ -36,8 +36,8 @@ TEST(LaneChoice, KeepsGathersFromWaitingBehindSums) {
   }
 }
 
-// As all buckets of ZeRO 1 after an update: the first is there first.
-TEST(LaneChoice, KeepsThoseOfAKindInTheirOrder) {
+// After an update, ZeRO 1 gathers all buckets. The first bucket has to arrive first.
+TEST(LaneSelectorTest, KeepsOrderWithinKind) {
   LaneChoice choice;
   for (int bucket = 0; bucket < 5; ++bucket) EXPECT_EQ(choice.begin(kGather), 0U);
   EXPECT_EQ(choice.begin(kSum), 1U);
@@ -46,7 +46,7 @@ TEST(LaneChoice, KeepsThoseOfAKindInTheirOrder) {
   EXPECT_EQ(choice.begin(kGather), 0U);
 }
 
-TEST(LaneChoice, NeverMixesKindsThatAreInFlight) {
+TEST(LaneSelectorTest, NeverMixesKindsInFlight) {
   LaneChoice choice;
   std::mt19937 random(1);
   std::vector<std::pair<std::size_t, LaneChoice::Kind>> in_flight;

@@ -33,14 +33,14 @@ std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-TEST(Launcher, NoneMeansOneRank) {
+TEST(LauncherTest, DefaultsToOneRank) {
   const Launcher launcher = launcher_in({{"HOME", "/"}});
   EXPECT_EQ(launcher.ranks, 1);
   EXPECT_EQ(launcher.variable, "");
   EXPECT_NO_THROW(launcher.check(1));
 }
 
-TEST(Launcher, TheLargestPromiseCounts) {
+TEST(LauncherTest, UsesLargestAnnouncedRankCount) {
   const Launcher launcher = launcher_in({{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_NTASKS", "4"}, {"WORLD_SIZE", ""}});
   EXPECT_EQ(launcher.ranks, 4);
   EXPECT_EQ(launcher.variable, "SLURM_NTASKS");
@@ -54,7 +54,7 @@ SlurmJob job_in(const Environment& environment) {
   return read_slurm_job(variables_of(environment));
 }
 
-TEST(Launcher, KnowsItsSlurmJob) {
+TEST(LauncherTest, ReadsSlurmJob) {
   EXPECT_EQ(job_in({}).name, "");
   EXPECT_EQ(job_in({{"SLURM_JOB_ID", ""}, {"SLURM_RESTART_COUNT", "1"}}).name, "");
   const SlurmJob first = job_in({{"SLURM_JOB_ID", "77"}, {"SLURM_CLUSTER_NAME", "x"}});
@@ -63,7 +63,7 @@ TEST(Launcher, KnowsItsSlurmJob) {
   EXPECT_EQ(job_in({{"SLURM_JOB_ID", "77"}, {"SLURM_RESTART_COUNT", "12"}}).requeued, 12);
 }
 
-TEST(Launcher, APromiseMustBeANumber) {
+TEST(LauncherTest, RejectsMalformedRankCount) {
   for (const char* text : {"four", "4x", "0", "-1", "4(x2)"})
     EXPECT_THAT(error_of([&] { launcher_in({{"PMI_SIZE", text}}); }), testing::HasSubstr("PMI_SIZE=")) << text;
 }

@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// The message of the error that a run of n ranks ends with.
+/// Returns the message of the error that ends a run of n ranks.
 std::string error_of(int n, const std::function<void(Communicator&, int, Device&)>& f) {
   try {
     run_local_ranks(n, [&](Communicator& world, int rank) {
@@ -23,7 +23,7 @@ std::string error_of(int n, const std::function<void(Communicator&, int, Device&
   return "";
 }
 
-TEST(LocalRanks, AnErrorInOneRankEndsAllWithItsMessage) {
+TEST(LocalRanksTest, ErrorInOneRankEndsAllWithItsMessage) {
   for (int guilty = 0; guilty < 4; ++guilty) {
     std::atomic<int> went_on = 0;
     const std::string error = error_of(4, [&](Communicator& world, int rank, Device& device) {
@@ -39,7 +39,7 @@ TEST(LocalRanks, AnErrorInOneRankEndsAllWithItsMessage) {
   }
 }
 
-TEST(LocalRanks, AnErrorWithWorkOnItsWayEndsAll) {
+TEST(LocalRanksTest, ErrorWithOperationInFlightEndsAllRanks) {
   const std::string error = error_of(3, [&](Communicator& world, int rank, Device& device) {
     Tensor t = Tensor::zeros({1000}, DType::F32, device);
     Work first = rank == 1 ? Work() : world.all_reduce(t, ReduceOp::Sum);
@@ -49,7 +49,7 @@ TEST(LocalRanks, AnErrorWithWorkOnItsWayEndsAll) {
   EXPECT_EQ(error, "left with work on its way");
 }
 
-TEST(LocalRanks, CallsThatDoNotMatchAreErrors) {
+TEST(LocalRanksTest, ReportsMismatchedCalls) {
   const std::string kind = error_of(2, [](Communicator& world, int rank, Device& device) {
     Tensor t = Tensor::zeros({4}, DType::F32, device);
     if (rank == 0) world.broadcast(t, 0).wait();
@@ -69,7 +69,7 @@ TEST(LocalRanks, CallsThatDoNotMatchAreErrors) {
   EXPECT_NE(message.find("rank 0 sent 16 bytes of fp32"), std::string::npos) << message;
 }
 
-TEST(LocalRanks, ADeadlockIsAnError) {
+TEST(LocalRanksTest, ReportsDeadlock) {
   const std::string both_wait = error_of(2, [](Communicator& world, int rank, Device& device) {
     Tensor t = Tensor::zeros({4}, DType::F32, device);
     world.recv(t, 1 - rank).wait();
@@ -84,13 +84,13 @@ TEST(LocalRanks, ADeadlockIsAnError) {
     Tensor t = Tensor::zeros({4}, DType::F32, device);
     if (rank == 0) return static_cast<void>(world.send(t, 1));
     Work first = world.recv(t, 0), second = world.recv(t, 0);
-    second.wait();  // which the first does not end
+    second.wait();  // not completed by the first
   });
   EXPECT_NE(one_sent.find("deadlock"), std::string::npos) << one_sent;
 }
 
-/// Ranks wait for groups, for one another and out of order, each woken by what it waits for alone.
-TEST(LocalRanks, WhoWaitsWakes) {
+/// Ranks wait for groups, for each other and out of order. Each wait must be woken by its own operation only.
+TEST(LocalRanksTest, WaitersWakeWhenTheirOperationCompletes) {
   constexpr int kRanks = 6, kRounds = 200;
   const auto f = [](Communicator& world, int rank, Device& device) {
     const auto pair = world.split(rank / 2, rank), thirds = world.split(rank % 2, rank);
@@ -110,7 +110,7 @@ TEST(LocalRanks, WhoWaitsWakes) {
   EXPECT_EQ(error_of(kRanks, f), "");
 }
 
-TEST(LocalRanks, GroupsMayWaitInAnotherOrder) {
+TEST(LocalRanksTest, GroupsMayBeAwaitedInDifferentOrder) {
   EXPECT_EQ(error_of(4,
                      [](Communicator& world, int rank, Device& device) {
                        const auto row = world.split(rank / 2, rank), column = world.split(rank % 2, rank);
@@ -123,11 +123,11 @@ TEST(LocalRanks, GroupsMayWaitInAnotherOrder) {
             "");
 }
 
-TEST(LocalRanks, NeedsARank) {
+TEST(LocalRanksTest, RejectsZeroRanks) {
   EXPECT_THROW(run_local_ranks(0, [](Communicator&, int) {}), Error);
 }
 
-TEST(LocalRanks, CountsThatDisagreeAreErrors) {
+TEST(LocalRanksTest, ReportsMismatchedCounts) {
   const std::string error = error_of(3, [](Communicator& world, int rank, Device& device) {
     const Tensor in = Tensor::zeros({4}, DType::F32, device);
     Tensor out = Tensor::zeros({4}, DType::F32, device);
@@ -139,13 +139,13 @@ TEST(LocalRanks, CountsThatDisagreeAreErrors) {
   EXPECT_NE(error.find("rank 2 sends 3 elements to rank 1, which expects 2"), std::string::npos) << error;
 }
 
-/// As NCCL's: any bytes, zeros and negative ones among them.
+/// Like the ID of NCCL: arbitrary bytes, including zeros and negative ones.
 struct Id {
   std::array<char, 128> bytes{};
   bool operator==(const Id&) const = default;
 };
 
-TEST(BroadcastValue, EveryGroupHasTheIdOfItsFirstRank) {
+TEST(BroadcastValueTest, EveryGroupReceivesIdOfItsFirstRank) {
   const auto id_of = [](int rank) {
     Id id;
     for (std::size_t i = 0; i < id.bytes.size(); ++i)
@@ -157,7 +157,8 @@ TEST(BroadcastValue, EveryGroupHasTheIdOfItsFirstRank) {
       Id id = id_of(rank + 1);
       broadcast_value(id, world);
       EXPECT_EQ(id, id_of(1)) << "rank " << rank;
-      const std::unique_ptr<Communicator> half = world.split(rank % 2, -rank);  // the last rank of a color is its first
+      const std::unique_ptr<Communicator> half =
+          world.split(rank % 2, -rank);  // the last rank of a color is first in its group
       id = id_of(rank + 1);
       broadcast_value(id, *half);
       const int first = (ranks - 1) % 2 == rank % 2 ? ranks - 1 : ranks - 2;

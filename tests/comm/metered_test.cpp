@@ -18,10 +18,11 @@ using namespace std::chrono_literals;
 
 using Clock = std::chrono::steady_clock;
 
-/// Two ranks, of which one is to come late: when the other is seen to wait, and not by the clock of a busy machine.
+/// Two ranks, one of which arrives late. Lateness is triggered by the observed wait of the other rank, because timing
+/// on a busy machine is unreliable.
 class LateRank {
  public:
-  /// As run_metered, with ranks 0 and 1.
+  /// Like run_metered, with ranks 0 and 1.
   void run(const std::function<void(Communicator& group, CommMeter& meter, Device& device)>& body) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
       CpuDevice device;
@@ -31,16 +32,16 @@ class LateRank {
       body(*group, *meter, device);
     });
   }
-  /// Rank 0, between the start of an operation and the wait for it.
+  /// Called by rank 0 between the start of an operation and the wait for it.
   void will_wait() { will_wait_ = true; }
-  /// Rank 1: returns a while after rank 0 began to wait for the operation.
+  /// Called by rank 1. Returns some time after rank 0 began to wait for the operation.
   void come_late() {
     while (!will_wait_ || !is_waiting()) std::this_thread::yield();
     const Clock::time_point begin = Clock::now();
     std::this_thread::sleep_for(50ms);
     kept_waiting_ = std::chrono::duration<double>(Clock::now() - begin).count();
   }
-  /// What rank 0 waited at least, known to it when the operation is over.
+  /// Returns the minimum time that rank 0 waited. Valid on rank 0 after the operation.
   double kept_waiting() const { return kept_waiting_; }
 
  private:
@@ -54,7 +55,7 @@ class LateRank {
   std::atomic<double> kept_waiting_ = 0;
 };
 
-/// The body on each of n ranks, with a metered group of all of them.
+/// Runs the body on each of n ranks, with a metered group of all of them.
 void run_metered(int n, const std::function<void(Communicator& group, CommMeter& meter, Device& device)>& body) {
   run_local_ranks(n, [&](Communicator& world, int rank) {
     CpuDevice device;
@@ -69,7 +70,7 @@ void expect_count(const CommMeter& meter, CommOp op, i64 calls, i64 bytes) {
   EXPECT_EQ(meter[op].bytes, bytes) << "operation " << static_cast<int>(op);
 }
 
-TEST(Metered, CountsTheBytesOfEachOperation) {
+TEST(MeteredCommunicatorTest, CountsBytesOfEachOperation) {
   run_metered(4, [](Communicator& group, CommMeter& meter, Device& device) {
     Tensor full = Tensor::zeros({24}, DType::F32, device), other = Tensor::zeros({24}, DType::F32, device);
     Tensor shard = Tensor::zeros({6}, DType::F32, device);
@@ -82,14 +83,14 @@ TEST(Metered, CountsTheBytesOfEachOperation) {
     group.broadcast(full, 1).wait();
     group.all_to_all(full, other).wait();
     const int next = (group.rank() + 1) % 4, previous = (group.rank() + 3) % 4;
-    const std::vector<Part> parts{{0, 2}, {2, 3}, {5, 4}, {9, 5}};  // of each rank, for every other
+    const std::vector<Part> parts{{0, 2}, {2, 3}, {5, 4}, {9, 5}};  // of each rank, for every other rank
     std::vector<Part> send, receive;
     for (int r = 0; r < 4; ++r) {
       send.push_back(parts[static_cast<std::size_t>(group.rank())]);
       receive.push_back(parts[static_cast<std::size_t>(r)]);
     }
     group.all_to_all_v(full, send, other, receive).wait();
-    const i64 uneven = 3 * 4 * (group.rank() + 2);  // to three others
+    const i64 uneven = 3 * 4 * (group.rank() + 2);  // to three other ranks
     group.send(shard, next).wait();
     group.recv(shard, previous).wait();
     group.barrier();
@@ -106,7 +107,7 @@ TEST(Metered, CountsTheBytesOfEachOperation) {
   });
 }
 
-TEST(Metered, RoundsEachCallDown) {
+TEST(MeteredCommunicatorTest, RoundsDownPerCall) {
   run_metered(3, [](Communicator& group, CommMeter& meter, Device& device) {
     Tensor t = Tensor::zeros({7}, DType::F32, device);
     for (int k = 0; k < 3; ++k) group.all_reduce(t, ReduceOp::Sum).wait();
@@ -114,7 +115,7 @@ TEST(Metered, RoundsEachCallDown) {
   });
 }
 
-TEST(Metered, EmptyTensorsAreCallsWithoutBytes) {
+TEST(MeteredCommunicatorTest, CountsEmptyTensorsAsCallsWithoutBytes) {
   run_metered(2, [](Communicator& group, CommMeter& meter, Device& device) {
     Tensor none = Tensor::zeros({0}, DType::F32, device), part = Tensor::zeros({0}, DType::F32, device);
     group.all_reduce(none, ReduceOp::Sum).wait();
@@ -128,7 +129,7 @@ TEST(Metered, EmptyTensorsAreCallsWithoutBytes) {
   });
 }
 
-TEST(Metered, ARankAloneSendsNothing) {
+TEST(MeteredCommunicatorTest, SingleRankSendsNoBytes) {
   CpuDevice device;
   const auto meter = std::make_shared<CommMeter>();
   const auto group = make_metered(make_self_communicator(), meter);
@@ -145,7 +146,7 @@ TEST(Metered, ARankAloneSendsNothing) {
   EXPECT_EQ(meter->total_bytes(), 0);
 }
 
-TEST(Metered, GivesTheResultsOfTheGroup) {
+TEST(MeteredCommunicatorTest, ReturnsResultsOfWrappedGroup) {
   run_metered(3, [](Communicator& group, CommMeter&, Device& device) {
     Tensor t = Tensor::zeros({1}, DType::F32, device), all = Tensor::zeros({3}, DType::F32, device);
     t.data<float>()[0] = static_cast<float>(group.rank() + 1);
@@ -156,13 +157,13 @@ TEST(Metered, GivesTheResultsOfTheGroup) {
   });
 }
 
-TEST(Metered, WaitingIsExposedAndComputingIsNot) {
+TEST(MeteredCommunicatorTest, CountsWaitButNotComputeAsExposed) {
   LateRank late;
   late.run([&](Communicator& group, CommMeter& meter, Device& device) {
     Tensor t = Tensor::zeros({4}, DType::F32, device);
     const Clock::time_point start = Clock::now();
     Work first = group.all_reduce(t, ReduceOp::Sum);
-    std::this_thread::sleep_for(200ms);  // a computation that hides it
+    std::this_thread::sleep_for(200ms);  // a computation that hides the communication
     first.wait();
     const std::chrono::duration<double> elapsed = Clock::now() - start;
     EXPECT_GT(meter.exposed_seconds, 0);
@@ -183,8 +184,8 @@ TEST(Metered, WaitingIsExposedAndComputingIsNot) {
   });
 }
 
-/// A GPU waits while the host goes on: what counts are its seconds, which are known later.
-TEST(Metered, CountsWhatTheDeviceWaited) {
+/// A GPU waits while the host continues. The exposed time is that of the device, which becomes known later.
+TEST(MeteredCommunicatorTest, CountsWaitTimeOfDevice) {
   run_local_ranks(2, [&](Communicator& world, int rank) {
     CpuDevice device;
     const auto meter = std::make_shared<CommMeter>();
@@ -202,7 +203,7 @@ TEST(Metered, CountsWhatTheDeviceWaited) {
   });
 }
 
-TEST(Metered, WorkMayOutliveTheGroup) {
+TEST(MeteredCommunicatorTest, WorkOutlivesGroup) {
   run_local_ranks(2, [](Communicator& world, int rank) {
     CpuDevice device;
     Tensor t = Tensor::zeros({1}, DType::I32, device);
@@ -217,7 +218,7 @@ TEST(Metered, WorkMayOutliveTheGroup) {
   });
 }
 
-TEST(Metered, AWorkThatNobodyWaitedForIsWaitedForWhenItGoes) {
+TEST(MeteredCommunicatorTest, DestructorWaitsForUnawaitedWork) {
   LateRank late;
   late.run([&](Communicator& group, CommMeter& meter, Device& device) {
     Tensor t = Tensor::zeros({1}, DType::I32, device);
@@ -235,7 +236,7 @@ TEST(Metered, AWorkThatNobodyWaitedForIsWaitedForWhenItGoes) {
   });
 }
 
-TEST(Metered, RefusedCallsAndGroupsSplitOffAreNotCounted) {
+TEST(MeteredCommunicatorTest, IgnoresRejectedCallsAndSubgroups) {
   run_metered(2, [](Communicator& group, CommMeter& meter, Device& device) {
     Tensor t = Tensor::zeros({3}, DType::F32, device);
     EXPECT_THROW(group.broadcast(t, 2), Error);

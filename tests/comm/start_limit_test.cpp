@@ -16,7 +16,7 @@ double limit_of(const std::string& text) {
   });
 }
 
-TEST(StartLimit, IsReadFromTheEnvironment) {
+TEST(StartupTimeoutTest, ReadsMinutesFromEnvironment) {
   EXPECT_EQ(limit_of(""), 600);
   EXPECT_EQ(limit_of("0.5"), 30);
   for (const char* bad : {"0", "-1", "soon", "1 minute", "inf", "nan", "1e999"}) {
@@ -25,7 +25,7 @@ TEST(StartLimit, IsReadFromTheEnvironment) {
   }
 }
 
-TEST(StartLimit, KnowsTheRankOfTheLauncher) {
+TEST(StartupTimeoutTest, ReadsRankFromLauncher) {
   const std::map<std::string, std::string> variables{{"PMI_RANK", ""}, {"SLURM_PROCID", "7"}};
   EXPECT_EQ(read_rank([&](const char* name) -> const char* {
               const auto found = variables.find(name);
@@ -35,13 +35,14 @@ TEST(StartLimit, KnowsTheRankOfTheLauncher) {
   EXPECT_EQ(read_rank([](const char*) -> const char* { return nullptr; }), "");
 }
 
-TEST(StartLimit, AStartInTimeGoesOn) {
+TEST(StartupTimeoutTest, DoesNothingWhenStartIsInTime) {
   const auto begin = std::chrono::steady_clock::now();
   { const StartLimit limit(3600, {.ranks = 2, .variable = "WORLD_SIZE"}, "0"); }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));  // it does not sleep to its end
+  EXPECT_LT(std::chrono::steady_clock::now() - begin,
+            std::chrono::seconds(30));  // the destructor does not wait for the limit
 }
 
-TEST(StartLimitDeathTest, AStartThatTakesTooLongEndsWithWhatItWaitsFor) {
+TEST(StartupTimeoutDeathTest, ExitsNamingPendingOperationWhenStartTakesTooLong) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto wait = [] {
     StartLimit limit(0.2, {.ranks = 2, .variable = "WORLD_SIZE"}, "1");
