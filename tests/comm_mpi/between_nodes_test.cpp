@@ -1,4 +1,4 @@
-// What leaders of nodes send one another. That the results are right is for the suite in communicator_test.cpp.
+// Traffic between node leaders. The suite in communicator_test.cpp checks the results.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -14,13 +14,13 @@
 
 namespace {
 
-/// Bytes that this process gave MPI for other ranks, told by MPI's own interface for profilers: the program's
-/// definition comes before the library's, which is there as PMPI_.
+/// Bytes that this process passed to MPI for other ranks, counted through MPI's profiling interface: the definitions of
+/// this program take precedence over the library's, which remain available as PMPI_*.
 long long sent_bytes = 0, broadcast_bytes = 0;
-/// Of what it sent, that which went to another node of so many ranks.
+/// Bytes of these that went to a different node, for this many ranks per node.
 long long far_bytes = 0;
 int ranks_of_a_node = 1;
-/// Where those lie that it sent last of so many bytes.
+/// Address of the last message of this size.
 constexpr long long kLargeBytes = 8 << 20;
 std::atomic<const void*> large_data = nullptr;
 
@@ -50,16 +50,16 @@ extern "C" int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MP
 namespace mcpp::test {
 namespace {
 
-/// Of N bytes, partial sums go from node to node, and from the last each node gets its ranks' part alone: over n nodes
-/// of as many ranks (n - 1) N (1 + 1 / n). Where a node is a rank, that sends each other one its part, (n - 1) N in
-/// all. Nothing is broadcast.
-TEST(BetweenNodes, ReduceScatterSendsEachNodeItsOwnSums) {
+/// For N bytes, partial sums go from node to node, and the last node sends each node only the part of its ranks: for n
+/// nodes of equal size (n - 1) N (1 + 1 / n). If every node has one rank, each rank sends each other rank its part, (n
+/// - 1) N in all. Nothing is broadcast.
+TEST(BetweenNodesTest, ReduceScatterSendsEachNodeOnlyItsSums) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
     const auto world = session().world([&](int rank) { return rank / of_node; });
     CpuDevice device;
-    // More than passes through a window at once, so that there are several segments, the last one shorter.
+    // Larger than the window, so that there are several segments, the last one shorter.
     const i64 part = SharedWindow::kSlotBytes / 4 + 12345, n = ranks / of_node;
     const Tensor full = Tensor::zeros({part * ranks}, DType::F32, device, MemoryClass::Other);
     Tensor own = Tensor::zeros({part}, DType::F32, device, MemoryClass::Other);
@@ -74,15 +74,15 @@ TEST(BetweenNodes, ReduceScatterSendsEachNodeItsOwnSums) {
   }
 }
 
-/// Partial sums go from the first node to the last, and sums from the last to the first: 2 (n - 1) N, as many as nodes
-/// of a rank send one another.
-TEST(BetweenNodes, AllReduceSendsSumsToEachNodeOnce) {
+/// Partial sums go from the first node to the last, and sums from the last to the first: 2 (n - 1) N, as between nodes
+/// with a single rank.
+TEST(BetweenNodesTest, AllReduceSendsSumsToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
     const auto world = session().world([&](int rank) { return rank / of_node; });
     CpuDevice device;
-    const i64 count = 512 * i64{ranks} * 1025;  // several segments, and parts of as many elements
+    const i64 count = 512 * i64{ranks} * 1025;  // several segments, and equal parts
     Tensor t = Tensor::zeros({count}, DType::F32, device, MemoryClass::Other);
     world->barrier();
     sent_bytes = broadcast_bytes = 0;
@@ -95,8 +95,9 @@ TEST(BetweenNodes, AllReduceSendsSumsToEachNodeOnce) {
   }
 }
 
-/// Whichever rank has them: its own node gets them from it, and each other node once.
-TEST(BetweenNodes, BroadcastSendsEachNodeTheBytesOnce) {
+/// The node of the root gets the bytes from the root itself, and every other node gets them once, whichever rank is the
+/// root.
+TEST(BetweenNodesTest, BroadcastSendsBytesToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
@@ -118,8 +119,8 @@ TEST(BetweenNodes, BroadcastSendsEachNodeTheBytesOnce) {
   }
 }
 
-/// What all ranks of n nodes have goes to each of them once, however many ranks it has: (n - 1) N.
-TEST(BetweenNodes, AllGatherSendsEachPartToANodeOnce) {
+/// The parts of all ranks go to each of n nodes once, whatever its number of ranks: (n - 1) N.
+TEST(BetweenNodesTest, AllGatherSendsEachPartToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
@@ -138,11 +139,11 @@ TEST(BetweenNodes, AllGatherSendsEachPartToANodeOnce) {
   }
 }
 
-/// Of many segments, on nodes of which one hands on to the next what comes from another: in their order.
-TEST(BetweenNodes, SumsOfManySegmentsComeInOrder) {
+/// Covers many segments on nodes that forward data from one neighbor to the next.
+TEST(BetweenNodesTest, ManySegmentSumsArriveInOrder) {
   const auto world = session().world([](int rank) { return std::max(rank - 1, 0); });
   CpuDevice device;
-  const i64 count = SharedWindow::kSlotBytes + 777;  // the last one is short
+  const i64 count = SharedWindow::kSlotBytes + 777;  // the last segment is short
   for (int round = 0; round < 5; ++round) {
     Tensor t = Tensor::empty({count}, DType::F32, device);
     for (i64 i = 0; i < count; ++i) t.data<float>()[i] = static_cast<float>(i % 4099 + round);
@@ -152,9 +153,9 @@ TEST(BetweenNodes, SumsOfManySegmentsComeInOrder) {
   }
 }
 
-/// What its receiver asks for leaves from its tensor, while its sender computes and calls nothing; two of them, so that
-/// neither is taken for the other.
-TEST(BetweenNodes, MessagesThatWereAskedForLeaveFromTheirTensors) {
+/// A message that its receiver requested leaves directly from the tensor while the sender computes and makes no calls.
+/// Two messages check that they are not confused.
+TEST(BetweenNodesTest, RequestedMessagesLeaveDirectlyFromTensors) {
   using namespace std::chrono_literals;
   const auto world = session().world([](int rank) { return rank; });
   CpuDevice device;
@@ -168,7 +169,7 @@ TEST(BetweenNodes, MessagesThatWereAskedForLeaveFromTheirTensors) {
     if (me == 0) works.push_back(world->send(tensors.back(), 1));
   }
   world->barrier();
-  if (me == 1) std::this_thread::sleep_for(20ms);  // the other calls nothing any more
+  if (me == 1) std::this_thread::sleep_for(20ms);  // the other rank makes no more calls
   const auto end = std::chrono::steady_clock::now() + 20s;
   for (Tensor& t : tensors) {
     if (me == 1) works.push_back(world->recv(t, 0));

@@ -1,5 +1,5 @@
-// Collectives on tensors that the ranks of a node map from one another. That their results are right is for the suite
-// in communicator_test.cpp; here, that they happen in place, and what may change between two of them.
+// Collectives on tensors that the ranks of a node map from each other. The suite in communicator_test.cpp checks the
+// results; these tests check that the operations happen in place, and what may change between operations.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr i64 kCount = 50000;
 
-/// Arenas of tensors that this process has mapped, its own ones and those of peers.
+/// Returns the number of tensor arenas that this process has mapped, its own and those of its peers.
 int mapped_arenas() {
   std::ifstream maps("/proc/self/maps");
   int found = 0;
@@ -28,7 +28,7 @@ int mapped_arenas() {
   return found;
 }
 
-/// kCount numbers that tell rank and element.
+/// Returns kCount values that identify rank and element.
 Tensor make(int rank, Device& device) {
   Tensor t = Tensor::empty({kCount}, DType::I64, device);
   for (i64 i = 0; i < kCount; ++i) t.data<i64>()[i] = (rank + 1) * 1000000 + i;
@@ -39,7 +39,7 @@ void expect_sum(const Tensor& t, int ranks) {
   for (i64 i = 0; i < kCount; ++i) ASSERT_EQ(t.data<i64>()[i], ranks * (ranks + 1) / 2 * 1000000 + ranks * i) << i;
 }
 
-TEST(InPlace, RanksMapOneAnothersArenasOnceForAllGroups) {
+TEST(InPlaceTest, RanksMapPeerArenasOnceForAllGroups) {
   const auto world = session().world();
   const auto group = world->split(0, -world->rank());
   CpuDevice device({.shared = true});
@@ -53,7 +53,7 @@ TEST(InPlace, RanksMapOneAnothersArenasOnceForAllGroups) {
   expect_sum(u, world->size());
 }
 
-TEST(InPlace, WithoutMappingResultsAreTheSame) {
+TEST(InPlaceTest, ResultsAreEqualWithoutMapping) {
   const auto world = session().world();
   CpuDevice device({.shared = true});
   hide_arena(device);
@@ -66,7 +66,7 @@ TEST(InPlace, WithoutMappingResultsAreTheSame) {
   EXPECT_EQ(mapped_arenas(), 1);
 }
 
-TEST(InPlace, DevicesAndBlocksMayChangeBetweenOperations) {
+TEST(InPlaceTest, DevicesAndBlocksMayChangeBetweenOperations) {
   const auto world = session().world();
   CpuDevice plain;
   for (int k = 0; k < 6; ++k) {
@@ -85,8 +85,8 @@ TEST(InPlace, DevicesAndBlocksMayChangeBetweenOperations) {
   }
 }
 
-/// A rank with little to send keeps nobody from working in place.
-TEST(InPlace, UnevenPartsMayBeSmall) {
+/// A rank with little to send must not prevent the others from working in place.
+TEST(InPlaceTest, UnevenPartsMayBeSmall) {
   const auto world = session().world();
   CpuDevice device({.shared = true});
   const int ranks = world->size(), me = world->rank();
@@ -100,7 +100,7 @@ TEST(InPlace, UnevenPartsMayBeSmall) {
     receive[static_cast<std::size_t>(r)] = {r * kCount, r == 0 ? 3 : kCount};
   }
   Work work = world->all_to_all_v(small, send, out, receive);
-  EXPECT_TRUE(work.is_over());  // messages are still on their way
+  EXPECT_TRUE(work.is_over());  // messages are still in flight
   work.wait();
   for (i64 i = 0; i < out.numel(); ++i) {
     const i64 source = i / kCount, at = i % kCount;
@@ -108,10 +108,10 @@ TEST(InPlace, UnevenPartsMayBeSmall) {
   }
 }
 
-TEST(InPlace, PartsOfABufferMayBeginAnywhere) {
+TEST(InPlaceTest, PartsMayStartAtAnyOffset) {
   const auto world = session().world();
   CpuDevice device({.shared = true});
-  const i64 before = 3 + world->rank();  // other offsets on other ranks
+  const i64 before = 3 + world->rank();  // different offsets on different ranks
   Tensor buffer = Tensor::zeros({kCount + 20}, DType::I64, device), part = buffer.flat(before, kCount);
   for (i64 i = 0; i < kCount; ++i) part.data<i64>()[i] = (world->rank() + 1) * 1000000 + i;
   world->all_reduce(part, ReduceOp::Sum).wait();
@@ -120,9 +120,9 @@ TEST(InPlace, PartsOfABufferMayBeginAnywhere) {
   for (i64 i = before + kCount; i < buffer.numel(); ++i) EXPECT_EQ(buffer.data<i64>()[i], 0) << i;
 }
 
-/// The first message tells the sender that the other can map its arena; later ones are read where they are, or copied
-/// when the sender wants to change the tensor before.
-TEST(InPlace, MessagesAreTakenFromTheirTensorOrCopiedBeforeItChanges) {
+/// The first message shows the sender that the peer can map its arena. Later messages are read in place, or copied when
+/// the sender is about to change the tensor.
+TEST(InPlaceTest, MessagesAreReadInPlaceOrCopiedBeforeTensorChanges) {
   const auto world = session().world();
   CpuDevice device({.shared = true});
   const int me = world->rank();
@@ -139,7 +139,7 @@ TEST(InPlace, MessagesAreTakenFromTheirTensorOrCopiedBeforeItChanges) {
   if (me == 0) {
     Work work = world->send(changing, 1);
     EXPECT_FALSE(work.is_done());
-    work.wait();  // rank 1 waits below: for nothing that it could give
+    work.wait();  // rank 1 waits below, but not for this rank
     std::fill_n(changing.data<i64>(), kCount, -1);
   }
   world->barrier();
@@ -157,8 +157,9 @@ TEST(InPlace, MessagesAreTakenFromTheirTensorOrCopiedBeforeItChanges) {
   EXPECT_TRUE(work.is_done());
 }
 
-/// As a watchdog does, which knows nothing of groups: when the letter carries another message, and when all are gone.
-TEST(InPlace, MessagesMayBeAskedAboutLater) {
+/// A watchdog queries messages without knowing their group: when the slot is reused by a later message, and when the
+/// group is gone.
+TEST(InPlaceTest, MessagesCanBeQueriedAfterGroupIsGone) {
   std::function<bool()> is_first_done, is_second_done;
   {
     const auto world = session().world();
@@ -168,7 +169,7 @@ TEST(InPlace, MessagesMayBeAskedAboutLater) {
       Work work = world->send(t, 1);
       return work.take_query();
     };
-    if (world->rank() == 0) world->send(t, 1).wait();  // tells that the arena can be mapped
+    if (world->rank() == 0) world->send(t, 1).wait();  // shows that the arena can be mapped
     if (world->rank() == 1) world->recv(received, 0).wait();
     world->barrier();
     if (world->rank() == 0) is_first_done = take_query();
@@ -188,8 +189,8 @@ TEST(InPlace, MessagesMayBeAskedAboutLater) {
   }
 }
 
-/// The letter of a message that was taken carries the next one. Who waits for the first only then must leave it alone.
-TEST(InPlace, ALateWaitDoesNotTouchTheNextMessage) {
+/// The slot of a received message is reused by the next one. A late wait for the first message must not touch it.
+TEST(InPlaceTest, LateWaitDoesNotAffectNextMessage) {
   const auto world = session().world();
   CpuDevice device({.shared = true});
   const int me = world->rank();
@@ -199,7 +200,7 @@ TEST(InPlace, ALateWaitDoesNotTouchTheNextMessage) {
     if (me == 1) world->recv(received, 0).wait();
     for (i64 i = 0; me == 1 && i < kCount; ++i) ASSERT_EQ(received.data<i64>()[i], sent.data<i64>()[i]) << i;
   };
-  if (me == 0) world->send(first, 1).wait();  // tells that the arena can be mapped
+  if (me == 0) world->send(first, 1).wait();  // shows that the arena can be mapped
   receive(first);
   world->barrier();
   Work of_first, of_second;
@@ -213,7 +214,7 @@ TEST(InPlace, ALateWaitDoesNotTouchTheNextMessage) {
   world->barrier();
 }
 
-TEST(InPlace, AMessageOfAnotherLengthIsRefused) {
+TEST(InPlaceTest, RejectsMessageOfDifferentLength) {
   const auto world = session().world();
   CpuDevice device({.shared = true});
   if (world->rank() == 0) world->send(make(0, device), 1);
@@ -226,9 +227,9 @@ TEST(InPlace, AMessageOfAnotherLengthIsRefused) {
   if (world->rank() == 1) world->recv(right, 0).wait();
 }
 
-/// Inside of a machine and between machines: what was sent stays as it was while later messages are read from the
-/// device.
-TEST(Staged, MessagesThatWereNotTakenYetKeepTheirCopies) {
+/// Covers messages within a node and between nodes: a sent message keeps its values while later messages are read from
+/// the device.
+TEST(StagedCommunicatorTest, PendingMessagesKeepTheirCopies) {
   for (const bool is_far : {false, true}) {
     CpuDevice device;
     const auto world = make_staged_communicator(session().world([&](int rank) { return is_far ? rank : 0; }), device);
@@ -251,9 +252,10 @@ TEST(Staged, MessagesThatWereNotTakenYetKeepTheirCopies) {
   }
 }
 
-TEST(Session, KnowsTheRanksAndCoresOfItsMachine) {
-  EXPECT_EQ(static_cast<int>(session().ranks_on_node().size()), session().size());  // the tests run on one
-  // However each rank is bound, it counts its own cores and those of the others, and never more than there are.
+TEST(MpiSessionTest, ReportsRanksAndCoresOfNode) {
+  EXPECT_EQ(static_cast<int>(session().ranks_on_node().size()),
+            session().size());  // all ranks of the tests run on one node
+  // Whatever cores each rank is bound to, it counts the cores of all ranks of the node, and never more than exist.
   cpu_set_t own;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(own), &own), 0);
   EXPECT_GE(session().cores_on_node(), CPU_COUNT(&own));

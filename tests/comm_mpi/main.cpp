@@ -1,4 +1,4 @@
-// The suite of communicator_test.cpp over MPI. Started by mpirun: every rank runs every test, in step.
+// Runs the suite of communicator_test.cpp over MPI. Started by mpirun: every rank runs every test, in step.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,10 +16,10 @@
 namespace mcpp::test {
 namespace {
 
-// The session of this process. GoogleTest asks for the backends without arguments, so main leaves it here.
+// Session of this process. GoogleTest calls backends() without arguments, so main stores it here.
 const MpiSession* current_session = nullptr;
 
-/// Rank 1 ends with an error while the others wait for it.
+/// Rank 1 fails while the others wait for it.
 void fail_in_one_rank(const MpiSession& session) {
   const auto world = session.world();
   CpuDevice device;
@@ -29,8 +29,8 @@ void fail_in_one_rank(const MpiSession& session) {
   world->all_reduce(t, ReduceOp::Sum).wait();
 }
 
-/// The same between nodes, with a sum on its way that rank 2 never begins, a message that nobody asks for, and one that
-/// never comes to memory that goes.
+/// Like fail_in_one_rank, but between nodes: with a sum in flight that rank 2 never starts, a message that no rank
+/// receives, and a receive into freed memory that is never matched.
 void fail_on_one_node(const MpiSession& session) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
@@ -45,7 +45,7 @@ void fail_on_one_node(const MpiSession& session) {
   if (world->rank() == 1) fail(ExitCode::TrainingFailed, "planned failure of rank 1");
 }
 
-/// Of two messages, rank 1 expects one so large that it is asked for, and rank 0 means the other.
+/// Rank 1 expects a message of a different size than rank 0 sends, large enough to be requested.
 void expect_another_size(const MpiSession& session, i64 sent, i64 expected) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
@@ -56,7 +56,7 @@ void expect_another_size(const MpiSession& session, i64 sent, i64 expected) {
   world->barrier();
 }
 
-/// An exchange that fails is what all that was started behind it tells of, whoever is waited for first.
+/// An exchange that fails is reported by every operation started after it, whichever is awaited first.
 void exchange_another_size(const MpiSession& session) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
@@ -103,7 +103,7 @@ std::vector<Backend> backends() {
       body(*session().world(node_of), device);
     };
   };
-  // On one node, with tensors that the ranks in `shares` let others map.
+  // All ranks are on one node, and the ranks in `shares` let others map their tensors.
   const auto in_place = [](std::function<bool(int)> shares, bool is_hidden) {
     return [shares, is_hidden](const RankBody& body) {
       CpuDevice device({.shared = shares(session().rank())});

@@ -1,5 +1,5 @@
-// What goes on between nodes while ranks do something else. That results are right is for the suite in
-// communicator_test.cpp.
+// Communication between nodes that progresses while ranks do other work. The suite in communicator_test.cpp checks the
+// results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ Tensor filled(double value, Device& device) {
   return t;
 }
 
-/// Rank 1 begins each of them only when it hears from rank 0, which has begun it then.
-TEST(Progress, CollectivesBetweenNodesAreStartedWithoutWaitingForTheOthers) {
+/// Rank 1 starts each collective only after a message from rank 0, which has started it by then.
+TEST(MpiProgressTest, CollectivesStartWithoutWaitingForPeers) {
   const auto world = world_of_nodes();
   CpuDevice device;
   const int ranks = world->size(), me = world->rank();
@@ -52,8 +52,8 @@ TEST(Progress, CollectivesBetweenNodesAreStartedWithoutWaitingForTheOthers) {
   for (i64 i = 0; i < all.numel(); ++i) ASSERT_EQ(all.data<double>()[i], double(i / kCount)) << i;
 }
 
-/// Several on their way, of two groups, waited for in another order.
-TEST(Progress, ManyCollectivesMayBeOnTheirWay) {
+/// Several collectives of two groups are in flight and awaited in a different order.
+TEST(MpiProgressTest, SupportsManyCollectivesInFlight) {
   const auto world = world_of_nodes();
   const auto group = world->split(0, -world->rank());
   CpuDevice device;
@@ -70,8 +70,8 @@ TEST(Progress, ManyCollectivesMayBeOnTheirWay) {
   }
 }
 
-/// Neither side calls anything while the message comes.
-TEST(Progress, MessagesBetweenNodesArriveWhileRanksCompute) {
+/// Neither side makes a call while the message is transferred.
+TEST(MpiProgressTest, MessagesArriveWhileRanksCompute) {
   const auto world = world_of_nodes();
   CpuDevice device;
   const int me = world->rank();
@@ -85,13 +85,13 @@ TEST(Progress, MessagesBetweenNodesArriveWhileRanksCompute) {
   if (me == 1) {
     EXPECT_EQ(last, 7);
   }
-  if (me == 0) std::this_thread::sleep_for(100ms);  // nothing that would move MPI
+  if (me == 0) std::this_thread::sleep_for(100ms);  // no call that would progress MPI
   work.wait();
 }
 
-/// Nobody asks: what was sent first is taken back as a copy, and the other is still in its tensor when both are asked
-/// for.
-TEST(Progress, MessagesThatNobodyAskedForAreCopiedWhenTheirTensorsChange) {
+/// No rank requests the messages: the first is copied because its tensor changes, and the second is still in its tensor
+/// when both are requested.
+TEST(MpiProgressTest, UnrequestedMessagesAreCopiedWhenTensorChanges) {
   const auto world = world_of_nodes();
   CpuDevice device;
   const int me = world->rank();
@@ -117,9 +117,10 @@ TEST(Progress, MessagesThatNobodyAskedForAreCopiedWhenTheirTensorsChange) {
   kept.wait();
 }
 
-/// What rank 1 asks for leaves while rank 0 waits for a sum with rank 2, which begins it only when rank 1 has got its
-/// message: however rank 0 waits, by itself or for the thread that runs the sum.
-TEST(Progress, MessagesThatWereAskedForLeaveWhileTheirSenderWaitsForOthers) {
+/// The message that rank 1 requests must leave while rank 0 waits for a sum with rank 2, which starts the sum only
+/// after rank 1 has received the message. Covers both ways in which rank 0 waits: by itself, and for the thread that
+/// runs the sum.
+TEST(MpiProgressTest, RequestedMessagesLeaveWhileSenderWaits) {
   const auto world = world_of_nodes();
   const int me = world->rank();
   const auto group = world->split(me == 1 ? 1 : 0, me);
@@ -130,7 +131,7 @@ TEST(Progress, MessagesThatWereAskedForLeaveWhileTheirSenderWaitsForOthers) {
     Work message, summed;
     world->barrier();
     if (me == 0) message = world->send(large, 1), summed = group->all_reduce(sum, ReduceOp::Sum);
-    std::this_thread::sleep_for(me == 1 ? 50ms : head_start);  // of which the thread begins the sum in the longer one
+    std::this_thread::sleep_for(me == 1 ? 50ms : head_start);  // with the longer head start, the thread begins the sum
     if (me == 1) world->recv(large, 0).wait(), world->send(word, 2).wait();
     if (me == 2) world->recv(word, 1).wait();
     if (me >= 2) summed = group->all_reduce(sum, ReduceOp::Sum);
@@ -140,8 +141,8 @@ TEST(Progress, MessagesThatWereAskedForLeaveWhileTheirSenderWaitsForOthers) {
   }
 }
 
-/// The device goes with them.
-TEST(Progress, TensorsMayGoAsSoonAsTheyWereWaitedFor) {
+/// The device is destroyed together with its tensors.
+TEST(MpiProgressTest, TensorsMayBeFreedAfterWait) {
   const auto world = world_of_nodes();
   for (int k = 0; k < 20; ++k) {
     CpuDevice device;
@@ -150,7 +151,7 @@ TEST(Progress, TensorsMayGoAsSoonAsTheyWereWaitedFor) {
     world->all_reduce(t, ReduceOp::Sum).wait();
     EXPECT_EQ(device.memory().total.bytes, before);
     t = {};
-    EXPECT_EQ(device.memory().total.bytes, 0);  // nobody else holds it
+    EXPECT_EQ(device.memory().total.bytes, 0);  // no other owner holds the tensor
   }
 }
 
