@@ -18,7 +18,7 @@ set(sweeps_of_base_tests
   Kinds/TransferQueueTest.ReadsBackWrittenBytesWithManyTransfersInFlight ProgressTest.PipeReceivesNothing
   ProgressTest.TerminalShowsBarAfterDelayAndClearsIt ProgressTest.WaitIndicatorShowsItsNameOnTerminal
   ProgressTest.DumbTerminalReceivesNoEscapes)
-set(sweeps_of_tensor_tests Types/FastMatmulOp.HasTheSameBitsForAnyNumberOfThreads)
+set(sweeps_of_tensor_tests Types/FastMatmulTest.IsBitwiseIdenticalForAnyThreadCount)
 set(sweeps_of_parallel_tests Ways/CpAttention.IsThatOfOneRank)
 set(sweeps_of_data_tests
   Parts.GiveTheBytesOfOneProcessWhereverTheyAreCut Preprocess.WorkersDoNotChangeTheResult Types/TokenizerTypes.TrainingIsReproducible)

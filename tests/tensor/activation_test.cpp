@@ -4,13 +4,13 @@
 namespace mcpp::test {
 namespace {
 
-class ActivationOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, ActivationOps, every_type(), ops_name);
+class ActivationOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, ActivationOpsTest, every_type(), ops_name);
 
 constexpr Activation kActivations[]{Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::SwiGlu,
                                     Activation::GeGlu};
 
-/// The activation (of the gate) and its derivative.
+/// Returns the value of the activation function at x.
 double value_of(Activation a, double x) {
   switch (a) {
     case Activation::Gelu:
@@ -62,7 +62,7 @@ Expected reference(Activation a, const Numbers& x, const Numbers& bias, const Nu
   return result;
 }
 
-TEST_P(ActivationOps, ActivationsAndBackward) {
+TEST_P(ActivationOpsTest, MatchesReferenceInForwardAndBackward) {
   for (const Activation a : kActivations) {
     for (const auto [rows, f] : kSizes) {
       const i64 width = is_gated(a) ? 2 * f : f;
@@ -80,7 +80,7 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
       });
       const std::string name = str("activation ", static_cast<int>(a));
       const Expected plain = reference(a, x, {}, dy, rows, f), biased = reference(a, x, bias, dy, rows, f);
-      // In fp32 the rounding of an argument around 10 is what limits the slope.
+      // In fp32 the slope is limited by the rounding of arguments around 10.
       const double factor = is_narrow(dtype()) ? 1 : 8;
       expect_close(outputs[0], plain.y, name + " y", factor);
       expect_close(outputs[1], biased.y, name + " y with bias", factor);
@@ -90,7 +90,7 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
   }
 }
 
-TEST_P(ActivationOps, ActivationsAreRightFarOut) {
+TEST_P(ActivationOpsTest, IsAccurateForExtremeInputs) {
   const double largest = dtype() == DType::F16 ? 65504 : std::numeric_limits<float>::max();
   for (const Activation a : kActivations) {
     Numbers x;
@@ -110,7 +110,7 @@ TEST_P(ActivationOps, ActivationsAreRightFarOut) {
   }
 }
 
-TEST_P(ActivationOps, ActivationsPassNanOn) {
+TEST_P(ActivationOpsTest, PropagatesNaN) {
   for (const Activation a : kActivations) {
     const Numbers x{std::nan(""), 1, 2, std::nan("")};
     const auto outputs = run([&](Device& device) {
@@ -127,7 +127,7 @@ TEST_P(ActivationOps, ActivationsPassNanOn) {
   }
 }
 
-TEST(ActivationGradients, AgreeWithFiniteDifferences) {
+TEST(ActivationGradientTest, MatchesFiniteDifferences) {
   CpuDevice device;
   for (const Activation a : kActivations) {
     const i64 rows = 4, f = 21, width = is_gated(a) ? 2 * f : f;

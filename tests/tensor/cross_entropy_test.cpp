@@ -4,13 +4,13 @@
 namespace mcpp::test {
 namespace {
 
-class CrossEntropyOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, CrossEntropyOps, every_type(), ops_name);
+class CrossEntropyOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, CrossEntropyOpsTest, every_type(), ops_name);
 
 constexpr i64 kFirst = 50;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Targets here, on other ranks, and none at all.
+/// Returns targets on this rank, on other ranks, and ignored ones.
 std::vector<i32> targets_for(i64 rows, i64 columns) {
   std::vector<i32> targets;
   for (i64 r = 0; r < rows; ++r) {
@@ -39,7 +39,7 @@ Stats reference(const Numbers& x, const std::vector<i32>& targets, i64 n, i64 va
   return s;
 }
 
-TEST_P(CrossEntropyOps, CrossEntropyStatsAndGradient) {
+TEST_P(CrossEntropyOpsTest, StatsAndGradientMatchReference) {
   constexpr double kScale = 0.25;
   for (const auto [rows, n] : kSizes) {
     for (const i64 valid : {n, n - n / 3}) {
@@ -68,7 +68,7 @@ TEST_P(CrossEntropyOps, CrossEntropyStatsAndGradient) {
             gradient[r * n + i] =
                 (std::exp(x[r * n + i] - lse[static_cast<std::size_t>(r)]) - (i == target - kFirst)) * kScale;
         }
-        // exp(x - lse) loses what the rounding of x - lse does, which is relative to their size.
+        // The error of exp(x - lse) is that of rounding x - lse, which is relative to its magnitude.
         const double magnitude = is_narrow(dtype()) ? 1e-4 : spread;
         expect_close(outputs[3], gradient, tolerance(dtype()), magnitude, "gradient");
       }
@@ -76,7 +76,7 @@ TEST_P(CrossEntropyOps, CrossEntropyStatsAndGradient) {
   }
 }
 
-TEST_P(CrossEntropyOps, CrossEntropyOfInfiniteAndNanLogits) {
+TEST_P(CrossEntropyOpsTest, HandlesInfiniteAndNaNLogits) {
   const i64 n = 5000;
   Numbers x = normals(3 * n, 1);
   std::fill(x.begin(), x.begin() + 4500, -kInf);  // a whole block of masked logits
@@ -100,8 +100,8 @@ TEST_P(CrossEntropyOps, CrossEntropyOfInfiniteAndNanLogits) {
   EXPECT_TRUE(std::isnan(gradient[n + 4321]));
 }
 
-// With lse = 0 and no target here the gradient is the exponential itself.
-TEST_P(CrossEntropyOps, ExponentialIsAccurate) {
+// The gradient for lse = 0 and without a target on this rank is the exponential itself.
+TEST_P(CrossEntropyOpsTest, ExponentialIsAccurate) {
   const i64 count = 20000;
   struct Range {
     double lowest, highest, relative;
@@ -128,7 +128,7 @@ TEST_P(CrossEntropyOps, ExponentialIsAccurate) {
   expect_close(outputs[0], expected, range.relative, 0, "exp");
 }
 
-TEST(CrossEntropyGradient, AgreesWithFiniteDifferences) {
+TEST(CrossEntropyGradientTest, MatchesFiniteDifferences) {
   CpuDevice device;
   const i64 rows = 6, n = 13, valid = 11;
   const std::vector<i32> ids{kFirst, kFirst + 10, -1, kFirst + 4, kFirst + 4, kFirst + 1};

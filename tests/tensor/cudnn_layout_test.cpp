@@ -12,7 +12,8 @@ i64 place(const Heads& x, i64 s, i64 b, i64 head) {
          head % x.group_size * x.head_dim;
 }
 
-// Every row of heads is where the shape says, at [batch, heads] or at [batch * key heads, heads that share one].
+// Checks that every row of heads is where the shape places it, at [batch, heads] or at [batch * key heads, heads per
+// key].
 void expect_same_rows(const CudnnShape& shape, const Heads& x) {
   const i64 folded = shape.dims[0] / x.batch;
   ASSERT_EQ(shape.dims, (std::array{x.batch * folded, x.heads / folded, x.seq, x.head_dim}));
@@ -32,12 +33,12 @@ struct Layout {
   i64 batch, groups, q_per_group;
 };
 
-class CudnnLayout : public testing::TestWithParam<Layout> {
+class CudnnLayoutTest : public testing::TestWithParam<Layout> {
  protected:
   CpuDevice device_;
 };
 
-TEST_P(CudnnLayout, HasEveryRowOfFusedQkvInPlace) {
+TEST_P(CudnnLayoutTest, PlacesEveryRowOfFusedQkv) {
   const auto [batch, groups, q_per_group] = GetParam();
   const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
   const Heads out = dense_heads(Tensor::empty({5, batch, groups * q_per_group * 8}, DType::BF16, device_), x.q.heads);
@@ -53,11 +54,11 @@ TEST_P(CudnnLayout, HasEveryRowOfFusedQkvInPlace) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudnnLayout,
+INSTANTIATE_TEST_SUITE_P(All, CudnnLayoutTest,
                          testing::Values(Layout{1, 1, 1}, Layout{3, 1, 1}, Layout{2, 4, 1}, Layout{2, 1, 4},
                                          Layout{1, 3, 2}, Layout{2, 3, 4}));
 
-TEST_P(CudnnLayout, HasDenseTensorsWithoutTheirMemory) {
+TEST_P(CudnnLayoutTest, DescribesDenseTensorsWithoutAllocation) {
   const auto [batch, groups, q_per_group] = GetParam();
   const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
   for (const Heads* heads : {&x.q, &x.k}) {
@@ -69,15 +70,16 @@ TEST_P(CudnnLayout, HasDenseTensorsWithoutTheirMemory) {
   }
 }
 
-TEST(CudnnShapes, AreNoneWhenStridesAreUneven) {
+TEST(CudnnShapesTest, AreEmptyForUnevenStrides) {
   CpuDevice device;
   QkvHeads x = packed_heads(Tensor::empty({5, 2, 3, 4, 8}, DType::BF16, device));
-  x.q.batch_stride += 8;  // neither the heads nor the pairs (sample, group) are evenly spaced now
+  x.q.batch_stride += 8;  // now neither the heads nor the pairs (sample, group) are evenly spaced
   EXPECT_TRUE(cudnn_shapes(std::array<const Heads*, 2>{&x.q, &x.k}, 3, false).empty());
 }
 
-// Plans are kept by their case, and hold for other tensors of it: nothing that a graph is built from may be left out.
-TEST(AttentionCase, DiffersWithEverySizeAndStride) {
+// Plans are cached by their case and reused for other tensors, so that the case must contain everything from which a
+// graph is built.
+TEST(AttentionCaseTest, DiffersInEverySizeAndStride) {
   CpuDevice device;
   const auto case_of = [&](const Shape& qkv, bool causal, bool backward) {
     const QkvHeads x = packed_heads(Tensor::empty(qkv, DType::BF16, device));
@@ -101,15 +103,15 @@ TEST(AttentionCase, DiffersWithEverySizeAndStride) {
   }
 }
 
-TEST(CudnnShapes, BackwardPartsKeepWithinTheLimit) {
+TEST(CudnnShapesTest, BackwardPartsStayWithinLimit) {
   EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 1024, 64)), 64);
   EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 4096, 64)), 32);
-  EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 4097, 64)), 16);  // padded to 4224; 30 do not divide 64
+  EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 4097, 64)), 16);  // padded to 4224; 30 does not divide 64
   EXPECT_EQ(backward_part(CudnnShape::dense(16, 4, 4096, 128)), 8);
   EXPECT_EQ(backward_part(CudnnShape::dense(7, 4, 131072, 128)), 1);
 }
 
-TEST(CudnnShapes, BackwardBlocksKeepWithinTheLimit) {
+TEST(CudnnShapesTest, BackwardBlocksStayWithinLimit) {
   const auto block = [](i64 heads, i64 seq) { return backward_block(CudnnShape::dense(2, heads, seq, 128)); };
   EXPECT_EQ(block(4, 8192), 8192);
   EXPECT_EQ(block(1, 16384), 16384);
@@ -120,7 +122,7 @@ TEST(CudnnShapes, BackwardBlocksKeepWithinTheLimit) {
   EXPECT_EQ(block(32, 131072), 4096);
   EXPECT_EQ(block(1, 3 * 128 * 128), 16384);
   EXPECT_EQ(block(4, 100), 100);
-  EXPECT_EQ(block(4, 20000), 0);  // not of whole tiles
+  EXPECT_EQ(block(4, 20000), 0);  // not a multiple of the tile size
   for (const i64 seq : {i64{25600}, i64{32768}, i64{98304}, i64{1} << 20}) {
     for (const i64 heads : {1, 3, 5, 8, 16}) {
       const i64 rows = block(heads, seq);

@@ -11,7 +11,7 @@
 namespace mcpp::test {
 namespace {
 
-/// Memory of a processor that has so many bytes; knows what it gave out.
+/// CPU memory limited to a number of bytes, which tracks its allocations.
 class SmallDevice final : public Device {
  public:
   explicit SmallDevice(i64 bytes) : Device(DeviceType::Cpu), left_(bytes) {}
@@ -21,7 +21,7 @@ class SmallDevice final : public Device {
   }
   i64 allocations = 0;
   std::size_t blocks() const { return blocks_.size(); }
-  /// Of the block that begins at `data`.
+  /// Returns the size of the block that begins at `data`.
   i64 size_of_block(void* data) const { return blocks_.at(data); }
 
  private:
@@ -45,7 +45,7 @@ class SmallDevice final : public Device {
 
 constexpr i64 kPlenty = i64{1} << 40;
 
-TEST(DeviceMemory, BlocksAreLittleLargerThanAskedFor) {
+TEST(DeviceMemoryTest, PadsAllocationsOnlySlightly) {
   SmallDevice device(kPlenty);
   for (i64 bytes = 1; bytes < (i64{1} << 22); bytes += 1 + bytes / 7) {
     void* data = device.allocate(bytes, MemoryClass::Other);
@@ -57,7 +57,7 @@ TEST(DeviceMemory, BlocksAreLittleLargerThanAskedFor) {
   }
 }
 
-TEST(DeviceMemory, ReleasedBlocksAreHandedOutAgain) {
+TEST(DeviceMemoryTest, ReusesReleasedBlocks) {
   SmallDevice device(kPlenty);
   void* first = device.allocate(100'000, MemoryClass::Params);
   device.release(first, 100'000, MemoryClass::Params);
@@ -72,30 +72,30 @@ TEST(DeviceMemory, ReleasedBlocksAreHandedOutAgain) {
   device.release(larger, 200'000, MemoryClass::Params);
 }
 
-TEST(DeviceMemory, TrimGivesBackWhatNobodyUses) {
+TEST(DeviceMemoryTest, TrimFreesUnusedBlocks) {
   SmallDevice device(kPlenty);
   Tensor used = Tensor::empty({1000}, DType::F32, device);
-  Tensor::empty({5000}, DType::F32, device);  // released at once
+  Tensor::empty({5000}, DType::F32, device);  // released immediately
   EXPECT_EQ(device.blocks(), 2u);
   device.trim();
   EXPECT_EQ(device.blocks(), 1u);
 }
 
-TEST(DeviceMemory, ThePoolIsGivenBackBeforeMemoryIsOut) {
+TEST(DeviceMemoryTest, FreesPoolBeforeRunningOutOfMemory) {
   SmallDevice device(1 << 20);
   void* data = device.allocate(700'000, MemoryClass::Activations);
   device.release(data, 700'000, MemoryClass::Activations);
-  data = device.allocate(1'000'000, MemoryClass::Activations);  // only fits without the pooled block
+  data = device.allocate(1'000'000, MemoryClass::Activations);  // fits only without the pooled block
   const std::string message = error_of([&] { device.allocate(100'000, MemoryClass::Grads); });
   EXPECT_NE(message.find("out of memory"), std::string::npos) << message;
   EXPECT_NE(message.find("gradients"), std::string::npos) << message;
   EXPECT_EQ(device.memory().total.bytes, device.size_of_block(data)) << "what failed is not counted";
   device.release(data, 1'000'000, MemoryClass::Activations);
-  data = device.allocate(100'000, MemoryClass::Grads);  // all is well again
+  data = device.allocate(100'000, MemoryClass::Grads);  // allocation works again
   device.release(data, 100'000, MemoryClass::Grads);
 }
 
-TEST(DeviceMemory, TableHasUseAndPeakOfEachClass) {
+TEST(DeviceMemoryTest, ReportsUseAndPeakByClass) {
   SmallDevice device(kPlenty);
   const auto use = [&](MemoryClass c) { return device.memory().by_class[static_cast<std::size_t>(c)]; };
   void* params = device.allocate(640, MemoryClass::Params);
@@ -113,8 +113,8 @@ TEST(DeviceMemory, TableHasUseAndPeakOfEachClass) {
   EXPECT_EQ(device.memory().total.bytes, 0);
 }
 
-// Prefetching and saving threads release tensors while the trainer allocates.
-TEST(DeviceMemory, ThreadsShareIt) {
+// Prefetching and saving threads release tensors while the training thread allocates.
+TEST(DeviceMemoryTest, IsThreadSafe) {
   SmallDevice device(kPlenty);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

@@ -11,7 +11,7 @@
 namespace mcpp::test {
 namespace {
 
-TEST(DeviceWaits, OfACpuAreThoseOfTheHost) {
+TEST(DeviceWaitTimerTest, CpuWaitIsHostTime) {
   double seconds = 0;
   Profiler profiler;
   profiler.time(Detail::Pass);
@@ -23,7 +23,7 @@ TEST(DeviceWaits, OfACpuAreThoseOfTheHost) {
   EXPECT_EQ(profiler.take_seconds().at("wait"), seconds);
 }
 
-TEST(DeviceWaits, OfAnotherDeviceAreItsOwn) {
+TEST(DeviceWaitTimerTest, DeviceWaitIsMeasuredByDevice) {
   MadeUpWaits waits;
   double seconds = 1;
   { const WaitRange range(seconds, &waits, nullptr, "wait", RangeKind::Bubble); }
@@ -33,11 +33,11 @@ TEST(DeviceWaits, OfAnotherDeviceAreItsOwn) {
   EXPECT_EQ(seconds, 1.25);
 }
 
-class DeviceWaitsOf : public testing::TestWithParam<DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceWaitsOf, testing::ValuesIn(device_types()),
+class DeviceWaitTimerDeviceTest : public testing::TestWithParam<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceWaitTimerDeviceTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
-TEST_P(DeviceWaitsOf, AreWhatIsBetweenTheirEnds) {
+TEST_P(DeviceWaitTimerDeviceTest, MeasureTimeBetweenBeginAndEnd) {
   if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const std::unique_ptr<Device> gpu = make_device(GetParam());
   const std::unique_ptr<DeviceWaits> waits = make_device_waits(*gpu);
@@ -49,7 +49,7 @@ TEST_P(DeviceWaitsOf, AreWhatIsBetweenTheirEnds) {
     for (int i = 0; i < 100; ++i) ops::add_to(x, sum);
   };
   const auto finish = [&] { read_values<float>(sum.flat(0, 1)); };
-  work(), finish();  // loads what must be loaded
+  work(), finish();  // loads kernels lazily
   waits->begin();
   waits->end();
   finish();
@@ -62,7 +62,7 @@ TEST_P(DeviceWaitsOf, AreWhatIsBetweenTheirEnds) {
   finish();
   const double waited = at_once + waits->take_seconds();
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  work();  // what is before a wait is none of it
+  work();  // work before a wait does not count
   waits->begin();
   waits->end();
   finish();

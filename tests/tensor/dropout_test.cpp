@@ -8,10 +8,10 @@
 namespace mcpp::test {
 namespace {
 
-class DropoutOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, DropoutOps, every_type(), ops_name);
+class DropoutOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, DropoutOpsTest, every_type(), ops_name);
 
-/// What `of` makes of every element's random word, by the definition of struct Dropout.
+/// Applies `of` to the random word of every element, as struct Dropout defines it.
 template <class F>
 Numbers factors(const Dropout& d, i64 rows, i64 n, F&& of) {
   Numbers result;
@@ -29,7 +29,7 @@ Numbers factors(const Dropout& d, i64 rows, i64 n, F&& of) {
   return result;
 }
 
-/// 0 or 1 / (1 - p).
+/// Returns 0 or 1 / (1 - p) for every element.
 Numbers factors(const Dropout& d, i64 rows, i64 n) {
   const double p = static_cast<double>(d.p);
   return factors(d, rows, n, [=](u32 word) { return word >= p * 0x1p32 ? 1 / (1 - p) : 0; });
@@ -43,7 +43,7 @@ Dropout site(float p) {
           .first_column = 6};
 }
 
-TEST_P(DropoutOps, DropoutFollowsItsDefinition) {
+TEST_P(DropoutOpsTest, DropoutMatchesDefinition) {
   for (const auto [odd_rows, n] : kSizes) {
     const i64 rows = odd_rows * 2;
     const Numbers x = normals(rows * n, 1), bias = normals(n, 2), residual = normals(rows * n, 3);
@@ -77,7 +77,7 @@ TEST_P(DropoutOps, DropoutFollowsItsDefinition) {
   }
 }
 
-TEST_P(DropoutOps, DropoutDoesNotDependOnTheLayout) {
+TEST_P(DropoutOpsTest, DropoutIsIndependentOfLayout) {
   const i64 seq = 12, n = 203;
   const Dropout whole{.p = 0.3f, .key = 99, .samples = {4, 5, 6}};
   const auto ones = [&](i64 rows, i64 columns, Device& device) {
@@ -102,7 +102,7 @@ TEST_P(DropoutOps, DropoutDoesNotDependOnTheLayout) {
                   all[(PositionRanges{2, 1, 9}.at(s) * 3 + column_of_sample[b]) * n + 101 + i]);
 }
 
-TEST_P(DropoutOps, DropoutKeepsTheRightShare) {
+TEST_P(DropoutOpsTest, DropoutKeepsExpectedFraction) {
   const i64 rows = 64, n = 4096;
   const float p = 0.2f;
   const auto outputs = run([&](Device& device) {
@@ -119,11 +119,11 @@ TEST_P(DropoutOps, DropoutKeepsTheRightShare) {
   }
   const double count = rows * n, keep = 1 - static_cast<double>(p);
   EXPECT_NEAR(sum / count, keep, 4 * std::sqrt(keep * (1 - keep) / count));
-  // Neighbours are independent: both are kept with the square of the probability.
+  // Neighbors are independent: both are kept with the square of the probability.
   EXPECT_NEAR(pairs / count, keep * keep, 8 * std::sqrt(keep * (1 - keep) / count));
 }
 
-TEST_P(DropoutOps, JitterFollowsItsDefinition) {
+TEST_P(DropoutOpsTest, JitterMatchesDefinition) {
   for (const auto [odd_rows, n] : kSizes) {
     const i64 rows = odd_rows * 2;
     const Numbers x = normals(rows * n, 1);
@@ -144,7 +144,7 @@ TEST_P(DropoutOps, JitterFollowsItsDefinition) {
   }
 }
 
-TEST(DropoutGradients, AreTheSameDropout) {
+TEST(DropoutGradientTest, UsesSameMaskAsForward) {
   CpuDevice device;
   const Dropout d{.p = 0.4f, .key = 5, .samples = {1, 2}};
   const Tensor x = random_tensor({6, 23}, DType::F64, device, 1), dy = random_tensor({6, 23}, DType::F64, device, 2);

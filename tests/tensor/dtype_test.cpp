@@ -1,4 +1,4 @@
-// Conversions of the 16-bit types against their definition, number by number.
+// Conversions of the 16-bit types against their definition, value by value.
 #include "tensor/dtype.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ Float16 half(u16 bits) {
   return x;
 }
 
-/// The number that these bits are, by the definition of IEEE 754 binary16.
+/// Returns the value of these bits according to IEEE 754 binary16.
 double value_of(u16 bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
   const double magnitude = exponent == 31
@@ -26,7 +26,7 @@ double value_of(u16 bits) {
   return bits & kSign ? -magnitude : magnitude;
 }
 
-/// All numbers and the floats halfway between neighbours, and next to those, with the halves they must become.
+/// All values, the floats halfway between neighbors and those next to them, with the expected halves.
 struct Roundings {
   Numbers from;
   std::vector<u16> to;
@@ -38,7 +38,7 @@ struct Roundings {
       add_middle(static_cast<float>((value_of(bits) + value_of(next)) / 2), bits, next);
     }
     add(65504, kLargest);
-    add_middle(65520, kLargest, kInfinity);  // as if the next number were 65536
+    add_middle(65520, kLargest, kInfinity);  // as if the next value were 65536
     for (double large : {65536.0, 1e6, double{std::numeric_limits<float>::max()}, double{INFINITY}})
       add(large, kInfinity);
     add(std::numeric_limits<float>::denorm_min(), 0);
@@ -55,7 +55,7 @@ struct Roundings {
   }
 };
 
-TEST(Float16, EveryNumberWidensExactlyAndRoundsToItself) {
+TEST(Float16Test, WidensExactlyAndRoundsToItself) {
   for (u32 i = 0; i < 65536; ++i) {
     const u16 bits = static_cast<u16>(i);
     const float wide = static_cast<float>(half(bits));
@@ -72,27 +72,27 @@ TEST(Float16, EveryNumberWidensExactlyAndRoundsToItself) {
   }
 }
 
-TEST(Float16, RoundsToNearestAndTiesToEven) {
+TEST(Float16Test, RoundsToNearestEven) {
   const Roundings all;
   for (std::size_t i = 0; i < all.from.size(); ++i)
     ASSERT_EQ(Float16(static_cast<float>(all.from[i])).bits, all.to[i]) << all.from[i];
 }
 
-TEST(Float16, ConvertsAtCompileTime) {
+TEST(Float16Test, ConvertsAtCompileTime) {
   static_assert(Float16(1.0f).bits == 0x3C00 && Float16(-2.0f).bits == 0xC000 && Float16(1e-7f).bits == 2);
   static_assert(static_cast<float>(Float16(0.1f)) == 0.0999755859375f && static_cast<float>(Float16(1e9f)) > 1e30f);
 }
 
-TEST(Float16, NanOfAnyPayloadStaysNan) {
+TEST(Float16Test, PreservesNaNOfAnyPayload) {
   for (u32 bits : {0x7F800001u, 0x7FFFFFFFu, 0x7FC00000u, 0xFF801000u, 0xFFBFFFFFu})
     EXPECT_TRUE(std::isnan(value_of(Float16(std::bit_cast<float>(bits)).bits))) << bits;
 }
 
-class Float16Ops : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, Float16Ops,
+class Float16OpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, Float16OpsTest,
                          testing::Combine(testing::Values(DType::F32), testing::ValuesIn(every_place())), ops_name);
 
-TEST_P(Float16Ops, VectorsConvertAsTheTypeDoes) {
+TEST_P(Float16OpsTest, VectorConversionMatchesScalarType) {
   Numbers halves;
   for (u32 i = 0; i < 65536; ++i) halves.push_back(value_of(static_cast<u16>(i)));
   const Roundings all;

@@ -3,12 +3,12 @@
 namespace mcpp::test::elementwise_test {
 namespace {
 
-class ElementwiseOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, ElementwiseOps, every_type(), ops_name);
+class ElementwiseOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, ElementwiseOpsTest, every_type(), ops_name);
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
-TEST_P(ElementwiseOps, FillZeroScaleAndAddTo) {
+TEST_P(ElementwiseOpsTest, FillZeroScaleAndAddToMatchReference) {
   for (const auto [rows, n] : kSizes) {
     const Numbers x = normals(rows * n, 1), y = normals(rows * n, 2);
     const auto outputs = run([&](Device& device) {
@@ -28,7 +28,7 @@ TEST_P(ElementwiseOps, FillZeroScaleAndAddTo) {
   }
 }
 
-TEST_P(ElementwiseOps, SoftCap) {
+TEST_P(ElementwiseOpsTest, SoftCapMatchesReference) {
   for (const double cap : {0.5, 30.0}) {
     Numbers x = normals(1023, 4, 10);
     for (const double odd : {0.0, 1e-6, -1e-3, 0.0999, -0.1001, 1e4, -1e4}) x.push_back(rounded(odd, dtype()));
@@ -48,7 +48,7 @@ TEST_P(ElementwiseOps, SoftCap) {
   }
 }
 
-TEST_P(ElementwiseOps, CopyConvertsAsTheScalarTypesDo) {
+TEST_P(ElementwiseOpsTest, CopyConvertsLikeScalarTypes) {
   Numbers x = normals(1023, 3, 100);
   // Ties, NaN of every payload, infinities, overflow in rounding, denormals.
   for (u32 bits :
@@ -59,10 +59,10 @@ TEST_P(ElementwiseOps, CopyConvertsAsTheScalarTypesDo) {
     const auto outputs = run([&](Device& device) {
       Tensor src = tensor_of(x, {count}, dtype(), device), dst = garbage({count}, to, device);
       ops::copy(src, dst);
-      // The reference goes through double, which both types widen to exactly.
+      // The reference goes through double, to which both types convert exactly.
       return std::vector{dst, tensor_of(numbers(src), {count}, to, device)};
     });
-    // A GPU makes every NaN the same one.
+    // A GPU maps every NaN to the same one.
     if (place().device == DeviceType::Cuda)
       expect_close(outputs[0], numbers(outputs[1]), 0, 0, "copy");
     else
@@ -70,7 +70,7 @@ TEST_P(ElementwiseOps, CopyConvertsAsTheScalarTypesDo) {
   }
 }
 
-TEST_P(ElementwiseOps, CopyOfIntegersIsExact) {
+TEST_P(ElementwiseOpsTest, CopyOfIntegersIsExact) {
   const auto outputs = run([](Device& device) {
     const Tensor src = integers_of({1, -2, 1 << 30, 7, 0}, device);
     Tensor dst = integers_of({9, 9, 9, 9, 9}, device);
@@ -80,7 +80,7 @@ TEST_P(ElementwiseOps, CopyOfIntegersIsExact) {
   EXPECT_TRUE(same_bits(outputs[0], outputs[1]));
 }
 
-TEST_P(ElementwiseOps, SumOfSquaresIsExactEnoughAndTellsNonFinite) {
+TEST_P(ElementwiseOpsTest, SumOfSquaresIsAccurateAndPropagatesNonFiniteValues) {
   for (const auto [rows, n] : kSizes) {
     Numbers x = normals(rows * n, 4, 1e3);
     double expected = 0;
@@ -99,7 +99,7 @@ TEST_P(ElementwiseOps, SumOfSquaresIsExactEnoughAndTellsNonFinite) {
   }
 }
 
-TEST_P(ElementwiseOps, ColumnSumAndAddBias) {
+TEST_P(ElementwiseOpsTest, ColumnSumAndAddBiasMatchReference) {
   for (const auto [rows, n] : kSizes) {
     const Numbers x = normals(rows * n, 5), bias = normals(n, 6), old = test::normals(n, 7, wide());
     const auto outputs = run([&](Device& device) {

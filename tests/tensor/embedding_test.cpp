@@ -7,10 +7,10 @@
 namespace mcpp::test {
 namespace {
 
-class EmbeddingOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, EmbeddingOps, every_type(), ops_name);
+class EmbeddingOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, EmbeddingOpsTest, every_type(), ops_name);
 
-/// Tokens around rows [first, first + rows): some are on neither side, and many are repeated.
+/// Returns tokens around rows [first, first + rows): some are outside on either side, and many are repeated.
 std::vector<i32> tokens_around(i64 count, i64 first, i64 rows) {
   std::mt19937 random(11);
   std::uniform_int_distribution<i32> uniform(static_cast<i32>(std::max<i64>(0, first - 3)),
@@ -20,7 +20,7 @@ std::vector<i32> tokens_around(i64 count, i64 first, i64 rows) {
   return tokens;
 }
 
-TEST_P(EmbeddingOps, EmbeddingAndBackward) {
+TEST_P(EmbeddingOpsTest, EmbeddingAndBackwardMatchReference) {
   for (const auto [count, n] : kSizes) {
     for (const i64 rows : {1, 40, 1500}) {
       if (rows * n > 2'000'000) continue;
@@ -54,7 +54,7 @@ TEST_P(EmbeddingOps, EmbeddingAndBackward) {
   }
 }
 
-TEST_P(EmbeddingOps, PositionsAndBackward) {
+TEST_P(EmbeddingOpsTest, PositionsAndBackwardMatchReference) {
   for (const auto [seq, n] : kSizes) {
     for (const Standing& standing : every_standing(seq)) {
       const i64 batch = standing.ranges.first == 2 ? 1 : 3, rows = seq + 5;
@@ -90,7 +90,7 @@ TEST_P(EmbeddingOps, PositionsAndBackward) {
   }
 }
 
-TEST(EmbeddingGradients, AgreeWithFiniteDifferences) {
+TEST(EmbeddingGradientTest, MatchesFiniteDifferences) {
   CpuDevice device;
   const Tensor tokens = integers_of({3, 1, 3, 9, 0, 3}, device);
   const Tensor table = random_tensor({5, 7}, DType::F64, device, 1),

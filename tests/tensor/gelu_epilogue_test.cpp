@@ -5,26 +5,26 @@
 namespace mcpp::test {
 namespace {
 
-class GeluEpilogueOps : public Ops {};
+class GeluEpilogueOpsTest : public Ops {};
 
-/// On a GPU aligned tensors alone have epilogues.
+/// On a GPU only aligned tensors support epilogues.
 std::vector<Place> places_with_epilogues() {
   std::vector<Place> places = every_place();
   std::erase_if(places, [](const Place& place) { return place.device == DeviceType::Cuda && place.first != 0; });
   return places;
 }
-INSTANTIATE_TEST_SUITE_P(Narrow, GeluEpilogueOps,
+INSTANTIATE_TEST_SUITE_P(Narrow, GeluEpilogueOpsTest,
                          testing::Combine(testing::Values(DType::BF16, DType::F16),
                                           testing::ValuesIn(places_with_epilogues())),
                          ops_name);
 
-/// GELU in its tanh form, and its slope.
+/// Returns the tanh approximation of GELU and its slope.
 std::pair<double, double> gelu(double x) {
   const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
   return {x * (1 + t) / 2, (1 + t) / 2 + x * (1 - t * t) / 2 * c * (1 + 3 * 0.044715 * x * x)};
 }
 
-/// a b^T or, with `plain`, a b.
+/// Returns a b^T or, with `plain`, a b.
 Numbers product(const Numbers& a, const Numbers& b, i64 m, i64 n, i64 k, bool plain) {
   Numbers c(static_cast<std::size_t>(m * n));
   for (i64 i = 0; i < m; ++i)
@@ -33,7 +33,7 @@ Numbers product(const Numbers& a, const Numbers& b, i64 m, i64 n, i64 k, bool pl
   return c;
 }
 
-TEST_P(GeluEpilogueOps, AgreeWithDoublePrecision) {
+TEST_P(GeluEpilogueOpsTest, MatchDoublePrecision) {
   struct Sizes {
     i64 rows, f, h;
   };
@@ -53,7 +53,8 @@ TEST_P(GeluEpilogueOps, AgreeWithDoublePrecision) {
       return all;
     });
     const Numbers plain = product(x, w, rows, f, h, false), d = product(dy, v, rows, f, h, true);
-    // What separate ops round on the way counts by its own size; GELU is nowhere steeper than kSteepest.
+    // Intermediate rounding in separate ops counts relative to its own magnitude; the slope of GELU never exceeds
+    // kSteepest.
     constexpr double kSteepest = 1.13, kSums = 1e-5;
     const auto expect = [&](const Tensor& output, const char* what, const auto& truth, const auto& rounded) {
       const Numbers actual = numbers(output);
@@ -79,7 +80,7 @@ TEST_P(GeluEpilogueOps, AgreeWithDoublePrecision) {
   }
 }
 
-TEST(GeluEpilogue, RefusesWhatDoesNotFit) {
+TEST(GeluEpilogueTest, RejectsMismatchedShapes) {
   CpuDevice device;
   const auto zeros = [&](const Shape& shape, DType t = DType::F32) { return Tensor::zeros(shape, t, device); };
   const Tensor x = zeros({4, 8}), w = zeros({16, 8}), bias = zeros({16}), dy = zeros({4, 2}), v = zeros({2, 16});

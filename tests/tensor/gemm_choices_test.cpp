@@ -11,20 +11,20 @@ GemmChoices example() {
           {{DType::F64, DType::F64, false, false, true, false, 1, 2, 3, 8}, {{1, 2, 3, 4, 5, 6, 7, 8}, 0}}};
 }
 
-TEST(GemmChoices, ReadsWhatItWrote) {
+TEST(GemmAlgoCacheTest, RoundTripsThroughText) {
   const GemmChoices choices = example();
   const std::string text = to_text(choices, "H200, 130100");
   EXPECT_EQ(gemm_choices_from_text(text, "H200, 130100", "file"), choices);
   EXPECT_EQ(gemm_choices_from_text(to_text(GemmChoices{}, "H200"), "H200", "file"), GemmChoices{});
 }
 
-TEST(GemmChoices, KeysAreLegible) {
+TEST(GemmAlgoCacheTest, KeysAreReadable) {
   EXPECT_EQ(to_text(example().begin()->first), "bf16 fp32 TN 50304 768 8192 add 16");
   EXPECT_EQ(to_text(example().rbegin()->first), "fp64 fp64 NT 1 2 3 set 8");
   EXPECT_EQ(to_text(GemmKey{.tf32 = true, .m = 1, .n = 2, .k = 3, .alignment = 16}), "tf32 fp32 NN 1 2 3 set 16");
 }
 
-TEST(GemmChoices, OfTf32AreOthersThanOfFp32) {
+TEST(GemmAlgoCacheTest, DistinguishesTf32FromFp32) {
   const GemmKey fp32{.m = 1, .n = 2, .k = 3, .alignment = 16};
   GemmKey tf32 = fp32;
   tf32.tf32 = true;
@@ -33,7 +33,7 @@ TEST(GemmChoices, OfTf32AreOthersThanOfFp32) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
-TEST(GemmChoices, OfFp8AreOthersThanOfBf16) {
+TEST(GemmAlgoCacheTest, DistinguishesFp8FromBf16) {
   GemmChoices choices;
   for (const GemmFp8 fp8 : {GemmFp8::None, GemmFp8::E4m3, GemmFp8::E5m2}) {
     const GemmKey key{.in = DType::BF16, .transpose_b = true, .m = 16, .n = 32, .k = 48, .alignment = 16, .fp8 = fp8};
@@ -44,7 +44,7 @@ TEST(GemmChoices, OfFp8AreOthersThanOfBf16) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
-TEST(GemmChoices, OfEpiloguesAreOthersThanOfPlainProducts) {
+TEST(GemmAlgoCacheTest, DistinguishesEpiloguesFromPlainProducts) {
   GemmChoices choices;
   for (const GemmEpilogue epilogue :
        {GemmEpilogue::None, GemmEpilogue::Gelu, GemmEpilogue::BiasGelu, GemmEpilogue::GeluGradient}) {
@@ -56,7 +56,7 @@ TEST(GemmChoices, OfEpiloguesAreOthersThanOfPlainProducts) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
-TEST(GemmChoices, OfGroupsAreForAnyNumberOfRows) {
+TEST(GemmAlgoCacheTest, GroupedKeysFitAnyNumberOfRows) {
   const GemmKey rows{.transpose_b = true, .n = 768, .k = 2048, .alignment = 16},
       gradient{.transpose_a = true, .accumulate = true, .m = 2048, .n = 768, .alignment = 16};
   EXPECT_EQ(to_text(rows), "fp32 fp32 NT 0 768 2048 set 16");
@@ -64,7 +64,7 @@ TEST(GemmChoices, OfGroupsAreForAnyNumberOfRows) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
-TEST(GemmChoices, OfSeveralRanksTheLowestCounts) {
+TEST(GemmAlgoCacheTest, MergeKeepsChoiceOfLowestRank) {
   const auto key = [](i64 m) { return GemmKey{.m = m, .n = 2, .k = 3, .alignment = 16}; };
   const std::array<std::string, 4> texts{to_text(GemmChoices{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}}, "gpu"),
                                          to_text(GemmChoices{}, "gpu"),
@@ -75,7 +75,7 @@ TEST(GemmChoices, OfSeveralRanksTheLowestCounts) {
   EXPECT_TRUE(merged_gemm_choices({}, "gpu", "ranks").empty());
 }
 
-TEST(GemmChoices, DifferInEveryPartOfTheKey) {
+TEST(GemmAlgoCacheTest, KeysDifferInEveryField) {
   const GemmKey key{DType::BF16, DType::BF16, false, false, false, false, 4, 5, 6, 16};
   std::map<GemmKey, int> keys{{key, 0}};
   const auto add = [&](auto change) {
@@ -97,11 +97,11 @@ TEST(GemmChoices, DifferInEveryPartOfTheKey) {
   EXPECT_FALSE(add([](GemmKey&) {}));
 }
 
-TEST(GemmChoices, OfAnotherPlatformAreLeftAside) {
+TEST(GemmAlgoCacheTest, IgnoresChoicesOfOtherPlatforms) {
   EXPECT_TRUE(gemm_choices_from_text(to_text(example(), "H100, 130100"), "H200, 130100", "file").empty());
 }
 
-TEST(GemmChoices, BadTextIsAnError) {
+TEST(GemmAlgoCacheTest, RejectsMalformedText) {
   const std::string header = to_text(GemmChoices{}, "gpu");
   const std::string good = "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8";
   EXPECT_EQ(gemm_choices_from_text(header + good + "\n", "gpu", "file").size(), 1u);
@@ -122,7 +122,7 @@ TEST(GemmChoices, BadTextIsAnError) {
   EXPECT_THROW(gemm_choices_from_text("something else\n", "gpu", "file"), Error);
 }
 
-TEST(GemmChoices, AlignmentIsThatOfTheWorstAddress) {
+TEST(GemmAlgoCacheTest, AlignmentIsThatOfWorstAddress) {
   const auto at = [](u64 address) { return reinterpret_cast<const char*>(address); };
   EXPECT_EQ(gemm_alignment(at(64), at(128), at(4096)), 16);
   EXPECT_EQ(gemm_alignment(at(64), at(136), at(4096)), 8);

@@ -13,7 +13,7 @@ namespace {
 
 using test::Numbers;
 
-class LowRank : public testing::TestWithParam<DType> {
+class LowRankTest : public testing::TestWithParam<DType> {
  protected:
   Tensor tensor(const Shape& shape, const Numbers& values) {
     Tensor t = Tensor::empty(shape, GetParam(), device_);
@@ -23,7 +23,7 @@ class LowRank : public testing::TestWithParam<DType> {
   Tensor random(i64 rows, i64 columns) { return tensor({rows, columns}, test::normals(rows * columns, 3, GetParam())); }
   double tolerance() const { return GetParam() == DType::F64 ? 1e-13 : 1e-6; }
 
-  /// X^T Y in double precision.
+  /// Returns X^T Y in double precision.
   static Numbers products(const Tensor& x, const Tensor& y) {
     const Numbers a = test::numbers(x), b = test::numbers(y);
     const auto n = static_cast<std::size_t>(x.dim(0)), r = static_cast<std::size_t>(x.dim(1)),
@@ -44,13 +44,13 @@ class LowRank : public testing::TestWithParam<DType> {
   CpuDevice device_;
 };
 
-TEST_P(LowRank, ColumnsBecomeOrthonormalAndSpanTheSame) {
+TEST_P(LowRankTest, OrthonormalizeKeepsColumnSpan) {
   const Tensor before = random(57, 5);
   Tensor x = Tensor::like(before);
   ops::copy(before, x);
   ops::orthonormalize(x);
   expect_orthonormal(x);
-  // Each column is what lies in the span: |X^T b| = |b|.
+  // Each original column is in the span of the result: |X^T b| = |b|.
   const Numbers inside = products(x, before), whole = products(before, before);
   for (std::size_t j = 0; j < 5; ++j) {
     double square = 0;
@@ -60,7 +60,7 @@ TEST_P(LowRank, ColumnsBecomeOrthonormalAndSpanTheSame) {
   }
 }
 
-TEST_P(LowRank, ColumnsWithoutADirectionGetOne) {
+TEST_P(LowRankTest, OrthonormalizeReplacesDependentColumns) {
   Tensor zeros = tensor({40, 3}, Numbers(120, 0.0));
   ops::orthonormalize(zeros);
   expect_orthonormal(zeros);
@@ -76,7 +76,7 @@ TEST_P(LowRank, ColumnsWithoutADirectionGetOne) {
   expect_orthonormal(square);
 }
 
-TEST_P(LowRank, WhatIsNotFiniteIsSeen) {
+TEST_P(LowRankTest, OrthonormalizePropagatesNonFiniteValues) {
   Numbers values = test::numbers(random(40, 3));
   values[7] = std::numeric_limits<double>::infinity();
   Tensor x = tensor({40, 3}, values);
@@ -84,7 +84,7 @@ TEST_P(LowRank, WhatIsNotFiniteIsSeen) {
   EXPECT_FALSE(std::isfinite(ops::sum_of_squares(x)));
 }
 
-TEST_P(LowRank, CopiesWhatWasTaken) {
+TEST_P(LowRankTest, CopyIfFiniteCopiesOnlyWithFiniteFactor) {
   Tensor to = tensor({2}, {1, 2});
   const Tensor from = tensor({2}, {3, 4});
   Tensor factor = Tensor::empty({1}, DType::F64, device_);
@@ -98,12 +98,12 @@ TEST_P(LowRank, CopiesWhatWasTaken) {
   EXPECT_EQ(test::numbers(to), (Numbers{3, 4}));
 }
 
-TEST_P(LowRank, RefusesWhatDoesNotFit) {
+TEST_P(LowRankTest, OrthonormalizeRejectsWideMatrices) {
   Tensor wide = random(3, 5);
   EXPECT_THROW(ops::orthonormalize(wide), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LowRank, testing::Values(DType::F32, DType::F64),
+INSTANTIATE_TEST_SUITE_P(Types, LowRankTest, testing::Values(DType::F32, DType::F64),
                          [](const auto& p) { return std::string(name_of(p.param)); });
 
 }  // namespace

@@ -28,7 +28,7 @@ const std::vector<Case> kCases{
     {257, 129, 96}, {31, 1000, 33}, {1, 515, 129}, {3, 70, 200}, {1, 64, 1024},  {5, 1, 300},    {2, 3, 2500},
     {600, 400, 1},  {4, 6, 0},      {0, 4, 3},     {4, 0, 3},    {520, 390, 40}, {64, 96, 2080}, {1, 97, 64}};
 
-/// The first numbers of a seed in [-2, 2), at least so many, as they lie in memory. They are drawn once.
+/// Returns at least `count` values of a seed, uniform in [-2, 2), as bytes. Each sequence is drawn once.
 const std::vector<std::byte>& uniform(i64 count, DType type, unsigned seed) {
   static std::map<std::pair<DType, unsigned>, std::vector<std::byte>> drawn;
   std::vector<std::byte>& bytes = drawn[{type, seed}];
@@ -44,7 +44,7 @@ const std::vector<std::byte>& uniform(i64 count, DType type, unsigned seed) {
   return bytes;
 }
 
-/// A matrix inside a larger buffer whose other numbers must not matter: a row of NaN on both sides.
+/// Matrix inside a larger buffer with a row of NaN on both sides, which must not affect results.
 struct Matrix {
   Matrix(i64 rows, i64 columns, DType type, Device& device, unsigned seed) {
     whole = garbage({rows + 2, columns}, type, device, 0);
@@ -52,7 +52,7 @@ struct Matrix {
     const std::vector<std::byte>& bytes = uniform(rows * columns, type, seed);
     write_bytes(bytes.data(), inner);
   }
-  /// Whether the rows of NaN are untouched.
+  /// Returns true if the rows of NaN are unchanged.
   bool is_alone() const {
     const Numbers before = numbers(whole.slice(0, 1)), after = numbers(whole.slice(whole.dim(0) - 1, whole.dim(0)));
     const auto is_nan = [](double x) { return std::isnan(x); };
@@ -61,12 +61,12 @@ struct Matrix {
   Tensor whole, inner;
 };
 
-// What the product must be, in fp64 from the rounded inputs, and the sum of magnitudes that bounds its rounding.
+// Exact product of the rounded inputs in fp64, and the sum of magnitudes that bounds its rounding error.
 struct Truth {
   Numbers value, magnitude;
 };
 
-/// Of a matrix with so many rows.
+/// Returns the transpose of a matrix with this many rows.
 Numbers transposed(const Numbers& x, i64 rows) {
   Numbers result;
   const std::size_t columns = rows == 0 ? 0 : x.size() / static_cast<std::size_t>(rows);
@@ -93,7 +93,7 @@ Truth truth(const Tensor& a, const Tensor& b, const Tensor& c, const ops::Matmul
   return t;
 }
 
-/// Element types, and what multiplies them.
+/// Element types and the device that multiplies them.
 struct Types {
   DType in, out;
   DeviceType place = DeviceType::Cpu;
@@ -103,8 +103,8 @@ struct Types {
 };
 
 // Errors of a sum of K rounded terms grow like sqrt(K) times the unit of its type, relative to the sum of magnitudes;
-// 4 leaves room for unlucky signs. Rounding to bf16 once adds half a unit of the result; to fp16,
-// at least half of its smallest number.
+// the factor 4 allows for unlucky signs. Rounding to bf16 once adds half a unit of the result; to fp16, at least half
+// of its smallest value.
 double tolerance(const Types& t, i64 k, double value, double magnitude) {
   const double unit = t.in == DType::F64 ? 1.2e-16 : 6e-8;
   const double sum = 4 * unit * std::sqrt(static_cast<double>(k + 1)) * magnitude;
@@ -155,14 +155,14 @@ std::vector<Types> all_types() {
   return types;
 }
 
-class MatmulOp : public testing::TestWithParam<Types> {
+class MatmulTest : public testing::TestWithParam<Types> {
  protected:
   void SetUp() override {
     if (const std::string why = why_missing(GetParam().place); !why.empty()) GTEST_SKIP() << why;
     if (is_on_gpu()) gpu_ = make_gpu();
   }
   static bool is_on_gpu() { return GetParam().place == DeviceType::Cuda; }
-  /// f() for each way in which the CPU can multiply the types, which the device() of f then takes.
+  /// Calls f() for each path on which the CPU can multiply the types, and which the device() of f then uses.
   template <class F>
   void for_each_path(F&& f) {
     if (is_on_gpu()) return f();
@@ -178,7 +178,7 @@ class MatmulOp : public testing::TestWithParam<Types> {
       }
     }
   }
-  /// The GPU, or a fresh device of the CPU with so many threads.
+  /// Returns the GPU, or a new CPU device with this many threads.
   Device& device(int threads) {
     if (is_on_gpu()) return *gpu_;
     cpu_ = std::make_unique<CpuDevice>(CpuOptions{.threads = threads});
@@ -194,9 +194,10 @@ class MatmulOp : public testing::TestWithParam<Types> {
   bool sgemm_ = false;
 };
 
-INSTANTIATE_TEST_SUITE_P(Types, MatmulOp, testing::ValuesIn(all_types()), [](const auto& p) { return p.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Types, MatmulTest, testing::ValuesIn(all_types()),
+                         [](const auto& p) { return p.param.name(); });
 
-TEST_P(MatmulOp, AgreesWithDoublePrecision) {
+TEST_P(MatmulTest, MatchesDoublePrecision) {
   for_each_path([&] {
     for (const Case& x : kCases) {
       for_each_option([&](const ops::MatmulOptions& o) { product(device(2), GetParam(), x, o, true); });
@@ -205,18 +206,18 @@ TEST_P(MatmulOp, AgreesWithDoublePrecision) {
   });
 }
 
-/// Without fp64 on the CPU, which is slow, and whose numbers come from one thread each.
+/// Excludes fp64 on the CPU, which is slow and computes each value in one thread.
 std::vector<Types> fast_types() {
   std::vector<Types> types = all_types();
   std::erase_if(types, [](const Types& t) { return t.in == DType::F64 && t.place == DeviceType::Cpu; });
   return types;
 }
 
-class FastMatmulOp : public MatmulOp {};
-INSTANTIATE_TEST_SUITE_P(Types, FastMatmulOp, testing::ValuesIn(fast_types()),
+class FastMatmulTest : public MatmulTest {};
+INSTANTIATE_TEST_SUITE_P(Types, FastMatmulTest, testing::ValuesIn(fast_types()),
                          [](const auto& p) { return p.param.name(); });
 
-TEST_P(FastMatmulOp, HasTheSameBitsForAnyNumberOfThreads) {
+TEST_P(FastMatmulTest, IsBitwiseIdenticalForAnyThreadCount) {
   const std::vector<Case> cases{{130, 77, 1111}, {384, 256, 4096}, {64, 64, 4096},
                                 {1, 1000, 768},  {520, 390, 40},   {257, 1030, 515}};
   for_each_path([&] {
@@ -230,8 +231,8 @@ TEST_P(FastMatmulOp, HasTheSameBitsForAnyNumberOfThreads) {
   });
 }
 
-/// Without sgemm, where a row's sums are in order: they are the same whatever other rows there are, and how many.
-TEST(Matmul, HasRowsThatDependOnNoOtherRows) {
+/// Without sgemm, the sums of a row have a fixed order: they must not depend on the other rows or their number.
+TEST(MatmulRowTest, IsIndependentOfOtherRows) {
   for (const Types& t : fast_types()) {
     if (t.place != DeviceType::Cpu) continue;
     CpuDevice device({.threads = 2});
@@ -254,13 +255,13 @@ TEST(Matmul, HasRowsThatDependOnNoOtherRows) {
   }
 }
 
-TEST(Matmul, TakesTheFastestPathOfTheCpu) {
+TEST(MatmulPathTest, UsesFastestPathOfCpu) {
   CpuDevice device;
   EXPECT_EQ(device.gemm_cache().choose_bf16_path(), kernel::best_bf16_path());
   EXPECT_TRUE(kernel::can_take(Bf16Path::Widen));
 }
 
-TEST(Matmul, RefusesADeviceWithoutThreads) {
+TEST(MatmulDeviceTest, RejectsDeviceWithoutThreads) {
   EXPECT_THROW(CpuDevice({.threads = 0}), Error);
 }
 

@@ -4,12 +4,12 @@
 namespace mcpp::test::norm_test {
 namespace {
 
-class NormOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), ops_name);
+class NormOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, NormOpsTest, every_type(), ops_name);
 
 constexpr double kEps = 1e-5;
 
-/// Either norm of one row in double precision, and its derivatives; RMSNorm is the one without a mean.
+/// Either norm of one row and its derivatives in double precision. RMSNorm is the one without a mean.
 struct NormReference {
   i64 rows, n;
   bool has_mean;
@@ -50,7 +50,7 @@ Numbers plus(Numbers a, const Numbers& b) {
   return a;
 }
 
-/// Inputs of one size: a row offset makes the mean matter.
+/// Inputs of one size. A row offset makes the mean matter.
 struct NormInputs {
   Shape shape;
   Numbers x, w, b, dy, residual, old;
@@ -67,7 +67,7 @@ struct NormInputs {
   }
 };
 
-TEST_P(NormOps, LayerNormAndBackward) {
+TEST_P(NormOpsTest, LayerNormAndBackwardMatchReference) {
   for (const auto [rows, n] : kSizes) {
     const NormInputs in(rows, n, dtype(), wide());
     const auto outputs = run([&](Device& device) {
@@ -88,7 +88,7 @@ TEST_P(NormOps, LayerNormAndBackward) {
     });
     const NormReference expected(rows, n, true, in.x, in.w, in.b, in.dy);
     const double sum_magnitude = 4 * std::sqrt(static_cast<double>(rows)) + 4;
-    // With one column x - mean is 0, and rstd large beside the rounding of the mean.
+    // For one column, x - mean is 0, and rstd is large relative to the rounding of the mean.
     const double relative = 10 * tolerance(dtype());
     expect_close(outputs[0], expected.y, relative, 1, "y");
     expect_close(outputs[1], expected.mean, "mean");
@@ -102,7 +102,7 @@ TEST_P(NormOps, LayerNormAndBackward) {
   }
 }
 
-TEST_P(NormOps, RmsNormAndBackward) {
+TEST_P(NormOpsTest, RmsNormAndBackwardMatchReference) {
   for (const auto [rows, n] : kSizes) {
     const NormInputs in(rows, n, dtype(), wide());
     const auto outputs = run([&](Device& device) {
@@ -130,8 +130,8 @@ TEST_P(NormOps, RmsNormAndBackward) {
   }
 }
 
-/// Weights that say how far from 1 they are.
-TEST_P(NormOps, AnOffsetIsAddedToTheWeights) {
+/// Weights stored as their difference from 1.
+TEST_P(NormOpsTest, AddsOffsetToWeights) {
   const i64 rows = 37, n = 67;
   const NormInputs in(rows, n, dtype(), wide());
   const auto outputs = run([&](Device& device) {
@@ -165,8 +165,8 @@ TEST_P(NormOps, AnOffsetIsAddedToTheWeights) {
   }
 }
 
-/// As two ranks do that have a part of the columns each.
-TEST_P(NormOps, RmsNormOfColumnsThatAreCut) {
+/// Computes as two ranks do that have half of the columns each.
+TEST_P(NormOpsTest, RmsNormSupportsShardedColumns) {
   const i64 rows = 33, n = 40, part = n / 2;
   const NormInputs in(rows, n, dtype(), wide());
   const auto columns = [&](const Numbers& x, i64 first, i64 width) {
@@ -213,7 +213,7 @@ TEST_P(NormOps, RmsNormOfColumnsThatAreCut) {
   }
 }
 
-TEST_P(NormOps, NormsPassNanOn) {
+TEST_P(NormOpsTest, PropagateNaN) {
   Numbers x = normals(4 * 33, 1);
   x[40] = std::nan("");
   const auto outputs = run([&](Device& device) {
@@ -229,7 +229,7 @@ TEST_P(NormOps, NormsPassNanOn) {
   }
 }
 
-TEST(NormGradients, AgreeWithFiniteDifferences) {
+TEST(NormGradientTest, MatchesFiniteDifferences) {
   CpuDevice device;
   const i64 rows = 5, n = 19;
   const auto random = [&](Shape shape, u64 seed) { return random_tensor(shape, DType::F64, device, seed); };

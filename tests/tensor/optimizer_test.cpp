@@ -5,13 +5,13 @@
 namespace mcpp::test::optimizer_test {
 namespace {
 
-class OptimizerOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, OptimizerOps, every_type(), ops_name);
+class OptimizerOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, OptimizerOpsTest, every_type(), ops_name);
 
 constexpr i64 kCounts[]{0, 1, 17, 1023, 50000};
 
-/// Master weights for a model of each type: the parameter is the model's.
-TEST_P(OptimizerOps, AdamWFollowsItsFormula) {
+/// Master weights for a model of each type; the test parameter is the model's type.
+TEST_P(OptimizerOpsTest, AdamWMatchesFormula) {
   const AdamWStep step{
       .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = 3, .grad_scale = 0.5};
   for (const i64 count : kCounts) {
@@ -45,7 +45,7 @@ TEST_P(OptimizerOps, AdamWFollowsItsFormula) {
   }
 }
 
-TEST_P(OptimizerOps, SgdFollowsItsFormula) {
+TEST_P(OptimizerOpsTest, SgdMatchesFormula) {
   const SgdStep step{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .grad_scale = 2};
   for (const i64 count : kCounts) {
     const Numbers w0 = test::normals(count, 1, wide()), b0 = test::normals(count, 2, wide()),
@@ -67,7 +67,7 @@ TEST_P(OptimizerOps, SgdFollowsItsFormula) {
   }
 }
 
-TEST_P(OptimizerOps, MomentumFollowsItsFormula) {
+TEST_P(OptimizerOpsTest, MomentumMatchesFormula) {
   for (const i64 count : kCounts) {
     for (const bool nesterov : {false, true}) {
       const Numbers b0 = test::normals(count, 2, wide()), g0 = test::normals(count, 3, wide());
@@ -89,7 +89,7 @@ TEST_P(OptimizerOps, MomentumFollowsItsFormula) {
   }
 }
 
-TEST_P(OptimizerOps, DescendFollowsItsFormula) {
+TEST_P(OptimizerOpsTest, DescendMatchesFormula) {
   for (const i64 count : kCounts) {
     const Numbers w0 = test::normals(count, 1, wide()), direction = test::normals(count, 3, wide());
     const auto outputs = run([&](Device& device) {
@@ -104,7 +104,7 @@ TEST_P(OptimizerOps, DescendFollowsItsFormula) {
   }
 }
 
-TEST_P(OptimizerOps, MomentumAndDescendChangeNothingWhenTheFactorIsNotFinite) {
+TEST_P(OptimizerOpsTest, MomentumAndDescendChangeNothingWhenFactorIsNotFinite) {
   const auto outputs = run([&](Device& device) {
     Tensor buffer = tensor_of({1, 2}, {2}, wide(), device), grad = tensor_of({3, 4}, {2}, wide(), device),
            w = tensor_of({5, 6}, {2}, wide(), device);
@@ -117,7 +117,7 @@ TEST_P(OptimizerOps, MomentumAndDescendChangeNothingWhenTheFactorIsNotFinite) {
   EXPECT_EQ(numbers(outputs[1]), (Numbers{5, 6}));
 }
 
-TEST_P(OptimizerOps, NormalizeDividesByTheNorm) {
+TEST_P(OptimizerOpsTest, NormalizeDividesByNorm) {
   for (const i64 count : kCounts) {
     const Numbers x0 = test::normals(count, 1, dtype());
     const auto outputs = run([&](Device& device) {
@@ -127,13 +127,13 @@ TEST_P(OptimizerOps, NormalizeDividesByTheNorm) {
     });
     Numbers x = x0;
     for (double& v : x) v /= 4 + 1e-7;
-    // Below 2^-14 fp16 has no more than steps of 2^-24; which side a tie goes to, fp32's own rounding decides.
+    // Below 2^-14 the step of fp16 is 2^-24; the direction in which ties round depends on rounding in fp32.
     const double least = dtype() == DType::F16 ? 1.001 * 0x1p-14 : 0;
     expect_close(outputs[0], x, tolerance(dtype()), least, "x");
   }
 }
 
-TEST_P(OptimizerOps, PassNanOn) {
+TEST_P(OptimizerOpsTest, PropagateNaN) {
   Device& device = any_device();
   Tensor w = Tensor::zeros({3}, wide(), device), m = Tensor::zeros({3}, wide(), device),
          v = Tensor::zeros({3}, wide(), device), model = Tensor::zeros({3}, dtype(), device);
@@ -141,7 +141,7 @@ TEST_P(OptimizerOps, PassNanOn) {
   EXPECT_TRUE(std::isnan(numbers(w)[1]) && std::isnan(numbers(model)[1]) && std::isfinite(numbers(w)[0]));
 }
 
-TEST(Optimizers, RejectModelsWiderThanTheMasterWeights) {
+TEST(OptimizerTypeTest, RejectsModelsWiderThanMasterWeights) {
   CpuDevice device;
   Tensor w = Tensor::zeros({3}, DType::F32, device), m = Tensor::zeros({3}, DType::F32, device),
          v = Tensor::zeros({3}, DType::F32, device), model = Tensor::zeros({3}, DType::F64, device);

@@ -26,7 +26,7 @@ MemoryTable in_use(std::array<i64, kMemoryClasses> bytes) {
 constexpr i64 kGiB = i64{1} << 30;
 constexpr SystemMemory kSystem{.total = 80 * kGiB, .free = kGiB / 2};
 
-/// What the message advises when every class holds 1 GiB and `c` another.
+/// Returns the advice given when every class holds 1 GiB and `c` holds a different amount.
 std::string text_with_most_for(MemoryClass c) {
   std::array<i64, kMemoryClasses> bytes;
   bytes.fill(kGiB);
@@ -34,7 +34,7 @@ std::string text_with_most_for(MemoryClass c) {
   return out_of_memory_text({kGiB / 4, MemoryClass::Workspace}, in_use(bytes), kSystem);
 }
 
-TEST(OutOfMemory, AdvisesOnTheClassThatHoldsMost) {
+TEST(OutOfMemoryTest, AdvisesOnLargestMemoryClass) {
   EXPECT_THAT(text_with_most_for(MemoryClass::Params), HasSubstr("Most is for parameters: training.precision"));
   EXPECT_THAT(text_with_most_for(MemoryClass::Params), HasSubstr("zero_stage = 3"));
   EXPECT_THAT(text_with_most_for(MemoryClass::Grads), HasSubstr("Most is for gradients: parallel.zero_stage = 2"));
@@ -46,7 +46,7 @@ TEST(OutOfMemory, AdvisesOnTheClassThatHoldsMost) {
   EXPECT_THAT(text_with_most_for(MemoryClass::Workspace), HasSubstr("Most is for workspace: lower"));
 }
 
-TEST(OutOfMemory, CountsWhatWasAskedFor) {
+TEST(OutOfMemoryTest, IncludesRequestedBytes) {
   const MemoryTable table = in_use({3 * kGiB, 0, 0, kGiB, 0, 0});
   EXPECT_THAT(out_of_memory_text({kGiB, MemoryClass::Activations}, table, kSystem),
               HasSubstr("Most is for parameters"));
@@ -55,7 +55,7 @@ TEST(OutOfMemory, CountsWhatWasAskedFor) {
                           HasSubstr("512.00 MiB are free"), HasSubstr("Most is for activations")));
 }
 
-TEST(OutOfMemory, OfTheCpuHasTableAndAdvice) {
+TEST(OutOfMemoryTest, CpuErrorHasTableAndAdvice) {
   CpuDevice device;
   const Tensor small = Tensor::empty({1024}, DType::F32, device, MemoryClass::Params);
   try {
@@ -69,7 +69,7 @@ TEST(OutOfMemory, OfTheCpuHasTableAndAdvice) {
   EXPECT_NO_THROW(Tensor::empty({1024}, DType::F32, device));
 }
 
-TEST(Processor, OfTheCpuKnowsItsMemory) {
+TEST(SystemMemoryTest, ReportsCpuMemory) {
   const CpuDevice device;
   const SystemMemory memory = system_memory(device);
   EXPECT_GT(memory.free, 0);

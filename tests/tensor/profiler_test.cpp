@@ -26,7 +26,7 @@ void some_ranges(Profiler* profiler) {
   const TimedRange layer(profiler, "layer", Detail::Layer);
 }
 
-TEST(Profiler, KeepsNothingUnlessAsked) {
+TEST(ProfilerTest, RecordsNothingByDefault) {
   some_ranges(nullptr);
   Profiler profiler;
   EXPECT_FALSE(profiler.wants(Detail::Phase));
@@ -35,7 +35,7 @@ TEST(Profiler, KeepsNothingUnlessAsked) {
   EXPECT_TRUE(profiler.stop().ranges.empty());
 }
 
-TEST(Profiler, TimersSumUpToTheirDetail) {
+TEST(ProfilerTest, TimersSumRangesOfTheirDetail) {
   Profiler profiler;
   profiler.time(Detail::Pass);
   for (int i = 0; i < 2; ++i) {
@@ -53,7 +53,7 @@ TEST(Profiler, TimersSumUpToTheirDetail) {
   EXPECT_THAT(profiler.take_seconds(), ElementsAre(Pair("phase", testing::Ge(0))));
 }
 
-TEST(Profiler, TracesHaveEveryDetailInTheOrderOfEnds) {
+TEST(ProfilerTest, TraceHasAllDetailsInOrderOfEnd) {
   Profiler profiler;
   profiler.start(nullptr);
   some_ranges(&profiler);
@@ -68,7 +68,7 @@ TEST(Profiler, TracesHaveEveryDetailInTheOrderOfEnds) {
   EXPECT_TRUE(profiler.stop().ranges.empty());
 }
 
-TEST(Profiler, CountedRangesAreWhatTheirCounterSays) {
+TEST(ProfilerTest, CountedRangesMatchTheirCounter) {
   Profiler profiler;
   profiler.start(nullptr);
   double seconds = 0;
@@ -84,7 +84,7 @@ TEST(Profiler, CountedRangesAreWhatTheirCounterSays) {
   EXPECT_GE(seconds, 0.003);
 }
 
-TEST(Profiler, CountsWhatDoesNotFit) {
+TEST(ProfilerTest, CountsRangesBeyondCapacity) {
   Profiler profiler;
   profiler.start(nullptr);
   const auto now = Profiler::Clock::now();
@@ -95,7 +95,7 @@ TEST(Profiler, CountsWhatDoesNotFit) {
   EXPECT_EQ(trace.left_out, 5);
 }
 
-/// A device that is a second behind the host.
+/// A device that is one second behind the host.
 class LateClock final : public DeviceClock {
  public:
   std::size_t mark() noexcept override {
@@ -106,7 +106,7 @@ class LateClock final : public DeviceClock {
   std::vector<ProfiledRange::Clock::time_point> times;
 };
 
-TEST(Profiler, RangesOfADeviceThatWorksBehindTheHostAreThereTwice) {
+TEST(ProfilerTest, RecordsHostAndDeviceRanges) {
   LateClock clock;
   Profiler profiler;
   profiler.start(&clock);
@@ -123,9 +123,9 @@ TEST(Profiler, RangesOfADeviceThatWorksBehindTheHostAreThereTwice) {
   EXPECT_EQ(clock.times.size(), 6u);
 }
 
-TEST(Profiler, WhatIsKeptIsTheMostOfATrace) {
+TEST(ProfilerTest, KeepsMaximumOfTrace) {
   Profiler profiler;
-  profiler.keep("layer", 9);  // nobody asked
+  profiler.keep("layer", 9);  // no trace was requested
   profiler.start(nullptr);
   profiler.keep("layer", 3);
   profiler.keep("layer", 5);

@@ -5,8 +5,8 @@
 namespace mcpp::test::rope_test {
 namespace {
 
-class RopeOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, RopeOps, every_type(), ops_name);
+class RopeOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, RopeOpsTest, every_type(), ops_name);
 
 struct RopeCase {
   i64 seq, batch, groups, q_per_group, head_dim, rotated;
@@ -20,7 +20,7 @@ std::vector<double> frequencies(double base, i64 dim) {
   return result;
 }
 
-/// x with every query head rotated to where its token stands.
+/// Returns x with every query head rotated to the position of its token.
 Numbers rotated(const RopeCase& c, const Standing& standing, Numbers x) {
   const i64 half = c.rotated / 2;
   const std::vector<i64> positions = standing.in_documents(c.seq, c.batch);
@@ -41,7 +41,7 @@ Numbers rotated(const RopeCase& c, const Standing& standing, Numbers x) {
   return x;
 }
 
-TEST_P(RopeOps, RopeRotatesTheQueriesOfAFusedTensor) {
+TEST_P(RopeOpsTest, RotatesQueriesOfFusedTensor) {
   for (const RopeCase& c : kCases) {
     for (const Standing& standing : every_standing(c.seq)) {
       const Shape shape{c.seq, c.batch, c.groups, c.q_per_group + 2, c.head_dim};
@@ -63,7 +63,7 @@ TEST_P(RopeOps, RopeRotatesTheQueriesOfAFusedTensor) {
   }
 }
 
-TEST(RopeArguments, AreChecked) {
+TEST(RopeArgumentTest, RejectsInvalidArguments) {
   CpuDevice device;
   const Tensor qkv = random_tensor({6, 2, 1, 3, 8}, DType::F32, device, 1);
   Tensor cos = Tensor::empty({8, 4}, DType::F32, device), sin = Tensor::like(cos);
@@ -75,7 +75,7 @@ TEST(RopeArguments, AreChecked) {
   EXPECT_THROW(ops::rope(q, cos, sin, {{}, integers_of({0, 0, 0}, device)}, false), Error);
 }
 
-TEST(RopeGradient, IsTheInverseRotation) {
+TEST(RopeGradientTest, IsInverseRotation) {
   CpuDevice device;
   const Tensor qkv = random_tensor({6, 2, 2, 4, 8}, DType::F64, device, 1);
   const Tensor dy = random_tensor({6, 2, 2, 4, 8}, DType::F64, device, 2);

@@ -9,7 +9,7 @@
 namespace mcpp::test {
 namespace {
 
-class SideCopiesOf : public testing::TestWithParam<DeviceType> {
+class AsyncCopyTest : public testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override {
     if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
@@ -26,10 +26,10 @@ class SideCopiesOf : public testing::TestWithParam<DeviceType> {
   std::unique_ptr<SideCopies> copies_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, SideCopiesOf, testing::ValuesIn(device_types()),
+INSTANTIATE_TEST_SUITE_P(Devices, AsyncCopyTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
-TEST_P(SideCopiesOf, BringWhatOpsBeforeThemComputed) {
+TEST_P(AsyncCopyTest, CopyResultsOfEarlierOps) {
   constexpr i64 kCount = 4 << 20;
   for (i32 round = 1; round < 5; ++round) {
     Tensor x = random_tensor({kCount}, DType::F32, *device_, 1, 1, 0),
@@ -43,7 +43,7 @@ TEST_P(SideCopiesOf, BringWhatOpsBeforeThemComputed) {
   }
 }
 
-TEST_P(SideCopiesOf, LetOpsComeAfterThem) {
+TEST_P(AsyncCopyTest, LaterOpsWaitForCopy) {
   constexpr i64 kCount = 4 << 20;
   for (i32 round = 0; round < 10; ++round) {
     Tensor there = filled(kCount, round);
@@ -59,8 +59,8 @@ TEST_P(SideCopiesOf, LetOpsComeAfterThem) {
   }
 }
 
-// As activations do: tensors go when their copy has begun, and their memory is used again.
-TEST_P(SideCopiesOf, KeepMemoryThatIsGivenUp) {
+// Tensors (for instance activations) are released while their copy is in flight, and their memory is reused.
+TEST_P(AsyncCopyTest, KeepReleasedMemoryUntilDone) {
   constexpr i64 kCount = 1 << 20;
   std::vector<std::shared_ptr<const Tensor>> rooms;
   std::vector<SideCopy> under_way;
@@ -77,7 +77,7 @@ TEST_P(SideCopiesOf, KeepMemoryThatIsGivenUp) {
   }
 }
 
-TEST_P(SideCopiesOf, HandRoomsOutAgain) {
+TEST_P(AsyncCopyTest, ReuseHostBuffers) {
   const void* first = rooms_->take({1000}, DType::I32)->raw();
   const i64 peak = rooms_->peak();
   for (i32 i = 0; i < 10; ++i) {
@@ -88,7 +88,7 @@ TEST_P(SideCopiesOf, HandRoomsOutAgain) {
   EXPECT_EQ(rooms_->peak(), peak);
 }
 
-TEST_P(SideCopiesOf, OfNothingAreDone) {
+TEST_P(AsyncCopyTest, AcceptEmptyTensors) {
   const auto room = rooms_->take({0}, DType::F32);
   const Tensor none = Tensor::empty({0}, DType::F32, *device_);
   copies_->to_host(none, *room).wait();
@@ -96,9 +96,9 @@ TEST_P(SideCopiesOf, OfNothingAreDone) {
   SideCopy().wait();
 }
 
-TEST(PinnedTensors, HavePagesOfTheirOwn) {
+TEST(PinnedTensorTest, OccupiesWholePages) {
   CpuDevice host;
-  LazyCopies copies(host);  // which look at that
+  LazyCopies copies(host);  // checks that pages are not shared
   std::vector<PinnedTensor> all;
   for (const i64 count : {1, 7, 1024, 4097, 100000, 1 << 20})
     for (const DType dtype : {DType::BF16, DType::F64, DType::I32}) {

@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-TEST(StagingRing, GoesRoundWhenTheOldestAreGivenBack) {
+TEST(StagingRingTest, WrapsAroundWhenOldestAreReturned) {
   StagingRing ring(100);
   EXPECT_EQ(ring.take(60), 0);
   EXPECT_EQ(ring.take(40), 60);
@@ -23,24 +23,24 @@ TEST(StagingRing, GoesRoundWhenTheOldestAreGivenBack) {
   EXPECT_EQ(ring.take(40), 60);
 }
 
-TEST(StagingRing, DoesNotSplitAPieceAtTheEnd) {
+TEST(StagingRingTest, DoesNotSplitPieceAtEnd) {
   StagingRing ring(100);
   EXPECT_EQ(ring.take(30), 0);
   EXPECT_EQ(ring.take(50), 30);
   ring.give_back_oldest();
-  EXPECT_EQ(ring.take(25), 0);             // 20 at the end are too few
-  EXPECT_EQ(ring.take(10), std::nullopt);  // and are lost until the ring goes on from 0
+  EXPECT_EQ(ring.take(25), 0);             // the 20 at the end are too few
+  EXPECT_EQ(ring.take(10), std::nullopt);  // and unusable until the ring continues at 0
   EXPECT_EQ(ring.take(5), 25);
 }
 
-TEST(StagingRing, TakesMoreThanItHasNever) {
+TEST(StagingRingTest, RejectsMoreThanCapacity) {
   StagingRing ring(100);
   EXPECT_EQ(ring.take(101), std::nullopt);
   EXPECT_EQ(ring.take(100), 0);
 }
 
-/// Against every byte's owner, for many sizes in any order.
-TEST(StagingRing, PiecesInUseNeverOverlap) {
+/// Tracks the owner of every byte, for many sizes in any order.
+TEST(StagingRingTest, PiecesInUseNeverOverlap) {
   std::mt19937 random(7);
   for (const i64 capacity : {1, 7, 64, 1000}) {
     StagingRing ring(capacity);

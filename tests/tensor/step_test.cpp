@@ -1,4 +1,4 @@
-// What decides about an update on the device: totals of losses, squares, the decision, and updates that follow it.
+// Ops that decide about an update on the device: totals of losses, squares, the decision, and updates that follow it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
-class Step : public testing::TestWithParam<DeviceType> {
+class StepOpsTest : public testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override {
     if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
@@ -35,10 +35,10 @@ class Step : public testing::TestWithParam<DeviceType> {
   std::unique_ptr<Device> device_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, Step, testing::ValuesIn(device_types()),
+INSTANTIATE_TEST_SUITE_P(Devices, StepOpsTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
-TEST_P(Step, SquaresAreAddedToWhatIsThere) {
+TEST_P(StepOpsTest, AddsSumOfSquaresToExistingValue) {
   Tensor sum = f64({100});
   ops::add_sum_of_squares(tensor_of({1, -2, 3}, {3}, DType::BF16, device()), sum);
   ops::add_sum_of_squares(tensor_of({0.5, 0.5}, {2}, DType::F32, device()), sum);
@@ -46,7 +46,7 @@ TEST_P(Step, SquaresAreAddedToWhatIsThere) {
   EXPECT_EQ(numbers(sum)[0], 100 + 14 + 0.5);
 }
 
-TEST_P(Step, AFineStepIsNormalisedAndClipped) {
+TEST_P(StepOpsTest, FiniteStepIsNormalizedAndClipped) {
   // The summed loss is 8 over 4 targets; the gradient of its mean has the norm sqrt(400) / 4 = 5.
   const Numbers free = decide(8, 4, 400);
   EXPECT_EQ(free, (Numbers{2, 4, 5, 0.25, 0}));
@@ -58,7 +58,7 @@ TEST_P(Step, AFineStepIsNormalisedAndClipped) {
   EXPECT_EQ(decide(8, 4, 2, {.rounds_norm = false})[StepNumbers::kGradNorm], std::sqrt(2.0) / 4);
 }
 
-TEST_P(Step, WhatIsNotFiniteIsNoUpdate) {
+TEST_P(StepOpsTest, NonFiniteStepIsNotApplied) {
   for (const double bad : {kNan, kInf, -kInf}) {
     for (const Numbers& x :
          {decide(bad, 4, 400), decide(8, 4, std::abs(bad)), decide(8, 4, bad), decide(bad, 4, bad)}) {
@@ -74,7 +74,7 @@ TEST_P(Step, WhatIsNotFiniteIsNoUpdate) {
   EXPECT_EQ(verdict(decide(8, 1, 1e300)), StepVerdict::NotFinite) << "a norm that fp32 cannot hold";
 }
 
-TEST_P(Step, ASpikeIsAboveALimit) {
+TEST_P(StepOpsTest, DetectsSpikesAboveLimit) {
   const StepRule rule{.most_loss = 2, .most_grad_norm = 5};
   EXPECT_EQ(verdict(decide(8, 4, 400, rule)), StepVerdict::Fine) << "not above";
   for (const Numbers& x : {decide(9, 4, 400, rule), decide(8, 4, 500, rule)}) {
@@ -88,7 +88,7 @@ TEST_P(Step, ASpikeIsAboveALimit) {
   EXPECT_EQ(verdict(decide(kNan, 4, 400, skipping)), StepVerdict::NotFinite);
 }
 
-TEST_P(Step, UpdatesTakeTheirFactorFromTheDevice) {
+TEST_P(StepOpsTest, UpdatesReadFactorFromDevice) {
   const Numbers w0 = normals(100, 1, DType::F32), g0 = normals(100, 2, DType::F32);
   const auto adamw = [&](const AdamWStep& step) {
     Tensor w = tensor_of(w0, {100}, DType::F32, device()), m = tensor_of(w0, {100}, DType::F32, device()),
@@ -115,7 +115,7 @@ TEST_P(Step, UpdatesTakeTheirFactorFromTheDevice) {
   }
 }
 
-TEST_P(Step, LossesOfRowsAndTheirTotals) {
+TEST_P(StepOpsTest, LossesOfRowsAndTotalsMatchReference) {
   for (const DType type : {DType::F32, DType::F64}) {
     const Numbers largest = normals(50, 1, type, 3), hit = normals(50, 2, type, 3);
     Numbers sums = normals(50, 3, type), losses, lse;
@@ -143,14 +143,14 @@ TEST_P(Step, LossesOfRowsAndTheirTotals) {
   }
 }
 
-TEST_P(Step, SumsOfExponentialsOfSeveralRanksAddUp) {
+TEST_P(StepOpsTest, SumsOfExponentialsOfRanksAddUp) {
   const Numbers own{1, 5, -2}, all{4, 5, -2}, sums{2, 3, 4};
   Tensor sum = tensor_of(sums, {3}, DType::F64, device());
   ops::cross_entropy_rescale(f64(own), f64(all), sum);
   expect_close(sum, {2 * std::exp(-3.0), 3, 4}, 1e-15, 0, "sums");
 }
 
-TEST_P(Step, ALateCopyHoldsWhatWasThereWhenItStarted) {
+TEST_P(StepOpsTest, ReadbackHoldsValuesFromItsStart) {
   const auto copy = make_late_copy(device(), 2);
   Tensor t = f64({1, 2});
   copy->start(t);
@@ -161,7 +161,7 @@ TEST_P(Step, ALateCopyHoldsWhatWasThereWhenItStarted) {
   EXPECT_THROW(copy->start(f64({1, 2, 3})), Error);
 }
 
-TEST_P(Step, NumbersOfTheWrongTypeOrSizeAreRefused) {
+TEST_P(StepOpsTest, RejectsWrongTypesAndSizes) {
   Tensor wrong = tensor_of({1}, {1}, DType::F32, device()), two = f64({1, 2}), result = f64(Numbers(5, 0));
   EXPECT_THROW(ops::add_sum_of_squares(two, wrong), Error);
   EXPECT_THROW(ops::decide_update(two, two, {}, result), Error);

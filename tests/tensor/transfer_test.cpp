@@ -9,7 +9,7 @@
 namespace mcpp::test {
 namespace {
 
-class Transfers : public testing::TestWithParam<DeviceType> {
+class TransferTest : public testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override {
     if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
@@ -21,10 +21,10 @@ class Transfers : public testing::TestWithParam<DeviceType> {
   std::unique_ptr<Device> device_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, Transfers, testing::ValuesIn(device_types()),
+INSTANTIATE_TEST_SUITE_P(Devices, TransferTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
-TEST_P(Transfers, WritesAndReadsAPartOfATensor) {
+TEST_P(TransferTest, WritesAndReadsSliceOfTensor) {
   Tensor whole = integers_of({1, 2, 3, 4, 5, 6}, device());
   Tensor part = whole.slice(2, 5);
   write_values(std::vector<i32>{7, 8, 9}, part);
@@ -32,7 +32,7 @@ TEST_P(Transfers, WritesAndReadsAPartOfATensor) {
   EXPECT_EQ(read_values<i32>(whole), (std::vector<i32>{1, 2, 7, 8, 9, 6}));
 }
 
-TEST_P(Transfers, WhatIsWrittenMayChangeAtOnce) {
+TEST_P(TransferTest, WrittenValuesMayChangeImmediately) {
   std::vector<i32> values(1 << 20, 1);
   Tensor t = integers_of(values, device());
   for (i32 i = 2; i < 10; ++i) {
@@ -43,7 +43,7 @@ TEST_P(Transfers, WhatIsWrittenMayChangeAtOnce) {
   }
 }
 
-TEST_P(Transfers, HostValuesAreTheTensorsAfterWritingBack) {
+TEST_P(TransferTest, HostValuesReachTensorAfterWriteBack) {
   const Tensor t = integers_of({1, 2, 3}, device());
   HostValues<i32> values(t);
   ASSERT_EQ(values.size(), 3u);
@@ -52,7 +52,7 @@ TEST_P(Transfers, HostValuesAreTheTensorsAfterWritingBack) {
   EXPECT_EQ(read_values<i32>(t), (std::vector<i32>{1, 5, 3}));
 }
 
-TEST(Transfer, HostValuesAreTheTensorsOnTheCpu) {
+TEST(HostValuesTest, AliasTensorOnCpu) {
   CpuDevice device;
   const Tensor t = integers_of({1, 2, 3}, device);
   HostValues<i32> values(t);
@@ -60,13 +60,13 @@ TEST(Transfer, HostValuesAreTheTensorsOnTheCpu) {
   EXPECT_EQ(read_values<i32>(t), (std::vector<i32>{1, 5, 3}));
 }
 
-TEST_P(Transfers, EmptyTensors) {
+TEST_P(TransferTest, SupportsEmptyTensors) {
   Tensor t = Tensor::empty({0, 4}, DType::F32, device());
   write_values(std::vector<float>{}, t);
   EXPECT_TRUE(read_values<float>(t).empty());
 }
 
-TEST_P(Transfers, RefuseOtherTypesAndSizes) {
+TEST_P(TransferTest, RejectsMismatchedTypesAndSizes) {
   Tensor t = integers_of({1, 2, 3}, device());
   EXPECT_NE(error_of([&] { read_values<float>(t); }).find("the tensor is int32"), std::string::npos);
   EXPECT_NE(error_of([&] { write_values(std::vector<i32>{1, 2}, t); }), "");

@@ -6,8 +6,8 @@
 namespace mcpp::test {
 namespace {
 
-class AttentionBlocks : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, AttentionBlocks, every_type(), ops_name);
+class AttentionBlocksTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, AttentionBlocksTest, every_type(), ops_name);
 
 bool whole_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
                     QkvHeads& dx) {
@@ -20,15 +20,15 @@ void run_by_blocks(AttentionCall& call, i64 rows, const BlockBackward& backward 
   EXPECT_TRUE(attention_backward_by_blocks(call.dout, call.x, call.y, call.options, call.dx, rows, backward));
 }
 
-TEST_P(AttentionBlocks, AddUpToTheGradientOfAll) {
+TEST_P(AttentionBlocksTest, AddUpToFullGradient) {
   const std::vector<std::pair<AttentionCase, i64>> cases{
       {{{128, 128, 2, 4, 2, 32}}, 32},
       {{{128, 128, 2, 4, 2, 32}}, 200},  // one block
-      {{{70, 70, 1, 4, 1, 16}}, 32},     // the last is shorter
+      {{{70, 70, 1, 4, 1, 16}}, 32},     // the last block is shorter
       {{{40, 140, 1, 4, 2, 24}, after(100)}, 30},
       {{{100, 33, 1, 2, 2, 16}, after(33)}, 16},
-      {{{70, 70, 1, 2, 1, 16}, {}, after(70)}, 20},       // nothing is seen
-      {{{3, 90, 1, 4, 2, 16}, after(50)}, 20},            // the last keys are not
+      {{{70, 70, 1, 2, 1, 16}, {}, after(70)}, 20},       // no key is visible
+      {{{3, 90, 1, 4, 2, 16}, after(50)}, 20},            // the last keys are not visible
       {{{96, 96, 2, 2, 1, 16}, {}, {}, 0.2f, 1, 4}, 32},  // documents, dropout
       {{{96, 96, 1, 2, 1, 16}, {}, {}, 0, 1, 0, 1, 20, 1.5}, 32},
       {{{96, 96, 1, 2, 1, 32}, zigzag(1, 3, 48), zigzag(0, 3, 48)}, 32},
@@ -44,7 +44,7 @@ TEST_P(AttentionBlocks, AddUpToTheGradientOfAll) {
   expect_truth(packed, attention_tolerance(dtype()));
 }
 
-TEST_P(AttentionBlocks, HaveTheSameBitsEveryTime) {
+TEST_P(AttentionBlocksTest, AreBitwiseReproducible) {
   run([&](Device& device) {
     AttentionCall call({{90, 90, 1, 4, 2, 24}}, dtype(), device, place().first);
     run_by_blocks(call, 30);
@@ -52,8 +52,8 @@ TEST_P(AttentionBlocks, HaveTheSameBitsEveryTime) {
   });
 }
 
-// What the kernels for it know: every pair is below the diagonal, or is a triangle itself.
-TEST(AttentionBlock, IsATriangleOrWholeAndMetOnce) {
+// Kernels rely on this: in every block all pairs are below the diagonal, or the block is a triangle itself.
+TEST(AttentionBlockTest, IsTriangularOrFullAndVisitedOnce) {
   CpuDevice device;
   AttentionCall call({{64, 64, 1, 2, 1, 8}}, DType::F32, device);
   std::vector<std::pair<i64, i64>> met;
@@ -70,7 +70,7 @@ TEST(AttentionBlock, IsATriangleOrWholeAndMetOnce) {
                      {0, 0}, {16, 0}, {16, 16}, {32, 0}, {32, 16}, {32, 32}, {48, 0}, {48, 16}, {48, 32}, {48, 48}}));
 }
 
-TEST(AttentionBlock, ThatIsRefusedEndsAll) {
+TEST(AttentionBlockTest, RejectedBlockEndsBackward) {
   CpuDevice device;
   AttentionCall call({{64, 64, 1, 2, 1, 8}}, DType::F32, device);
   ops::attention(call.x, call.options, call.y);
@@ -84,8 +84,8 @@ TEST(AttentionBlock, ThatIsRefusedEndsAll) {
   EXPECT_NE(error_of([&] { some_rows(call.x.q, 60, 5); }), "");
 }
 
-// What it is for: without blocks, memory would go with the square of the sequence.
-TEST(AttentionBlock, BoundsTheMemoryOfItsKernel) {
+// The purpose of blocks: without them, memory would grow with the square of the sequence length.
+TEST(AttentionBlockTest, BoundsMemoryOfKernel) {
   constexpr i64 kSeq = 256, kRows = 32;
   CpuDevice device;
   AttentionCall call({{kSeq, kSeq, 1, 2, 2, 8}}, DType::F32, device);
@@ -100,7 +100,7 @@ TEST(AttentionBlock, BoundsTheMemoryOfItsKernel) {
   EXPECT_LT(device.memory().total.peak - before, 2 * kSeq * kSeq * 4 / 2);
 }
 
-/// `rows` rows, of which those after the first 1024 repeat.
+/// Returns `rows` rows, of which those after the first 1024 repeat.
 Tensor long_tensor(i64 rows, i64 heads, i64 dim, u64 seed, Device& device) {
   constexpr i64 kDrawn = 1024;
   const Tensor drawn = random_tensor({kDrawn, heads * dim}, DType::BF16, device, seed, 1, 0);
@@ -111,7 +111,7 @@ Tensor long_tensor(i64 rows, i64 heads, i64 dim, u64 seed, Device& device) {
   return all.view({rows, 1, heads, dim});
 }
 
-/// 1024 rows, evenly spaced, of heads that lie row after row.
+/// Returns 1024 evenly spaced rows of dense heads.
 Numbers some_numbers(const Heads& x) {
   constexpr i64 kRows = 1024;
   std::vector<i32> rows;
@@ -121,7 +121,8 @@ Numbers some_numbers(const Heads& x) {
   return numbers(some);
 }
 
-/// Some of the gradients of grouped queries over `seq` tokens, and how much more memory than its tensors it took.
+/// Returns part of the gradients of grouped queries over `seq` tokens, and the memory used beyond the tensors
+/// themselves.
 std::pair<std::vector<Numbers>, i64> gradients_of_long(i64 seq, Device& device) {
   constexpr i64 kHeads = 8, kGroups = 2, kDim = 128;
   const QkvHeads x{dense_heads(long_tensor(seq, kHeads, kDim, 1, device)),
@@ -141,12 +142,12 @@ std::pair<std::vector<Numbers>, i64> gradients_of_long(i64 seq, Device& device) 
   return {{some_numbers(dx.q), some_numbers(dx.k), some_numbers(dx.v)}, more};
 }
 
-class AttentionOfLongSequences : public testing::TestWithParam<DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Devices, AttentionOfLongSequences, testing::ValuesIn(device_types()),
+class LongSequenceAttentionTest : public testing::TestWithParam<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Devices, LongSequenceAttentionTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
 // On a GPU the probabilities of 32k and 128k tokens would take 16 and 256 GiB.
-TEST_P(AttentionOfLongSequences, FitsInMemoryInEitherOrderOfSums) {
+TEST_P(LongSequenceAttentionTest, FitsInMemoryInEitherSummationOrder) {
   if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const bool is_gpu = GetParam() == DeviceType::Cuda;
   const std::unique_ptr<Device> device = make_device(GetParam(), 2),

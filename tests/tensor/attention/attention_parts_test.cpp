@@ -1,4 +1,4 @@
-// Attention to keys that come in parts, as those of other ranks do.
+// Attention to keys that arrive in parts, as from other ranks.
 #include "base/check.h"
 #include "tensor/wide.h"
 #include "tests/support/attention.h"
@@ -6,11 +6,11 @@
 namespace mcpp::test {
 namespace {
 
-class AttentionParts : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, AttentionParts, every_type(), ops_name);
+class AttentionPartsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, AttentionPartsTest, every_type(), ops_name);
 
-/// What rank `rank` of a ring has after attending to its own keys and to those of every other rank, from the queries,
-/// keys and values of the whole sequence.
+/// State of rank `rank` of a ring after attending to its own keys and those of all other ranks, computed from the
+/// queries, keys and values of the full sequence.
 struct RingRank {
   RingRank(const AttentionCall& whole, i64 rank, i64 ranks, i64 piece)
       : at(zigzag(rank, ranks, piece)), mine(rows_of(whole, at, piece)) {
@@ -24,7 +24,7 @@ struct RingRank {
       ops::merge_attention(part.y, total);
     }
   }
-  /// This rank's queries with the keys of another.
+  /// Returns this rank's queries with the keys of another rank.
   AttentionCall with_keys_of(const AttentionCall& whole, i64 other, i64 ranks, i64 piece) const {
     const PositionRanges keys_at = zigzag(other, ranks, piece);
     AttentionCall part = mine;
@@ -33,7 +33,7 @@ struct RingRank {
     part.options.keys = keys_at;
     return part;
   }
-  /// The rows of a call that stand at `at`, and room for their results.
+  /// Returns the rows of a call at positions `at`, and buffers for their results.
   static AttentionCall rows_of(const AttentionCall& whole, const PositionRanges& at, i64 piece) {
     const auto rows = [&](const Tensor& x) {
       const i64 row = x.numel() / x.dim(0);
@@ -70,7 +70,7 @@ struct RingRank {
   AttentionResult total;
 };
 
-/// The rows of `truth`, [s, row], that stand at `at`.
+/// Returns the rows of `truth`, [s, row], at positions `at`.
 std::vector<double> rows_at(const std::vector<double>& truth, const PositionRanges& at, i64 rows, i64 length) {
   const i64 row = static_cast<i64>(truth.size()) / length;
   std::vector<double> part;
@@ -81,9 +81,9 @@ std::vector<double> rows_at(const std::vector<double>& truth, const PositionRang
   return part;
 }
 
-/// As in a ring: parts of the keys, of which some queries see none, give the attention to all of them; and with the
-/// merged result the gradients of parts add up.
-TEST_P(AttentionParts, MergeToTheWhole) {
+/// Emulates a ring: partial results for parts of the keys, of which some queries see none, merge to attention over all
+/// keys, and gradients of the parts, computed with the merged result, add up.
+TEST_P(AttentionPartsTest, MergeToFullAttention) {
   constexpr i64 kRanks = 3, kPiece = 23, kLength = 2 * kRanks * kPiece;
   for (const i64 seen : {0, 1, 2, 3}) {
     const i64 documents = seen % 2 * 3, window = seen / 2 * 40;
@@ -117,14 +117,14 @@ TEST_P(AttentionParts, MergeToTheWhole) {
   }
 }
 
-/// In the wide type a result is what the narrow one is rounded from.
-TEST_P(AttentionParts, WideResultsAreTheNarrowOnesBeforeRounding) {
+/// Low-precision results are rounded from the results in the accumulate type.
+TEST_P(AttentionPartsTest, AccumulateTypeResultsAreUnroundedLowPrecisionResults) {
   const AttentionCase c{{70, 70, 2, 4, 2, 24}, {}, {}, 0, 1, 3};
   AttentionCall narrow(c, dtype(), any_device(), place().first), wide_one = narrow;
   narrow.run();
   const auto widened = [&](Tensor& t) { t = garbage(t.shape(), wide(), t.device()); };
   widened(wide_one.y.out);
-  widened(wide_one.dx.k.base), widened(wide_one.dx.v.base);  // dq stays narrow: each has a type of its own
+  widened(wide_one.dx.k.base), widened(wide_one.dx.v.base);  // dq stays in low precision: each output has its own type
   wide_one.dx.k = dense_heads(wide_one.dx.k.base), wide_one.dx.v = dense_heads(wide_one.dx.v.base);
   ops::attention(wide_one.x, wide_one.options, wide_one.y);
   ops::attention_backward(wide_one.dout, wide_one.x, narrow.y, wide_one.options, wide_one.dx);
@@ -139,7 +139,7 @@ TEST_P(AttentionParts, WideResultsAreTheNarrowOnesBeforeRounding) {
   EXPECT_EQ(numbers(wide_one.dx.q.base), numbers(narrow.dx.q.base));
 }
 
-/// Every element of heads, in the order of [seq, batch, heads, head_dim].
+/// Returns every element of heads in the order of [seq, batch, heads, head_dim].
 Numbers elements_of(const Heads& x) {
   const HeadNumbers at(x);
   Numbers all;
@@ -150,9 +150,9 @@ Numbers elements_of(const Heads& x) {
   return all;
 }
 
-TEST_P(AttentionParts, HeadsAreCopiedBetweenViewsOfAnyKind) {
+TEST_P(AttentionPartsTest, CopiesHeadsBetweenAnyViews) {
   constexpr i64 kSeq = 5, kBatch = 2, kDim = 6;
-  // Twelve query heads in groups of 6, of 4, and side by side.
+  // Twelve query heads in groups of 6, in groups of 4, and dense.
   const auto fused = [&](i64 groups, u64 seed) {
     return packed_heads(random_tensor({kSeq, kBatch, groups, 12 / groups + 2, kDim}, dtype(), any_device(), seed));
   };
@@ -176,7 +176,7 @@ TEST_P(AttentionParts, HeadsAreCopiedBetweenViewsOfAnyKind) {
   EXPECT_THROW(every_head(sources[2], 0, 5), Error);
 }
 
-TEST_P(AttentionParts, MergeAtExtremes) {
+TEST_P(AttentionPartsTest, MergesExtremeValues) {
   const double inf = std::numeric_limits<double>::infinity();
   const Numbers totals{-inf, -inf, 5, 700, -700, 3e4}, parts{-inf, 2, -inf, -700, 700, 3e4};
   const auto outputs = run([&](Device& device) {

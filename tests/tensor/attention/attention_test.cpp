@@ -6,8 +6,8 @@
 namespace mcpp::test {
 namespace {
 
-class Attention : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, Attention, every_type(), ops_name);
+class AttentionTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, AttentionTest, every_type(), ops_name);
 
 const std::vector<AttentionCase> kCases{
     {{1, 1, 1, 1, 1, 8}},
@@ -26,7 +26,7 @@ const std::vector<AttentionCase> kCases{
     {{7, 70, 2, 2, 1, 64}, after(70)},
     {{100, 33, 1, 2, 2, 64}, after(33)},
     {{1, 130, 2, 4, 2, 64}, after(129)},
-    {{3, 200, 1, 4, 1, 40}, after(100)},  // keys beyond the last query are never seen
+    {{3, 200, 1, 4, 1, 40}, after(100)},  // keys beyond the last query are never visible
     {{2, 77, 1, 2, 2, 20}, after(77)},
     {{40, 140, 1, 4, 2, 64}, after(100)},
     {{70, 90, 1, 2, 1, 32}, after(17)},
@@ -40,15 +40,16 @@ const std::vector<AttentionCase> kCases{
     {{96, 96, 1, 2, 1, 32}, zigzag(1, 3, 48), zigzag(1, 3, 48)},
     {{100, 100, 2, 2, 1, 64}, zigzag(2, 3, 50), zigzag(0, 3, 50), 0.2f},
     {{140, 140, 1, 4, 2, 40}, zigzag(0, 2, 70), zigzag(1, 2, 70), 0.2f},
-    {{70, 70, 1, 2, 1, 64}, {}, after(70)},  // nothing is seen
+    {{70, 70, 1, 2, 1, 64}, {}, after(70)},  // no key is visible
     {{2, 40, 1, 2, 2, 16}, after(10), after(11)},
-    {{70, 140, 1, 1, 1, 16}, {30, 20, 150}, {}, 0, 1, 2},  // all keys: what is seen has a gap inside a block of queries
+    {{70, 140, 1, 1, 1, 16}, {30, 20, 150}, {}, 0, 1, 2},  // all keys: the visible ones have a gap within a block of
+                                                           // queries
     {{200, 200, 2, 2, 1, 64}, {}, {}, 0, 1, 4},
     {{200, 200, 1, 2, 1, 32}, {}, {}, 0.1f, 1, 40},
     {{150, 150, 3, 4, 2, 64}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0, 1, 3},
     {{1, 130, 2, 4, 2, 64}, after(129), {}, 0, 1, 2},
     {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 1, 30},
-    {{5, 5, 1, 2, 2, 32}, {}, {}, 0, 1, 0, 1, 1},  // each query sees its own key alone
+    {{5, 5, 1, 2, 2, 32}, {}, {}, 0, 1, 0, 1, 1},  // each query sees only its own key
     {{130, 130, 2, 4, 2, 64}, {}, {}, 0, 1, 0, 1, 20},
     {{200, 200, 1, 2, 1, 32}, {}, {}, 0.2f, 1, 0, 1, 64},
     {{300, 300, 1, 2, 2, 16}, {}, {}, 0, 1, 0, 1, 65},
@@ -56,17 +57,17 @@ const std::vector<AttentionCase> kCases{
     {{200, 200, 2, 2, 1, 64}, {}, {}, 0.1f, 1, 4, 1, 33},
     {{150, 150, 2, 4, 2, 24}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0.1f, 1, 3, 1, 50},
     {{140, 140, 1, 4, 2, 40}, zigzag(1, 2, 70), zigzag(0, 2, 70), 0, 1, 0, 1, 90},
-    {{70, 70, 1, 2, 1, 16}, after(500), {}, 0, 1, 0, 1, 100},  // all keys lie before every window
+    {{70, 70, 1, 2, 1, 16}, after(500), {}, 0, 1, 0, 1, 100},  // all keys are before every window
     {{1, 300, 2, 4, 2, 64}, after(299), {}, 0, 1, 0, 1, 70},
     {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 1, 2, 1, 5},
     {{70, 300, 1, 2, 1, 24}, after(230), {}, 0, 1, 0, 1, 100},
     {{130, 130, 2, 4, 2, 64}, {}, {}, 0, 2, 0, 1, 0, 1.5},  // with a soft cap
     {{150, 150, 1, 4, 2, 24}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0.1f, 1, 3, 1, 50, 0.35},
-    {{70, 70, 1, 2, 1, 64}, {}, after(70), 0, 1, 0, 1, 0, 2},  // nothing is seen
+    {{70, 70, 1, 2, 1, 64}, {}, after(70), 0, 1, 0, 1, 0, 2},  // no key is visible
     {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 2, 2, 1, 5, 1},
 };
 
-TEST_P(Attention, IsSoftmaxOfScoresTimesValues) {
+TEST_P(AttentionTest, MatchesSoftmaxOfScoresTimesValues) {
   for (const AttentionCase& c : kCases) {
     SCOPED_TRACE(describe(c, dtype()));
     AttentionCall call(c, dtype(), any_device(), place().first);
@@ -75,7 +76,7 @@ TEST_P(Attention, IsSoftmaxOfScoresTimesValues) {
   }
 }
 
-TEST_P(Attention, FollowsAnyPositions) {
+TEST_P(AttentionTest, MatchesReferenceForRandomPositions) {
   for (u64 seed = 0; seed < 12; ++seed) {
     const auto draw = [&](const char* what, i64 below) {
       return static_cast<i64>(philox_key(seed, what) % static_cast<u64>(below));
@@ -97,7 +98,7 @@ TEST_P(Attention, FollowsAnyPositions) {
   }
 }
 
-TEST_P(Attention, ReadsAndWritesPackedHeads) {
+TEST_P(AttentionTest, ReadsAndWritesPackedHeads) {
   for (const AttentionSizes& n : {AttentionSizes{70, 70, 2, 4, 4, 64}, AttentionSizes{70, 70, 2, 6, 2, 40},
                                   AttentionSizes{33, 33, 1, 4, 1, 8}, AttentionSizes{128, 128, 2, 4, 2, 64}}) {
     AttentionCall call = AttentionCall::packed({n}, dtype(), any_device(), place().first);
@@ -106,7 +107,7 @@ TEST_P(Attention, ReadsAndWritesPackedHeads) {
   }
 }
 
-TEST_P(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
+TEST_P(AttentionTest, IsBitwiseIdenticalForAnyThreadCount) {
   for (const AttentionCase& c :
        {AttentionCase{{200, 200, 1, 4, 1, 64}}, AttentionCase{{100, 100, 2, 4, 2, 40}, {}, {}, 0.1f},
         AttentionCase{{150, 150, 2, 2, 1, 64}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0, 1, 3},
@@ -120,11 +121,11 @@ TEST_P(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-TEST_P(Attention, SurvivesExtremeScores) {
+TEST_P(AttentionTest, SurvivesExtremeScores) {
   for (float magnitude : {0.f, 40.f, 1000.f}) {
     AttentionCall call({{70, 70, 1, 2, 1, 64}, {}, {}, 0, magnitude}, dtype(), any_device(), place().first);
     call.run();
-    // Scores near 1e6 are themselves only known to 0.1 in fp32; what must hold is that weights stay weights.
+    // In fp32, scores near 1e6 are only accurate to 0.1; the probabilities must still be valid.
     if (magnitude < 100 && !is_narrow(dtype())) expect_truth(call, {2e-3, 2e-6, 2e-2});
     for (const double x : numbers(call.y.out)) ASSERT_LT(std::abs(x), 6);
     for (const Heads* heads : {&call.dx.q, &call.dx.k, &call.dx.v}) {
@@ -133,7 +134,7 @@ TEST_P(Attention, SurvivesExtremeScores) {
   }
 }
 
-TEST_P(Attention, ShowsNan) {
+TEST_P(AttentionTest, PropagatesNaN) {
   for (i64 queries : {i64{1}, i64{70}}) {
     AttentionCall call({{queries, queries, 1, 1, 1, 32}}, dtype(), any_device(), place().first);
     Numbers keys = numbers(call.x.k.base);
@@ -145,8 +146,8 @@ TEST_P(Attention, ShowsNan) {
   }
 }
 
-// On processors with AMX, bf16 is multiplied there; everywhere else by the vector units.
-TEST(AttentionOfBf16, AlsoWorksWithoutTheMatrixUnit) {
+// bf16 is multiplied by AMX where available, otherwise by the vector units.
+TEST(Bf16AttentionTest, MatchesReferenceWithoutAmx) {
   CpuDevice device({.threads = 2});
   for (const AttentionCase& c : kCases) {
     SCOPED_TRACE(describe(c, DType::BF16));
@@ -160,14 +161,14 @@ TEST(AttentionOfBf16, AlsoWorksWithoutTheMatrixUnit) {
   }
 }
 
-TEST(AttentionMemory, IsThatOfTheFormulaForEachThread) {
+TEST(AttentionMemoryTest, MatchesFormulaPerThread) {
   for (const int threads : {1, 3}) {
     for (const DType dtype : {DType::F32, DType::BF16, DType::F64}) {
       CpuDevice device({.threads = threads});
       AttentionCall call({{130, 200, 1, 4, 2, 40}, after(70)}, dtype, device);
       call.run();
       const i64 element = dtype == DType::F64 ? 8 : 4;
-      // In blocks of 64 rows, of heads padded to 64: 5 of each of the 3 of queries and the 4 of keys, and 2.
+      // In blocks of 64 rows, with heads padded to 64: 5 buffers for each of the 3 query and 4 key blocks, and 2 more.
       const i64 thread = (5 * (3 + 4) + 2) * 64 * 64 + 4 * 64 * 64 + 2 * 3 * 64;
       EXPECT_EQ(kernel::attention_backward_bytes({.queries = 130, .keys = 200, .head_dim = 40}, element),
                 thread * element);
@@ -180,7 +181,7 @@ TEST(AttentionMemory, IsThatOfTheFormulaForEachThread) {
   }
 }
 
-TEST(AttentionGradient, IsTheDerivativeOfTheOutput) {
+TEST(AttentionGradientTest, MatchesFiniteDifferences) {
   CpuDevice device;
   for (const AttentionCase& c :
        {AttentionCase{{9, 9, 2, 4, 2, 8}}, AttentionCase{{70, 90, 1, 2, 1, 8}, after(17), {}, 0.2f},
@@ -199,7 +200,7 @@ TEST(AttentionGradient, IsTheDerivativeOfTheOutput) {
   }
 }
 
-/// Tiles of 64 x 64 that are computed for one head.
+/// Returns the number of 64 x 64 tiles computed for one head.
 i64 visible_tiles(i64 seq, i64 window) {
   CpuDevice device;
   AttentionCall call({{seq, seq, 1, 1, 1, 8}, {}, {}, 0, 1, 0, 1, window}, DType::F32, device);
@@ -212,23 +213,23 @@ i64 visible_tiles(i64 seq, i64 window) {
   return count;
 }
 
-TEST(AttentionCost, FallsWithTheWindow) {
+TEST(AttentionCostTest, ShrinksWithWindow) {
   constexpr i64 kBlocks = 32, kSeq = kBlocks * kernel::kTile;
   EXPECT_EQ(visible_tiles(kSeq, 0), kBlocks * (kBlocks + 1) / 2);
   EXPECT_EQ(visible_tiles(kSeq, kSeq), kBlocks * (kBlocks + 1) / 2);
   EXPECT_EQ(visible_tiles(kSeq, 1), kBlocks);
-  EXPECT_EQ(visible_tiles(kSeq, 65), 2 * kBlocks - 1);  // the first query of a block sees one whole block before it
+  EXPECT_EQ(visible_tiles(kSeq, 65), 2 * kBlocks - 1);  // the first query of a block sees the whole previous block
   EXPECT_EQ(visible_tiles(kSeq, 66), 3 * kBlocks - 3);
   EXPECT_EQ(visible_tiles(8192, 0), 8256);
   EXPECT_EQ(visible_tiles(8192, 512), 1116);
   EXPECT_EQ(visible_tiles(2 * kSeq, 256),
-            2 * visible_tiles(kSeq, 256) + 10);  // linear in the length, but for the start
+            2 * visible_tiles(kSeq, 256) + 10);  // linear in the length, except at the start
 }
 
-/// Tiles outside the window are not read: NaN there shows nowhere.
-TEST_P(Attention, ReadsNoKeyBeforeTheWindow) {
+/// Tiles outside the window are not read: NaN values there must not reach the output.
+TEST_P(AttentionTest, ReadsNoKeyBeforeWindow) {
   constexpr i64 kSeq = 256, kWindow = 40,
-                kNan = 128;  // the first keys, which queries from kNan + kWindow on do not see
+                kNan = 128;  // the first keys, invisible to queries from kNan + kWindow on
   AttentionCall call({{kSeq, kSeq, 1, 2, 1, 16}, {}, {}, 0, 1, 0, 1, kWindow}, dtype(), any_device(), place().first);
   Numbers keys = numbers(call.x.k.base);
   std::fill_n(keys.begin(), kNan * 16, std::nan(""));
@@ -241,7 +242,7 @@ TEST_P(Attention, ReadsNoKeyBeforeTheWindow) {
   EXPECT_TRUE(std::isnan(out[static_cast<std::size_t>(kNan * 32)]));
 }
 
-TEST(AttentionArguments, AreChecked) {
+TEST(AttentionArgumentTest, RejectsInvalidArguments) {
   CpuDevice device;
   const auto refuses = [&](auto&& change) {
     AttentionCall call({{4, 4, 2, 2, 1, 8}}, DType::F32, device);
@@ -253,7 +254,7 @@ TEST(AttentionArguments, AreChecked) {
   refuses([](AttentionCall& c) { c.options.queries.ranges = {.first = 4, .split = 2, .second = 5}; });  // not ascending
   refuses([](AttentionCall& c) { c.options.keys.first = -1; });
   refuses([](AttentionCall& c) { c.options.window = -1; });
-  refuses([](AttentionCall& c) { c.options.keys.second = 10; });  // without an end of the first run
+  refuses([](AttentionCall& c) { c.options.keys.second = 10; });  // missing end of the first range
   refuses([&](AttentionCall& c) { c.options.queries.starts = integers_of(std::vector<i32>(8), device).view({2, 4}); });
   refuses([&](AttentionCall& c) { c.x.k.seq = 3; });
 }

@@ -1,4 +1,4 @@
-// Products of the tiles of attention in bf16, on every unit that this processor has.
+// bf16 products of attention tiles on every unit that this CPU has.
 #include "tensor/cpu/attention/bf16_tile.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace mcpp::kernel {
 namespace {
 
-constexpr i64 kM = 64, kN = 96, kK = 160, kGap = 8;  // rows lie further apart than they are long
+constexpr i64 kM = 64, kN = 96, kK = 160, kGap = 8;  // the row stride is larger than the row length
 
 std::vector<BFloat16> normals(i64 count, u64 seed) {
   std::vector<BFloat16> x;
@@ -40,12 +40,12 @@ void expect_products(const Multiply& multiply) {
   }
 }
 
-TEST(Bf16Tile, DotProductsOfPairs) {
+TEST(Bf16TileTest, DotProductMatchesReference) {
   if (!can_take(Bf16Path::Dots)) GTEST_SKIP() << "no AVX512_BF16 here";
   expect_products([](const Bf16Operands& x, bool accumulate) { dot_multiply(x, kM, kN, kK, accumulate); });
 }
 
-TEST(Bf16Tile, Amx) {
+TEST(Bf16TileTest, AmxMatchesReference) {
   if (!can_take(Bf16Path::Amx)) GTEST_SKIP() << "no AMX here";
   const TileSession session;
   expect_products([](const Bf16Operands& x, bool accumulate) { amx_multiply(x, kM, kN, kK, accumulate); });

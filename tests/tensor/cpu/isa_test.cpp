@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-// What any kernel is: a function compiled for every target.
+// A minimal kernel: a function compiled for every target.
 int64_t compiled_for() {
   return HWY_TARGET;
 }
@@ -27,23 +27,24 @@ namespace {
 
 HWY_EXPORT(compiled_for);
 
-/// A kernel runs at `target`, and matrix products in bf16 use nothing that needs more than avx512.
+/// Returns true if a kernel runs at `target` and bf16 matrix products use nothing beyond avx512.
 bool is_at(int64_t target, const std::string& name) {
   return HWY_DYNAMIC_DISPATCH(compiled_for)() == target && cpu_isa_name() == name &&
          kernel::best_bf16_path() == kernel::Bf16Path::Widen && !kernel::can_take(kernel::Bf16Path::Amx) &&
          !kernel::can_take(kernel::Bf16Path::Dots);
 }
 
-// A limit holds for the rest of the process, so each is tried in one of its own.
+// A limit holds for the rest of the process, so each one is tested in its own process.
 [[noreturn]] void limit_and_exit(CpuIsa level, int64_t target, const std::string& name) {
   limit_cpu_isa(level);
-  const bool first = is_at(target, name);  // the second look sees whether the first changed anything
+  const bool first = is_at(target, name);  // the second check shows whether the first one had side effects
   std::exit(first && is_at(target, name) ? 0 : 1);
 }
 
-TEST(CpuIsaDeathTest, LimitsAreKept) {
+TEST(CpuIsaDeathTest, KeepsLimit) {
 #if HWY_ARCH_X86
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fresh process: oneDNN and Highway have chosen nothing yet
+  GTEST_FLAG_SET(death_test_style,
+                 "threadsafe");  // a fresh process, in which oneDNN and Highway have made no choice yet
   EXPECT_EXIT(limit_and_exit(CpuIsa::Sse4, HWY_SSE4, "sse4"), testing::ExitedWithCode(0), "");
   if (hwy::SupportedTargets() & HWY_AVX2) {
     EXPECT_EXIT(limit_and_exit(CpuIsa::Avx2, HWY_AVX2, "avx2"), testing::ExitedWithCode(0), "");
@@ -56,10 +57,10 @@ TEST(CpuIsaDeathTest, LimitsAreKept) {
 #endif
 }
 
-TEST(CpuIsaDeathTest, ALateLimitIsRefusedAndChangesNothing) {
+TEST(CpuIsaDeathTest, RejectsLateLimitWithoutSideEffects) {
 #if HWY_ARCH_X86
   const auto limit_late = [] {
-    const bool amx = kernel::can_take(kernel::Bf16Path::Amx);  // asks oneDNN
+    const bool amx = kernel::can_take(kernel::Bf16Path::Amx);  // initializes oneDNN
     const std::string before = cpu_isa_name();
     try {
       limit_cpu_isa(CpuIsa::Sse4);
@@ -76,7 +77,7 @@ TEST(CpuIsaDeathTest, ALateLimitIsRefusedAndChangesNothing) {
 #endif
 }
 
-TEST(CpuIsa, AutoChangesNothing) {
+TEST(CpuIsaTest, AutoChangesNothing) {
   const std::string name = cpu_isa_name();
   limit_cpu_isa(CpuIsa::Auto);
   EXPECT_EQ(cpu_isa_name(), name);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr i64 kMiB = 1 << 20;
 
-/// Bytes of memory that an arena has from the system.
+/// Returns the bytes of memory that an arena occupies in the system.
 i64 resident_bytes(const SharedArena& arena) {
   struct stat status {};
   EXPECT_EQ(::fstat(arena.name().fd, &status), 0);
@@ -26,7 +26,7 @@ void fill(void* block, int value, i64 bytes) {
   std::memset(block, value, static_cast<std::size_t>(bytes));
 }
 
-TEST(SharedArena, BlocksAreAlignedApartAndKeepTheirNumbers) {
+TEST(SharedArenaTest, BlocksAreAlignedDisjointAndKeepTheirContents) {
   const auto arena = SharedArena::create();
   ASSERT_NE(arena, nullptr);
   struct Block {
@@ -56,7 +56,7 @@ TEST(SharedArena, BlocksAreAlignedApartAndKeepTheirNumbers) {
   }
 }
 
-TEST(SharedArena, FreedMemoryGoesBackToTheSystemAndIsOnePieceAgain) {
+TEST(SharedArenaTest, ReturnsFreedMemoryAndMergesFreeBlocks) {
   const auto arena = SharedArena::create();
   void *a = arena->allocate(8 * kMiB), *b = arena->allocate(8 * kMiB), *c = arena->allocate(8 * kMiB);
   for (void* block : {a, b, c}) fill(block, 1, 8 * kMiB);
@@ -69,7 +69,7 @@ TEST(SharedArena, FreedMemoryGoesBackToTheSystemAndIsOnePieceAgain) {
   EXPECT_EQ(arena->allocate(24 * kMiB), a);
 }
 
-TEST(SharedArena, RefusesWhatDoesNotFit) {
+TEST(SharedArenaTest, ReturnsNullWhenFull) {
   const auto arena = SharedArena::create();
   EXPECT_EQ(arena->allocate(arena->name().bytes), nullptr);
   EXPECT_NE(arena->allocate(arena->name().bytes / 2), nullptr);
@@ -77,7 +77,7 @@ TEST(SharedArena, RefusesWhatDoesNotFit) {
   EXPECT_NE(arena->allocate(kMiB), nullptr);
 }
 
-TEST(SharedArena, AnotherProcessReadsAndWritesIt) {
+TEST(SharedArenaTest, IsSharedWithOtherProcesses) {
   const auto arena = SharedArena::create();
   auto* data = static_cast<char*>(arena->allocate(kMiB));
   fill(data, 3, kMiB);
@@ -96,7 +96,7 @@ TEST(SharedArena, AnotherProcessReadsAndWritesIt) {
   EXPECT_EQ(data[100], 4);
 }
 
-TEST(SharedArena, IsNotTakenForAnother) {
+TEST(SharedArenaTest, MappingFailsForWrongArenaName) {
   const auto arena = SharedArena::create(), other = SharedArena::create();
   EXPECT_NE(arena->name().id, other->name().id);
   const auto changed = [&](auto change) {
@@ -111,7 +111,7 @@ TEST(SharedArena, IsNotTakenForAnother) {
   EXPECT_EQ(changed([](ArenaName& name) { name.owner = 0; }), nullptr);
 }
 
-TEST(SharedArena, HoldsTheBigBuffersOfADevice) {
+TEST(SharedArenaTest, HoldsLargeBuffersOfDevice) {
   CpuDevice device({.shared = true}), plain;
   EXPECT_EQ(plain.arena(), nullptr);
   ASSERT_NE(device.arena(), nullptr);

@@ -18,7 +18,7 @@
 namespace mcpp::test {
 namespace {
 
-class Choices : public testing::TestWithParam<DeviceType> {
+class ExpertChoicesTest : public testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override {
     if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
@@ -30,7 +30,7 @@ class Choices : public testing::TestWithParam<DeviceType> {
     ops::count_choices(experts, range, counts);
     return read_values<i32>(counts);
   }
-  /// Tokens and slots.
+  /// Returns tokens and slots.
   std::pair<std::vector<i32>, std::vector<i32>> sorted(const Tensor& experts, const ExpertRange& range) {
     const std::vector<i32> counts = counts_of(experts, range);
     const i64 rows = std::accumulate(counts.begin(), counts.end(), i64{0});
@@ -42,10 +42,10 @@ class Choices : public testing::TestWithParam<DeviceType> {
   std::unique_ptr<Device> device_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, Choices, testing::ValuesIn(device_types()),
+INSTANTIATE_TEST_SUITE_P(Devices, ExpertChoicesTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
-TEST_P(Choices, AreSortedByExpertAndThenByToken) {
+TEST_P(ExpertChoicesTest, AreSortedByExpertThenToken) {
   const Tensor experts = table({2, 0, 1, 2, 0, -1}, 2);  // three tokens, two choices each
   EXPECT_EQ(counts_of(experts, {0, 3}), (std::vector<i32>{2, 1, 2}));
   const auto [tokens, slots] = sorted(experts, {0, 3});
@@ -53,7 +53,7 @@ TEST_P(Choices, AreSortedByExpertAndThenByToken) {
   EXPECT_EQ(slots, (std::vector<i32>{3, 0, 2, 4, 1, -1}));
 }
 
-TEST_P(Choices, OfOtherExpertsAreNone) {
+TEST_P(ExpertChoicesTest, IgnoreExpertsOutsideRange) {
   const Tensor experts = table({2, 0, 1, 3, 0, 1}, 2);
   EXPECT_EQ(counts_of(experts, {1, 2}), (std::vector<i32>{2, 1}));
   const auto [tokens, slots] = sorted(experts, {1, 2});
@@ -61,8 +61,8 @@ TEST_P(Choices, OfOtherExpertsAreNone) {
   EXPECT_EQ(slots, (std::vector<i32>{2, -1, 0, -1, -1, 1}));
 }
 
-/// As a stable sort of them has them, whatever the sizes: pieces of a warp and of several, one expert and many.
-TEST_P(Choices, AreInTheOrderOfAStableSort) {
+/// Covers sizes of one warp and several, and one expert and many.
+TEST_P(ExpertChoicesTest, MatchStableSort) {
   std::mt19937 random(3);
   for (const i64 choices : {1, 31, 32, 33, 1023, 1024, 1025, 5000, 70000}) {
     for (const i64 experts : {1, 2, 8, 60, 512}) {
@@ -88,7 +88,7 @@ TEST_P(Choices, AreInTheOrderOfAStableSort) {
   }
 }
 
-TEST_P(Choices, MayBeNone) {
+TEST_P(ExpertChoicesTest, MayBeEmpty) {
   const Tensor none = Tensor::empty({0, 2}, DType::I32, *device_);
   EXPECT_EQ(counts_of(none, {0, 3}), (std::vector<i32>{0, 0, 0}));
   EXPECT_TRUE(sorted(none, {0, 3}).first.empty());
@@ -97,7 +97,7 @@ TEST_P(Choices, MayBeNone) {
   EXPECT_EQ(slots, (std::vector<i32>{-1, -1, -1, -1}));
 }
 
-/// What is left of choices by sorting those of each expert.
+/// Returns the choices that remain after sorting those of each expert.
 std::vector<i32> left_of(const std::vector<i32>& experts, const std::vector<float>& weights,
                          const std::vector<i32>& order, i64 topk, const ops::Capacity& capacity) {
   std::vector<i32> kept = experts;
@@ -114,8 +114,8 @@ std::vector<i32> left_of(const std::vector<i32>& experts, const std::vector<floa
   return kept;
 }
 
-/// Distinct weights, few of them, none at all and such as are hardly weights, of tokens in another order than theirs.
-TEST_P(Choices, BeyondACapacityTheLightestAreLeftOut) {
+/// Covers distinct weights, few different ones, none at all and degenerate values, with tokens in a different order.
+TEST_P(ExpertChoicesTest, DropLowestWeightsBeyondCapacity) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> odd{0.0f, -0.0f, 1.0f, -1.0f, kInf, -kInf, kNan, -kNan, 1e-42f, -1e-42f, 1e38f, -1e38f};
   std::mt19937 random(5);
@@ -153,7 +153,7 @@ TEST_P(Choices, BeyondACapacityTheLightestAreLeftOut) {
   }
 }
 
-TEST_P(Choices, RunsBecomeAnOrderAndItsInverse) {
+TEST_P(ExpertChoicesTest, RunsYieldOrderAndInverse) {
   const Tensor runs = integers_of({0, 0, 2, 5, 2, 1, 2, 3, 3, 6, 6, 0}, *device_).view({4, 3});
   Tensor order = Tensor::empty({6}, DType::I32, *device_), inverse = Tensor::like(order);
   ops::order_of_runs(runs, order, inverse);
@@ -161,7 +161,7 @@ TEST_P(Choices, RunsBecomeAnOrderAndItsInverse) {
   EXPECT_EQ(read_values<i32>(inverse), (std::vector<i32>{0, 1, 3, 4, 5, 2}));
 }
 
-TEST_P(Choices, ArgumentsAreChecked) {
+TEST_P(ExpertChoicesTest, RejectInvalidArguments) {
   const Tensor experts = table({2, 0, 1, 3}, 2);
   EXPECT_NE(error_of([&] { counts_of(experts, {0, 0}); }), "");
   EXPECT_NE(error_of([&] { counts_of(experts, {-1, 2}); }), "");

@@ -4,10 +4,10 @@
 namespace mcpp::test {
 namespace {
 
-class RowsOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, RowsOps, every_type(), ops_name);
+class RowOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, RowOpsTest, every_type(), ops_name);
 
-TEST_P(RowsOps, GathersRows) {
+TEST_P(RowOpsTest, GatherRowsMatchesReference) {
   for (const auto [count, n] : kSizes) {
     const i64 tokens = 40;
     const Numbers x = normals(tokens * n, 1);
@@ -26,7 +26,7 @@ TEST_P(RowsOps, GathersRows) {
   }
 }
 
-/// k slots for each of T tokens among (T + 1) k rows, no row twice, some with none.
+/// Returns k slots for each of T tokens among (T + 1) k rows. No row is used twice, and some tokens have no row.
 std::vector<i32> scattered(i64 tokens, i64 k) {
   std::vector<i32> slots;
   for (i64 i = 0; i < tokens * k; ++i) {
@@ -36,7 +36,7 @@ std::vector<i32> scattered(i64 tokens, i64 k) {
   return slots;
 }
 
-TEST_P(RowsOps, CombinesRows) {
+TEST_P(RowOpsTest, CombineRowsMatchesReference) {
   for (const auto [tokens, n] : kSizes) {
     for (const i64 k : {1, 2, 8}) {
       const i64 count = (tokens + 1) * k;
@@ -68,7 +68,7 @@ TEST_P(RowsOps, CombinesRows) {
           dw[i] += g[t * n + c] * x[row * n + c];
         }
       }
-      const double size = 2 * std::sqrt(static_cast<double>(n)) + 4;  // of sums on the way
+      const double size = 2 * std::sqrt(static_cast<double>(n)) + 4;  // magnitude of partial sums
       expect_close(outputs[0], y, tolerance(dtype()), 4, "combine_rows");
       expect_close(outputs[1], plain, tolerance(dtype()), 4, "combine_rows without weights");
       expect_close(outputs[2], dx, tolerance(dtype()), 1, "dx");
@@ -79,7 +79,7 @@ TEST_P(RowsOps, CombinesRows) {
   }
 }
 
-TEST(CombineRowsGradients, AgreeWithFiniteDifferences) {
+TEST(CombineRowsGradientTest, MatchesFiniteDifferences) {
   CpuDevice device;
   const i64 tokens = 4, k = 3, n = 5, count = (tokens + 1) * k;
   const Tensor slots = integers_of(scattered(tokens, k), device).view({tokens, k});
@@ -96,7 +96,7 @@ TEST(CombineRowsGradients, AgreeWithFiniteDifferences) {
   expect_gradient(loss, w, dw, "weights");
 }
 
-TEST(CombineRows, RefusesWhatDoesNotFit) {
+TEST(CombineRowsTest, RejectsMismatchedShapes) {
   CpuDevice device;
   const Tensor x = Tensor::zeros({6, 5}, DType::BF16, device), w = Tensor::zeros({3, 2}, DType::BF16, device),
                slots = Tensor::zeros({3, 2}, DType::I32, device);

@@ -6,16 +6,16 @@
 namespace mcpp::test {
 namespace {
 
-class GroupedOps : public Ops {
+class GroupedMatmulOpsTest : public Ops {
  protected:
-  /// Types of output beside inputs of dtype().
+  /// Returns the output types supported for inputs of dtype().
   std::vector<DType> outputs() const {
     return is_narrow(dtype()) ? std::vector{dtype(), DType::F32} : std::vector{dtype()};
   }
-  /// The error of sums of so many products of normal numbers, as one of the size of their sums.
+  /// Returns the error of sums of this many products of normal values, relative to the magnitude of the sums.
   double rounding(DType out) const { return is_narrow(out) ? tolerance(out) : 8 * tolerance(wide()); }
 };
-INSTANTIATE_TEST_SUITE_P(Types, GroupedOps, every_type(), ops_name);
+INSTANTIATE_TEST_SUITE_P(Types, GroupedMatmulOpsTest, every_type(), ops_name);
 
 struct Groups {
   std::vector<i64> rows;
@@ -32,7 +32,7 @@ const std::vector<Groups> kGroups{{{3}, 5, 7},
                                   {{70, 0, 3}, 64, 288},
                                   {{2, 3}, 6, 0}};
 
-/// f(group, row) for all rows.
+/// Calls f(group, row) for all rows.
 template <class F>
 void for_each_row(const Groups& groups, F&& f) {
   i64 row = 0;
@@ -41,7 +41,7 @@ void for_each_row(const Groups& groups, F&& f) {
   }
 }
 
-TEST_P(GroupedOps, MultipliesEachGroupWithItsMatrix) {
+TEST_P(GroupedMatmulOpsTest, MultipliesEachGroupByItsMatrix) {
   for (const Groups& groups : kGroups) {
     for (const bool transpose : {true, false}) {
       for (const DType out : outputs()) {
@@ -68,7 +68,7 @@ TEST_P(GroupedOps, MultipliesEachGroupWithItsMatrix) {
   }
 }
 
-TEST_P(GroupedOps, GivesTheGradientOfEachMatrix) {
+TEST_P(GroupedMatmulOpsTest, ComputesGradientOfEachMatrix) {
   for (const Groups& groups : kGroups) {
     for (const float beta : {0.0f, 1.0f}) {
       for (const DType out : outputs()) {
@@ -93,7 +93,7 @@ TEST_P(GroupedOps, GivesTheGradientOfEachMatrix) {
   }
 }
 
-/// f(device) in each way in which this CPU multiplies bf16; once for other types.
+/// Calls f(device) for each path on which this CPU multiplies bf16, and once for other types.
 template <class F>
 void for_each_path(DType type, const F& f) {
   using kernel::Bf16Path;
@@ -106,8 +106,8 @@ void for_each_path(DType type, const F& f) {
   }
 }
 
-/// The same rows alone, among few and among many, at the beginning of a group and further on: the same bits.
-TEST_P(GroupedOps, ARowDoesNotDependOnItsGroup) {
+/// A row alone, among few rows and among many, at the start of a group and later, must be bitwise identical.
+TEST_P(GroupedMatmulOpsTest, RowIsIndependentOfItsGroup) {
   if (dtype() == DType::F64) GTEST_SKIP() << "its products are simple loops, and slow";
   for (const auto& [n, k] : std::vector<std::pair<i64, i64>>{{257, 200}, {64, 768}, {100, 1030}}) {
     const std::vector<i64> sizes{1, 7, 64, 200, 0, 16, 600};
@@ -138,7 +138,7 @@ TEST_P(GroupedOps, ARowDoesNotDependOnItsGroup) {
   }
 }
 
-/// The products of groups of rows in both directions, and the gradients of their matrices, all as bytes.
+/// Returns the products of groups of rows in both directions and the gradients of their matrices, all as bytes.
 std::vector<std::vector<std::byte>> products_of(const Groups& groups, DType type, Device& device) {
   const i64 n = groups.n, k = groups.k, all = groups.all();
   const Tensor x = tensor_of(normals(all * k, 1), {all, k}, type, device);
@@ -159,14 +159,14 @@ std::vector<std::vector<std::byte>> products_of(const Groups& groups, DType type
   return bytes;
 }
 
-/// A group among others: [begin, end) of what they have gives what it has alone.
+/// Returns the part [begin, end) of a combined result that belongs to one group.
 std::vector<std::byte> cut(const std::vector<std::byte>& bytes, i64 begin, i64 end, i64 of) {
   const auto at = [&](i64 i) { return bytes.begin() + static_cast<i64>(bytes.size()) / of * i; };
   return {at(begin), at(end)};
 }
 
-/// Neither how many threads there are, nor what other groups have, if anything.
-TEST_P(GroupedOps, NoBitHangsOnThreadsOrOnOtherGroups) {
+/// Results must depend neither on the number of threads nor on the contents of other groups.
+TEST_P(GroupedMatmulOpsTest, IsIndependentOfThreadsAndOtherGroups) {
   if (dtype() == DType::F64 || place().device != DeviceType::Cpu) GTEST_SKIP() << "of the CPU's kernels";
   for (const Groups& groups : std::vector<Groups>{{{0, 1, 70, 0, 130, 13}, 129, 50},
                                                   {{64, 65, 0, 1}, 520, 200},
@@ -182,13 +182,13 @@ TEST_P(GroupedOps, NoBitHangsOnThreadsOrOnOtherGroups) {
       };
       const auto one = on(groups, 1);
       for (const int threads : {2, 3}) EXPECT_EQ(on(groups, threads), one) << threads << " threads";
-      // Emptied, the others leave each group where it was among the weights.
+      // Each group keeps its place among the weights when the others are emptied.
       i64 first = 0;
       for (i64 g = 0; g < groups.count(); ++g) {
         const i64 rows = groups.rows[static_cast<std::size_t>(g)];
         Groups lonely = groups;
         for (i64 i = 0; i < groups.count(); ++i) lonely.rows[static_cast<std::size_t>(i)] = i == g ? groups.rows[i] : 0;
-        if (first == 0 && rows > 0) {  // its rows are the same numbers then
+        if (first == 0 && rows > 0) {  // its rows then have the same values
           const auto alone = on(lonely, 2);
           for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(cut(one[i], 0, rows, groups.all()), alone[i]) << "group " << g;
           for (std::size_t i = 2; i < 4; ++i)
@@ -201,7 +201,7 @@ TEST_P(GroupedOps, NoBitHangsOnThreadsOrOnOtherGroups) {
   }
 }
 
-TEST(GroupedMatmul, RefusesWhatDoesNotFit) {
+TEST(GroupedMatmulTest, RejectsMismatchedShapes) {
   CpuDevice device;
   const Tensor x = Tensor::zeros({6, 4}, DType::F32, device), w = Tensor::zeros({2, 3, 4}, DType::F32, device);
   Tensor y = Tensor::zeros({6, 3}, DType::F32, device), dw = Tensor::zeros({2, 3, 4}, DType::F32, device);

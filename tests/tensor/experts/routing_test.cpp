@@ -7,15 +7,15 @@
 namespace mcpp::test {
 namespace {
 
-class RoutingOps : public Ops {};
-INSTANTIATE_TEST_SUITE_P(Types, RoutingOps,
+class RoutingOpsTest : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, RoutingOpsTest,
                          testing::Combine(testing::Values(DType::F32, DType::F64), testing::ValuesIn(every_place())),
                          ops_name);
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Rules for E experts, with groups where they divide them.
+/// Returns rules for E experts, with groups if they divide the experts.
 std::vector<RoutingRule> rules_for(i64 experts) {
   std::vector<RoutingRule> rules;
   for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid}) {
@@ -56,7 +56,7 @@ Numbers row_of(const Numbers& x, i64 row, i64 n) {
   return {x.begin() + row * n, x.begin() + (row + 1) * n};
 }
 
-/// The numbers of the k best, by sorting.
+/// Returns the indices of the k best scores by sorting.
 std::vector<i32> best_of(const Numbers& scores, const std::vector<i32>& among, i64 k) {
   std::vector<i32> order = among;
   std::ranges::stable_sort(order, [&](i32 a, i32 b) {
@@ -98,7 +98,7 @@ std::vector<i32> integers(const Tensor& x) {
 
 const std::vector<Size> kRouters{{0, 4}, {1, 1}, {1, 2}, {5, 7}, {130, 8}, {40, 64}, {19, 100}, {700, 24}, {3, 515}};
 
-TEST_P(RoutingOps, ChoosesTheBestExperts) {
+TEST_P(RoutingOpsTest, ChoosesBestExperts) {
   for (const auto [rows, n] : kRouters) {
     for (const RoutingRule& rule : rules_for(n)) {
       for (const bool has_bias : {false, true}) {
@@ -121,8 +121,8 @@ TEST_P(RoutingOps, ChoosesTheBestExperts) {
   }
 }
 
-// Many equal logits, NaN and infinities: what is chosen is settled, and each once.
-TEST_P(RoutingOps, ChoosesAmongEqualAndBrokenLogits) {
+// Even for equal logits, NaN and infinities, the choice is deterministic and without duplicates.
+TEST_P(RoutingOpsTest, ChoosesDeterministicallyAmongEqualAndNonFiniteLogits) {
   const i64 rows = 60, n = 16;
   Numbers x;
   for (i64 i = 0; i < rows * n; ++i) {
@@ -177,7 +177,7 @@ struct Weighed {
   }
 };
 
-TEST_P(RoutingOps, WeighsExperts) {
+TEST_P(RoutingOpsTest, ExpertWeightsMatchReference) {
   CpuDevice host;
   for (const auto [rows, n] : kRouters) {
     for (const RoutingRule& rule : rules_for(n)) {
@@ -194,14 +194,14 @@ TEST_P(RoutingOps, WeighsExperts) {
         weights.insert(weights.end(), row.begin(), row.end());
       }
       expect_close(outputs[0], weights, "weights");
-      // Finite differences, below, hold the gradient in fp64 to be right.
+      // The finite differences below verify the gradient in fp64.
       expect_close(outputs[1], numbers(Weighed(x, dw, rule, n, DType::F64, host, 1).d_logits), "d_logits", 4);
       if (HasFailure()) return;
     }
   }
 }
 
-TEST(RoutingGradients, OfWeightsAgreeWithFiniteDifferences) {
+TEST(RoutingGradientTest, WeightsMatchFiniteDifferences) {
   CpuDevice device;
   const i64 rows = 5, n = 8;
   for (const RoutingRule& rule : rules_for(n)) {
@@ -214,7 +214,7 @@ TEST(RoutingGradients, OfWeightsAgreeWithFiniteDifferences) {
   }
 }
 
-/// The scores of a row that balancing losses add up.
+/// Returns the scores of a row that balancing losses sum.
 Numbers balanced_scores(RouterScore score, const Numbers& logits) {
   if (score == RouterScore::Softmax) return softmax(logits);
   Numbers y;
@@ -244,7 +244,7 @@ struct Balanced {
   void forward() { ops::router_score_sums(logits, score, sums, squares); }
 };
 
-TEST_P(RoutingOps, SumsScores) {
+TEST_P(RoutingOpsTest, ScoreSumsMatchReference) {
   CpuDevice host;
   for (const auto [rows, n] : kRouters) {
     for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid}) {
@@ -271,12 +271,13 @@ TEST_P(RoutingOps, SumsScores) {
   }
 }
 
-TEST(RoutingGradients, OfSumsAgreeWithFiniteDifferences) {
+TEST(RoutingGradientTest, ScoreSumsMatchFiniteDifferences) {
   CpuDevice device;
   const i64 rows = 6, n = 9, batch = 2;
   for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid}) {
     Balanced b(score, 0.3, normals(rows * n, 1, DType::F64, 2), normals(batch * n, 2), batch, n, DType::F64, device, 1);
-    for (i64 i = 0; i < b.d_logits.numel(); ++i) b.d_logits.data<double>()[i] -= 0.5;  // what it is added to
+    for (i64 i = 0; i < b.d_logits.numel(); ++i)
+      b.d_logits.data<double>()[i] -= 0.5;  // initial value to which the gradient is added
     const auto loss = [&] {
       b.forward();
       return dot(b.sums, b.factors) + b.z * b.squares.data<double>()[0];
@@ -285,7 +286,7 @@ TEST(RoutingGradients, OfSumsAgreeWithFiniteDifferences) {
   }
 }
 
-TEST(Routing, RefusesWhatCannotBe) {
+TEST(RoutingTest, RejectsInvalidRules) {
   CpuDevice device;
   const Tensor logits = Tensor::zeros({3, 8}, DType::F32, device);
   Tensor experts = Tensor::zeros({3, 2}, DType::I32, device), nine = Tensor::zeros({3, 9}, DType::I32, device);

@@ -14,7 +14,7 @@ namespace {
 constexpr Fp8Format kFormats[]{Fp8Format::E4M3, Fp8Format::E5M2};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-TEST(Fp8, FormatsHaveTheNumbersOfTheirDefinition) {
+TEST(Fp8Test, FormatsHaveDefinedValues) {
   const std::vector<double> e4m3 = fp8_numbers(Fp8Format::E4M3), e5m2 = fp8_numbers(Fp8Format::E5M2);
   EXPECT_EQ(e4m3.size(), 127u);
   EXPECT_EQ(e5m2.size(), 124u);
@@ -23,8 +23,8 @@ TEST(Fp8, FormatsHaveTheNumbersOfTheirDefinition) {
   for (const Fp8Format format : kFormats) EXPECT_EQ(fp8_largest(format), fp8_numbers(format).back());
 }
 
-/// The largest power of two that leaves the largest number in range.
-TEST(Fp8, ScalesAreTheLargestPowersOfTwoThatFit) {
+/// Uses the largest power of two that keeps the largest value in range.
+TEST(Fp8Test, ScaleIsLargestPowerOfTwoThatFits) {
   for (const Fp8Format format : kFormats) {
     const double largest = fp8_largest(format);
     Numbers magnitudes{448, std::nextafter(448.F, 500.F), 57344, 57345, 1, 1.75, 1.7500001, 3e38, 1e-25, 1e-29};
@@ -45,7 +45,7 @@ TEST(Fp8, ScalesAreTheLargestPowersOfTwoThatFit) {
   }
 }
 
-class Fp8Ops : public Ops {
+class Fp8OpsTest : public Ops {
  protected:
   Tensor amax_of(double amax, Device& device) const { return tensor_of({amax}, {1}, DType::F32, device); }
   Tensor rounded(const Numbers& x, Fp8Format format, double amax, Device& device) const {
@@ -57,11 +57,11 @@ class Fp8Ops : public Ops {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Types, Fp8Ops,
+INSTANTIATE_TEST_SUITE_P(Types, Fp8OpsTest,
                          testing::Combine(testing::Values(DType::BF16), testing::ValuesIn(every_place())), ops_name);
 
-/// All 65536, among them every fp8 number, every middle of two and its neighbours.
-TEST_P(Fp8Ops, EveryBf16NumberBecomesTheNearest) {
+/// Covers all 65536 values, including every fp8 value, every midpoint of two and its neighbors.
+TEST_P(Fp8OpsTest, RoundsEveryBf16ValueToNearest) {
   Numbers x;
   for (u32 bits = 0; bits < 0x10000; ++bits) x.push_back(std::bit_cast<float>(bits << 16));
   for (const Fp8Format format : kFormats) {
@@ -80,7 +80,7 @@ TEST_P(Fp8Ops, EveryBf16NumberBecomesTheNearest) {
   }
 }
 
-TEST_P(Fp8Ops, RoundingIsRelativeToTheScale) {
+TEST_P(Fp8OpsTest, RoundsRelativeToScale) {
   const Numbers x = normals(3000, 1, 1e-3);
   for (const Fp8Format format : kFormats) {
     for (const double amax : {1e-5, 3e-3, 0.01, 17.0, 1e20}) {
@@ -90,7 +90,7 @@ TEST_P(Fp8Ops, RoundingIsRelativeToTheScale) {
   }
 }
 
-TEST_P(Fp8Ops, AmaxIsTheLargestMagnitude) {
+TEST_P(Fp8OpsTest, AmaxIsLargestMagnitude) {
   for (const i64 count : {1, 3, 17, 64, 1000, 16384, 50001}) {
     Numbers x = normals(count, 2);
     x[static_cast<std::size_t>(count - 1)] = -9.5;
@@ -107,8 +107,8 @@ TEST_P(Fp8Ops, AmaxIsTheLargestMagnitude) {
   EXPECT_EQ(numbers(amax)[0], 2);
 }
 
-/// One number that is none makes all of its tensor NaN, and what that is multiplied with: it cannot get lost.
-TEST_P(Fp8Ops, WhatIsNoNumberStaysVisible) {
+/// One non-finite value turns the whole tensor and its products into NaN, so that it is always noticed.
+TEST_P(Fp8OpsTest, PropagatesNonFiniteValues) {
   for (const double none : {std::nan(""), double{kInfinity}, -double{kInfinity}}) {
     Numbers x = normals(16 * 16, 3);
     x[100] = none;
@@ -123,7 +123,7 @@ TEST_P(Fp8Ops, WhatIsNoNumberStaysVisible) {
   }
 }
 
-TEST_P(Fp8Ops, NothingButZerosStaysSo) {
+TEST_P(Fp8OpsTest, KeepsZeroTensors) {
   const Tensor zeros = tensor_of(Numbers(256, 0), {16, 16}, DType::BF16, any_device());
   Tensor amax = amax_of(0, any_device()), c = garbage({16, 16}, DType::BF16, any_device());
   ops::add_amax(zeros, amax);
@@ -131,7 +131,7 @@ TEST_P(Fp8Ops, NothingButZerosStaysSo) {
   for (const double y : numbers(c)) EXPECT_EQ(y, 0);
 }
 
-/// Those that a GPU takes, with parts of tiles and of what its kernels move at a time.
+/// Sizes that a GPU supports, with partial tiles and partial vector loads.
 constexpr std::array<i64, 3> kProductSizes[]{{16, 16, 16}, {32, 48, 64}, {80, 16, 144}, {16, 112, 32}};
 
 struct Product {
@@ -141,7 +141,7 @@ struct Product {
   ops::MatmulOptions options;
 };
 
-/// In fp64, of operands that are rounded as the table of numbers says. bf16 rounds the result; sums are in fp32.
+/// Compares with fp64 products of operands rounded by the table of values. bf16 rounds the result; sums are in fp32.
 void expect_product(const Product& p, const Numbers& a, const Numbers& b, const Numbers& before, const Tensor& c) {
   const Numbers x = in_fp8(a, p.a, largest_magnitude(a)), y = in_fp8(b, p.b, largest_magnitude(b)), got = numbers(c);
   const auto at = [](const Numbers& m, i64 i) { return m[static_cast<std::size_t>(i)]; };
@@ -159,7 +159,7 @@ void expect_product(const Product& p, const Numbers& a, const Numbers& b, const 
   }
 }
 
-TEST_P(Fp8Ops, ProductsAreThoseOfTheRoundedOperands) {
+TEST_P(Fp8OpsTest, ProductsMatchRoundedOperands) {
   std::vector<Product> products;
   for (const auto& [m, n, k] : kProductSizes)
     for (const Fp8Format a : kFormats)
@@ -186,7 +186,7 @@ TEST_P(Fp8Ops, ProductsAreThoseOfTheRoundedOperands) {
   }
 }
 
-TEST_P(Fp8Ops, WrongOperandsAreErrors) {
+TEST_P(Fp8OpsTest, RejectsInvalidOperands) {
   Device& device = any_device();
   const Tensor a = tensor_of(normals(256, 8), {16, 16}, DType::BF16, device);
   const Tensor wide = tensor_of(normals(256, 8), {16, 16}, DType::F32, device);

@@ -1,4 +1,4 @@
-// Messages of both kinds, written, read and summed, at each place against the definition.
+// Compressed messages of both formats: packing, unpacking and summing on each device against the definition.
 #include "tensor/ops/narrow/pack.h"
 #include "tests/support/ops.h"
 #include "tests/support/packed.h"
@@ -10,17 +10,17 @@ using test::Numbers;
 
 struct Case {
   DType type;
-  i64 count;  ///< of numbers in a message
+  i64 count;  ///< elements in a message
 };
 constexpr Case kCases[]{{DType::I32, 64},  {DType::I32, 192}, {DType::I32, 9600},
                         {DType::BF16, 64}, {DType::BF16, 37}, {DType::BF16, 9001}};
 
-class MessageOps : public test::Ops {
+class CompressedMessageOpsTest : public test::Ops {
  protected:
   Tensor room(DType type, i64 count, Device& device) const {
     return Tensor::empty({place().first + count}, type, device).flat(place().first, count);
   }
-  /// What arrives of numbers, which are rounded to fp32 first.
+  /// Returns the values that arrive, which are rounded to fp32 first.
   static std::vector<float> arrived(DType type, const Numbers& x) {
     std::vector<float> numbers;
     for (const double number : x) numbers.push_back(static_cast<float>(number));
@@ -28,7 +28,7 @@ class MessageOps : public test::Ops {
   }
 };
 
-TEST_P(MessageOps, SayWhatTheDefinitionSays) {
+TEST_P(CompressedMessageOpsTest, PackAndUnpackMatchDefinition) {
   for (const Case& c : kCases) {
     const Numbers x = normals(c.count, 3, 5);
     const std::vector<Tensor> outputs = run([&](Device& device) {
@@ -44,8 +44,8 @@ TEST_P(MessageOps, SayWhatTheDefinitionSays) {
   }
 }
 
-/// From the first to the last, in the type of the sum, whose bits are so the same everywhere.
-TEST_P(MessageOps, AreSummedInTheirOrder) {
+/// Sums from the first message to the last in the accumulate type, so that results are bitwise identical everywhere.
+TEST_P(CompressedMessageOpsTest, AreSummedInOrder) {
   for (const Case& c : kCases) {
     for (const i64 messages : {1, 2, 5}) {
       const Numbers x = normals(messages * c.count, 7, 5);
@@ -69,7 +69,7 @@ TEST_P(MessageOps, AreSummedInTheirOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, MessageOps, test::every_type(), test::ops_name);
+INSTANTIATE_TEST_SUITE_P(Types, CompressedMessageOpsTest, test::every_type(), test::ops_name);
 
 }  // namespace
 }  // namespace mcpp

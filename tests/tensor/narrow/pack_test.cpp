@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-class Pack : public testing::Test {
+class PackTest : public testing::Test {
  protected:
   Tensor tensor(const std::vector<float>& values, DType type = DType::F32) {
     Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::F32, device_);
@@ -41,7 +41,7 @@ class Pack : public testing::Test {
   }
   std::vector<float> there_and_back(const std::vector<float>& x) { return values(unpacked(packed(tensor(x)))); }
 
-  /// In blocks of very different size.
+  /// Returns values in blocks of very different magnitude.
   static std::vector<float> numbers(i64 blocks = 700) {
     std::mt19937 random(5);
     std::normal_distribution<double> normal;
@@ -56,12 +56,12 @@ class Pack : public testing::Test {
   CpuDevice device_{{.threads = 2}};
 };
 
-TEST_F(Pack, TakesAByteForEachNumberAndAScaleForEachBlock) {
+TEST_F(PackTest, UsesOneBytePerValueAndOneScalePerBlock) {
   EXPECT_EQ(packed_words(64) * 4, 64 + 4);
   EXPECT_EQ(packed_words(640), 10 * packed_words(64));
 }
 
-TEST_F(Pack, IsWhatTheDefinitionSaysAtEachInstructionLevel) {
+TEST_F(PackTest, MatchesDefinitionAtEachInstructionLevel) {
   const std::vector<float> x = numbers(), expected = test::packed_and_back(x);
   for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(level);
@@ -70,7 +70,7 @@ TEST_F(Pack, IsWhatTheDefinitionSaysAtEachInstructionLevel) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-TEST_F(Pack, IsNearerThanHalfAStep) {
+TEST_F(PackTest, ErrorIsAtMostHalfStep) {
   const std::vector<float> x = numbers(), y = there_and_back(x);
   for (std::size_t begin = 0; begin < x.size(); begin += kPackedBlock) {
     double largest = 0;
@@ -80,10 +80,10 @@ TEST_F(Pack, IsNearerThanHalfAStep) {
   }
 }
 
-TEST_F(Pack, KnowsAllTypes) {
+TEST_F(PackTest, SupportsAllTypes) {
   const Tensor x = tensor(numbers(3));
   for (const DType type : {DType::BF16, DType::F16, DType::F64}) {
-    // Within what fp16 can hold.
+    // Within the range of fp16.
     Tensor small = tensor(values(x));
     for (i64 i = 0; i < small.numel(); ++i) small.data<float>()[i] = std::fmod(small.data<float>()[i], 1000.0F);
     const Tensor typed = in(small, type);
@@ -92,7 +92,7 @@ TEST_F(Pack, KnowsAllTypes) {
   }
 }
 
-TEST_F(Pack, SumsNoMessagesToZeros) {
+TEST_F(PackTest, SumOfNoMessagesIsZero) {
   for (const DType type : {DType::I32, DType::BF16}) {
     Tensor nothing = tensor(std::vector<float>(64, 5));
     ops::sum_unpacked(Tensor::empty({0}, type, device_), nothing);
@@ -100,14 +100,14 @@ TEST_F(Pack, SumsNoMessagesToZeros) {
   }
 }
 
-TEST_F(Pack, PartsOfAMessageAreMessagesOfParts) {
+TEST_F(PackTest, SlicesOfMessageAreMessages) {
   const std::vector<float> x = numbers(6), whole = there_and_back(x);
   const Tensor message = packed(tensor(x));
   const std::vector<float> part = values(unpacked(message.flat(packed_words(128), packed_words(192))));
   EXPECT_EQ(part, std::vector<float>(whole.begin() + 128, whole.begin() + 320));
 }
 
-TEST_F(Pack, ShowsWhatIsNotFinite) {
+TEST_F(PackTest, PropagatesNonFiniteValues) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     std::vector<float> x = numbers(3);
@@ -117,15 +117,15 @@ TEST_F(Pack, ShowsWhatIsNotFinite) {
   }
 }
 
-TEST_F(Pack, KeepsZerosAndForgetsWhatIsTooSmall) {
+TEST_F(PackTest, KeepsZerosAndFlushesTinyValues) {
   EXPECT_EQ(there_and_back(std::vector<float>(128, 0.0F)), std::vector<float>(128, 0.0F));
   EXPECT_EQ(there_and_back(std::vector<float>(64, 0x1p-101F)), std::vector<float>(64, 0.0F));
   EXPECT_EQ(there_and_back(std::vector<float>(64, -3.0F)), test::packed_and_back(std::vector<float>(64, -3.0F)));
   EXPECT_EQ(there_and_back(std::vector<float>(64, 3e38F))[0], test::packed_and_back(std::vector<float>(64, 3e38F))[0]);
 }
 
-/// Numbers of all sizes: each the nearest of bf16.
-TEST_F(Pack, RoundsToBf16AtEachInstructionLevel) {
+/// Values of all magnitudes are rounded to the nearest bf16.
+TEST_F(PackTest, RoundsToBf16AtEachInstructionLevel) {
   std::vector<float> x = numbers(20);
   x.resize(x.size() - 3);
   x[0] = 0, x[1] = -0.0F, x[2] = 0x1p-140F, x[3] = 3.4e38F, x[4] = 1 + 0x1p-8F, x[5] = 1 + 0x3p-8F;
@@ -141,7 +141,7 @@ TEST_F(Pack, RoundsToBf16AtEachInstructionLevel) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-TEST_F(Pack, ShowsWhatIsNotFiniteInBf16) {
+TEST_F(PackTest, PropagatesNonFiniteValuesInBf16) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   const Tensor messages = packed(tensor({kInfinity, -kInfinity, kNan, kInfinity, 1, 2, 3, -kInfinity}), DType::BF16);
   Tensor sum = tensor(std::vector<float>(4));
@@ -152,7 +152,7 @@ TEST_F(Pack, ShowsWhatIsNotFiniteInBf16) {
   EXPECT_TRUE(std::isnan(sum.data<float>()[3]));
 }
 
-TEST_F(Pack, RefusesWhatDoesNotFit) {
+TEST_F(PackTest, RejectsMismatchedShapes) {
   Tensor message = Tensor::empty({packed_words(64)}, DType::I32, device_);
   EXPECT_THROW(ops::pack(tensor(std::vector<float>(63)), message), Error);
   EXPECT_THROW(ops::pack(tensor(std::vector<float>(128)), message), Error);

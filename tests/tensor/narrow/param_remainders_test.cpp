@@ -1,4 +1,4 @@
-// Numbers in fp32 as what bf16 keeps of them and what it leaves out: all of them, bit by bit.
+// fp32 values split into their bf16 rounding and a remainder, which together restore every bit.
 #include "tensor/ops/narrow/param_remainders.h"
 
 #include <gtest/gtest.h>
@@ -13,13 +13,13 @@
 namespace mcpp {
 namespace {
 
-class ParamRemaindersTest : public testing::Test {
+class ParamRemaindersOpsTest : public testing::Test {
  protected:
   ParamRemainders room(i64 count) {
     return {.low = Tensor::zeros({count / 2}, DType::I32, device_, MemoryClass::Other),
             .went_up = Tensor::zeros({count / 32}, DType::I32, device_, MemoryClass::Other)};
   }
-  /// The numbers with these bits, rounded to bf16 and joined again.
+  /// Rounds the values with these bits to bf16 and joins them again.
   std::vector<u32> there_and_back(const std::vector<u32>& bits) {
     const auto count = static_cast<i64>(bits.size());
     Tensor master = Tensor::empty({count}, DType::F32, device_), model = Tensor::empty({count}, DType::BF16, device_);
@@ -37,9 +37,9 @@ class ParamRemaindersTest : public testing::Test {
   CpuDevice device_{{.threads = 2}};
 };
 
-/// With each lower half: beside even and odd upper halves, zeros, subnormals, the largest numbers, which round to
-/// infinity, and negative ones.
-TEST_F(ParamRemaindersTest, GiveBackEveryBit) {
+/// Covers each lower half with even and odd upper halves, zeros, subnormals, the largest values, which round to
+/// infinity, and negative values.
+TEST_F(ParamRemaindersOpsTest, RestoreEveryBit) {
   std::vector<u32> bits;
   for (const u32 upper : {0x0000U, 0x0001U, 0x007FU, 0x0080U, 0x3F80U, 0x3F81U, 0x3FFFU, 0x7F7FU, 0x8000U, 0x8001U,
                           0xBF80U, 0xBF81U, 0xFF7FU}) {
@@ -49,14 +49,14 @@ TEST_F(ParamRemaindersTest, GiveBackEveryBit) {
   EXPECT_TRUE(there_and_back(bits) == bits);
 }
 
-/// Whose upper half, rounded to even, says nothing of where they came from: what takes the bit beside 16.
-TEST_F(ParamRemaindersTest, TellApartWhatLiesInTheMiddleOfTwo) {
+/// Their upper half, rounded to even, does not show from which side they were rounded: this requires the extra bit.
+TEST_F(ParamRemaindersOpsTest, DistinguishMidpoints) {
   std::vector<u32> bits(kRemainderBlock);
   for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = (i % 2 == 0 ? 0x3F808000U : 0x3F7F8000U);  // both to 1
   EXPECT_EQ(there_and_back(bits), bits);
 }
 
-TEST_F(ParamRemaindersTest, LeaveNaNWhatItIs) {
+TEST_F(ParamRemaindersOpsTest, PreserveNaN) {
   std::vector<u32> bits;
   for (const u32 x :
        {0x7FC00000U, 0xFFC00000U, 0x7F800001U, 0x7FFFFFFFU, 0xFF80FFFFU, 0x7FC08001U, 0x7F81FFFFU, 0xFFFFFFFFU})
@@ -64,7 +64,7 @@ TEST_F(ParamRemaindersTest, LeaveNaNWhatItIs) {
   for (const u32 x : there_and_back(bits)) EXPECT_TRUE(std::isnan(std::bit_cast<float>(x))) << std::hex << x;
 }
 
-TEST_F(ParamRemaindersTest, WantWholeBlocksOfThatType) {
+TEST_F(ParamRemaindersOpsTest, RejectPartialBlocksAndWrongTypes) {
   const auto refused = [&](i64 count, DType type, i64 room_for) {
     ParamRemainders to = room(room_for);
     EXPECT_THROW(ops::param_remainders(Tensor::zeros({count}, type, device_, MemoryClass::Other), to), Error);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr QuantizedRange kRanges[]{QuantizedRange::Signed, QuantizedRange::NonNegative};
 
-class Quantize : public testing::Test {
+class QuantizeTest : public testing::Test {
  protected:
   Tensor tensor(const std::vector<float>& values) {
     Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::F32, device_);
@@ -32,7 +32,8 @@ class Quantize : public testing::Test {
     ops::dequantize(q, x);
     return {x.data<float>(), x.data<float>() + x.numel()};
   }
-  /// Over many powers of ten, as moments are, in blocks of very different size; the largest of some below 0.
+  /// Returns values over many powers of ten, like moments, in blocks of very different magnitude, some with a negative
+  /// extreme.
   std::vector<float> numbers(QuantizedRange range, i64 blocks = 300) {
     std::mt19937 random(3);
     std::normal_distribution<double> normal;
@@ -50,7 +51,7 @@ class Quantize : public testing::Test {
   CpuDevice device_{{.threads = 2}};
 };
 
-TEST_F(Quantize, ValuesRiseAndHaveZeroAndTheLargest) {
+TEST_F(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
   for (const QuantizedRange range : kRanges) {
     const QuantizedValues v = quantized_values(range);
     EXPECT_TRUE(std::ranges::is_sorted(v, std::less_equal())) << "or two are the same";
@@ -63,8 +64,8 @@ TEST_F(Quantize, ValuesRiseAndHaveZeroAndTheLargest) {
   EXPECT_NEAR(quantized_values(QuantizedRange::Signed)[254], 0.1 + 0.9 * 63.5 / 64, 1e-6);
 }
 
-/// Against a search through all values, in double precision.
-TEST_F(Quantize, EachNumberBecomesTheNearestValue) {
+/// Compares with a search through all values in double precision.
+TEST_F(QuantizeTest, RoundsToNearestValue) {
   for (const QuantizedRange range : kRanges) {
     const std::vector<float> x = numbers(range), y = values(quantized(tensor(x), range));
     const QuantizedValues all = quantized_values(range);
@@ -82,8 +83,8 @@ TEST_F(Quantize, EachNumberBecomesTheNearestValue) {
   }
 }
 
-/// So that a checkpoint, which has them in full, gives back the same bits.
-TEST_F(Quantize, WhatWasQuantizedStaysAsItIs) {
+/// A checkpoint, which stores dequantized values, must restore all bits.
+TEST_F(QuantizeTest, IsIdempotent) {
   for (const QuantizedRange range : kRanges) {
     std::vector<float> x = numbers(range);
     std::fill(x.begin(), x.begin() + kQuantizedBlock, 0.0F);
@@ -98,7 +99,7 @@ TEST_F(Quantize, WhatWasQuantizedStaysAsItIs) {
   }
 }
 
-TEST_F(Quantize, WantsWholeBlocks) {
+TEST_F(QuantizeTest, RejectsPartialBlocks) {
   const Tensor x = tensor(std::vector<float>(kQuantizedBlock + 4));
   EXPECT_THROW(quantized(x, QuantizedRange::Signed), Error);
 }
