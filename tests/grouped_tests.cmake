@@ -19,7 +19,7 @@ set(sweeps_of_base_tests
   ProgressTest.TerminalShowsBarAfterDelayAndClearsIt ProgressTest.WaitIndicatorShowsItsNameOnTerminal
   ProgressTest.DumbTerminalReceivesNoEscapes)
 set(sweeps_of_tensor_tests Types/FastMatmulTest.IsBitwiseIdenticalForAnyThreadCount)
-set(sweeps_of_parallel_tests Ways/CpAttention.IsThatOfOneRank)
+set(sweeps_of_parallel_tests Variants/ContextParallelAttentionTest.MatchesSingleRank)
 set(sweeps_of_data_tests
   Parts.GiveTheBytesOfOneProcessWhereverTheyAreCut Preprocess.WorkersDoNotChangeTheResult Types/TokenizerTypes.TrainingIsReproducible)
 set(sweeps_of_checkpoint_tests Lock.OneOfManyThatTryAtOnceGetsIt)

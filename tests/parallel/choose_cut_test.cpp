@@ -1,5 +1,5 @@
-// How microbatches are cut over ranks: evenly, whatever they are packed from, and so that keys travel where they are
-// seen.
+// Partition of the sequences of a microbatch over ranks: balanced, whatever documents are packed, and such that keys
+// are sent only where they are visible.
 #include "parallel/cp/choose_cut.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-/// A microbatch of samples that are packed from documents of these lengths; the last one is cut off.
+/// Returns a microbatch of samples packed from documents of these lengths. The last document is truncated.
 AttentionWork packed(i64 seq, const std::vector<std::vector<i64>>& samples, std::vector<i64> windows = {0}) {
   AttentionWork work{.seq_length = seq, .batch = static_cast<i64>(samples.size()), .starts = {}, .windows = windows};
   work.starts.resize(static_cast<std::size_t>(seq * work.batch));
@@ -28,7 +28,7 @@ AttentionWork packed(i64 seq, const std::vector<std::vector<i64>>& samples, std:
   return work;
 }
 
-/// Of the sizes that web pages and books have: most are short, some fill samples.
+/// Returns a length distribution like that of web pages and books: most are short, some fill samples.
 std::vector<i64> mixed_lengths(i64 seq, unsigned seed) {
   std::mt19937 random(seed);
   std::lognormal_distribution<double> length(6.2, 1.3);
@@ -43,7 +43,7 @@ double slowest_to_fastest(const SequenceCut& ranks, const AttentionWork& work, c
          static_cast<double>(*std::min_element(costs.begin(), costs.end()));
 }
 
-TEST(ChooseCut, IsTheZigzagForSamplesOfOneDocument) {
+TEST(BalanceSequencePartitionTest, IsZigzagForSamplesOfOneDocument) {
   for (const i64 n : {2, 3, 4, 8}) {
     const SequenceCut ranks{.heads = 1, .rings = n};
     const SampleCut cut = choose_cut(ranks, {.seq_length = 2 * n * 100, .starts = {}, .windows = {0, 0}}),
@@ -53,7 +53,7 @@ TEST(ChooseCut, IsTheZigzagForSamplesOfOneDocument) {
   }
 }
 
-TEST(ChooseCut, LeavesShortDocumentsAndWindowsTogether) {
+TEST(BalanceSequencePartitionTest, KeepsShortDocumentsAndWindowsTogether) {
   const SequenceCut ranks{.heads = 1, .rings = 4};
   const SampleCut documents = choose_cut(ranks, packed(8192, {std::vector<i64>(16, 512)}));
   EXPECT_EQ(documents.runs(), 1);
@@ -65,7 +65,7 @@ TEST(ChooseCut, LeavesShortDocumentsAndWindowsTogether) {
       << "a layer without a window costs most";
 }
 
-TEST(ChooseCut, BalancesDocumentsOfEveryLength) {
+TEST(BalanceSequencePartitionTest, BalancesDocumentsOfAllLengths) {
   double worst = 1, worst_zigzag = 1;
   for (const i64 seq : {8192, 32768}) {
     for (const i64 n : {2, 4, 8}) {
@@ -82,8 +82,8 @@ TEST(ChooseCut, BalancesDocumentsOfEveryLength) {
   EXPECT_GT(worst_zigzag, 2) << "these documents test nothing";
 }
 
-/// Hundreds of tiny documents, several samples at once, and cuts that are exchanged for heads as well.
-TEST(ChooseCut, GivesEveryPositionToOneRank) {
+/// Covers hundreds of tiny documents, several samples at once, and partitions that are also exchanged for heads.
+TEST(BalanceSequencePartitionTest, AssignsEveryPositionToOneRank) {
   for (const SequenceCut ranks : {SequenceCut{1, 2}, {1, 3}, {2, 2}, {4, 2}, {2, 4}}) {
     const i64 seq = 64 * 16 * ranks.ranks();
     for (unsigned seed = 1; seed <= 5; ++seed) {
@@ -100,8 +100,8 @@ TEST(ChooseCut, GivesEveryPositionToOneRank) {
   }
 }
 
-/// Against every pair of positions.
-TEST(SampleCut, KnowsWhoSeesWhom) {
+/// Compares with the visibility of every pair of positions.
+TEST(SamplePartitionTest, ReachMatchesPairwiseVisibility) {
   constexpr i64 kSeq = 96;
   const SequenceCut ranks{.heads = 1, .rings = 4};
   for (const i64 window : {0, 1, 5, 30}) {

@@ -1,4 +1,4 @@
-// Attention over positions that several ranks hold, against the same on one rank.
+// Attention over positions held by several ranks, compared with the same attention on one rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ constexpr Way kWays[]{
 
 struct Problem {
   i64 seq, batch, groups, q_per_group, head_dim;
-  bool is_fused;  ///< else one group, whose keys and values are apart
+  bool is_fused;  ///< otherwise one group, with separate keys and values
   i64 documents;
   double dropout;
   i64 window = 0;
@@ -54,12 +54,12 @@ struct Problem {
   Shape keys_values() const { return {seq, batch, 2, head_dim}; }
 };
 
-/// What numbers are computed in, and the type that the inputs were rounded to before.
+/// Type of the computation, and the type to which the inputs were rounded before.
 struct Types {
   DType type, inputs;
 };
 
-/// Queries, keys and values of the whole sequence, and the gradient of the output.
+/// Queries, keys and values of the full sequence, and the gradient of the output.
 struct Whole {
   Whole(const Problem& p, const Types& t, Device& device) {
     const auto draw = [&](const Shape& shape, u64 seed) {
@@ -93,8 +93,8 @@ Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Posit
   return {attention.output(kept, how), attention.backward(dout, kept, how, qkv.like())};
 }
 
-/// How the samples are cut: the same for all ranks. With the last two swapped, and a window, what is summed up for keys
-/// passes a rank that does not see them.
+/// Partition of the samples, identical on all ranks. If the last two pieces are swapped and there is a window, partial
+/// sums for keys pass through a rank that does not see these keys.
 enum class Cut : u8 { Zigzag, Consecutive, Swapped, Random };
 
 SampleCut cut_of(Cut kind, const Problem& p, const SequenceCut& ranks, const Tensor& starts) {
@@ -115,7 +115,7 @@ SampleCut cut_of(Cut kind, const Problem& p, const SequenceCut& ranks, const Ten
   return {ranks, p.seq, pieces, first_keys};
 }
 
-/// A tensor's rows, which stand at `at`, into those of the whole.
+/// Copies the rows of a tensor, at positions `at`, into the full tensor.
 void scatter(const Tensor& part, const PositionRanges& at, Numbers& whole, i64 seq) {
   const Numbers values = test::numbers(part);
   whole.resize(values.size() / static_cast<std::size_t>(part.dim(0)) * static_cast<std::size_t>(seq));
@@ -157,7 +157,7 @@ Numeric on_ranks(const Problem& p, const Types& t, const Way& way, Cut kind) {
   return result;
 }
 
-/// Worked out once for all ways.
+/// Computed once for all variants.
 const Numeric& on_one_rank(const Problem& p, const Types& t) {
   static std::map<std::string, Numeric> results;
   const auto [found, is_new] = results.try_emplace(str(p.name(), " in ", name_of(t.type), " of ", name_of(t.inputs)));
@@ -168,7 +168,7 @@ const Numeric& on_one_rank(const Problem& p, const Types& t) {
   return found->second;
 }
 
-/// Relative; root of the sum of squares.
+/// Returns the relative distance in the Euclidean norm.
 double distance(const Numbers& a, const Numbers& b) {
   EXPECT_EQ(a.size(), b.size());
   double squares = 1e-300, difference = 0;
@@ -176,19 +176,22 @@ double distance(const Numbers& a, const Numbers& b) {
   return std::sqrt(difference / squares);
 }
 
-/// The largest of the result's three parts.
+/// Returns the largest distance of the three results.
 double distance(const Numeric& a, const Numeric& b) {
   return std::max({distance(a.out, b.out), distance(a.queries, b.queries), distance(a.keys_values, b.keys_values)});
 }
 
-class CpAttention : public testing::TestWithParam<std::tuple<DType, Way>> {};
-INSTANTIATE_TEST_SUITE_P(
-    Ways, CpAttention, testing::Combine(testing::Values(DType::F64, DType::F32, DType::BF16), testing::ValuesIn(kWays)),
-    [](const auto& p) { return str(name_of(std::get<0>(p.param)), "_", std::get<1>(p.param).name); });
+class ContextParallelAttentionTest : public testing::TestWithParam<std::tuple<DType, Way>> {};
+INSTANTIATE_TEST_SUITE_P(Variants, ContextParallelAttentionTest,
+                         testing::Combine(testing::Values(DType::F64, DType::F32, DType::BF16),
+                                          testing::ValuesIn(kWays)),
+                         [](const auto& p) {
+                           return str(name_of(std::get<0>(p.param)), "_", std::get<1>(p.param).name);
+                         });
 
-/// In fp64 to the last digits. In the other types no further from that than one rank is, give or take what rounding
-/// does by chance: parts are merged in the wide type.
-TEST_P(CpAttention, IsThatOfOneRank) {
+/// In fp64, results must agree to the last digits. In the other types, the distance from fp64 must be no larger than
+/// that of one rank, within random rounding, because partial results are merged in the accumulate type.
+TEST_P(ContextParallelAttentionTest, MatchesSingleRank) {
   const auto& [type, way] = GetParam();
   const Problem kProblems[]{
       {96, 2, 4, 2, 16, true, 0, 0},     {96, 1, 8, 1, 24, true, 5, 0.2},  {96, 2, 2, 4, 16, true, 3, 0},
@@ -207,13 +210,13 @@ TEST_P(CpAttention, IsThatOfOneRank) {
   }
 }
 
-TEST(SampleCut, DealsOutEveryPositionOnceAndEvenly) {
+TEST(SamplePartitionTest, ZigzagAssignsEveryPositionOnceAndEvenly) {
   for (const auto& [heads, rings] : {std::pair{1, 1}, {1, 4}, {4, 1}, {2, 3}, {3, 2}}) {
     const SequenceCut ranks{heads, rings};
     const i64 rows = 12, length = rows * ranks.ranks();
     const SampleCut cut = SampleCut::zigzag(ranks, length);
     std::vector<int> owners(static_cast<std::size_t>(length), 0);
-    std::vector<i64> work(static_cast<std::size_t>(rings), 0);  // keys that the queries of a ring's member see
+    std::vector<i64> work(static_cast<std::size_t>(rings), 0);  // keys seen by the queries of a ring member
     for (i64 rank = 0; rank < ranks.ranks(); ++rank) {
       const PositionRanges at = cut.of_rank(rank);
       for (i64 row = 0; row < rows; ++row) {

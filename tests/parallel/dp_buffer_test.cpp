@@ -9,14 +9,14 @@
 namespace mcpp {
 namespace {
 
-class BufferTest : public testing::Test {
+class ParamAndGradBufferTest : public testing::Test {
  protected:
-  /// Two parameters in each of `units` units: a matrix [10, 7] and a bias [7].
+  /// Makes two parameters in each of `units` units: a matrix [10, 7] and a bias [7].
   std::unique_ptr<ParamAndGradBuffer> make(int units, Communicator& dp, i64 bucket_elements, DType dtype = DType::F32) {
     return make_param_and_grad_buffer(params_of(units), dtype, device_, {dp, *self_},
                                       {.bucket_elements = bucket_elements});
   }
-  /// A bucket for each unit, all of whose gradients this rank and its replicas hold.
+  /// Makes one bucket per unit. This rank and its replicas hold all gradients.
   std::unique_ptr<ParamAndGradBuffer> make_for_replicas(int units, Communicator& replicas, int stage, bool overlaps) {
     return make_param_and_grad_buffer(params_of(units), DType::F32, device_, {*self_, replicas},
                                       {.zero_stage = stage, .bucket_elements = 1, .overlap_grad_reduce = overlaps});
@@ -35,7 +35,7 @@ class BufferTest : public testing::Test {
     }
   }
 
-  /// What a backward pass does: adds `value` to every gradient of the parameter.
+  /// Adds `value` to every gradient of the parameter, as a backward pass does.
   static void add_grad(Param& param, float value) {
     param.add_grad([&](Tensor& sum, float beta) {
       float* grad = sum.data<float>();
@@ -45,10 +45,10 @@ class BufferTest : public testing::Test {
 
   CpuDevice device_;
   std::unique_ptr<Communicator> self_ = make_self_communicator();
-  std::list<Param> params_;  // keeps addresses
+  std::list<Param> params_;  // keeps addresses stable
 };
 
-TEST_F(BufferTest, MakesParametersViewsOfOneVector) {
+TEST_F(ParamAndGradBufferTest, ParametersAreViewsOfOneVector) {
   const auto self = make_self_communicator();
   const auto buffer = make(3, *self, 0, DType::BF16);
   const std::vector<ShardSegment> shard = buffer->shard();
@@ -66,7 +66,7 @@ TEST_F(BufferTest, MakesParametersViewsOfOneVector) {
   EXPECT_EQ(device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Grads)].bytes, buffer->plan().total * 4);
 }
 
-TEST_F(BufferTest, ReducesABucketWhenItsUnitsAreDone) {
+TEST_F(ParamAndGradBufferTest, ReducesBucketWhenItsUnitsAreDone) {
   MirrorCommunicator dp;
   const auto buffer = make(4, dp, 300);  // 192 elements per unit: two units per bucket, padded to 384
   ASSERT_EQ(buffer->plan().buckets.size(), 2u);
@@ -86,8 +86,8 @@ TEST_F(BufferTest, ReducesABucketWhenItsUnitsAreDone) {
   for (const Param& param : params_) EXPECT_EQ(param.main_grad.data<float>()[0], 4) << param.name;
 }
 
-/// HSDP: the replicas' sum of a bucket begins when the next bucket is complete, not when all are.
-TEST_F(BufferTest, SumsOverReplicasBesideBackward) {
+/// HSDP: the reduction of a bucket over replicas must start when the next bucket is complete, not after all of them.
+TEST_F(ParamAndGradBufferTest, ReducesOverReplicasDuringBackward) {
   constexpr int kUnits = 4;
   for (const int stage : {1, 2, 3}) {
     for (const bool overlaps : {true, false}) {
@@ -113,7 +113,7 @@ TEST_F(BufferTest, SumsOverReplicasBesideBackward) {
   }
 }
 
-TEST_F(BufferTest, FinishSumsOverReplicasWhatWasNotReleased) {
+TEST_F(ParamAndGradBufferTest, FinishReducesUnreleasedBucketsOverReplicas) {
   for (const int stage : {1, 2, 3}) {
     MirrorCommunicator replicas;
     const auto buffer = make_for_replicas(3, replicas, stage, true);
@@ -131,7 +131,7 @@ TEST_F(BufferTest, FinishSumsOverReplicasWhatWasNotReleased) {
   }
 }
 
-TEST_F(BufferTest, FinishReducesWhatWasNotReleased) {
+TEST_F(ParamAndGradBufferTest, FinishReducesUnreleasedBuckets) {
   MirrorCommunicator dp;
   const auto buffer = make(2, dp, 1);
   for (int step = 0; step < 2; ++step) {
@@ -145,7 +145,7 @@ TEST_F(BufferTest, FinishReducesWhatWasNotReleased) {
   EXPECT_EQ(dp.started.size(), 4u);
 }
 
-TEST_F(BufferTest, GradientsThatWereNotWrittenAreZero) {
+TEST_F(ParamAndGradBufferTest, UnwrittenGradientsAreZero) {
   const auto self = make_self_communicator();
   const auto buffer = make(2, *self, 0);
   for (Param& param : params_) add_grad(param, 5);
@@ -153,12 +153,12 @@ TEST_F(BufferTest, GradientsThatWereNotWrittenAreZero) {
   buffer->clear_grads();
   add_grad(params_.front(), 2);
   buffer->finish();
-  // 70 elements of the first matrix; everything else, padding included, is zero.
+  // The 70 elements of the first matrix are set; everything else, including padding, is zero.
   EXPECT_EQ(ops::sum_of_squares(buffer->shard()[0].grads), 70 * 4.0);
   for (const Param& param : params_) EXPECT_TRUE(param.has_grad());
 }
 
-TEST_F(BufferTest, ReleasingTwiceForTheLastTimeIsAnError) {
+TEST_F(ParamAndGradBufferTest, RejectsSecondFinalRelease) {
   const auto self = make_self_communicator();
   const auto buffer = make(1, *self, 0);
   buffer->acquire(0, Use::Backward);
@@ -167,14 +167,14 @@ TEST_F(BufferTest, ReleasingTwiceForTheLastTimeIsAnError) {
   EXPECT_THROW(buffer->release(0, Use::Backward, true), Error);
 }
 
-TEST_F(BufferTest, RefusesAParameterListedTwice) {
+TEST_F(ParamAndGradBufferTest, RejectsDuplicateParameter) {
   const auto self = make_self_communicator();
   Param param("tied", Shape{4}, Init::Ones);
   const std::vector<UnitParam> list{{&param, 0}, {&param, 1}};
   EXPECT_THROW(make_param_and_grad_buffer(list, DType::F32, device_, {*self, *self}, {.bucket_elements = 0}), Error);
 }
 
-TEST_F(BufferTest, NestedUsesEndWithTheOutermost) {
+TEST_F(ParamAndGradBufferTest, NestedUsesEndWithOutermostRelease) {
   MirrorCommunicator dp;
   const auto buffer = make(1, dp, 0);
   buffer->clear_grads();
@@ -189,7 +189,7 @@ TEST_F(BufferTest, NestedUsesEndWithTheOutermost) {
   buffer->finish();
 }
 
-TEST_F(BufferTest, WithoutOverlapNothingStartsBeforeFinish) {
+TEST_F(ParamAndGradBufferTest, StartsNothingBeforeFinishWithoutOverlap) {
   MirrorCommunicator dp;
   std::list<Param> params;
   const std::vector<UnitParam> list{{&params.emplace_back("a", Shape{5}, Init::Ones), 0},
@@ -208,7 +208,7 @@ TEST_F(BufferTest, WithoutOverlapNothingStartsBeforeFinish) {
   for (const Param& param : params) EXPECT_EQ(param.main_grad.data<float>()[0], 4);
 }
 
-TEST_F(BufferTest, RefusesToReleaseWhatWasNotAcquired) {
+TEST_F(ParamAndGradBufferTest, RejectsReleaseWithoutAcquire) {
   for (const int stage : {0, 1, 2, 3}) {
     Param param("w", Shape{4}, Init::Ones);
     const std::vector<UnitParam> list{{&param, 1}};
@@ -225,12 +225,12 @@ TEST_F(BufferTest, RefusesToReleaseWhatWasNotAcquired) {
   }
 }
 
-TEST_F(BufferTest, RefusesHybridShardingOfNothing) {
+TEST_F(ParamAndGradBufferTest, RejectsHybridShardingAtStageZero) {
   MirrorCommunicator dp;
   EXPECT_THROW(make_param_and_grad_buffer({}, DType::F32, device_, {*self_, dp}, {.zero_stage = 0}), Error);
 }
 
-TEST_F(BufferTest, RefusesStagesThatDoNotExist) {
+TEST_F(ParamAndGradBufferTest, RejectsUnknownZeroStages) {
   for (const int stage : {-1, 4}) {
     try {
       make_param_and_grad_buffer({}, DType::F32, device_, {*self_, *self_}, {.zero_stage = stage});
@@ -242,8 +242,8 @@ TEST_F(BufferTest, RefusesStagesThatDoNotExist) {
   }
 }
 
-/// Outside its uses, the weights and gradients of a unit do not exist whole.
-TEST_F(BufferTest, Stage3HasWeightsAndGradientsOnlyInUse) {
+/// At stage 3, the full weights and gradients of a unit exist only while the unit is in use.
+TEST_F(ParamAndGradBufferTest, Stage3AllocatesUnitsOnlyWhileInUse) {
   Param param("w", Shape{4}, Init::Ones);
   const std::vector<UnitParam> list{{&param, 0}};
   const auto buffer = make_param_and_grad_buffer(list, DType::F32, device_, {*self_, *self_}, {.zero_stage = 3});

@@ -1,4 +1,4 @@
-// Weights on their way: what may be changed, and which ones a use sees.
+// Gathers of weights in flight: which changes are allowed, and which values a use sees.
 #include <gtest/gtest.h>
 
 #include <list>
@@ -10,8 +10,8 @@
 namespace mcpp {
 namespace {
 
-/// Rank 0 of two, whose peer has the same numbers. Operations take effect in wait() only, as late as can be, and refuse
-/// to write where another one still will.
+/// Rank 0 of two, whose peer has the same values. Operations take effect only in wait(), as late as possible, and
+/// refuse to write to a range that another pending operation will write.
 class LateCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
@@ -60,11 +60,11 @@ struct Fixture {
   }
 
   static void fill(const Tensor& t, float value) { std::fill_n(t.data<float>(), t.numel(), value); }
-  /// As a checkpoint's reader does.
+  /// Writes weights as a checkpoint reader does.
   void load(float value) {
     buffer->visit_weights([&](Param&, i64, Tensor values) { fill(values, value); });
   }
-  /// As the optimizer does, which keeps what shard() gave it.
+  /// Writes weights as the optimizer does, through the tensors that shard() returned earlier.
   void update(float value) {
     for (const ShardSegment& segment : kept) fill(segment.params, value);
   }
@@ -72,7 +72,7 @@ struct Fixture {
     buffer->acquire(unit, use);
     buffer->release(unit, use, true);
   }
-  /// The first weight of this rank's part and of the peer's.
+  /// Returns the first weight of this rank's shard and of the peer's shard.
   std::pair<float, float> weights(int unit) {
     buffer->acquire(unit, Use::Forward);
     const float* w = std::next(params.begin(), unit)->value.data<float>();
@@ -82,7 +82,7 @@ struct Fixture {
   }
   i64 units_gathered() const {
     const i64 held = device.memory().by_class[static_cast<std::size_t>(MemoryClass::Params)].bytes;
-    return held / (kUnit * 4) - kUnits;  // over one rank the shards are everything
+    return held / (kUnit * 4) - kUnits;  // with one rank, the shards are the full weights
   }
 
   CpuDevice device;
@@ -94,14 +94,14 @@ struct Fixture {
 
 using Pair = std::pair<float, float>;
 
-class Gathers : public testing::TestWithParam<int> {};
+class ParamGatherTest : public testing::TestWithParam<int> {};
 
-TEST_P(Gathers, EndBeforeWeightsAreLoaded) {
+TEST_P(ParamGatherTest, CompleteBeforeWeightsAreLoaded) {
   LateCommunicator group;
   Fixture f(GetParam(), group);
   f.load(1);
   f.buffer->publish();
-  f.use(0, Use::Forward);  // stage 3: unit 1 is on its way
+  f.use(0, Use::Forward);  // at stage 3, the gather of unit 1 is in flight
   f.load(2);
   EXPECT_EQ(f.weights(1).second, 1) << "the peer's part was read from weights not published yet";
   f.buffer->publish();
@@ -109,7 +109,7 @@ TEST_P(Gathers, EndBeforeWeightsAreLoaded) {
   for (int unit = 0; unit < kUnits; ++unit) EXPECT_EQ(f.weights(unit), Pair(2, 2));
 }
 
-TEST_P(Gathers, EndBeforeTheUpdate) {
+TEST_P(ParamGatherTest, CompleteBeforeUpdate) {
   LateCommunicator group;
   Fixture f(GetParam(), group);
   f.load(1);
@@ -123,7 +123,7 @@ TEST_P(Gathers, EndBeforeTheUpdate) {
   EXPECT_EQ(f.weights(1), Pair(2, 2));
 }
 
-TEST_P(Gathers, MadeAheadAreForgottenWhenThereAreNewWeights) {
+TEST_P(ParamGatherTest, PrefetchedGathersAreDiscardedWhenWeightsChange) {
   LateCommunicator group;
   Fixture f(GetParam(), group);
   f.load(1);
@@ -134,9 +134,9 @@ TEST_P(Gathers, MadeAheadAreForgottenWhenThereAreNewWeights) {
   EXPECT_EQ(f.weights(1), Pair(2, 2));
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, Gathers, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Stages, ParamGatherTest, testing::Values(1, 2, 3));
 
-TEST(Stage3, HoldsTheUnitInUseAndTheNext) {
+TEST(Stage3Test, HoldsUnitInUseAndNextUnit) {
   const auto self = make_self_communicator();
   Fixture f(3, *self);
   const auto expect_while_used = [&](int unit, Use use, i64 gathered) {
@@ -147,7 +147,7 @@ TEST(Stage3, HoldsTheUnitInUseAndTheNext) {
   };
   for (int unit = 0; unit < kUnits; ++unit) expect_while_used(unit, Use::Forward, unit + 1 < kUnits ? 2 : 1);
   for (int unit = kUnits - 1; unit >= 0; --unit) expect_while_used(unit, Use::Backward, unit > 0 ? 2 : 1);
-  // A loop that breaks off and turns leaves nothing behind.
+  // A loop that ends early and turns around must leave nothing behind.
   expect_while_used(0, Use::Forward, 2);
   expect_while_used(3, Use::Backward, 2);
   expect_while_used(0, Use::Forward, 2);
@@ -155,11 +155,11 @@ TEST(Stage3, HoldsTheUnitInUseAndTheNext) {
   EXPECT_EQ(f.units_gathered(), 0);
 }
 
-TEST(Stage3, KeepsAUnitHeldByANestedUse) {
+TEST(Stage3Test, KeepsUnitHeldByNestedUse) {
   const auto self = make_self_communicator();
   Fixture f(3, *self);
-  f.buffer->acquire(3, Use::Backward);  // gathers 2 ahead
-  f.buffer->acquire(0, Use::Backward);  // tied embeddings, held until backward comes to them
+  f.buffer->acquire(3, Use::Backward);  // prefetches unit 2
+  f.buffer->acquire(0, Use::Backward);  // tied embeddings, held until backward reaches them
   EXPECT_EQ(f.units_gathered(), 3);
   f.buffer->release(3, Use::Backward, true);
   for (const int unit : {2, 1}) {

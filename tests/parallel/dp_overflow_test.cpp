@@ -1,5 +1,5 @@
-// A step with a non-finite gradient leaves nothing behind: the sums of the next step are bitwise those of a run that
-// never took it. For every ZeRO stage and every format in which gradients are reduced.
+// A step with a non-finite gradient has no effect on the next one: its sums are bitwise identical to those of a run
+// without that step. Covers every ZeRO stage and every format in which gradients are reduced.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct Reduction {
   DpLayout layout = {3, 1};
 };
 
-/// One rank of a data-parallel model whose parameter sizes are on both sides of a multiple of 64.
+/// One rank of a data-parallel model with parameter sizes just below and above multiples of 64.
 class OverflowRank {
  public:
   OverflowRank(Communicator& world, const Reduction& reduction)
@@ -73,9 +73,9 @@ class OverflowRank {
   std::unique_ptr<ParamAndGradBuffer> buffer_;
 };
 
-class OverflowTest : public testing::TestWithParam<Reduction> {};
+class GradOverflowTest : public testing::TestWithParam<Reduction> {};
 
-TEST_P(OverflowTest, LeavesNothingBehindInNextStep) {
+TEST_P(GradOverflowTest, DoesNotAffectNextStep) {
   for (const double poison : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     for (const char* poisoned :
          {"embedding.weight", "layer1.weight", "layer2.bias", "output.weight", "norm.weight", "aligned.weight"}) {
@@ -96,7 +96,7 @@ TEST_P(OverflowTest, LeavesNothingBehindInNextStep) {
 }
 
 constexpr GradWire kFull = GradWire::Full, kBf16 = GradWire::Bf16, kByte = GradWire::Byte;
-INSTANTIATE_TEST_SUITE_P(All, OverflowTest,
+INSTANTIATE_TEST_SUITE_P(All, GradOverflowTest,
                          testing::Values(Reduction{0, kFull}, Reduction{0, kFull, 2}, Reduction{1, kFull},
                                          Reduction{1, kFull, 2}, Reduction{1, kBf16}, Reduction{1, kByte},
                                          Reduction{1, kByte, 0, {4, 1, 2}}, Reduction{1, kByte, 0, {2, 2}},

@@ -12,17 +12,17 @@ std::vector<ParamMeta> three_units() {
   return {{"embedding", 1000, 0}, {"w0", 100, 1}, {"b0", 10, 1}, {"w1", 100, 2}, {"b1", 10, 2}, {"norm", 5, 2}};
 }
 
-TEST(BufferPlan, PlacesParametersAtAlignedOffsets) {
+TEST(BufferPlanTest, PlacesParametersAtAlignedOffsets) {
   const BufferPlan plan = plan_buffer(three_units(), 2, 0);
   EXPECT_EQ(plan.offsets, (std::vector<i64>{0, 1024, 1152, 1216, 1344, 1408}));
   ASSERT_EQ(plan.buckets.size(), 1u);
   EXPECT_EQ(plan.total, 1536);  // 1472 in parameters, padded to a multiple of 2 * 64
 }
 
-TEST(BufferPlan, CollectsBucketsFromTheLastUnit) {
+TEST(BufferPlanTest, FillsBucketsFromLastUnit) {
   const BufferPlan plan = plan_buffer(three_units(), 1, 300);
   ASSERT_EQ(plan.buckets.size(), 2u);
-  // Unit 2 alone has 256 elements, so unit 1 joins it; the embedding is what remains.
+  // Unit 2 alone has 256 elements, so unit 1 joins it. The embedding remains.
   EXPECT_EQ(plan.buckets[0].first_unit, 0);
   EXPECT_EQ(plan.buckets[0].end_unit, 1);
   EXPECT_EQ(plan.buckets[1].first_unit, 1);
@@ -33,21 +33,21 @@ TEST(BufferPlan, CollectsBucketsFromTheLastUnit) {
   EXPECT_EQ(plan.bucket_of(2), 1u);
 }
 
-TEST(BufferPlan, HasNoBucketForAUnitWithoutParameters) {
+TEST(BufferPlanTest, HasNoBucketForUnitWithoutParameters) {
   const BufferPlan plan = plan_buffer(std::vector<ParamMeta>{{"w1", 100, 1}, {"w3", 100, 3}}, 1, 1);
   ASSERT_EQ(plan.buckets.size(), 2u);
   const std::vector<std::optional<std::size_t>> expected{{}, 0, {}, 1, {}};
   for (int unit = 0; unit < 5; ++unit) EXPECT_EQ(plan.bucket_of(unit), expected[static_cast<std::size_t>(unit)]);
 }
 
-TEST(BufferPlan, OfNothingIsEmpty) {
+TEST(BufferPlanTest, IsEmptyWithoutParameters) {
   const BufferPlan plan = plan_buffer({}, 4, 100);
   EXPECT_EQ(plan.total, 0);
   EXPECT_TRUE(plan.buckets.empty());
   EXPECT_FALSE(plan.bucket_of(0));
 }
 
-TEST(BufferPlan, RefusesDecreasingUnits) {
+TEST(BufferPlanTest, RejectsDecreasingUnits) {
   const std::vector<ParamMeta> params{{"a", 1, 1}, {"b", 1, 0}};
   EXPECT_THROW(plan_buffer(params, 1, 0), Error);
 }
@@ -99,7 +99,7 @@ void expect_sound_buckets(const BufferPlan& plan, i64 bucket_elements) {
   EXPECT_EQ(next_param, plan.params.size());
 }
 
-/// The parts of every parameter in the pieces of the vector make it up.
+/// Checks that the parts of each parameter in the pieces of the vector add up to the whole parameter.
 void expect_pieces_cover(const BufferPlan& plan, i64 piece) {
   std::vector<i64> elements(plan.params.size(), 0);
   for (i64 begin = 0; begin < plan.total; begin += piece) {
@@ -114,7 +114,7 @@ void expect_pieces_cover(const BufferPlan& plan, i64 piece) {
   for (std::size_t i = 0; i < plan.params.size(); ++i) EXPECT_EQ(elements[i], plan.params[i].numel);
 }
 
-TEST(BufferPlan, HoldsItsPromisesForAnyParameters) {
+TEST(BufferPlanTest, HoldsInvariantsForRandomParameters) {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     const std::vector<ParamMeta> params = random_params(random);
@@ -127,7 +127,7 @@ TEST(BufferPlan, HoldsItsPromisesForAnyParameters) {
   }
 }
 
-TEST(ClosingElements, AreFewerWhereNumbersTravelPacked) {
+TEST(ClosingElementsTest, AreFewerForCompressedGradients) {
   constexpr i64 kWanted = 40'000'000;
   EXPECT_EQ(closing_elements(0, kWanted, false), kWanted);
   EXPECT_EQ(closing_elements(1, 0, false), 0);

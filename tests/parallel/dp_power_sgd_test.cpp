@@ -1,4 +1,4 @@
-// Sums of gradients by factors of low rank, against the algorithm in double precision and against what it promises.
+// PowerSGD: gradient sums by low-rank factors, compared with the algorithm in double precision and with its guarantees.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -35,7 +35,7 @@ struct Rank {
   static DpLayout filled(const Communicator& world, DpLayout layout) {
     return layout.ranks() == world.size() ? layout : DpLayout{world.size(), 1};
   }
-  /// Ends a step that was taken, or not.
+  /// Ends a step with this update factor; a non-finite factor skips the step.
   void end_step(double factor = 1) {
     Tensor t = Tensor::zeros({1}, DType::F64, device, MemoryClass::Other);
     *t.data<double>() = factor;
@@ -57,7 +57,7 @@ struct Rank {
   std::unique_ptr<ParamAndGradBuffer> buffer;
 };
 
-TEST(PowerSgd, IsForMatricesOfWhichItSendsHalfAtMost) {
+TEST(PowerSgdTest, CompressesMatricesThatShrinkToHalfOrLess) {
   EXPECT_TRUE(is_low_rank({100, 100}, 4));
   EXPECT_TRUE(is_low_rank({4, 25, 100}, 4)) << "as [100, 100]";
   EXPECT_TRUE(is_low_rank({100, 100}, 25));
@@ -67,7 +67,7 @@ TEST(PowerSgd, IsForMatricesOfWhichItSendsHalfAtMost) {
   EXPECT_FALSE(is_low_rank({0, 100}, 1));
 }
 
-TEST(PowerSgd, IsForLinearMapsAlone) {
+TEST(PowerSgdTest, CompressesOnlyLinearMaps) {
   Param table("embedding.word_embeddings.weight", Shape{100, 100}, Init::Normal), map = table;
   map.matrices = {slab(map.box.global, 0, 0, 100)};
   EXPECT_FALSE(is_low_rank(table, 4)) << "of a token's row";
@@ -75,8 +75,8 @@ TEST(PowerSgd, IsForLinearMapsAlone) {
   EXPECT_FALSE(is_low_rank(map, 26));
 }
 
-/// What a step does, in double precision, from a gradient, an error and a factor of each rank; orthonormalize() is
-/// tested for itself.
+/// Computes a step in double precision from the gradient, error and factor of each rank. orthonormalize() has its own
+/// test.
 struct Reference {
   i64 rows, columns;
   std::vector<Numbers> errors;  // by rank
@@ -112,7 +112,7 @@ struct Reference {
   }
 };
 
-/// A factor that nothing is known of.
+/// Returns the initial factor, which is independent of the gradients.
 Numbers directions(i64 columns, Device& device) {
   Tensor factor = Tensor::zeros({columns, kRank}, DType::F64, device, MemoryClass::Other);
   ops::orthonormalize(factor);
@@ -125,7 +125,7 @@ Numbers made_up_grads(const Param& param, int step, int rank) {
   return grads;
 }
 
-TEST(PowerSgd, IsTheAlgorithmOfThePaper) {
+TEST(PowerSgdTest, MatchesPublishedAlgorithm) {
   constexpr int kRanks = 3, kSteps = 4;
   run_local_ranks(kRanks, [&](Communicator& world, int rank) {
     Rank r(world, 0);
@@ -159,8 +159,9 @@ TEST(PowerSgd, IsTheAlgorithmOfThePaper) {
   });
 }
 
-/// What does not fit into factors is put off: sums of all steps and what ranks still remember are all gradients.
-TEST(PowerSgd, LosesNothing) {
+/// The part that factors cannot represent is deferred: the sums of all steps plus the remaining errors of the ranks
+/// must equal the sum of all gradients.
+TEST(PowerSgdTest, DeferredErrorsAndSumsAddUpToGradients) {
   for (const int stage : {0, 1}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
       Rank r(world, stage);
@@ -171,7 +172,7 @@ TEST(PowerSgd, LosesNothing) {
         training.run_step(step);
         for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
           Numbers& sum = sums[state.param->name];
-          const Numbers grads = test::numbers(state.param->main_grad);  // whole on every rank
+          const Numbers grads = test::numbers(state.param->main_grad);  // replicated on every rank
           sum.resize(grads.size());
           for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += grads[i];
         }
@@ -193,8 +194,8 @@ TEST(PowerSgd, LosesNothing) {
   }
 }
 
-/// Sums in full are those of a buffer without factors, and leave what is remembered as it was.
-TEST(PowerSgd, MayBeginLater) {
+/// Exact reductions equal those of a buffer without factors, and leave the stored errors unchanged.
+TEST(PowerSgdTest, MayStartAfterExactSteps) {
   constexpr int kFull = 2;
   for (const int stage : {0, 1}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
@@ -221,12 +222,12 @@ TEST(PowerSgd, MayBeginLater) {
   }
 }
 
-/// A sum whose rank is not above that of the factors is found at once.
-TEST(PowerSgd, FindsSumsOfLowRank) {
+/// A sum whose rank does not exceed that of the factors must be found immediately.
+TEST(PowerSgdTest, RecoversLowRankSumsExactly) {
   run_local_ranks(2, [&](Communicator& world, int rank) {
     Rank r(world, 0);
     const auto value = [&](int w, i64 i, i64 columns) {
-      return static_cast<double>((i / columns + 1) * (2 * (i % columns) + 1 + w)) / 100;  // of rank 2 over both
+      return static_cast<double>((i / columns + 1) * (2 * (i % columns) + 1 + w)) / 100;  // rank 2 over both ranks
     };
     for (int step = 0; step < 2; ++step) {
       test::reduce_gradients(r.model, *r.buffer, [&](const Param& param, Tensor& sum) {
@@ -246,7 +247,7 @@ TEST(PowerSgd, FindsSumsOfLowRank) {
   });
 }
 
-TEST(PowerSgd, HasTheSameBitsOnAllRanksAndAtBothStages) {
+TEST(PowerSgdTest, IsBitwiseIdenticalOnAllRanksAndStages) {
   std::map<std::string, Numbers> first;
   std::mutex mutex;
   for (const auto& [stage, overlap] : {std::pair(0, true), {0, false}, {1, true}, {1, false}}) {
@@ -272,7 +273,7 @@ TEST(PowerSgd, HasTheSameBitsOnAllRanksAndAtBothStages) {
   }
 }
 
-TEST(PowerSgd, AStepThatIsNotTakenLeavesNothingBehind) {
+TEST(PowerSgdTest, SkippedStepDoesNotAffectLaterSteps) {
   run_local_ranks(2, [&](Communicator& world, int rank) {
     Rank r(world, 1), other(world, 1);
     ToyTraining training{r.model, *r.buffer, rank}, without{other.model, *other.buffer, rank};
@@ -289,8 +290,8 @@ TEST(PowerSgd, AStepThatIsNotTakenLeavesNothingBehind) {
   });
 }
 
-/// Of a matrix [rows, columns] kRank (rows + columns) numbers, of all else each number, all-reduced.
-TEST(PowerSgd, SendsWhatTheFormulaSays) {
+/// A matrix [rows, columns] all-reduces kRank (rows + columns) elements, everything else each element.
+TEST(PowerSgdTest, SendsVolumeOfFormula) {
   for (const int ranks : {2, 4}) {
     run_local_ranks(ranks, [&, d = ranks](Communicator& world, int rank) {
       Rank r(world, 0);
@@ -311,8 +312,8 @@ TEST(PowerSgd, SendsWhatTheFormulaSays) {
   }
 }
 
-/// Each group of replicas factorizes its own sum; these are added in full.
-TEST(PowerSgd, GoesWithHybridSharding) {
+/// Each group of replicas factorizes its own sum. These sums are reduced exactly.
+TEST(PowerSgdTest, SupportsHybridSharding) {
   run_local_ranks(4, [&](Communicator& world, int rank) {
     Rank r(world, 1, true, {2, 2});
     ToyTraining training{r.model, *r.buffer, rank};

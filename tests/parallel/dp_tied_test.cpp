@@ -1,4 +1,4 @@
-// A parameter that two pipeline stages hold, each trained over two data-parallel ranks.
+// A parameter held by two pipeline stages, each of which has two data-parallel ranks.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@ using test::made_up_grad;
 constexpr i64 kTied = 101;
 const AlongAxis kTwoStages{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}};
 
-/// The first stage holds the tied parameter and two layers, the last one a layer and the tied parameter.
+/// The first stage holds the tied parameter and two layers, the last stage a layer and the tied parameter.
 struct Stage {
   explicit Stage(bool is_first) {
     if (is_first) params.emplace_back("tied", Shape{kTied}, Init::Normal);
@@ -39,7 +39,7 @@ struct Stage {
   std::list<Param> params;
 };
 
-/// Rank 2 * stage + d of the world has its own gradients.
+/// Runs backward on rank 2 * stage + d of the world, which has its own gradients.
 void run_backward(Stage& stage, ParamAndGradBuffer& buffer, int rank, int microbatch, bool last) {
   int unit = static_cast<int>(stage.params.size());
   for (auto param = stage.params.rbegin(); param != stage.params.rend(); ++param) {
@@ -60,7 +60,7 @@ float expected_sum(const Param& param, i64 i, int rank, int microbatches, int ze
     for (int m = 1; m < microbatches; ++m) sum += g(r, m);
     return sum;
   };
-  const auto passes = [&](int first) {  // of data-parallel ranks `first` and the next, pass by pass
+  const auto passes = [&](int first) {  // sum over data-parallel ranks `first` and the next, pass by pass
     float sum = g(first, 0) + g(first + 1, 0);
     for (int m = 1; m < microbatches; ++m) sum += g(first, m) + g(first + 1, m);
     return sum;
@@ -71,9 +71,9 @@ float expected_sum(const Param& param, i64 i, int rank, int microbatches, int ze
   return (own(0) + own(2)) + (own(1) + own(3));
 }
 
-class TiedParams : public testing::TestWithParam<std::tuple<int, int, bool>> {};
+class TiedParamsTest : public testing::TestWithParam<std::tuple<int, int, bool>> {};
 
-TEST_P(TiedParams, AreSummedOverStagesToo) {
+TEST_P(TiedParamsTest, AreReducedOverStages) {
   const auto& [zero, count, overlapping] = GetParam();
   run_local_ranks(4, [zero_stage = zero, microbatches = count, overlap = overlapping](Communicator& world, int rank) {
     const auto dp = world.split(rank / 2, 0), tied = world.split(rank % 2, 0), self = make_self_communicator();
@@ -101,11 +101,11 @@ TEST_P(TiedParams, AreSummedOverStagesToo) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, TiedParams,
+INSTANTIATE_TEST_SUITE_P(Stages, TiedParamsTest,
                          testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(1, 3), testing::Bool()));
 
-/// A stage that does not use the parameter adds nothing, neither what an earlier step left.
-TEST(TiedParam, WithoutAGradientAddsNothing) {
+/// A stage that does not use the parameter adds nothing, not even values of an earlier step.
+TEST(TiedParamTest, UnusedGradientAddsNothing) {
   for (const int zero_stage : {0, 1, 2, 3}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
       const auto self = make_self_communicator();
@@ -128,8 +128,8 @@ TEST(TiedParam, WithoutAGradientAddsNothing) {
   }
 }
 
-/// Only the bucket of the tied parameter waits for finish().
-TEST(TiedParam, IsNotReducedBeforeFinish) {
+/// Only the bucket of the tied parameter has to wait for finish().
+TEST(TiedParamTest, IsNotReducedBeforeFinish) {
   run_local_ranks(4, [&](Communicator& world, int rank) {
     const auto meter = std::make_shared<CommMeter>();
     const auto dp = make_metered(world.split(rank / 2, 0), meter);
@@ -148,7 +148,7 @@ TEST(TiedParam, IsNotReducedBeforeFinish) {
   });
 }
 
-TEST(TiedParam, MustBeAloneInItsUnitWhereItsShardsAreSummed) {
+TEST(TiedParamTest, RequiresOwnUnitWhenShardsAreReduced) {
   run_local_ranks(2, [](Communicator& world, int) {
     const auto self = make_self_communicator();
     CpuDevice device;

@@ -1,4 +1,4 @@
-// Weights and gradients in fewer bytes on their way between ranks, and a second copy of the weights inside nodes.
+// Compressed communication of weights and gradients, and a secondary shard of the weights within each node.
 #include <gtest/gtest.h>
 
 #include "base/rounding.h"
@@ -26,7 +26,7 @@ struct Options {
   GradWire gradients = GradWire::Full;
 };
 
-/// One rank's buffer over metered groups.
+/// Buffer of one rank over metered groups.
 struct Rank {
   Rank(Communicator& world, const DpLayout& layout, const Options& o, DType dtype = DType::F32)
       : groups(world, layout) {
@@ -62,7 +62,7 @@ void set_weights(const ParamAndGradBuffer& buffer, int step) {
   });
 }
 
-/// f(i) for the elements of a parameter, and zeros up to the next one.
+/// Returns f(i) for the elements of a parameter, followed by zero padding.
 template <class F>
 Floats padded(const Param& param, const F& f) {
   Floats all;
@@ -73,8 +73,8 @@ Floats padded(const Param& param, const F& f) {
 
 constexpr std::array<DpLayout, 4> kLayouts{{{1, 1}, {3, 1}, {2, 2}, {4, 1, 2}}};
 
-/// Whatever the stage and however many ranks there are: what arrives is each parameter's own.
-TEST(QuantizedWeights, AreTheSameOnAllRanksAndKeptInFull) {
+/// Received weights must be those of each parameter alone, whatever the stage and number of ranks.
+TEST(QuantizedWeightsTest, AreIdenticalOnAllRanksAndKeptInFullPrecision) {
   for (const DpLayout& layout : kLayouts) {
     for (const Options& o : {Options{1, true, true}, {2, false, true}, {3, true, true}, {3, false, true}}) {
       run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
@@ -103,7 +103,7 @@ TEST(QuantizedWeights, AreTheSameOnAllRanksAndKeptInFull) {
   }
 }
 
-/// The part of a parameter's gradient sum that travels so, by the definition.
+/// Returns the compressed part of a parameter's gradient sum, computed from the definition.
 Floats narrow_sum(GradWire wire, const std::vector<Floats>& parts) {
   Floats sum;
   for (const Floats& part : parts) {
@@ -116,7 +116,7 @@ Floats narrow_sum(GradWire wire, const std::vector<Floats>& parts) {
   return sum;
 }
 
-/// Of the ranks of a shard group, in one microbatch.
+/// Returns the sum over the ranks of a shard group, in one microbatch.
 Floats expected_sum(GradWire wire, const DpLayout& layout, int replica, int step, const Param& param) {
   std::vector<Floats> of_nodes;
   for (int first = 0; first < layout.shards; first += layout.node) {
@@ -132,7 +132,7 @@ Floats expected_sum(GradWire wire, const DpLayout& layout, int replica, int step
   return narrow_sum(wire, of_nodes);
 }
 
-TEST(NarrowGradients, AreSummedInFullByRankAndByNode) {
+TEST(CompressedGradientsTest, AreSummedInFullPrecisionByRankAndNode) {
   for (const DpLayout& layout : {DpLayout{2, 1}, {3, 1}, {2, 2}, {4, 1, 2}, {6, 1, 2}, {6, 1, 3}}) {
     using enum GradWire;
     for (const Options& o : {Options{1, true, false, Byte},
@@ -162,8 +162,8 @@ TEST(NarrowGradients, AreSummedInFullByRankAndByNode) {
   }
 }
 
-/// Of bytes all of a bias is lost, of bf16 one number.
-TEST(NarrowGradients, ShowWhatIsNotFinite) {
+/// In byte format a non-finite value spoils all of a bias, in bf16 one element.
+TEST(CompressedGradientsTest, PropagateNonFiniteValues) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   struct Case {
     int stage;
@@ -194,7 +194,7 @@ TEST(NarrowGradients, ShowWhatIsNotFinite) {
   }
 }
 
-/// Bytes that a rank sends of n elements, of w bytes each, to others of a group of d.
+/// Returns the bytes that a rank sends for n elements of w bytes each in a group of d ranks.
 i64 sent(i64 n, i64 d, i64 w = 4) {
   return n * w * (d - 1) / d;
 }
@@ -205,12 +205,12 @@ struct Volume {
   int microbatches;
 };
 
-class TrafficVolume : public testing::TestWithParam<Volume> {};
+class TrafficVolumeTest : public testing::TestWithParam<Volume> {};
 
-/// Of P elements in a step of m microbatches, weights w bytes or 17/16, gradients 4, 2 or 17/16. Without nodes: as
-/// ever, with these bytes. With nodes of k ranks: weights of stage 3 once from all d ranks, 2 m - 1 times from the k;
-/// gradients P inside the node and P / k between nodes.
-TEST_P(TrafficVolume, IsThatOfTheFormula) {
+/// For P elements in a step of m microbatches, weights take w bytes or 17/16, gradients 4, 2 or 17/16 per element.
+/// Without nodes, the usual formulas hold with these sizes. With nodes of k ranks, stage 3 gathers weights once from
+/// all d ranks and 2 m - 1 times from the k; gradients take P within the node and P / k between nodes.
+TEST_P(TrafficVolumeTest, MatchesFormula) {
   const auto& [layout, o, m] = GetParam();
   run_local_ranks(layout.ranks(), [&, m = m](Communicator& world, int rank) {
     Rank r(world, layout, o);
@@ -243,7 +243,7 @@ TEST_P(TrafficVolume, IsThatOfTheFormula) {
 
 constexpr GradWire kFull = GradWire::Full, kBf16 = GradWire::Bf16, kByte = GradWire::Byte;
 INSTANTIATE_TEST_SUITE_P(
-    All, TrafficVolume,
+    All, TrafficVolumeTest,
     testing::Values(Volume{{4, 1}, {1, true, true, kFull}, 1}, Volume{{4, 1}, {1, true, true, kByte}, 3},
                     Volume{{3, 1}, {2, false, true, kByte}, 2}, Volume{{4, 1}, {3, true, true, kByte}, 2},
                     Volume{{4, 1, 2}, {3, true, false, kFull}, 1}, Volume{{4, 1, 2}, {3, false, false, kFull}, 3},
@@ -254,8 +254,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Volume{{4, 1}, {3, true, true, kBf16}, 2}, Volume{{6, 1, 3}, {1, false, false, kBf16}, 2},
                     Volume{{4, 2, 2}, {2, true, false, kBf16}, 2}, Volume{{8, 1, 4}, {3, true, true, kBf16}, 1}));
 
-/// The second copy changes where weights come from and nothing else.
-TEST(NodeCopy, GivesTheWeightsThatAreNow) {
+/// The secondary shard changes only where weights are read from.
+TEST(SecondaryWeightShardTest, ReturnsCurrentWeights) {
   for (const bool overlap : {false, true}) {
     for (const bool is_packed : {false, true}) {
       run_local_ranks(4, [&](Communicator& world, int rank) {
@@ -270,7 +270,7 @@ TEST(NodeCopy, GivesTheWeightsThatAreNow) {
             for (i64 i = 0; i < param.numel(); ++i)
               ASSERT_EQ(param.value.data<float>()[i], expected[static_cast<std::size_t>(i)]);
           };
-          training.forward(true);  // an evaluation, which leaves a unit on its way
+          training.forward(true);  // an evaluation, which leaves the gather of a unit in flight
           training.run_step(step);
         }
       });
@@ -278,7 +278,7 @@ TEST(NodeCopy, GivesTheWeightsThatAreNow) {
   }
 }
 
-TEST(NodeCopy, TakesItsPartOfTheWeights) {
+TEST(SecondaryWeightShardTest, UsesMemoryOfItsShardOnly) {
   for (const bool is_packed : {false, true}) {
     run_local_ranks(4, [&](Communicator& world, int) {
       const auto params = [&](const DpLayout& layout) {

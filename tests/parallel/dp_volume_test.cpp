@@ -1,4 +1,4 @@
-// What data parallelism sends, counted, against the formulas.
+// Measured traffic of data parallelism, compared with the formulas.
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
@@ -12,7 +12,7 @@ namespace {
 using test::ToyModel;
 using test::ToyTraining;
 
-/// One rank's buffer over a metered group.
+/// Buffer of one rank over a metered group.
 struct MeteredBuffer {
   MeteredBuffer(Communicator& world, int stage, bool overlap, DType dtype = DType::F32)
       : group(make_metered(world.split(0, 0), meter)),
@@ -33,19 +33,19 @@ struct MeteredBuffer {
 struct Volume {
   int stage, microbatches;
   DType dtype;
-  i64 all_reduces, reduce_scatters, gathers;  ///< of all parameters, in a step
+  i64 all_reduces, reduce_scatters, gathers;  ///< of all parameters per step
 };
 
-class DpVolume : public testing::TestWithParam<std::tuple<Volume, int, bool>> {};
+class DpVolumeTest : public testing::TestWithParam<std::tuple<Volume, int, bool>> {};
 
-TEST_P(DpVolume, IsThatOfTheFormula) {
+TEST_P(DpVolumeTest, MatchesFormula) {
   const auto& [expected, ranks, overlap] = GetParam();
   run_local_ranks(ranks, [&, v = expected, d = ranks, overlap = overlap](Communicator& world, int rank) {
     MeteredBuffer m(world, v.stage, overlap, v.dtype);
     ToyTraining training{m.model, *m.buffer, rank, v.microbatches};
     training.run_step(0);
     m.buffer->publish();
-    training.run_step(1);  // a step ends where the next one's weights are there
+    training.run_step(1);  // a step ends when the weights of the next one have arrived
     m.meter->reset();
     m.buffer->publish();
     training.run_step(2);
@@ -61,19 +61,19 @@ TEST_P(DpVolume, IsThatOfTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Stages, DpVolume,
+    Stages, DpVolumeTest,
     testing::Combine(testing::Values(Volume{0, 1, DType::F32, 1, 0, 0},  // 2 P (d - 1) / d
                                      Volume{0, 3, DType::F32, 1, 0, 0},
-                                     Volume{1, 1, DType::F32, 0, 1, 1},  // the same in two halves
+                                     Volume{1, 1, DType::F32, 0, 1, 1},  // the same volume in two halves
                                      Volume{1, 3, DType::F32, 0, 1, 1}, Volume{1, 1, DType::BF16, 0, 1, 1},
                                      Volume{2, 1, DType::F32, 0, 1, 1}, Volume{2, 3, DType::F32, 0, 3, 1},
                                      Volume{3, 1, DType::F32, 0, 1, 2},  // 3 P (d - 1) / d
                                      Volume{3, 3, DType::BF16, 0, 3, 6}),
                      testing::Values(2, 3, 4), testing::Bool()));
 
-class DpSilence : public testing::TestWithParam<std::tuple<int, bool>> {};
+class DpSilentMicrobatchesTest : public testing::TestWithParam<std::tuple<int, bool>> {};
 
-TEST_P(DpSilence, LastsUntilTheLastMicrobatch) {
+TEST_P(DpSilentMicrobatchesTest, SendNothingBeforeLastMicrobatch) {
   run_local_ranks(2, [](Communicator& world, int rank) {
     const auto [stage, overlap] = GetParam();
     MeteredBuffer m(world, stage, overlap);
@@ -92,10 +92,10 @@ TEST_P(DpSilence, LastsUntilTheLastMicrobatch) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, DpSilence, testing::Combine(testing::Values(0, 1), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Stages, DpSilentMicrobatchesTest, testing::Combine(testing::Values(0, 1), testing::Bool()));
 
-/// Without a publish() in between, an evaluation gathers every unit once and nothing else.
-TEST(DpVolumeOfEvaluation, IsOneGatherAtStage3) {
+/// Without a publish() in between, an evaluation gathers every unit once and sends nothing else.
+TEST(DpEvaluationVolumeTest, IsOneGatherAtStage3) {
   for (const int stage : {0, 1, 2, 3}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
       MeteredBuffer m(world, stage, true);
@@ -105,9 +105,9 @@ TEST(DpVolumeOfEvaluation, IsOneGatherAtStage3) {
   }
 }
 
-/// The output unit borrows the embedding: forward gathers it again, backward holds it until it needs it itself. Neither
+/// The output unit borrows the embedding: forward gathers it again, and backward holds it until its own turn. Neither
 /// sends the units of the loop more than once.
-TEST(DpVolumeOfTiedEmbeddings, IsOneGatherMoreAtStage3) {
+TEST(DpTiedEmbeddingsVolumeTest, IsOneMoreGatherAtStage3) {
   for (const bool overlap : {false, true}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
       MeteredBuffer m(world, 3, overlap);
@@ -119,8 +119,8 @@ TEST(DpVolumeOfTiedEmbeddings, IsOneGatherMoreAtStage3) {
   }
 }
 
-/// Hybrid sharding sends shards only between replicas, once a step.
-TEST(DpVolumeOfHybridSharding, IsThatOfShardsBetweenReplicas) {
+/// Hybrid sharding sends only shards between replicas, once per step.
+TEST(DpHybridShardingVolumeTest, IsOneShardBetweenReplicas) {
   for (const int stage : {1, 2, 3}) {
     run_local_ranks(4, [&](Communicator& world, int rank) {
       const test::DpGroups groups(world, {.shards = 2, .replicas = 2});

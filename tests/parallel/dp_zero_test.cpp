@@ -49,7 +49,8 @@ void expect_weights(const Param& param, int step) {
   });
 }
 
-/// Every gradient of this rank's shard, bit by bit, and zero padding. Returns how many elements these are.
+/// Checks every gradient of this rank's shard bitwise, and that padding is zero. Returns the number of checked
+/// elements.
 template <class T>
 i64 expect_sums(const ParamAndGradBuffer& buffer, int step, const ToySum<T>& sum) {
   i64 elements = 0;
@@ -65,12 +66,12 @@ i64 expect_sums(const ParamAndGradBuffer& buffer, int step, const ToySum<T>& sum
   return elements;
 }
 
-class ZeroStages : public testing::TestWithParam<std::tuple<int, Case>> {};
+class ZeroStagesTest : public testing::TestWithParam<std::tuple<int, Case>> {};
 
-TEST_P(ZeroStages, SumGradientsAndShowNewWeights) {
+TEST_P(ZeroStagesTest, SumGradientsAndPublishNewWeights) {
   const int stage = std::get<int>(GetParam());
   Case c = std::get<Case>(GetParam());
-  if (stage == 0) c.layout = {c.layout.ranks(), 1};  // cuts nothing
+  if (stage == 0) c.layout = {c.layout.ranks(), 1};  // shards nothing
   run_local_ranks(c.layout.ranks(), [&](Communicator& world, int rank) {
     const DpGroups groups(world, c.layout);
     CpuDevice device;
@@ -79,7 +80,7 @@ TEST_P(ZeroStages, SumGradientsAndShowNewWeights) {
         make_param_and_grad_buffer(model.unit_params(), c.dtype, device, groups.refs(), options_of(stage, c.overlap));
     EXPECT_EQ(buffer->reduces_every_pass(), stage >= 2);
     set_weights(*buffer, -1);
-    buffer->publish();  // and at once others, as after loading
+    buffer->publish();  // replaced immediately, as after loading
     ToyTraining training{model, *buffer, rank, c.microbatches, c.is_tied};
     i64 elements = 0;
     for (int step = 0; step < 3; ++step) {
@@ -98,7 +99,7 @@ TEST_P(ZeroStages, SumGradientsAndShowNewWeights) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ZeroStages,
+INSTANTIATE_TEST_SUITE_P(All, ZeroStagesTest,
                          testing::Combine(testing::Values(0, 1, 2, 3),
                                           testing::Values(Case{{1, 1}, 2, true, false}, Case{{2, 1}, 1, true, false},
                                                           Case{{2, 1}, 3, false, true}, Case{{3, 1}, 2, true, true},

@@ -19,15 +19,15 @@ using test::Numbers;
 using test::numbers;
 using testing::Test;
 
-TEST(DispatchPlan, OneRankSendsNothing) {
+TEST(DispatchPlanTest, SendsNothingWithOneRank) {
   const DispatchPlan plan = plan_dispatch(std::vector<i32>{2, 1, 2}, 3, 0, 1, 0);
   EXPECT_EQ(plan.choices, 5);
   EXPECT_EQ(plan.rows, (std::vector<i64>{2, 1, 2}));
   EXPECT_TRUE(plan.is_sorted());
 }
 
-/// Two ranks with two experts each: rank 1 gets rows of both, and has them by expert.
-TEST(DispatchPlan, SeveralRanksSortWhatTheyReceive) {
+/// Two ranks with two experts each: rank 1 receives rows from both and sorts them by expert.
+TEST(DispatchPlanTest, SortsReceivedRowsByExpert) {
   const std::vector<i32> counts{1, 0, 2, 3,  // of the first rank
                                 4, 1, 1, 0};
   const DispatchPlan plan = plan_dispatch(counts, 4, 1, 2, 1);
@@ -47,16 +47,16 @@ TEST(DispatchPlan, SeveralRanksSortWhatTheyReceive) {
   EXPECT_THROW(plan_dispatch(counts, 3, 1, 1, 0), Error);
 }
 
-/// What experts make of tokens is known here without them: expert e multiplies by e + 1. All ways of exchange give the
-/// sums that one rank works out by itself, and the gradients.
+/// The output of experts is known here without computing them: expert e multiplies by e + 1. All dispatchers must give
+/// the sums and gradients that one rank computes by itself.
 struct Case {
   const char* name;
   int ep, tp;
   TokenDispatcherType dispatcher;
   i64 padded_rows = 0;
 };
-class Dispatch : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Ways, Dispatch,
+class TokenDispatcherTest : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Dispatchers, TokenDispatcherTest,
                          testing::Values(Case{"one", 1, 1, TokenDispatcherType::AllToAll},
                                          Case{"ep2", 2, 1, TokenDispatcherType::AllToAll},
                                          Case{"ep4", 4, 1, TokenDispatcherType::AllToAll},
@@ -71,14 +71,14 @@ INSTANTIATE_TEST_SUITE_P(Ways, Dispatch,
 
 constexpr i64 kExperts = 4, kTopk = 2, kRankTokens = 5, kWidth = 3;
 
-/// What a rank brings: its tokens [kRankTokens, kWidth], which experts they chose with which weights [kRankTokens,
-/// kTopk], and the gradients of what comes back.
+/// Input of a rank: its tokens [kRankTokens, kWidth], their experts and weights [kRankTokens, kTopk], and the gradients
+/// of the output.
 struct Brought {
   std::vector<i32> experts;
   Numbers x, weights, dy;
 };
 
-/// Of the last rank all tokens choose one expert first; one choice was dropped.
+/// All tokens of the last rank choose one expert first; one choice was dropped.
 Brought brought_by(int rank, int ranks) {
   Brought own;
   for (i64 t = 0; t < kRankTokens; ++t) {
@@ -95,8 +95,8 @@ Brought brought_by(int rank, int ranks) {
   return own;
 }
 
-/// Rows [n, kWidth] of this rank's experts, one after the other, through them. Each rank of an expert's width gives an
-/// equal part of the sum.
+/// Applies this rank's experts to their rows [n, kWidth], one expert after another. Each rank of an expert's
+/// tensor-parallel group contributes an equal part of the sum.
 Tensor through_experts(const Tensor& from, std::span<const i64> rows, const ExpertParallel& parallel) {
   Tensor y = Tensor::like(from);
   i64 row = 0;
@@ -111,8 +111,8 @@ Tensor through_experts(const Tensor& from, std::span<const i64> rows, const Expe
   return y;
 }
 
-/// `out` and `dx` [kRankTokens, kWidth] and `d_weights` [kRankTokens, kTopk] as they follow from what this rank brought
-/// alone.
+/// Checks `out` and `dx` [kRankTokens, kWidth] and `d_weights` [kRankTokens, kTopk] against values computed from this
+/// rank's input alone.
 void expect_as_without_ranks(const Brought& own, const Numbers& out, const Numbers& dx, const Numbers& d_weights) {
   for (i64 t = 0; t < kRankTokens; ++t) {
     double factor = 0;
@@ -135,7 +135,7 @@ void expect_as_without_ranks(const Brought& own, const Numbers& out, const Numbe
   }
 }
 
-TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
+TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
   const Case& c = GetParam();
   run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
     CpuDevice device;
@@ -161,7 +161,7 @@ TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
     for (const i64 count : dispatcher->rows()) EXPECT_TRUE(c.padded_rows == 0 || count == c.padded_rows);
     const auto combined = dispatcher->combine(through_experts(rows, dispatcher->rows(), parallel), weights);
     const Numbers out = numbers(combined.out);
-    const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // as backward does
+    const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // rebuilt, as in backward
     const auto gradients = again->combine_backward(d_out, combined.kept, weights);
     const Numbers d_weights = numbers(gradients.weights),
                   dx = numbers(again->dispatch_backward(through_experts(gradients.rows, dispatcher->rows(), parallel),
@@ -171,8 +171,8 @@ TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
   });
 }
 
-/// What ranks must know of one another they tell in one message, and backward does not ask again.
-TEST(TokenDispatch, AsksOnce) {
+/// Ranks exchange what they need to know in one message, and backward does not ask again.
+TEST(TokenDispatcherExchangeTest, ExchangesCountsOnce) {
   for (const TokenDispatcherType type : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
       const auto meter = std::make_shared<CommMeter>();
@@ -188,21 +188,22 @@ TEST(TokenDispatch, AsksOnce) {
   }
 }
 
-TEST(PaddedDispatch, RefusesMoreRowsThanThereIsRoomFor) {
+TEST(PaddedDispatchTest, RejectsMoreRowsThanCapacity) {
   CpuDevice device;
   const Tensor experts = integers_of({0, 0, 1}, device).view({3, 1});
   const ExpertParallel alone;
   EXPECT_THROW(make_token_dispatcher(agree_on(experts, 2, alone), alone, 1), std::exception);
 }
 
-TEST(ExpertCapacity, CountsTheMicrobatchesWhoseTokensMeet) {
+TEST(ExpertCapacityTest, CountsMicrobatchesSharingTokens) {
   EXPECT_EQ(most_microbatches(1, 1), 1);
   EXPECT_EQ(most_microbatches(2, 4), 1);  // a part of one
   EXPECT_EQ(most_microbatches(8, 2), 4);
-  EXPECT_EQ(most_microbatches(6, 4), 3);  // ranks 2 .. 7 of microbatches of 4: parts of two, and at 6 .. 11 of three
+  EXPECT_EQ(most_microbatches(6, 4),
+            3);  // ranks 2 .. 7 in microbatches of 4: parts of two, and ranks 6 .. 11: parts of three
 }
 
-TEST(ExpertCapacity, IsItsShareTimesTheFactorRoundedUp) {
+TEST(ExpertCapacityTest, IsShareTimesFactorRoundedUp) {
   EXPECT_EQ(expert_capacity(16, 4, 1), 4);
   EXPECT_EQ(expert_capacity(17, 4, 1), 5);
   EXPECT_EQ(expert_capacity(16, 4, 1.25), 5);
@@ -210,8 +211,8 @@ TEST(ExpertCapacity, IsItsShareTimesTheFactorRoundedUp) {
   for (const double factor : {4.0, 100.0, 1e18, 1e300}) EXPECT_EQ(expert_capacity(16, 4, factor), 16) << factor;
 }
 
-/// The same are left out whether one rank has all tokens or two share them.
-TEST(ExpertCapacity, LeavesOutTheLowestWeightsOrTheLastTokens) {
+/// Dropped choices must be identical whether one rank has all tokens or several ranks share them.
+TEST(ExpertCapacityTest, DropsLowestWeightsOrLastTokens) {
   const std::vector<i32> experts{0, 0, 1, 0, 0, 1};  // one choice each
   const std::vector<i32> order{0, 5, 1, 4, 2, 3};
   const Numbers weights{0.5, 0.9, 0.2, 0.7, 0.7, 0.3};
@@ -239,8 +240,8 @@ TEST(ExpertCapacity, LeavesOutTheLowestWeightsOrTheLastTokens) {
   }
 }
 
-/// Of a step that nothing will come of: it has an order all the same.
-TEST(ExpertCapacity, TakesFirstWhatIsNotANumber) {
+/// The step will be skipped, but the order must still be deterministic.
+TEST(ExpertCapacityTest, KeepsNaNWeightsFirst) {
   CpuDevice device;
   constexpr i64 kTokens = 100, kTaken = 20;
   std::vector<i32> order(kTokens), wanted(kTokens, -1);
@@ -261,7 +262,7 @@ TEST(ExpertCapacity, TakesFirstWhatIsNotANumber) {
   EXPECT_EQ(read_values<i32>(drop_overflow(rule, nullptr)), wanted);
 }
 
-TEST(TokenPart, DealsOutRowsAndBringsThemTogether) {
+TEST(SequenceShardTest, ScattersAndGathersRows) {
   for (const i64 rows : {1, 2, 3, 7, 8}) {
     run_local_ranks(3, [&](Communicator& world, int) {
       CpuDevice device;

@@ -24,11 +24,11 @@ LayoutRules good_rules() {
           .global_batch_size = 32};
 }
 
-TEST(Layout, AGoodOneHasNoConflicts) {
+TEST(LayoutTest, HasNoConflictsWhenValid) {
   EXPECT_THAT(layout_conflicts(good_rules()), IsEmpty());
 }
 
-TEST(Layout, AllConflictsComeAtOnceWithTheNearestGoodValues) {
+TEST(LayoutTest, ReportsAllConflictsWithNearestValidValues) {
   LayoutRules rules = good_rules();
   rules.sizes.tensor_model_parallel_size = 3;
   rules.stages.num_layers = 22;
@@ -48,7 +48,7 @@ TEST(Layout, AllConflictsComeAtOnceWithTheNearestGoodValues) {
                     "nearest that do are 32 and 34")));
 }
 
-TEST(Layout, TheRulesOfUnevenStagesTakeTheirPlace) {
+TEST(LayoutTest, UnevenStagesReplaceDivisibilityRule) {
   LayoutRules rules = good_rules();
   rules.stages.num_layers = 22;
   rules.stages.decoder_first_pipeline_num_layers = 4;
@@ -57,7 +57,7 @@ TEST(Layout, TheRulesOfUnevenStagesTakeTheirPlace) {
   EXPECT_THAT(layout_conflicts(rules), testing::Contains(HasSubstr("it has 1 layers (t), but num_layers = 22")));
 }
 
-TEST(Layout, InstancesDivideTheDataParallelRanks) {
+TEST(LayoutTest, OptimizerInstancesMustDivideDataParallelRanks) {
   LayoutRules rules = good_rules();
   rules.world_size = 32;
   rules.sizes.num_distributed_optimizer_instances = 3;
@@ -67,7 +67,7 @@ TEST(Layout, InstancesDivideTheDataParallelRanks) {
                   "the nearest that do are 2 and 4"));
 }
 
-TEST(Layout, ASecondCopyIsOfAPartOfTheRanksThatShareTheWeights) {
+TEST(LayoutTest, HpzPartitionMustDivideRanksThatShareWeights) {
   LayoutRules rules = good_rules();
   rules.sizes = {.num_distributed_optimizer_instances = 2, .zero_hpz_partition_size = 4};
   rules.world_size = 16, rules.global_batch_size = 0;
@@ -82,7 +82,7 @@ TEST(Layout, ASecondCopyIsOfAPartOfTheRanksThatShareTheWeights) {
   EXPECT_THAT(layout_conflicts(rules), IsEmpty());
 }
 
-TEST(Layout, RanksMayShareQueryGroups) {
+TEST(LayoutTest, RanksMayShareQueryGroups) {
   LayoutRules rules = good_rules();
   rules.sizes = {.tensor_model_parallel_size = 8};
   for (const i64 groups : {1, 2, 4, 8, 16}) {
@@ -97,7 +97,7 @@ TEST(Layout, RanksMayShareQueryGroups) {
                   "the nearest that do are 6 and 9"));
 }
 
-TEST(Layout, RulesOfSequencesAndExperts) {
+TEST(LayoutTest, ChecksSequenceAndExpertRules) {
   LayoutRules rules = good_rules();
   rules.sizes = {.tensor_model_parallel_size = 4, .context_parallel_size = 2, .expert_model_parallel_size = 2};
   rules.seq_length = 1026;
@@ -117,7 +117,7 @@ TEST(Layout, RulesOfSequencesAndExperts) {
                                                    "context_parallel_size 1 or 3"));
 }
 
-TEST(Layout, OfAnUnknownWorldChecksTheOtherRules) {
+TEST(LayoutTest, ChecksOtherRulesWhenWorldSizeIsUnknown) {
   LayoutRules rules = good_rules();
   rules.world_size = 0, rules.sizes.num_distributed_optimizer_instances = 4;
   EXPECT_THAT(layout_conflicts(rules), IsEmpty());
@@ -128,8 +128,8 @@ TEST(Layout, OfAnUnknownWorldChecksTheOtherRules) {
                                    "do are 32 and 34"));
 }
 
-TEST(Layout, RanksThatExchangeHeadsDivideThoseOfATensorParallelRank) {
-  LayoutRules rules = good_rules();  // 8 heads of 4 groups on each
+TEST(LayoutTest, HeadExchangeMustDivideHeadsOfTensorParallelRank) {
+  LayoutRules rules = good_rules();  // 8 heads of 4 groups on each rank
   rules.sizes = {.tensor_model_parallel_size = 2, .context_parallel_size = 8, .context_parallel_heads = 8};
   EXPECT_THAT(layout_conflicts(rules), IsEmpty()) << "two ranks get the same group";
   rules.num_attention_heads = 24, rules.num_query_groups = 12;
@@ -140,7 +140,7 @@ TEST(Layout, RanksThatExchangeHeadsDivideThoseOfATensorParallelRank) {
                            HasSubstr("= 8 neither divides the query groups of a tensor-parallel rank = 6")));
 }
 
-TEST(Layout, SizesBelowOneAreReportedFirst) {
+TEST(LayoutTest, ReportsSizesBelowOneFirst) {
   LayoutRules rules = good_rules();
   rules.sizes.pipeline_model_parallel_size = 0;
   EXPECT_THAT(layout_conflicts(rules), ElementsAre("pipeline_model_parallel_size = 0 must be at least 1"));

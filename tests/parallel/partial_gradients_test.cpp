@@ -15,7 +15,7 @@
 namespace mcpp {
 namespace {
 
-/// Parameters of one rank of tp: one of each kind per unit.
+/// Parameters of one tensor-parallel rank: one of each kind per unit.
 struct Chunk {
   Chunk(int units, DType dtype, Device& device, const DataParallelGroups& dp, int zero_stage, int tp_rank) {
     std::vector<UnitParam> list;
@@ -34,7 +34,7 @@ struct Chunk {
     memory = make_param_and_grad_buffer(list, dtype, device, dp, {.zero_stage = zero_stage, .bucket_elements = 64});
   }
 
-  /// Backward of one microbatch: element i of every gradient is `value` x (i + 1).
+  /// Runs backward of one microbatch: element i of every gradient is `value` x (i + 1).
   void backward(int units, float value) {
     memory->clear_grads();
     for (int unit = units - 1; unit >= 0; --unit) {
@@ -55,7 +55,7 @@ struct Chunk {
 
 void expect_sums(const Chunk& chunk, int tp_rank, int tp_size, float dp_size) {
   chunk.memory->visit_grads([&](const Param& param, i64 first, const Tensor& grads) {
-    float sum = 0;  // over the ranks with a copy of 1, 10, 100 ...
+    float sum = 0;  // 1, 10, 100 ... summed over the ranks with a copy
     for (int rank = 0; rank < tp_size; ++rank) {
       const AlongAxis& tp = param.placement.tp;
       const bool counts =
@@ -67,7 +67,7 @@ void expect_sums(const Chunk& chunk, int tp_rank, int tp_size, float dp_size) {
   });
 }
 
-TEST(PartialGradients, AreSummedOverTheRanksWithACopy) {
+TEST(PartialGradientsTest, AreSummedOverRanksWithCopies) {
   run_local_ranks(4, [](Communicator& tp, int rank) {
     CpuDevice device;
     const auto self = make_self_communicator();
@@ -83,7 +83,7 @@ TEST(PartialGradients, AreSummedOverTheRanksWithACopy) {
   });
 }
 
-TEST(PartialGradients, AreSummedInEveryShard) {
+TEST(PartialGradientsTest, AreSummedInEveryShard) {
   for (int stage = 0; stage <= 3; ++stage) {
     run_local_ranks(4, [&](Communicator& world, int rank) {
       CpuDevice device;
@@ -97,7 +97,8 @@ TEST(PartialGradients, AreSummedInEveryShard) {
   }
 }
 
-/// What PartialGradients says of a parameter so placed, on one rank of a tensor-parallel group of 2.
+/// Returns the error of PartialGradients for a parameter with this placement on one rank of a tensor-parallel group of
+/// 2.
 std::string refusal(const Placement& placement, Communicator& tp, Communicator* embedding = nullptr) {
   CpuDevice device;
   const auto self = make_self_communicator();
@@ -108,7 +109,7 @@ std::string refusal(const Placement& placement, Communicator& tp, Communicator* 
   return test::error_of([&] { PartialGradients(std::array{memory.get()}, {tp, embedding}); });
 }
 
-TEST(PartialGradients, RefuseAParameterWhoseGradientNobodySums) {
+TEST(PartialGradientsTest, RejectParametersWithoutReductionGroup) {
   run_local_ranks(2, [](Communicator& tp, int) {
     const AlongAxis partial{Spread::Partial}, two_stages{Spread::Partial, Holders{.first = 0, .count = 2}};
     EXPECT_EQ(refusal({.tp = partial}, tp), "");
@@ -123,8 +124,8 @@ TEST(PartialGradients, RefuseAParameterWhoseGradientNobodySums) {
   });
 }
 
-/// Two grids over the same four ranks: gradients of each are summed, and cut, over its own groups.
-TEST(ModelMemory, HasABufferForEachGrid) {
+/// Two grids over the same four ranks: gradients of each are summed and sharded over their own groups.
+TEST(ChunkParamBuffersTest, HasOneBufferPerGrid) {
   for (const int stage : {0, 1, 2, 3}) {
     run_local_ranks(4, [&](Communicator& world, int rank) {
       CpuDevice device;
@@ -169,7 +170,7 @@ TEST(ModelMemory, HasABufferForEachGrid) {
   }
 }
 
-TEST(ModelMemory, RefusesWhatItsBufferWouldSumWrongly) {
+TEST(ChunkParamBuffersTest, RejectsParametersThatWouldBeSummedWrongly) {
   CpuDevice device;
   const auto self = make_self_communicator();
   Param param("router.weight", Shape{4}, Init::Ones);

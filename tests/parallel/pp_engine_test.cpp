@@ -21,7 +21,7 @@ using testing::ElementsAre;
 
 constexpr i64 kWidth = 3;
 
-/// y = w x + b, number by number; the first stage reads its microbatch, the last has the loss sum(y^2) / 2.
+/// Stage computing y = w x + b elementwise. The first stage reads its microbatch, the last has the loss sum(y^2) / 2.
 class ToyStage : public PipelineStage {
  public:
   ToyStage(int stage, int stages, Device& device)
@@ -74,7 +74,7 @@ class ToyStage : public PipelineStage {
 
   const bool is_first, is_last;
   test::Numbers grads = test::Numbers(2 * kWidth);  ///< of w and b
-  std::vector<test::Numbers> outputs;               ///< in the order computed
+  std::vector<test::Numbers> outputs;               ///< in the order of computation
   bool is_complete = false;                         ///< the last weight gradient was announced
   int reductions = 0;
 
@@ -94,7 +94,7 @@ Stages make_stages(int count, Device& device) {
   return stages;
 }
 
-/// One microbatch after another through all stages and back, without an engine.
+/// Runs one microbatch after another forward and backward through all stages, without the engine.
 Stages reference(int stage_count, int microbatches, Device& device, bool forward_only = false) {
   Stages stages = make_stages(stage_count, device);
   for (int i = 0; i < microbatches; ++i) {
@@ -107,7 +107,7 @@ Stages reference(int stage_count, int microbatches, Device& device, bool forward
   return stages;
 }
 
-/// The stages of all ranks, after the schedule was run by threads.
+/// Returns the stages of all ranks after threads ran the schedule.
 Stages run_on_threads(const Schedule& schedule, Device& device, bool one_at_a_time = false) {
   const Schedule lowered = lower(schedule);
   simulate(lowered);
@@ -135,9 +135,9 @@ void expect_same(const Stages& got, const Stages& want, int reductions) {
   }
 }
 
-class EngineRunsSchedule : public testing::TestWithParam<std::pair<ScheduleKind, int>> {};
+class PipelineScheduleRunTest : public testing::TestWithParam<std::pair<ScheduleKind, int>> {};
 
-TEST_P(EngineRunsSchedule, WithTheBitsOfOneMicrobatchAfterAnother) {
+TEST_P(PipelineScheduleRunTest, MatchesSequentialMicrobatchesBitwise) {
   CpuDevice device;
   const auto [kind, chunks] = GetParam();
   int runs = 0;
@@ -162,7 +162,7 @@ std::string name_of_case(const testing::TestParamInfo<std::pair<ScheduleKind, in
   static constexpr std::array kNames{"GPipe", "OneFOneB", "Interleaved", "ZbH1", "ZbV"};
   return str(kNames[static_cast<std::size_t>(info.param.first)], info.param.second);
 }
-INSTANTIATE_TEST_SUITE_P(All, EngineRunsSchedule,
+INSTANTIATE_TEST_SUITE_P(All, PipelineScheduleRunTest,
                          testing::Values(std::pair(ScheduleKind::GPipe, 1), std::pair(ScheduleKind::OneFOneB, 1),
                                          std::pair(ScheduleKind::Interleaved, 2),
                                          std::pair(ScheduleKind::Interleaved, 3), std::pair(ScheduleKind::ZbH1, 1),
@@ -178,7 +178,7 @@ class ThrowingStage final : public ToyStage {
   }
 };
 
-TEST(Engine, AStageThatThrowsEndsAllRanks) {
+TEST(PipelineEngineTest, ThrowingStageEndsAllRanks) {
   CpuDevice device;
   const Schedule lowered = lower(one_f_one_b(3, 5));
   EXPECT_EQ(test::input_error([&] {
@@ -202,7 +202,7 @@ class SlowStage final : public ToyStage {
   }
 };
 
-TEST(Engine, WaitingIsTheTimeUntilMessagesCome) {
+TEST(PipelineEngineTest, CountsTimeUntilMessagesArriveAsWaiting) {
   CpuDevice device;
   const Schedule lowered = lower(one_f_one_b(2, 1));
   run_local_ranks(2, [&](Communicator& world, int rank) {
@@ -211,14 +211,14 @@ TEST(Engine, WaitingIsTheTimeUntilMessagesCome) {
     PipelineStage* const chunk = &slow;
     world.barrier();
     const PipelineTimes times = run_schedule(lowered, world, *backward_channel, {&chunk, 1});
-    // Each rank computes for 200 ms and waits for the other one as long, less what a busy machine holds it up.
+    // Each rank computes for 200 ms and waits equally long for the other one, minus delays on a busy machine.
     EXPECT_GE(times.total, 0.3);
     EXPECT_GE(times.waiting, 0.1);
     EXPECT_GE(times.total - times.waiting, 0.199);
   });
 }
 
-TEST(Engine, WaitingIsThatOfTheDeviceWhichComputes) {
+TEST(PipelineEngineTest, CountsWaitTimeOfComputeDevice) {
   CpuDevice device;
   const Schedule lowered = lower(one_f_one_b(2, 1));
   run_local_ranks(2, [&](Communicator& world, int rank) {
@@ -237,7 +237,7 @@ TEST(Engine, WaitingIsThatOfTheDeviceWhichComputes) {
   });
 }
 
-/// Writes down what is started and awaited.
+/// Records which operations are started and awaited.
 class RecordingChannel final : public Communicator {
  public:
   RecordingChannel(std::string name, std::vector<std::string>& log) : name_(std::move(name)), log_(log) {}
@@ -286,7 +286,7 @@ class RecordingStage final : public PipelineStage {
   std::vector<std::string>& log_;
 };
 
-TEST(Engine, ReceivesAreStartedBeforeTheComputationThatHidesThem) {
+TEST(PipelineEngineTest, StartsReceivesBeforeComputationThatHidesThem) {
   CpuDevice device;
   std::vector<std::string> log;
   RecordingChannel activations("x", log), gradients("dy", log);
@@ -298,7 +298,7 @@ TEST(Engine, ReceivesAreStartedBeforeTheComputationThatHidesThem) {
                        "forward 2", "send x", "wait dy", "post dy", "backward 1", "wait dy", "backward 2", "reduce"));
 }
 
-TEST(Engine, OneAtATimeNoReceiveIsUnderWayWhileAnythingIsComputed) {
+TEST(PipelineEngineTest, HasNoReceiveInFlightDuringComputeWhenOneAtATime) {
   CpuDevice device;
   std::vector<std::string> log;
   RecordingChannel activations("x", log), gradients("dy", log);

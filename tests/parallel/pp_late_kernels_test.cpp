@@ -1,4 +1,5 @@
-// Devices that load a kernel late finish first what they have: which schedules come to an end on them all the same.
+// Devices that load a kernel lazily finish their queue first. These tests check which schedules complete on such
+// devices.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,15 +23,15 @@ constexpr bool sends(ActionKind k) {
   return k == SendForward || k == SendBackward;
 }
 
-/// The engine's ranks, each a host with its device, of which the first `loads` computations of each kind load a kernel
-/// for each stage: the host goes on with it when all that the device was given is done. A message has come when both of
-/// its sides were queued, and until then either is something to be done.
+/// Simulates the ranks of the engine, each a host with its device. The first `loads` computations of each kind load a
+/// kernel for each stage: the host continues when the device has finished its queue. A message arrives when both of its
+/// sides were queued; until then either side blocks the queue.
 class LateKernels {
  public:
   LateKernels(const Schedule& schedule, int loads, bool one_at_a_time)
       : schedule_(schedule), loads_(loads), one_at_a_time_(one_at_a_time), ranks_(schedule.per_rank.size()) {}
 
-  /// Whether all ranks come to the end of their actions.
+  /// Returns true if all ranks complete their actions.
   bool end() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -48,12 +49,12 @@ class LateKernels {
     bool sent = false, received = false;  // both sides are queued
     bool has_come() const { return sent && received; }
   };
-  /// By whether it is an activation, the stage that takes it, and the microbatch.
+  /// Message key: true for an activation, the stage that receives it, and the microbatch.
   using Key = std::tuple<bool, int, int>;
   struct Rank {
     std::size_t at = 0, posted = 0;
-    std::vector<Key> queued = {};                             // messages that its device was given
-    std::map<std::pair<ActionKind, int>, int> computed = {};  // how often, by stage
+    std::vector<Key> queued = {};                             // messages queued on its device
+    std::map<std::pair<ActionKind, int>, int> computed = {};  // number of computations by stage
   };
 
   const std::vector<Action>& actions(std::size_t r) const { return schedule_.per_rank[r]; }
@@ -81,7 +82,7 @@ class LateKernels {
     }
   }
 
-  /// The next action of a rank's host; false while it waits.
+  /// Runs the next action of a rank's host. Returns false while it waits.
   bool step(std::size_t r) {
     Rank& rank = ranks_[r];
     if (rank.at == actions(r).size()) return false;
@@ -113,7 +114,7 @@ bool ends(const Schedule& schedule, int loads, bool one_at_a_time) {
   return LateKernels(lowered, loads, one_at_a_time).end();
 }
 
-/// Calls f(schedule, what it is) for schedules of every kind.
+/// Calls f(schedule, description) for schedules of every kind.
 void for_each_schedule(const std::function<void(const Schedule&, const std::string&)>& f) {
   for (const ScheduleRow& row : kSchedules) {
     for (int ranks = row.fewest_ranks; ranks <= 6; ++ranks) {
@@ -126,21 +127,21 @@ void for_each_schedule(const std::function<void(const Schedule&, const std::stri
   }
 }
 
-TEST(LateKernels, EndEveryScheduleWhoseFirstMicrobatchesComeInTurn) {
+TEST(LateKernelsTest, SchedulesCompleteWhenFirstMicrobatchesAreSerialized) {
   for_each_schedule([](const Schedule& schedule, const std::string& what) {
     for (const Schedule& passes : {schedule, forwards_of(schedule)})
       EXPECT_TRUE(ends(in_turn_at_first(passes, kSettingAndAdding), kSettingAndAdding, /*one_at_a_time=*/true)) << what;
   });
 }
 
-TEST(LateKernels, WaitForEverWhereRanksAnswerEachOther) {
+TEST(LateKernelsTest, RanksThatAnswerEachOtherDeadlock) {
   EXPECT_FALSE(ends(one_f_one_b(2, 4), kSettingAndAdding, /*one_at_a_time=*/false)) << "a gradient is awaited ahead";
   EXPECT_FALSE(ends(zb_v(2, 4), kSettingAndAdding, /*one_at_a_time=*/true))
       << "both have sent what the other does not take yet";
 }
 
-/// Where a rank has one stage its messages go one way, and nobody waits for an answer: as in evaluate and generate.
-TEST(LateKernels, EndForwardsAloneWithReceivesAhead) {
+/// If each rank has one stage, messages go one way and no rank waits for an answer, as in evaluate and generate.
+TEST(LateKernelsTest, ForwardOnlySchedulesCompleteWithPostedReceives) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
     for (int microbatches = 1; microbatches <= 12; ++microbatches)
       EXPECT_TRUE(ends(forwards_of(gpipe(ranks, microbatches)), kAlways, /*one_at_a_time=*/false))

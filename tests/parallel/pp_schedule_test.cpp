@@ -21,12 +21,12 @@ Timeline run(const Schedule& schedule, const ScheduleCosts& costs = {}) {
   return simulate(lower(schedule), costs);
 }
 
-/// Time that the rank waits that waits the longest.
+/// Returns the idle time of the rank that waits longest.
 double idle(const Timeline& timeline) {
   return *std::max_element(timeline.idle.begin(), timeline.idle.end());
 }
 
-/// Most microbatches in memory, a microbatch being the activations of all chunks of a rank.
+/// Returns the peak number of microbatches in memory, counting the activations of all chunks of a rank as one.
 double memory(const Schedule& schedule, const Timeline& timeline) {
   return static_cast<double>(timeline.max_in_flight()) / schedule.chunks_per_rank;
 }
@@ -40,7 +40,7 @@ std::string rejection(const Schedule& schedule) {
   return "";
 }
 
-TEST(Schedule, EverySizeIsValid) {
+TEST(ScheduleTest, IsValidForEverySize) {
   for (int p = 1; p <= 9; ++p) {
     for (int m = 1; m <= 30; ++m) {
       for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), zb_v(p, m)}) {
@@ -56,17 +56,17 @@ TEST(Schedule, EverySizeIsValid) {
 
 // The last stage takes twice as long: the first waits for it after its second forward, and once more for each
 // microbatch.
-TEST(Schedule, StagesMayTakeDifferentTimes) {
+TEST(ScheduleTest, SimulatesStagesOfDifferentDurations) {
   const std::vector<ScheduleCosts> costs{{}, {.forward = 2, .backward_input = 2, .backward_weight = 2}};
   const Timeline timeline = simulate(lower(one_f_one_b(2, 3)), costs);
-  // F on the first, then F and B of three microbatches on the last, then B on the first.
+  // F on the first stage, then F and B of three microbatches on the last, then B on the first.
   EXPECT_DOUBLE_EQ(timeline.makespan, 1 + 3 * 6 + 2);
   EXPECT_THAT(timeline.busy, ElementsAre(9, 18));
   EXPECT_DOUBLE_EQ(timeline.idle[1], 0);
 }
 
 // Published: (p - 1) / (m + p - 1).
-TEST(Schedule, BubbleOfGPipeAnd1F1B) {
+TEST(ScheduleTest, GPipeAnd1F1BHavePublishedBubble) {
   for (int p = 1; p <= 16; ++p)
     for (const int m : {1, 2, 3, 8, 33, 64}) {
       const double published = static_cast<double>(p - 1) / (m + p - 1);
@@ -76,7 +76,7 @@ TEST(Schedule, BubbleOfGPipeAnd1F1B) {
 }
 
 // Published: (p - 1) / (v m + p - 1).
-TEST(Schedule, BubbleOfInterleaved1F1B) {
+TEST(ScheduleTest, Interleaved1F1BHasPublishedBubble) {
   for (const int p : {2, 3, 4, 8, 16})
     for (const int rounds : {1, 2, 4})
       for (const int v : {2, 3, 4})
@@ -85,8 +85,8 @@ TEST(Schedule, BubbleOfInterleaved1F1B) {
             << p << " " << rounds << " " << v;
 }
 
-// Published, for F, B and W of the same length: ZB-H1 waits a third of the time of 1F1B, with its memory.
-TEST(Schedule, ZbH1WaitsAThird) {
+// Published, for F, B and W of equal duration: ZB-H1 has a third of the idle time of 1F1B with its memory.
+TEST(ScheduleTest, ZbH1HasThirdOfIdleTimeOf1F1B) {
   for (int p = 1; p <= 16; ++p)
     for (const int m : {p, p + 1, 2 * p, 5 * p}) {
       const Schedule schedule = zb_h1(p, m);
@@ -96,8 +96,8 @@ TEST(Schedule, ZbH1WaitsAThird) {
     }
 }
 
-// Published, for F, B and W of the same length: ZB-V never waits, with the memory of 1F1B.
-TEST(Schedule, ZbVNeverWaits) {
+// Published, for F, B and W of equal duration: ZB-V has no idle time, with the memory of 1F1B.
+TEST(ScheduleTest, ZbVHasNoIdleTime) {
   for (int p = 1; p <= 16; ++p)
     for (const int m : {2 * p, 2 * p + 1, 5 * p}) {
       const Schedule schedule = zb_v(p, m);
@@ -107,7 +107,7 @@ TEST(Schedule, ZbVNeverWaits) {
     }
 }
 
-TEST(Schedule, MemoryOfGPipeAnd1F1B) {
+TEST(ScheduleTest, GPipeAnd1F1BHavePublishedMemory) {
   for (const int p : {1, 2, 4, 8})
     for (const int m : {1, 3, 8, 20}) {
       EXPECT_EQ(run(gpipe(p, m)).max_in_flight(), m);
@@ -116,7 +116,7 @@ TEST(Schedule, MemoryOfGPipeAnd1F1B) {
     }
 }
 
-TEST(Schedule, StagesAreDealtInALoopOrAV) {
+TEST(ScheduleTest, AssignsStagesInLoopOrV) {
   const Schedule loop = interleaved_1f1b(4, 4, 2), v = zb_v(4, 8);
   for (int stage = 0; stage < 8; ++stage) {
     EXPECT_EQ(loop.rank_of(stage), stage % 4);
@@ -127,7 +127,7 @@ TEST(Schedule, StagesAreDealtInALoopOrAV) {
   EXPECT_EQ(v.rank_of(0), v.rank_of(7));
 }
 
-TEST(Schedule, BigOnesTakeLessThanASecond) {
+TEST(ScheduleTest, BuildsLargeSchedulesInLessThanOneSecond) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
   constexpr double kLimit = 10;
 #else
@@ -136,13 +136,13 @@ TEST(Schedule, BigOnesTakeLessThanASecond) {
   for (const auto& [kind, chunks] :
        {std::pair(ScheduleKind::GPipe, 1), std::pair(ScheduleKind::OneFOneB, 1),
         std::pair(ScheduleKind::Interleaved, 2), std::pair(ScheduleKind::ZbH1, 1), std::pair(ScheduleKind::ZbV, 2)}) {
-    const std::clock_t begin = std::clock();  // of this process alone: other tests share its cores
+    const std::clock_t begin = std::clock();  // CPU time of this process only, because other tests share its cores
     run(make_schedule(kind, 64, 512, chunks));
     EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, kLimit) << enum_name(kind);
   }
 }
 
-TEST(Schedule, WhatCannotBeBuiltIsAnError) {
+TEST(ScheduleTest, ReportsImpossibleSchedules) {
   using test::input_error;
   EXPECT_EQ(input_error([] { gpipe(0, 0); }),
             "pipeline_model_parallel_size = 0 must be at least 1\nnum_microbatches = 0 must be at least 1");
@@ -151,7 +151,7 @@ TEST(Schedule, WhatCannotBeBuiltIsAnError) {
   EXPECT_EQ(make_schedule(ScheduleKind::Interleaved, 4, 8, 2).per_rank, interleaved_1f1b(4, 8, 2).per_rank);
 }
 
-TEST(Schedule, ConflictsComeAtOnceAndInTheNamesOfTheConfiguration) {
+TEST(ScheduleTest, ReportsAllConflictsInConfigurationTerms) {
   using enum ScheduleKind;
   EXPECT_THAT(
       schedule_conflicts(Interleaved, 1, 1, 3),
@@ -170,8 +170,8 @@ TEST(Schedule, ConflictsComeAtOnceAndInTheNamesOfTheConfiguration) {
     EXPECT_THAT(schedule_conflicts(kind, 4, 2, 1), ElementsAre(HasSubstr("= 1, not 2; with 2 there is interleaved")));
 }
 
-// What is refused cannot be built, and what is not refused can.
-TEST(Schedule, WhatWouldFillTheMemoryIsRefused) {
+// A schedule is rejected if and only if it cannot be built.
+TEST(ScheduleTest, RejectsSchedulesThatWouldExhaustMemory) {
   EXPECT_THAT(schedule_conflicts(ScheduleKind::OneFOneB, 8, 1, 1 << 20), testing::IsEmpty());
   EXPECT_THAT(
       schedule_conflicts(ScheduleKind::OneFOneB, 4096, 1, 1'000'000),
@@ -180,7 +180,7 @@ TEST(Schedule, WhatWouldFillTheMemoryIsRefused) {
   EXPECT_THAT(schedule_conflicts(ScheduleKind::Interleaved, 1 << 30, 1 << 30, 1 << 30), testing::SizeIs(1));
 }
 
-TEST(Schedule, ConflictsAreThoseOfMakeSchedule) {
+TEST(ScheduleTest, ConflictsMatchErrorsOfMakeSchedule) {
   for (int kind = 0; kind < 5; ++kind)
     for (int p = 0; p <= 4; ++p)
       for (int chunks = 0; chunks <= 3; ++chunks)
@@ -191,7 +191,7 @@ TEST(Schedule, ConflictsAreThoseOfMakeSchedule) {
         }
 }
 
-TEST(Schedule, ForwardsAlone) {
+TEST(ScheduleTest, ForwardOnlySchedulesRunForwardsOfAllChunks) {
   for (const Schedule& schedule :
        {gpipe(3, 4), one_f_one_b(1, 1), one_f_one_b(4, 9), interleaved_1f1b(4, 8, 3), zb_h1(4, 8), zb_v(3, 7)}) {
     const Schedule forwards = forwards_of(schedule);
@@ -215,7 +215,7 @@ std::vector<Schedule> lowered_schedules() {
           lower(zb_v(3, 7))};
 }
 
-TEST(Simulate, FindsEveryMissingAction) {
+TEST(SimulateTest, DetectsEveryMissingAction) {
   for (const Schedule& good : lowered_schedules())
     for (int rank = 0; rank < good.ranks; ++rank)
       for (std::size_t k = 0; k < good.per_rank[rank].size(); ++k) {
@@ -225,7 +225,7 @@ TEST(Simulate, FindsEveryMissingAction) {
       }
 }
 
-TEST(Simulate, FindsEveryRepeatedAction) {
+TEST(SimulateTest, DetectsEveryRepeatedAction) {
   for (const Schedule& good : lowered_schedules())
     for (int rank = 0; rank < good.ranks; ++rank)
       for (std::size_t k = 0; k < good.per_rank[rank].size(); ++k) {
@@ -235,7 +235,7 @@ TEST(Simulate, FindsEveryRepeatedAction) {
       }
 }
 
-TEST(Simulate, FindsActionsOfTheWrongMicrobatchOrStage) {
+TEST(SimulateTest, DetectsActionsOfWrongMicrobatchOrStage) {
   for (const Schedule& good : lowered_schedules())
     for (int rank = 0; rank < good.ranks; ++rank)
       for (std::size_t k = 0; k < good.per_rank[rank].size(); ++k)
@@ -249,7 +249,7 @@ TEST(Simulate, FindsActionsOfTheWrongMicrobatchOrStage) {
         }
 }
 
-TEST(Simulate, NamesTheMistake) {
+TEST(SimulateTest, NamesMistake) {
   const Schedule good = lower(one_f_one_b(2, 2));
   // Rank 0: F0 sF0 F1 sF1 rB0 B0 rB1 B1 R. Rank 1: rF0 F0 B0 sB0 rF1 F1 B1 sB1 R.
   const auto swapped = [&](int rank, int a, int b) {
@@ -266,7 +266,7 @@ TEST(Simulate, NamesTheMistake) {
   EXPECT_THAT(swapped(0, 4, 5), HasSubstr("the gradient of its output is not there"));
   EXPECT_THAT(swapped(1, 0, 1), HasSubstr("its input is not there"));
   EXPECT_THAT(swapped(1, 1, 2), HasSubstr("its forward comes later"));
-  EXPECT_EQ(swapped(1, 7, 8), "");  // a reduction before the last message is fine
+  EXPECT_EQ(swapped(1, 7, 8), "");  // a reduction before the last message is allowed
   EXPECT_THAT(swapped(1, 6, 8), HasSubstr("weight gradients are still missing"));
 
   Schedule twice = good;
@@ -291,7 +291,7 @@ TEST(Simulate, NamesTheMistake) {
   EXPECT_THAT(rejection(reversed), HasSubstr("another order than that of the microbatches"));
 }
 
-TEST(Simulate, CountsTheTimeOfMessagesAndReductions) {
+TEST(SimulateTest, CountsTimeOfMessagesAndReductions) {
   // Two ranks, one microbatch: F, message, F, B, message, B, reduction.
   const Timeline timeline = run(
       one_f_one_b(2, 1), {.forward = 2, .backward_input = 3, .backward_weight = 1, .message = 0.5, .reduce_grad = 10});
@@ -300,7 +300,7 @@ TEST(Simulate, CountsTheTimeOfMessagesAndReductions) {
   EXPECT_DOUBLE_EQ(timeline.idle[0], 7);
 }
 
-TEST(Draw, OneLinePerRank) {
+TEST(DrawTest, TextHasOneLinePerRank) {
   const Schedule schedule = one_f_one_b(2, 2);
   EXPECT_EQ(draw_text(schedule, run(schedule)),
             "rank 0  |01..aa.bb|\n"
@@ -309,13 +309,13 @@ TEST(Draw, OneLinePerRank) {
             "2 ranks, 1 chunk per rank, 2 microbatches: time 9, bubble 33.3 %, at most 2 microbatches in memory\n");
 }
 
-TEST(Draw, WideSchedulesAreScaled) {
+TEST(DrawTest, ScalesWideSchedules) {
   const Schedule schedule = zb_h1(4, 100);
   const std::string text = draw_text(schedule, run(schedule), 60);
   EXPECT_EQ(text.find('\n'), 8 + 60 + 2);
 }
 
-TEST(Draw, SvgHasABoxPerAction) {
+TEST(DrawTest, SvgHasOneBoxPerAction) {
   const Schedule schedule = zb_v(2, 4);
   const std::string svg = draw_svg(schedule, run(schedule));
   std::size_t boxes = 0;

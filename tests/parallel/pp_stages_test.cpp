@@ -33,7 +33,7 @@ StageSplit layout(i64 num_layers, i64 ranks, const std::string& text, i64 chunks
           .pipeline_model_parallel_layout = text};
 }
 
-TEST(Stages, Even) {
+TEST(PipelineStagesTest, SplitsLayersEvenly) {
   EXPECT_THAT(split_stages({.num_layers = 3}), ElementsAre(StageContents{0, 3, true, true}));
   EXPECT_THAT(layers({.num_layers = 12, .pipeline_model_parallel_size = 4}), ElementsAre(3, 3, 3, 3));
   EXPECT_THAT(layers({.num_layers = 12, .pipeline_model_parallel_size = 2, .virtual_stages = 3}),
@@ -48,7 +48,7 @@ TEST(Stages, Even) {
                             "that does is 8")));
 }
 
-TEST(Stages, FirstAndLastRank) {
+TEST(PipelineStagesTest, SplitsWithFirstAndLastRankCounts) {
   EXPECT_THAT(layers({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_first_pipeline_num_layers = 1}),
               ElementsAre(1, 3, 3, 3));
   EXPECT_THAT(layers({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_last_pipeline_num_layers = 4}),
@@ -65,8 +65,8 @@ TEST(Stages, FirstAndLastRank) {
               ElementsAre(3, 2));
 }
 
-// As in Megatron-LM: the counts are those of a rank, which its chunks share.
-TEST(Stages, FirstAndLastRankWithChunks) {
+// The counts, as in Megatron-LM, apply to a rank, which its chunks share.
+TEST(PipelineStagesTest, SplitsRankCountsOverChunks) {
   StageSplit split{.num_layers = 22,
                    .pipeline_model_parallel_size = 4,
                    .virtual_stages = 2,
@@ -77,7 +77,7 @@ TEST(Stages, FirstAndLastRankWithChunks) {
   EXPECT_THAT(layers(split), ElementsAre(2, 4, 4, 1, 1, 4, 4, 2));
 }
 
-TEST(Stages, ImpossibleCountsNameTheNearestGoodOnes) {
+TEST(PipelineStagesTest, ReportsNearestValidCounts) {
   EXPECT_THAT(
       stage_conflicts({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_first_pipeline_num_layers = 2}),
       ElementsAre(
@@ -111,8 +111,8 @@ TEST(Stages, ImpossibleCountsNameTheNearestGoodOnes) {
               testing::SizeIs(4));
 }
 
-// Every value that a message proposes is accepted, and every split of a small range either works or has a reason.
-TEST(Stages, EverySplitWorksOrIsRefused) {
+// Every value that a message proposes must be accepted, and every split of a small range must work or have a reason.
+TEST(PipelineStagesTest, EverySplitWorksOrIsRejected) {
   for (i64 n = 1; n <= 12; ++n)
     for (i64 ranks = 1; ranks <= 4; ++ranks)
       for (i64 chunks = 1; chunks <= 2; ++chunks)
@@ -137,20 +137,20 @@ TEST(Stages, EverySplitWorksOrIsRefused) {
           }
 }
 
-TEST(Stages, Layouts) {
+TEST(PipelineStagesTest, ParsesPipelineLayouts) {
   EXPECT_THAT(layers(layout(8, 4, "Et*3|(tt|)*2tL")), ElementsAre(3, 2, 2, 1));
   EXPECT_THAT(layers(layout(8, 4, "Ettt|tt|tt|tL")), ElementsAre(3, 2, 2, 1));
   EXPECT_THAT(layers(layout(8, 4, "E t*3 |, (t*2|)*2, tL")), ElementsAre(3, 2, 2, 1));
   EXPECT_THAT(layers(layout(4, 4, "E|t*4||L")), ElementsAre(0, 4, 0, 0));
   EXPECT_THAT(layers(layout(4, 3, "E|*1(((t)*2)*2|)L")), ElementsAre(0, 4, 0));
-  // DeepSeek-V3 in the documentation of Megatron-LM, without its m: 61 layers on 16 ranks x 2 chunks.
+  // DeepSeek-V3 as in the documentation of Megatron-LM, without its m: 61 layers on 16 ranks x 2 chunks.
   EXPECT_THAT(
       layers(layout(61, 16, "Et*3|(tt|)*29,|L", 2)),
       ElementsAre(3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0));
   EXPECT_THAT(layers(layout(2, 1, "EttL")), ElementsAre(2));
 }
 
-TEST(Stages, BadLayouts) {
+TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
   const auto conflicts = [](const std::string& text, i64 num_layers = 4, i64 ranks = 2, i64 chunks = 1) {
     return stage_conflicts(layout(num_layers, ranks, text, chunks));
   };

@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// The world ranks of a group, learnt by communication.
+/// Returns the world ranks of a group, determined by communication.
 std::vector<int> members(Communicator& group, int world_rank, Device& device) {
   Tensor own = Tensor::empty({1}, DType::I32, device), all = Tensor::empty({group.size()}, DType::I32, device);
   own.data<i32>()[0] = world_rank;
@@ -17,7 +17,7 @@ std::vector<int> members(Communicator& group, int world_rank, Device& device) {
   return {all.data<i32>(), all.data<i32>() + group.size()};
 }
 
-TEST(ParallelState, CommunicatorsConnectTheRanksOfTheTopology) {
+TEST(ParallelStateTest, GroupsConnectRanksOfTopology) {
   run_local_ranks(16, [](Communicator& world, int rank) {
     CpuDevice device;
     const ParallelState state = make_parallel_state(world, {.tensor_model_parallel_size = 2,
@@ -41,8 +41,8 @@ TEST(ParallelState, CommunicatorsConnectTheRanksOfTheTopology) {
   });
 }
 
-/// The recorder names the ranks that a group really has.
-TEST(ParallelState, GroupsThatShareWhatZeroSharesAndTheirNames) {
+/// The flight recorder must name the ranks that are really in the group.
+TEST(ParallelStateTest, BuildsAndNamesShardAndReplicaGroups) {
   run_local_ranks(8, [](Communicator& world, int rank) {
     CpuDevice device;
     FlightRecorder recorder;
@@ -66,8 +66,8 @@ TEST(ParallelState, GroupsThatShareWhatZeroSharesAndTheirNames) {
   });
 }
 
-/// What has a meter is a group: none is left out when they are connected.
-TEST(ParallelState, NamesEveryGroupOnce) {
+/// Every group has a meter, so that no group is missed when they are connected.
+TEST(ParallelStateTest, NamesEveryGroupOnce) {
   run_local_ranks(16, [](Communicator& world, int) {
     for (const ParallelSizes& sizes :
          {ParallelSizes{}, ParallelSizes{.zero_hpz_partition_size = 2},
@@ -91,7 +91,7 @@ TEST(ParallelState, NamesEveryGroupOnce) {
   });
 }
 
-TEST(ParallelState, NeighboursThatKeepASecondCopy) {
+TEST(ParallelStateTest, BuildsSecondaryShardGroupsOfNeighbors) {
   run_local_ranks(16, [](Communicator& world, int rank) {
     CpuDevice device;
     const ParallelState state = make_parallel_state(
@@ -110,7 +110,7 @@ TEST(ParallelState, NeighboursThatKeepASecondCopy) {
   });
 }
 
-TEST(ParallelState, OnlyTheFirstAndTheLastStageHoldEmbeddings) {
+TEST(ParallelStateTest, OnlyFirstAndLastStageHoldEmbeddings) {
   run_local_ranks(4, [](Communicator& world, int rank) {
     const ParallelState state = make_parallel_state(world, {.pipeline_model_parallel_size = 4});
     EXPECT_EQ(state.embedding != nullptr, rank == 0 || rank == 3);

@@ -18,8 +18,8 @@ std::set<std::vector<int>> all_groups(const Grid& grid, Axes axes) {
   return groups;
 }
 
-// The example in the documentation of Megatron-LM's parallel_state: 16 GPUs, tensor parallel 2, pipeline parallel 4.
-TEST(Topology, GroupsOfMegatronsExample) {
+// Example from the documentation of Megatron-LM's parallel_state: 16 GPUs, tensor parallel 2, pipeline parallel 4.
+TEST(TopologyTest, GroupsMatchMegatronExample) {
   const Topology t(16, {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4});
   EXPECT_EQ(t.dp(), 2);
   using Groups = std::set<std::vector<int>>;
@@ -35,14 +35,14 @@ TEST(Topology, GroupsOfMegatronsExample) {
   EXPECT_THAT(t.position_embedding_group(14), ElementsAre(2));
 }
 
-TEST(Topology, ContextParallelIsBetweenTensorAndData) {
+TEST(TopologyTest, ContextParallelIsBetweenTensorAndData) {
   const Topology t(16, {.tensor_model_parallel_size = 2, .context_parallel_size = 2});
   EXPECT_THAT(t.dense().group(5, {Axis::Cp}), ElementsAre(5, 7));
   EXPECT_THAT(t.dense().group(5, {Axis::Dp}), ElementsAre(1, 5, 9, 13));
   EXPECT_THAT(t.dense().group(5, {Axis::Dp, Axis::Cp}), ElementsAre(1, 3, 5, 7, 9, 11, 13, 15));
 }
 
-TEST(Topology, ExpertsHaveTheirOwnGrid) {
+TEST(TopologyTest, ExpertsHaveTheirOwnGrid) {
   const Topology t(16, {.tensor_model_parallel_size = 2,
                         .pipeline_model_parallel_size = 2,
                         .expert_model_parallel_size = 4,
@@ -54,7 +54,7 @@ TEST(Topology, ExpertsHaveTheirOwnGrid) {
     EXPECT_EQ(t.expert().group(rank, {Axis::Pp}), t.dense().group(rank, {Axis::Pp}));
 }
 
-TEST(Grid, CoordinatesAndGroupsAgree) {
+TEST(GridTest, CoordinatesAndGroupsAreConsistent) {
   const Grid grid({.tp = 2, .cp = 3, .ep = 2, .dp = 2, .pp = 2});
   ASSERT_EQ(grid.ranks(), 48);
   for (const Axes axes : {Axes{}, Axes{Axis::Tp}, Axes{Axis::Cp, Axis::Pp}, Axes{Axis::Pp, Axis::Tp, Axis::Ep}}) {
@@ -72,7 +72,7 @@ TEST(Grid, CoordinatesAndGroupsAgree) {
   }
 }
 
-TEST(Topology, AWorldThatDoesNotDivideIsAnError) {
+TEST(TopologyTest, RejectsIndivisibleWorld) {
   EXPECT_THROW(Topology(6, {.tensor_model_parallel_size = 4}), Error);
   EXPECT_THROW(Topology(6, {.tensor_model_parallel_size = 0}), Error);
   EXPECT_THROW(Topology(6, {.expert_model_parallel_size = 4}), Error);

@@ -1,6 +1,6 @@
-// Linear layers in fp8: on one rank and on several against fp64 with operands rounded as whole tensors, by a table of
-// fp8 numbers. Some of each tensor, which other ranks hold, is so small beside the rest that by a scale of its own it
-// would become other numbers.
+// Linear layers in fp8, on one and on several ranks, compared with fp64 with operands rounded as unsharded tensors by a
+// table of fp8 values. A part of each tensor, held by other ranks, is so small relative to the rest that a scale of its
+// own would change its values.
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
@@ -15,10 +15,10 @@ namespace {
 using test::Numbers;
 
 constexpr i64 kSeq = 8, kBatch = 4, kIn = 32, kOut = 48, kRows = kSeq * kBatch;
-/// Beside the rest: its numbers are then among those with fewer bits.
+/// Small relative to the rest: the values are then in the subnormal range, which has fewer bits.
 constexpr double kSmall = 0x1p-13;
 
-/// [rows, columns], of which the second half, of rows or of columns, is small.
+/// Returns [rows, columns], in which the second half of the rows or of the columns is small.
 Numbers uneven(i64 rows, i64 columns, bool by_rows, u64 seed) {
   Numbers x = test::normals(rows * columns, seed, DType::BF16);
   for (i64 i = 0; i < rows * columns; ++i) {
@@ -33,7 +33,7 @@ struct Case {
   Fp8Format gradients;
 };
 
-/// What layers of the case cut, so that ranks hold parts of different size.
+/// Inputs of the layers. Ranks hold parts of different magnitude of what the layers shard.
 struct Data {
   Numbers x, w, dy;  // [rows, in], [out, in], [rows, out]
 
@@ -43,7 +43,7 @@ struct Data {
         dy(uneven(kRows, kOut, c.is_row_parallel && c.sequence_parallel, 3)) {}
 };
 
-/// op(a) op(b), and the sum of the products' magnitudes.
+/// op(a) op(b), and the sum of the magnitudes of the products.
 struct Truth {
   Numbers value, magnitude;
 };
@@ -80,7 +80,7 @@ std::unique_ptr<Module> make_layer(const Case& c, Communicator& tp) {
   return std::make_unique<ColumnParallelLinear>("column", kIn, Shape{kOut}, 0, tp, options);
 }
 
-/// The part of [s, b, columns] that a rank has: whole, of the sequence or of the columns.
+/// Returns the part of [s, b, columns] that a rank has: all of it, or a shard of the sequence or of the columns.
 Box part_box(i64 columns, int axis, Communicator& tp) {
   const Shape whole{kSeq, kBatch, columns};
   return axis < 0 ? slab(whole, 0, 0, kSeq) : split_box(whole, axis, tp);
@@ -113,7 +113,7 @@ void expect_reference(const Case& c, int ranks) {
     };
     Pass pass;
     pass.defers_weights = c.defers_weights;
-    // bf16 rounds the result, and before it the parts of a sum over ranks; gradients of weights are in fp32.
+    // bf16 rounds the result, and before it the parts of a sum over ranks. Gradients of weights are in fp32.
     constexpr double kOnce = 0x1p-8, kTwice = 2 * kOnce;
     expect_part(layer->forward(part(data.x, x_box), pass), y, y_box, c.is_row_parallel ? kTwice : kOnce, "y");
     EXPECT_LE(pass.stash.bytes(), (kRows * kIn * 2) + 8) << "of the input, and two numbers";
@@ -124,10 +124,10 @@ void expect_reference(const Case& c, int ranks) {
   });
 }
 
-class Fp8Linear : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Fp8Linear, testing::Values(1, 2, 4));
+class Fp8LinearTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Fp8LinearTest, testing::Values(1, 2, 4));
 
-TEST_P(Fp8Linear, IsThatOfTensorsRoundedWhole) {
+TEST_P(Fp8LinearTest, MatchesReferenceRoundedAsUnshardedTensors) {
   for (const bool is_row_parallel : {false, true})
     for (const bool sequence_parallel : {false, true})
       for (const bool defers : {false, true})
@@ -139,7 +139,7 @@ TEST_P(Fp8Linear, IsThatOfTensorsRoundedWhole) {
         }
 }
 
-TEST(LinearWithoutFp8, IsInTheModelsType) {
+TEST(LinearWithoutFp8Test, ComputesInModelType) {
   const Case c{false, false, false, Fp8Format::E4M3};
   const Data data(c);
   CpuDevice device;

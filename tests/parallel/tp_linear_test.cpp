@@ -1,4 +1,4 @@
-// The layers of tensor parallelism against the same layer on one rank, in fp64.
+// Layers of tensor parallelism compared with the same layer on one rank, in fp64.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -42,7 +42,7 @@ LinearOptions options_of(const Variant& v) {
   return {.bias = v.bias, .skip_bias_add = v.skip_bias_add, .sequence_parallel = v.sequence_parallel};
 }
 
-/// Parameters with random numbers, biases too, and gradients that must be overwritten.
+/// Allocates parameters with random values, including biases, and gradients that must be overwritten.
 void allocate(Module& module, Device& device) {
   module.visit([&](Param& param) {
     param.init = Init::Normal;
@@ -76,8 +76,8 @@ Passed run(Module& module, const Tensor& x, const Tensor& dy, bool defers_weight
 
 const Numbers kX = test::normals(kSeq * kBatch * kIn, 1), kDy = test::normals(kSeq * kBatch * kOut, 2);
 
-/// Runs the layer on one rank with the options, and the same on `ranks`, and compares each rank's parts. axis -1:
-/// whole.
+/// Runs the layer with the options on one rank and on `ranks`, and compares the parts of each rank. An axis of -1 means
+/// unsharded.
 template <class Layer>
 void expect_same(int ranks, const Variant& v, const std::function<std::unique_ptr<Layer>(Communicator&)>& make,
                  int x_axis, int y_axis) {
@@ -111,7 +111,7 @@ void expect_same(int ranks, const Variant& v, const std::function<std::unique_pt
 class ParallelLinearTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ParallelLinearTest, testing::Values(1, 2, 4));
 
-TEST_P(ParallelLinearTest, ColumnParallelIsTheWholeLayer) {
+TEST_P(ParallelLinearTest, ColumnParallelMatchesUnshardedLayer) {
   for (const Variant& v : variants()) {
     expect_same<ColumnParallelLinear>(
         GetParam(), v,
@@ -123,7 +123,7 @@ TEST_P(ParallelLinearTest, ColumnParallelIsTheWholeLayer) {
   }
 }
 
-TEST_P(ParallelLinearTest, RowParallelIsTheWholeLayer) {
+TEST_P(ParallelLinearTest, RowParallelMatchesUnshardedLayer) {
   for (const Variant& v : variants()) {
     expect_same<RowParallelLinear>(
         GetParam(), v,
@@ -134,7 +134,7 @@ TEST_P(ParallelLinearTest, RowParallelIsTheWholeLayer) {
   }
 }
 
-TEST_P(ParallelLinearTest, MarksWhatEveryRankHolds) {
+TEST_P(ParallelLinearTest, MarksParametersReplicatedOnAllRanks) {
   run_local_ranks(GetParam(), [](Communicator& tp, int) {
     ColumnParallelLinear column("column", kIn, {kOut}, 0, tp, {});
     column.visit([](Param& param) { EXPECT_EQ(param.placement.tp.spread, Spread::Shard) << param.name; });
@@ -145,7 +145,7 @@ TEST_P(ParallelLinearTest, MarksWhatEveryRankHolds) {
   });
 }
 
-TEST_P(ParallelLinearTest, VocabParallelEmbeddingIsTheWholeTable) {
+TEST_P(ParallelLinearTest, VocabParallelEmbeddingMatchesUnshardedTable) {
   constexpr i64 kVocab = 20;
   CpuDevice device;
   std::vector<i32> tokens(kSeq * kBatch);
@@ -171,7 +171,7 @@ TEST_P(ParallelLinearTest, VocabParallelEmbeddingIsTheWholeTable) {
   }
 }
 
-TEST(ParallelLinear, SizesThatDoNotDivideAreErrors) {
+TEST(ParallelLinearErrorTest, RejectsIndivisibleSizes) {
   run_local_ranks(2, [](Communicator& tp, int) {
     CpuDevice device;
     EXPECT_NE(test::error_of([&] { ColumnParallelLinear("l", 4, {3}, 0, tp, {}); }), "");
