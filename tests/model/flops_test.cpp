@@ -34,19 +34,19 @@ ModelConfig llama(i64 layers, i64 hidden, i64 heads, i64 groups, i64 ffn) {
   return c;
 }
 
-TEST(CountParameters, PublishedSizesOfGpt2) {
+TEST(CountParametersTest, MatchesPublishedSizesOfGpt2) {
   EXPECT_EQ(count_parameters(gpt2(12, 768, 12)).total(), 124439808);
   EXPECT_EQ(count_parameters(gpt2(24, 1024, 16)).total(), 354823168);
   EXPECT_EQ(count_parameters(gpt2(36, 1280, 20)).total(), 774030080);
   EXPECT_EQ(count_parameters(gpt2(48, 1600, 25)).total(), 1557611200);
 }
 
-TEST(CountParameters, PublishedSizesOfLlama3) {
+TEST(CountParametersTest, MatchesPublishedSizesOfLlama3) {
   EXPECT_EQ(count_parameters(llama(32, 4096, 32, 8, 14336)).total(), 8030261248);
   EXPECT_EQ(count_parameters(llama(80, 8192, 64, 8, 28672)).total(), 70553706496);
 }
 
-TEST(CountParameters, PartsOfGpt2ByHand) {
+TEST(CountParametersTest, MatchesHandComputedPartsOfGpt2) {
   const ParameterCounts n = count_parameters(gpt2(12, 768, 12));
   EXPECT_EQ(n.word_embeddings, 50257 * 768);
   EXPECT_EQ(n.position_embeddings, 1024 * 768);
@@ -57,7 +57,7 @@ TEST(CountParameters, PartsOfGpt2ByHand) {
   EXPECT_EQ(n.without_embeddings(), n.total() - n.word_embeddings - n.position_embeddings);
 }
 
-TEST(CountParameters, PaddingBiasesAndUntyingCount) {
+TEST(CountParametersTest, IncludesPaddingBiasesAndUntiedOutput) {
   ModelConfig c = gpt2(12, 768, 12);
   c.make_vocab_size_divisible_by = 128;
   EXPECT_EQ(count_parameters(c).word_embeddings, 50304 * 768);
@@ -71,25 +71,25 @@ TEST(CountParameters, PaddingBiasesAndUntyingCount) {
   EXPECT_EQ(count_parameters(c).output, 50304 * 768);
 }
 
-TEST(Flops, Gpt2ByHand) {
-  // Per layer and token: QKV 3h^2, projection h^2, MLP 8h^2, causal attention h*s; the output h*V; times 6.
+TEST(FlopsTest, MatchesHandComputedGpt2) {
+  // Per layer and token: QKV 3h^2, projection h^2, MLP 8h^2, causal attention h*s; output h*V; all times 6.
   const double h = 768, s = 1024;
   EXPECT_DOUBLE_EQ(flops_per_token(gpt2(12, 768, 12)), 6 * (12 * (12 * h * h + h * s) + h * 50257));
 }
 
-TEST(Flops, PublishedLlama3) {
-  // 14451 tokens/s were published as 744 TFLOP/s: 5.147e10 per token.
+TEST(FlopsTest, MatchesPublishedLlama3) {
+  // Published: 14451 tokens/s at 744 TFLOP/s, which is 5.147e10 per token.
   EXPECT_NEAR(flops_per_token(llama(32, 4096, 32, 8, 14336)), 5.147e10, 0.001e10);
   const ModelConfig c = llama(32, 4096, 32, 8, 14336);
   EXPECT_DOUBLE_EQ(flops_per_batch(c, 3), flops_per_token(c) * 8192 * 3);
 }
 
-TEST(Flops, AWindowCostsWhatItsQueriesSee) {
+TEST(FlopsTest, WindowCountsVisibleKeysOnly) {
   ModelConfig c = llama(32, 4096, 32, 8, 14336);
   const double full = flops_per_token(c), q = 4096, s = 8192;
   EXPECT_EQ(seen_keys(c, 0), s / 2);
   c.window_size = {1023, 0};
-  double seen = 0;  // one key more or less: a sum over whole positions, and an integral
+  double seen = 0;  // within one key: a sum over integer positions against an integral
   for (double query = 0; query < s; ++query) seen += std::min(query + 0.5, 1024.0) / s;
   EXPECT_NEAR(seen_keys(c, 0), seen, 0.1);
   EXPECT_NEAR(full - flops_per_token(c), 32 * 6 * 2 * q * (s / 2 - seen_keys(c, 0)), 1e-6 * full);

@@ -16,7 +16,7 @@ namespace {
 
 using test::TinyModel;
 
-/// What a layer keeps a reference to is no temporary.
+/// A layer keeps references, so its arguments must not be temporaries.
 static_assert(std::is_constructible_v<Mlp, std::string, i64, const ModelContext&, i64>);
 static_assert(!std::is_constructible_v<Mlp, std::string, i64, ModelContext, i64>);
 static_assert(!std::is_constructible_v<SelfAttention, std::string, i64, const ModelContext&, RotaryTable>);
@@ -39,7 +39,7 @@ std::vector<NamedConfig> families() {
   exact.untie_embeddings_and_output_weights = false;
   std::vector<NamedConfig> all{{"gpt2", gpt2}, {"llama", llama}, {"squared_relu_mqa", odd}, {"gelu_erf_rope", exact}};
   for (NamedConfig variant : test::tiny_variants()) {
-    // What a norm after a branch divides by must not be small beside the step of differences.
+    // The divisor of a norm after a branch must not be small relative to the step of the finite differences.
     if (variant.config.norm_position == NormPosition::Post) variant.config.init_method_std = 0.4;
     all.push_back(variant);
   }
@@ -57,7 +57,7 @@ class GPTModelTest : public testing::TestWithParam<NamedConfig> {};
 INSTANTIATE_TEST_SUITE_P(Families, GPTModelTest, testing::ValuesIn(families()),
                          [](const auto& p) { return p.param.name; });
 
-TEST_P(GPTModelTest, EveryGradientIsTheDerivativeOfTheLoss) {
+TEST_P(GPTModelTest, GradientsMatchFiniteDifferences) {
   TinyModel m(GetParam().config, DType::F64);
   m.make_batch(2);
   m.step();
@@ -66,7 +66,7 @@ TEST_P(GPTModelTest, EveryGradientIsTheDerivativeOfTheLoss) {
   });
 }
 
-TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
+TEST_P(GPTModelTest, DropoutIsIdenticalInForwardAndBackward) {
   TinyModel m(with_dropout(GetParam().config), DType::F64);
   m.make_batch(2);
   m.step();
@@ -78,8 +78,8 @@ TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
       [&](Param& param, int) { test::expect_gradient(loss, param.value, param.main_grad, param.name, 1e-5, 6); });
 }
 
-/// On a CPU and, in programs that can use one, on a GPU.
-class GPTModelOnDevice : public testing::TestWithParam<std::tuple<NamedConfig, DeviceType>> {
+/// Runs on a CPU and, in programs that support one, on a GPU.
+class GPTModelDeviceTest : public testing::TestWithParam<std::tuple<NamedConfig, DeviceType>> {
  protected:
   void SetUp() override {
     if (const std::string why = test::why_missing(std::get<1>(GetParam())); !why.empty()) GTEST_SKIP() << why;
@@ -88,13 +88,13 @@ class GPTModelOnDevice : public testing::TestWithParam<std::tuple<NamedConfig, D
   static std::unique_ptr<Device> device(int threads = 1) { return test::make_device(std::get<1>(GetParam()), threads); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Families, GPTModelOnDevice,
+INSTANTIATE_TEST_SUITE_P(Families, GPTModelDeviceTest,
                          testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(test::device_types())),
                          [](const auto& p) {
                            return test::on_device(std::get<0>(p.param).name, std::get<1>(p.param));
                          });
 
-TEST_P(GPTModelOnDevice, RecomputationChangesNoBit) {
+TEST_P(GPTModelDeviceTest, RecomputationIsBitwiseIdentical) {
   TinyModel plain(device(), with_dropout(config()), DType::F32);
   plain.make_batch(2);
   const double loss = plain.step();
@@ -118,7 +118,7 @@ TEST_P(GPTModelOnDevice, RecomputationChangesNoBit) {
   }
 }
 
-TEST_P(GPTModelOnDevice, ThreadsAndDeferredWeightGradientsChangeNoBit) {
+TEST_P(GPTModelDeviceTest, ThreadsAndDelayedWeightGradientsAreBitwiseIdentical) {
   TinyModel plain(device(), with_dropout(config()), DType::F32);
   plain.make_batch(3);
   const double loss = plain.step();
@@ -133,7 +133,7 @@ TEST_P(GPTModelOnDevice, ThreadsAndDeferredWeightGradientsChangeNoBit) {
   EXPECT_EQ(plain.gradients(), expected);
 }
 
-TEST_P(GPTModelOnDevice, CachedGenerationGivesTheLogitsOfTheWholeContext) {
+TEST_P(GPTModelDeviceTest, CachedGenerationMatchesLogitsOfWholeContext) {
   TinyModel m(device(), config(), DType::F64);
   m.make_batch(1);
   Pass whole = m.pass(false);
@@ -151,7 +151,7 @@ TEST_P(GPTModelOnDevice, CachedGenerationGivesTheLogitsOfTheWholeContext) {
   }
 }
 
-TEST_P(GPTModelOnDevice, LowPrecisionFollowsDoublePrecision) {
+TEST_P(GPTModelDeviceTest, LowPrecisionFollowsDoublePrecision) {
   TinyModel exact(config(), DType::F64), low(device(), config(), DType::BF16);
   exact.make_batch(2), low.make_batch(2);
   const double loss = exact.step();
@@ -163,7 +163,7 @@ TEST_P(GPTModelOnDevice, LowPrecisionFollowsDoublePrecision) {
   EXPECT_NEAR(std::sqrt(bb / aa), 1, 0.02);
 }
 
-TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
+TEST(GPTModelBatchTest, MicrobatchesAddUpToBatch) {
   TinyModel whole(test::tiny_llama(), DType::F64);
   whole.make_batch(4);
   const double loss = whole.step();
@@ -188,7 +188,7 @@ TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
   for (std::size_t i = 0; i < parts.size(); ++i) ASSERT_NEAR(parts[i], expected[i], 1e-12) << i;
 }
 
-TEST(GPTModel, InitialWeightsAreMegatrons) {
+TEST(GPTModelInitTest, InitialWeightsFollowMegatron) {
   ModelConfig config = test::tiny_gpt2();
   config.hidden_size = 96;
   config.init_method_std = 0.02;
@@ -210,7 +210,7 @@ TEST(GPTModel, InitialWeightsAreMegatrons) {
   });
 }
 
-TEST(EstimateMemory, MatchesWhatIsAllocated) {
+TEST(EstimateMemoryTest, MatchesAllocatedMemory) {
   ModelConfig config = test::tiny_llama();
   config.hidden_size = 128;
   config.ffn_hidden_size = 352;

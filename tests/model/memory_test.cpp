@@ -1,4 +1,4 @@
-// What a layer keeps for its backward pass, seen in the device's memory table, against formulas in
+// Tensors that a layer saves for its backward pass, as shown by the device's memory table, against formulas in
 //   s sequence, b micro batch, h hidden, a heads, g query groups, d head width, f ffn, t tensor-parallel ranks
 // as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022.
 #include "model/memory.h"
@@ -34,7 +34,7 @@ const Recompute kRecomputes[]{{},
                               selective(true, true, true),
                               {.granularity = Recompute::Granularity::Full}};
 
-/// Sizes of which no tensor is rounded up by the device's pool: the table then shows exactly what is kept.
+/// Sizes for which the device's pool rounds up no tensor: the table then shows exactly the saved bytes.
 ModelConfig gpt2() {
   ModelConfig config;
   config.num_layers = 4;
@@ -69,8 +69,8 @@ ModelConfig model_of(const std::string& name) {
 
 constexpr i64 kBatch = 2;
 
-/// Bytes on the device between the forward and the backward pass of one layer, its input included, and those of the
-/// stash, which must say the same.
+/// Returns the bytes on the device between the forward and the backward pass of one layer, including its input. The
+/// bytes reported by the saved tensors must be equal.
 i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute, Split split, Communicator& tp) {
   CpuDevice device;
   const ModelContext context{.config = config,
@@ -97,7 +97,7 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
     return table[static_cast<std::size_t>(MemoryClass::Activations)].bytes;
   };
   const Shape input{config.seq_length / (split.sequence_parallel ? split.tp : 1), kBatch, config.hidden_size};
-  Pass first;  // after which the table of rotary positions is there, which is the model's
+  Pass first;  // builds the table of rotary positions, which belongs to the model
   first.keeps_stash = false;
   first.samples = {0, 1};
   layer->forward(Tensor::zeros(input, dtype, device), first);
@@ -116,7 +116,8 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
   return kept;
 }
 
-/// In elements, with e bytes each, and fp32 statistics: of each norm, and of the softmax of attention.
+/// Returns the formula in bytes: elements of e bytes each, and fp32 statistics of each norm and of the softmax of
+/// attention.
 i64 formula(const ModelConfig& c, i64 e, const Recompute& recompute, Split split) {
   const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads, g = c.query_groups(),
             d = c.head_dim(), f = c.ffn(), t = split.tp, parts = split.sequence_parallel ? t : 1;
@@ -125,20 +126,20 @@ i64 formula(const ModelConfig& c, i64 e, const Recompute& recompute, Split split
   const i64 norm = s * b * (h * e + means_and_deviations * 4) / parts;  // its input
   const bool pre = c.norm_position != NormPosition::Post, post = c.norm_position != NormPosition::Pre;
   const i64 norms = (pre ? 2 * norm : 0) + (post ? 2 * norm : 0) -
-                    (c.use_parallel_residual ? s * b * h * e / parts : 0);              // both take the same
+                    (c.use_parallel_residual ? s * b * h * e / parts : 0);              // both branches share the input
   const i64 norm_outputs = pre && recompute.layernorm ? 0 : s * b * 2 * h * e / parts;  // inputs of QKV and fc1
   const i64 heads = a / t + std::max(g, t) / t;                                         // queries and keys
   const i64 head_norms =
       c.qk_layernorm ? s * b * (heads * d * e + (c.qk_layernorm_all_heads ? 2 : heads) * means_and_deviations * 4) : 0;
-  const i64 qkv = s * b * (a + 2 * std::max(g, t)) * d / t * e;                   // ranks share a group's keys
+  const i64 qkv = s * b * (a + 2 * std::max(g, t)) * d / t * e;                   // ranks share the keys of a group
   const i64 attention = s * b * a / t * ((recompute.core_attn ? 0 : d * e) + 4);  // output, log of sum of exp
   const i64 mlp = s * b * ((c.gated() ? 2 : 1) * f + (recompute.mlp_act ? 0 : f)) / t * e;  // input of GELU, of fc2
   return norms + norm_outputs + qkv + head_norms + attention + mlp;
 }
 
-class LayerMemory : public testing::TestWithParam<std::tuple<const char*, DType, Recompute, Split>> {};
+class LayerMemoryTest : public testing::TestWithParam<std::tuple<const char*, DType, Recompute, Split>> {};
 
-TEST_P(LayerMemory, IsThatOfTheFormula) {
+TEST_P(LayerMemoryTest, MatchesFormula) {
   const auto& [name, dtype, recompute, split] = GetParam();
   const ModelConfig config = model_of(name);
   const i64 expected = formula(config, size_of(dtype), recompute, split);
@@ -151,17 +152,17 @@ TEST_P(LayerMemory, IsThatOfTheFormula) {
                   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LayerMemory,
+INSTANTIATE_TEST_SUITE_P(Layouts, LayerMemoryTest,
                          testing::Combine(testing::Values("gpt2", "llama", "llama_1_group", "head_norms",
                                                           "all_heads_norms", "post_norms", "parallel"),
                                           testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kRecomputes),
                                           testing::ValuesIn(kSplits)));
 
 /// The paper counts 34 sbh + 5 a s^2 b bytes (16 bit). Here the scores, their softmax and its dropout (2 + 2 + 1 bytes
-/// each) are never stored (FlashAttention), and the masks of the two dropouts of the residual stream (1 byte each)
-/// neither: they are drawn again from their counters. Instead there are 4 fp32 numbers per token for the norms, which
-/// the paper neglects, and one per row of scores.
-TEST(LayerMemoryOfGpt2, IsThatOfThePaperWithoutScoresAndMasks) {
+/// each) are never stored (FlashAttention), and neither are the masks of the two dropouts of the residual stream (1
+/// byte each), which are drawn again from their counters. Instead there are 4 fp32 values per token for the norms,
+/// which the paper neglects, and one per row of scores.
+TEST(Gpt2LayerMemoryTest, MatchesPaperWithoutScoresAndMasks) {
   const ModelConfig c = gpt2();
   const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads;
   const i64 paper = 34 * s * b * h + 5 * a * s * s * b, scores = 5 * a * s * s * b, masks = 2 * s * b * h,
@@ -172,7 +173,7 @@ TEST(LayerMemoryOfGpt2, IsThatOfThePaperWithoutScoresAndMasks) {
   EXPECT_EQ(ours, 32 * s * b * h + 16 * s * b + 4 * a * s * b);
 }
 
-TEST(LayerMemoryInFp8, IsToldFromThatOfOtherLayers) {
+TEST(Fp8LayerMemoryTest, DiffersFromOtherLayers) {
   ModelConfig c = gpt2();
   c.num_layers = 4;
   ActivationSetup setup{.dtype = DType::BF16};
@@ -183,9 +184,9 @@ TEST(LayerMemoryInFp8, IsToldFromThatOfOtherLayers) {
   EXPECT_NE(sizes.of(0).kept, sizes.of(1).kept);
 }
 
-/// Table 2 of the paper: with tensor parallelism alone 10 sbh stay whole on every rank (here 8: without the masks),
+/// Table 2 of the paper: with tensor parallelism alone 10 sbh stay unsharded on every rank (here 8, without the masks),
 /// with sequence parallelism nothing does.
-TEST(LayerMemoryOfGpt2, IsDividedByAllRanksOnlyWithSequenceParallelism) {
+TEST(Gpt2LayerMemoryTest, IsShardedCompletelyOnlyWithSequenceParallelism) {
   const ModelConfig c = gpt2();
   const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads, t = 4;
   const ActivationSetup tp{.dtype = DType::BF16, .recompute = {}, .micro_batch_size = b, .tensor_parallel = t};

@@ -1,4 +1,4 @@
-// What a rank's memory is made of, module by module.
+// Memory of a rank by module.
 #include "model/module_memory.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ std::vector<std::string> names(const MemoryByModule& modules) {
   return list;
 }
 
-TEST(ModuleMemory, AddsUpToWhatTheRankHas) {
+TEST(ModuleMemoryTest, AddsUpToMemoryOfRank) {
   const ModelConfig config = four_layers();
   const ActivationSetup setup{.dtype = DType::BF16, .micro_batch_size = 2};
   RankShare share = whole_share(config);
@@ -41,11 +41,12 @@ TEST(ModuleMemory, AddsUpToWhatTheRankHas) {
       sum.params += m.params, sum.grads += m.grads, sum.optimizer_state += m.optimizer_state;
     EXPECT_DOUBLE_EQ(sum.params, 2 * elements / (stage >= 3 ? 4 : 1)) << stage;
     EXPECT_DOUBLE_EQ(sum.grads, 4 * elements / (stage >= 2 ? 4 : 1)) << stage;
-    EXPECT_DOUBLE_EQ(sum.optimizer_state, 12 * elements / (stage >= 1 ? 4 : 1)) << stage;  // and the master weights
+    EXPECT_DOUBLE_EQ(sum.optimizer_state, 12 * elements / (stage >= 1 ? 4 : 1))
+        << stage;  // including the master weights
   }
 }
 
-TEST(ModuleMemory, HasActivationsWhereTheyAreKept) {
+TEST(ModuleMemoryTest, CountsActivationsInModuleThatSavesThem) {
   const ModelConfig config = four_layers();
   ActivationSetup setup{.dtype = DType::F32, .micro_batch_size = 2};
   const RankShare share = whole_share(config);
@@ -57,7 +58,7 @@ TEST(ModuleMemory, HasActivationsWhereTheyAreKept) {
   EXPECT_EQ(modules["decoder.layers.2"].activations, layer_activation_bytes(config, setup, 2));
   EXPECT_EQ(modules["output_layer"].activations, static_cast<double>(output_bytes(config, setup)) - result);
 
-  setup.recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2};  // groups keep their input alone
+  setup.recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2};  // groups save only their input
   modules = modules_of(config, setup, share);
   EXPECT_EQ(modules["decoder.layers.0"].activations, result);
   EXPECT_EQ(modules["decoder.layers.1"].activations, 0);
@@ -67,13 +68,13 @@ TEST(ModuleMemory, HasActivationsWhereTheyAreKept) {
   EXPECT_EQ(modules_of(config, setup, share)["decoder.layers.2"].activations, 0);
 }
 
-TEST(ModuleMemory, IsOfTheStagesOfTheRank) {
+TEST(ModuleMemoryTest, ContainsOnlyStagesOfRank) {
   const ModelConfig config = four_layers();
   RankShare share{.stages = split_stages({.num_layers = 4, .pipeline_model_parallel_size = 2}),
                   .schedule = one_f_one_b(2, 2),
                   .pipeline_rank = 1};
   const MemoryByModule modules = modules_of(config, {}, share);
-  // With a copy of the embeddings that the output is tied to.
+  // Includes a copy of the embeddings to which the output is tied.
   EXPECT_THAT(names(modules),
               testing::ElementsAre("decoder.layers.2", "decoder.layers.3", "embedding", "output_layer"));
   EXPECT_GT(modules.at("embedding").params, 0);

@@ -21,7 +21,7 @@ ModelConfig with_experts() {
   return config;
 }
 
-TEST(MoeConfig, KeysOfExpertsNeedExperts) {
+TEST(MoeConfigTest, ExpertKeysRequireExperts) {
   ModelConfig config = with_experts();
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.moe.num_experts = 0;
@@ -30,7 +30,7 @@ TEST(MoeConfig, KeysOfExpertsNeedExperts) {
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.num_experts: must be set")));
 }
 
-TEST(MoeConfig, ExpertsMayHaveBiases) {
+TEST(MoeConfigTest, AllowsBiasesInExperts) {
   for (bool ModelConfig::*biases :
        {&ModelConfig::add_bias_linear, &ModelConfig::add_mlp_bias, &ModelConfig::add_qkv_bias}) {
     ModelConfig config = with_experts();
@@ -39,7 +39,7 @@ TEST(MoeConfig, ExpertsMayHaveBiases) {
   }
 }
 
-TEST(MoeConfig, AllThatDoesNotGoTogetherIsNamedAtOnce) {
+TEST(MoeConfigTest, ReportsAllConflictsAtOnce) {
   ModelConfig config = with_experts();
   MoeConfig& moe = config.moe;
   moe.router_topk = 9;
@@ -59,7 +59,7 @@ TEST(MoeConfig, AllThatDoesNotGoTogetherIsNamedAtOnce) {
                            HasSubstr("model.moe_shared_expert_gate: only read")));
 }
 
-TEST(MoeConfig, OneExpertOfASoftmaxOverItselfLearnsNothing) {
+TEST(MoeConfigTest, RejectsSoftmaxOverSingleChosenExpert) {
   ModelConfig config = with_experts();
   config.moe.router_topk = 1;
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_router_pre_softmax: must be true")));
@@ -67,7 +67,7 @@ TEST(MoeConfig, OneExpertOfASoftmaxOverItselfLearnsNothing) {
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
-TEST(MoeConfig, GroupsHaveEnoughExperts) {
+TEST(MoeConfigTest, GroupsMustHaveEnoughExperts) {
   ModelConfig config = with_experts();
   config.moe.router_num_groups = 4;
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("must be set together")));
@@ -78,7 +78,7 @@ TEST(MoeConfig, GroupsHaveEnoughExperts) {
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
-TEST(MoeConfig, SomeLayerHasExperts) {
+TEST(MoeConfigTest, RequiresAtLeastOneExpertLayer) {
   ModelConfig config = with_experts();
   config.moe.layer_freq = {0, 0, 0, 0};
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_layer_freq: gives no layer any")));
@@ -86,7 +86,7 @@ TEST(MoeConfig, SomeLayerHasExperts) {
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
-TEST(MoeConfig, SaysWhichLayersHaveExperts) {
+TEST(MoeConfigTest, SelectsLayersByFrequency) {
   MoeConfig moe{.num_experts = 2};
   EXPECT_TRUE(moe.has_experts(0) && moe.has_experts(1));
   moe.layer_freq = {2};

@@ -1,5 +1,5 @@
-// Layers with experts on one rank: gradients, those of the losses of balance included, against differences in double
-// precision; and what is decided once stays so.
+// Layers with experts on one rank: gradients, including those of the balancing losses, against finite differences in
+// double precision, and routing decisions that must be deterministic.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -70,10 +70,10 @@ std::vector<NamedConfig> models() {
   return all;
 }
 
-class MoeModel : public testing::TestWithParam<NamedConfig> {};
-INSTANTIATE_TEST_SUITE_P(Models, MoeModel, testing::ValuesIn(models()), [](const auto& p) { return p.param.name; });
+class MoeModelTest : public testing::TestWithParam<NamedConfig> {};
+INSTANTIATE_TEST_SUITE_P(Models, MoeModelTest, testing::ValuesIn(models()), [](const auto& p) { return p.param.name; });
 
-/// The whole loss: of the tokens, and what routers add to it, which they report without its coefficients.
+/// Returns the total loss: that of the tokens, and the losses added by routers, which they report without coefficients.
 double whole_loss(TinyModel& m) {
   for (const auto& [layer, router] : m.model.routers()) router->clear_tally();
   Pass pass = m.pass(true);
@@ -84,7 +84,7 @@ double whole_loss(TinyModel& m) {
   return loss;
 }
 
-TEST_P(MoeModel, EveryGradientIsTheDerivativeOfTheWholeLoss) {
+TEST_P(MoeModelTest, GradientsMatchFiniteDifferencesOfTotalLoss) {
   TinyModel m(GetParam().config, DType::F64);
   m.make_batch(2);
   m.step();
@@ -93,7 +93,7 @@ TEST_P(MoeModel, EveryGradientIsTheDerivativeOfTheWholeLoss) {
   });
 }
 
-TEST_P(MoeModel, RecomputationAndDeferredWeightsChangeNoBitAndCountNothingTwice) {
+TEST_P(MoeModelTest, RecomputationAndDelayedWeightGradientsAreBitwiseIdentical) {
   ModelConfig config = GetParam().config;
   config.hidden_dropout = 0.1;
   const auto run = [&](const Recompute& recompute, bool defers) {
@@ -116,7 +116,7 @@ TEST_P(MoeModel, RecomputationAndDeferredWeightsChangeNoBitAndCountNothingTwice)
   EXPECT_EQ(run({}, true), expected);
 }
 
-TEST_P(MoeModel, CountsEveryChoiceOnce) {
+TEST_P(MoeModelTest, CountsEveryChoiceOnce) {
   TinyModel m(GetParam().config, DType::F32);
   m.make_batch(2);
   m.loss();  // an evaluation counts nothing
@@ -131,8 +131,9 @@ TEST_P(MoeModel, CountsEveryChoiceOnce) {
   }
 }
 
-/// Only a training drops tokens: what is made of a sample else does not depend on those beside it.
-TEST(MoeCapacity, IsOfTrainingAlone) {
+/// Tokens are dropped only in training. Otherwise, the result of a sample must not depend on other samples of its
+/// batch.
+TEST(MoeCapacityTest, IsIgnoredOutsideTraining) {
   constexpr i64 kBatch = 4;
   ModelConfig config = with_experts();
   config.moe.expert_capacity_factor = 0.5;
@@ -155,8 +156,8 @@ TEST(MoeCapacity, IsOfTrainingAlone) {
   EXPECT_NE(first_sample(losses_of(m.tokens, m.targets, true)), alone) << "nothing is dropped";
 }
 
-/// The mean of the balancing loss is 1 where experts are equally busy, whatever their number.
-TEST(MoeBalance, IsOneWhenAllExpertsAreEquallyBusy) {
+/// The mean balancing loss is 1 if experts are equally busy, whatever their number.
+TEST(MoeBalanceTest, LossIsOneWhenExpertsAreEquallyBusy) {
   ModelConfig config = with_experts();
   config.moe.aux_loss_coeff = 1;
   TinyModel m(config, DType::F64);
@@ -169,8 +170,9 @@ TEST(MoeBalance, IsOneWhenAllExpertsAreEquallyBusy) {
     EXPECT_NEAR(router->tally().balance_loss, static_cast<double>(2 * config.seq_length), 1e-9);
 }
 
-/// Even a router that would give all to one expert; an evaluation is the router's own.
-TEST(MoeBalance, IsForcedByRandomChoices) {
+/// Forced balancing must work even if the router would send all tokens to one expert. Evaluations use the router's own
+/// choice.
+TEST(MoeBalanceTest, IsForcedByRandomChoices) {
   ModelConfig config = with_experts();
   const auto busiest = [&] {
     TinyModel m(config, DType::F32);
@@ -188,8 +190,9 @@ TEST(MoeBalance, IsForcedByRandomChoices) {
   EXPECT_LT(busiest(), 1.3);
 }
 
-/// fp32 whatever the model's type is: from the same numbers, those of a router in double precision, rounded once.
-TEST(MoeRouter, RoundsNothingToTheModelsType) {
+/// Routers compute in fp32 whatever the model's type: results equal those of a router in double precision, rounded
+/// once.
+TEST(MoeRouterTest, ComputesInFp32WhateverModelType) {
   ModelConfig config = with_experts();
   config.num_layers = 1;
   const auto route = [&](DType dtype) {
@@ -214,8 +217,8 @@ TEST(MoeRouter, RoundsNothingToTheModelsType) {
   }
 }
 
-/// A bias that counts for the choice alone: it moves tokens, and the weights of those chosen stay what they were.
-TEST(MoeExpertBias, ComesIntoBalanceByItself) {
+/// The expert bias affects only the choice: it moves tokens, and the weights of the chosen experts do not change.
+TEST(MoeExpertBiasTest, BalancesExpertsOverTime) {
   ModelConfig config = with_experts();
   config.moe.router_score_function = RouterScore::Sigmoid;
   config.moe.router_enable_expert_bias = true;
@@ -240,7 +243,7 @@ TEST(MoeExpertBias, ComesIntoBalanceByItself) {
   EXPECT_LT(last, 1.2 * even);
 }
 
-TEST(MoeCounts, ATokenUsesSomeOfTheExperts) {
+TEST(MoeCountsTest, CountsOnlyActiveExpertsPerToken) {
   const ModelConfig config = with_experts();
   const ParameterCounts counts = count_parameters(config);
   EXPECT_EQ(counts.experts, 2 * 4 * 3 * 24 * 32);  // layers, experts, matrices

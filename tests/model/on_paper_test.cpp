@@ -21,7 +21,7 @@ ModelConfig config_of(bool is_llama, bool is_untied) {
 
 using NamesAndShapes = std::vector<std::pair<std::string, Shape>>;
 
-TEST(OnPaper, AModelHasTheParametersOfARealOne) {
+TEST(MetaModelTest, HasSameParametersAsRealModel) {
   for (const bool is_llama : {false, true}) {
     for (const bool is_untied : {false, true}) {
       const ModelConfig config = config_of(is_llama, is_untied);
@@ -37,7 +37,7 @@ TEST(OnPaper, AModelHasTheParametersOfARealOne) {
   }
 }
 
-TEST(OnPaper, NobodyGetsMemoryOrAnswers) {
+TEST(MetaModelTest, AllocationAndCommunicationFail) {
   Paper paper(2);
   const ModelContext context = paper.context(config_of(true, false));
   EXPECT_EQ(context.tp.size(), 2);
@@ -45,8 +45,8 @@ TEST(OnPaper, NobodyGetsMemoryOrAnswers) {
   EXPECT_THROW(context.tp.barrier(), Error);
 }
 
-// A thousand layers of a width that no machine has room for.
-TEST(OnPaper, SizeIsNoMatter) {
+// A thousand layers of a width that no machine has memory for.
+TEST(MetaModelTest, HandlesHugeModels) {
   ModelConfig config = config_of(true, false);
   config.num_layers = 1000;
   config.hidden_size = 1'000'000;
@@ -56,8 +56,8 @@ TEST(OnPaper, SizeIsNoMatter) {
   EXPECT_EQ(matrices, 4 * config.num_layers);
 }
 
-// Of each of these the bytes are no number of 64 bits any more.
-TEST(OnPaper, WhatCannotBeCountedIsRefused) {
+// The byte counts of these models exceed 64 bits.
+TEST(MetaModelTest, RejectsSizesThatOverflow) {
   ModelConfig wide = config_of(true, false), experts = wide, usual = wide;
   wide.num_layers = 100'000, wide.hidden_size = 1'000'000;
   experts.moe.num_experts = 100'000, experts.ffn_hidden_size = 10'000'000, experts.hidden_size = 1'000'000;

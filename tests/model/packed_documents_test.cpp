@@ -1,4 +1,4 @@
-// Samples packed from documents against the same documents one by one, in fp64.
+// Samples packed from documents, compared with the same documents one by one, in fp64.
 #include <gtest/gtest.h>
 
 #include "tests/support/tiny_model.h"
@@ -20,7 +20,7 @@ Numbers gradients(TinyModel& m) {
   return all;
 }
 
-/// Rows [begin, begin + length) of column b of [s, b].
+/// Returns rows [begin, begin + length) of column b of [s, b].
 Tensor rows_of(const Tensor& x, i64 b, i64 begin, i64 length) {
   std::vector<i32> rows;
   const std::vector<i32> all = read_values<i32>(x);
@@ -28,7 +28,7 @@ Tensor rows_of(const Tensor& x, i64 b, i64 begin, i64 length) {
   return test::integers_of(rows, x.device()).view({length, 1});
 }
 
-class PackedDocuments : public testing::TestWithParam<PositionEmbedding> {
+class PackedDocumentsTest : public testing::TestWithParam<PositionEmbedding> {
  protected:
   static ModelConfig config() {
     ModelConfig config = GetParam() == PositionEmbedding::Rope ? test::tiny_llama() : test::tiny_gpt2();
@@ -46,12 +46,12 @@ class PackedDocuments : public testing::TestWithParam<PositionEmbedding> {
 std::string name_of_param(const testing::TestParamInfo<PositionEmbedding>& info) {
   return info.param == PositionEmbedding::Rope ? "rope" : info.param == PositionEmbedding::None ? "none" : "learned";
 }
-INSTANTIATE_TEST_SUITE_P(Positions, PackedDocuments,
+INSTANTIATE_TEST_SUITE_P(Positions, PackedDocumentsTest,
                          testing::Values(PositionEmbedding::LearnedAbsolute, PositionEmbedding::Rope,
                                          PositionEmbedding::None),
                          name_of_param);
 
-TEST_P(PackedDocuments, HaveTheLossAndGradientsOfTheirDocuments) {
+TEST_P(PackedDocumentsTest, MatchLossAndGradientsOfSingleDocuments) {
   const auto m = packed(config(), DType::F64);
   const double loss = m->step();
   double expected_loss = 0;
@@ -74,19 +74,19 @@ TEST_P(PackedDocuments, HaveTheLossAndGradientsOfTheirDocuments) {
   for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 1e-11) << i;
 }
 
-TEST_P(PackedDocuments, AreNotOneText) {
+TEST_P(PackedDocumentsTest, DoNotAttendToEarlierDocuments) {
   const auto m = packed(config(), DType::F64);
   const double loss = m->step();
   const Tensor starts = m->attention_starts;
   m->attention_starts = {};
   EXPECT_GT(std::abs(m->step() - loss), 1e-4) << "attention sees earlier documents";
   m->attention_starts = starts, m->position_starts = {};
-  // Rotary positions are relative, so that inside a document their origin does not matter.
+  // Rotary positions are relative, so that their origin does not matter within a document.
   const bool matters = GetParam() == PositionEmbedding::LearnedAbsolute;
   EXPECT_EQ(std::abs(m->step() - loss) > 1e-4, matters);
 }
 
-TEST_P(PackedDocuments, AreRecomputedToTheSameBits) {
+TEST_P(PackedDocumentsTest, RecomputationIsBitwiseIdentical) {
   ModelConfig dropped = config();
   dropped.hidden_dropout = 0.2;
   dropped.attention_dropout = 0.1;

@@ -1,4 +1,5 @@
-// Which moments of a schedule have the most in flight, against a walk through all of it with the bytes at hand.
+// Moments of a schedule with the most activations in flight, against a simulation of the whole schedule with actual
+// byte counts.
 #include "model/peak_activations.h"
 
 #include <gmock/gmock.h>
@@ -12,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-/// Of a chunk, made up.
+/// Made-up bytes of a chunk.
 struct Bytes {
   i64 kept, waiting, working, working_put_off;
 };
@@ -33,7 +34,7 @@ struct Most {
   bool operator==(const Most&) const = default;
 };
 
-/// Without messages, which the memory of ranks in real steps has.
+/// Simulates the schedule without messages, whose memory is counted separately.
 Most walked(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks) {
   i64 kept = 0, waiting = 0;
   Most most;
@@ -80,7 +81,7 @@ void expect_most_at_fullest(const Schedule& schedule) {
   }
 }
 
-TEST(FullestMoments, HaveTheMostOfEverySchedule) {
+TEST(PeakCandidatesTest, ContainPeakOfEverySchedule) {
   for (const ScheduleRow& row : kSchedules)
     for (const int ranks : {2, 4})
       for (const int microbatches : {4, 12})
@@ -90,8 +91,8 @@ TEST(FullestMoments, HaveTheMostOfEverySchedule) {
         }
 }
 
-/// What they are for: to be asked for bytes many times.
-TEST(FullestMoments, AreFew) {
+/// The moments are evaluated for many byte counts, so there must be few of them.
+TEST(PeakCandidatesTest, AreFew) {
   using testing::ElementsAre;
   for (int rank = 0; rank < 4; ++rank) {
     const FullestMoments moments = fullest_moments(one_f_one_b(4, 16), rank);
@@ -102,8 +103,8 @@ TEST(FullestMoments, AreFew) {
   EXPECT_LT(8 * fullest_moments(interleaved, 0).in_backward.size(), interleaved.per_rank.front().size());
 }
 
-/// A rank takes the next gradient while it computes the one before, if another rank sends it.
-TEST(FullestMoments, KnowWhatComesMeanwhile) {
+/// A rank receives the next gradient while it computes the previous one, if another rank sends it.
+TEST(PeakCandidatesTest, IncludeConcurrentReceives) {
   const auto receives = [](int ranks, int rank) {
     return fullest_moments(one_f_one_b(ranks, 4), rank).in_backward.front().receives;
   };

@@ -1,4 +1,4 @@
-// Compositions of modules and placements of parameters that cannot be right are refused as a model is built.
+// Invalid compositions of modules and placements of parameters are rejected when a model is built.
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
@@ -31,7 +31,7 @@ void on_two_ranks(bool sequence_parallel, const std::function<void(const ModelCo
   });
 }
 
-/// A layer whose author forgot to sum over the ranks.
+/// Layer that fails to sum over the ranks.
 class WithoutSum final : public Module {
  public:
   Tensor forward(const Tensor& x, Pass&) override { return x; }
@@ -57,7 +57,7 @@ std::unique_ptr<RowParallelLinear> row(const ModelContext& context, bool sequenc
                                              LinearOptions{.sequence_parallel = sequence_parallel});
 }
 
-TEST(Composition, ModulesTakeWhatThoseBeforeThemGive) {
+TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
   for (const bool sequence_parallel : {false, true}) {
     on_two_ranks(sequence_parallel, [&](const ModelContext& context) {
       const auto norm = [&] { return std::make_unique<Norm>("norm", context); };
@@ -75,7 +75,7 @@ TEST(Composition, ModulesTakeWhatThoseBeforeThemGive) {
   }
 }
 
-TEST(Composition, LayersMustAgreeOnSequenceParallelism) {
+TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
   on_two_ranks(true, [](const ModelContext& context) {
     EXPECT_CONTAINS(refusal(A::Sequence, column(context, false)),
                     "that are whole, and is given some that are cut along");
@@ -91,7 +91,7 @@ TEST(Composition, LayersMustAgreeOnSequenceParallelism) {
   });
 }
 
-/// Builds the model, changes the placement along tp of the last parameter so named, and asks the model again.
+/// Builds the model, changes the placement along tp of the last parameter of this name, and checks the model again.
 std::string refusal_with(const ModelContext& context, const std::string& name, const AlongAxis& tp) {
   GPTModel gpt(context);
   Param* found = nullptr;
@@ -103,7 +103,7 @@ std::string refusal_with(const ModelContext& context, const std::string& name, c
   return test::error_of([&] { gpt.check_placements(); });
 }
 
-TEST(Composition, ParametersArePlacedAsTheyAreUsed) {
+TEST(ModulePlacementTest, ParameterPlacementsMatchTheirUse) {
   const AlongAxis replicate{Spread::Replicate}, partial{Spread::Partial}, shard{Spread::Shard};
   const std::string attention = "decoder.layers.1.self_attention.", mlp = "decoder.layers.1.mlp.";
   for (const bool sequence_parallel : {false, true}) {
@@ -113,13 +113,13 @@ TEST(Composition, ParametersArePlacedAsTheyAreUsed) {
       for (const char* norm : {"decoder.layers.1.input_layernorm.weight", "decoder.final_layernorm.weight"}) {
         EXPECT_EQ(refusal_with(context, norm, right), "");
         EXPECT_CONTAINS(refusal_with(context, norm, wrong), norm);
-        EXPECT_CONTAINS(refusal_with(context, norm, shard), norm);  // and is held whole
+        EXPECT_CONTAINS(refusal_with(context, norm, shard), norm);  // this parameter must also be unsharded
       }
       EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc2.bias", partial), "linear_fc2.bias is placed Partial");
       EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc2.bias", shard), "make up 64 elements, but it has 32");
       EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc1.weight", replicate),
                       "linear_fc1.weight is placed Replicate");
-      // The last of that name: keys and values, which both ranks hold, and use with query heads of their own.
+      // The last parameter of this name: keys and values, which both ranks hold and use with different query heads.
       EXPECT_EQ(refusal_with(context, attention + "linear_qkv.weight", partial), "");
       EXPECT_CONTAINS(
           refusal_with(context, attention + "linear_qkv.weight", replicate),
@@ -129,8 +129,8 @@ TEST(Composition, ParametersArePlacedAsTheyAreUsed) {
   }
 }
 
-/// A stage with one end of a tied pair, in a pipeline that has both on one rank, or the other way round.
-TEST(Composition, TiedEmbeddingsAreHeldWhereThePipelineSays) {
+/// A stage with one end of a tied pair, in a pipeline that has both ends on one rank, and the reverse.
+TEST(ModulePlacementTest, TiedEmbeddingsFollowPipelinePlacement) {
   const auto self = make_self_communicator();
   CpuDevice device;
   ModelContext context{.config = test::tiny_gpt2(), .recompute = {}, .device = device, .tp = *self};

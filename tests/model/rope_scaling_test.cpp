@@ -1,4 +1,4 @@
-// Scaled frequencies against the formulas as they were published, and against transformers 5.23 in double precision.
+// Scaled frequencies against the published formulas, and against transformers 5.23 in double precision.
 #include "model/config/rope_scaling.h"
 
 #include <gmock/gmock.h>
@@ -31,22 +31,22 @@ double unscaled(double base, i64 dim, i64 i) {
   return std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
 }
 
-TEST(RopeScaling, NoneLeavesTheFrequencies) {
+TEST(RopeScalingTest, NoneKeepsFrequencies) {
   const std::vector<double> frequencies = RopeScaling().frequencies(10000, 64, 1024);
   ASSERT_EQ(frequencies.size(), 32u);
   for (i64 i = 0; i < 32; ++i) EXPECT_EQ(frequencies[static_cast<std::size_t>(i)], unscaled(10000, 64, i));
   EXPECT_EQ(RopeScaling().magnitude(), 1);
 }
 
-TEST(RopeScaling, LinearDividesAll) {
+TEST(RopeScalingTest, LinearDividesAllFrequencies) {
   const RopeScaling scaling{.type = RopeScalingType::Linear, .factor = 2.5};
   expect_channels(scaling.frequencies(10000, 64, 4096),
                   {{0, 0.4}, {1, 0.29995768373298237}, {31, 5.3340857286532955e-05}});
   EXPECT_EQ(scaling.magnitude(), 1);
 }
 
-// As Meta published it with Llama 3.1, by wave lengths.
-TEST(RopeScaling, Llama31ByItsPublishedCode) {
+// Formula published by Meta with Llama 3.1, by wavelength.
+TEST(RopeScalingTest, Llama31MatchesPublishedCode) {
   const std::vector<double> frequencies = llama31().frequencies(500000, 128, 131072);
   ASSERT_EQ(frequencies.size(), 64u);
   int kept = 0, smoothed = 0, divided = 0;
@@ -63,7 +63,7 @@ TEST(RopeScaling, Llama31ByItsPublishedCode) {
   EXPECT_EQ(divided, 29);
 }
 
-TEST(RopeScaling, AreThoseOfTransformers) {
+TEST(RopeScalingTest, MatchesTransformers) {
   expect_channels(llama31().frequencies(500000, 128, 131072), {{0, 1},
                                                                {1, 0.81461723385654472},
                                                                {28, 0.0032114459947525913},
@@ -101,21 +101,22 @@ TEST(RopeScaling, AreThoseOfTransformers) {
   EXPECT_DOUBLE_EQ(deepseek.magnitude(), 0.9210423553163399);
 }
 
-TEST(RopeScaling, TheOriginalContextIsTheLongestUnlessItIsSaid) {
+TEST(RopeScalingTest, OriginalContextDefaultsToMaxPositionEmbeddings) {
   RopeScaling said = llama31(), unsaid = llama31();
   unsaid.original_max_position_embeddings = 0;
   EXPECT_EQ(said.frequencies(500000, 128, 100), unsaid.frequencies(500000, 128, 8192));
   EXPECT_NE(said.frequencies(500000, 128, 100), unsaid.frequencies(500000, 128, 100));
 }
 
-TEST(RopeScaling, AnAttentionFactorIsTakenAsItIs) {
+TEST(RopeScalingTest, UsesExplicitAttentionFactor) {
   RopeScaling scaling{.type = RopeScalingType::Yarn, .factor = 4, .mscale = 0.5, .attention_factor = 1.25};
   EXPECT_EQ(scaling.magnitude(), 1.25);
   scaling.attention_factor = 0;
-  EXPECT_DOUBLE_EQ(scaling.magnitude(), 0.1 * std::log(4) + 1);  // mscale counts together with mscale_all_dim alone
+  EXPECT_DOUBLE_EQ(scaling.magnitude(),
+                   0.1 * std::log(4) + 1);  // mscale takes effect only together with mscale_all_dim
 }
 
-TEST(RopeScaling, KeysThatAreNotReadAreNamed) {
+TEST(RopeScalingTest, ReportsKeysWithoutEffect) {
   const auto conflicts = [](const RopeScaling& scaling, bool rotates = true) {
     std::vector<std::string> found;
     scaling.add_conflicts(rotates, found);
@@ -135,7 +136,7 @@ TEST(RopeScaling, KeysThatAreNotReadAreNamed) {
               ElementsAre(HasSubstr("model.rope_scaling_beta_fast: 32 must be above")));
 }
 
-TEST(SlidingWindows, LieInTheLayersThatAreNamed) {
+TEST(SlidingWindowTest, AppliesToSelectedLayers) {
   const auto windows = [](std::vector<i64> skip_freq) {
     ModelConfig config;
     config.num_layers = 5;
@@ -153,7 +154,7 @@ TEST(SlidingWindows, LieInTheLayersThatAreNamed) {
   EXPECT_EQ(ModelConfig().window_of(3), 0);
 }
 
-TEST(RopeOfWindows, IsReadInLayersWithOneAlone) {
+TEST(RopeLocalBaseFreqTest, IsUsedOnlyInWindowLayers) {
   ModelConfig config;
   config.rope_local_base_freq = 100;
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("only read when position_embedding_type is \"rope\""),
@@ -173,7 +174,7 @@ TEST(RopeOfWindows, IsReadInLayersWithOneAlone) {
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("must be above 1, or 0")));
 }
 
-TEST(HeadNorms, OfAllHeadsAreOfHeads) {
+TEST(QkLayernormTest, AllHeadsRequiresQkLayernormAndRMSNorm) {
   ModelConfig config;
   config.qk_layernorm_all_heads = true;
   EXPECT_THAT(config.conflicts(), Contains(HasSubstr("only read when qk_layernorm is true")));
@@ -183,7 +184,7 @@ TEST(HeadNorms, OfAllHeadsAreOfHeads) {
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
-TEST(SlidingWindows, WhatCannotBeIsRefused) {
+TEST(SlidingWindowTest, RejectsInvalidValues) {
   const auto conflicts = [](std::vector<i64> size, std::vector<i64> skip_freq) {
     ModelConfig config;
     config.num_layers = 3;

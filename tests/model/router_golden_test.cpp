@@ -1,5 +1,5 @@
-// A router, its losses and their gradients against PyTorch's autograd in double precision: tests/golden/router, which
-// make_router_golden.py writes.
+// A router, its losses and their gradients against PyTorch's autograd in double precision. make_router_golden.py writes
+// the golden values in tests/golden/router.
 #include <gtest/gtest.h>
 
 #include "model/gpt_model.h"
@@ -25,8 +25,8 @@ ModelConfig model_of(const std::string& name) {
   return config;
 }
 
-class RouterGolden : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Rules, RouterGolden,
+class RouterGoldenTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Rules, RouterGoldenTest,
                          testing::Values("softmax", "pre_softmax", "sigmoid", "softmax_by_sample", "sigmoid_by_sample"),
                          [](const auto& p) { return p.param; });
 
@@ -35,7 +35,7 @@ void expect_near(const Numbers& found, const Numbers& expected, const char* what
   for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-11) << what << " " << i;
 }
 
-TEST_P(RouterGolden, ChoicesWeightsLossesAndGradientsArePyTorchs) {
+TEST_P(RouterGoldenTest, ChoicesWeightsLossesAndGradientsMatchPyTorch) {
   const std::string name = GetParam();
   const test::Hdf5File golden(test::source_folder() / "tests/golden/router/expected.h5");
   test::TinyModel m(model_of(name), DType::F64);

@@ -1,4 +1,4 @@
-// Whole models split over ranks against the same model on one rank, in fp64.
+// Whole models sharded over ranks, compared with the same model on one rank, in fp64.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -51,7 +51,8 @@ std::vector<Case> cases() {
     config.num_layers = 2;
     config.num_attention_heads = 8;
     config.seq_length = 12;
-    // What is added to all keys alike changes nothing unless they are rotated: its gradient would be rounding.
+    // A constant added to all keys has no effect unless they are rotated: its gradient would consist of rounding
+    // errors.
     if (config.qk_layernorm) config.position_embedding_type = PositionEmbedding::Rope;
     all.push_back({name, config});
   }
@@ -64,7 +65,7 @@ ModelConfig with_dropout(ModelConfig config) {
   return config;
 }
 
-/// Random numbers in all parameters, biases and norms too, and a batch; of documents, where it `is_packed`.
+/// Fills all parameters, including biases and norms, with random values and makes a batch, of documents if `is_packed`.
 void prepare(TinyModel& m, bool is_packed = false) {
   m.model.visit([](Param& param, int) {
     param.init = Init::Normal;
@@ -76,30 +77,31 @@ void prepare(TinyModel& m, bool is_packed = false) {
   if (is_packed) m.make_documents({{5, 4, 3}, {1, 11}});
 }
 
-/// Gradients on one rank, by name.
+/// Returns the gradients on one rank by name.
 std::map<std::string, Numbers> whole_gradients(TinyModel& m) {
   std::map<std::string, Numbers> result;
   m.model.visit([&](Param& param, int) { result[param.name] = test::numbers(param.main_grad); });
   return result;
 }
 
-/// Gradients of what this rank holds, in order.
+/// Returns the gradients of the parameters of this rank, in order.
 std::vector<Numbers> own_gradients(TinyModel& m) {
   std::vector<Numbers> result;
   m.model.visit([&](Param& param, int) { result.push_back(test::numbers(param.main_grad)); });
   return result;
 }
 
-class TensorParallel : public testing::TestWithParam<std::tuple<Case, int>> {
+class TensorParallelTest : public testing::TestWithParam<std::tuple<Case, int>> {
  protected:
   const ModelConfig& config() const { return std::get<0>(GetParam()).config; }
   int ranks() const { return std::get<1>(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, testing::Combine(testing::ValuesIn(cases()), testing::Values(2, 4)),
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallelTest,
+                         testing::Combine(testing::ValuesIn(cases()), testing::Values(2, 4)),
                          [](const auto& p) { return str(std::get<0>(p.param).name, "_tp", std::get<1>(p.param)); });
 
-TEST_P(TensorParallel, LossAndGradientsAreThoseOfOneRank) {
+TEST_P(TensorParallelTest, LossAndGradientsMatchSingleRank) {
   for (const ModelConfig& model : {config(), with_dropout(config())}) {
     const bool is_packed = model.hidden_dropout > 0;
     TinyModel whole(model, DType::F64);
@@ -120,8 +122,8 @@ TEST_P(TensorParallel, LossAndGradientsAreThoseOfOneRank) {
   }
 }
 
-/// How many ranks hold each element: told by the placement, seen by counting.
-TEST_P(TensorParallel, BoxesAndCopiesCoverEveryParameter) {
+/// Compares the number of ranks that hold each element, as given by the placement, with an actual count.
+TEST_P(TensorParallelTest, BoxesAndCopiesCoverEveryParameter) {
   TinyModel whole(config(), DType::F64);
   const auto tensors = whole_gradients(whole);
   run_local_ranks(ranks(), [&](Communicator& tp, int) {
@@ -139,7 +141,7 @@ TEST_P(TensorParallel, BoxesAndCopiesCoverEveryParameter) {
   });
 }
 
-TEST_P(TensorParallel, RecomputationAndDeferredWeightGradientsChangeNoBit) {
+TEST_P(TensorParallelTest, RecomputationAndDelayedWeightGradientsAreBitwiseIdentical) {
   using Granularity = Recompute::Granularity;
   const Recompute variants[]{
       {.granularity = Granularity::Full, .num_layers = 2},
@@ -165,7 +167,7 @@ TEST_P(TensorParallel, RecomputationAndDeferredWeightGradientsChangeNoBit) {
   }
 }
 
-TEST_P(TensorParallel, SequenceParallelismChangesNoBitOfTheLoss) {
+TEST_P(TensorParallelTest, SequenceParallelismKeepsLossBitwiseIdentical) {
   run_local_ranks(ranks(), [&](Communicator& tp, int) {
     TinyModel off(with_dropout(config()), DType::F32, {}, 1, &tp, false);
     TinyModel on(with_dropout(config()), DType::F32, {}, 1, &tp, true);
@@ -174,7 +176,7 @@ TEST_P(TensorParallel, SequenceParallelismChangesNoBitOfTheLoss) {
   });
 }
 
-TEST_P(TensorParallel, CachedGenerationGivesTheLogitsOfOneRank) {
+TEST_P(TensorParallelTest, CachedGenerationMatchesLogitsOfSingleRank) {
   TinyModel whole(config(), DType::F64);
   prepare(whole);
   Pass all = whole.pass(false);
@@ -200,9 +202,9 @@ TEST_P(TensorParallel, CachedGenerationGivesTheLogitsOfOneRank) {
   });
 }
 
-/// Korthikanti et al. 2022, section 4.2: a layer's all-reduces become all-gathers and reduce-scatters of the same
-/// volume, and the two column-parallel layers gather their input once more in backward.
-TEST(TensorParallelVolume, OfALayer) {
+/// Korthikanti et al. 2022, section 4.2: with sequence parallelism, the all-reduces of a layer become all-gathers and
+/// reduce-scatters of the same volume, and the two column-parallel layers gather their input again in backward.
+TEST(TensorParallelVolumeTest, MatchesFormulaPerLayer) {
   for (const bool sequence_parallel : {false, true}) {
     run_local_ranks(4, [&](Communicator& world, int) {
       ModelConfig model = cases()[0].config;
@@ -227,8 +229,8 @@ TEST(TensorParallelVolume, OfALayer) {
   }
 }
 
-/// Of what lies outside the parallel regions, a rank keeps its part only (Korthikanti et al. 2022, equation 4).
-TEST(TensorParallelMemory, SequenceParallelismSplitsEverythingThatALayerKeeps) {
+/// Outside the parallel regions, a rank keeps only its part (Korthikanti et al. 2022, equation 4).
+TEST(TensorParallelMemoryTest, SequenceParallelismShardsAllSavedTensors) {
   const ModelConfig model = cases()[3].config;
   const auto kept = [](TinyModel& m) {
     m.make_batch(2);
@@ -244,7 +246,7 @@ TEST(TensorParallelMemory, SequenceParallelismSplitsEverythingThatALayerKeeps) {
   });
 }
 
-TEST(TensorParallelOutput, TiedWithoutTheEmbeddingItIsThatWeightsCopy) {
+TEST(TensorParallelOutputTest, HasCopyOfTiedWeightWhenEmbeddingIsOnAnotherStage) {
   const ModelConfig model = cases()[0].config;
   CpuDevice device;
   const auto self = make_self_communicator();
@@ -261,8 +263,8 @@ TEST(TensorParallelOutput, TiedWithoutTheEmbeddingItIsThatWeightsCopy) {
   EXPECT_EQ(a.init_std, b.init_std);
 }
 
-/// The sum over microbatches is (the embedding's) + (the output's), as between two pipeline stages.
-TEST(TensorParallelOutput, SharedGradientIsAddedOnceAndKeptApartUntilThen) {
+/// The sum over microbatches is (embedding) + (output), as between two pipeline stages.
+TEST(TensorParallelOutputTest, AddsSharedGradientOnceAfterBackward) {
   ModelConfig model = cases()[0].config;
   CpuDevice device;
   const auto self = make_self_communicator();
@@ -297,7 +299,7 @@ TEST(TensorParallelOutput, SharedGradientIsAddedOnceAndKeptApartUntilThen) {
   for (double& x : twice) x *= 2;
   apart.visit([](Param& param) { param.clear_grad(); });
   for (const u64 seed : {1, 2, 3}) microbatch(beside, seed);
-  beside.add_shared_gradient();  // to what the embedding's backward left
+  beside.add_shared_gradient();  // added to the gradient of the embedding's backward
   EXPECT_EQ(test::numbers(words.main_grad), twice);
 }
 
