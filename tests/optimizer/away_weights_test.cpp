@@ -1,5 +1,5 @@
-// Weights that ranks keep in host memory or on a disk come and go beside the computing, as they do on a GPU, and no bit
-// is another.
+// Weights offloaded to host memory or disk are transferred concurrently with compute, as on a GPU, and training results
+// are bitwise identical.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -37,7 +37,7 @@ void append(const Tensor& t, Bytes& all) {
   all.insert(all.end(), data, data + t.bytes());
 }
 
-class AwayWeights : public testing::Test {
+class OffloadedWeightsTest : public testing::Test {
  protected:
   OptimizerConfig optimizer_of(const Case& c) const {
     OptimizerConfig config;
@@ -49,7 +49,7 @@ class AwayWeights : public testing::Test {
     return config;
   }
 
-  /// All weights that units saw, and what the weights and states are at the end.
+  /// Returns all weights that units used, and the final weights and states.
   Bytes train(const Case& c, Communicator& world) const {
     CpuDevice device;
     ToyModel model;
@@ -103,7 +103,7 @@ class AwayWeights : public testing::Test {
   const test::DiskFolder folder_;
 };
 
-TEST_F(AwayWeights, ComeBesideTheComputingAndChangeNoBit) {
+TEST_F(OffloadedWeightsTest, TransfersOverlapComputeAndResultsAreBitwiseIdentical) {
   using enum OffloadTier;
   const Case cases[]{
       {.dtype = DType::F32},

@@ -1,4 +1,4 @@
-// Bytes per parameter at each ZeRO stage, as the device counts them, against the formulas of docs/data_parallelism.md.
+// Bytes per parameter at each ZeRO stage, as counted by the device, against the formulas of docs/data_parallelism.md.
 #include <gtest/gtest.h>
 
 #include <list>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kUnits = 8;
 
-/// Units of one matrix and one bias, of sizes that are no powers of two.
+/// Units of one matrix and one bias, with sizes that are not powers of two.
 struct Model {
   Model() {
     for (int unit = 0; unit < kUnits; ++unit) {
@@ -49,9 +49,9 @@ void run_step(ParamAndGradBuffer& buffer, Optimizer& optimizer) {
   buffer.publish();
 }
 
-class ZeroMemory : public testing::TestWithParam<std::tuple<int, int, DType, bool>> {};
+class ZeroMemoryTest : public testing::TestWithParam<std::tuple<int, int, DType, bool>> {};
 
-TEST_P(ZeroMemory, FollowsTheFormula) {
+TEST_P(ZeroMemoryTest, MatchesFormula) {
   const auto& [stage, ranks, dtype, overlap] = GetParam();
   run_local_ranks(ranks, [zero = stage, d = ranks, type = dtype, ahead = overlap](Communicator& world, int rank) {
     const auto self = make_self_communicator();
@@ -75,7 +75,7 @@ TEST_P(ZeroMemory, FollowsTheFormula) {
     expect_near(per_param(grads), zero >= 2 ? 4.0 / d : 4.0);
     expect_near(per_param(state), zero >= 1 ? states / d : states);
 
-    // During a step, what is gathered or not yet reduced comes on top: of one unit, or two when they overlap.
+    // During a step, tensors that are gathered or not yet reduced are added: those of one unit, or of two with overlap.
     run_step(*buffer, optimizer);
     const double units = p / kUnits * (ahead ? 2 : 1);
     const auto expect_extra = [&](MemoryClass c, double formula) {
@@ -93,7 +93,7 @@ TEST_P(ZeroMemory, FollowsTheFormula) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, ZeroMemory,
+INSTANTIATE_TEST_SUITE_P(Stages, ZeroMemoryTest,
                          testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(2, 4, 8),
                                           testing::Values(DType::F32, DType::BF16), testing::Bool()));
 

@@ -1,4 +1,4 @@
-// Training over data-parallel ranks at every ZeRO stage, bit by bit against one vector per parameter on one rank.
+// Training on data-parallel ranks at every ZeRO stage, bitwise against one vector per parameter on one rank.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ OptimizerConfig config_of(OptimizerKind kind) {
   return config;
 }
 
-/// Textbook training: each parameter a vector, updated whole.
+/// Textbook training: each parameter is one vector that is updated as a whole.
 class Reference {
  public:
   Reference(const OptimizerConfig& config, DType dtype, const ToySum<float>& sum) : config_(config), sum_(sum) {
@@ -96,12 +96,12 @@ class Reference {
   std::vector<Vector> vectors_;
 };
 
-class ZeroSteps : public testing::TestWithParam<std::tuple<int, Case>> {};
+class ZeroStepsTest : public testing::TestWithParam<std::tuple<int, Case>> {};
 
-TEST_P(ZeroSteps, FollowOneVector) {
+TEST_P(ZeroStepsTest, MatchesSingleRankReferenceBitwise) {
   const int stage = std::get<int>(GetParam());
   Case c = std::get<Case>(GetParam());
-  if (stage == 0) c.layout = {c.layout.ranks(), 1};  // cuts nothing
+  if (stage == 0) c.layout = {c.layout.ranks(), 1};  // shards nothing
   run_local_ranks(c.layout.ranks(), [&](Communicator& world, int rank) {
     const DpGroups groups(world, c.layout);
     CpuDevice device;
@@ -111,7 +111,7 @@ TEST_P(ZeroSteps, FollowOneVector) {
     buffer->visit_weights([](Param& param, i64 first, Tensor values) { initialize(param, 11, first, values); });
     buffer->publish();
     ParamAndGradBuffer* const buffers[]{buffer.get()};
-    NormScope scope;  // of a model that no other ranks share
+    NormScope scope;  // scope of a model that is not shared with other ranks
     if (stage >= 1) scope.groups[GridKind::Dense] = {groups.shard.get()};
     Optimizer optimizer(buffers, config_of(c.kind), scope);
 
@@ -130,7 +130,7 @@ TEST_P(ZeroSteps, FollowOneVector) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ZeroSteps,
+INSTANTIATE_TEST_SUITE_P(All, ZeroStepsTest,
                          testing::Combine(testing::Values(0, 1, 2, 3),
                                           testing::Values(Case{{1, 1}, 1, DType::F32, OptimizerKind::Adam},
                                                           Case{{2, 1}, 1, DType::F32, OptimizerKind::Adam},

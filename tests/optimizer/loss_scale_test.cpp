@@ -19,7 +19,7 @@ OptimizerConfig small_window() {
   return config;
 }
 
-/// One step, and what must hold after it.
+/// One step, and the state that must follow.
 struct Step {
   bool overflow;
   double scale;
@@ -27,24 +27,31 @@ struct Step {
 };
 constexpr auto kFine = Overflow::None, kHandled = Overflow::Handled, kFinal = Overflow::Final;
 
-// By hand, from the rules of Megatron-LM's DynamicGradScaler with a window of 3 and a hysteresis of 2: the count of
-// overflows that are put up with is filled again only when the scale grows.
+// Derived by hand from the rules of Megatron-LM's DynamicGradScaler with a window of 3 and a hysteresis of 2: the
+// number of tolerated overflows is reset only when the scale grows.
 const std::vector<Step> kCourse{
-    {true, 16, kHandled},                                            // one is put up with
-    {true, 8, kHandled},                                             // and from the second on each halves
-    {true, 4, kHandled},                                             //
-    {false, 4, kFine},    {false, 4, kFine},   {true, 2, kHandled},  // two good ones, and it begins anew: no refill
-    {false, 2, kFine},    {false, 2, kFine},   {false, 4, kFine},    // the third doubles, and refills
-    {true, 4, kHandled},                                             //
-    {false, 4, kFine},    {false, 4, kFine},   {false, 8, kFine},    //
-    {false, 8, kFine},    {false, 8, kFine},   {false, 16, kFine},   // the next window begins after it
-    {true, 16, kHandled}, {true, 8, kHandled}, {true, 4, kHandled},  //
-    {true, 2, kHandled},  {true, 1, kHandled}, {true, 1, kFinal},    // no lower
-    {true, 1, kFinal},                                               //
-    {false, 1, kFine},    {false, 1, kFine},   {false, 2, kFine},
+    {true, 16, kHandled},  // one overflow is tolerated
+    {true, 8, kHandled},   // every further one halves the scale
+    {true, 4, kHandled},   //
+    {false, 4, kFine},    {false, 4, kFine},
+    {true, 2, kHandled},  // two good steps, then the window restarts; no reset
+    {false, 2, kFine},    {false, 2, kFine},
+    {false, 4, kFine},    // the third good step doubles the scale and resets
+    {true, 4, kHandled},  //
+    {false, 4, kFine},    {false, 4, kFine},
+    {false, 8, kFine},  //
+    {false, 8, kFine},    {false, 8, kFine},
+    {false, 16, kFine},  // the next window starts afterwards
+    {true, 16, kHandled}, {true, 8, kHandled},
+    {true, 4, kHandled},  //
+    {true, 2, kHandled},  {true, 1, kHandled},
+    {true, 1, kFinal},  // the scale is at its minimum
+    {true, 1, kFinal},  //
+    {false, 1, kFine},    {false, 1, kFine},
+    {false, 2, kFine},
 };
 
-TEST(LossScale, FollowsTheRulesOfMegatron) {
+TEST(LossScaleTest, FollowsMegatronRules) {
   LossScale scale(small_window(), true);
   EXPECT_EQ(scale.value(), 16);
   for (std::size_t i = 0; i < kCourse.size(); ++i) {
@@ -53,7 +60,7 @@ TEST(LossScale, FollowsTheRulesOfMegatron) {
   }
 }
 
-TEST(LossScale, GoesOnWhereItWasSaved) {
+TEST(LossScaleTest, ContinuesFromSavedState) {
   for (std::size_t saved = 0; saved <= kCourse.size(); ++saved) {
     LossScale first(small_window(), true), second(small_window(), true);
     for (std::size_t i = 0; i < saved; ++i) first.update(kCourse[i].overflow);
@@ -66,7 +73,7 @@ TEST(LossScale, GoesOnWhereItWasSaved) {
   }
 }
 
-TEST(LossScale, StartsAsMegatronDoes) {
+TEST(LossScaleTest, StartsWithMegatronDefaults) {
   LossScale scale(OptimizerConfig{}, true);
   EXPECT_EQ(scale.value(), std::ldexp(1, 32));
   EXPECT_TRUE(scale.adapts());
@@ -74,7 +81,7 @@ TEST(LossScale, StartsAsMegatronDoes) {
   EXPECT_EQ(scale.factor(1025), std::ldexp(1, 21)) << "tokens are rounded up to a power of two";
 }
 
-TEST(LossScale, StaysWhenItIsFixed) {
+TEST(LossScaleTest, StaysConstantWhenFixed) {
   OptimizerConfig config;
   config.loss_scale = 1000;
   for (const bool adapts : {false, true}) {
@@ -90,14 +97,14 @@ TEST(LossScale, StaysWhenItIsFixed) {
   }
 }
 
-TEST(LossScale, IsNoneWithoutFp16) {
+TEST(LossScaleTest, IsOneWithoutFp16) {
   LossScale scale(OptimizerConfig{}, false);
   EXPECT_EQ(scale.value(), 1);
   EXPECT_EQ(scale.factor(100), 1);
   EXPECT_EQ(scale.update(true), Overflow::Final);
 }
 
-TEST(LossScale, RefusesAStateThatIsNone) {
+TEST(LossScaleTest, RejectsMalformedState) {
   LossScale scale(small_window(), true);
   for (const char* text : {"", "16", "16.0 1", "x 1 1", "16.0 1 1 1", "-2.0 0 2", "0.0 0 2", "inf 0 2", "nan 0 2",
                            "16.0 -1 2", "16.0 0 -1", "16.0 0.5 2"}) {
@@ -107,7 +114,7 @@ TEST(LossScale, RefusesAStateThatIsNone) {
   }
 }
 
-TEST(LossScale, TakesAStateOfOtherSettings) {
+TEST(LossScaleTest, AcceptsStateFromDifferentSettings) {
   LossScale scale(small_window(), true);
   scale.restore("0.25 900 7", "x");
   EXPECT_EQ(scale.value(), 1) << "the lowest";

@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-/// The configuration of every case in tests/golden/lr_schedules.csv, stepped in batches of 4 samples.
+/// Returns the configuration of each case in tests/golden/lr_schedules.csv, stepped in batches of 4 samples.
 OptimizerConfig golden_config(const std::string& name) {
   OptimizerConfig c;
   c.lr = 6e-4;
@@ -64,7 +64,7 @@ void expect_close(double got, double wanted, const GoldenRow& row) {
   EXPECT_LE(std::abs(got - wanted), 1e-12 * std::abs(wanted)) << row.name << " at " << row.samples;
 }
 
-TEST(LrSchedule, GivesMegatronsNumbers) {
+TEST(LrScheduleTest, MatchesMegatronGoldenValues) {
   const std::vector<GoldenRow> rows = golden_rows();
   ASSERT_EQ(rows.size(), 1200u);
   const TrainingLength length{.train_iters = 0, .train_samples = 400, .global_batch_size = 4};
@@ -75,7 +75,7 @@ TEST(LrSchedule, GivesMegatronsNumbers) {
   }
 }
 
-TEST(LrSchedule, IterationsCountAsGlobalBatches) {
+TEST(LrScheduleTest, CountsIterationsAsGlobalBatches) {
   OptimizerConfig in_samples = golden_config("wsd_cosine"), in_iterations = in_samples;
   in_iterations.lr_warmup_samples = in_iterations.lr_decay_samples = in_iterations.lr_wsd_decay_samples = 0;
   in_iterations.lr_warmup_iters = 10;
@@ -111,12 +111,12 @@ TEST(LrScheduleTest, FollowsSamplesWhenLengthsAreInSamples) {
     EXPECT_DOUBLE_EQ(schedule.lr(schedule.position(trained_iterations, 60)), 0.25);
 }
 
-TEST(LrSchedule, ByDefaultDecaysOverTheWholeTraining) {
+TEST(LrScheduleTest, DecaysOverWholeTrainingByDefault) {
   OptimizerConfig config;
   config.lr = 1;
   config.lr_warmup_fraction = 0.25;
   const LrSchedule schedule(config, {.train_iters = 10, .global_batch_size = 3});
-  EXPECT_DOUBLE_EQ(schedule.lr(3), 3 / 7.5);  // the warm-up of 7.5 samples need not be whole
+  EXPECT_DOUBLE_EQ(schedule.lr(3), 3 / 7.5);  // the warm-up of 7.5 samples need not be an integer
   EXPECT_DOUBLE_EQ(schedule.lr(15), 1 - (15 - 7.5) / 22.5);
   EXPECT_DOUBLE_EQ(schedule.lr(30), 0);
   EXPECT_DOUBLE_EQ(schedule.lr(31), 0);
@@ -132,7 +132,7 @@ void expect_refused(const OptimizerConfig& config, const TrainingLength& length,
   }
 }
 
-TEST(LrSchedule, RefusesLengthsThatDoNotFit) {
+TEST(LrScheduleTest, RejectsInconsistentLengths) {
   OptimizerConfig config;
   config.lr_warmup_iters = 10;
   expect_refused(config, {.train_iters = 10}, "lr_warmup_iters");

@@ -17,7 +17,7 @@ using test::Numbers;
 using test::numbers;
 using test::set_numbers;
 
-/// [rows, columns] in double precision.
+/// Matrix [rows, columns] in double precision.
 struct Matrix {
   i64 rows, columns;
   Numbers values;
@@ -44,8 +44,8 @@ Matrix product(const Matrix& a, const Matrix& b) {
   return c;
 }
 
-/// As Jordan writes it: X = a X + (b A + c A A) X with A = X X^T, from X / |X|; a tall matrix as its transpose. `type`:
-/// what X, A and the polynomial are rounded to.
+/// Returns the Newton-Schulz iteration as published by Jordan: X = a X + (b A + c A A) X with A = X X^T, from X / |X|;
+/// a tall matrix is transposed. X, A and the polynomial are rounded to `type`.
 Matrix orthogonalized(Matrix x, i64 steps, DType type = DType::F64) {
   if (x.rows > x.columns) return transposed(orthogonalized(transposed(x), steps, type));
   const auto round = [&](Matrix& m) {
@@ -86,14 +86,14 @@ Matrix random_matrix(i64 rows, i64 columns, u64 seed) {
   return {rows, columns, test::normals(rows * columns, seed, DType::F32, 40)};
 }
 
-/// How far orthogonalize() with products of `product_type` is from the iteration in double precision.
+/// Returns the distance of orthogonalize() with products of `product_type` from the iteration in double precision.
 double error_of(const Matrix& x, DType type, DType product_type, CpuDevice& device) {
   Tensor y = test::tensor_of(x.values, {x.rows, x.columns}, type, device);
   orthogonalize(y, 5, product_type);
   return distance(numbers(y), orthogonalized(x, 5).values);
 }
 
-TEST(Muon, OrthogonalizesAsTheIterationInDoublePrecision) {
+TEST(MuonTest, OrthogonalizeMatchesDoublePrecisionIteration) {
   CpuDevice device;
   for (const auto& [rows, columns] : kShapes) {
     SCOPED_TRACE(str(rows, " x ", columns));
@@ -103,9 +103,9 @@ TEST(Muon, OrthogonalizesAsTheIterationInDoublePrecision) {
   }
 }
 
-/// Twice what bf16 does to the same iteration when it rounds each matrix once, in the mean over many matrices: one of
-/// them may be luckier than another.
-TEST(Muon, LosesNoMoreInBf16ThanTheTypeDoes) {
+/// The limit is twice the error of bf16 in the same iteration if each matrix is rounded once, averaged over many
+/// matrices because single matrices vary.
+TEST(MuonTest, OrthogonalizeInBf16LosesNoMoreThanRounding) {
   CpuDevice device;
   constexpr u64 kMatrices = 16;
   for (const auto& [rows, columns] : kShapes) {
@@ -119,8 +119,8 @@ TEST(Muon, LosesNoMoreInBf16ThanTheTypeDoes) {
   }
 }
 
-/// What it is for: singular values near 1, here measured as X X^T near the identity.
-TEST(Muon, MakesSingularValuesAboutOne) {
+/// The purpose of the algorithm is singular values near 1, measured here by X X^T close to the identity.
+TEST(MuonTest, OrthogonalizeMakesSingularValuesAboutOne) {
   CpuDevice device;
   constexpr i64 kRows = 16, kColumns = 40;
   Tensor x = test::random_tensor({kRows, kColumns}, DType::F32, device, 9, 1e-3);
@@ -135,14 +135,14 @@ TEST(Muon, MakesSingularValuesAboutOne) {
   EXPECT_NEAR(frobenius(gram.values) / (trace / std::sqrt(kRows)), 1, 0.1) << "singular values are not alike";
 }
 
-TEST(Muon, LeavesAMatrixOfZerosAsItIs) {
+TEST(MuonTest, OrthogonalizeKeepsZeroMatrix) {
   CpuDevice device;
   Tensor x = Tensor::zeros({3, 4}, DType::F32, device);
   orthogonalize(x, 5, DType::F32);
   EXPECT_EQ(frobenius(numbers(x)), 0);
 }
 
-/// Two linear layers, one with two maps fused as [2, 6, 5], with a bias, an embedding, and Muon.
+/// Two linear layers, one with two fused maps [2, 6, 5], with a bias, an embedding, and Muon.
 struct MuonModel {
   MuonModel(DType dtype, const OptimizerConfig& config) {
     const auto add = [&](const std::string& name, const Shape& shape) -> Param& {
@@ -182,7 +182,7 @@ struct Step {
   double lr = 0.02, weight_decay = 0.1, clip = 1;
 };
 
-/// One update in double precision of the matrices in `weight`, which lie one after another in it.
+/// Performs one update in double precision of the matrices in `weight`, which are stored one after another.
 void reference_update(Numbers& weight, Numbers& momentum, const Numbers& grad, i64 rows, i64 columns, const Step& step,
                       const OptimizerConfig& config) {
   const auto count = static_cast<std::size_t>(rows * columns);
@@ -212,10 +212,10 @@ struct Case {
   double tolerance;
 };
 
-class MuonSteps : public testing::TestWithParam<Case> {};
+class MuonStepsTest : public testing::TestWithParam<Case> {};
 
-/// Three steps, of which the second is clipped; what is no matrix is updated as by AdamW.
-TEST_P(MuonSteps, FollowTheFormulaInDoublePrecision) {
+/// Runs three steps, the second with clipping. Parameters that are not matrices are updated as by AdamW.
+TEST_P(MuonStepsTest, MatchesFormulaInDoublePrecision) {
   OptimizerConfig config;
   config.optimizer = OptimizerKind::Muon;
   config.clip_grad = 0;
@@ -252,15 +252,15 @@ TEST_P(MuonSteps, FollowTheFormulaInDoublePrecision) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MuonSteps,
+INSTANTIATE_TEST_SUITE_P(All, MuonStepsTest,
                          testing::Values(Case{DType::F64, true, MuonScaleMode::Spectral, 1e-12},
                                          Case{DType::F64, false, MuonScaleMode::UnitRmsNorm, 1e-12},
                                          Case{DType::F64, true, MuonScaleMode::ShapeScaling, 1e-12},
                                          Case{DType::F32, true, MuonScaleMode::Spectral, 1e-6},
-                                         // Half of the last bit of a weight, 1/256 of it, evenly spread.
+                                         // Half of the last bit of a weight, 1/256 of it, uniformly distributed.
                                          Case{DType::BF16, true, MuonScaleMode::Spectral, 4e-3}));
 
-TEST(Muon, KeepsOneStateOfMatricesAndTwoOfTheRest) {
+TEST(MuonTest, KeepsOneStatePerMatrixAndTwoPerOtherParameter) {
   OptimizerConfig config;
   config.optimizer = OptimizerKind::Muon;
   MuonModel model(DType::BF16, config);
@@ -279,7 +279,7 @@ TEST(Muon, KeepsOneStateOfMatricesAndTwoOfTheRest) {
   EXPECT_EQ(elements, 3 * (9 * 5 + 2 * 6) + 2 * (2 * 6 * 5 + 4 * 12));
 }
 
-TEST(Muon, LeavesEveryBitAsItWasWhenTheGradientIsNotFinite) {
+TEST(MuonTest, ChangesNothingWhenGradientIsNotFinite) {
   OptimizerConfig config;
   config.optimizer = OptimizerKind::Muon;
   MuonModel model(DType::BF16, config);

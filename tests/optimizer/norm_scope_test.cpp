@@ -14,9 +14,10 @@
 namespace mcpp {
 namespace {
 
-/// Two tensor-parallel ranks times two stages times two data-parallel ranks: every element of the model counts once,
-/// whatever holds it. Gradients are all ones, so that the square of the norm is the number of elements times dp^2.
-TEST(NormScope, CountsEveryElementOnce) {
+/// Two tensor-parallel ranks times two stages times two data-parallel ranks: every element of the model must count
+/// once, whichever ranks hold it. Gradients are all ones, so that the square of the norm is the number of elements
+/// times dp^2.
+TEST(NormScopeTest, CountsEveryElementOnce) {
   for (const int zero_stage : {0, 1, 2, 3}) {
     run_local_ranks(8, [&](Communicator& world, int) {
       const ParallelState parallel =
@@ -40,7 +41,7 @@ TEST(NormScope, CountsEveryElementOnce) {
         buffer->acquire(unit, Use::Backward);
         for (const UnitParam& p : list) {
           if (p.unit != unit) continue;
-          // Of the tied parameter both stages have a half.
+          // Both stages hold half of the tied parameter.
           p.param->add_grad(
               [&](Tensor& sum, float) { std::fill_n(sum.data<float>(), p.param->numel(), p.unit == 0 ? 0.5f : 1.0f); });
         }
@@ -53,7 +54,7 @@ TEST(NormScope, CountsEveryElementOnce) {
   }
 }
 
-TEST(NormScope, CountsAllParametersOfASingleRank) {
+TEST(NormScopeTest, CountsAllParametersOfSingleRank) {
   const auto self = make_self_communicator();
   const ParallelState parallel = make_parallel_state(*self, {});
   const NormScope scope = make_norm_scope(parallel, false);
@@ -61,8 +62,8 @@ TEST(NormScope, CountsAllParametersOfASingleRank) {
   EXPECT_TRUE(scope.counts(Param("w", Shape{2}, Init::Ones)));
 }
 
-/// Keys and values of fewer groups than ranks: neighbours share a box.
-TEST(NormScope, CountsTheFirstOfTheRanksThatShareABox) {
+/// There are fewer key and value groups than ranks, so that neighboring ranks share a box.
+TEST(NormScopeTest, CountsOnlyFirstRankOfSharedBox) {
   run_local_ranks(4, [](Communicator& world, int rank) {
     const ParallelState parallel = make_parallel_state(world, {.tensor_model_parallel_size = 4});
     Param shared("kv", Shape{2}, Init::Ones);

@@ -1,4 +1,5 @@
-// States of the optimizer in host memory and on a disk: the same bits as beside the weights, whatever happens to them.
+// Optimizer states offloaded to host memory and to disk: updates are bitwise identical to those of resident states, and
+// disk errors end the run.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +21,7 @@ using test::FaultyQueue;
 using test::SmallModel;
 using Bytes = SmallModel::Bytes;
 
-constexpr i64 kSegment = 512;  // of which the model has some twenty
+constexpr i64 kSegment = 512;  // small enough for about twenty segments
 
 OptimizerConfig config_of(OptimizerKind kind) {
   OptimizerConfig config;
@@ -28,7 +29,7 @@ OptimizerConfig config_of(OptimizerKind kind) {
   return config;
 }
 
-class Offload : public testing::Test {
+class OptimizerOffloadTest : public testing::Test {
  protected:
   OptimizerConfig offloaded(OptimizerKind kind, OffloadTier tier, double fraction = 1) const {
     OptimizerConfig config = config_of(kind);
@@ -47,7 +48,7 @@ class Offload : public testing::Test {
   const test::DiskFolder folder_;
 };
 
-TEST_F(Offload, ChangesNoBit) {
+TEST_F(OptimizerOffloadTest, UpdatesAreBitwiseIdentical) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     for (const DType dtype : {DType::F32, DType::BF16, DType::F16, DType::F64}) {
       SmallModel near(dtype, config_of(kind));
@@ -65,8 +66,8 @@ TEST_F(Offload, ChangesNoBit) {
   }
 }
 
-/// As on a GPU: gradients come, and weights go back, while other parts are updated, in memory of the host.
-TEST_F(Offload, BesideTheComputingChangesNoBit) {
+/// Gradients arrive and weights return while other parts are updated in host memory, as on a GPU.
+TEST_F(OptimizerOffloadTest, OverlappedUpdatesAreBitwiseIdentical) {
   const auto store_of = [&](const OptimizerConfig& config, Device& device) -> std::unique_ptr<StateStore> {
     if (config.offload == OffloadTier::Host) return make_state_store(config, device, true);
     FileStatesOptions options{.folder = folder_.path(), .key = "key", .longest_segment = kSegment};
@@ -107,7 +108,7 @@ TEST_F(Offload, BesideTheComputingChangesNoBit) {
   }
 }
 
-TEST_F(Offload, ThreadsDoWhatTheRingDoes) {
+TEST_F(OptimizerOffloadTest, ThreadQueueMatchesRingQueue) {
   SmallModel near(DType::BF16, config_of(OptimizerKind::Adam));
   SmallModel away(DType::BF16, config_of(OptimizerKind::Adam),
                   [&](Device& device) { return on_file(device, make_thread_queue()); });
@@ -115,8 +116,8 @@ TEST_F(Offload, ThreadsDoWhatTheRingDoes) {
   EXPECT_TRUE(away.numbers() == near.numbers());
 }
 
-/// Few elements are in memory: those of FileStates::kSlots segments, and of the share that stays.
-TEST_F(Offload, TakesNoMemoryButForSomeSegments) {
+/// Only FileStates::kSlots segments and the resident fraction are in device memory.
+TEST_F(OptimizerOffloadTest, UsesMemoryOfFewSegmentsOnly) {
   const auto bytes = [](SmallModel& model) {
     return model.device().memory().by_class[static_cast<std::size_t>(MemoryClass::OptimizerState)].peak;
   };
@@ -133,7 +134,7 @@ TEST_F(Offload, TakesNoMemoryButForSomeSegments) {
   EXPECT_EQ(near.optimizer().describe_states(), "");
 }
 
-TEST_F(Offload, AStepThatIsSkippedChangesNothing) {
+TEST_F(OptimizerOffloadTest, SkippedStepChangesNothing) {
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
     SmallModel model(DType::BF16, offloaded(OptimizerKind::Muon, tier));
     model.step();
@@ -144,12 +145,12 @@ TEST_F(Offload, AStepThatIsSkippedChangesNothing) {
   }
 }
 
-/// As a checkpoint is loaded: state by state, in pieces of parameters, also while segments are read ahead.
-TEST_F(Offload, GoesOnWithWhatIsWrittenIntoIt) {
+/// A checkpoint is loaded state by state in pieces of parameters, also while segments are being prefetched.
+TEST_F(OptimizerOffloadTest, ContinuesFromValuesWrittenIntoStore) {
   SmallModel from(DType::BF16, config_of(OptimizerKind::Adam)),
       to(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
   for (int i = 0; i < 3; ++i) from.step(), to.step();
-  from.step();  // to has not seen it
+  from.step();  // `to` has not taken this step
   std::list<std::shared_ptr<StoredNumbers>> places;
   to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first,
                                         const std::shared_ptr<StoredNumbers>& values) {
@@ -164,8 +165,8 @@ TEST_F(Offload, GoesOnWithWhatIsWrittenIntoIt) {
   EXPECT_TRUE(to.numbers() == from.numbers());
 }
 
-/// What a save beside the training writes: the numbers of its step, read while later steps go on.
-TEST_F(Offload, SnapshotsStayAsTheyWere) {
+/// A concurrent save writes the values of its step, which it reads while later steps run.
+TEST_F(OptimizerOffloadTest, SnapshotsKeepTheirValues) {
   SmallModel model(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
   SmallModel near(DType::BF16, config_of(OptimizerKind::Adam));
   for (int round = 0; round < 3; ++round) {
@@ -193,7 +194,7 @@ TEST_F(Offload, SnapshotsStayAsTheyWere) {
   EXPECT_TRUE(model.numbers() == near.numbers());
 }
 
-TEST_F(Offload, FaultsOfTheDiskAreNamedAndEndTheRun) {
+TEST_F(OptimizerOffloadTest, DiskErrorsAreNamedAndEndRun) {
   using Fault = FaultyQueue::Fault;
   const auto error_with = [&](Fault fault) {
     const FaultyQueue::Plan in_the_middle_of_a_step{fault, 7};
@@ -217,7 +218,7 @@ TEST_F(Offload, FaultsOfTheDiskAreNamedAndEndTheRun) {
   EXPECT_EQ(error_with(Fault::None), "");
 }
 
-TEST_F(Offload, ASlowDiskOrALostFolderChangesNothing) {
+TEST_F(OptimizerOffloadTest, SlowDiskOrRemovedFolderChangesNothing) {
   FaultyQueue::Plan plan{FaultyQueue::Fault::DiskIsSlow, 0};
   SmallModel near(DType::F32, config_of(OptimizerKind::Adam));
   SmallModel slow(DType::F32, config_of(OptimizerKind::Adam),
@@ -227,8 +228,8 @@ TEST_F(Offload, ASlowDiskOrALostFolderChangesNothing) {
   EXPECT_TRUE(slow.numbers() == near.numbers());
 }
 
-/// A bit of the disk itself, and a read of a checkpoint.
-TEST_F(Offload, WhatLiesOnTheDiskIsVerified) {
+/// A flipped bit on the disk must be detected, also by the read of a checkpoint save.
+TEST_F(OptimizerOffloadTest, VerifiesChecksumsOfDataOnDisk) {
   auto file = std::make_shared<ScratchFile>(folder_.path(), 3 * FileRegion::kPiece, "key");
   FileRegion region(file, FileRegion::kPiece, 2 * FileRegion::kPiece, "a vector");
   Bytes numbers(1000, std::byte{7}), back(3000);
@@ -244,18 +245,18 @@ TEST_F(Offload, WhatLiesOnTheDiskIsVerified) {
   EXPECT_EQ(file->read(2 * FileRegion::kPiece, block.bytes()), 0);
   block.bytes()[3000] ^= std::byte{1};
   EXPECT_EQ(file->write(2 * FileRegion::kPiece, block.bytes()), 0);
-  region.read(0, back);  // of the first piece alone
+  region.read(0, back);  // reads the first piece only
   EXPECT_CONTAINS(test::error_of([&] { region.read(FileRegion::kPiece, back); }), "a vector differs from its checksum");
 }
 
-TEST_F(Offload, IsRefusedAtOnceWhereThereIsNoRoom) {
+TEST_F(OptimizerOffloadTest, RefusesUnusableFolderAtStart) {
   OptimizerConfig config = offloaded(OptimizerKind::Adam, OffloadTier::File);
   config.offload_folder = "/proc/self";
   EXPECT_CONTAINS(test::input_error([&] { const SmallModel model(DType::F32, config); }),
                   "optimizer.offload_folder: /proc");
 }
 
-TEST(OffloadConfig, SaysWhatIsNotRead) {
+TEST(OffloadConfigTest, ReportsKeysWithoutEffect) {
   OptimizerConfig config;
   config.offload = OffloadTier::File;
   config.offload_fraction = 0.5;

@@ -31,7 +31,7 @@ std::vector<std::byte> bytes_of(const Tensor& t) {
   return bytes;
 }
 
-/// A small model of two units, with parameters that decay and that do not, and its optimizer.
+/// Small model of two units, with and without weight decay, and its optimizer.
 struct Fixture {
   explicit Fixture(DType dtype, const OptimizerConfig& config = {}, NormScope scope = {},
                    std::unique_ptr<StateStore> states = nullptr) {
@@ -51,7 +51,7 @@ struct Fixture {
     optimizer.emplace(buffers, config, std::move(scope), MatrixHolders{}, std::move(states));
   }
 
-  /// Writes new gradients of about the given size.
+  /// Writes new gradients of about the given magnitude.
   void make_grads(double size) {
     buffer->clear_grads();
     for (Param& param : params) {
@@ -77,7 +77,7 @@ struct Fixture {
   std::normal_distribution<double> normal;
 };
 
-/// The textbook update of every element, in double precision: what the optimizer must do, clipping and decay included.
+/// Textbook update of every element in double precision, including clipping and decay.
 class Reference {
  public:
   Reference(const Fixture& f, const OptimizerConfig& config) : config_(config) {
@@ -107,7 +107,7 @@ class Reference {
     return norm;
   }
 
-  /// Largest difference of a weight from the reference, relative to the size of weights (about 1).
+  /// Returns the largest difference of a weight from the reference, relative to the magnitude of weights (about 1).
   double distance(const Fixture& f) const {
     double worst = 0;
     std::size_t at = 0;
@@ -147,16 +147,16 @@ struct Case {
   double tolerance;
 };
 
-class OptimizerSteps : public testing::TestWithParam<Case> {};
+class OptimizerStepsTest : public testing::TestWithParam<Case> {};
 
-TEST_P(OptimizerSteps, FollowTheReference) {
+TEST_P(OptimizerStepsTest, MatchesDoublePrecisionReference) {
   OptimizerConfig config;
   config.optimizer = GetParam().kind;
   config.adam_beta2 = 0.95;
   Fixture f(GetParam().dtype, config);
   Reference reference(f, config);
   for (int i = 0; i < 12; ++i) {
-    // Every other gradient is above the clipping threshold after scaling.
+    // Every second gradient exceeds the clipping threshold after scaling.
     const double grad_scale = 0.01;
     f.make_grads(i % 2 == 0 ? 100 : 1);
     const double lr = 1e-2 * (i + 1) / 12, weight_decay = 0.1;
@@ -172,17 +172,17 @@ TEST_P(OptimizerSteps, FollowTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Types, OptimizerSteps,
+    Types, OptimizerStepsTest,
     testing::Values(Case{OptimizerKind::Adam, DType::F64, 1e-12}, Case{OptimizerKind::Adam, DType::F32, 2e-6},
-                    // Weights below 4 are rounded to 1/128 in bf16; half of that.
+                    // Weights below 4 are rounded to 1/128 in bf16; the tolerance is half of that.
                     Case{OptimizerKind::Adam, DType::BF16, 8e-3}, Case{OptimizerKind::Sgd, DType::F64, 1e-12},
                     Case{OptimizerKind::Sgd, DType::F32, 2e-6}, Case{OptimizerKind::Sgd, DType::BF16, 8e-3},
                     Case{OptimizerKind::Adam, DType::F16, 1e-3}, Case{OptimizerKind::Sgd, DType::F16, 1e-3}));
 
-TEST(Optimizer, WithoutClippingTakesTheGradientAsItIs) {
+TEST(OptimizerTest, DoesNotScaleGradientWithoutClipping) {
   OptimizerConfig config;
   config.clip_grad = 0;
-  config.optimizer = OptimizerKind::Sgd;  // Adam hardly sees the size of gradients
+  config.optimizer = OptimizerKind::Sgd;  // Adam is almost invariant to the scale of gradients
   Fixture f(DType::F64, config);
   Reference reference(f, config);
   f.make_grads(50);
@@ -191,7 +191,7 @@ TEST(Optimizer, WithoutClippingTakesTheGradientAsItIs) {
   EXPECT_LE(reference.distance(f), 1e-12);
 }
 
-TEST(Optimizer, DecaysOnlyMatrices) {
+TEST(OptimizerTest, DecaysOnlyMatrices) {
   Fixture f(DType::F32);
   const std::vector<float> before{static_cast<float>(element(f.params.front().value, 0)),
                                   static_cast<float>(element(f.params.back().value, 0))};
@@ -201,9 +201,9 @@ TEST(Optimizer, DecaysOnlyMatrices) {
   EXPECT_EQ(static_cast<float>(element(f.params.back().value, 0)), before[1]);
 }
 
-class NonFiniteGradients : public testing::TestWithParam<std::tuple<DType, OptimizerKind, double>> {};
+class NonFiniteGradientsTest : public testing::TestWithParam<std::tuple<DType, OptimizerKind, double>> {};
 
-TEST_P(NonFiniteGradients, LeaveEveryBitAsItWas) {
+TEST_P(NonFiniteGradientsTest, ChangeNothing) {
   const auto [dtype, kind, poison] = GetParam();
   OptimizerConfig config;
   config.optimizer = kind;
@@ -226,14 +226,14 @@ TEST_P(NonFiniteGradients, LeaveEveryBitAsItWas) {
   EXPECT_EQ(f.optimizer->steps(), 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NonFiniteGradients,
+INSTANTIATE_TEST_SUITE_P(All, NonFiniteGradientsTest,
                          testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F16, DType::F64),
                                           testing::Values(OptimizerKind::Adam, OptimizerKind::Sgd),
                                           testing::Values(std::numeric_limits<double>::quiet_NaN(),
                                                           std::numeric_limits<double>::infinity(),
                                                           -std::numeric_limits<double>::infinity())));
 
-TEST(Optimizer, MasterWeightsKeepUpdatesTooSmallForBf16) {
+TEST(OptimizerTest, MasterWeightsAccumulateUpdatesTooSmallForBf16) {
   OptimizerConfig config;
   config.optimizer = OptimizerKind::Sgd;
   config.sgd_momentum = 0;
@@ -258,7 +258,7 @@ TEST(Optimizer, MasterWeightsKeepUpdatesTooSmallForBf16) {
   });
 }
 
-TEST(Optimizer, CopiesBetweenModelAndMaster) {
+TEST(OptimizerTest, CopiesBetweenModelAndMasterWeights) {
   Fixture f(DType::BF16);
   const Tensor weight = f.params.front().value;
   Tensor master;
@@ -274,7 +274,7 @@ TEST(Optimizer, CopiesBetweenModelAndMaster) {
   EXPECT_NEAR(element(master, 2), 1.0 + 1e-4, 1e-7);
 }
 
-TEST(Optimizer, VisitsTheStateOfEveryParameter) {
+TEST(OptimizerTest, VisitsStateOfEveryParameter) {
   const auto kinds_of = [](DType dtype, OptimizerKind kind) {
     OptimizerConfig config;
     config.optimizer = kind;
@@ -292,8 +292,9 @@ TEST(Optimizer, VisitsTheStateOfEveryParameter) {
   EXPECT_EQ(kinds_of(DType::BF16, OptimizerKind::Sgd), "master momentum_buffer ");
 }
 
-/// State carried to a second optimizer through visit_state and set_steps, as a checkpoint does, continues bit for bit.
-TEST(Optimizer, ContinuesFromCopiedState) {
+/// State copied to a second optimizer through visit_state and set_steps, as a checkpoint does, must continue bitwise
+/// identically.
+TEST(OptimizerTest, ContinuesFromCopiedState) {
   Fixture a(DType::BF16), b(DType::BF16);
   for (int i = 0; i < 3; ++i) {
     a.make_grads(1);
@@ -315,7 +316,8 @@ TEST(Optimizer, ContinuesFromCopiedState) {
   EXPECT_EQ(a.all_bytes(), b.all_bytes());
 }
 
-/// Keeps states elsewhere; what fetch() gave is of no use any more after drop(), and states are not used without them.
+/// Keeps states outside the device. Tensors from fetch() are invalidated by drop(), so that any use of them afterwards
+/// fails the test.
 class ParkedStates final : public StateStore {
  public:
   explicit ParkedStates(Device& device) : device_(device) {}
@@ -347,7 +349,7 @@ class ParkedStates final : public StateStore {
   std::vector<Tensor> fetched_;
 };
 
-TEST(Optimizer, ItsStatesMayBeKeptElsewhere) {
+TEST(OptimizerTest, UpdatesOffloadedStates) {
   CpuDevice device;
   Fixture here(DType::BF16), elsewhere(DType::BF16, {}, {}, std::make_unique<ParkedStates>(device));
   for (int step = 0; step < 3; ++step) {
@@ -359,7 +361,7 @@ TEST(Optimizer, ItsStatesMayBeKeptElsewhere) {
   EXPECT_EQ(here.all_bytes(), elsewhere.all_bytes());
 }
 
-TEST(Optimizer, TheNormLeavesOutWhatOthersCount) {
+TEST(OptimizerTest, GradNormExcludesParametersCountedByOtherRanks) {
   const NormScope scope{.groups = {}, .counts = [](const Param& p) { return p.name != "norm.weight"; }};
   Fixture f(DType::F64, {}, scope);
   f.make_grads(1);
@@ -370,7 +372,7 @@ TEST(Optimizer, TheNormLeavesOutWhatOthersCount) {
   EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, std::sqrt(sum), 1e-12);
 }
 
-TEST(Optimizer, TheNormSpansItsGroups) {
+TEST(OptimizerTest, GradNormIsReducedOverItsGroups) {
   MirrorCommunicator tensor_parallel, pipeline;
   Fixture f(DType::F64, {}, {.groups = {{GridKind::Dense, {&tensor_parallel, &pipeline}}}, .counts = {}});
   f.make_grads(1);
@@ -378,7 +380,7 @@ TEST(Optimizer, TheNormSpansItsGroups) {
   EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, 2 * alone, 1e-12);  // four times the sum of squares
 }
 
-TEST(Optimizer, SpansSeveralBuffers) {
+TEST(OptimizerTest, SpansSeveralBuffers) {
   Fixture one(DType::F64), other(DType::F64);
   ParamAndGradBuffer* const buffers[]{one.buffer.get(), other.buffer.get()};
   Optimizer optimizer(buffers, {});

@@ -9,7 +9,7 @@ namespace {
 
 const ParamGroup kDecays{}, kDoesNot{.wd_mult = 0};
 
-TEST(ParamGroups, OnlyMatricesDecay) {
+TEST(ParamGroupTest, OnlyMatricesDecay) {
   const auto wd_mult = [](const char* name, const Shape& shape) {
     return group_of(Param(name, shape, Init::Normal), {}).wd_mult;
   };
@@ -19,7 +19,7 @@ TEST(ParamGroups, OnlyMatricesDecay) {
   EXPECT_EQ(wd_mult("final_layernorm.weight", {5}), 0);
 }
 
-TEST(GroupRuns, JoinNeighboursOfTheSameGroup) {
+TEST(GroupRunsTest, MergeNeighborsOfSameGroup) {
   const std::vector<ParamMeta> params{{"embedding", 1000, 0}, {"w0", 100, 1}, {"b0", 10, 1},
                                       {"w1", 100, 2},         {"b1", 10, 2},  {"norm", 5, 2}};
   const std::vector<ParamGroup> groups{kDecays, kDecays, kDoesNot, kDecays, kDoesNot, kDoesNot};
@@ -32,7 +32,7 @@ TEST(GroupRuns, JoinNeighboursOfTheSameGroup) {
   EXPECT_EQ(runs[3].group, kDoesNot);
 }
 
-TEST(GroupRuns, CoverAnyPiecesOfAnyPlan) {
+TEST(GroupRunsTest, CoverAnyPiecesOfAnyPlan) {
   std::mt19937 random(1);
   const auto below = [&](u32 n) { return static_cast<int>(random() % n); };
   for (int round = 0; round < 300; ++round) {

@@ -1,4 +1,5 @@
-// Master weights of which only what the model's weights lack is kept: the training of one that has a copy, bit by bit.
+// Master weights stored as the remainders of the bf16 model weights: training is bitwise identical to training with
+// fp32 copies.
 #include <gtest/gtest.h>
 
 #include "tests/optimizer/small_model.h"
@@ -11,7 +12,7 @@ using test::SmallModel;
 
 constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
 
-class ParamRemaindersKept : public testing::Test {
+class ParamRemaindersTest : public testing::Test {
  protected:
   static OptimizerConfig copied(OptimizerKind kind = OptimizerKind::Adam, StateDType moments = StateDType::Fp32) {
     OptimizerConfig config;
@@ -24,7 +25,7 @@ class ParamRemaindersKept : public testing::Test {
     config.store_param_remainders = true;
     return config;
   }
-  /// In segments that end where no parameter does.
+  /// Returns options with segments that do not end at parameter boundaries.
   OptimizerConfig kept_in(OffloadTier tier, OptimizerConfig config, double fraction = 1) const {
     config.offload = tier;
     config.offload_fraction = fraction;
@@ -36,8 +37,8 @@ class ParamRemaindersKept : public testing::Test {
   const test::DiskFolder folder_;
 };
 
-/// With every rule, every form of the moments, and wherever states are.
-TEST_F(ParamRemaindersKept, ChangeNoBit) {
+/// Covers every optimizer, every format of the moments, and every offload tier.
+TEST_F(ParamRemaindersTest, TrainingIsBitwiseIdentical) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     for (const StateDType moments : {StateDType::Fp32, StateDType::Bf16, StateDType::Uint8}) {
       SmallModel near(DType::BF16, copied(kind, moments));
@@ -54,8 +55,8 @@ TEST_F(ParamRemaindersKept, ChangeNoBit) {
   }
 }
 
-/// 2 bytes and a bit of each weight instead of 4.
-TEST_F(ParamRemaindersKept, TakeTheMemoryThatTheyPromise) {
+/// Stores 2 bytes and one bit per weight instead of 4 bytes.
+TEST_F(ParamRemaindersTest, UsesExpectedMemory) {
   const auto bytes = [](const OptimizerConfig& config) {
     SmallModel model(DType::BF16, config);
     model.step();
@@ -67,15 +68,15 @@ TEST_F(ParamRemaindersKept, TakeTheMemoryThatTheyPromise) {
   EXPECT_NEAR(bytes(joined(small)) / bytes(small), (2 + 1.0 / 8 + kMomentum) / (4 + kMomentum), 0.04);
 }
 
-/// As through a checkpoint, into the other way and another place, also with steps that are skipped.
-TEST_F(ParamRemaindersKept, LoadCopiesAndAreLoadedByThem) {
+/// Loads states as a checkpoint does, from the other representation and from another tier, also with skipped steps.
+TEST_F(ParamRemaindersTest, ConvertsToAndFromFp32Copies) {
   for (const OffloadTier tier : kTiers) {
     for (const bool joins : {false, true}) {
       SCOPED_TRACE(str(enum_name(tier), joins ? " from a copy" : " to a copy"));
       SmallModel from(DType::BF16, joins ? copied() : joined());
       SmallModel to(DType::BF16, kept_in(tier, joins ? joined() : copied()));
       for (int i = 0; i < 3; ++i) from.step(), to.step();
-      from.step();  // to has not seen it
+      from.step();  // `to` has not taken this step
       to.draw_as(from);
       test::load_states(from, to);
       EXPECT_TRUE(to.numbers() == from.numbers());
@@ -89,8 +90,8 @@ TEST_F(ParamRemaindersKept, LoadCopiesAndAreLoadedByThem) {
   }
 }
 
-/// Others stay what they are, also in the same block.
-TEST_F(ParamRemaindersKept, AreReadAndWrittenInParts) {
+/// Elements outside the written part must not change, even in the same block.
+TEST_F(ParamRemaindersTest, ReadsAndWritesParts) {
   for (const OffloadTier tier : kTiers) {
     SmallModel model(DType::BF16, kept_in(tier, joined()));
     for (int i = 0; i < 3; ++i) model.step();
@@ -120,15 +121,15 @@ TEST_F(ParamRemaindersKept, AreReadAndWrittenInParts) {
   }
 }
 
-TEST_F(ParamRemaindersKept, AreReadAsTheyWereForASnapshot) {
+TEST_F(ParamRemaindersTest, SnapshotsKeepTheirValues) {
   for (const OffloadTier tier : kTiers) {
     SmallModel model(DType::BF16, kept_in(tier, joined()));
     EXPECT_GE(test::expect_snapshots_stay(model), 5U) << enum_name(tier);
   }
 }
 
-/// A training that starts from the weights of a model.
-TEST_F(ParamRemaindersKept, AreNothingWhereOtherWeightsCame) {
+/// Training that starts from the weights of a different model.
+TEST_F(ParamRemaindersTest, AreClearedWhenWeightsAreReplaced) {
   const SmallModel other(DType::BF16, copied());
   for (const OffloadTier tier : kTiers) {
     SmallModel a(DType::BF16, copied()), b(DType::BF16, kept_in(tier, joined()));
@@ -143,7 +144,7 @@ TEST_F(ParamRemaindersKept, AreNothingWhereOtherWeightsCame) {
   }
 }
 
-TEST_F(ParamRemaindersKept, AreOfModelsInBf16Alone) {
+TEST_F(ParamRemaindersTest, AreRejectedForModelsNotInBf16) {
   for (const DType dtype : {DType::F32, DType::F16, DType::F64})
     EXPECT_THROW(SmallModel(dtype, joined()), Error) << name_of(dtype);
 }

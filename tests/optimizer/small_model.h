@@ -1,4 +1,4 @@
-// A small model whose parameters are cut into segments at many places, its optimizer, and gradients drawn by chance.
+// Small model whose parameters are split into many segments, its optimizer, and random gradients.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 
 namespace mcpp::test {
 
-/// Adds the numbers, fp32, to `all`.
+/// Appends the fp32 values to `all`.
 inline void append(const StoredNumbers& numbers, std::vector<float>& all) {
   CpuDevice host;
   Tensor copy = Tensor::empty({numbers.numel()}, numbers.dtype(), host, MemoryClass::Other);
@@ -58,7 +58,7 @@ class SmallModel {
     return optimizer_->step(1e-2, 0.1);
   }
 
-  /// The next gradients are those that the other would draw.
+  /// Makes the next gradients those that `other` would draw.
   void draw_as(const SmallModel& other) { random_ = other.random_, normal_ = other.normal_; }
   void copy_weights(const SmallModel& other) {
     std::vector<Tensor> from;
@@ -67,7 +67,7 @@ class SmallModel {
     buffer_->visit_weights([&](const Param&, i64, Tensor values) { ops::copy(*next++, values); });
   }
 
-  /// Weights and states, by name.
+  /// Returns weights and states by name.
   std::map<std::string, Bytes> numbers() const {
     std::map<std::string, Bytes> all;
     const auto add = [&](const std::string& name, const Tensor& values) {
@@ -83,7 +83,7 @@ class SmallModel {
     });
     return all;
   }
-  /// States of an fp32 or narrow model, by name.
+  /// Returns the states of an fp32 or low-precision model by name.
   std::map<std::string, std::vector<float>> states() const {
     std::map<std::string, std::vector<float>> all;
     optimizer_->visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
@@ -121,7 +121,7 @@ class SmallModel {
   std::normal_distribution<double> normal_;
 };
 
-/// As through a checkpoint, in pieces of other sizes.
+/// Copies states as a checkpoint does, in pieces of different sizes.
 inline void load_states(const SmallModel& from, SmallModel& to) {
   const std::map<std::string, std::vector<float>> states = from.states();
   to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first, const auto& values) {
@@ -135,15 +135,15 @@ inline void load_states(const SmallModel& from, SmallModel& to) {
   to.copy_weights(from);
 }
 
-/// Snapshots of what is not in tensors, taken after a step, have its numbers when more steps were made. How many states
-/// there were of parameters.
+/// Checks that snapshots of stored states, taken after a step, keep their values while more steps run. Returns the
+/// number of parameter states.
 inline std::size_t expect_snapshots_stay(SmallModel& model) {
   model.step();
   const auto expected = model.states();
   std::map<std::string, std::vector<std::shared_ptr<const StoredNumbers>>> snapshots;
   model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
     if (values->tensor().defined()) return;
-    const i64 half = values->numel() / 2;  // as ranks share the work
+    const i64 half = values->numel() / 2;  // halves, as ranks share the work
     for (const auto& part : {values->part(0, half), values->part(half, values->numel() - half)})
       snapshots[str(state, " ", param.name)].push_back(part->snapshot());
   });

@@ -1,4 +1,5 @@
-// Moments in bf16 and in a byte each: near the update in full, the same bits after a save, and any form from any other.
+// Moments stored in bf16 or in one byte each: updates close to those with fp32 moments, bitwise identical continuation
+// after a save, and conversion between all formats.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -32,13 +33,14 @@ double distance(const SmallModel& a, const SmallModel& b) {
   return std::sqrt(difference / whole);
 }
 
-class StateForms : public testing::Test {
+class LowPrecisionMomentsTest : public testing::Test {
  protected:
   const test::DiskFolder folder_;
 };
 
-/// How far they are, of the way that the weights went; of an fp32 model, whose weights are not rounded.
-TEST_F(StateForms, TrainNearlyTheSameModel) {
+/// Compares the distance of the weights with the distance that training moved them, in fp32 so that weights are not
+/// rounded.
+TEST_F(LowPrecisionMomentsTest, TrainingStaysCloseToFp32Moments) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     const SmallModel start(DType::F32, config_of(kind, StateDType::Fp32));
     SmallModel full(DType::F32, config_of(kind, StateDType::Fp32)), bf16(DType::F32, config_of(kind, StateDType::Bf16)),
@@ -55,7 +57,7 @@ TEST_F(StateForms, TrainNearlyTheSameModel) {
   }
 }
 
-TEST_F(StateForms, TakeTheMemoryThatTheyPromise) {
+TEST_F(LowPrecisionMomentsTest, UseExpectedMemory) {
   const auto bytes = [](StateDType type) {
     SmallModel model(DType::F32, config_of(OptimizerKind::Adam, type));
     return static_cast<double>(
@@ -66,8 +68,9 @@ TEST_F(StateForms, TakeTheMemoryThatTheyPromise) {
   EXPECT_NEAR(bytes(StateDType::Uint8) / full, (1 + 1.0 / 16) / 4, 0.05);
 }
 
-/// More numbers than are decoded at a time, from the middle of a block on too: each comes back as its form has it.
-TEST_F(StateForms, AreReadAndWrittenInPieces) {
+/// Covers more values than are decoded at a time, also starting in the middle of a block. Each must be read as its
+/// format stores it.
+TEST_F(LowPrecisionMomentsTest, ReadAndWriteInPieces) {
   constexpr i64 kCount = 2 * EncodedNumbers::kPiece + 1024, kFirst = 37, kSome = EncodedNumbers::kPiece + 500;
   CpuDevice device;
   Tensor values = Tensor::empty({kCount}, DType::F32, device), model = Tensor::empty({kCount}, DType::BF16, device);
@@ -92,14 +95,14 @@ TEST_F(StateForms, AreReadAndWrittenInPieces) {
     const auto part = all->part(kFirst, kSome);
     part->read(some);
     EXPECT_TRUE(same(some, kFirst));
-    part->write(some);  // what has the form already
+    part->write(some);  // values already in this format
     all->snapshot()->read(back);
     EXPECT_TRUE(same(back, 0));
   }
 }
 
-/// Wherever they are kept, also in segments of other sizes: the same bits after a save.
-TEST_F(StateForms, GoOnWithTheSameBits) {
+/// Covers every offload tier and different segment sizes: a restored run must continue bitwise identically.
+TEST_F(LowPrecisionMomentsTest, ContinueBitwiseIdenticallyAfterLoad) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     for (const StateDType type : {StateDType::Bf16, StateDType::Uint8}) {
       const OptimizerConfig near = config_of(kind, type);
@@ -112,7 +115,7 @@ TEST_F(StateForms, GoOnWithTheSameBits) {
         SmallModel a(DType::BF16, near), b(DType::BF16, away);
         for (int i = 0; i < 5; ++i) a.step(), b.step();
         EXPECT_TRUE(a.numbers() == b.numbers());
-        a.step();  // b has not seen it
+        a.step();  // b has not taken this step
         b.draw_as(a);
         test::load_states(a, b);
         EXPECT_TRUE(a.numbers() == b.numbers());
@@ -123,7 +126,7 @@ TEST_F(StateForms, GoOnWithTheSameBits) {
   }
 }
 
-TEST_F(StateForms, LoadAnyOther) {
+TEST_F(LowPrecisionMomentsTest, LoadFromAnyOtherFormat) {
   constexpr std::array kTypes{StateDType::Fp32, StateDType::Bf16, StateDType::Uint8};
   for (const StateDType from : kTypes) {
     for (const StateDType to : kTypes) {
@@ -149,7 +152,7 @@ TEST_F(StateForms, LoadAnyOther) {
   }
 }
 
-TEST_F(StateForms, AreReadAsTheyWereForASnapshot) {
+TEST_F(LowPrecisionMomentsTest, SnapshotsKeepTheirValues) {
   OptimizerConfig config = config_of(OptimizerKind::Adam, StateDType::Uint8);
   for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::File}) {
     config.offload = tier;
@@ -159,7 +162,7 @@ TEST_F(StateForms, AreReadAsTheyWereForASnapshot) {
   }
 }
 
-TEST(StateFormsConfig, SaysWhatHasNoMeaning) {
+TEST(LowPrecisionMomentsConfigTest, ReportsKeysWithoutEffect) {
   OptimizerConfig config;
   config.optimizer = OptimizerKind::Sgd;
   config.exp_avg_sq_dtype = StateDType::Bf16;

@@ -1,4 +1,5 @@
-// Matrices cut by tensor parallelism and by ZeRO are whole where somebody works on them, and everybody gets the result.
+// Matrices sharded by tensor parallelism and ZeRO are gathered where one rank processes them, and the result is sent to
+// all ranks.
 #include "optimizer/whole_matrices.h"
 
 #include <gtest/gtest.h>
@@ -21,12 +22,12 @@ using test::numbers;
 constexpr i64 kGroups = 2, kQueries = 6, kHead = 2, kHidden = 5, kFfn = 8;
 const Shape kQkv{kGroups, kQueries + 2 * kHead, kHidden}, kUp{2, kFfn, kHidden}, kDown{kHidden, kFfn};
 
-/// Number i of a gradient.
+/// Returns element i of a gradient.
 double made_up(const std::string& name, i64 i) {
   return static_cast<double>(philox_key(2, name, static_cast<u64>(i)) % 1000);
 }
 
-/// Weights of one layer as one of `tp` ranks holds them; with four of them, two share keys and values.
+/// Weights of one layer as one of `tp` ranks holds them. With four ranks, two of them share keys and values.
 struct Slice {
   explicit Slice(Communicator& tp) {
     const i64 keys = kQueries, sharing = std::max<i64>(1, tp.size() / kGroups);
@@ -51,7 +52,7 @@ struct Slice {
   std::vector<UnitParam> list;
 };
 
-/// What the test makes of a matrix: every number becomes the sum of its row and column, and the place in it counts.
+/// Processes a matrix: every element becomes the sum of its row and column, weighted by its position.
 void rework(Tensor& matrix) {
   const i64 rows = matrix.dim(0), columns = matrix.dim(1);
   Numbers x = numbers(matrix), row_sums(static_cast<std::size_t>(rows)), column_sums(static_cast<std::size_t>(columns));
@@ -64,7 +65,7 @@ void rework(Tensor& matrix) {
   test::set_numbers(matrix, x);
 }
 
-/// The whole gradient of a parameter after that.
+/// Returns the full gradient of a parameter after rework().
 Numbers expected(const Param& param) {
   CpuDevice device;
   const Box all = slab(param.box.global, 0, 0, param.box.global[0]);
@@ -81,9 +82,9 @@ Numbers expected(const Param& param) {
   return whole;
 }
 
-class WholeMatricesOver : public testing::TestWithParam<std::tuple<int, int, i64>> {};
+class MatrixGathererTest : public testing::TestWithParam<std::tuple<int, int, i64>> {};
 
-TEST_P(WholeMatricesOver, GiveWhatOneRankWouldMake) {
+TEST_P(MatrixGathererTest, MatchesResultOfSingleRank) {
   const auto [tp_size, shards, bucket_elements] = GetParam();
   std::mutex mutex;
   std::multiset<int> workers;
@@ -120,7 +121,7 @@ TEST_P(WholeMatricesOver, GiveWhatOneRankWouldMake) {
   for (int rank = 0; rank < std::min(6, tp_size * shards); ++rank) EXPECT_GE(workers.count(rank), 1u) << "is idle";
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, WholeMatricesOver,
+INSTANTIATE_TEST_SUITE_P(Layouts, MatrixGathererTest,
                          testing::Combine(testing::Values(1, 2, 4), testing::Values(1, 2, 3), testing::Values(0, 100)));
 
 }  // namespace
