@@ -1,4 +1,4 @@
-// Collectives and products against what can be worked out by hand.
+// Predicted times of collectives and matrix products against values computed by hand.
 #include "plan/cost/collectives.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// Nodes of 4 at 100 GB/s, any number of them at 10, without losses.
+/// Nodes of 4 at 100 GB/s, connected at 10 GB/s, without losses.
 Hardware two_tiers() {
   Hardware hardware;
   hardware.device = {.name = "test",
@@ -29,18 +29,19 @@ Hardware two_tiers() {
 constexpr double kStart = 8.4e-6;
 constexpr double kBytes = 8e9;
 
-TEST(Collectives, VolumesByTier) {
+TEST(CollectivesTest, SplitsVolumeByTier) {
   const Hardware hardware = two_tiers();
   const Collectives c(hardware);
   EXPECT_EQ(c.all_gather(kBytes, {.ranks = 1}), 0);
   EXPECT_NEAR(c.all_gather(kBytes, {.ranks = 4}), kStart + 3.0 / 4 * kBytes / 100e9, 1e-12);
   EXPECT_NEAR(c.all_reduce(kBytes, {.ranks = 4}), kStart + 2 * 3.0 / 4 * kBytes / 100e9, 1e-12);
-  // A rank of each node: all goes over the far links.
+  // One rank per node: all traffic crosses the inter-node links.
   EXPECT_NEAR(c.all_gather(kBytes, {.ranks = 8, .stride = 4}), kStart + 7.0 / 8 * kBytes / 10e9, 1e-12);
-  // All ranks of four nodes: each brings a quarter over the far links, as the node's adapters work side by side.
+  // All ranks of four nodes: each sends a quarter over the inter-node links, as the adapters of a node work in
+  // parallel.
   EXPECT_NEAR(c.all_gather(kBytes, {.ranks = 16}), kStart + 3.0 / 4 * kBytes / 100e9 + 3.0 / 4 * kBytes / 4 / 10e9,
               1e-12);
-  // Half of what a rank of 8 sends away goes to the other node.
+  // Half of the data that one of 8 ranks sends goes to the other node.
   EXPECT_NEAR(c.all_to_all(kBytes, {.ranks = 8}), kStart + 3.0 / 8 * kBytes / 100e9 + 4.0 / 8 * kBytes / 10e9, 1e-12);
   EXPECT_NEAR(c.message(kBytes, 1), kBytes / 100e9, 1e-12);
   EXPECT_NEAR(c.message(kBytes, 4), kBytes / 10e9, 1e-12);
@@ -48,17 +49,18 @@ TEST(Collectives, VolumesByTier) {
   EXPECT_EQ(c.farthest_tier({.ranks = 2, .stride = 4}), "far");
 }
 
-TEST(Collectives, LatencyOfRingsAndTrees) {
+TEST(CollectivesTest, AddsLatencyOfRingsAndTrees) {
   Hardware hardware = two_tiers();
   hardware.links.latency = {1, 10};  // us
   const Collectives c(hardware);
-  // A ring over 16 ranks in 4 nodes has 4 far steps and 12 near ones.
+  // A ring over 16 ranks in 4 nodes has 4 inter-node and 12 intra-node steps.
   EXPECT_NEAR(c.all_gather(1, {.ranks = 16}), kStart + 12e-6 + 40e-6, 1e-9);
-  // A tree of an all-reduce has two near and two far steps, each twice as long as a ring's, up and down.
+  // The tree of an all-reduce has two intra-node and two inter-node steps, each twice as long as in a ring, up and
+  // down.
   EXPECT_NEAR(c.all_reduce(1, {.ranks = 16}), kStart + 2 * (4e-6 + 40e-6), 1e-9);
 }
 
-TEST(Products, LargeOnesReachTheAttainedRate) {
+TEST(ProductsTest, LargeShapesReachAttainedRate) {
   const Hardware hardware = two_tiers();
   const ProductShape shape{.m = 12800, .n = 25600, .k = 8192};  // 100 x 100 tiles on 10 cores
   const double rate = shape.flops() / product_seconds(hardware, ProductType::Bf16, shape, 2);
@@ -66,24 +68,24 @@ TEST(Products, LargeOnesReachTheAttainedRate) {
   EXPECT_GT(rate, 80e12);
 }
 
-TEST(Products, SmallOnesAreBoundByTilesOrBytes) {
+TEST(ProductsTest, SmallShapesAreBoundByTilesOrBytes) {
   Hardware hardware = two_tiers();
   // Eleven tiles take two waves of ten.
   const auto seconds = [&](i64 m, i64 n, i64 k) {
     return product_seconds(hardware, ProductType::Bf16, {.m = m, .n = n, .k = k}, 2);
   };
   EXPECT_GT(seconds(128 * 11, 256, 512), 1.3 * seconds(128 * 10, 256, 512));
-  // A vector times a matrix is as long as the matrix takes to read.
+  // A vector times a matrix takes the time to read the matrix.
   hardware.device.memory_attained = 100;
   EXPECT_NEAR(seconds(1, 65536, 65536), 2.0 * 65536 * 65536 / 100e9, 1e-3);
 }
 
-TEST(Hardware, TheSlowestOfMany) {
+TEST(HardwareTest, SlowestGrowsWithDeviceCount) {
   Hardware hardware = two_tiers();
   EXPECT_EQ(hardware.slowest(1000), 1);
   hardware.device.speed_spread = 0.02;
   EXPECT_EQ(hardware.slowest(1), 1);
-  // Means of the largest of n normal numbers: 1.42 of 8, 3.24 of 1000 standard deviations.
+  // Expected maximum of n normal values: 1.42 standard deviations for 8, 3.24 for 1000.
   EXPECT_NEAR(hardware.slowest(8), 1 + 0.02 * 1.42, 0.003);
   EXPECT_NEAR(hardware.slowest(1000), 1 + 0.02 * 3.24, 0.003);
 }

@@ -1,4 +1,4 @@
-// What a step takes longer when a part of it is not in the memory of the device.
+// Additional time of a step when part of its data is offloaded.
 #include "plan/step/elsewhere.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// Links without limits; a host at 10 GB/s with a disk.
+/// Unlimited links; a host at 10 GB/s with a disk.
 Hardware hardware_with(double disk) {
   Hardware hardware = test::toy_cluster(1e12, 1e12);
   hardware.host = {.memory = 1000, .memory_bandwidth = 50, .link_bandwidth = 10, .nvme_bandwidth = disk};
@@ -24,8 +24,8 @@ StepTime step(const Hardware& hardware, const Layout& layout) {
   return step_time({hardware, program, kWork, layout});
 }
 
-// What all layers keep goes over the link and back, for each of 4 microbatches; a quick disk works beside.
-TEST(Elsewhere, ActivationsGoThereAndBack) {
+// Everything that layers save crosses the link twice for each of 4 microbatches; a fast disk works in parallel.
+TEST(OffloadCostTest, ActivationsCrossLinkTwice) {
   const Layout here{.world_size = 4, .micro_batch_size = 2};
   Layout host = here, disk = here;
   host.activations_place = OffloadTier::Host;
@@ -34,21 +34,22 @@ TEST(Elsewhere, ActivationsGoThereAndBack) {
   const double moved = 4 * 2 * 16 * kept;
   EXPECT_EQ(step(hardware_with(5), here).work.elsewhere, 0);
   EXPECT_NEAR(step(hardware_with(5), host).work.elsewhere / (moved / 10e9), 1, 1e-9);
-  EXPECT_NEAR(step(hardware_with(1e6), disk).work.elsewhere / (moved / 10e9 + moved / 50e9), 1, 1e-9);  // and checksums
-  // Of a slow one nothing is hidden but what the passes take themselves.
+  EXPECT_NEAR(step(hardware_with(1e6), disk).work.elsewhere / (moved / 10e9 + moved / 50e9), 1,
+              1e-9);  // plus checksums
+  // A slow disk is hidden only by the time of the passes themselves.
   const StepTime slow = step(hardware_with(0.5), disk);
   EXPECT_NEAR(slow.work.total() / (moved / 0.5e9), 1, 1e-9);
 }
 
-TEST(Elsewhere, OfRecomputedLayersInputsGo) {
+TEST(OffloadCostTest, RecomputedLayersOffloadTheirInputsOnly) {
   const Recompute full{.granularity = Recompute::Granularity::Full};
   const Layout layout{.world_size = 1, .recompute = full, .activations_place = OffloadTier::Host};
   const double input = 2048 * 2048 * 2;
   EXPECT_NEAR(step(hardware_with(5), layout).work.elsewhere / (32 * 2 * 16 * input / 10e9), 1, 0.01);
 }
 
-// Of its part of the weights each rank brings 2 bytes for each pass of each microbatch.
-TEST(Elsewhere, WeightsComeToBeGathered) {
+// Each rank fetches 2 bytes per element of its shard for each pass of each microbatch.
+TEST(OffloadCostTest, WeightsAreFetchedForEachGather) {
   Layout layout{.world_size = 8, .zero_stage = 3};
   const StepTime here = step(hardware_with(5), layout);
   layout.params_place = OffloadTier::Host;
@@ -56,20 +57,20 @@ TEST(Elsewhere, WeightsComeToBeGathered) {
   const WeightCounts weights(kWork.model, layout);
   const double part =
       weights.of({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all / 8;
-  const double brought = 2 * part + weights.vocabulary() / 8;  // the output's once more
+  const double brought = 2 * part + weights.vocabulary() / 8;  // the output layer's weights once more
   EXPECT_NEAR(host.work.elsewhere / (4 * 2 * brought / 10e9), 1, 1e-9);
   EXPECT_NEAR((host.optimizer - here.optimizer) / (2 * part / 10e9), 1, 1e-9);
   layout.params_place = OffloadTier::File;
   const StepTime disk = step(hardware_with(0.01), layout);
   EXPECT_GT(disk.work.total(), 0.999 * 4 * 2 * 2 * part / 0.01e9);
   EXPECT_NEAR((disk.optimizer - here.optimizer) / (2 * part / 10e9 + 4 * part / 0.01e9), 1, 1e-9);
-  // In whole machines with a second copy they come from that.
+  // If there is a secondary shard within whole nodes, weights are fetched from that copy.
   layout.world_size = 16, layout.node_ranks = 8;
   EXPECT_EQ(step(hardware_with(5), layout).work.elsewhere, 0);
 }
 
-// On processors the update of what is elsewhere takes what it takes anyway, and the copies of gradients and weights.
-TEST(Elsewhere, ProcessorsUpdateAsEver) {
+// On CPUs, updating offloaded states takes the usual time plus the copies of gradients and weights.
+TEST(OffloadCostTest, CpuUpdateAddsCopiesOnly) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100, .nvme_bandwidth = 1e6};
   Layout layout{.world_size = 1};
@@ -86,7 +87,7 @@ TEST(Elsewhere, ProcessorsUpdateAsEver) {
   EXPECT_NEAR((step(hardware, layout).optimizer - here) / (copies + checksums), 0.25, 1e-6);
 }
 
-TEST(Elsewhere, NeedsRates) {
+TEST(OffloadCostTest, RequiresDiskBandwidth) {
   Hardware hardware = hardware_with(0);
   const Layout disk{.activations_place = OffloadTier::File};
   EXPECT_THAT(missing_rates(hardware, disk),
@@ -96,8 +97,8 @@ TEST(Elsewhere, NeedsRates) {
   EXPECT_THAT(missing_rates(hardware, disk), testing::IsEmpty());
 }
 
-// On processors the device is the host: what goes there is copied in its memory.
-TEST(Elsewhere, ProcessorsCopyInTheirMemory) {
+// On CPUs the device is the host: offloading copies within its memory.
+TEST(OffloadCostTest, CpuCopiesWithinItsMemory) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100};
   const Layout layout{.world_size = 1, .activations_place = OffloadTier::Host};

@@ -1,4 +1,4 @@
-// Rates that were measured at some sizes, at others.
+// Interpolation of rates that were measured at some sizes.
 #include "plan/hardware/measured_rates.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Products of m x n x k reach m + 10 n + 100 k GFLOP/s at sizes of 100 and 400; attention as many as the length.
+/// Products of m x n x k reach m + 10 n + 100 k GFLOP/s at sizes of 100 and 400; attention reaches its length.
 MeasuredRates rates() {
   MeasuredRates r;
   r.sizes = {100, 400};
@@ -29,7 +29,7 @@ MeasuredRates rates() {
   return r;
 }
 
-TEST(MeasuredRates, AreThoseMeasuredWhereTheyWere) {
+TEST(MeasuredRatesTest, AreExactAtMeasuredSizes) {
   const MeasuredRates r = rates();
   const auto rate = [&](const ProductShape& shape, ProductPass pass) {
     return shape.flops() / r.product_seconds(shape, pass) / 1e9;
@@ -37,12 +37,12 @@ TEST(MeasuredRates, AreThoseMeasuredWhereTheyWere) {
   EXPECT_NEAR(rate({.m = 100, .n = 400, .k = 100}, ProductPass::Forward), 100 + 4000 + 10000, 1e-6);
   EXPECT_NEAR(rate({.m = 400, .n = 100, .k = 400}, ProductPass::WeightGradient), 3 * (400 + 1000 + 40000), 1e-6);
   EXPECT_NEAR(rate({.m = 4000, .n = 10, .k = 9999, .batch = 8}, ProductPass::InputGradient), 2 * (400 + 1000 + 40000),
-              1e-6);  // as at the edge
+              1e-6);  // sizes are clamped to the measured range
   EXPECT_NEAR(r.attention_rate(512, 64, true), 1024e9, 1);
   EXPECT_NEAR(r.attention_rate(100000, 200, false), 512e9, 1);
 }
 
-TEST(MeasuredRates, BetweenSizesTheTimeOfAnOperationIsBetween) {
+TEST(MeasuredRatesTest, InterpolateTimeBetweenSizes) {
   const MeasuredRates r = rates();
   const auto seconds_of_flop = [&](i64 m) {
     const ProductShape shape{.m = m, .n = 100, .k = 100};
@@ -52,7 +52,7 @@ TEST(MeasuredRates, BetweenSizesTheTimeOfAnOperationIsBetween) {
   EXPECT_LT(seconds_of_flop(300), seconds_of_flop(150));
 }
 
-TEST(MeasuredRates, AreTakenInsteadOfTilesAndBytes) {
+TEST(MeasuredRatesTest, ReplaceTileAndByteEstimates) {
   Hardware hardware = test::toy_cluster(100, 10);
   Workload work = test::toy_workload(2, 400, 4, 1);
   const Implementation program;
@@ -66,11 +66,11 @@ TEST(MeasuredRates, AreTakenInsteadOfTilesAndBytes) {
   const ProductShape shape{.m = 400, .n = 400, .k = 400};
   EXPECT_EQ(product_seconds(hardware, ProductType::Bf16, shape, 2),
             hardware.measured_bf16.product_seconds(shape, ProductPass::Forward));
-  work.products = ProductType::Fp32;  // of which nothing was measured
+  work.products = ProductType::Fp32;  // for which nothing was measured
   EXPECT_EQ(hardware.measured(work.products), nullptr);
 }
 
-TEST(MeasuredRates, ListsMustBeWhole) {
+TEST(MeasuredRatesTest, RejectIncompleteLists) {
   MeasuredRates r = rates();
   r.sizes = {100, 100, 200};
   r.norm_forward = {1};
@@ -83,7 +83,7 @@ TEST(MeasuredRates, ListsMustBeWhole) {
                                             HasSubstr("measured_bf16.norm_forward: has 1 elements, must have 2"),
                                             HasSubstr("measured_bf16.attention_lengths")}));
   found.clear();
-  MeasuredRates().add_conflicts("measured_bf16", found);  // none were measured
+  MeasuredRates().add_conflicts("measured_bf16", found);  // nothing was measured
   EXPECT_TRUE(found.empty());
 }
 

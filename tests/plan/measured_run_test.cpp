@@ -1,4 +1,4 @@
-// What a run took against what was predicted of it.
+// Comparison of a measured run with its prediction.
 #include "plan/measured_run.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ std::vector<std::string> names(const std::vector<RunPart>& parts) {
   return list;
 }
 
-/// A run on other hardware than it is predicted for.
+/// Returns a run on different hardware than the prediction assumes.
 MeasuredRun run_on(const Hardware& hardware, const Workload& work) {
   const Implementation program;
   const StepTime t = step_time({hardware, program, work, kLayout});
@@ -27,7 +27,7 @@ MeasuredRun run_on(const Hardware& hardware, const Workload& work) {
           .exposed_communication = (t.communication() - t.messages) / t.seconds};
 }
 
-TEST(MeasuredRun, NamesThePartThatIsOff) {
+TEST(MeasuredRunTest, NamesPartsThatExceedTolerance) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const Implementation program;
@@ -53,8 +53,8 @@ TEST(MeasuredRun, NamesThePartThatIsOff) {
   EXPECT_THAT(text, testing::Not(testing::ContainsRegex("(embedding|workspace) .*\\*\n")));
 }
 
-// Each position in the pipeline, and what communication is for.
-TEST(MeasuredRun, StagesAndGroupsAreComparedToo) {
+// Compares each pipeline position, and communication by purpose.
+TEST(MeasuredRunTest, ComparesStagesAndGroups) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const Implementation program;
@@ -83,7 +83,7 @@ TEST(MeasuredRun, StagesAndGroupsAreComparedToo) {
             "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %");
 }
 
-TEST(MeasuredRun, HardwareAsItWasFoundPredictsTheRun) {
+TEST(MeasuredRunTest, FittedHardwarePredictsRun) {
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const Implementation program;
   Hardware slow = test::toy_cluster(50, 5);
@@ -98,8 +98,8 @@ TEST(MeasuredRun, HardwareAsItWasFoundPredictsTheRun) {
   EXPECT_NEAR(found.device.bf16_attained / slow.device.bf16_attained, 1, 0.02);
 }
 
-// However far it is: of small kernels, which gaps between them take, too; peaks and what was attained still agree.
-TEST(MeasuredRun, HardwareAsItWasFoundIsOneThatAFileMayDescribe) {
+// Small kernels, whose time includes gaps, deviate arbitrarily. Peak and attained rates must stay consistent.
+TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
   Hardware file = test::toy_cluster(100, 10);
   file.device.kernel_gap = 50;
   const Workload work = test::toy_workload(4, 128, 4, 64);
@@ -117,8 +117,8 @@ TEST(MeasuredRun, HardwareAsItWasFoundIsOneThatAFileMayDescribe) {
   }
 }
 
-// Ranks that wait for one another communicate, as far as they know: with nothing to send that is no link's speed.
-TEST(MeasuredRun, LinksAreFoundWhereAStepNeedsThem) {
+// Ranks that wait for each other count the wait as communication. Without data to send, it says nothing about links.
+TEST(MeasuredRunTest, FitsLinksOnlyWhereStepUsesThem) {
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const Implementation program;
   const Layout pipeline{.world_size = 2, .pp = 2};
@@ -131,8 +131,8 @@ TEST(MeasuredRun, LinksAreFoundWhereAStepNeedsThem) {
   EXPECT_NEAR(speed_of(of_tensors, run).links, 0.5, 1e-9);
 }
 
-// Halves of layers, embedding and output are all that passes are made of; of a layer that is recomputed, also again.
-TEST(MeasuredRun, ModulesAddUpToTheWorkOfAStep) {
+// Passes consist of half layers, embedding and output only. A recomputed layer counts once more.
+TEST(MeasuredRunTest, ModulesAddUpToStep) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_mixture(4, 2048, 16, 8, 8);
   const Implementation program;
@@ -159,7 +159,7 @@ TEST(MeasuredRun, ModulesAddUpToTheWorkOfAStep) {
   }
 }
 
-TEST(MeasuredRun, ClassesOfMemoryAreThoseOfTheRankThatNeedsMost) {
+TEST(MeasuredRunTest, ComparesMemoryClassesOfMaximumRank) {
   const std::vector<MemoryEstimate> ranks{{.params = 3, .activations = 9}, {.params = 5, .activations = 2}};
   const MeasuredRun run{.peak_by_class = {{"parameters", 5}, {"activations", 10}, {"workspace", 1}, {"other", 0}}};
   const std::vector<RunPart> parts = compare_memory({}, ranks, run);
@@ -167,11 +167,11 @@ TEST(MeasuredRun, ClassesOfMemoryAreThoseOfTheRankThatNeedsMost) {
   EXPECT_EQ(parts[0].predicted, 5);
   EXPECT_EQ(parts[1].predicted, 9);
   EXPECT_EQ(parts[1].measured, 10);
-  EXPECT_EQ(parts[2].predicted, 0);  // nobody plans what kernels use for themselves
+  EXPECT_EQ(parts[2].predicted, 0);  // the workspace of kernels is not predicted
 }
 
-// In the order of forward, each with the classes that were traced, of the ranks that have it the mean.
-TEST(MeasuredRun, ModulesHaveTheirMemory) {
+// Modules come in forward order, each with the traced classes, as the mean of the ranks that have it.
+TEST(MeasuredRunTest, ComparesMemoryByModule) {
   const std::vector<MemoryByModule> ranks{
       {{"embedding", {.params = 8, .activations = 4}}, {"decoder.layers.2", {.params = 2, .activations = 50}}},
       {{"embedding", {.params = 8}}, {"decoder.layers.10", {.params = 2}}, {"output_layer", {.params = 1}}}};
@@ -188,7 +188,7 @@ TEST(MeasuredRun, ModulesHaveTheirMemory) {
   ASSERT_THAT(names(modules[0].classes), testing::ElementsAre("parameters", "activations"));
   EXPECT_EQ(modules[0].classes[0].predicted, 8);
   EXPECT_EQ(modules[0].classes[0].measured, 5);
-  EXPECT_EQ(modules[0].classes[1].predicted, 4);  // the copy at the output leaves none
+  EXPECT_EQ(modules[0].classes[1].predicted, 4);  // the copy at the output has no activations
   EXPECT_TRUE(modules[3].classes.empty());
   const std::string text = module_memory_text(modules, run);
   EXPECT_THAT(text, testing::ContainsRegex("\n  decoder.layers.2 .* 50 B +90 B \\*\n"));
@@ -197,8 +197,8 @@ TEST(MeasuredRun, ModulesHaveTheirMemory) {
   EXPECT_EQ(module_memory_text(compare_module_memory(ranks, {}), run), "");
 }
 
-// What is elsewhere stands beside what is there, each kind in the place that the layout has for it.
-TEST(MeasuredRun, WhatIsElsewhereIsComparedToo) {
+// Offloaded bytes are compared as well, each kind in its place according to the layout.
+TEST(MeasuredRunTest, ComparesOffloadedMemory) {
   const std::vector<MemoryEstimate> ranks{
       {.elsewhere = 100, .params_elsewhere = 20, .activations_elsewhere = 3, .activations_on_disk = 4096}};
   const MeasuredRun run{.peak_by_class = {{"other", 0}}, .in_host_bytes = 130, .on_disk_bytes = 5000};

@@ -1,4 +1,4 @@
-// What a training costs, and which of several worlds is best for what.
+// Cost of a training run, and choice of the best number of ranks for an objective.
 #include "plan/objective.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ ScalingPoint point(i64 ranks, double hours, double memory_bytes) {
   return p;
 }
 
-/// Of four ranks nothing fits; device hours are 40, 24, 32, 30.4.
+/// Nothing fits on four ranks; device hours are 40, 24, 32, 30.4.
 std::vector<ScalingPoint> points() {
   return {point(2, 20, 9e9), ScalingPoint{.world_size = 4, .found = {}}, point(8, 3, 7e9), point(16, 2, 8e9),
           point(19, 1.6, 7e9)};
@@ -33,15 +33,15 @@ i64 best(Objective objective, double deadline_hours = 0) {
   return found == nullptr ? 0 : found->world_size;
 }
 
-TEST(BestPoint, IsByTheObjective) {
+TEST(BestPointTest, FollowsObjective) {
   EXPECT_EQ(best(Objective::Time), 19);
-  EXPECT_EQ(best(Objective::Memory), 19);  // as little as of eight ranks, and faster
+  EXPECT_EQ(best(Objective::Memory), 19);  // as little as eight ranks, and faster
   EXPECT_EQ(best(Objective::DeviceHours), 8);
   EXPECT_EQ(best(Objective::Deadline, 25), 2);
 }
 
-TEST(BestPoint, IsInTime) {
-  EXPECT_EQ(best(Objective::Deadline, 20), 2);  // just
+TEST(BestPointTest, MeetsDeadline) {
+  EXPECT_EQ(best(Objective::Deadline, 20), 2);  // exactly at the deadline
   EXPECT_EQ(best(Objective::Deadline, 19.9), 8);
   EXPECT_EQ(best(Objective::DeviceHours, 2.5), 19);
   EXPECT_EQ(best(Objective::DeviceHours, 1.6), 19);
@@ -50,7 +50,7 @@ TEST(BestPoint, IsInTime) {
   EXPECT_EQ(best_point({}, Objective::Time, 0), nullptr);
 }
 
-TEST(TrainingCost, IsByHand) {
+TEST(TrainingCostTest, MatchesHandComputedValues) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const Implementation program;
@@ -61,8 +61,8 @@ TEST(TrainingCost, IsByHand) {
   EXPECT_NEAR(cost.device_hours, 4 * cost.hours, 1e-12);
 }
 
-/// Checkpoints that nobody times take as long as is predicted, and what fails all the time never ends.
-TEST(TrainingCost, GrowsByFailures) {
+/// The duration of untimed checkpoints is predicted, and a run that always fails never ends.
+TEST(TrainingCostTest, GrowsWithFailures) {
   Hardware hardware = test::toy_cluster(300, 2.5);
   hardware.host.nvme_bandwidth = 2;
   const Workload work = test::toy_workload(8, 4096, 32, 16);

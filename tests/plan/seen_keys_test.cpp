@@ -19,7 +19,7 @@ Workload work_of(double document_tokens, i64 window) {
   return work;
 }
 
-/// Documents one after another, cut into samples: what each token sees.
+/// Counts the keys that each token sees, for consecutive documents split into samples.
 double counted(double mean, i64 samples, i64 length, i64 window) {
   std::mt19937_64 random(1);
   std::exponential_distribution<double> lengths(1 / mean);
@@ -35,7 +35,7 @@ double counted(double mean, i64 samples, i64 length, i64 window) {
   return sum / static_cast<double>(samples * length);
 }
 
-TEST(SeenKeys, AreThoseOfDocumentsInARow) {
+TEST(SeenKeysTest, MatchCountsOfPackedDocuments) {
   for (const double mean : {40.0, 300.0, 2000.0, 20000.0})
     for (const i64 window : {i64{0}, i64{256}}) {
       const double found = mean_seen_keys(work_of(mean, window));
@@ -43,7 +43,7 @@ TEST(SeenKeys, AreThoseOfDocumentsInARow) {
     }
 }
 
-TEST(SeenKeys, OfOneDocumentAreThoseOfTheSample) {
+TEST(SeenKeysTest, MatchFullSampleForLongDocuments) {
   for (const i64 window : {i64{0}, i64{256}}) {
     const double whole = seen_keys(work_of(0, window).model, 0);
     EXPECT_DOUBLE_EQ(mean_seen_keys(work_of(0, window)), whole);
@@ -52,7 +52,7 @@ TEST(SeenKeys, OfOneDocumentAreThoseOfTheSample) {
   }
 }
 
-TEST(SeenKeys, MakeAttentionShorter) {
+TEST(SeenKeysTest, ReduceAttentionTime) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   Workload work = test::toy_workload(8, 4096, 32, 16);
   const Implementation program;

@@ -1,4 +1,4 @@
-// Ranks that take turns on fewer cores than they are.
+// Ranks that share fewer cores than there are ranks.
 #include "parallel/pp/shared_cores.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::vector<ScheduleCosts> uneven_costs(int stages) {
   return costs;
 }
 
-TEST(SharedCores, WithACoreForEachAScheduleTakesWhatItTakes) {
+TEST(OversubscribedSimulationTest, OneCorePerRankMatchesSimulation) {
   for (const auto& [kind, chunks] : kRows) {
     const Schedule schedule = lowered(kind, 4, 8, chunks);
     const std::vector<ScheduleCosts> costs = uneven_costs(schedule.stages());
@@ -39,7 +39,7 @@ TEST(SharedCores, WithACoreForEachAScheduleTakesWhatItTakes) {
   }
 }
 
-TEST(SharedCores, OnOneCoreItTakesTheSumOfAllWork) {
+TEST(OversubscribedSimulationTest, SingleCoreTakesSumOfAllWork) {
   for (const auto& [kind, chunks] : kRows) {
     const Schedule schedule = lowered(kind, 4, 8, chunks);
     std::vector<ScheduleCosts> costs = uneven_costs(schedule.stages());
@@ -48,23 +48,23 @@ TEST(SharedCores, OnOneCoreItTakesTheSumOfAllWork) {
     double work = 0;
     for (const double busy : timeline.busy) work += busy;
     EXPECT_NEAR(makespan_on_shared_cores(schedule, costs, 1), work, 1e-9) << enum_name(kind);
-    // Between the two on two cores, of which those that wait take none.
+    // Two cores lie between the two; waiting ranks use none.
     const double two = makespan_on_shared_cores(schedule, costs, 2);
     EXPECT_GE(two, std::max(work / 2, timeline.makespan) - 1e-9) << enum_name(kind);
     EXPECT_LT(two, work) << enum_name(kind);
   }
 }
 
-TEST(SharedCores, TwoRanksByHand) {
-  // One microbatch: forward 0, forward 1, backward 1, backward 0, one after another. Nobody shares.
+TEST(OversubscribedSimulationTest, TwoRanksMatchHandComputedTime) {
+  // One microbatch: forward 0, forward 1, backward 1, backward 0, one after another, without sharing.
   const Schedule schedule = lowered(ScheduleKind::OneFOneB, 2, 1, 1);
   const ScheduleCosts costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .message = 0.5};
   EXPECT_NEAR(makespan_on_shared_cores(schedule, {&costs, 1}, 1), 7, 1e-12);
-  // Half a core each when it stands for two ranks.
+  // Half a core each if it represents two ranks.
   EXPECT_NEAR(makespan_on_shared_cores(schedule, {&costs, 1}, 0.5), 13, 1e-12);
 }
 
-TEST(SharedCores, AStepTakesAsManyTimesAsLong) {
+TEST(OversubscribedSimulationTest, StepSlowsDownByRanksPerCore) {
   Hardware own = test::toy_cluster(1e12, 1e12);
   own.device.cores = 1;
   Hardware shared = own;
@@ -74,7 +74,7 @@ TEST(SharedCores, AStepTakesAsManyTimesAsLong) {
   for (const Layout& layout : {Layout{.world_size = 8}, Layout{.world_size = 8, .tp = 2},
                                Layout{.world_size = 8, .tp = 2, .pp = 4}, Layout{.world_size = 8, .pp = 8}}) {
     const StepTime alone = step_time({own, program, work, layout}), turns = step_time({shared, program, work, layout});
-    // A bubble is time for others, so that a pipeline loses less than twice.
+    // Other ranks use the bubble, so that a pipeline loses less than a factor of two.
     EXPECT_LT(turns.seconds, 2.001 * alone.seconds) << layout.describe();
     EXPECT_GT(turns.seconds, (layout.pp == 1 ? 1.95 : 1.3) * alone.seconds) << layout.describe();
     EXPECT_GT(turns.turns, 0) << layout.describe();
@@ -83,7 +83,7 @@ TEST(SharedCores, AStepTakesAsManyTimesAsLong) {
         turns.work.total() + turns.turns + turns.bubble + turns.messages + turns.data_parallel + turns.optimizer, 1e-9);
     EXPECT_LE(least_seconds({shared, program, work, layout}), turns.seconds) << layout.describe();
   }
-  // With cores for all nothing changes.
+  // One core per rank: nothing changes.
   shared.host.cores = 8;
   EXPECT_EQ(step_time({shared, program, work, {.world_size = 8, .pp = 2}}).seconds,
             step_time({own, program, work, {.world_size = 8, .pp = 2}}).seconds);

@@ -1,4 +1,4 @@
-// A step as a page: its marks are the times that were predicted. tests/report/run.sh looks at it in a browser.
+// HTML page of a step: its marks represent the predicted times. tests/report/run.sh checks it in a browser.
 #include "plan/report/step_page.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 
 const Layout kLayout{.world_size = 16, .tp = 2, .pp = 4, .sequence_parallel = true, .zero_stage = 1};
 
-TEST(StepPage, PartsOfEveryRankAddUpToTheStep) {
+TEST(StepPageTest, PartsOfEveryRankAddUpToStep) {
   const Hardware hardware = test::toy_cluster(50, 5);
   const Implementation program;
   const Workload work = test::toy_workload(16, 2048, 16, 64);
@@ -37,7 +37,7 @@ TEST(StepPage, PartsOfEveryRankAddUpToTheStep) {
   }
 }
 
-TEST(StepPage, HasABoxForEachPartOfEachPass) {
+TEST(StepPageTest, HasBoxForEachPartOfEachPass) {
   const Hardware hardware = test::toy_cluster(50, 5);
   const Implementation program;
   const Workload work = test::toy_workload(16, 2048, 16, 64);
@@ -46,7 +46,7 @@ TEST(StepPage, HasABoxForEachPartOfEachPass) {
   for (const char* part : {"<!DOCTYPE html>", "tp 2 sp, pp 4", "The first 16 of 32", "rank 3", "</html>"})
     EXPECT_THAT(page, testing::HasSubstr(part));
   for (const char* bad : {"nan", "inf\"", "<script", "http"}) EXPECT_THAT(page, testing::Not(testing::HasSubstr(bad)));
-  // Of each of 4 ranks, 16 forward and 16 backward passes with products.
+  // Each of 4 ranks has 16 forward and 16 backward passes with products.
   const std::string drawn = page.substr(page.find("data-chart=\"passes\""), page.find("data-chart=\"memory\""));
   const std::regex products("data-part=\"products\"");
   const std::string passes = drawn.substr(0, drawn.find("</svg>"));
@@ -55,7 +55,7 @@ TEST(StepPage, HasABoxForEachPartOfEachPass) {
   EXPECT_THAT(passes, testing::HasSubstr("tensor-parallel communication"));
 }
 
-/// Of the marks of a chart, those of a part of the time; seconds are widths over `scale`.
+/// Marks of a chart by part of the time; seconds are widths over `scale`.
 struct Marks {
   std::map<std::string, int> count;
   std::map<std::string, double> width;
@@ -72,9 +72,9 @@ Marks marks_of(const std::string& page, const std::string& chart) {
   return marks;
 }
 
-// Every schedule, dense and with experts, with and without context parallelism: each pass has its parts, as long as
-// they take, and each rank its memory.
-TEST(StepPage, OfEverySchedule) {
+// Every schedule, dense and with experts, with and without context parallelism: each pass shows its parts with their
+// durations, and each rank shows its memory.
+TEST(StepPageTest, CoversEverySchedule) {
   const Hardware hardware = test::toy_cluster(50, 5);
   const Implementation program;
   const Workload dense = test::toy_workload(16, 2048, 16, 64), mixture = test::toy_mixture(16, 2048, 16, 64, 8);
@@ -95,7 +95,7 @@ TEST(StepPage, OfEverySchedule) {
         EXPECT_EQ(marks.count.contains("context_parallel"), cp > 1) << what;
         EXPECT_EQ(marks.count.contains("expert_parallel"), work == &mixture) << what;
         EXPECT_TRUE(marks.count.contains("tensor_parallel")) << what;
-        // Of all ranks together, in proportion to the products: what a step spends on each.
+        // Time per part over all ranks, relative to that of the products.
         const auto share = [&](const char* part) { return marks.width.at(part) / marks.width.at("products"); };
         double products = 0, tensor_parallel = 0, attention = 0;
         for (const StepTime& rank : step_time_by_rank(job)) {

@@ -1,4 +1,4 @@
-// What a step is predicted to take, where it must follow from simpler things.
+// Predicted step times, where they follow from simpler facts.
 #include "plan/step/step_time.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace mcpp::step_time_test {
 namespace {
 
-/// Links as fast as wished for, so that what is left is work.
+/// Returns hardware with links of this bandwidth; with a very large one only compute takes time.
 Hardware hardware_with(double link_bandwidth) {
   return test::toy_cluster(link_bandwidth, link_bandwidth);
 }
@@ -24,7 +24,7 @@ double seconds(const Hardware& hardware, const Workload& work, const Layout& lay
   return step_time({hardware, program, work, layout}).seconds;
 }
 
-TEST(StepTime, PartsAddUp) {
+TEST(StepTimeTest, PartsAddUp) {
   const Hardware hardware = hardware_with(50);
   const Workload work = work_of(64);
   const Implementation program;
@@ -40,23 +40,23 @@ TEST(StepTime, PartsAddUp) {
   }
 }
 
-// More ranks of the same kind of work, free communication: half the time.
-TEST(StepTime, DataParallelismHalvesTheWork) {
+// Twice the ranks with free communication take half the time.
+TEST(StepTimeTest, DataParallelismHalvesWork) {
   const Hardware hardware = hardware_with(1e12);
   const double one = seconds(hardware, work_of(64), {.world_size = 1});
   const double two = seconds(hardware, work_of(64), {.world_size = 2});
-  EXPECT_NEAR(two / one, 0.5, 0.02);  // the update is not shared
+  EXPECT_NEAR(two / one, 0.5, 0.02);  // the update is not sharded
 }
 
-TEST(StepTime, SlowLinksCost) {
+TEST(StepTimeTest, SlowLinksAddTime) {
   const Workload work = work_of(64);
   for (const Layout& layout : {Layout{.world_size = 8, .tp = 8}, Layout{.world_size = 8, .zero_stage = 3},
                                Layout{.world_size = 8, .cp = 8}, Layout{.world_size = 8, .pp = 8}})
     EXPECT_GT(seconds(hardware_with(1), work, layout), seconds(hardware_with(100), work, layout)) << layout.describe();
 }
 
-// Kernels that see a part of the keys are slower for what they do, and what they give is added up.
-TEST(StepTime, AttentionAroundARingComputesInPieces) {
+// Kernels that see only part of the keys are less efficient, and their results have to be merged.
+TEST(StepTimeTest, RingAttentionIsComputedInPieces) {
   const Hardware hardware = hardware_with(1e12);
   const Workload work = work_of(8);
   const Implementation program;
@@ -69,9 +69,9 @@ TEST(StepTime, AttentionAroundARingComputesInPieces) {
   EXPECT_EQ(ring.products, gathered.products);
 }
 
-// Of a rank's keys and values k bytes, of their gradients in fp32 w, of its queries q: as docs/context_parallelism.md
-// has it. Nothing is hidden by attention that takes no time.
-TEST(StepTime, KeysTravelAsTheTableSays) {
+// Keys and values of a rank take k bytes, their fp32 gradients w, its queries q, as in docs/context_parallelism.md.
+// Attention takes no time here and hides nothing.
+TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   Hardware hardware = hardware_with(1);
   hardware.device.attention_attained = hardware.device.memory_attained = 1e12;
   const Workload work = work_of(8);
@@ -89,22 +89,22 @@ TEST(StepTime, KeysTravelAsTheTableSays) {
   expect(CpCommType::A2aP2p, 2, 0.5 * (k + 2 * q) + k, 0.5 * (k + 2 * q) + k + w);
 }
 
-// A long step is not simulated to its end, but must take what it would.
-TEST(StepTime, LongStepsFollowFromShortOnes) {
+// Long steps are extrapolated instead of simulated, with the same result.
+TEST(StepTimeTest, LongStepsExtrapolateShortOnes) {
   const Hardware hardware = hardware_with(50);
   for (const auto& [kind, chunks] : {std::pair<ScheduleKind, i64>{ScheduleKind::OneFOneB, 1},
                                      {ScheduleKind::Interleaved, 2},
                                      {ScheduleKind::ZbH1, 1},
                                      {ScheduleKind::ZbV, 2}}) {
     const Layout layout{.world_size = 4, .pp = 4, .schedule = kind, .chunks = chunks};
-    // Up to 20 microbatches are simulated; from 40 on a step of twice as many takes what 20 more do, times as many.
+    // Up to 20 microbatches are simulated; beyond, a step is extended by repeating the time of the last 20.
     const double a = seconds(hardware, work_of(16), layout), b = seconds(hardware, work_of(20), layout),
                  c = seconds(hardware, work_of(200), layout);
     EXPECT_NEAR(c / (b + (b - a) * 45), 1, 0.01) << layout.describe();
   }
 }
 
-TEST(StepTime, RecomputationAddsAForward) {
+TEST(StepTimeTest, FullRecomputationAddsOneForward) {
   const Hardware hardware = hardware_with(1e12);
   const Workload work = work_of(8);
   const Layout none{.world_size = 1}, full{.world_size = 1, .recompute = {.granularity = Recompute::Granularity::Full}};
@@ -113,7 +113,7 @@ TEST(StepTime, RecomputationAddsAForward) {
   EXPECT_NEAR(seconds(hardware, work, full) - seconds(hardware, work, none), 8 * 16 * forward, 1e-9);
 }
 
-TEST(StepTime, HardwareIsUsedForWhatIsComputedAgain) {
+TEST(StepTimeTest, HardwareUtilizationCountsRecomputation) {
   const Hardware hardware = hardware_with(50);
   const Workload work = work_of(8);
   const Implementation program;
@@ -129,8 +129,8 @@ TEST(StepTime, HardwareIsUsedForWhatIsComputedAgain) {
               1 + 16 * 4.0 * 2048 * 1024 / flops_per_token(work.model), 1e-4);
 }
 
-// A model of which two of eight experts take each token computes as much as a dense one of twice the width of an MLP.
-TEST(StepTime, OfExpertsTheActiveOnesCount) {
+// Two of eight experts per token compute as much as a dense model with an MLP of twice the width.
+TEST(StepTimeTest, CountsOnlyActiveExperts) {
   const Hardware hardware = hardware_with(1e12);
   Workload experts = test::toy_mixture(8, 4096, 32, 16, 8);
   experts.expert_imbalance = 1;
@@ -143,14 +143,14 @@ TEST(StepTime, OfExpertsTheActiveOnesCount) {
   };
   const StepTime sparse = step(experts, 8), all = step(dense, 8);
   EXPECT_NEAR(sparse.work.products / all.work.products, 1, 0.05);
-  // An expert has a quarter of the rows: of few tokens the sums of its weights' gradients are too short to be
+  // An expert has a quarter of the rows. With few tokens, the sums of its weight gradients are too short to be
   // efficient.
   EXPECT_GT(step(experts, 1).work.products / step(dense, 1).work.products, 1.05);
-  EXPECT_GT(sparse.optimizer, 3 * all.optimizer);  // which updates all of them
+  EXPECT_GT(sparse.optimizer, 3 * all.optimizer);  // the optimizer updates all experts
   EXPECT_EQ(sparse.work.expert_parallel, 0);
 }
 
-TEST(StepTime, TokensGoToTheirExperts) {
+TEST(StepTimeTest, TokenExchangeMatchesFormula) {
   const Workload work = test::toy_mixture(8, 4096, 32, 64, 16);
   const Implementation program;
   const auto exchange = [&](const Hardware& hardware, const Layout& layout, double imbalance = 1) {
@@ -159,15 +159,15 @@ TEST(StepTime, TokensGoToTheirExperts) {
     return step_time({hardware, program, uneven, layout}).work.expert_parallel;
   };
   const Layout ep8{.world_size = 8, .ep = 8};
-  // Two rows of bf16 for each token, 7 of 8 of which go to other ranks, there and back, forward and backward.
+  // Two rows of bf16 per token, 7 of 8 of which go to other ranks, dispatched and combined, in forward and backward.
   const double tokens = 8 * 2048, bytes = 2 * 4096 * 2, there = tokens * bytes * 7 / 8 / 100e9;
   EXPECT_NEAR(exchange(hardware_with(100), ep8) / (8 * 4 * there), 1, 0.05);
   EXPECT_NEAR(exchange(hardware_with(100), ep8, 1.5) / exchange(hardware_with(100), ep8), 1.5, 0.05);
-  // Neighbours are in a node, twice as many are not.
+  // Neighbors are in one node, 16 ranks are not.
   const Hardware nodes = test::toy_cluster(100, 10);
   EXPECT_EQ(exchange(nodes, {.world_size = 16, .ep = 8}), exchange(hardware_with(100), {.world_size = 16, .ep = 8}));
   EXPECT_GT(exchange(nodes, {.world_size = 16, .ep = 16}), 4 * exchange(nodes, {.world_size = 16, .ep = 8}));
-  // Fewer experts on a rank: fewer of their weights to update and to sum.
+  // If there are fewer experts on a rank, fewer weights are updated and reduced.
   const auto rest = [&](const Layout& layout) {
     const StepTime t = step_time({hardware_with(100), program, work, layout});
     return t.optimizer + t.data_parallel;

@@ -1,4 +1,4 @@
-// Seconds of what data-parallel ranks send, against the bytes of docs/less_traffic.md.
+// Predicted time of data-parallel traffic, against the bytes of docs/less_traffic.md.
 #include "plan/step/weight_traffic.h"
 
 #include <gtest/gtest.h>
@@ -12,21 +12,21 @@ namespace {
 constexpr double kPacked = 17.0 / 16;
 constexpr double kLayers = 16;
 
-/// 32 ranks in nodes of 8, with links inside and between of so many GB/s, and a memory without limits; nothing is
-/// hidden.
-class Traffic : public testing::Test {
+/// 32 ranks in nodes of 8, with links of the given GB/s within and between nodes, unlimited memory bandwidth, and no
+/// overlap.
+class WeightTrafficTest : public testing::Test {
  protected:
-  Traffic() : hardware_(test::toy_cluster(100, 100)), work_(test::toy_workload(16, 4096, 32, 64)) {
+  WeightTrafficTest() : hardware_(test::toy_cluster(100, 100)), work_(test::toy_workload(16, 4096, 32, 64)) {
     hardware_.device.memory_attained = hardware_.device.fp32_attained = 1e9;
     program_.overlaps_data_parallel = false;
     layout_.world_size = 32;
   }
 
   StepTime step() const { return step_time({hardware_, program_, work_, layout_}); }
-  /// Weights of all layers; those of a layer are 12 h^2.
+  /// Returns the weights of all layers; those of one layer are 12 h^2.
   static double weights() { return kLayers * 12 * 4096 * 4096; }
   static double part(double n) { return (n - 1) / n; }
-  /// In units of bytes of a weight over links of 100 GB/s.
+  /// Converts seconds to bytes per weight over links of 100 GB/s.
   static double bytes_of_weight(double seconds) { return seconds * 100e9 / weights(); }
 
   Hardware hardware_;
@@ -35,8 +35,8 @@ class Traffic : public testing::Test {
   Layout layout_;
 };
 
-// Two microbatches. The embedding, which is the output's weight too, is gathered once more for that.
-TEST_F(Traffic, Zero3SendsWhatTheTableSays) {
+// Two microbatches. The embedding is also the output's weight, and is gathered once more for that.
+TEST_F(WeightTrafficTest, Zero3MatchesTable) {
   layout_.zero_stage = 3;
   const auto sent = [&] {
     const StepTime t = step();
@@ -66,9 +66,9 @@ TEST_F(Traffic, Zero3SendsWhatTheTableSays) {
   EXPECT_NEAR(sent(), (m * all * 4 + all * 2) * part(32), 0.05);
 }
 
-TEST_F(Traffic, Zero1SendsOnceAStep) {
+TEST_F(WeightTrafficTest, Zero1SendsOncePerStep) {
   layout_.zero_stage = 1;
-  const double whole = (weights() + 32000.0 * 4096) / weights();  // with the embedding
+  const double whole = (weights() + 32000.0 * 4096) / weights();  // including the embedding
   const auto sent = [&] { return bytes_of_weight(step().data_parallel) / whole; };
   EXPECT_NEAR(sent(), (2 + 4) * part(32), 0.05);
   layout_.rounding.packed_weights = true;
@@ -79,19 +79,20 @@ TEST_F(Traffic, Zero1SendsOnceAStep) {
   EXPECT_NEAR(sent(), 2 * kPacked * part(32), 0.05);
 }
 
-// Matrices of 4096 rows at least, by 4 numbers for each row and column.
-TEST_F(Traffic, FactorsOfLowRankAreSmall) {
+// Matrices of at least 4096 rows, with 4 elements per row and column.
+TEST_F(WeightTrafficTest, LowRankFactorsAreSmall) {
   const auto sent = [&] { return bytes_of_weight(step().data_parallel); };
   const double full = sent();
   layout_.rounding.power_sgd_rank = 4;
-  const double table = 32000.0 * 4096, numbers = kLayers * 4 * (4 + 2 + 5 + 5) * 4096 + table;  // the embedding in full
+  const double table = 32000.0 * 4096,
+               numbers = kLayers * 4 * (4 + 2 + 5 + 5) * 4096 + table;  // the embedding is not compressed
   EXPECT_NEAR(sent(), 2 * part(32) * 4 * numbers / weights(), 0.01);
   const double of_table = 2 * part(32) * 4 * table / weights();
   EXPECT_LT(sent() - of_table, (full - of_table) / 50);
 }
 
-// Packing is work of the device, that a slow memory does not hide.
-TEST_F(Traffic, PackingCostsTheDevice) {
+// Packing is device work that a slow memory does not hide.
+TEST_F(WeightTrafficTest, PackingTakesDeviceTime) {
   layout_.zero_stage = 3;
   layout_.rounding.packed_weights = true;
   program_.overlaps_data_parallel = true;

@@ -9,13 +9,13 @@
 namespace mcpp {
 namespace {
 
-TEST(Failures, IntervalByYoung) {
+TEST(FailuresTest, IntervalFollowsYoung) {
   // 1000 devices that fail every 50,000 hours: one failure in 50 hours.
   const FailureLoss loss = loss_by_failures({.device_hours = 50'000, .save_seconds = 60, .restart_seconds = 600}, 1000);
   const double between = 50 * 3600;
   EXPECT_NEAR(loss.failures_per_day, 24.0 / 50, 1e-12);
   EXPECT_NEAR(loss.interval_seconds, std::sqrt(2 * 60 * between), 1e-9);
-  // Saves, and for each failure half an interval, a save and the restart.
+  // Time of saves, plus half an interval, a save and the restart for each failure.
   const double interval = loss.interval_seconds;
   EXPECT_NEAR(loss.lost, 60 / (interval + 60) + (interval / 2 + 660) / between, 1e-12);
   // No other interval loses less.
@@ -24,7 +24,7 @@ TEST(Failures, IntervalByYoung) {
   EXPECT_LT(lost(interval), lost(1.1 * interval));
 }
 
-TEST(WhatHelps, WhatTheStepWaitsFor) {
+TEST(UpgradeGainsTest, RankWhatStepWaitsFor) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const Implementation program;
@@ -33,11 +33,11 @@ TEST(WhatHelps, WhatTheStepWaitsFor) {
   EXPECT_EQ(best({.world_size = 16, .tp = 16}), "twice the bandwidth of far");
   for (const Gain& gain : what_helps({hardware, program, work, {.world_size = 8, .tp = 8}})) {
     EXPECT_GE(gain.part, 0) << gain.change;
-    EXPECT_NE(gain.change, "twice the bandwidth of far");  // of which eight ranks use nothing
+    EXPECT_NE(gain.change, "twice the bandwidth of far");  // eight ranks do not use inter-node links
   }
 }
 
-TEST(WhatHelps, LinksAndDisksWhereSomethingIsThere) {
+TEST(UpgradeGainsTest, IncludeLinksAndDisksWhenOffloading) {
   Hardware hardware = test::toy_cluster(300, 2.5);
   hardware.host = {.memory = 100, .memory_bandwidth = 50, .link_bandwidth = 10, .nvme_bandwidth = 0.1};
   const Workload work = test::toy_workload(8, 4096, 32, 16);
