@@ -18,7 +18,7 @@ namespace {
 using test::input_error;
 using testing::HasSubstr;
 
-TEST(Sampler, TheGlobalBatchDoesNotDependOnTheLayout) {
+TEST(SamplerTest, GlobalBatchIsIndependentOfLayout) {
   const i64 global_batch = 24;
   for (const i64 consumed : {0, 24, 1000}) {
     for (const i64 micro : {1, 2, 3, 4}) {
@@ -42,7 +42,7 @@ TEST(Sampler, TheGlobalBatchDoesNotDependOnTheLayout) {
   EXPECT_THAT(input_error([] { num_micro_batches(10, {2, 3, 0}); }), HasSubstr("next multiple is 12"));
 }
 
-/// Sample i is i, i + 1, ... of seq_length + 1 tokens; sample 13 is broken.
+/// Sample i consists of the seq_length + 1 tokens i, i + 1, and so on. Sample 13 throws.
 class Counting : public Dataset {
  public:
   i64 size() const override { return 100; }
@@ -62,12 +62,12 @@ Prefetcher::NextSamples counter(i64 end) {
   };
 }
 
-/// What reads data keeps no reference to a temporary.
+/// A reader of data keeps references, so its arguments must not be temporaries.
 static_assert(std::is_constructible_v<Prefetcher, const GptDataset&, i64, Prefetcher::NextSamples, i64>);
 static_assert(!std::is_constructible_v<Prefetcher, GptDataset, i64, Prefetcher::NextSamples, i64>);
 static_assert(!std::is_constructible_v<GptDataset, IndexedDataset, const GptDatasetSpec&, const Path&, const Log&>);
 
-TEST(Prefetcher, DeliversInOrderWithAndWithoutThread) {
+TEST(PrefetcherTest, DeliversInOrderWithAndWithoutThread) {
   const Counting dataset;
   for (const i64 depth : {0, 1, 2, 7}) {
     Prefetcher batches(dataset, 1000, counter(12), depth);
@@ -83,7 +83,7 @@ TEST(Prefetcher, DeliversInOrderWithAndWithoutThread) {
   }
 }
 
-TEST(Prefetcher, ThrowsWhereTheBatchWouldCome) {
+TEST(PrefetcherTest, ThrowsAtPositionOfFailedBatch) {
   const Counting dataset;
   for (const i64 depth : {0, 3}) {
     Prefetcher batches(dataset, 1000, counter(100), depth);
@@ -92,7 +92,7 @@ TEST(Prefetcher, ThrowsWhereTheBatchWouldCome) {
   }
 }
 
-TEST(Prefetcher, ReadsAheadNoFurtherThanToldAndStops) {
+TEST(PrefetcherTest, ReadsAheadOnlyUpToDepthAndStops) {
   const Counting dataset;
   std::atomic<int> asked = 0;
   {
@@ -100,11 +100,11 @@ TEST(Prefetcher, ReadsAheadNoFurtherThanToldAndStops) {
         dataset, 1000, [&] { return ++asked, std::vector<i64>{0}; }, 3);
     batches.next();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_LE(asked.load(), 5);  // one taken, three ready, one in hand
+    EXPECT_LE(asked.load(), 5);  // one taken, three ready, one in progress
   }
 }
 
-TEST(Batch, BadTokensAndSamplesAreNamed) {
+TEST(BatchTest, ReportsInvalidTokensAndSamples) {
   const test::ScratchFolder folder;
   IndexedDatasetWriter writer(folder / "d", 1000);
   for (int i = 0; i < 5; ++i) writer.add_document(std::vector<i32>{1, 2, 3, 4, 5, 6, 7});

@@ -1,5 +1,5 @@
-// Tokenizers of the Hugging Face Hub and of tiktoken. tests/tokenizers/check.py made the golden ids, and compares many
-// more.
+// Tokenizers of the Hugging Face Hub and of tiktoken. tests/tokenizers/check.py generated the golden ids, and compares
+// many more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ std::string english() {
   return read_text_file(test::source_folder() / "data/tinyshakespeare.txt").substr(0, 200000);
 }
 
-/// A small tokenizer.json of ours: the 256 bytes, <|endoftext|> with the id 0, and these merges, in GPT-2's spelling.
+/// Returns a small tokenizer.json: the 256 bytes, <|endoftext|> with the id 0, and these merges, in GPT-2's spelling.
 Json small_file(const std::vector<std::pair<std::string, std::string>>& merges) {
   BpeDescription description;
   description.pieces.emplace_back("<|endoftext|>");
@@ -44,7 +44,7 @@ Json small_file(const std::vector<std::pair<std::string, std::string>>& merges) 
   return file;
 }
 
-class BpeTokenizer : public testing::Test {
+class BpeTokenizerTest : public testing::Test {
  protected:
   Path write(const std::string& content, const std::string& name = "tokenizer.json") const {
     write_file_atomic(folder_ / name, content);
@@ -63,7 +63,7 @@ class BpeTokenizer : public testing::Test {
   ScratchFolder folder_;
 };
 
-TEST_F(BpeTokenizer, GivesTheIdsOfTheLibrary) {
+TEST_F(BpeTokenizerTest, MatchesIdsOfReferenceLibrary) {
   for (const std::string rules : {"gpt2", "llama3", "qwen2", "metaspace"}) {
     const Path golden = test::golden_folder() / "tokenizers";
     const Tokenizer tokenizer(golden / (rules + ".json"));
@@ -80,11 +80,11 @@ TEST_F(BpeTokenizer, GivesTheIdsOfTheLibrary) {
   }
 }
 
-TEST_F(BpeTokenizer, MergesTheLowestRankFirst) {
+TEST_F(BpeTokenizerTest, MergesLowestRankFirst) {
   const Tokenizer tokenizer = open(small_file({{"b", "c"}, {"a", "b"}, {"a", "bc"}, {"\u0120", "x"}}));
   EXPECT_THAT(pieces(tokenizer, "abc ab x"), ElementsAre("abc", "\u0120", "ab", "\u0120x"));
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("abc ab x")), "abc ab x");
-  // Long words go another way, to the same ids.
+  // Long words use a different algorithm, with the same ids.
   std::string word;
   std::vector<i32> expected;
   for (int i = 0; i < 100; ++i) {
@@ -94,7 +94,7 @@ TEST_F(BpeTokenizer, MergesTheLowestRankFirst) {
   EXPECT_EQ(tokenizer.encode(word), expected);
 }
 
-TEST_F(BpeTokenizer, AnOverlappingPairIsTakenFromTheLeft) {
+TEST_F(BpeTokenizerTest, MergesOverlappingPairsFromLeft) {
   const Tokenizer tokenizer = open(small_file({{"a", "a"}}));
   for (const std::size_t size : {3U, 4U, 101U}) {
     std::vector<i32> expected(size / 2, tokenizer.id("aa"));
@@ -103,7 +103,7 @@ TEST_F(BpeTokenizer, AnOverlappingPairIsTakenFromTheLeft) {
   }
 }
 
-TEST_F(BpeTokenizer, EveryTextComesBack) {
+TEST_F(BpeTokenizerTest, RoundTripsAnyText) {
   const Tokenizer tokenizer(test::golden_folder() / "tokenizers/llama3.json");
   for (u32 round = 0; round < 200; ++round) {
     std::string text;
@@ -116,7 +116,7 @@ TEST_F(BpeTokenizer, EveryTextComesBack) {
   }
 }
 
-TEST_F(BpeTokenizer, SpecialTokensAreFoundInTheTextAndDecodeToNothing) {
+TEST_F(BpeTokenizerTest, FindsSpecialTokensInTextAndDecodesThemToNothing) {
   const Tokenizer tokenizer = open(small_file({}));
   EXPECT_EQ(tokenizer.eod(), 0);
   EXPECT_THAT(pieces(tokenizer, "a<|endoftext|>b"), ElementsAre("a", "<|endoftext|>", "b"));
@@ -124,7 +124,7 @@ TEST_F(BpeTokenizer, SpecialTokensAreFoundInTheTextAndDecodeToNothing) {
   EXPECT_THAT(input_error([&] { tokenizer.encode("a\xFF"); }), HasSubstr("not UTF-8 at byte 1"));
 }
 
-TEST_F(BpeTokenizer, WhatItsTemplatePutsBeforeTextsIsToldAndNotPut) {
+TEST_F(BpeTokenizerTest, ReportsButDoesNotInsertTemplatePrefix) {
   Json file = small_file({});
   file["post_processor"] = {
       {"type", "TemplateProcessing"},
@@ -138,7 +138,7 @@ TEST_F(BpeTokenizer, WhatItsTemplatePutsBeforeTextsIsToldAndNotPut) {
   EXPECT_THAT(refusal(file), HasSubstr("the token 999 before texts"));
 }
 
-TEST_F(BpeTokenizer, AnAddedTokenIsNoPieceThatWordsBecome) {
+TEST_F(BpeTokenizerTest, AddedTokenDoesNotMatchInsideWords) {
   Json file = small_file({});
   file["model"]["ignore_merges"] = true;
   Json token = file["added_tokens"][0];
@@ -149,7 +149,7 @@ TEST_F(BpeTokenizer, AnAddedTokenIsNoPieceThatWordsBecome) {
   EXPECT_THAT(pieces(tokenizer, "words"), ElementsAre("w", "o", "r", "d", "s"));
 }
 
-TEST_F(BpeTokenizer, ThreadsShareOne) {
+TEST_F(BpeTokenizerTest, IsThreadSafe) {
   const Tokenizer tokenizer(test::golden_folder() / "tokenizers/gpt2.json");
   const std::string text = english();
   const std::vector<i32> expected = tokenizer.encode(text);
@@ -161,7 +161,7 @@ TEST_F(BpeTokenizer, ThreadsShareOne) {
   for (const auto& ids : found) EXPECT_EQ(ids, expected);
 }
 
-TEST_F(BpeTokenizer, WhatAFileAsksThatIsNotThereIsRefusedByName) {
+TEST_F(BpeTokenizerTest, RejectsUnsupportedFeaturesByName) {
   const auto with = [&](const std::string& place, const Json& value) {
     Json file = small_file({});
     file[Json::json_pointer(place)] = value;
@@ -180,7 +180,7 @@ TEST_F(BpeTokenizer, WhatAFileAsksThatIsNotThereIsRefusedByName) {
   EXPECT_THAT(with("/pre_tokenizer/pretokenizers", {byte_level, digits}), HasSubstr("after ByteLevel"));
 }
 
-TEST_F(BpeTokenizer, DamagedFilesAreRefusedByName) {
+TEST_F(BpeTokenizerTest, RejectsDamagedFilesByName) {
   const std::string whole = small_file({{"a", "b"}}).dump();
   EXPECT_THAT(input_error([&] { Tokenizer(write(whole.substr(0, whole.size() / 2))); }), HasSubstr("not valid JSON"));
   EXPECT_THAT(input_error([&] { Tokenizer(write("{\"model\": {\"type\": \"\xFF\"}}")); }), HasSubstr("not valid JSON"));
@@ -219,7 +219,7 @@ TEST_F(BpeTokenizer, DamagedFilesAreRefusedByName) {
   EXPECT_THAT(refusal(file), HasSubstr("documents cannot be told apart"));
 }
 
-TEST_F(BpeTokenizer, PatternsThatNeverEndAreStopped) {
+TEST_F(BpeTokenizerTest, StopsCatastrophicPatterns) {
   Json file = small_file({});
   auto& pattern = file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
   pattern = "(a|aa)+$";
@@ -234,9 +234,9 @@ TEST_F(BpeTokenizer, PatternsThatNeverEndAreStopped) {
   }
 }
 
-TEST_F(BpeTokenizer, FilesOfRanksNeedKnownRules) {
+TEST_F(BpeTokenizerTest, RankFilesRequireKnownRules) {
   const auto ranks = [](i64 count) {
-    std::string text;  // base64 of a byte, or of two
+    std::string text;  // base64 of one byte, or of two
     constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (i64 i = 0; i < count; ++i) {
       const i64 bits = i < 256 ? i << 4 : (i - 256 + 97 * 256) << 2;
@@ -262,7 +262,7 @@ TEST_F(BpeTokenizer, FilesOfRanksNeedKnownRules) {
   }
 }
 
-TEST_F(BpeTokenizer, APairOfFilesIsKeptAsOne) {
+TEST_F(BpeTokenizerTest, SavesVocabularyAndMergesAsOneFile) {
   const Json file = small_file({{"a", "b"}});
   const Path vocab = write(file["model"]["vocab"].dump(), "vocab.json");
   EXPECT_THAT(input_error([&] { Tokenizer{vocab}; }), HasSubstr("merges.txt: there is no such file"));
@@ -279,7 +279,7 @@ TEST_F(BpeTokenizer, APairOfFilesIsKeptAsOne) {
   EXPECT_THAT(input_error([&] { Tokenizer{vocab}; }), HasSubstr("is not two pieces"));
 }
 
-TEST_F(BpeTokenizer, TrainingDoesNotDependOnThreads) {
+TEST_F(BpeTokenizerTest, TrainingIsIndependentOfThreads) {
   TokenizerOptions options;
   options.input = {write(english(), "text.txt").string()};
   options.output = (folder_ / "tokenizer.json").string();
@@ -301,7 +301,7 @@ TEST_F(BpeTokenizer, TrainingDoesNotDependOnThreads) {
   EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("gives only 257 pieces"));
 }
 
-TEST_F(BpeTokenizer, TruncatedFileIsNamedWhereverItEnds) {
+TEST_F(BpeTokenizerTest, NamesTruncatedFileWhereverItEnds) {
   const std::string whole = small_file({{"a", "b"}}).dump();
   for (const std::size_t size : {std::size_t{2}, whole.size() / 10, whole.size() / 4, whole.size() - 1}) {
     const std::string error = input_error([&] { Tokenizer(write(whole.substr(0, size))); });
@@ -313,7 +313,7 @@ TEST_F(BpeTokenizer, TruncatedFileIsNamedWhereverItEnds) {
   EXPECT_THAT(input_error([&] { Tokenizer(write(head)); }), HasSubstr("not valid JSON"));
 }
 
-TEST_F(BpeTokenizer, NormalizerThatGrowsTextsWithoutMeasureIsStopped) {
+TEST_F(BpeTokenizerTest, StopsNormalizerThatGrowsTextsWithoutBound) {
   Json file = small_file({{"a", "b"}});
   const Json twice = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
   file["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(4, twice)}};
@@ -324,7 +324,7 @@ TEST_F(BpeTokenizer, NormalizerThatGrowsTextsWithoutMeasureIsStopped) {
               testing::AllOf(HasSubstr("tokenizer.json"), HasSubstr("normalizer makes a text of 3 bytes")));
 }
 
-TEST(BpeTokenizerTest, PutsNothingBeforeAContinuedDocument) {
+TEST(BpeTokenizerPrefixTest, PutsNothingBeforeAContinuedDocument) {
   std::string file = read_text_file(test::golden_folder() / "tokenizers/metaspace.json");
   for (const char* scheme : {"first", "always"}) {
     const ScratchFolder folder;
@@ -340,7 +340,7 @@ TEST(BpeTokenizerTest, PutsNothingBeforeAContinuedDocument) {
   }
 }
 
-TEST(ByteBpeTrainer, TiesGoToTheLowestIds) {
+TEST(ByteBpeTrainerTest, ResolvesTiesByLowestIds) {
   // Both pairs occur three times; "a" comes before "x".
   const BpeDescription trained =
       train_byte_bpe({{"xy", 3}, {"ab", 3}, {"abab", 1}, {"zz", 1}}, {"<|endoftext|>"}, 260, 2);
@@ -350,7 +350,7 @@ TEST(ByteBpeTrainer, TiesGoToTheLowestIds) {
   EXPECT_EQ(trained.pieces[258], "xy");
 }
 
-TEST(Regex, FindsWhatOnigurumaFinds) {
+TEST(RegexTest, MatchesOniguruma) {
   const auto words = [](const std::string& pattern, std::string_view text) {
     const Regex regex(pattern, "test");
     RegexMemory memory;

@@ -22,7 +22,8 @@ std::string field(int number, const std::string& content) {
   }
 }
 
-/// A model of nothing but a table with these units at the front of an array of 256, and these replacements.
+/// Returns a model that consists only of a table with these units at the start of an array of 256, and these
+/// replacements.
 std::string model_with(const std::vector<u32>& units, const std::string& replacements, int spec = 3) {
   std::vector<u32> array(256, 0x8000'0000);
   std::copy(units.begin(), units.end(), array.begin());
@@ -37,7 +38,7 @@ std::string error_of(const std::string& model) {
   return test::input_error([&] { check_charsmaps(model, "x.model"); });
 }
 
-TEST(Charsmap, TablesThatKeepToThemselvesAreGood) {
+TEST(CharsmapTest, AcceptsTablesWithoutOutsideReferences) {
   const std::string replacements("a\0bc\0", 5);
   EXPECT_EQ(error_of(""), "");
   EXPECT_EQ(error_of(field(1, "a piece")), "");
@@ -46,13 +47,13 @@ TEST(Charsmap, TablesThatKeepToThemselvesAreGood) {
   EXPECT_EQ(error_of(model_with({1 << 10 | 1 << 8, 0x8000'0004}, replacements)), "");
 }
 
-TEST(Charsmap, WhatLeadsOutsideIsRefused) {
+TEST(CharsmapTest, RejectsReferencesOutsideTable) {
   const std::string replacements("a\0bc\0", 5);
   const auto outside = HasSubstr("x.model: damaged: its table of characters points outside of itself");
   EXPECT_THAT(error_of(model_with({1 << 10 | 1 << 8, 0x8000'0005}, replacements)), outside);  // value
   EXPECT_THAT(error_of(model_with({256 << 10}, replacements)), outside);                      // children
-  EXPECT_THAT(error_of(model_with({0, 1 << 9 | 1 << 10}, replacements)), outside);            // a far offset, of a node
-  EXPECT_THAT(error_of(model_with({0x8000'0000 | 256 << 10}, replacements)), outside);        // the root
+  EXPECT_THAT(error_of(model_with({0, 1 << 9 | 1 << 10}, replacements)), outside);      // a large offset of a node
+  EXPECT_THAT(error_of(model_with({0x8000'0000 | 256 << 10}, replacements)), outside);  // the root
   EXPECT_THAT(error_of(model_with({0}, "without end")), outside);
   EXPECT_THAT(error_of(model_with({0}, "")), outside);
   EXPECT_THAT(error_of(model_with({256 << 10}, replacements, 5)), outside);  // for decoding
@@ -60,7 +61,7 @@ TEST(Charsmap, WhatLeadsOutsideIsRefused) {
   EXPECT_THAT(error_of(field(3, field(2, std::string("\xFF\xFF\xFF\xFF", 4)))), outside);
 }
 
-TEST(Charsmap, WhatIsNoModelIsRefused) {
+TEST(CharsmapTest, RejectsFilesThatAreNotModels) {
   for (const std::string& text :
        {std::string("\x1A\x7F"), std::string("\x0B"), std::string(11, '\xFF'), std::string("\x09")})
     EXPECT_THAT(error_of(text), HasSubstr("x.model: not a sentencepiece model, or damaged"));

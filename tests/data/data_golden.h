@@ -1,4 +1,4 @@
-// What all tests of this room use: the golden datasets, scratch folders, messages of errors.
+// Golden datasets, scratch folders and error messages, shared by the tests of data.
 #pragma once
 #include "tests/support/build.h"
 #include "tests/support/errors.h"

@@ -20,7 +20,7 @@ using test::input_error;
 using test::ScratchFolder;
 using testing::HasSubstr;
 
-/// `documents` documents of `length` tokens; every token is new: token i of document d is d * length + i.
+/// Writes `documents` documents of `length` distinct tokens: token i of document d is d * length + i.
 std::string write_dataset(const Path& prefix, i32 documents, i32 length) {
   IndexedDatasetWriter writer(prefix, 1 << 22);
   for (i32 d = 0; d < documents; ++d) {
@@ -50,15 +50,15 @@ std::string build_error(const DataConfig& config, std::array<i64, 3> samples, i6
   return input_error([&] { build(config, samples, seq_length); });
 }
 
-// numpy 1.24: RandomState(0).shuffle(arange(10)). The golden data check the rest.
-TEST(RandomState, ShufflesAsNumpy) {
+// numpy 1.24: RandomState(0).shuffle(arange(10)). The golden data cover the rest.
+TEST(RandomStateTest, ShufflesLikeNumpy) {
   std::vector<i32> values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   RandomState(0).shuffle(std::span(values));
   EXPECT_EQ(values, (std::vector<i32>{2, 8, 4, 9, 1, 6, 7, 3, 0, 5}));
   EXPECT_THAT(input_error([] { RandomState{-1}; }), HasSubstr("seed"));
 }
 
-TEST(Datasets, HeldOutTextIsNeverTrainedOn) {
+TEST(DatasetsTest, TrainingNeverUsesHeldOutText) {
   const ScratchFolder folder;
   DataConfig config;
   config.data_path = {write_dataset(folder / "d", 100, 40)};
@@ -71,7 +71,7 @@ TEST(Datasets, HeldOutTextIsNeverTrainedOn) {
   EXPECT_GE(*test.begin(), 95 * 40);
 }
 
-TEST(Datasets, EverySampleIsReadOncePerEpoch) {
+TEST(DatasetsTest, ReadsEverySampleOncePerEpoch) {
   const ScratchFolder folder;
   DataConfig config;
   config.data_path = {write_dataset(folder / "d", 10, 33)};
@@ -89,7 +89,7 @@ TEST(Datasets, EverySampleIsReadOncePerEpoch) {
   for (const auto& [token, count] : inputs) EXPECT_EQ(count, 1) << token;
 }
 
-TEST(Datasets, OriginNamesTheTokens) {
+TEST(DatasetsTest, OriginNamesSourceOfTokens) {
   const ScratchFolder folder;
   DataConfig config;
   config.data_path = {write_dataset(folder / "d", 20, 7)};
@@ -107,7 +107,7 @@ TEST(Datasets, OriginNamesTheTokens) {
   }
 }
 
-TEST(Datasets, SeveralValidationSetsAreApart) {
+TEST(DatasetsTest, KeepsSeveralValidationSetsSeparate) {
   const ScratchFolder folder;
   std::filesystem::create_directories(folder / "more");
   DataConfig config;
@@ -139,8 +139,8 @@ TEST(Datasets, SeveralValidationSetsAreApart) {
   EXPECT_EQ(validation_set_names({"a/x", "b/x"}), (std::vector<std::string>{"a/x", "b/x"}));
 }
 
-/// The weights of data_path are for training; a text whose share is too small has no set.
-TEST(Datasets, SeveralValidationSetsOfOneSplit) {
+/// The weights of data_path apply to training. A dataset whose share is too small has no validation set.
+TEST(DatasetsTest, BuildsSeveralValidationSetsFromOneSplit) {
   const ScratchFolder folder;
   DataConfig config;
   config.data_path = {"0.3", write_dataset(folder / "a", 100, 40),  "0.7", write_dataset(folder / "b", 100, 40),
@@ -158,7 +158,7 @@ TEST(Datasets, SeveralValidationSetsOfOneSplit) {
   EXPECT_TRUE(build(config, {100, 20, 0}).validation.empty());
 }
 
-TEST(Datasets, BadInputIsExplained) {
+TEST(DatasetsTest, ExplainsInvalidInput) {
   const ScratchFolder folder;
   const std::string d = write_dataset(folder / "d", 10, 20), e = write_dataset(folder / "e", 10, 20);
   DataConfig config;
@@ -198,11 +198,11 @@ std::string warnings_of(const DataConfig& config, std::array<i64, 3> samples, i6
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(Datasets, ATextTooSmallToHoldOutFromIsTrainedOn) {
+TEST(DatasetsTest, UsesWholeTextForTrainingWhenTooSmallToSplit) {
   const ScratchFolder folder;
   const std::string d = write_dataset(folder / "d", 400, 20), e = write_dataset(folder / "e", 10, 20);
   DataConfig config;
-  config.data_path = {d};  // the usual split: 12 documents for validation, none for the test
+  config.data_path = {d};  // the default split: 12 documents for validation, none for testing
   const Datasets datasets = build(config, {100, 8, 8}, 250);
   EXPECT_GE(datasets.train->size(), 30);
   EXPECT_EQ(datasets.valid(), nullptr) << "12 documents have 240 tokens";
@@ -225,11 +225,11 @@ TEST(Datasets, ATextTooSmallToHoldOutFromIsTrainedOn) {
   }
   config.data_path.clear();
   config.train_data_path = {d};
-  config.valid_data_path = {e};  // named to be evaluated on
+  config.valid_data_path = {e};  // explicitly named for validation
   EXPECT_THAT(build_error(config, {1, 1, 0}, 200), HasSubstr("the valid split has only 200 tokens"));
 }
 
-TEST(Datasets, HeldOutTextThatIsReadManyTimesIsMentioned) {
+TEST(DatasetsTest, WarnsWhenHeldOutTextIsReadManyTimes) {
   const ScratchFolder folder;
   DataConfig config;
   config.data_path = {write_dataset(folder / "d", 100, 20)};
@@ -242,9 +242,9 @@ TEST(Datasets, HeldOutTextThatIsReadManyTimesIsMentioned) {
   EXPECT_EQ(warnings_of(config, {10000, 0, 0}), "") << "training in epochs is what one asks for";
 }
 
-TEST(DatasetIdentity, TellsTextsApart) {
+TEST(DatasetIdentityTest, DistinguishesTexts) {
   const ScratchFolder folder;
-  const std::string d = write_dataset(folder / "d", 300'000, 5);  // larger than what is hashed whole
+  const std::string d = write_dataset(folder / "d", 300'000, 5);  // larger than the part that is hashed completely
   const std::string identity = dataset_identity(d);
   EXPECT_THAT(identity, HasSubstr("300000 sequences, 300000 documents, 1500000 tokens, .idx "));
   EXPECT_EQ(dataset_identity(d), identity);
@@ -265,7 +265,7 @@ TEST(DatasetIdentity, TellsTextsApart) {
   EXPECT_THAT(input_error([&] { dataset_identity(d); }), HasSubstr("d.idx: truncated"));
 }
 
-TEST(Datasets, SeparatePathsUseAllTheirText) {
+TEST(DatasetsTest, SeparatePathsUseAllTheirText) {
   const ScratchFolder folder;
   DataConfig config;
   config.train_data_path = {write_dataset(folder / "d", 10, 20)};
@@ -276,7 +276,7 @@ TEST(Datasets, SeparatePathsUseAllTheirText) {
   EXPECT_EQ(datasets.test, nullptr);
 }
 
-TEST(Blend, SharesFollowTheWeights) {
+TEST(BlendTest, SharesFollowWeights) {
   const std::vector<double> weights = normalized(std::vector<double>{1, 2, 5});
   const BlendIndices indices = build_blend_indices(weights, 8000);
   std::array<i64, 3> counts{};
@@ -289,7 +289,7 @@ TEST(Blend, SharesFollowTheWeights) {
   EXPECT_EQ(blend_target_with_surplus(1001, 0.375), 378);
 }
 
-TEST(IndexCache, IsReusedAndRebuiltWhenDamaged) {
+TEST(IndexCacheTest, IsReusedAndRebuiltWhenDamaged) {
   const ScratchFolder folder;
   write_dataset(folder / "d", 50, 40);
   const IndexedDataset source(folder / "d");
@@ -320,7 +320,7 @@ TEST(IndexCache, IsReusedAndRebuiltWhenDamaged) {
   }
 }
 
-TEST(IndexCache, ChangedTextGetsItsOwnIndices) {
+TEST(IndexCacheTest, ChangedTextUsesSeparateEntries) {
   const ScratchFolder folder;
   const GptDatasetSpec spec{{0, 50}, "train", 16, 1, 300};
   for (const i32 length : {40, 41}) {
@@ -331,7 +331,7 @@ TEST(IndexCache, ChangedTextGetsItsOwnIndices) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "cache"), {}), 2);
 }
 
-TEST(IndexCache, AnIndexThatDoesNotFitTheMachineIsRefused) {
+TEST(IndexCacheTest, RejectsIndexLargerThanMemory) {
   constexpr i64 kMemory = 16'000'000;
   check_index_fits("few", 1'000'000, 1, kMemory);
   const std::string error = input_error([] { check_index_fits("many", 1'000'001, 1, kMemory); });
@@ -339,7 +339,7 @@ TEST(IndexCache, AnIndexThatDoesNotFitTheMachineIsRefused) {
   EXPECT_THAT(error, HasSubstr("lower training.train_iters"));
 }
 
-TEST(IndexCache, AFolderThatCannotBeWrittenOnlyWarns) {
+TEST(IndexCacheTest, UnwritableFolderCausesOnlyWarning) {
   const ScratchFolder folder;
   write_dataset(folder / "d", 50, 40);
   write_file_atomic(folder / "file", "a file where the folder should be");

@@ -20,14 +20,14 @@ Batch two_samples() {
 }
 
 // Megatron-LM's position_ids are {0, 1, 2, 0, 1, 0} and {0, 1, 2, 3, 0, 1}.
-TEST(Documents, BeginAfterTheEndOfAnother) {
+TEST(DocumentsTest, StartAfterEndOfPreviousDocument) {
   EXPECT_EQ(document_starts(two_samples(), kEod), (std::vector<i32>{0, 0, 0, 3, 3, 5, 0, 0, 0, 0, 4, 4}));
   EXPECT_EQ(document_starts(two_samples(), 100), std::vector<i32>(12, 0));
   EXPECT_TRUE(document_starts(Batch(), kEod).empty());
 }
 
-// The last token of a sample may end a document: that says nothing about the sample after it.
-TEST(Documents, DoNotReachIntoTheNextSample) {
+// A document that ends with the last token of a sample must not affect the next sample.
+TEST(DocumentsTest, DoNotExtendIntoNextSample) {
   Batch batch = two_samples();
   batch.tokens[5] = 9, batch.tokens[6] = 9;
   const std::vector<i32> starts = document_starts(batch, kEod);
@@ -35,14 +35,14 @@ TEST(Documents, DoNotReachIntoTheNextSample) {
   EXPECT_EQ(starts[7], 1);
 }
 
-TEST(Documents, TokensAfterTheEndAreNotCounted) {
+TEST(DocumentsTest, LabelsAfterEodAreMasked) {
   Batch batch = two_samples();
   leave_out_after_eod(batch, kEod);
   EXPECT_EQ(batch.labels, (std::vector<i32>{2, 9, -1, 9, -1, -1, 5, 6, 9, -1, 8, 1}));
   EXPECT_EQ(batch.tokens, two_samples().tokens);
 }
 
-TEST(Documents, HaveAMeanLengthThatTheirDatasetsTell) {
+TEST(DocumentsTest, MeanLengthComesFromDatasetInfo) {
   const test::ScratchFolder folder;
   const auto write = [&](const char* name, i64 documents, i64 tokens) {
     DatasetInfo info;
@@ -53,7 +53,7 @@ TEST(Documents, HaveAMeanLengthThatTheirDatasetsTell) {
   const std::vector<std::string> both{write("short", 30, 3000), write("long", 1, 1000)};
   EXPECT_DOUBLE_EQ(mean_document_tokens(both, {}), (3000 * 100.0 + 1000 * 1000.0) / 4000);
   EXPECT_DOUBLE_EQ(mean_document_tokens(both, std::vector{0.2, 0.6}), (0.2 * 100 + 0.6 * 1000) / 0.8);
-  // Not known, where one does not tell; and what tells nothing that can be is an error.
+  // The mean is unknown if any dataset lacks it, and impossible values are errors.
   EXPECT_EQ(mean_document_tokens(std::vector{both[0], both[0] + "er"}, {}), 0);
   EXPECT_EQ(mean_document_tokens(std::vector{both[0], write("empty", 0, 0)}, {}), 0);
   EXPECT_EQ(mean_document_tokens({}, {}), 0);

@@ -1,4 +1,4 @@
-// Against Megatron Core 0.16.1: file bytes, indices, blends and tokens (tests/golden/data).
+// Compares file bytes, indices, blends and tokens with Megatron Core 0.16.1 (tests/golden/data).
 #include <gtest/gtest.h>
 
 #include "data/prepare/indexed_writer.h"
@@ -57,9 +57,9 @@ void expect_split(const Dataset* dataset, const Hdf5File& file, const std::strin
   expect_tokens(*dataset, file, group);
 }
 
-class Golden : public testing::TestWithParam<std::string> {};
+class MegatronGoldenTest : public testing::TestWithParam<std::string> {};
 
-TEST_P(Golden, IndicesAndTokensAreMegatrons) {
+TEST_P(MegatronGoldenTest, IndicesAndTokensMatchMegatron) {
   const std::string name = GetParam();
   const Hdf5File file(golden_data() / "expected.h5");
   const test::ScratchFolder cache;
@@ -78,7 +78,7 @@ TEST_P(Golden, IndicesAndTokensAreMegatrons) {
     const std::string group = name + "/" + kSplitNames[i];
     if (file.has(group)) samples[i] = file.attribute<i64>(group, "requested_samples");
   }
-  // Twice: the second time the indices come from the cache.
+  // Runs twice: the second time, the indices come from the cache.
   for (int round = 0; round < 2; ++round) {
     const Datasets built = build_train_valid_test_datasets(config, file.attribute<i64>(name, "seq"),
                                                            file.attribute<i64>(name, "seed"), samples, Log(1));
@@ -88,12 +88,12 @@ TEST_P(Golden, IndicesAndTokensAreMegatrons) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Golden,
+INSTANTIATE_TEST_SUITE_P(Cases, MegatronGoldenTest,
                          testing::Values("single", "one_epoch", "partial_epochs", "blend",
                                          "blend_weights_unnormalised"),
                          [](const auto& instance) { return instance.param; });
 
-TEST(GoldenFiles, RewrittenDocumentsHaveTheSameBytes) {
+TEST(GoldenFilesTest, RewrittenDocumentsAreBitwiseIdentical) {
   for (const auto& [name, vocab_size] : {std::pair<std::string, i64>{"a", 257}, {"b", 100000}}) {
     const test::ScratchFolder folder;
     const IndexedDataset source(golden_data() / name);

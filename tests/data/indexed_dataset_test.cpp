@@ -14,7 +14,7 @@ using test::input_error;
 using test::ScratchFolder;
 using testing::HasSubstr;
 
-/// Two documents of two sequences (3, 0) and (2, 4): offsets of the arrays in .idx are 34, 50 and 82.
+/// Writes two documents of two sequences (3, 0) and (2, 4). The arrays in .idx are at offsets 34, 50 and 82.
 std::string write_small(const ScratchFolder& folder, i64 vocab_size = 100) {
   IndexedDatasetWriter writer(folder / "d", vocab_size);
   const std::vector<i32> tokens{1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -43,7 +43,7 @@ std::string with(std::string text, std::size_t offset, T value) {
   return text;
 }
 
-TEST(IndexedDataset, ReadsWhatWasWritten) {
+TEST(IndexedDatasetTest, ReadsWrittenDocuments) {
   for (const i64 vocab_size : {100, 65499, 65500}) {
     const ScratchFolder folder;
     write_small(folder, vocab_size);
@@ -61,7 +61,7 @@ TEST(IndexedDataset, ReadsWhatWasWritten) {
   }
 }
 
-TEST(IndexedDataset, EveryIntegerTypeIsRead) {
+TEST(IndexedDatasetTest, ReadsEveryIntegerType) {
   const std::pair<TokenType, std::size_t> types[] = {{TokenType::U8, 1},  {TokenType::I8, 1},  {TokenType::I16, 2},
                                                      {TokenType::U16, 2}, {TokenType::I32, 4}, {TokenType::I64, 8}};
   for (const auto& [type, width] : types) {
@@ -80,7 +80,7 @@ TEST(IndexedDataset, EveryIntegerTypeIsRead) {
   }
 }
 
-TEST(IndexedDataset, EachDamageHasItsMessage) {
+TEST(IndexedDatasetTest, ReportsEachKindOfDamage) {
   const ScratchFolder folder;
   const std::string idx = write_small(folder);
   ASSERT_EQ(idx.size(), 34u + 4 * 12 + 3 * 8);
@@ -119,7 +119,7 @@ TEST(IndexedDataset, EachDamageHasItsMessage) {
   EXPECT_THAT(open_error(folder), HasSubstr("truncated"));
 }
 
-TEST(IndexedDataset, MissingFilesAreNamed) {
+TEST(IndexedDatasetTest, NamesMissingFiles) {
   const ScratchFolder folder;
   write_small(folder);
   EXPECT_THAT(input_error([&] { IndexedDataset{folder / "d.bin"}; }), HasSubstr("without .bin"));
@@ -127,7 +127,7 @@ TEST(IndexedDataset, MissingFilesAreNamed) {
   EXPECT_THAT(open_error(folder), HasSubstr("d.bin"));
 }
 
-TEST(IndexedDataset, RandomDamageIsAnErrorOrHarmless) {
+TEST(IndexedDatasetTest, RandomDamageIsReportedOrHarmless) {
   const ScratchFolder folder;
   const std::string idx = write_small(folder);
   for (u32 round = 0; round < 2000; ++round) {
@@ -137,7 +137,7 @@ TEST(IndexedDataset, RandomDamageIsAnErrorOrHarmless) {
       const Philox4 change = philox4x32(8, {round, i, 0, 0});
       damaged[change[0] % damaged.size()] = static_cast<char>(change[1]);
     }
-    // In place, without the fsync of an atomic write, which would take most of the test's time.
+    // Written in place, without the fsync of an atomic write, which would take most of the test's time.
     std::FILE* file = std::fopen((folder / "d.idx").c_str(), "wb");
     std::fwrite(damaged.data(), 1, damaged.size(), file);
     std::fclose(file);
@@ -152,7 +152,7 @@ TEST(IndexedDataset, RandomDamageIsAnErrorOrHarmless) {
   }
 }
 
-TEST(IndexedDatasetWriter, LeavesNothingBehindWhenUnfinished) {
+TEST(IndexedDatasetWriterTest, LeavesNoFilesWhenUnfinished) {
   const ScratchFolder folder;
   {
     IndexedDatasetWriter writer(folder / "d", 100);
@@ -161,7 +161,7 @@ TEST(IndexedDatasetWriter, LeavesNothingBehindWhenUnfinished) {
   EXPECT_EQ(folder.count(), 0u);
 }
 
-TEST(IndexedDatasetWriter, RefusesIdsOutsideTheVocabulary) {
+TEST(IndexedDatasetWriterTest, RejectsIdsOutsideVocabulary) {
   const ScratchFolder folder;
   IndexedDatasetWriter writer(folder / "d", 100);
   EXPECT_THAT(input_error([&] { writer.add_document(std::vector<i32>{1, 100}); }), HasSubstr("token id 100"));

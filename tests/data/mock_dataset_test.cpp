@@ -15,7 +15,7 @@ std::vector<i32> tokens_of(const MockDataset& dataset, i64 sample) {
   return tokens;
 }
 
-TEST(MockDataset, ASampleGoesOnWhereTheOneBeforeEnds) {
+TEST(MockDatasetTest, SamplesAreConsecutive) {
   const MockText text{.seed = 7, .split_name = "train", .vocab_size = 50'000};
   const MockDataset some(text, 100, 32), more(text, 1000, 32), longer(text, 50, 64);
   for (const i64 sample : {0, 1, 57, 98}) {
@@ -29,7 +29,7 @@ TEST(MockDataset, ASampleGoesOnWhereTheOneBeforeEnds) {
   EXPECT_EQ(both, tokens_of(longer, 1));
 }
 
-TEST(MockDataset, SeedsAndSplitsHaveTextsOfTheirOwn) {
+TEST(MockDatasetTest, SeedsAndSplitsHaveDistinctTexts) {
   std::set<std::vector<i32>> texts;
   for (const i64 seed : {1, 2})
     for (const char* split : {"train", "valid", "test"})
@@ -37,7 +37,7 @@ TEST(MockDataset, SeedsAndSplitsHaveTextsOfTheirOwn) {
   EXPECT_EQ(texts.size(), 6u);
 }
 
-TEST(MockDataset, DocumentsEndNowAndThen) {
+TEST(MockDatasetTest, EndsDocumentsAtExpectedRate) {
   constexpr i64 kVocab = 40, kEod = 3, kTokens = 400'000;
   const MockDataset dataset({.seed = 1, .split_name = "train", .vocab_size = kVocab, .eod = kEod}, 1, kTokens);
   std::vector<i64> counts(kVocab);

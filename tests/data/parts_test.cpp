@@ -1,4 +1,4 @@
-// Preprocessing in parts: the bytes of one process, wherever the input is cut.
+// Preprocessing in parts: the output is bitwise identical to that of one process, wherever the input is split.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 using test::input_error;
 using testing::HasSubstr;
 
-class Parts : public test::PreprocessFixture {
+class PreprocessPartsTest : public test::PreprocessFixture {
  protected:
   static std::string play() { return read_text_file(source()); }
 
@@ -31,16 +31,16 @@ class Parts : public test::PreprocessFixture {
     return lines;
   }
 
-  /// How a run goes that ends early, or finds little room.
+  /// Options for a run that is interrupted or has little memory.
   struct Run {
     int processes = 1;
-    std::size_t tokenised = std::numeric_limits<std::size_t>::max();  ///< units, the last ones first
-    std::size_t written = std::numeric_limits<std::size_t>::max();    ///< units, after which it is killed
-    i64 memory = TokenMemory::kMost;                                  ///< of each process
+    std::size_t tokenised = std::numeric_limits<std::size_t>::max();  ///< units to tokenize, the last ones first
+    std::size_t written = std::numeric_limits<std::size_t>::max();    ///< units to write before the process is killed
+    i64 memory = TokenMemory::kMost;                                  ///< memory of each process
     i64 unit_bytes = 5'000;
   };
 
-  /// What preprocess_in_parts() does, the last unit tokenised first; how many units there were.
+  /// Runs the steps of preprocess_in_parts(), tokenizing the last unit first. Returns the number of units.
   std::size_t in_parts(const PreprocessOptions& o, const Run& run) {
     const Tokenizer tokenizer{Path(o.tokenizer_model)};
     const std::vector<WorkUnit> units = work_units(o.input, o.format(), run.unit_bytes);
@@ -93,10 +93,10 @@ class Parts : public test::PreprocessFixture {
   }
 
   std::size_t made_ = 0, found_ = 0,
-              in_files_ = 0;  // units that the last run tokenised, that were at their places, ...
+              in_files_ = 0;  // units that the last run tokenized, that were already at their places, ...
 };
 
-TEST_F(Parts, GiveTheBytesOfOneProcessWhereverTheyAreCut) {
+TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
   const std::string text = play().substr(0, 700'000);
   std::string long_paragraph;
   while (long_paragraph.size() < 1'100'000) long_paragraph += "words of a paragraph that is longer than a piece\n";
@@ -115,7 +115,7 @@ TEST_F(Parts, GiveTheBytesOfOneProcessWhereverTheyAreCut) {
     for (const i64 unit_bytes : {i64{1}, i64{600'000}}) {
       PreprocessOptions o = one;
       o.output_prefix = (out_ / "parts").string();
-      if (kind == TextDocument::Line && unit_bytes == 1) continue;  // some ten thousand parts
+      if (kind == TextDocument::Line && unit_bytes == 1) continue;  // would make some ten thousand parts
       for (const i64 memory : {TokenMemory::kMost, i64{1}}) {
         most = std::max(most, in_parts(o, {.processes = 3, .memory = memory, .unit_bytes = unit_bytes}));
         expect_same("one_text_document", "parts_text_document");
@@ -125,7 +125,7 @@ TEST_F(Parts, GiveTheBytesOfOneProcessWhereverTheyAreCut) {
   }
 }
 
-TEST_F(Parts, OfJsonLinesGiveTheBytesOfOneProcess) {
+TEST_F(PreprocessPartsTest, JsonLinesOutputIsBitwiseIdentical) {
   const std::string lines = jsonl(play().substr(0, 40'000), "other text");
   PreprocessOptions one = options({file("a.jsonl", lines), gzip_file("b.jsonl.gz", lines)}, "one");
   one.json_keys = {"text", "other"};
@@ -138,7 +138,7 @@ TEST_F(Parts, OfJsonLinesGiveTheBytesOfOneProcess) {
   expect_same("one_other_document", "parts_other_document");
 }
 
-TEST_F(Parts, NameTheLineOfTheFile) {
+TEST_F(PreprocessPartsTest, ErrorsNameLineOfFile) {
   std::string lines = jsonl(play().substr(0, 40'000), "x");
   const i64 line = std::count(lines.begin(), lines.end(), '\n') + 1;
   PreprocessOptions o = options({file("a.jsonl", lines + "{\"text\": 3}\n" + lines)}, "d");
@@ -148,8 +148,8 @@ TEST_F(Parts, NameTheLineOfTheFile) {
   EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr("by other rules"));
 }
 
-/// Killed after so many units were tokenised, or brought to their places, it goes on.
-TEST_F(Parts, GoOnWhereARunEnded) {
+/// Killed after some units were tokenized or copied to their places, a run must continue from there.
+TEST_F(PreprocessPartsTest, ResumesAfterInterruption) {
   PreprocessOptions one = options({file("a.txt", play().substr(0, 60'000))}, "one");
   one.text_document = TextDocument::Line;
   run_preprocess(one, Log(1));
@@ -164,7 +164,7 @@ TEST_F(Parts, GoOnWhereARunEnded) {
   EXPECT_EQ(made_, units - 3);
   in_parts(o, {.written = 0});
   EXPECT_EQ(found_, 5u);
-  // One of which the tokens came to their place, but not its note.
+  // Simulates a unit whose tokens were copied but whose metadata was not written.
   const std::vector<WorkUnit> all = work_units(o.input, o.format(), Run().unit_bytes);
   std::filesystem::remove(PartsFolder(o, {"text"}).part_path(all[1]));
   in_parts(o, {.written = 0});
@@ -175,7 +175,7 @@ TEST_F(Parts, GoOnWhereARunEnded) {
   expect_same("one_text_document", "parts_text_document");
 }
 
-TEST_F(Parts, WithoutRoomInMemoryTheyWaitInFiles) {
+TEST_F(PreprocessPartsTest, SpillsToFilesWhenMemoryIsFull) {
   const std::string lines = jsonl(play().substr(0, 40'000), "other text");
   PreprocessOptions one = options({file("a.jsonl", lines), file("b.jsonl", lines)}, "one");
   one.json_keys = {"text", "other"};
@@ -196,7 +196,7 @@ TEST_F(Parts, WithoutRoomInMemoryTheyWaitInFiles) {
   expect_same("one_other_document", "parts_other_document");
 }
 
-TEST(TokenMemory, WaitsForWhatIsWritten) {
+TEST(TokenMemoryTest, WaitsForPendingWrites) {
   TokenMemory memory(100);
   EXPECT_TRUE(memory.take(60));
   EXPECT_FALSE(memory.take(60)) << "nothing will give room";
@@ -214,8 +214,8 @@ TEST(TokenMemory, WaitsForWhatIsWritten) {
   EXPECT_FALSE(has_room) << "what was written gave too little";
 }
 
-/// New pages for every unit would cost a twentieth of the time.
-TEST(TokenMemory, KeepsWhatHeldAUnit) {
+/// Allocating new pages for every unit would take a twentieth of the time.
+TEST(TokenMemoryTest, ReusesBuffersOfUnits) {
   TokenMemory memory;
   std::vector<std::byte> first = memory.buffer();
   EXPECT_EQ(first.capacity(), 0u);
@@ -228,7 +228,7 @@ TEST(TokenMemory, KeepsWhatHeldAUnit) {
   EXPECT_EQ(memory.buffer().capacity(), 0u);
 }
 
-TEST_F(Parts, WhatIsNotWholeIsMadeAgain) {
+TEST_F(PreprocessPartsTest, RebuildsIncompleteParts) {
   PreprocessOptions o = options({file("a.txt", play().substr(0, 300'000)), file("b.txt", "one\n\ntwo\n")}, "d");
   const Run one_unit{.written = 1, .unit_bytes = i64{1} << 30};
   const PartsFolder folder(o, {"text"});
@@ -265,8 +265,8 @@ TEST_F(Parts, WhatIsNotWholeIsMadeAgain) {
   EXPECT_FALSE(note()) << "another text";
 }
 
-/// What follows a unit that became another one has another place, and is made again, too.
-TEST_F(Parts, ThatFollowAChangedFileAreMadeAgain) {
+/// Units after a changed one move to a different place and must be rebuilt as well.
+TEST_F(PreprocessPartsTest, RebuildsPartsAfterChangedFile) {
   for (int i = 0; i < 6; ++i) file(str(i, ".txt"), play().substr(static_cast<std::size_t>(i) * 70'000, 70'000));
   std::vector<std::string> input;
   for (int i = 0; i < 6; ++i) input.push_back((out_ / str(i, ".txt")).string());
@@ -282,8 +282,8 @@ TEST_F(Parts, ThatFollowAChangedFileAreMadeAgain) {
   expect_same("one_text_document", "parts_text_document");
 }
 
-/// With files that were shorter, the end of what was joined before goes away.
-TEST_F(Parts, OfLessTextThanBefore) {
+/// If the input shrinks, the end of the previous output must be truncated.
+TEST_F(PreprocessPartsTest, TruncatesOutputWhenInputShrinks) {
   const std::string a = file("a.txt", play().substr(0, 300'000)), b = file("b.txt", play()), c = file("c.txt", "end");
   PreprocessOptions o = options({a, b, c}, "parts");
   in_parts(o, {.processes = 2, .written = 2, .unit_bytes = i64{1} << 30});
@@ -295,7 +295,7 @@ TEST_F(Parts, OfLessTextThanBefore) {
   expect_same("one_text_document", "parts_text_document");
 }
 
-TEST_F(Parts, OfAProgramThatDidItInAnotherWayAreRefused) {
+TEST_F(PreprocessPartsTest, RejectsPartsOfIncompatibleVersion) {
   const PreprocessOptions o = options({file("a.txt", play().substr(0, 9'000))}, "d");
   in_parts(o, {.written = 0});
   const Path description = PartsFolder(o, {"text"}).path() / "preprocess.json";
@@ -305,7 +305,7 @@ TEST_F(Parts, OfAProgramThatDidItInAnotherWayAreRefused) {
   EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr("d.parts: holds parts that were made with another"));
 }
 
-TEST(WholeBlocks, AreThoseWithoutNeighbours) {
+TEST(AlignedBlockRangeTest, ContainsOnlyUnsharedBlocks) {
   constexpr i64 k = WholeBlocks::kBytes;
   const auto blocks = [](i64 begin, i64 end) {
     const WholeBlocks found(begin, end);
@@ -324,9 +324,9 @@ TEST(WholeBlocks, AreThoseWithoutNeighbours) {
   }
 }
 
-/// Each process writes to a file of its own here, so that is seen who wrote what: all of process 0 is put together from
+/// Each process writes to its own file here, to show which process wrote each block. All of process 0 is assembled from
 /// the files of parts.
-TEST_F(Parts, EveryBlockIsWrittenByOneProcessAlone) {
+TEST_F(PreprocessPartsTest, EveryBlockIsWrittenByOneProcess) {
   PreprocessOptions o = options({file("a.txt", play() + play())}, "one");
   run_preprocess(o, Log(1));
   const std::string whole = read_text_file(out_ / "one_text_document.bin");
@@ -357,7 +357,7 @@ TEST_F(Parts, EveryBlockIsWrittenByOneProcessAlone) {
   EXPECT_LE(std::count(writer_of.begin(), writer_of.end(), -1), std::ssize(units)) << "the rest is of process 0";
 }
 
-TEST_F(Parts, MergedDatasetsAreTheOneOfAllTexts) {
+TEST_F(PreprocessPartsTest, MergedDatasetsMatchDatasetOfAllTexts) {
   const std::string a = file("a.txt", play().substr(0, 50'000)), b = file("b.txt", "one\n\ntwo\n\n"),
                     c = file("c.txt", play().substr(50'000, 9'000));
   std::vector<std::string> prefixes;
@@ -389,7 +389,7 @@ TEST_F(Parts, MergedDatasetsAreTheOneOfAllTexts) {
   EXPECT_THAT(error(prefixes, "x"), HasSubstr("without an <eod> after each document"));
   EXPECT_FALSE(std::filesystem::exists(out_ / "x.bin"));
 
-  // Of datasets that say nothing about themselves the joined one says nothing either.
+  // If one of the datasets has no info file, the merged one has none either.
   std::filesystem::remove(info_path(prefixes[1]));
   merge_datasets(prefixes, (out_ / "merged").string(), Log(1));
   EXPECT_EQ(read_text_file(out_ / "merged.bin"), read_text_file(out_ / "whole_text_document.bin"));

@@ -1,4 +1,4 @@
-// Preprocessing of files that a test writes, with a small tokenizer.
+// Fixture for preprocessing files that a test writes, with a small tokenizer.
 #pragma once
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -11,7 +11,7 @@
 
 namespace mcpp::test {
 
-/// The tokenizer is trained once for a suite, the folder for what is read and written is each test's own.
+/// The tokenizer is trained once per suite. Each test has its own folder for input and output.
 class PreprocessFixture : public testing::Test {
  protected:
   static void SetUpTestSuite() {

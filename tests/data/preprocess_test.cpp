@@ -24,14 +24,14 @@ using test::error_of;
 using test::input_error;
 using testing::HasSubstr;
 
-class Preprocess : public test::PreprocessFixture {
+class PreprocessTest : public test::PreprocessFixture {
  protected:
   std::string error(const PreprocessOptions& o) {
     return input_error([&] { run_preprocess(o, Log(1)); });
   }
   std::string bytes(const std::string& name) { return read_text_file(out_ / name); }
 
-  /// The documents of a dataset as text, each without its <eod>.
+  /// Returns the documents of a dataset as text, each without its <eod>.
   std::vector<std::string> documents(const std::string& prefix) {
     const Tokenizer tokenizer{Path(model())};
     const IndexedDataset dataset(out_ / prefix);
@@ -50,7 +50,7 @@ class Preprocess : public test::PreprocessFixture {
   }
 };
 
-TEST_F(Preprocess, AFileIsOneDocumentHoweverLong) {
+TEST_F(PreprocessTest, StoresFileOfAnyLengthAsOneDocument) {
   const std::string text = read_text_file(source());  // 1.1 MB: three pieces
   const PreprocessResult result = run_preprocess(options({source().string()}), Log(1));
   EXPECT_EQ(documents("d_text_document"), std::vector<std::string>{text});
@@ -65,7 +65,7 @@ TEST_F(Preprocess, AFileIsOneDocumentHoweverLong) {
   EXPECT_EQ(stored->tokenizer_checksum, Tokenizer{Path(model())}.checksum());
 }
 
-TEST_F(Preprocess, WorkersDoNotChangeTheResult) {
+TEST_F(PreprocessTest, ResultIsIndependentOfWorkers) {
   for (const TextDocument kind : {TextDocument::File, TextDocument::Line, TextDocument::Paragraph}) {
     for (const i64 workers : {1, 4}) {
       PreprocessOptions o = options({source().string(), source().string()}, workers == 1 ? "one" : "four");
@@ -79,7 +79,7 @@ TEST_F(Preprocess, WorkersDoNotChangeTheResult) {
   }
 }
 
-TEST_F(Preprocess, TextJsonAndGzipGiveTheSame) {
+TEST_F(PreprocessTest, TextJsonAndGzipGiveEqualOutput) {
   const std::vector<std::string> texts{"First text.\n", "second \"text\"\n\nna\xC3\xAFve", "third\ttext"};
   std::string jsonl;
   PreprocessOptions text = options({}, "text");
@@ -104,7 +104,7 @@ TEST_F(Preprocess, TextJsonAndGzipGiveTheSame) {
   }
 }
 
-TEST_F(Preprocess, LinesAndParagraphsBecomeDocuments) {
+TEST_F(PreprocessTest, SplitsLinesAndParagraphsIntoDocuments) {
   const std::string input = file("d.txt", "one\ntwo\r\n\r\nthree  \n \n\n\t\nfour\nfive");
   PreprocessOptions o = options({input});
   o.text_document = TextDocument::Line;
@@ -116,7 +116,7 @@ TEST_F(Preprocess, LinesAndParagraphsBecomeDocuments) {
   EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"one\ntwo", "three  ", "four\nfive"}));
 }
 
-TEST_F(Preprocess, ParagraphsLongerThanAPieceStayWhole) {
+TEST_F(PreprocessTest, KeepsLongParagraphsWhole) {
   std::string longer;
   while (longer.size() < 1500000) longer += "some words in a line of a long paragraph\n";
   longer.pop_back();
@@ -129,7 +129,7 @@ TEST_F(Preprocess, ParagraphsLongerThanAPieceStayWhole) {
   EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"short", longer, one_line, "last"}));
 }
 
-TEST_F(Preprocess, EveryCutGivesTheTextBack) {
+TEST_F(PreprocessTest, EverySplitPreservesText) {
   const std::string text =
       "a line\nanother \xE4\xB8\xAD\xE6\x96\x87\n\n\nparagraph with words\nandaverylongwordwithoutspace";
   const std::string path = file("d.txt", text);
@@ -151,7 +151,7 @@ TEST_F(Preprocess, EveryCutGivesTheTextBack) {
   }
 }
 
-TEST_F(Preprocess, SeveralKeysAreSeveralDatasets) {
+TEST_F(PreprocessTest, WritesOneDatasetPerJsonKey) {
   PreprocessOptions o = options({file("d.jsonl", R"({"title": "T", "text": "body text"})"
                                                  "\n"
                                                  R"({"title": "", "text": "x"})")});
@@ -166,7 +166,7 @@ TEST_F(Preprocess, SeveralKeysAreSeveralDatasets) {
   EXPECT_EQ(IndexedDataset(out_ / "d_title_document").num_sequences(), 1);
 }
 
-TEST_F(Preprocess, ParagraphsDoNotDependOnWhereAPieceIsCut) {
+TEST_F(PreprocessTest, ParagraphsAreIndependentOfPieceBoundaries) {
   DocumentFormat format;
   format.text_document = TextDocument::Paragraph;
   const auto documents = [&](const Path& path, std::size_t piece_bytes) {
@@ -184,14 +184,14 @@ TEST_F(Preprocess, ParagraphsDoNotDependOnWhereAPieceIsCut) {
     found.pop_back();
     return found;
   };
-  for (std::size_t size = 1; size < 15; ++size) {  // longer lines are cut themselves
+  for (std::size_t size = 1; size < 15; ++size) {  // longer lines are split themselves
     const std::string text(size, 'x'), blank(size, ' ');
     const Path path = file("p.txt", text + "\n\n" + text + "\n" + blank + "\n\n" + blank + text + "\n" + text + "\n\n");
     EXPECT_EQ(documents(path, 16), (std::vector<std::string>{text, text, blank + text + "\n" + text})) << size;
   }
 }
 
-TEST_F(Preprocess, BadLinesAreNamedAndNothingIsLeft) {
+TEST_F(PreprocessTest, MalformedLinesAreNamedAndLeaveNoOutput) {
   const std::string good = R"({"text": "good"})"
                            "\n";
   const std::pair<std::string, const char*> cases[] = {{"{\"text\": \"cut", "malformed JSON"},
@@ -219,7 +219,7 @@ TEST_F(Preprocess, BadLinesAreNamedAndNothingIsLeft) {
   }
 }
 
-TEST_F(Preprocess, OtherBadInputIsExplained) {
+TEST_F(PreprocessTest, ExplainsOtherInvalidInput) {
   EXPECT_THAT(error(options({})), HasSubstr("input is empty"));
   EXPECT_THAT(error(options({(out_ / "none.txt").string()})), HasSubstr("none.txt"));
   EXPECT_THAT(error(options({file("empty.txt", "")})), HasSubstr("no text"));
@@ -232,7 +232,7 @@ TEST_F(Preprocess, OtherBadInputIsExplained) {
   }
 }
 
-TEST_F(Preprocess, GzipThatGrowsWithoutMeasureIsRefused) {
+TEST_F(PreprocessTest, RejectsGzipBombs) {
   constexpr std::size_t kMebi = 1 << 20;
   const std::string path = (out_ / "bomb.txt.gz").string(), line(kMebi - 1, 'a'), text = line + "\n";
   gzFile file = gzopen(path.c_str(), "wb9");
@@ -259,7 +259,7 @@ i64 bytes_of(const Path& path) {
   return bytes;
 }
 
-TEST_F(Preprocess, GzipThatIsRepetitiveInPlacesIsRead) {
+TEST_F(PreprocessTest, ReadsGzipWithRepetitiveParts) {
   std::string text;
   while (text.size() < 18 << 20) text += "the same line again\n";
   for (u32 i = 0, value = 1; i < 300'000; ++i) {
@@ -270,7 +270,7 @@ TEST_F(Preprocess, GzipThatIsRepetitiveInPlacesIsRead) {
   EXPECT_EQ(bytes_of(out_ / "begin.txt.gz"), static_cast<i64>(text.size()));
 }
 
-/// The text of a file, or the message that refuses it.
+/// Returns the text of a file, or the error message that rejects it.
 std::string text_or_error(const Path& path) {
   std::string text;
   const std::string error = input_error([&] {
@@ -281,7 +281,7 @@ std::string text_or_error(const Path& path) {
   return error.empty() ? text : error;
 }
 
-TEST_F(Preprocess, EveryGzipMemberIsRead) {
+TEST_F(PreprocessTest, ReadsEveryGzipMember) {
   const std::string text = read_text_file(source()).substr(0, 300'000);
   gzip_file("a.gz", text.substr(0, 100'000));
   gzip_file("none.gz", "");
@@ -293,7 +293,7 @@ TEST_F(Preprocess, EveryGzipMemberIsRead) {
   EXPECT_EQ(text_or_error(file("none.txt.gz", none)), "");
 }
 
-TEST_F(Preprocess, WhatFollowsAGzipMemberIsNotPassedOver) {
+TEST_F(PreprocessTest, RejectsTrailingDataAfterGzipMember) {
   const std::string text = read_text_file(source()).substr(0, 300'000);
   gzip_file("a.gz", text);
   const std::string a = bytes("a.gz");
@@ -306,7 +306,7 @@ TEST_F(Preprocess, WhatFollowsAGzipMemberIsNotPassedOver) {
   expect_refused(a + std::string(9, '\0') + a, "something that is none follows");
   expect_refused(a + "\x1F", "something that is none follows");
   std::string headless = a;
-  headless[2] = 7;  // a method of packing that nobody has
+  headless[2] = 7;  // an unknown compression method
   expect_refused(a + headless, "damaged");
   for (const std::size_t kept : {std::size_t{2}, std::size_t{10}, a.size() / 2, a.size() - 1})
     expect_refused(a + a.substr(0, kept), "ends early");
@@ -317,7 +317,7 @@ TEST_F(Preprocess, WhatFollowsAGzipMemberIsNotPassedOver) {
   }
 }
 
-TEST_F(Preprocess, WhatIsNoFileIsNamed) {
+TEST_F(PreprocessTest, NamesInputsThatAreNotFiles) {
   std::filesystem::create_symlink("absent", out_ / "dangling.txt");
   std::filesystem::create_symlink("circle.txt", out_ / "circle.txt");
   EXPECT_THAT(text_or_error(out_ / "dangling.txt"), HasSubstr("dangling.txt, a link to absent: No such file"));
@@ -332,12 +332,12 @@ TEST_F(Preprocess, WhatIsNoFileIsNamed) {
   }
 }
 
-TEST_F(Preprocess, PipesAreRead) {
+TEST_F(PreprocessTest, ReadsPipes) {
   const Path path = out_ / "pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   const std::string line(1023, 'a');
   constexpr i64 kLines = 18 << 10;
-  std::signal(SIGPIPE, SIG_IGN);  // should the reader give up
+  std::signal(SIGPIPE, SIG_IGN);  // in case the reader fails
   std::thread writer([&] {
     std::ofstream pipe(path);
     for (i64 i = 0; i < kLines; ++i) pipe << line << '\n';
@@ -347,7 +347,7 @@ TEST_F(Preprocess, PipesAreRead) {
   EXPECT_EQ(error, "");
 }
 
-TEST_F(Preprocess, VerifyAndShowSeeWhatIsThere) {
+TEST_F(PreprocessTest, VerifyAndShowReportContents) {
   PreprocessOptions o = options({source().string()});
   o.text_document = TextDocument::Paragraph;
   const PreprocessResult result = run_preprocess(o, Log(1));

@@ -49,7 +49,7 @@ std::string stream(const Tokenizer& tokenizer, const std::vector<i32>& ids) {
   return text + decoder.finish();
 }
 
-/// Runs of spaces, long words, characters that no piece has.
+/// Returns text with runs of spaces, long words, and characters that no piece contains.
 std::string odd_spaces(const std::string& text) {
   std::string odd;
   for (u32 i = 0; odd.size() < 20000; ++i) {
@@ -62,9 +62,9 @@ std::string odd_spaces(const std::string& text) {
   return odd + "end";
 }
 
-class TokenizerTypes : public testing::TestWithParam<TokenizerModel> {};
+class TokenizerTypesTest : public testing::TestWithParam<TokenizerModel> {};
 
-TEST_P(TokenizerTypes, EveryTextComesBackExactly) {
+TEST_P(TokenizerTypesTest, RoundTripsAnyText) {
   const ScratchFolder folder;
   TokenizerOptions options = options_for(folder, english());
   options.model_type = GetParam();
@@ -104,7 +104,7 @@ TEST_P(TokenizerTypes, EveryTextComesBackExactly) {
   }
 }
 
-TEST_P(TokenizerTypes, LongTextGivesSentencepiecesOwnIds) {
+TEST_P(TokenizerTypesTest, LongTextMatchesSentencepieceIds) {
   const ScratchFolder folder;
   TokenizerOptions options = options_for(folder, english());
   options.model_type = GetParam();
@@ -119,8 +119,8 @@ TEST_P(TokenizerTypes, LongTextGivesSentencepiecesOwnIds) {
   }
 }
 
-/// Without pieces of bytes, U+2581 is one more space of a run, of which pieces are made.
-TEST_P(TokenizerTypes, MarksOfSpacesBelongToTheSpacesBesideThem) {
+/// Without byte pieces, U+2581 is treated as another space of a run, from which pieces are made.
+TEST_P(TokenizerTypesTest, SpaceMarksJoinAdjacentSpaces) {
   const ScratchFolder folder;
   std::string indented;
   for (int i = 0; i < 300; ++i)
@@ -144,8 +144,8 @@ TEST_P(TokenizerTypes, MarksOfSpacesBelongToTheSpacesBesideThem) {
   }
 }
 
-/// As Llama's: a space before every text, the end-of-sentence piece as <eod>.
-TEST(Tokenizer, ForeignModelsWithAPrefixSpaceServe) {
+/// Like Llama's model: a space before every text, and the end-of-sentence piece as <eod>.
+TEST(TokenizerTest, SupportsForeignModelsWithPrefixSpace) {
   const ScratchFolder folder;
   options_for(folder, english());
   ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train({{"input", (folder / "text.txt").string()},
@@ -172,7 +172,7 @@ TEST(Tokenizer, ForeignModelsWithAPrefixSpaceServe) {
   }
 }
 
-TEST_P(TokenizerTypes, TrainingIsReproducible) {
+TEST_P(TokenizerTypesTest, TrainingIsReproducible) {
   const ScratchFolder folder;
   TokenizerOptions options = options_for(folder, english());
   options.model_type = GetParam();
@@ -180,7 +180,7 @@ TEST_P(TokenizerTypes, TrainingIsReproducible) {
   EXPECT_EQ(train(options).checksum(), first);
 }
 
-/// Sentences that the library is handed as they are.
+/// Passes sentences to the library unchanged.
 class Sentences : public sentencepiece::SentenceIterator {
  public:
   explicit Sentences(const std::vector<std::string>& all) : all_(all) {}
@@ -194,8 +194,8 @@ class Sentences : public sentencepiece::SentenceIterator {
   std::size_t next_ = 0;
 };
 
-/// `text` cut before and after each end of a line: newlines with the ASCII punctuation before them, and the spaces
-/// before it.
+/// Splits `text` before and after each line end: newlines with the preceding ASCII punctuation, and the spaces before
+/// it.
 std::vector<std::string> cut_at_line_ends(const std::string& text) {
   const std::regex line_end("( +[!-/:-@\\[-`{-~]*|[!-/:-@\\[-`{-~]*)\n+");
   std::vector<std::string> parts;
@@ -210,7 +210,7 @@ std::vector<std::string> cut_at_line_ends(const std::string& text) {
   return parts;
 }
 
-TEST(TokenizerTraining, CountedWordsGiveSentencepiecesOwnPieces) {
+TEST(TokenizerTrainingTest, CountedWordsMatchSentencepiecePieces) {
   const ScratchFolder folder;
   const std::string text = "\n\nbegins\n" + english() +
                            "  <eod> two  spaces \n \n  in  -- ...\n  na\xC3\xAFve \xE4\xB8\xAD\xE6\x96\x87\n\n  ends ";
@@ -239,8 +239,8 @@ TEST(TokenizerTraining, CountedWordsGiveSentencepiecesOwnPieces) {
   for (i32 id = 0; id < theirs.GetPieceSize(); ++id) EXPECT_EQ(ours.piece(id), theirs.IdToPiece(id)) << id;
 }
 
-/// The library takes no text for a piece that goes on in the same way wherever it is, as with the space after a word.
-TEST(TokenizerTraining, AUnigramModelLearnsWordsBeforeSpaces) {
+/// The library ignores pieces that always continue in the same way, such as the space after a word.
+TEST(TokenizerTrainingTest, UnigramModelLearnsWordsBeforeSpaces) {
   const ScratchFolder folder;
   std::string text;  // one line
   for (u32 i = 0; i < 150; ++i) {
@@ -254,7 +254,7 @@ TEST(TokenizerTraining, AUnigramModelLearnsWordsBeforeSpaces) {
   EXPECT_GE(train(options).id("\xE2\x96\x81remarkable"), 0);
 }
 
-TEST(TokenizerTraining, ThreadsDoNotChangeABpeModel) {
+TEST(TokenizerTrainingTest, BpeModelIsIndependentOfThreads) {
   const ScratchFolder folder;
   std::string text;  // several pieces of input
   while (text.size() < 3'000'000) text += english();
@@ -267,13 +267,13 @@ TEST(TokenizerTraining, ThreadsDoNotChangeABpeModel) {
   EXPECT_EQ(read_text_file(options.output), one);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, TokenizerTypes, testing::Values(TokenizerModel::Unigram, TokenizerModel::Bpe));
+INSTANTIATE_TEST_SUITE_P(Types, TokenizerTypesTest, testing::Values(TokenizerModel::Unigram, TokenizerModel::Bpe));
 
-/// Else a training of hours ends with it.
-TEST(Tokenizer, WhereNothingCanBeWrittenIsFoundBeforeTheTraining) {
+/// Otherwise hours of training could be lost.
+TEST(TokenizerTest, UnwritableOutputIsReportedBeforeTraining) {
   const ScratchFolder folder;
   TokenizerOptions options = options_for(folder, english());
-  options.vocab_size = 1'000'000;  // the training itself would fail, later
+  options.vocab_size = 1'000'000;  // the training itself would fail later
   write_file_atomic(folder / "file", "");
   options.output = (folder / "file" / "tokenizer.model").string();
   EXPECT_THAT(input_error([&] { train(options); }), HasSubstr((folder / "file").string()));
@@ -281,7 +281,7 @@ TEST(Tokenizer, WhereNothingCanBeWrittenIsFoundBeforeTheTraining) {
   EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("/dev/null is a device"));
 }
 
-TEST(Tokenizer, PiecesCanBeLookedUp) {
+TEST(TokenizerTest, LooksUpPieces) {
   const ScratchFolder folder;
   const Tokenizer tokenizer = train(options_for(folder, english()));
   EXPECT_EQ(tokenizer.piece(tokenizer.eod()), "<eod>");
@@ -293,7 +293,7 @@ TEST(Tokenizer, PiecesCanBeLookedUp) {
   EXPECT_GE(tokenizer.id(":\n"), 0) << "newlines are learnt with what precedes them";
 }
 
-TEST(Tokenizer, IncompleteCharactersAreHeldBack) {
+TEST(TokenizerTest, HoldsBackIncompleteCharacters) {
   const ScratchFolder folder;
   const Tokenizer tokenizer = train(options_for(folder, english()));
   StreamDecoder decoder(tokenizer);
@@ -305,7 +305,7 @@ TEST(Tokenizer, IncompleteCharactersAreHeldBack) {
   EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
 }
 
-TEST(Tokenizer, InvalidTextIsLocated) {
+TEST(TokenizerTest, LocatesInvalidText) {
   const ScratchFolder folder;
   const Tokenizer tokenizer = train(options_for(folder, english()));
   EXPECT_THAT(input_error([&] { tokenizer.encode("one\ntwo\xFF"); }), HasSubstr("byte 7 (line 2)"));
@@ -313,7 +313,7 @@ TEST(Tokenizer, InvalidTextIsLocated) {
   EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("text.txt:2: not UTF-8 at byte 7"));
 }
 
-TEST(Tokenizer, ModelsThatCannotServeAreExplained) {
+TEST(TokenizerTest, ExplainsUnusableModels) {
   const ScratchFolder folder;
   EXPECT_THAT(input_error([&] { Tokenizer{folder / "none.model"}; }), HasSubstr("no such file"));
   write_file_atomic(folder / "bad.model", "this is not a model");
@@ -322,7 +322,7 @@ TEST(Tokenizer, ModelsThatCannotServeAreExplained) {
   EXPECT_THAT(input_error([&] { Tokenizer{folder / "empty.model"}; }), HasSubstr("not a sentencepiece model"));
 }
 
-TEST(TokenizerTraining, WrongSizesAndMissingTextAreExplained) {
+TEST(TokenizerTrainingTest, ExplainsInvalidSizesAndMissingText) {
   const ScratchFolder folder;
   TokenizerOptions options = options_for(folder, "");
   EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("no text"));
@@ -335,8 +335,8 @@ TEST(TokenizerTraining, WrongSizesAndMissingTextAreExplained) {
   EXPECT_FALSE(std::filesystem::exists(folder / "tokenizer.model"));
 }
 
-TEST(TokenizerTraining, NoTextIsDropped) {
-  // Words that stand only in long lines, or beside characters that sentencepiece reserves, must still be learnt.
+TEST(TokenizerTrainingTest, DropsNoText) {
+  // Words that occur only in long lines, or next to characters reserved by sentencepiece, must still be learned.
   const ScratchFolder folder;
   std::string text;
   for (int i = 0; i < 3000; ++i) text += "longlongline ";

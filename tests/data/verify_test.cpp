@@ -15,7 +15,7 @@ using test::golden_data;
 using test::input_error;
 using testing::HasSubstr;
 
-TEST(DataVerify, CountsTheGoldenDatasets) {
+TEST(DataVerifyTest, SummarizesGoldenDatasets) {
   const DatasetSummary a = data_verify(golden_data() / "a", 257, Log(1));
   EXPECT_EQ(a.documents, 400);
   EXPECT_EQ(a.sequences, 400);
@@ -25,7 +25,7 @@ TEST(DataVerify, CountsTheGoldenDatasets) {
   EXPECT_THAT(input_error([] { data_verify(golden_data() / "a", 256, Log(1)); }), HasSubstr("document 0, token"));
 }
 
-TEST(DataVerify, AnEmptyDatasetIsGood) {
+TEST(DataVerifyTest, AcceptsEmptyDataset) {
   const test::ScratchFolder folder;
   IndexedDatasetWriter(folder / "d", 100).finish();
   const DatasetSummary summary = data_verify(folder / "d", 100, Log(1));
@@ -34,7 +34,7 @@ TEST(DataVerify, AnEmptyDatasetIsGood) {
   EXPECT_THAT(to_text(summary), HasSubstr("0 documents"));
 }
 
-TEST(DataShow, NamesDocumentsAndOffsets) {
+TEST(DataShowTest, NamesDocumentsAndOffsets) {
   const test::ScratchFolder folder;
   DataConfig config;
   config.data_path = {(golden_data() / "a").string()};
@@ -59,7 +59,7 @@ TEST(DataShow, NamesDocumentsAndOffsets) {
               HasSubstr("is not in the dataset"));
 }
 
-TEST(OrderedParallel, KeepsTheOrderAndTheFirstError) {
+TEST(OrderedParallelTest, KeepsOrderAndFirstError) {
   for (const i64 workers : {1, 3}) {
     for (const int failing : {1000, 17}) {
       int next = 0;
@@ -80,7 +80,7 @@ TEST(OrderedParallel, KeepsTheOrderAndTheFirstError) {
   }
 }
 
-TEST(OrderedParallel, ItemsBeforeAnErrorOfTheProducerArrive) {
+TEST(OrderedParallelTest, DeliversItemsBeforeProducerError) {
   std::vector<int> results;
   int next = 0;
   const auto produce = [&]() -> std::optional<int> {

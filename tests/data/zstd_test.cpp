@@ -1,4 +1,4 @@
-// Text that is packed with zstd.
+// Input text compressed with zstd.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zstd.h>
@@ -15,7 +15,7 @@ using test::input_error;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// One frame, with a checksum as the program zstd writes it, from a stream whose length is not known before.
+/// Returns one frame with a checksum, as the zstd program writes it for a stream of unknown length.
 std::string frame(const std::string& text, int window_log = 0) {
   const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(), &ZSTD_freeCCtx);
   ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
@@ -35,13 +35,13 @@ std::string skippable(const std::string& content) {
   return bytes + content;
 }
 
-class Zstd : public testing::Test {
+class ZstdTest : public testing::Test {
  protected:
   std::string file(const std::string& name, const std::string& content) {
     write_file_atomic(folder_ / name, content);
     return (folder_ / name).string();
   }
-  /// The text of a file, or the message that refuses it.
+  /// Returns the text of a file, or the error message that rejects it.
   std::string read(const Path& path, std::size_t piece_bytes = 1 << 16) {
     std::string text;
     const std::string error = input_error([&] {
@@ -55,7 +55,7 @@ class Zstd : public testing::Test {
   test::ScratchFolder folder_;
 };
 
-TEST_F(Zstd, EveryFrameIsRead) {
+TEST_F(ZstdTest, ReadsEveryFrame) {
   const std::string a = frame(text_.substr(0, 100'000)), none = frame(""), b = frame(text_.substr(100'000));
   for (const std::size_t piece : {std::size_t{1} << 10, std::size_t{1} << 16, std::size_t{1} << 22})
     EXPECT_EQ(read(file("all.txt.zst", a + none + b + none), piece), text_) << piece;
@@ -65,15 +65,15 @@ TEST_F(Zstd, EveryFrameIsRead) {
   EXPECT_EQ(read(file("none.zst", none)), "");
 }
 
-/// A frame without checksum ends with its last block, of which the text may still be held back.
-TEST_F(Zstd, FramesWithoutChecksumAreReadToTheEnd) {
+/// A frame without checksum ends with its last block, whose text the decoder may still hold back.
+TEST_F(ZstdTest, ReadsFramesWithoutChecksumToEnd) {
   std::string packed(ZSTD_compressBound(text_.size()), '\0');
   packed.resize(ZSTD_compress(packed.data(), packed.size(), text_.data(), text_.size(), 3));
   for (const std::size_t piece : {std::size_t{777}, std::size_t{1} << 16})
     EXPECT_EQ(read(file("plain.zst", packed), piece), text_) << piece;
 }
 
-TEST_F(Zstd, WhatIsDamagedOrFollowsAFrameIsRefused) {
+TEST_F(ZstdTest, RejectsDamageAndTrailingData) {
   const std::string a = frame(text_);
   const auto expect_refused = [&](const std::string& content, const char* why) {
     EXPECT_THAT(read(file("d.txt.zst", content)), AllOf(HasSubstr("d.txt.zst: "), HasSubstr(why))) << content.size();
@@ -92,7 +92,7 @@ TEST_F(Zstd, WhatIsDamagedOrFollowsAFrameIsRefused) {
   expect_refused(frame(std::string(std::size_t{32} << 20, 'a')), "200 times as large as its zstd file");
 }
 
-TEST_F(Zstd, NamesSayWhatIsInside) {
+TEST_F(ZstdTest, DetectsFormatByName) {
   EXPECT_TRUE(is_json_lines("a.jsonl.zst", InputFormat::Auto));
   EXPECT_TRUE(is_json_lines("a.json.zst", InputFormat::Auto));
   EXPECT_FALSE(is_json_lines("a.txt.zst", InputFormat::Auto));
