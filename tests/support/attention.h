@@ -1,4 +1,4 @@
-// Calls of attention, and the same in plain double precision.
+// Calls of attention, and a reference implementation in double precision.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -17,13 +17,13 @@ struct AttentionCase {
   PositionRanges queries = {}, keys = {};
   float dropout = 0;
   float magnitude = 1;  // of q and k
-  i64 documents = 0;    // about so many begin in a sample; 0 = no starts
+  i64 documents = 0;    // approximate number of documents per sample; 0: no starts
   u64 seed = 1;
   i64 window = 0;
   double soft_cap = 0;
 };
 
-/// The numbers of heads, on the host.
+/// Values of heads on the host.
 struct HeadNumbers {
   explicit HeadNumbers(const Heads& x) : heads(x), all(numbers(x.base)) {}
   double operator()(i64 s, i64 b, i64 head, i64 d) const {
@@ -39,7 +39,7 @@ inline Heads dense_heads(const Tensor& x) {  // [s, b, heads, dim]
   return mcpp::dense_heads(x, x.dim(2));
 }
 
-/// Inputs, outputs and gradients of one call; outputs start as NaN. Tensors lie as tensor_of() says of `first`.
+/// Inputs, outputs and gradients of one call. Outputs start as NaN. Tensors are placed by tensor_of() with `first`.
 struct AttentionCall {
   QkvHeads x, dx;
   AttentionResult y;
@@ -56,7 +56,7 @@ struct AttentionCall {
     dx.k = dense_heads(garbage(keys, type, device, first)), dx.v = dense_heads(garbage(keys, type, device, first));
     make_outputs(c, device, first);
   }
-  /// Views into fused tensors, for as many keys as queries.
+  /// Returns a call with views into fused tensors, for equal numbers of queries and keys.
   static AttentionCall packed(const AttentionCase& c, DType type, Device& device, i64 first = 1) {
     AttentionCall call(c, type, device, first);
     const AttentionSizes& n = c.size;
@@ -94,9 +94,9 @@ inline double keep_factor(const Dropout& d, i64 b, i64 head, i64 position, i64 k
   return words[static_cast<std::size_t>(key % 4)] >= dropout_threshold(d.p) ? dropout_scale(d.p) : 0;
 }
 
-/// Plain attention of one (batch column, query head, query) in fp64, as rows of numbers.
+/// Reference attention of each (batch column, query head, query) in fp64.
 struct AttentionTruth {
-  std::vector<double> out, lse, dq, dk, dv;  // laid out as the dense tensors
+  std::vector<double> out, lse, dq, dk, dv;  // in the layout of the dense tensors
 
   explicit AttentionTruth(const AttentionCall& c)
       : q_(c.x.q), k_(c.x.k), v_(c.x.v), dout_(numbers(c.dout)), starts_(starts_of(c)) {
@@ -117,7 +117,7 @@ struct AttentionTruth {
                             : std::vector<i32>(static_cast<std::size_t>(c.x.q.seq * c.x.q.batch), 0);
   }
 
-  /// The keys that query s of sample b sees: its document's, up to its own position, within the window.
+  /// Returns the keys visible to query s of sample b: those of its document up to its own position, within the window.
   std::vector<i64> seen_keys(const AttentionCall& c, i64 s, i64 b) const {
     std::vector<i64> seen;
     for (i64 k = 0; k < c.x.k.seq; ++k) {
@@ -174,8 +174,8 @@ struct AttentionTruth {
   std::vector<i32> starts_;
 };
 
-/// The largest error, relative to the number itself or to the root mean square of all, whichever is larger. Infinities
-/// are right or infinitely wrong.
+/// Returns the largest error, relative to the value itself or to the root mean square of all values, whichever is
+/// larger. The error of a wrong infinity is infinite.
 inline double attention_error(const std::vector<double>& truth, const auto& value) {
   double squares = 0, largest = 0;
   for (double x : truth) squares += std::isinf(x) ? 0 : x * x;
@@ -184,7 +184,7 @@ inline double attention_error(const std::vector<double>& truth, const auto& valu
     const double x = value(static_cast<i64>(i));
     if (x == truth[i]) continue;
     const double e = std::abs(x - truth[i]) / (std::isinf(truth[i]) ? 1 : std::max(typical, std::abs(truth[i])));
-    if (!(e <= largest)) largest = e;  // NaN too
+    if (!(e <= largest)) largest = e;  // also true for NaN
   }
   return largest;
 }

@@ -1,11 +1,11 @@
-// What a box of a global tensor holds.
+// Elements of a box of a global tensor.
 #pragma once
 #include "nn/param.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::test {
 
-/// Element `i` of a box, counted in its global tensor.
+/// Returns the index in the global tensor of element `i` of a box.
 inline i64 global_index(const Box& box, i64 i) {
   i64 index = 0, stride = 1;
   for (std::size_t axis = box.shape.size(); axis-- > 0;) {
@@ -16,7 +16,7 @@ inline i64 global_index(const Box& box, i64 i) {
   return index;
 }
 
-/// The numbers of `whole`, of shape box.global, that lie in the box.
+/// Returns the elements of `whole`, of shape box.global, that are in the box.
 inline Numbers part_of(const Numbers& whole, const Box& box) {
   Numbers part(static_cast<std::size_t>(numel(box.shape)));
   for (std::size_t i = 0; i < part.size(); ++i)
@@ -24,7 +24,7 @@ inline Numbers part_of(const Numbers& whole, const Box& box) {
   return part;
 }
 
-/// Each number within `relative` times the largest of the tensor that `expected` is a part of.
+/// Checks that each element is within `relative` times the largest value of the tensor of which `expected` is a part.
 inline void expect_part(const Tensor& actual, const Numbers& whole, const Box& box, double relative,
                         const std::string& what) {
   double largest = 0;

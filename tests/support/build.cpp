@@ -10,8 +10,8 @@
 namespace mcpp::test {
 namespace {
 
-/// A folder of the build, or where the environment says that it lies now: for programs that run on another machine than
-/// they were built on.
+/// Returns a folder of the build, or its current location from the environment, for programs that run on a different
+/// machine than the one that built them.
 Path folder(const char* variable, const char* built) {
   const char* moved = std::getenv(variable);
   return moved && *moved ? moved : built;

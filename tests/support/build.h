@@ -1,13 +1,13 @@
-// What the build knows and tests need. In one source file alone, so that all others compile to the same objects in
-// every build folder.
+// Properties of the build that tests need. They are compiled into one source file, so that all others compile to the
+// same objects in every build folder.
 #pragma once
 #include "base/file.h"
 
 namespace mcpp::test {
 
-Path source_folder();  ///< the repository; environment variable MCPP_SOURCE_DIR where it has moved
-Path golden_folder();  ///< what others computed: tests/golden; MCPP_GOLDEN_DIR where another set of the same form lies
-Path binary_folder();  ///< where the programs are; MCPP_BINARY_DIR
+Path source_folder();  ///< the repository; MCPP_SOURCE_DIR if it has moved
+Path golden_folder();  ///< expected values in tests/golden; MCPP_GOLDEN_DIR for a different set in the same format
+Path binary_folder();  ///< folder of the programs; MCPP_BINARY_DIR if it has moved
 bool built_with_cuda();
 
 }  // namespace mcpp::test

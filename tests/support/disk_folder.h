@@ -1,4 +1,4 @@
-// A folder of tests on a disk: that for temporary files may lie in memory, where nothing is offloaded to.
+// Test folder on a disk. The folder for temporary files may be in memory, to which nothing is offloaded.
 #pragma once
 #include <linux/magic.h>
 #include <sys/vfs.h>
@@ -13,7 +13,7 @@ inline bool lies_in_memory(const Path& folder) {
   return ::statfs(folder.c_str(), &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
 
-/// ScratchFolder, where that is on a disk, otherwise beside the programs that were built.
+/// ScratchFolder if that is on a disk, otherwise a folder next to the built programs.
 class DiskFolder : public ScratchFolder {
  public:
   DiskFolder() : ScratchFolder(place()) {}

@@ -1,4 +1,4 @@
-// The messages of errors.
+// Helpers that return error messages.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 namespace mcpp::test {
 
-/// The message of the Error that `f` throws; "" when it throws none.
+/// Returns the message of the Error that `f` throws, or "" if it throws none.
 inline std::string error_of(const std::function<void()>& f) {
   try {
     f();
@@ -21,7 +21,7 @@ inline std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-/// The same for an error that must have that code.
+/// Returns the message like error_of() and checks that the error has this exit code.
 inline std::string error_with(ExitCode code, const std::function<void()>& f) {
   return error_of([&] {
     try {

@@ -1,10 +1,10 @@
-// The small task of tests that look at a step on many layouts.
+// Small task for tests that run a step on many layouts.
 #pragma once
 #include "tests/support/layouts/layout_run.h"
 
 namespace mcpp::test {
 
-/// Of four layers in the manner of `config`, each with four experts if there are any.
+/// Returns a task with four layers configured like `config`, each with four experts if `has_experts`.
 inline RunTask four_layers(ModelConfig config, bool has_experts, i64 global_batch_size) {
   config.num_layers = 4;
   config.hidden_size = 32;

@@ -1,5 +1,5 @@
-// What the numbers of fp8 are and how others become them, written from the definition of the formats alone
-// (Micikevicius et al., "FP8 Formats for Deep Learning", 2022): a table of all codes, and a search for the nearest.
+// Reference fp8 values and rounding, written from the definition of the formats only (Micikevicius et al., "FP8 Formats
+// for Deep Learning", 2022): a table of all codes, and a search for the nearest value.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace mcpp::test {
 
-/// What a byte stands for.
+/// Returns the value of a code.
 inline double fp8_number(Fp8Format format, int code) {
   const int fraction_bits = format == Fp8Format::E4M3 ? 3 : 2, bias = format == Fp8Format::E4M3 ? 7 : 15;
   const int exponent_bits = 7 - fraction_bits;
@@ -26,7 +26,7 @@ inline double fp8_number(Fp8Format format, int code) {
   return sign * std::ldexp(1 + fraction / whole, exponent - bias);
 }
 
-/// The positive codes with a finite number, rising, whose numbers rise with them.
+/// Returns the finite non-negative values in increasing order, which is also the order of their codes.
 inline std::vector<double> fp8_numbers(Fp8Format format) {
   std::vector<double> numbers;
   for (int code = 0; code < 0x80 && std::isfinite(fp8_number(format, code)); ++code)
@@ -34,7 +34,7 @@ inline std::vector<double> fp8_numbers(Fp8Format format) {
   return numbers;
 }
 
-/// The nearest number, of two the one with an even code; the largest for those above it; NaN for what is no number.
+/// Returns the nearest value, with ties to even codes, saturating at the largest value. Returns NaN if x is not finite.
 inline double nearest_fp8(Fp8Format format, double x) {
   if (!std::isfinite(x)) return std::nan("");
   static const std::vector<double> tables[2]{fp8_numbers(Fp8Format::E4M3), fp8_numbers(Fp8Format::E5M2)};
@@ -54,7 +54,7 @@ inline double largest_magnitude(const Numbers& x) {
   return largest;
 }
 
-/// x in fp8 with the largest power of two as scale that leaves all numbers of a tensor with this magnitude in range.
+/// Returns x rounded to fp8, scaled by the largest power of two that keeps a tensor with this maximum in range.
 inline Numbers in_fp8(const Numbers& x, Fp8Format format, double amax) {
   const double largest = fp8_numbers(format).back();
   double scale = std::ldexp(1.0, 100);

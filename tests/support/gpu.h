@@ -1,5 +1,5 @@
-// The devices of tests, and the GPU that they may use. Programs built without CUDA have none, and no tests for it; on a
-// machine without one, tests for it say that they are skipped, and why.
+// Devices of tests, including an optional GPU. Programs built without CUDA have no GPU and no tests for it; on a
+// machine without a GPU, its tests are skipped and say why.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace mcpp::test {
 
-/// Empty where make_gpu() gives one.
+/// Returns why make_gpu() cannot return a GPU, or "" if it can.
 std::string why_no_gpu();
 struct GpuOptions {
-  bool any_order = false;  ///< kernels may add up in another order the next time
+  bool any_order = false;  ///< kernels may use a different summation order in each run
 };
-/// A device of a GPU for one of several ranks, which share GPUs where there are fewer than ranks.
+/// Returns a GPU device for one of several ranks, which share GPUs if there are fewer GPUs than ranks.
 std::unique_ptr<Device> make_gpu(int rank = 0, const GpuOptions& options = {});
 
-/// The types of device to test: a test of one that is not there is to be skipped, for why_missing().
+/// Returns the device types to test. The tests of a missing device must be skipped with why_missing().
 inline std::vector<DeviceType> device_types() {
   std::vector<DeviceType> types{DeviceType::Cpu};
   if (built_with_cuda()) types.push_back(DeviceType::Cuda);
@@ -34,7 +34,7 @@ inline std::unique_ptr<Device> make_device(DeviceType type, int cpu_threads = 1)
 inline std::string name_of(DeviceType type) {
   return type == DeviceType::Cuda ? "cuda" : "cpu";
 }
-/// `name` for the CPU, and for a GPU one that contains "cuda".
+/// Returns `name` for the CPU, and a name that contains "cuda" for a GPU.
 inline std::string on_device(const std::string& name, DeviceType type) {
   return type == DeviceType::Cuda ? name + "_cuda" : name;
 }

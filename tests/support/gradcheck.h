@@ -11,15 +11,15 @@
 
 namespace mcpp::test {
 
-/// The sum of products of two fp64 tensors: a scalar loss whose gradient by `x` is `weights`.
+/// Returns the sum of products of two fp64 tensors: a scalar loss whose gradient with respect to `x` is `weights`.
 inline double dot(const Tensor& x, const Tensor& weights) {
   double sum = 0;
   for (i64 i = 0; i < x.numel(); ++i) sum += x.data<double>()[i] * weights.data<double>()[i];
   return sum;
 }
 
-/// Checks that `gradient` is the derivative of loss() by the elements of the fp64 tensor `x`, which loss reads. Where x
-/// is large, `most` of its elements are tried, spread evenly.
+/// Checks that `gradient` is the derivative of loss() with respect to the elements of the fp64 tensor `x`, which loss()
+/// reads. If x is large, `most` evenly spaced elements are checked.
 inline void expect_gradient(const std::function<double()>& loss, const Tensor& x, const Tensor& gradient,
                             const std::string& name, double relative = 1e-6, i64 most = 64) {
   constexpr double kStep = 1e-4;

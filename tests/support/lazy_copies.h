@@ -1,4 +1,4 @@
-// Side copies that are made as late as they may be: what does not wait for them finds other numbers.
+// Asynchronous copies that are made as late as possible, so that code which does not wait for them reads wrong values.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -12,12 +12,12 @@
 
 namespace mcpp::test {
 
-/// For tensors of the CPU, one device of which is taken for the one that copies are made from and to. Errors of the
-/// test where memory of the host is not pinned, or pinned twice.
+/// Copies between CPU tensors, one device acting as the accelerator. Reports host memory that is not pinned, or pinned
+/// twice, as a test failure.
 class LazyCopies final : public SideCopies {
  public:
   explicit LazyCopies(Device& device) : SideCopies(device) {}
-  /// What is pinned for the other is for this, too.
+  /// Shares the set of pinned memory with `other`.
   LazyCopies(Device& device, const LazyCopies& other) : SideCopies(device), pinned_(other.pinned_) {}
 
   SideCopy to_host(const Tensor& from, const Tensor& to) override { return start(to_host_, from, to, to); }
@@ -32,7 +32,7 @@ class LazyCopies final : public SideCopies {
     return {memory, [pinned = pinned_, begin](void*) { pinned->erase(begin); }};
   }
   std::size_t begun() const { return begun_; }
-  /// Copies that nobody has waited for.
+  /// Returns the number of copies that were not awaited yet.
   std::size_t under_way() const { return to_host_->size() + to_device_->size(); }
 
  private:
@@ -42,7 +42,7 @@ class LazyCopies final : public SideCopies {
   };
   using Queue = std::deque<std::shared_ptr<Pending>>;
 
-  /// Those of one way are made in their order.
+  /// Copies in one direction are made in order.
   class State final : public SideCopy::State {
    public:
     State(std::shared_ptr<Queue> queue, std::shared_ptr<Pending> copy)

@@ -1,5 +1,5 @@
-// Tests of ops: every element type, in every place that this machine has: at each instruction level of the CPU, with
-// one, two and three threads that must give the same bits, and on a GPU, where two runs must.
+// Fixture for tests of ops with every element type on every available device: at each instruction level of the CPU with
+// one, two and three threads, whose results must be bitwise identical, and on a GPU, where two runs must be.
 #pragma once
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
@@ -14,11 +14,11 @@
 
 namespace mcpp::test {
 
-/// Where ops run, and how their tensors lie there.
+/// Device on which ops run, and the alignment of their tensors.
 struct Place {
   DeviceType device = DeviceType::Cpu;
-  i64 cpu_level = 0;  ///< Highway's target
-  i64 first = 1;      ///< element of a buffer that a tensor begins with, as of tensor_of()
+  i64 cpu_level = 0;  ///< Highway target
+  i64 first = 1;      ///< first element of the buffer used by a tensor, as in tensor_of()
 
   friend void PrintTo(const Place& place, std::ostream* out) { *out << place.name(); }
   std::string name() const {
@@ -27,8 +27,8 @@ struct Place {
   }
 };
 
-/// Every instruction level; and the GPU, in programs that can use one: with tensors that begin anywhere, and with
-/// aligned ones, which other kernels and libraries take.
+/// Returns every instruction level, and in programs with GPU support the GPU: once with unaligned tensors, and once
+/// with aligned ones, for which different kernels and libraries are used.
 inline std::vector<Place> every_place() {
   std::vector<Place> places;
   for (const i64 level : hwy::SupportedAndGeneratedTargets()) places.push_back({.cpu_level = level});
@@ -51,15 +51,15 @@ class Ops : public testing::TestWithParam<std::tuple<DType, Place>> {
   }
 
   DType dtype() const { return std::get<0>(GetParam()); }
-  /// The type of statistics and main gradients.
+  /// Returns the type of statistics and main gradients.
   DType wide() const { return dtype() == DType::F64 ? DType::F64 : DType::F32; }
   const Place& place() const { return std::get<1>(GetParam()); }
-  /// For what is tried once.
+  /// Returns a device for checks that run only once.
   Device& any_device() { return *devices_.back(); }
 
   Numbers normals(i64 count, u64 seed, double scale = 1) const { return test::normals(count, seed, dtype(), scale); }
 
-  // The functions of tests/support/tensors.h, for tensors that lie as the place has them.
+  // Functions of tests/support/tensors.h, with the alignment of the place.
   Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device) const {
     return test::tensor_of(x, shape, t, device, place().first);
   }
@@ -67,7 +67,8 @@ class Ops : public testing::TestWithParam<std::tuple<DType, Place>> {
     return test::garbage(shape, t, device, place().first);
   }
 
-  /// f(device) -> std::vector<Tensor>, the same bits for any number of threads and in every run.
+  /// Runs f(device) -> std::vector<Tensor>, and checks that results are bitwise identical for any number of threads and
+  /// in every run.
   template <class F>
   std::vector<Tensor> run(F&& f) {
     const std::vector<Tensor> outputs = f(*devices_.front());
@@ -81,20 +82,20 @@ class Ops : public testing::TestWithParam<std::tuple<DType, Place>> {
   }
 
  private:
-  std::vector<std::unique_ptr<Device>> devices_;  // of the CPU, with ever more threads; or one GPU
+  std::vector<std::unique_ptr<Device>> devices_;  // CPU devices with increasing thread counts, or one GPU
 };
 
 inline std::string ops_name(const testing::TestParamInfo<std::tuple<DType, Place>>& info) {
   return str(name_of(std::get<0>(info.param)), "_", std::get<1>(info.param).name());
 }
 
-/// For each file's own fixture: INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), ops_name).
+/// Parameters for the fixture of each file: INSTANTIATE_TEST_SUITE_P(Types, NormOpsTest, every_type(), ops_name).
 inline auto every_type() {
   return testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F16, DType::F64),
                           testing::ValuesIn(every_place()));
 }
 
-/// Rows and columns that meet every tail, more than one piece of rows, and nothing at all.
+/// Rows and columns that cover every tail, more than one block of rows, and empty tensors.
 struct Size {
   i64 rows, columns;
 };

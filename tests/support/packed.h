@@ -1,4 +1,5 @@
-// What numbers are after they travelled in a byte each, or rounded to bf16, one after another as the definition says.
+// Reference values of compressed messages: stored in one byte each or rounded to bf16, computed one by one from the
+// definition.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -28,8 +29,8 @@ inline std::vector<float> packed_and_back(std::vector<float> x) {
   return x;
 }
 
-/// To 8 bits of a fraction, in double precision: to the nearest, of two the even one. Subnormal numbers have as many as
-/// lie above 2^-133; what is beyond the largest is infinite.
+/// Rounds to 8 significant bits in double precision, to nearest even. Subnormal values have the bits above 2^-133;
+/// values beyond the largest become infinite.
 inline std::vector<float> rounded_to_bf16(std::vector<float> x) {
   for (float& number : x) {
     if (number == 0 || !std::isfinite(number)) continue;

@@ -1,4 +1,4 @@
-// Places of tokens for tests: ranges as context parallelism cuts them, and documents packed at random.
+// Positions of tokens: ranges as sharded by context parallelism, and randomly packed documents.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,11 +12,11 @@ namespace mcpp::test {
 inline PositionRanges after(i64 first) {
   return {.first = first};
 }
-/// What rank `rank` of `ranks` has of a sequence of 2 * ranks pieces.
+/// Returns the positions of rank `rank` of `ranks` in a sequence of 2 * ranks pieces.
 inline PositionRanges zigzag(i64 rank, i64 ranks, i64 piece) {
   return {.first = rank * piece, .split = piece, .second = (2 * ranks - 1 - rank) * piece};
 }
-/// One or two runs of positions, for `rows` rows.
+/// Returns one or two ranges of positions for `rows` rows.
 inline PositionRanges random_ranges(i64 rows, u64 seed) {
   const auto draw = [&](const char* what, i64 below) {
     return static_cast<i64>(philox_key(seed, what) % static_cast<u64>(below));
@@ -40,7 +40,7 @@ inline std::string text_of(const PositionRanges& x) {
   return text;
 }
 
-/// On the host, [rows, batch]: each sample is cut into about `documents` documents, at places of its own.
+/// Returns starts on the host, [rows, batch]: each sample is split into about `documents` documents at random places.
 inline std::vector<i32> starts_on_host(const PositionRanges& at, i64 rows, i64 batch, i64 documents, u64 seed) {
   std::vector<i32> starts(static_cast<std::size_t>(rows * batch));
   for (i64 b = 0; b < batch; ++b) {
@@ -59,7 +59,7 @@ inline Tensor random_starts(const PositionRanges& at, i64 rows, i64 batch, i64 d
   return integers_of(starts_on_host(at, rows, batch, documents, seed), device).view({rows, batch});
 }
 
-/// Where the rows of a sequence may stand, with about `documents` documents to a sample (0 = no starts).
+/// Positions of the rows of a sequence, with about `documents` documents per sample (0: no starts).
 struct Standing {
   PositionRanges ranges;
   i64 documents = 0;
@@ -67,7 +67,7 @@ struct Standing {
   Positions of(i64 rows, i64 batch, Device& device) const {
     return {ranges, documents > 0 ? random_starts(ranges, rows, batch, documents, 1, device) : Tensor()};
   }
-  /// [rows, batch]: the position of each token in its document.
+  /// Returns the position of each token in its document, [rows, batch].
   std::vector<i64> in_documents(i64 rows, i64 batch) const {
     const std::vector<i32> starts = starts_on_host(ranges, rows, batch, documents, 1);
     std::vector<i64> result;
@@ -76,7 +76,7 @@ struct Standing {
     return result;
   }
 };
-/// One run, two, several, and each with documents.
+/// Returns one range, two and several, each also with documents.
 inline std::vector<Standing> every_standing(i64 rows) {
   const PositionRanges two{.first = 1, .split = rows / 2, .second = rows / 2 + 4};
   PositionRanges several{.first = 1, .split = 2, .second = 3, .length = 1, .more = 2};

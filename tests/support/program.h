@@ -1,4 +1,4 @@
-// The real program as child processes: arguments in; exit code and both outputs out.
+// Runs the real program in child processes, and returns the exit code and both outputs.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -21,18 +21,19 @@
 namespace mcpp::test {
 
 struct Outcome {
-  int code = 0;            ///< exit code, or the negative number of the signal that ended it
-  double cpu_seconds = 0;  ///< of it and all that it started and waited for
+  int code = 0;            ///< exit code, or the negated number of the signal that ended the program
+  double cpu_seconds = 0;  ///< CPU time of the program and of all children it waited for
   std::string out, err;
 };
 
-/// CPU time of a process that runs, of its children that run, and of those that they have waited for.
+/// Returns the CPU time of a running process, of its running children, and of those it has waited for.
 inline double cpu_seconds_of(pid_t pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/";
   std::ifstream file(folder + "stat");
   std::string stat, word;
   std::getline(file, stat);
-  std::istringstream numbers(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));  // the name may hold anything
+  std::istringstream numbers(
+      stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));  // the name may contain any character
   for (int field = 3; field < 14; ++field) numbers >> word;
   double ticks = 0, seconds = 0;
   for (int field = 14; field <= 17 && numbers >> ticks; ++field)
@@ -42,11 +43,11 @@ inline double cpu_seconds_of(pid_t pid) {
   return seconds;
 }
 
-/// megatron_cpp, running from construction on; killed on destruction if it still runs.
+/// Running megatron_cpp process, started by the constructor and killed by the destructor if it still runs.
 class Program {
  public:
-  /// Its outputs go to <output>.out and <output>.err. `file_limit`: bytes that a file it writes may reach, 0 = any: as
-  /// a full disk, writing more fails. `launcher`: words before the program, such as mpirun's.
+  /// Writes the outputs to <output>.out and <output>.err. `file_limit` is the maximum size of files in bytes (0: none);
+  /// like on a full disk, writing more fails. `launcher` precedes the program, for example mpirun.
   Program(const std::vector<std::string>& args, const Path& output, i64 file_limit = 0,
           const std::vector<std::string>& launcher = {})
       : output_(output) {
@@ -66,7 +67,7 @@ class Program {
     }
     const rlimit limit{static_cast<rlim_t>(file_limit), static_cast<rlim_t>(file_limit)};
     if (file_limit > 0 && ::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(126);
-    ::setenv("OMP_WAIT_POLICY", "passive", 1);  // tests share their cores; threads that wait must not hold one
+    ::setenv("OMP_WAIT_POLICY", "passive", 1);  // tests share their cores, so waiting threads must not spin
     ::execvp(argv[0], argv.data());
     ::_exit(127);
   }

@@ -1,4 +1,4 @@
-// Models and layouts of published trainings, as docs/planning.md names their sources.
+// Models and layouts of published training runs. docs/planning.md lists their sources.
 #pragma once
 #include <string>
 
@@ -13,7 +13,7 @@ inline Hardware catalogue(const std::string& name) {
   return load_hardware(name, source_folder() / "configs/hardware").of(1);
 }
 
-/// Megatron-LM's GPT, sequences of 2048.
+/// Returns Megatron-LM's GPT with sequences of 2048 tokens.
 inline ModelConfig gpt(i64 layers, i64 hidden, i64 heads) {
   ModelConfig m;
   m.num_layers = layers;
@@ -42,7 +42,7 @@ inline ModelConfig llama(i64 layers, i64 hidden, i64 ffn, i64 heads, i64 groups,
   return m;
 }
 
-/// A row of Narayanan et al. 2021.
+/// Row of a table in Narayanan et al. 2021.
 struct GptRow {
   double billions;
   i64 heads, hidden, layers, tp, pp, gpus, batch;
@@ -57,7 +57,7 @@ inline constexpr GptRow kWeakScaling[]{
     {145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148},    {310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155},
     {529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163}, {1008.0, 160, 25600, 128, 8, 64, 3072, 3072, 163}};
 
-/// A row of Dubey et al. 2024, table 4: Llama 3 405B on H100.
+/// Row of table 4 in Dubey et al. 2024: Llama 3 405B on H100.
 struct LlamaRow {
   i64 gpus, cp, sequence, batch;
   double tflops;
@@ -65,8 +65,8 @@ struct LlamaRow {
   Workload work() const {
     return {.model = llama(126, 16384, 53248, 128, 8, 128256, sequence), .global_batch_size = batch};
   }
-  /// A layer for each of 128 stages, but the first and the last, which have the embedding and the output; data
-  /// parallelism outermost (section 3.3.2).
+  /// Returns a layout of 128 stages with one layer each, except the first and the last, which have the embedding and
+  /// the output. Data parallelism is outermost (section 3.3.2).
   Layout layout() const {
     return {.world_size = gpus,
             .tp = 8,

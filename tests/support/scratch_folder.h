@@ -1,4 +1,4 @@
-// Folders that tests write in.
+// Folders for files written by tests.
 #pragma once
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@
 
 namespace mcpp::test {
 
-/// A fresh folder, removed at the end of the test.
+/// New folder that is removed at the end of the test.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const Path& parent = std::filesystem::temp_directory_path()) {

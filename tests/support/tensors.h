@@ -1,4 +1,4 @@
-// Tensors on any device from and to plain numbers, and comparison with a reference in double precision.
+// Conversions between tensors on any device and host values, and comparison with a reference in double precision.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -17,13 +17,13 @@ namespace mcpp::test {
 
 using Numbers = std::vector<double>;
 
-/// The nearest number of type `t`.
+/// Returns the nearest value of type `t`.
 inline double rounded(double x, DType t) {
   return on_float(t, [&]<class T>() { return to_double(from_double<T>(x)); });
 }
 
-/// The first standard normal numbers of a seed. Tests take the same ones over and over, and drawing them takes longer
-/// than what is tested: so they are drawn once.
+/// Returns the first standard normal values of a seed. Tests use the same values repeatedly, and drawing them takes
+/// longer than the tested code, so they are cached.
 inline Numbers first_normals(std::size_t count, u64 seed) {
   static std::mutex mutex;
   static std::map<u64, Numbers> drawn;
@@ -33,7 +33,7 @@ inline Numbers first_normals(std::size_t count, u64 seed) {
   return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-/// Standard normal numbers times `scale`, rounded to `t`.
+/// Returns standard normal values times `scale`, rounded to `t`.
 inline Numbers normals(i64 count, u64 seed, DType t = DType::F64, double scale = 1) {
   Numbers x = first_normals(static_cast<std::size_t>(count), seed);
   on_float(t, [&]<class T>() {
@@ -42,7 +42,7 @@ inline Numbers normals(i64 count, u64 seed, DType t = DType::F64, double scale =
   return x;
 }
 
-/// t = x, each number rounded to its type.
+/// Copies x into t, rounded to the type of t.
 inline void set_numbers(Tensor& t, const Numbers& x) {
   on_float(t.dtype(), [&]<class T>() {
     std::vector<T> values(x.size());
@@ -51,7 +51,7 @@ inline void set_numbers(Tensor& t, const Numbers& x) {
   });
 }
 
-/// A tensor of these numbers. It begins one element into its buffer, so that nothing can rely on alignment; with
+/// Returns a tensor of these values. It starts one element into its buffer, so that no code can rely on alignment; with
 /// `first` 0 it is aligned.
 inline Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device, i64 first = 1) {
   Tensor result = Tensor::empty({first + numel(shape)}, t, device).flat(first, numel(shape)).view(shape);
@@ -59,12 +59,12 @@ inline Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& d
   return result;
 }
 
-/// integers(), of a list in braces, too.
+/// Same as integers(), but also accepts a braced list.
 inline Tensor integers_of(const std::vector<i32>& x, Device& device) {
   return integers(x, device);
 }
 
-/// A tensor of NaN, for outputs that must be overwritten.
+/// Returns a tensor of NaN for outputs that must be overwritten.
 inline Tensor garbage(const Shape& shape, DType t, Device& device, i64 first = 1) {
   return tensor_of(Numbers(static_cast<std::size_t>(numel(shape)), std::nan("")), shape, t, device, first);
 }
@@ -88,7 +88,7 @@ inline std::vector<std::byte> bytes_of(const Tensor& x) {
   return bytes;
 }
 
-/// A copy of x on a CPU.
+/// Returns a copy of x on a CPU.
 inline Tensor copy_of(const Tensor& x, CpuDevice& host) {
   Tensor copy = Tensor::empty(x.shape(), x.dtype(), host);
   read_bytes(x, copy.raw());
@@ -99,13 +99,13 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && bytes_of(a) == bytes_of(b);
 }
 
-/// Relative error of one operation with one rounding at the end: a rounding step in bf16, half of one in fp16.
+/// Returns the relative error of one operation with a final rounding: one rounding step in bf16, half of one in fp16.
 inline double tolerance(DType t) {
   return t == DType::F64 ? 1e-13 : t == DType::F32 ? 1e-6 : t == DType::F16 ? 0x1p-11 : 0x1p-8;
 }
 
-/// Each element within `relative` of the expected one, or that part of `magnitude` (for sums that cancel). NaN fits
-/// NaN, infinities fit themselves.
+/// Checks that each element is within `relative` of the expected value, or of `magnitude` (for sums that cancel). NaN
+/// matches NaN, and infinities match themselves.
 inline void expect_close(const Tensor& actual, const Numbers& expected, double relative, double magnitude,
                          const std::string& what) {
   const Numbers x = numbers(actual);

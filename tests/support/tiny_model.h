@@ -1,4 +1,4 @@
-// Small models of both families, with parameters of their own, for tests.
+// Small models of both families with their parameters.
 #pragma once
 #include <memory>
 #include <vector>
@@ -39,7 +39,7 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
-/// What the families have that are neither GPT-2 nor Llama: together, all that is between these.
+/// Features of families other than GPT-2 and Llama, which together cover everything in between.
 struct NamedModel {
   const char* name;
   ModelConfig config;
@@ -79,7 +79,7 @@ inline std::vector<NamedModel> tiny_variants() {
   return {{"qwen3", qwen3}, {"olmo2", olmo2}, {"gemma", gemma}, {"neox", neox}, {"parallel_both_norms", mixed}};
 }
 
-/// A model with allocated, initialised parameters and gradients, on one rank or as one rank of `tp`.
+/// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.
 struct TinyModel {
   TinyModel(const ModelConfig& config, DType dtype, Recompute recompute = {}, int threads = 1,
             Communicator* tp = nullptr, bool sequence_parallel = false)
@@ -109,7 +109,7 @@ struct TinyModel {
     model.set_memory(*memory);
   }
 
-  /// Random tokens and targets [s, b]; some targets are left out.
+  /// Makes random tokens and targets [s, b]. Some targets are ignored.
   void make_batch(i64 batch) {
     const ModelConfig& config = model.context().config;
     const auto vocab = static_cast<u64>(config.vocab_size), count = static_cast<u64>(config.seq_length * batch);
@@ -150,12 +150,12 @@ struct TinyModel {
     Pass p = pass(false);
     return model.loss(tokens, targets, 1, p).sum();
   }
-  /// Forward, backward; returns the sum of the losses.
+  /// Runs forward and backward, and returns the sum of the losses.
   double step(bool defers_weights = false) {
     memory->clear_grads();
     Pass p = pass(true);
     p.defers_weights = defers_weights;
-    p.is_last = !defers_weights;  // otherwise gradients leave as backward goes
+    p.is_last = !defers_weights;  // otherwise gradients are reduced during backward
     const double sum = model.loss(tokens, targets, 1, p).sum();
     model.backward({}, p);
     p.run_deferred();
@@ -163,7 +163,7 @@ struct TinyModel {
     partial_gradients->finish();
     return sum;
   }
-  /// Of all parameters, as one list of numbers.
+  /// Returns the gradients of all parameters as one list.
   Numbers gradients() {
     Numbers all;
     model.visit([&](Param& param, int) {
@@ -180,7 +180,7 @@ struct TinyModel {
   std::unique_ptr<ModelMemory> memory;
   std::unique_ptr<PartialGradients> partial_gradients;
   Tensor tokens, targets;
-  Tensor attention_starts, position_starts;  ///< as Pass's
+  Tensor attention_starts, position_starts;  ///< like those of Pass
   std::vector<i64> samples;
 };
 

@@ -1,4 +1,4 @@
-// How far apart two trainings of one task are.
+// Comparison of two training runs of one task.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -22,8 +22,8 @@ inline double relative_distance(const Numbers& a, const Numbers& b) {
   return std::sqrt(difference / whole);
 }
 
-/// A bias of the keys moves all scores of a query alike: its gradient is 0 but for rounding, of which AdamW makes steps
-/// of full length. [groups, (q + k + v) * head_dim]: left out.
+/// Removes the bias of the keys. It shifts all scores of a query equally, so its gradient is 0 except for rounding,
+/// which AdamW amplifies to steps of full length. Layout: [groups, (q + k + v) * head_dim].
 inline Numbers without_key_bias(const std::string& name, const Numbers& values, const ModelConfig& config) {
   if (!name.ends_with("linear_qkv.bias")) return values;
   const i64 d = config.head_dim(), q = config.num_attention_heads / config.query_groups() * d, group = q + 2 * d;
@@ -35,8 +35,8 @@ inline Numbers without_key_bias(const std::string& name, const Numbers& values, 
   return kept;
 }
 
-/// Each loss within `loss` of the other's and each weight at the end within `weights` (relative; root of the sum of
-/// squares).
+/// Checks that losses differ by at most `loss` and final weights by at most `weights` (relative, in the Euclidean
+/// norm).
 inline void expect_near(const RunResult& a, const RunResult& b, double loss, double weights,
                         const ModelConfig& config) {
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -51,7 +51,7 @@ inline void expect_near(const RunResult& a, const RunResult& b, double loss, dou
   }
 }
 
-/// All weights of a run as one vector.
+/// Returns all weights of a run as one vector.
 inline Numbers all_weights(const RunResult& run, const ModelConfig& config) {
   Numbers all;
   for (const auto& [name, values] : run.weights) {

@@ -1,4 +1,4 @@
-// A row of units with made-up gradients, trained over data-parallel ranks, and what their sums must be.
+// A row of units with made-up gradients, trained on data-parallel ranks, and the expected sums.
 #pragma once
 #include <functional>
 #include <list>
@@ -11,14 +11,14 @@
 
 namespace mcpp::test {
 
-/// How samples are spread: rank = replica * shards + place in the shard group.
+/// Distribution of samples: rank = replica * shards + index in the shard group.
 struct DpLayout {
   int shards = 1, replicas = 1;
-  int node = 1;  ///< neighbours of a shard group that are a node; 1: there are none
+  int node = 1;  ///< neighbors of a shard group that form a node; 1: no nodes
   int ranks() const { return shards * replicas; }
 };
 
-/// The groups of one rank of `world`.
+/// Groups of one rank of `world`.
 struct DpGroups {
   DpGroups(Communicator& world, const DpLayout& layout)
       : shard(world.split(world.rank() / layout.shards, 0)), replicate(world.split(world.rank() % layout.shards, 0)) {
@@ -33,18 +33,19 @@ struct DpGroups {
   std::unique_ptr<Communicator> shard, replicate, node, across;
 };
 
-/// Contribution `part` of one rank's microbatch to a gradient. About 1 in size, of either sign, with all bits in use.
+/// Returns contribution `part` of one rank's microbatch to a gradient: about 1 in magnitude, of either sign, with all
+/// bits in use.
 inline float made_up_grad(int step, int microbatch, int rank, int part, const std::string& name, i64 i) {
   const auto index = static_cast<u64>((((step * 10 + microbatch) * 10 + rank) * 10 + part) * 100'000 + i);
   return static_cast<float>(philox_key(3, name, index) >> 40) * 0x1p-23f - 1;
 }
 
-/// The weights that a test gives its parameters in `step`; exact in bf16.
+/// Returns the weight that a test assigns in `step`; exact in bf16.
 inline double made_up_weight(int step, const std::string& name, i64 i) {
   return static_cast<double>(philox_key(5, name, static_cast<u64>(step * 100'000 + i)) >> 57) - 64;
 }
 
-/// Odd sizes; unit 3 has no parameters, and layer2.unused never gets a gradient.
+/// Model with odd sizes. Unit 3 has no parameters, and layer2.unused never receives a gradient.
 struct ToyModel {
   struct Entry {
     Param param;
@@ -78,16 +79,16 @@ struct ToyModel {
   }
   static bool is_used(const Param& param) { return !param.name.ends_with(".unused"); }
 
-  std::list<Entry> entries;  // keeps addresses
+  std::list<Entry> entries;  // keeps addresses stable
 };
 
-/// The steps of one rank.
+/// Training steps of one rank.
 struct ToyTraining {
   ToyModel& model;
   ParamAndGradBuffer& buffer;
   int rank = 0;
   int microbatches = 1;
-  /// The embedding is used by the output unit as well, and gets a gradient from both.
+  /// The output unit also uses the embedding, which receives a gradient from both.
   bool is_tied = false;
   std::function<void(const Param&)> on_forward = [](const Param&) {};  ///< called while the parameter is acquired
 
@@ -115,7 +116,7 @@ struct ToyTraining {
     for (int unit = ToyModel::kUnits - 1; unit >= 0; --unit) {
       buffer.acquire(unit, Use::Backward);
       if (is_tied && unit + 1 == ToyModel::kUnits) {
-        buffer.acquire(0, Use::Backward);  // until backward comes to the embedding
+        buffer.acquire(0, Use::Backward);  // until backward reaches the embedding
         add_grads(0, step, microbatch, 1);
       }
       add_grads(unit, step, microbatch, 0);
@@ -139,7 +140,7 @@ struct ToyTraining {
   }
 };
 
-/// A step of one microbatch in which fill(param, sum) writes each gradient.
+/// Runs a step of one microbatch in which fill(param, sum) writes each gradient.
 inline void reduce_gradients(ToyModel& model, ParamAndGradBuffer& buffer,
                              const std::function<void(const Param&, Tensor& sum)>& fill) {
   buffer.clear_grads();
@@ -153,13 +154,13 @@ inline void reduce_gradients(ToyModel& model, ParamAndGradBuffer& buffer,
   buffer.finish();
 }
 
-/// What a sum over all ranks and microbatches must be, in the order that a ZeRO stage promises. T is the type of sums.
+/// Expected sum over all ranks and microbatches, in the summation order of a ZeRO stage. T is the type of sums.
 template <class T>
 struct ToySum {
   DpLayout layout;
   int microbatches = 1;
   bool is_tied = false;
-  bool reduces_every_pass = false;  ///< stages 2 and 3
+  bool reduces_every_pass = false;  ///< at stages 2 and 3
 
   T operator()(int step, const Param& param, i64 i) const {
     if (!ToyModel::is_used(param)) return 0;

@@ -1,4 +1,4 @@
-// What a search for layouts should find, found by looking at every layout.
+// Expected result of a layout search, found by checking every layout.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,7 +13,8 @@
 
 namespace mcpp::test {
 
-/// Of a search with these limits, whose objective and number to keep do not matter. Looks as it is made.
+/// Exhaustive search with these limits, run by the constructor. The objective and the number of results to keep do not
+/// matter.
 class EveryLayout {
  public:
   EveryLayout(const Hardware& hardware, const Workload& work, const SearchLimits& limits)
@@ -28,13 +29,13 @@ class EveryLayout {
   }
 
   double best_seconds = 1e30;
-  std::set<std::pair<double, double>> by_memory;  ///< bytes and seconds, of what has its activations on the device
-  i64 fitting = 0;                                ///< as the search counts
-  i64 away = 0;                                   ///< that fit with their activations elsewhere alone
-  i64 in_part = 0;                                ///< that fit where all layers are recomputed, some, and not none
+  std::set<std::pair<double, double>> by_memory;  ///< bytes and seconds of layouts with activations on the device
+  i64 fitting = 0;                                ///< counted like the search does
+  i64 away = 0;                                   ///< layouts that fit only with offloaded activations
+  i64 in_part = 0;  ///< layouts that fit if some or all layers are recomputed, but not without
 
  private:
-  /// Whether it fits with its activations there; `fits`: whether it does with them nearer.
+  /// Returns true if the layout fits with activations in this tier. `fits`: whether it fits with a nearer tier.
   bool look_at_tier(Layout layout, OffloadTier tier, bool fits) {
     layout.activations_place = tier;
     const MemoryEstimate estimate = memory_.most(layout);
@@ -46,7 +47,7 @@ class EveryLayout {
     return true;
   }
 
-  /// Any number of layers of a stage; counted is one, where some have room and not all.
+  /// Checks any number of recomputed layers per stage. Counts a layout once if it fits with some but not all of them.
   void look_at_parts(Layout layout) {
     layout.activations_place = OffloadTier::Device;
     layout.recompute.method = Recompute::Method::Block;

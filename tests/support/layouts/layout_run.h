@@ -1,4 +1,4 @@
-// A short training on any layout, its ranks as threads of the test, and what comes out of it in global terms.
+// Short training on any layout, with ranks as threads of the test, and its results in global terms.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -45,15 +45,15 @@ struct RunLayout {
   int ranks() const { return static_cast<int>(tp * cp * pp * dp); }
 };
 
-using Weights = std::map<std::string, Numbers>;  ///< whole tensors by name, row-major
+using Weights = std::map<std::string, Numbers>;  ///< unsharded tensors by name, row-major
 
 struct RunResult {
   Numbers losses, grad_norms;
   Weights weights;
-  Numbers choices = {};  ///< how often each expert was chosen, by step and layer
+  Numbers choices = {};  ///< number of times each expert was chosen, by step and layer
 };
 
-/// What is trained, the same on every layout.
+/// Training task, the same on every layout.
 struct RunTask {
   ModelConfig model;
   DType dtype = DType::F32;
@@ -66,24 +66,25 @@ struct RunTask {
     return 2e-3 * static_cast<double>(std::min<i64>(step + 1, 5)) / 5;
   };
   double weight_decay = 0.1;
-  /// seq_length + 1 tokens of a sample.
+  /// Returns the seq_length + 1 tokens of a sample.
   std::function<std::vector<i32>(i64 sample)> tokens;
-  /// The token that ends documents, which do not see one another and count positions and losses for themselves; -1 = a
-  /// sample is one.
+  /// Token that ends documents, which do not attend to each other and count positions and losses separately. -1: each
+  /// sample is one document.
   i32 eod = -1;
-  const Weights* initial = nullptr;  ///< drawn from the seed when null
+  const Weights* initial = nullptr;  ///< drawn from the seed if null
   bool async_save = false;
 };
 
-/// What a rank runs on.
+/// Device and communicator of a rank.
 struct RankPlace {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Communicator> world;  ///< of all ranks, for tensors of the device; null: the ranks' own carries them
+  std::unique_ptr<Communicator>
+      world;  ///< spans all ranks, for tensors of the device; if null, the ranks' own group is used
 };
 using PlaceOfRank = std::function<RankPlace(Communicator& ranks)>;
 
-/// Of a step with microbatches of two, of which more would need no more memory: where there is a pipeline, enough to
-/// keep it full; else the first microbatch, one that is neither first nor last, and the last.
+/// Returns the samples of a step, with microbatches of two, beyond which memory does not grow: with a pipeline, enough
+/// to fill it; otherwise the first microbatch, one in the middle, and the last.
 inline i64 samples_of_peak(const RunLayout& layout) {
   return (layout.pp > 1 ? 16 : 6) * layout.dp;
 }
@@ -92,7 +93,7 @@ inline RankPlace cpu_place(Communicator&) {
   return {std::make_unique<CpuDevice>(), nullptr};
 }
 
-/// A rank that receives a signal, once it has begun so many passes, and that has run for so many minutes.
+/// Reports a signal after a number of passes, and a run time of a number of minutes.
 class SignalAfter final : public StepWatch {
  public:
   explicit SignalAfter(i64 passes, double minutes = 0) : passes_left_(passes), minutes_(minutes) {}
@@ -105,7 +106,7 @@ class SignalAfter final : public StepWatch {
   double minutes_;
 };
 
-/// The configuration of a run that trains so.
+/// Returns the configuration of such a run.
 inline Config config_of(const RunTask& task, const RunLayout& layout) {
   Config config;
   config.model = task.model;
@@ -156,7 +157,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   return config;
 }
 
-/// What initialize() makes of it, on a device of the test's choice.
+/// Returns the session that initialize() would create, on a device chosen by the test.
 inline Session session_of(const Config& config, Communicator& ranks, RankPlace place) {
   Communicator& world = place.world ? *place.world : ranks;
   auto profiler = std::make_unique<Profiler>();
@@ -172,7 +173,7 @@ inline Session session_of(const Config& config, Communicator& ranks, RankPlace p
           .job = {}};
 }
 
-/// The program's, in a type that no configuration has: fp64 is for tests.
+/// Returns the program's model context, but in a type that configurations do not offer: fp64 is for tests only.
 inline ModelContext context_of(const Config& config, DType dtype, Session& session) {
   ModelContext context = model_provider(config, session);
   context.dtype = dtype;
@@ -190,16 +191,16 @@ class LayoutRank {
   }
 
   StepOutcome step(i64 step) { return state_.train_step(batches(task_, step), task_.lr(step), task_.weight_decay); }
-  /// A step's parts, for a host that waits for nothing: its outcome is taken when the next one's backward is queued.
+  /// Parts of a step, for a host that waits for nothing: the outcome is read when the next backward is queued.
   void backward(i64 step) { state_.backward(batches(task_, step)); }
   void update(i64 step) { state_.update({.lr = task_.lr(step), .weight_decay = task_.weight_decay}); }
-  /// Of the samples of a step of `held_out`, which has the same model.
+  /// Evaluates the samples of a step of `held_out`, which uses the same model.
   EvaluationOutcome evaluate(const RunTask& held_out, i64 step) {
     start_evaluation(held_out, step);
     return state_.evaluation();
   }
   void start_evaluation(const RunTask& held_out, i64 step) { state_.start_evaluation(batches(held_out, step)); }
-  /// Of what follows the token at `position` of a sample; with microbatches of one sample.
+  /// Returns the logits that follow the token at `position` of a sample, with microbatches of one sample.
   Numbers next_logits(const RunTask& task, i64 sample, i64 position) {
     const std::vector<float> logits = state_.next_logits(micro_batch(task, sample), position);
     return {logits.begin(), logits.end()};
@@ -209,7 +210,7 @@ class LayoutRank {
   Profiler& profiler() { return *session_.profiler; }
   Device& device() { return *session_.device; }
 
-  /// Adds the weights that this rank is the one to save.
+  /// Adds the weights that this rank would save.
   void collect(Weights& weights) {
     for (const ParamAndGradBuffer* buffer : state_.buffers()) {
       if (buffer->replicas().rank() != 0) continue;
@@ -240,7 +241,7 @@ class LayoutRank {
     state_.optimizer().copy_model_to_master();
   }
 
-  /// This rank's microbatches of a step, dealt out as Megatron-LM does.
+  /// Returns this rank's microbatches of a step, distributed as Megatron-LM does.
   std::vector<MicroBatch> batches(const RunTask& task, i64 step) {
     const Communicator& data = *session_.parallel.data;
     const i64 dp = data.size(), rank = data.rank(), b = task.micro_batch_size;
@@ -267,7 +268,7 @@ class LayoutRank {
     return cut(batch, task.model, state_.chunks()[0].model->context().cp);
   }
 
-  /// [b, s] on the host to [s, b].
+  /// Transposes [b, s] on the host to [s, b] on the device.
   Tensor on_device(const Batch& batch, const std::vector<i32>& values) {
     const i64 s = batch.seq_length, b = batch.batch_size;
     std::vector<i32> ordered(values.size());
@@ -304,7 +305,7 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const 
   return result;
 }
 
-/// Samples with something to learn: few of the tokens occur, and most follow from the one before.
+/// Returns samples that can be learned: few of the tokens occur, and most follow from the previous one.
 inline std::vector<i32> learnable_tokens(i64 sample, i64 length, i64 vocab) {
   const auto used = static_cast<u64>(std::min<i64>(vocab, 8));
   std::vector<i32> tokens;
@@ -317,7 +318,7 @@ inline std::vector<i32> learnable_tokens(i64 sample, i64 length, i64 vocab) {
   return tokens;
 }
 
-/// A task on such samples.
+/// Returns a task on such samples.
 inline RunTask learnable_task(const ModelConfig& model, DType dtype = DType::F32) {
   RunTask task{.model = model, .dtype = dtype, .optimizer = {}, .tokens = {}};
   task.tokens = [seq = model.seq_length, vocab = model.vocab_size](i64 sample) {

@@ -1,6 +1,6 @@
-// A training of everything that exists, put together by chance: a model, a layout, a schedule, ZeRO, recomputation,
-// precision, an optimizer. A seed is one training; each choice is drawn by its own name, so that a new kind of choice
-// leaves the others of a seed as they were.
+// Random training over all features: a model, a layout, a schedule, ZeRO, recomputation, precision and an optimizer. A
+// seed determines one training. Each choice is drawn by its own name, so that adding a choice leaves the others of a
+// seed unchanged.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -33,11 +33,12 @@ class RandomTraining {
     task.micro_batch_size = config_.training.micro_batch_size;
     task.steps = 3;
     if (flip("documents")) task.eod = 3;
-    // Calm: where a gradient's norm jumps, rounding is amplified a thousand times, and every right layout differs.
+    // A small learning rate: when the gradient norm jumps, rounding is amplified a thousandfold, and all correct
+    // layouts differ.
     task.lr = [](i64) { return 3e-4; };
     return task;
   }
-  /// The same training as it may go on after a save, with its numbers in other places.
+  /// Returns the same training as it may continue after a save, with different offloading.
   RunTask task_moved() const {
     RunTask moved = task();
     OptimizerConfig& o = moved.optimizer;
@@ -77,7 +78,7 @@ class RandomTraining {
             .grad_wire = p.grad_wire(),
             .power_sgd_rank = p.power_sgd_rank};
   }
-  /// What differs from the defaults, for whoever looks for the cause.
+  /// Returns the settings that differ from the defaults, for debugging.
   std::string text() const {
     return str("seed ", seed_, ": ", layout().ranks(), " ranks, ", name_of(dtype_), "\n", print_config(config_));
   }
@@ -112,8 +113,8 @@ class RandomTraining {
                                                        RopeScalingType::Yarn, RopeScalingType::Llama3});
       if (m.rope_scaling.type != RopeScalingType::None) m.rope_scaling.factor = 4;
     }
-    // Not of one key: then nothing depends on queries and keys, whose gradients are rounding, of which AdamW makes
-    // steps.
+    // Not a window of one key: then nothing depends on queries and keys, and AdamW amplifies the rounding errors of
+    // their gradients.
     const i64 window = pick<i64>("window_size", {0, 2, 3, 6}),
               skip_freq = pick<i64>("window_attn_skip_freq", {0, 2, 3});
     if (window > 0) m.window_size = {window - 1, 0};
@@ -133,10 +134,10 @@ class RandomTraining {
     config_.optimizer = {};
     config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
     config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
-    config_.optimizer.initial_loss_scale = 0x1p12;  // of fp16; at which no step is lost
+    config_.optimizer.initial_loss_scale = 0x1p12;  // for fp16; small enough that no step is skipped
     config_.optimizer.offload =
         pick("offload", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
-    // Read with ZeRO 3 alone, which is drawn later.
+    // Only used with ZeRO 3, which is drawn later.
     config_.optimizer.offload_params =
         pick("offload_params", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
     config_.optimizer.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders");
@@ -144,16 +145,15 @@ class RandomTraining {
     config_.optimizer.offload_segment_size = pick<i64>("offload_segment_size", {256, 1000, i64{1} << 22});
   }
 
-  /// What some families have of their own.
+  /// Draws features that only some families have.
   void draw_variant() {
     ModelConfig& m = config_.model;
-    // Not after branches in a narrow type: what such a norm divides by is small at first, and rounding grows by as
-    // much.
+    // No norms after branches in a low-precision type: their divisor is small at first, which amplifies rounding.
     m.norm_position =
         is_narrow(dtype_)
             ? NormPosition::Pre
             : pick("norm_position", {NormPosition::Pre, NormPosition::Pre, NormPosition::Post, NormPosition::Both});
-    // A bias of keys that are not rotated changes nothing: its gradient is rounding, of which AdamW makes steps.
+    // A bias of keys without rotation has no effect: AdamW amplifies the rounding errors of its gradient.
     const bool keys_count =
         m.normalization == Normalization::RMSNorm || m.position_embedding_type == PositionEmbedding::Rope;
     m.apply_layernorm_1p = flip("apply_layernorm_1p");
@@ -169,7 +169,7 @@ class RandomTraining {
       m.rope_local_base_freq = pick("rope_local_base_freq", {0.0, 100.0});
   }
 
-  /// Not in a narrow type: where rounding sends a token to another expert, every right layout differs.
+  /// Not in a low-precision type: where rounding sends a token to a different expert, all correct layouts differ.
   void draw_experts() {
     ModelConfig& m = config_.model;
     if (is_narrow(dtype_) || !flip("experts")) return;
@@ -231,7 +231,7 @@ class RandomTraining {
     draw_states();
   }
 
-  /// Forms of what the optimizer keeps; in fp64 all is kept in full, to tell rounding from what is wrong.
+  /// Draws formats of the optimizer states. In fp64 everything is kept in full precision, to tell rounding from errors.
   void draw_states() {
     OptimizerConfig& o = config_.optimizer;
     if (pick("muon", {false, false, true})) o.optimizer = OptimizerKind::Muon;
@@ -245,7 +245,7 @@ class RandomTraining {
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
-  /// Bytes and bf16 not with experts: where rounding sends a token to another one, losses jump.
+  /// No byte or bf16 traffic with experts: where rounding sends a token to a different expert, losses jump.
   void draw_traffic() {
     ParallelConfig& p = config_.parallel;
     const i64 shards = dp_ * p.context_parallel_size / p.num_distributed_optimizer_instances;

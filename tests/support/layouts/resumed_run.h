@@ -1,4 +1,4 @@
-// A training that is saved and goes on, and one that goes on from what it saved.
+// Training that is saved and continues, and training resumed from that save.
 #pragma once
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/load/reader.h"
@@ -10,7 +10,7 @@
 
 namespace mcpp::test {
 
-/// A training of two steps is saved, and goes on for two more, whose losses these are.
+/// Trains two steps, saves, and continues for two more, whose losses it returns.
 inline Numbers save_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) {
   Numbers losses;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
@@ -26,7 +26,7 @@ inline Numbers save_and_go_on(const RunTask& task, const RunLayout& layout, cons
   return losses;
 }
 
-/// What a resumed run loads of the checkpoint of two steps.
+/// Loads the checkpoint that was saved after two steps.
 inline std::optional<Damage> load(LayoutRank& self, const Path& folder, Communicator& world) {
   std::vector<NamedShard> shards = shards_to_load(self.state());
   CheckpointReader reader(folder / checkpoint_name(2));
@@ -38,12 +38,12 @@ inline std::optional<Damage> load(LayoutRank& self, const Path& folder, Communic
   return damage;
 }
 
-/// The losses of two steps from what was saved.
+/// Returns the losses of two steps after loading.
 inline Numbers load_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) {
   Numbers losses;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(task, layout, world);
-    self.step(9);  // what is there is not what is loaded
+    self.step(9);  // sets state that loading must replace
     EXPECT_FALSE(load(self, folder, world).has_value());
     for (i64 step = 2; step < 4; ++step) {
       const double loss = self.step(step).loss;

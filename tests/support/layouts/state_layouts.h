@@ -1,4 +1,4 @@
-// Layouts that differ in how ranks share what the optimizer keeps.
+// Layouts that differ in how ranks share the optimizer states.
 #pragma once
 #include <algorithm>
 #include <stdexcept>
@@ -21,7 +21,7 @@ inline const std::vector<RunLayout> kStateLayouts{
     {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
 };
 
-/// Those with these names, in their order.
+/// Returns the layouts with these names, in the order of the names.
 inline std::vector<RunLayout> named(const std::vector<RunLayout>& list, const std::vector<std::string>& names) {
   std::vector<RunLayout> found;
   for (const std::string& name : names) {

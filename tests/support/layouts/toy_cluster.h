@@ -1,10 +1,10 @@
-// A cluster with round numbers, and models for it.
+// Cluster with round numbers, and models for it.
 #pragma once
 #include "plan/cost/layout.h"
 
 namespace mcpp::test {
 
-/// Nodes of 8, 1024 devices at most; GB/s inside nodes and between them, without latency or losses.
+/// Returns nodes of 8, at most 1024 devices; GB/s within and between nodes, without latency or losses.
 inline Hardware toy_cluster(double near_bandwidth, double far_bandwidth) {
   Hardware hardware;
   hardware.device = {.name = "test",
@@ -25,7 +25,7 @@ inline Hardware toy_cluster(double near_bandwidth, double far_bandwidth) {
   return hardware;
 }
 
-/// GPT-2, samples of 2048 tokens.
+/// Returns GPT-2 with samples of 2048 tokens.
 inline Workload toy_workload(i64 layers, i64 hidden, i64 heads, i64 batch) {
   Workload work;
   work.model.num_layers = layers;
@@ -37,7 +37,7 @@ inline Workload toy_workload(i64 layers, i64 hidden, i64 heads, i64 batch) {
   return work;
 }
 
-/// The same with experts in all layers, of which two take each token.
+/// Returns the same with experts in all layers, two of which process each token.
 inline Workload toy_mixture(i64 layers, i64 hidden, i64 heads, i64 batch, i64 experts) {
   Workload work = toy_workload(layers, hidden, heads, batch);
   work.model.moe.num_experts = experts;

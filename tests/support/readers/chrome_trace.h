@@ -1,4 +1,4 @@
-// Traces in the Trace Event Format, checked by the fields that it documents.
+// Reader of Trace Event Format files that checks the documented fields.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 namespace mcpp::test {
 
-/// Complete events ("ph": "X") alone; the rest is checked.
+/// Returns only the complete events ("ph": "X"), and checks all others.
 inline std::vector<nlohmann::json> complete_events(const nlohmann::json& file) {
   EXPECT_TRUE(file.is_object());
   EXPECT_TRUE(file["displayTimeUnit"] == "ms" || file["displayTimeUnit"] == "ns");
@@ -36,7 +36,7 @@ inline std::vector<nlohmann::json> complete_events(const nlohmann::json& file) {
   return events;
 }
 
-/// Of one thread of a process, events nest or follow one another, as viewers require. Times are rounded to nanoseconds.
+/// Checks that the events of a thread nest or follow one another, as viewers require. Times are rounded to nanoseconds.
 inline void expect_nested(const std::vector<nlohmann::json>& events) {
   constexpr double kRounding = 0.002;
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
@@ -57,7 +57,7 @@ inline void expect_nested(const std::vector<nlohmann::json>& events) {
   }
 }
 
-/// Seconds of the events of a category on a rank.
+/// Returns the seconds of the events of a category on a rank.
 inline double seconds_of(const std::vector<nlohmann::json>& events, int rank, const std::string& category) {
   double micros = 0;
   for (const nlohmann::json& event : events)

@@ -1,4 +1,4 @@
-// Reads TensorBoard's event files back, by other code than wrote them but for the frames.
+// Reader of TensorBoard event files, independent of the writer except for the framing.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -13,11 +13,11 @@
 namespace mcpp::test {
 
 struct Events {
-  std::map<std::string, std::vector<std::pair<i64, float>>> scalars;  ///< by tag: step and value, as they come
+  std::map<std::string, std::vector<std::pair<i64, float>>> scalars;  ///< step and value by tag, in file order
   std::map<std::string, std::vector<std::pair<i64, std::string>>> texts,
-      histograms;  ///< encoded messages of the latter
+      histograms;  ///< encoded messages of the histograms
   std::vector<std::string> versions;
-  std::size_t unread = 0;  ///< bytes after the last whole record
+  std::size_t unread = 0;  ///< bytes after the last complete record
 
   std::vector<i64> steps(const std::string& tag) const {
     std::vector<i64> found;
@@ -27,7 +27,7 @@ struct Events {
   }
 };
 
-/// The value of field `number`, of the last one.
+/// Returns the last value of field `number`.
 inline ProtoField field_of(std::string_view message, u64 number) {
   ProtoField field, found;
   const std::string source = "test";
@@ -63,7 +63,7 @@ inline void add_file(const Path& path, Events& events) {
   events.unread += rest.size();
 }
 
-/// Of all files that TensorBoard would read, in its order.
+/// Returns the events of all files that TensorBoard would read, in its order.
 inline Events read_events(const Path& folder) {
   std::vector<Path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))

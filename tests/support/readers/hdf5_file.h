@@ -1,4 +1,4 @@
-// Golden values for tests: datasets and attributes of an HDF5 file, with HDF5 converting the number types.
+// Golden values: datasets and attributes of an HDF5 file, with number types converted by HDF5.
 #pragma once
 #include <hdf5.h>
 
@@ -28,7 +28,7 @@ class Hdf5File {
   Hdf5File(const Hdf5File&) = delete;
   Hdf5File& operator=(const Hdf5File&) = delete;
 
-  /// Whether `path`, below the root, is a group or dataset. Every prefix of the path is checked, as HDF5 demands.
+  /// Returns true if `path`, below the root, is a group or dataset. Checks every prefix of the path, as HDF5 requires.
   bool has(const std::string& path) const {
     for (std::size_t end = path.find('/');; end = path.find('/', end + 1)) {
       if (H5Lexists(file_, path.substr(0, end).c_str(), H5P_DEFAULT) <= 0) return false;
@@ -36,7 +36,7 @@ class Hdf5File {
     }
   }
 
-  /// The names in a group, sorted.
+  /// Returns the names in a group, sorted.
   std::vector<std::string> names(const std::string& group) const {
     const hid_t id = ok(H5Gopen2(file_, group.c_str(), H5P_DEFAULT), "open group " + group);
     H5G_info_t info;
@@ -51,7 +51,7 @@ class Hdf5File {
     return result;
   }
 
-  /// T is a number type; HDF5 converts to it from whatever the file holds.
+  /// Reads a dataset. T is a number type, to which HDF5 converts from the type in the file.
   template <class T>
   Hdf5Array<T> read(const std::string& path) const {
     const hid_t id = ok(H5Dopen2(file_, path.c_str(), H5P_DEFAULT), "open dataset " + path);
@@ -79,7 +79,7 @@ class Hdf5File {
     return attribute_values<T>(object, name).at(0);
   }
 
-  /// Attributes that hold strings of variable length.
+  /// Reads an attribute that holds strings of variable length.
   std::vector<std::string> attribute_strings(const std::string& object, const std::string& name) const {
     const Attribute attribute(file_, object, name);
     std::vector<char*> raw(sized<i32>(attribute.space).values.size());

@@ -1,20 +1,22 @@
-// A disk that fails, for a program that knows nothing of it: loaded before its libraries (LD_PRELOAD). Reads and writes
-// of files in the folder FAULTY_DISK_FOLDER are counted in the file FAULTY_DISK_COUNTS, three u64, the third one of how
-// often a file there grew; from number FAULTY_DISK_AFTER on they fail as FAULTY_DISK says:
-//   full        nothing can be written
-//   read_error  nothing can be read
-//   bit_flip    what is read has another bit
-//   no_growth   no file becomes longer than it was at first
-//   signal      the process gets FAULTY_DISK_SIGNAL, once: with that number of a write
-// or from the first one on:
-//   slow         each takes 2 ms more
-//   short        each does half of what it was asked for, and a ring takes one entry at a time
-//   interrupted  a signal that does nothing comes every millisecond, and ends system calls with EINTR
-// FAULTY_DISK_QUEUE: transfers are calls that can be caught, as io_uring is missing, unless this says
-//   ring      there is one, whose entries meet the faults but for bit_flip
-//   seccomp   a filter refuses it, as those of containers do
-// FAULTY_DISK_NAMED: the file system has no files without a name. FAULTY_DISK_UNRESERVED: it cannot reserve room.
-// FAULTY_DISK_FREE: so many bytes are free. With FAULTY_DISK_RANK all only on that rank.
+// Simulates a faulty disk for an unmodified program, when loaded before its libraries (LD_PRELOAD). Reads and writes of
+// files in the folder FAULTY_DISK_FOLDER are counted in the file FAULTY_DISK_COUNTS, as three u64 values, the third of
+// which counts how often a file in the folder grew. From operation FAULTY_DISK_AFTER on they fail according to
+// FAULTY_DISK:
+//   full        all writes fail
+//   read_error  all reads fail
+//   bit_flip    a bit of the data read is flipped
+//   no_growth   no file grows beyond its initial size
+//   signal      the process receives FAULTY_DISK_SIGNAL once, at the write with that number
+// These faults apply from the first operation on:
+//   slow         each operation takes 2 ms longer
+//   short        each operation transfers half of the requested bytes, and a ring accepts one entry at a time
+//   interrupted  a harmless signal arrives every millisecond and interrupts system calls with EINTR
+// FAULTY_DISK_QUEUE selects the transfer queue. By default io_uring is missing, so that all transfers are interceptable
+// calls:
+//   ring      io_uring exists, and its entries meet all faults except bit_flip
+//   seccomp   a filter rejects io_uring, as in containers
+// FAULTY_DISK_NAMED: the file system does not support unnamed files. FAULTY_DISK_UNRESERVED: it cannot reserve space.
+// FAULTY_DISK_FREE: number of free bytes. With FAULTY_DISK_RANK, faults apply only to that rank.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -60,7 +62,7 @@ class FaultyDisk {
     if (const char* after = std::getenv("FAULTY_DISK_AFTER")) after_ = std::strtoull(after, nullptr, 10);
   }
 
-  /// Whether a transfer of this file, which this counts, meets the fault.
+  /// Counts a transfer of this file, and returns true if it meets the fault.
   bool strikes(int file, What what) {
     if (!counts_ || !is_there(file)) return false;
     const std::uint64_t number = __atomic_fetch_add(&counts_[what], 1, __ATOMIC_SEQ_CST);
@@ -68,7 +70,7 @@ class FaultyDisk {
     if (fault_ == "signal" && what == Write && number == after_) ::kill(::getpid(), signal());
     return number >= after_;
   }
-  /// What is left to be asked for of so many bytes of a file. Parts of blocks are no transfer.
+  /// Returns how many of the requested bytes of a file to transfer. Partial blocks are not counted as transfers.
   std::size_t allowed(int file, std::size_t bytes) const {
     constexpr std::size_t kBlock = 4096;
     return does_little() && bytes > kBlock && is_there(file) ? bytes / 2 / kBlock * kBlock : bytes;
@@ -95,7 +97,7 @@ class FaultyDisk {
 };
 
 FaultyDisk& disk() {
-  static FaultyDisk* const only = new FaultyDisk;  // for as long as anything may be transferred
+  static FaultyDisk* const only = new FaultyDisk;  // must outlive every transfer
   return *only;
 }
 
@@ -127,13 +129,14 @@ __attribute__((constructor)) void begin() {
   if (disk().interrupts()) interrupt_every_millisecond();
 }
 
-/// Memory of this process, of which what lies at 0 cannot be read: a transfer from there ends with EIO.
+/// Returns a file for the memory of this process. Address 0 cannot be read, so that a transfer from there fails with
+/// EIO.
 int unreadable() {
   static const int file = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
   return file;
 }
 
-/// What the ring is asked for, as the disk does it.
+/// Changes a ring entry according to the fault.
 void spoil(io_uring_sqe& entry) {
   const bool writes = entry.opcode == IORING_OP_WRITE;
   if (!writes && entry.opcode != IORING_OP_READ) return;
@@ -141,7 +144,7 @@ void spoil(io_uring_sqe& entry) {
   const bool strikes = disk().strikes(entry.fd, writes ? FaultyDisk::Write : FaultyDisk::Read);
   entry.len = static_cast<unsigned>(allowed);
   if (!strikes) return;
-  if (writes && disk().is_full()) entry.opcode = IORING_OP_NOP;  // which does 0 bytes
+  if (writes && disk().is_full()) entry.opcode = IORING_OP_NOP;  // transfers 0 bytes
   if (!writes && disk().cannot_read()) entry.fd = unreadable(), entry.off = 0;
 }
 

@@ -1,4 +1,4 @@
-// A disk that fails.
+// Transfer queue of a faulty disk.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace mcpp::test {
 
-/// What a disk can do to a transfer, on demand.
+/// Applies a planned fault to transfers.
 class FaultyQueue final : public TransferQueue {
  public:
   enum class Fault { None, DiskIsFull, BitIsFlipped, DiskIsSlow, ReadFails };
@@ -47,9 +47,8 @@ class FaultyQueue final : public TransferQueue {
   i64 seen_ = 0;
 };
 
-/// `work` makes what it does its work with, on a queue that a plan ruins, and returns what it then does. The message
-/// with which a disk that fails so after some transfers ends that, for a launcher to start it again; "" when nothing
-/// does.
+/// `work` sets up its state on a queue with the planned fault, and returns the function to run. Returns the message of
+/// the error with which the disk fault ends the run so that a launcher restarts it, or "" if nothing fails.
 inline std::string error_of_fault(const FaultyQueue::Plan& fault,
                                   const std::function<std::function<void()>(const FaultyQueue::Plan&)>& work) {
   FaultyQueue::Plan plan;

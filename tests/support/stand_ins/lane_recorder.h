@@ -1,4 +1,4 @@
-// Groups that note when NCCL would have to connect.
+// Groups that record when NCCL would have to connect.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace mcpp::test {
 
-/// `inner`, and all groups split off from it, whose collectives take lanes as those of NCCL do: the first operation of
-/// each lane is entered in `opened`.
+/// Wraps `inner` and all groups split from it. Collectives use lanes as NCCL does, and the first operation of each lane
+/// is recorded in `opened`.
 class LaneRecorder final : public Communicator {
  public:
   using Opened = std::vector<std::string>;
@@ -47,7 +47,7 @@ class LaneRecorder final : public Communicator {
  private:
   static constexpr LaneChoice::Kind kSum = LaneChoice::Kind::Sum, kGather = LaneChoice::Kind::Gather;
 
-  /// Where NCCL has anything to do: `t` is the whole of what the operation is about.
+  /// Uses a lane only if NCCL has work to do. `t` is the full tensor of the operation.
   Work in_lane(const char* name, LaneChoice::Kind kind, const Tensor& t, Work work) {
     if (size() == 1 || t.numel() == 0) return work;
     const std::size_t lane = choice_->begin(kind);

@@ -1,4 +1,4 @@
-// A device whose waits take as long as the test says.
+// Device whose waits take as long as the test specifies.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -22,10 +22,10 @@ class MadeUpWaits final : public DeviceWaits {
     ++host_count_;
   }
 
-  int host_count() const { return host_count_; }  ///< how often the host waited for the device
+  int host_count() const { return host_count_; }  ///< number of times the host waited for the device
   int count() const { return count_; }
   bool is_open() const { return is_open_; }
-  /// Those so far have ended, and took so many seconds in all.
+  /// Ends all waits so far, which took this many seconds in total.
   void end_all(double seconds) { ended_ += seconds; }
 
  private:

@@ -1,4 +1,4 @@
-// A group of two in one thread, for tests of who reduces what and when.
+// Group of two in one thread, for tests of which tensors are reduced and when.
 #pragma once
 #include <vector>
 
@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// Rank 0 of two, whose peer always has the same numbers: a sum doubles them. Sums take effect in wait() only, so that
-/// a reduction nobody waits for is noticed; the sizes of all reductions are kept in the order they were started.
+/// Rank 0 of two, whose peer always has the same values: a sum doubles them. Sums take effect only in wait(), so that a
+/// reduction that is never awaited is noticed. The sizes of all reductions are recorded in start order.
 class MirrorCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
