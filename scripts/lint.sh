@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Style and static checks; whatever is found ends this with 1, a missing tool is named and left out.
 #   scripts/lint.sh format       clang-format 14 on all sources, changing nothing; exit code 77 where it is missing
+#   scripts/lint.sh comments [<folder ...>]  comments that open in mid-sentence or use words that CONTRIBUTING.md replaces
+#   scripts/lint.sh commits      subjects of commits since the last version tag, of at most 65 characters
 #   scripts/lint.sh [<revision>] the same, shellcheck on the scripts, and clang-tidy on the sources that differ from
 #                                <revision> (HEAD, that is what is not committed yet)
 #   scripts/lint.sh all          the same with clang-tidy on all sources of the rooms: some minutes
@@ -9,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rooms=(base tensor nn comm parallel model optimizer data checkpoint plan megatron_cpp)
+commented=(base tensor nn comm parallel model optimizer checkpoint plan) # whose comments are checked
 findings=0
 found() {
   echo "$1" >&2
@@ -32,6 +35,41 @@ check_format() {
 check_scripts() {
   find scripts tests bench .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \) -exec shellcheck --external-sources {} + ||
     found "shellcheck found something"
+}
+
+# Openings that make a fragment of a comment, and words that have a standard term. A comment that continues the line above it
+# may begin with any word.
+# shellcheck disable=SC2016 # awk's own variables
+comment_findings='
+  function report(what) { print FILENAME ":" FNR ": " what ": " $0; findings = 1 }
+  FNR == 1 { continues = 0 }
+  {
+    at = match($0, /\/\/+/)
+    if (!at || substr($0, 1, at) ~ /["(]/ || $0 ~ /NOLINT|:\/\//) { continues = 0; next }
+    text = substr($0, at)
+    sub(/^\/\/+[<!]? */, "", text)
+    is_whole_line = $0 ~ /^ *\/\//
+    if (!(is_whole_line && continues) && text ~ ("^(" openings ") ")) report("a fragment, not a sentence")
+    if (tolower(text) ~ ("(^|[^a-z_`])(" words ")([^a-z_(`]|$)")) report("a word with a standard term (CONTRIBUTING.md)")
+    continues = is_whole_line
+  }
+  END { exit findings }'
+comment_openings='Of|That|Those|Them|By|What|Whether|Who|Whoever|Whose|The same|Which'
+comment_words='is told|are told|owed|owes|put away|lies elsewhere|nobody|somebody|whoever|on paper|slow way|for ever|in vain|under way|on its way|hears of|ladder'
+
+check_comments() { # <folder ...>
+  find "$@" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
+    xargs -0 awk -v openings="$comment_openings" -v words="$comment_words" "$comment_findings" || found "comments to rewrite"
+}
+
+check_commits() {
+  local last
+  last=$(git describe --tags --abbrev=0 2>/dev/null) || last=$(git log --format=%h --grep='^optimizer: keep schedules in place' | tail -n 1)
+  [ -n "$last" ] || return 0
+  git log --format='%h %P|%s' "$last..HEAD" | awk -F'|' '
+    length($2) > 65 || $2 !~ /^[a-z_0-9.][^:]*: / { print "commit " $0; bad = 1 }
+    split($1, parents, " ") > 2 { print "merge commit " $0; bad = 1 }
+    END { exit bad }' || found "commit subjects: area: imperative subject, at most 65 characters, no merges"
 }
 
 # The sources of the rooms that clang-tidy is to see; for a header, the source of the same name.
@@ -58,6 +96,16 @@ if [ "${1:-}" = format ]; then
     exit 77
   }
   check_format
+  exit "$findings"
+fi
+
+if [ "${1:-}" = comments ]; then
+  shift
+  if [ $# -eq 0 ]; then check_comments "${commented[@]}"; else check_comments "$@"; fi
+  exit "$findings"
+fi
+if [ "${1:-}" = commits ]; then
+  check_commits
   exit "$findings"
 fi
 
