@@ -2,7 +2,8 @@
 # What less traffic is worth on a slow network: four ranks on two hosts, network namespaces of this machine that are joined
 # by links of so many Mb/s, train GPT-2 14M in fp32 with ZeRO 1 and 3, plain, with gradients in bf16, with weights and
 # gradients in a byte each, and with a second copy of the weights on each host (and gradients summed on each host first), in
-# turn. The bytes that ranks send are compared with the formulas of docs/less_traffic.md; a difference is an error. JSON lines
+# turn. The bytes that ranks send are compared with the formulas of
+# docs/communication_compression.md; a difference is an error. JSON lines
 # on standard output; medians of tokens/s, and how many times those of the same stage without, on standard error. For root.
 #   bench/traffic.sh [--rounds=N] [--megabits=N] [option of megatron_cpp bench step ...]
 set -euo pipefail

@@ -1,4 +1,4 @@
-// Activation memory of a layer and of the output on one rank, tensor by tensor. docs/memory.md derives the formulas.
+// Activation memory of a layer and of the output on one rank, tensor by tensor; docs/memory_model.md has the formulas.
 #pragma once
 #include <array>
 #include <optional>

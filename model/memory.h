@@ -1,5 +1,5 @@
 // Training memory of one rank: parameters as declared by a model on the meta device (model/on_paper.h), and formulas.
-// docs/memory.md derives the formulas and compares them with measurements.
+// docs/memory_model.md derives the formulas and compares them with measurements.
 #pragma once
 #include <compare>
 #include <vector>

@@ -22,7 +22,7 @@
 #   --log FILE               a line for every attempt (default: launch.log in checkpoint.save)
 # Everything else goes to megatron_cpp pretrain, whose exit codes decide: 75 (a rank or machine lost) and 85 (stopped by a
 # signal, unless this script passed it on) start again, all others end it, and so do three failures alike without a new
-# checkpoint between them. Codes and signals: docs/operations.md.
+# checkpoint between them. Codes and signals: docs/fault_tolerance.md.
 set -euo pipefail
 library=$(dirname "$(readlink -f "$0")")/lib # also where this was called by a link
 # shellcheck source=scripts/lib/common.sh

@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// Lossy formats of communication and of gradient sums: keys that change results (docs/less_traffic.md).
+/// Lossy formats of communication and of gradient sums: keys that change results (docs/communication_compression.md).
 struct Rounding {
   bool packed_weights = false;          ///< zero_quantized_weights
   GradWire gradients = GradWire::Full;  ///< grad_reduce_dtype, zero_quantized_gradients
