@@ -1,4 +1,4 @@
-// Predicted time of data-parallel traffic, against the bytes of docs/less_traffic.md.
+// Predicted time of data-parallel traffic, against the bytes of docs/communication_compression.md.
 #include "plan/step/weight_traffic.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Training metrics for TensorBoard with Megatron-LM's tags; docs/seeing_a_run.md lists them.
+// Training metrics for TensorBoard with Megatron-LM's tags; docs/logging_and_profiling.md lists them.
 #pragma once
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/logging/tensorboard.h"
