@@ -1,6 +1,6 @@
 #include "base/fields.h"
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 
 namespace mcpp {

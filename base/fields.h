@@ -47,7 +47,7 @@ inline Constraint between(double min, double max) {
   return {.min = min, .max = max};
 }
 /// Accepts [min, max): the usual range of a probability that must not be 1.
-inline Constraint from_to_below(double min, double max) {
+inline Constraint between_excluding_max(double min, double max) {
   return {.min = min, .max = max, .max_is_excluded = true};
 }
 

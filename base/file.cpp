@@ -14,8 +14,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/broken_symlink.h"
 #include "base/check.h"
-#include "base/links.h"
 #include "base/machine.h"
 #include "base/system_error.h"
 
@@ -49,7 +49,7 @@ int open_without_name(const Path& folder) {
 
 /// Returns the path to write: the target of a symbolic link, so that the link is preserved. Throws for a device or pipe
 /// such as /dev/null, which the rename would replace.
-Path place_of(Path path) {
+Path resolve_link_target(Path path) {
   std::error_code unknown;
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
   const bool is_file = std::filesystem::is_regular_file(there);
@@ -62,7 +62,7 @@ Path place_of(Path path) {
 }  // namespace
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
-  check_leads_somewhere(path);
+  check_path_exists(path);
   // O_NONBLOCK: a pipe without a writer is rejected below instead of blocking.
   const Descriptor file(path, O_RDONLY | O_NONBLOCK);
   struct stat info {};
@@ -89,7 +89,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(Path path) : path_(place_of(std::move(path))) {
+AtomicFile::AtomicFile(Path path) : path_(resolve_link_target(std::move(path))) {
   descriptor_ = open_without_name(folder_of(path_));
   if (descriptor_ >= 0) return;
   temporary_ = temporary_name(path_);
@@ -107,7 +107,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
+    MCPP_CHECK_ERROR(write_error(done), "cannot write ", path_.string());
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
 }
@@ -116,7 +116,7 @@ void AtomicFile::write_at(u64 offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
+    MCPP_CHECK_ERROR(write_error(done), "cannot write ", path_.string());
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     offset += static_cast<u64>(done);
   }

@@ -31,7 +31,7 @@ void Log::warn_from_any_rank(std::string_view line) const {
   std::fprintf(stderr, "warning: %.*s\n", static_cast<int>(line.size()), line.data());
 }
 
-void Log::urgent(std::string_view line) const {
+void Log::write_unbuffered(std::string_view line) const {
   const int file = rank_ == 0 ? STDOUT_FILENO : STDERR_FILENO;
   std::string text = progress_shown_.exchange(false) ? kClearLine : "";
   if (rank_ != 0) text += "[rank " + std::to_string(rank_) + "] ";
@@ -50,7 +50,8 @@ void Log::progress(std::string_view line) const {
 
 bool Log::is_live() const {
   const char* terminal = std::getenv("TERM");  // a dumb terminal cannot overwrite a line
-  return may_be_live_ && ::isatty(STDOUT_FILENO) != 0 && (terminal == nullptr || std::string_view(terminal) != "dumb");
+  return allow_live_line_ && ::isatty(STDOUT_FILENO) != 0 &&
+         (terminal == nullptr || std::string_view(terminal) != "dumb");
 }
 
 }  // namespace mcpp

@@ -8,8 +8,8 @@ namespace mcpp {
 /// Rank-aware log. Thread-safe.
 class Log {
  public:
-  /// If `may_be_live` is false, standard output is not treated as a terminal even if it is one.
-  explicit Log(int rank = 0, bool may_be_live = true) : rank_(rank), may_be_live_(may_be_live) {}
+  /// If `allow_live_line` is false, standard output is not treated as a terminal even if it is one.
+  explicit Log(int rank = 0, bool allow_live_line = true) : rank_(rank), allow_live_line_(allow_live_line) {}
 
   /// Writes a plain line to standard output, from rank 0 only.
   void info(std::string_view line) const;
@@ -19,7 +19,7 @@ class Log {
   void warn_from_any_rank(std::string_view line) const;
   /// Writes a line without ever blocking, for threads such as a signal handler's: to standard output on rank 0,
   /// otherwise to standard error with the rank. Drops the line if the reader has stopped reading.
-  void urgent(std::string_view line) const;
+  void write_unbuffered(std::string_view line) const;
   /// Writes the live line of a terminal, which the next line overwrites. No-op if standard output is not a terminal.
   void progress(std::string_view line) const;
   /// Returns true if standard output is a terminal, so that progress() is visible.
@@ -27,7 +27,7 @@ class Log {
 
  private:
   int rank_;
-  bool may_be_live_;
+  bool allow_live_line_;
   mutable std::atomic<bool> progress_shown_ = false;
 };
 

@@ -24,13 +24,13 @@ namespace mcpp {
 namespace {
 
 /// Reads a system file, whose size cannot be queried; "" if it cannot be read.
-std::string text_of(const Path& path) {
+std::string read_system_file(const Path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// Parses the number at the start of `text`; nullopt for a word such as "max".
-std::optional<i64> number_in(const std::string& text) {
+std::optional<i64> parse_leading_number(const std::string& text) {
   const std::size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
   u64 number = 0;
   const auto [end, error] = std::from_chars(text.data() + begin, text.data() + text.size(), number);
@@ -41,13 +41,13 @@ std::optional<i64> number_in(const std::string& text) {
 /// Returns the number after `word` in lines of the form "word number"; 0 if missing.
 i64 entry(const std::string& text, const std::string& word) {
   for (const std::string& line : split(text, '\n')) {
-    if (line.starts_with(word)) return number_in(line.substr(word.size())).value_or(0);
+    if (line.starts_with(word)) return parse_leading_number(line.substr(word.size())).value_or(0);
   }
   return 0;
 }
 
 /// Identifies a control group by its directory, which is the same under every mount point.
-std::string id_of(const Path& file) {
+std::string cgroup_id(const Path& file) {
   struct stat info {};
   if (::stat(file.parent_path().c_str(), &info) != 0) return file.string();
   return str(info.st_dev, ":", info.st_ino);
@@ -66,12 +66,13 @@ void add_limits(const Hierarchy& groups, const std::string& path, const MemoryLi
   for (bool is_root = false; !is_root; inside = inside.parent_path()) {
     is_root = inside.empty();
     const Path file = groups.root / inside / groups.limit;
-    const std::optional<i64> bytes = number_in(text_of(file));
+    const std::optional<i64> bytes = parse_leading_number(read_system_file(file));
     if (!bytes || *bytes >= machine.bytes) continue;
-    const i64 beside =
-        groups.swap.empty() ? swap : number_in(text_of(groups.root / inside / groups.swap)).value_or(swap);
-    limits.push_back({machine.id + " " + id_of(file), "the limit " + file.string(),
-                      std::min(machine.bytes, *bytes + std::min(swap, beside))});
+    const i64 usable_swap =
+        groups.swap.empty() ? swap
+                            : parse_leading_number(read_system_file(groups.root / inside / groups.swap)).value_or(swap);
+    limits.push_back({machine.id + " " + cgroup_id(file), "the limit " + file.string(),
+                      std::min(machine.bytes, *bytes + std::min(swap, usable_swap))});
   }
 }
 
@@ -80,16 +81,16 @@ void add_own_limit(const std::string& limits_text, const MemoryLimit& machine, s
   constexpr std::string_view kName = "Max address space";
   for (const std::string& line : split(limits_text, '\n')) {
     if (!line.starts_with(kName)) continue;
-    const std::optional<i64> bytes = number_in(line.substr(kName.size()));
+    const std::optional<i64> bytes = parse_leading_number(line.substr(kName.size()));
     if (bytes && *bytes < machine.bytes)
       limits.push_back({machine.id + " " + process_tag(), "the limit of its address space (ulimit -v)", *bytes});
   }
 }
 
 /// Returns true if the process is running. A zombie has ended: its parent may take seconds to reap it.
-bool runs(pid_t pid) {
+bool is_running(pid_t pid) {
   if (::kill(pid, 0) != 0 && errno == ESRCH) return false;
-  const std::string text = text_of(str("/proc/", pid, "/stat"));
+  const std::string text = read_system_file(str("/proc/", pid, "/stat"));
   const std::size_t state = text.rfind(')');  // after the name, which may contain anything: ") Z ..."
   return state == std::string::npos || text.compare(state, 3, ") Z") != 0;
 }
@@ -97,15 +98,15 @@ bool runs(pid_t pid) {
 }  // namespace
 
 std::vector<MemoryLimit> memory_limits(const Path& root) {
-  const std::string memory = text_of(root / "proc/meminfo");
+  const std::string memory = read_system_file(root / "proc/meminfo");
   const i64 swap = 1024 * entry(memory, "SwapTotal:");
-  const MemoryLimit machine{split(text_of(root / "proc/sys/kernel/random/boot_id") + "\n", '\n')[0],
+  const MemoryLimit machine{split(read_system_file(root / "proc/sys/kernel/random/boot_id") + "\n", '\n')[0],
                             "the machine's memory", 1024 * entry(memory, "MemTotal:") + swap};
   if (machine.bytes == swap) return {};
   std::vector<MemoryLimit> limits{machine};
-  add_own_limit(text_of(root / "proc/self/limits"), machine, limits);
+  add_own_limit(read_system_file(root / "proc/self/limits"), machine, limits);
   const Path mounts = root / "sys/fs/cgroup";
-  for (const std::string& line : split(text_of(root / "proc/self/cgroup"), '\n')) {
+  for (const std::string& line : split(read_system_file(root / "proc/self/cgroup"), '\n')) {
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::vector<std::string> controllers = split(line.substr(first + 1, second - first - 1), ',');
@@ -120,15 +121,15 @@ std::vector<MemoryLimit> memory_limits(const Path& root) {
 
 double process_seconds() {
   // Reads field 22, the 20th after the name, which may contain anything.
-  const std::string text = text_of("/proc/self/stat");
+  const std::string text = read_system_file("/proc/self/stat");
   const std::size_t name_end = text.rfind(") ");
   const std::vector<std::string> words =
       name_end == std::string::npos ? std::vector<std::string>{} : split(text.substr(name_end + 2), ' ');
   constexpr std::size_t kStart = 19;
   struct timespec now {};
   if (words.size() <= kStart || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
-  const double started =
-      static_cast<double>(number_in(words[kStart]).value_or(0)) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  const double started = static_cast<double>(parse_leading_number(words[kStart]).value_or(0)) /
+                         static_cast<double>(::sysconf(_SC_CLK_TCK));
   return std::max(0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started);
 }
 
@@ -136,7 +137,7 @@ i64 physical_memory() {
   return static_cast<i64>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
 
-void allow_many_open_files() {
+void raise_open_file_limit() {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
@@ -170,7 +171,7 @@ bool is_stale_tag(const std::string& tag) {
   pid_t pid = 0;
   const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
   if (error != std::errc() || stop != number.data() + number.size() || pid <= 0) return false;
-  return pid == ::getpid() || !runs(pid);
+  return pid == ::getpid() || !is_running(pid);
 }
 
 }  // namespace mcpp

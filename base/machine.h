@@ -26,7 +26,7 @@ std::vector<MemoryLimit> memory_limits(const Path& root = "/");
 double process_seconds();
 
 /// Raises the limit of open files of this process to the system's maximum: a checkpoint of many ranks has many files.
-void allow_many_open_files();
+void raise_open_file_limit();
 
 std::string host_name();
 

@@ -15,15 +15,15 @@ std::string system_reason(int error);
 [[noreturn]] void fail_system(int error, const std::string& message);
 
 /// Returns errno right after a failed call, or EIO if it is not set.
-inline int call_error() {
+inline int last_system_error() {
   return errno != 0 ? errno : EIO;
 }
 
 /// Returns the errno of a write that returned `done`, or 0 if it wrote something. A write of 0 bytes means that the
 /// disk is full.
-inline int error_of_write(i64 done) {
+inline int write_error(i64 done) {
   if (done > 0) return 0;
-  return done < 0 ? call_error() : ENOSPC;
+  return done < 0 ? last_system_error() : ENOSPC;
 }
 
 }  // namespace mcpp
@@ -38,4 +38,4 @@ inline int error_of_write(i64 done) {
 
 /// Throws BadInput like MCPP_CHECK_SYSTEM with the reason in errno unless `condition`, a test of a system call's
 /// result, holds.
-#define MCPP_CHECK_SYSTEM(condition, ...) MCPP_CHECK_ERROR((condition) ? 0 : ::mcpp::call_error(), __VA_ARGS__)
+#define MCPP_CHECK_SYSTEM(condition, ...) MCPP_CHECK_ERROR((condition) ? 0 : ::mcpp::last_system_error(), __VA_ARGS__)

@@ -14,13 +14,13 @@ set(fuzz_sanitizers address,undefined)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/json/*.cpp base/program/*.cpp base/text/*.cpp tests/fuzz/*_targets.cpp)
 file(GLOB_RECURSE room_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp)
 add_library(mcpp_fuzz STATIC ${fuzz_sources} ${room_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp base/io/open_direct.cpp
-  tensor/device.cpp tensor/gemm_choices.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
-  tensor/host/host_rooms.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/region.cpp comm/self.cpp
+  tensor/device.cpp tensor/gemm_algo_cache.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
+  tensor/host/pinned_buffer_pool.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/tensor_region.cpp comm/self.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/pp/stages.cpp
   model/config/config.cpp model/config/expert_layers.cpp model/config/layout_rules.cpp model/config/moe.cpp model/config/rope_scaling.cpp optimizer/config.cpp
-  data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/prepare/input_format.cpp data/prepare/json_members.cpp data/read/index/index_cache.cpp
-  data/read/index/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
-  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/sentencepiece_normalizer.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/prepare/unpacker.cpp data/tokenizer/tokenizer.cpp
+  data/dataset/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/dataset/dataset_info.cpp data/preprocess/document_reader.cpp data/preprocess/input_format.cpp data/preprocess/json_members.cpp data/dataset/index/index_cache.cpp
+  data/dataset/index/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
+  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/sentencepiece_normalizer.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/preprocess/input_stream.cpp data/preprocess/text_source.cpp data/preprocess/decompressor.cpp data/tokenizer/tokenizer.cpp
   megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
   megatron_cpp/config/config_compare.cpp megatron_cpp/config/sections/fault_injection_config.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/attention_keys.cpp megatron_cpp/huggingface/dialects.cpp megatron_cpp/huggingface/expert_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/huggingface_config.cpp
   megatron_cpp/config/layout.cpp megatron_cpp/config/sections/logging_config.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/toml_reader.cpp megatron_cpp/config/sections/training_config.cpp)

@@ -23,8 +23,8 @@ inline void check_fits(const Tensor& shard, const Tensor& full, const Communicat
              shard.numel(), " ", name_of(shard.dtype()), " does not fit a tensor of ", full.numel(), " ",
              name_of(full.dtype()), " over ", group.size(), " ranks");
   const std::byte *begin = bytes_of(full), *own = bytes_of(shard);
-  const bool apart = own + shard.bytes() <= begin || begin + full.bytes() <= own;
-  MCPP_CHECK(apart || own == begin + group.rank() * shard.bytes(), "the shard overlaps another rank's part");
+  const bool is_disjoint = own + shard.bytes() <= begin || begin + full.bytes() <= own;
+  MCPP_CHECK(is_disjoint || own == begin + group.rank() * shard.bytes(), "the shard overlaps another rank's part");
 }
 
 inline void check_shard(const Tensor& shard, const Tensor& full, const Communicator& group) {

@@ -6,8 +6,8 @@ namespace mcpp {
 
 /// Runs the first operations of `group`, which establish its connections. Collective.
 /// Connecting blocks the hosts and may block on running GPU work, so call this when nothing on the GPUs waits for other
-/// ranks; later operations then need no set-up. If `at_a_time`, also connects the second lane, which serves operations
-/// that overlap with operations of another kind (LaneChoice).
-void connect_collectives(Communicator& group, Device& device, bool at_a_time);
+/// ranks; later operations then need no set-up. If `connects_second_lane`, also connects the second lane, which serves
+/// operations that overlap with operations of another kind (LaneSelector).
+void connect_collectives(Communicator& group, Device& device, bool connects_second_lane);
 
 }  // namespace mcpp

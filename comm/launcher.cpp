@@ -13,7 +13,7 @@ namespace mcpp {
 namespace {
 
 /// Returns the leading integer of `text`, or 0 if it has no leading digits.
-i64 leading_number(const char* text) {
+i64 parse_leading_integer(const char* text) {
   i64 number = 0;
   std::from_chars(text, text + std::strlen(text), number);
   return number;
@@ -36,7 +36,7 @@ std::string parent_of(const std::string& process) {
 
 }  // namespace
 
-bool output_ends_in_terminal() {
+bool is_output_terminal() {
   if (::isatty(STDOUT_FILENO) == 0) return false;
   const std::string own = standard_output_of("self");
   std::string process = parent_of("self"), output = own;
@@ -72,7 +72,7 @@ SlurmJob read_slurm_job(const std::function<const char*(const char*)>& variable)
   const char* cluster = variable("SLURM_CLUSTER_NAME");
   const char* requeued = variable("SLURM_RESTART_COUNT");  // unset in a job's first run
   return {.name = str("job ", id, " of cluster ", cluster ? cluster : "?"),
-          .requeued = requeued ? leading_number(requeued) : 0};
+          .requeued = requeued ? parse_leading_integer(requeued) : 0};
 }
 
 }  // namespace mcpp

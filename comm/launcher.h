@@ -22,7 +22,7 @@ Launcher read_launcher(const std::function<const char*(const char*)>& variable);
 
 /// Returns true if standard output is shown on a terminal. mpirun always gives its ranks a pseudo-terminal, so the
 /// nearest ancestor process with a different standard output decides.
-bool output_ends_in_terminal();
+bool is_output_terminal();
 
 /// Slurm job of this process.
 struct SlurmJob {

@@ -173,7 +173,7 @@ void exchange_parts(const Collective& c) {
 }
 
 /// Executes the collective for all ranks, in rank order as reductions require.
-void carry_out(Collective& c, Group& group) {
+void execute_collective(Collective& c, Group& group) {
   const int n = group.size;
   const i64 bytes = c.call.count * size_of(c.call.dtype), part = bytes / n;
   auto& a = c.arguments;
@@ -209,10 +209,10 @@ void carry_out(Collective& c, Group& group) {
 
 /// One rank's participation in a collective. The pointers that peers use stay valid until the collective completes; if
 /// this rank leaves early because of an error, the run is stopped first.
-class Share {
+class PendingCollective {
  public:
-  Share(const std::shared_ptr<Group>& group, int rank, const Call& call, Collective::Argument argument,
-        std::vector<Tensor> tensors)
+  PendingCollective(const std::shared_ptr<Group>& group, int rank, const Call& call, Collective::Argument argument,
+                    std::vector<Tensor> tensors)
       : world_(group->world), tensors_(std::move(tensors)) {
     const std::lock_guard lock(world_->mutex);
     if (world_->stopped) throw Stopped();
@@ -224,14 +224,14 @@ class Share {
                " called ", describe(slot->call));
     slot->arguments[rank] = std::move(argument);
     if (++slot->arrived < group->size) return;
-    carry_out(*collective_, *group);
+    execute_collective(*collective_, *group);
     collective_->done = true;
     group->open.erase(group->calls[rank] - 1);
     world_->change(collective_.get());
   }
-  Share(const Share&) = delete;
-  Share& operator=(const Share&) = delete;
-  ~Share() {
+  PendingCollective(const PendingCollective&) = delete;
+  PendingCollective& operator=(const PendingCollective&) = delete;
+  ~PendingCollective() {
     const std::lock_guard lock(world_->mutex);
     if (!collective_->done) world_->stop();
   }
@@ -321,13 +321,13 @@ class LocalCommunicator final : public Communicator {
         [group = group_, &channel, number, t, source]() mutable { receive(*group, channel, number, t, source); });
   }
 
-  void barrier() override { Share(group_, rank_, {Kind::Barrier}, {}, {}).wait(); }
+  void barrier() override { PendingCollective(group_, rank_, {Kind::Barrier}, {}, {}).wait(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     check_color(color);
     Collective::Argument argument;
     argument.color = color;
     argument.key = key;
-    Share share(group_, rank_, {Kind::Split}, argument, {});
+    PendingCollective share(group_, rank_, {Kind::Split}, argument, {});
     share.wait();
     const auto& result = share.collective().arguments[rank_];
     return std::make_unique<LocalCommunicator>(result.group, result.rank);
@@ -338,7 +338,8 @@ class LocalCommunicator final : public Communicator {
   Work start(const Call& call, const Tensor& in, Tensor& out, Collective::Argument argument = {}) {
     argument.in = bytes_of(in);
     argument.out = static_cast<std::byte*>(out.raw());
-    const auto share = std::make_shared<Share>(group_, rank_, call, std::move(argument), std::vector{in, out});
+    const auto share =
+        std::make_shared<PendingCollective>(group_, rank_, call, std::move(argument), std::vector{in, out});
     return Work([share] { share->wait(); });
   }
 

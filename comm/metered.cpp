@@ -39,15 +39,15 @@ class MeteredCommunicator final : public Communicator {
   int size() const override { return inner_->size(); }
 
   Work all_reduce(Tensor& t, ReduceOp op) override {
-    return start(CommOp::AllReduce, share_of_others(2 * t.bytes()), log_.collective("all_reduce", t.bytes()),
+    return start(CommOp::AllReduce, bytes_to_others(2 * t.bytes()), log_.collective("all_reduce", t.bytes()),
                  [&] { return inner_->all_reduce(t, op); });
   }
   Work all_gather(const Tensor& shard, Tensor& full) override {
-    return start(CommOp::AllGather, share_of_others(full.bytes()), log_.collective("all_gather", full.bytes()),
+    return start(CommOp::AllGather, bytes_to_others(full.bytes()), log_.collective("all_gather", full.bytes()),
                  [&] { return inner_->all_gather(shard, full); });
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
-    return start(CommOp::ReduceScatter, share_of_others(full.bytes()), log_.collective("reduce_scatter", full.bytes()),
+    return start(CommOp::ReduceScatter, bytes_to_others(full.bytes()), log_.collective("reduce_scatter", full.bytes()),
                  [&] { return inner_->reduce_scatter(full, shard); });
   }
   Work broadcast(Tensor& t, int root) override {
@@ -55,7 +55,7 @@ class MeteredCommunicator final : public Communicator {
                  [&] { return inner_->broadcast(t, root); });
   }
   Work all_to_all(const Tensor& in, Tensor& out) override {
-    return start(CommOp::AllToAll, share_of_others(in.bytes()), log_.collective("all_to_all", in.bytes()),
+    return start(CommOp::AllToAll, bytes_to_others(in.bytes()), log_.collective("all_to_all", in.bytes()),
                  [&] { return inner_->all_to_all(in, out); });
   }
   Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
@@ -96,7 +96,7 @@ class MeteredCommunicator final : public Communicator {
     GroupLog::Entry entry;
   };
 
-  i64 share_of_others(i64 bytes) const { return bytes * (size() - 1) / size(); }
+  i64 bytes_to_others(i64 bytes) const { return bytes * (size() - 1) / size(); }
 
   /// Calls f, which starts the operation. Operations that throw are not counted.
   template <class F>
@@ -112,7 +112,7 @@ class MeteredCommunicator final : public Communicator {
       const WaitRange waiting = time_of(*meter, names_of(op).wait);
       running->entry.resume();
       running->work.wait();
-      if (auto is_done = running->work.take_query()) running->entry.hand_on(std::move(is_done));
+      if (auto is_done = running->work.take_query()) running->entry.track_completion(std::move(is_done));
     };
     return Work(wait, [running] { return running->work.is_done(); });
   }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/watch/flight_recorder.h"
-#include "tensor/host/device_waits.h"
+#include "comm/watchdog/flight_recorder.h"
+#include "tensor/host/device_wait_timer.h"
 
 namespace mcpp {
 
@@ -30,7 +30,7 @@ struct CommMeter {
   /// Time in calls and in wait() that was not overlapped with computation. With `waits`, the measured device wait time,
   /// available with a delay.
   double exposed_seconds = 0;
-  std::shared_ptr<DeviceWaits> waits = nullptr;
+  std::shared_ptr<DeviceWaitTimer> waits = nullptr;
 
   /// Receives a range for each call and wait(); may be null.
   Profiler* profiler = nullptr;

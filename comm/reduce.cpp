@@ -10,7 +10,7 @@ namespace {
 constexpr i64 kBlock = 2048;
 
 template <class T>
-using Accumulator = std::conditional_t<kIsNarrow<T>, float, T>;
+using Accumulator = std::conditional_t<kIsLowPrecision<T>, float, T>;
 
 template <class A>
 A sum(A a, A b) {

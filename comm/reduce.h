@@ -9,7 +9,7 @@ namespace mcpp {
 
 /// Returns the accumulation type of a reduction: fp32 for low-precision types, otherwise `t`.
 constexpr DType accumulator_of(DType t) {
-  return is_narrow(t) ? DType::F32 : t;
+  return is_low_precision(t) ? DType::F32 : t;
 }
 
 /// out[i] = parts[0][i] op parts[1][i] op ... for `count` elements of `dtype`. `out` may be one of the parts.

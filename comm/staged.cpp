@@ -24,7 +24,7 @@ class StagingBuffers {
   StagingBuffer take(DType dtype, i64 count) {
     auto& free = free_[dtype];
     const auto found = free.lower_bound(count);
-    if (found != free.end() && found->first <= kMostWaste * count) return std::move(free.extract(found).mapped());
+    if (found != free.end() && found->first <= kMaxWasteFactor * count) return std::move(free.extract(found).mapped());
     StagingBuffer buffer{.whole = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
     // Only arena memory has pages of its own, which can be pinned.
     if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.whole.raw()))
@@ -40,7 +40,7 @@ class StagingBuffers {
   }
 
  private:
-  static constexpr i64 kMostWaste = 4;  // times the required size
+  static constexpr i64 kMaxWasteFactor = 4;  // times the required size
 
   PinnedCopies copies_;
   CpuDevice memory_;
@@ -105,7 +105,7 @@ class StagedCommunicator final : public Communicator {
   Work all_gather(const Tensor& shard, Tensor& full) override {
     if (!is_remote(full)) return host_->all_gather(shard, full);
     check_fits(shard, full, *this);
-    auto staged = room_for(full);
+    auto staged = make_staging(full);
     const Tensor own = staged->part(rank(), size());
     read_bytes(shard, own.raw());
     return finish(host_->all_gather(own, staged->copy()),
@@ -121,7 +121,7 @@ class StagedCommunicator final : public Communicator {
   }
   Work broadcast(Tensor& t, int root) override {
     if (!is_remote(t)) return host_->broadcast(t, root);
-    auto staged = rank() == root ? read(t) : room_for(t);
+    auto staged = rank() == root ? read(t) : make_staging(t);
     return finish(host_->broadcast(staged->copy(), root), [staged, t, is_root = rank() == root]() mutable {
       if (!is_root) staged->write_to(t, staged->copy());
     });
@@ -129,14 +129,14 @@ class StagedCommunicator final : public Communicator {
   Work all_to_all(const Tensor& in, Tensor& out) override {
     if (!is_remote(in)) return host_->all_to_all(in, out);
     check_same_kind(in, out);
-    auto from = read(in), to = room_for(out);
+    auto from = read(in), to = make_staging(out);
     return finish(host_->all_to_all(from->copy(), to->copy()),
                   [from, to, out]() mutable { to->write_to(out, to->copy()); });
   }
   Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
     if (!is_remote(in)) return host_->all_to_all_v(in, send, out, receive);
     check_exchange(in, send, out, receive, *this);
-    auto from = read(in), to = room_for(out);
+    auto from = read(in), to = make_staging(out);
     return finish(
         host_->all_to_all_v(from->copy(), send, to->copy(), receive),
         [from, to, out, parts = std::vector<Part>(receive.begin(), receive.end())] { to->write_parts(out, parts); });
@@ -152,7 +152,7 @@ class StagedCommunicator final : public Communicator {
   }
   Work recv(Tensor& t, int source) override {
     if (!is_remote(t)) return host_->recv(t, source);
-    auto staged = room_for(t);
+    auto staged = make_staging(t);
     return finish(host_->recv(staged->copy(), source), [staged, t]() mutable { staged->write_to(t, staged->copy()); });
   }
 
@@ -168,9 +168,9 @@ class StagedCommunicator final : public Communicator {
  private:
   bool is_remote(const Tensor& t) const { return &t.device() == &device_; }
 
-  std::shared_ptr<Staged> room_for(const Tensor& t) const { return std::make_shared<Staged>(buffers_, t); }
+  std::shared_ptr<Staged> make_staging(const Tensor& t) const { return std::make_shared<Staged>(buffers_, t); }
   std::shared_ptr<Staged> read(const Tensor& t) const {
-    auto staged = room_for(t);
+    auto staged = make_staging(t);
     read_bytes(t, staged->copy().raw());
     return staged;
   }

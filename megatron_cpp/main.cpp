@@ -19,8 +19,8 @@
 #include "base/program/standard_descriptors.h"
 #include "comm/metered.h"
 #include "comm/mpi/mpi.h"
-#include "comm/start_limit.h"
-#include "comm/watch/watchdog.h"
+#include "comm/startup_timeout.h"
+#include "comm/watchdog/watchdog.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/setup/bus_error.h"
 
@@ -75,8 +75,9 @@ const char* environment(const char* name) {
 }
 
 /// A group of these ranks of the world, whose operations the recorder notes.
-std::unique_ptr<mcpp::Communicator> noted(std::unique_ptr<mcpp::Communicator> group, mcpp::FlightRecorder& recorder,
-                                          const char* name, std::vector<int> ranks) {
+std::unique_ptr<mcpp::Communicator> with_flight_recorder(std::unique_ptr<mcpp::Communicator> group,
+                                                         mcpp::FlightRecorder& recorder, const char* name,
+                                                         std::vector<int> ranks) {
   return mcpp::make_metered(std::move(group), std::make_shared<mcpp::CommMeter>(), {recorder, name, std::move(ranks)});
 }
 
@@ -91,12 +92,13 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
   const mcpp::u64 start = recorder.begin({.name = "MPI_Comm_dup"});
   std::vector<int> ranks(static_cast<std::size_t>(mpi.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const std::unique_ptr<mcpp::Communicator> world = noted(mpi.world(), recorder, "world", std::move(ranks));
+  const std::unique_ptr<mcpp::Communicator> world =
+      with_flight_recorder(mpi.world(), recorder, "world", std::move(ranks));
   const std::vector<int>& neighbours = mpi.ranks_on_node();
   const std::unique_ptr<mcpp::Communicator> node =
-      noted(world->split(neighbours.front(), world->rank()), recorder, "node", neighbours);
+      with_flight_recorder(world->split(neighbours.front(), world->rank()), recorder, "node", neighbours);
   recorder.set_state(start, mcpp::OperationRecord::State::Done);
-  mcpp::Log log(world->rank(), mcpp::output_ends_in_terminal());
+  mcpp::Log log(world->rank(), mcpp::is_output_terminal());
   const mcpp::ExitCode code = mcpp::run_program(args, log,
                                                 {.ranks = *world,
                                                  .node = node.get(),
@@ -120,7 +122,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
   mcpp::report_bus_errors();
-  mcpp::allow_many_open_files();
+  mcpp::raise_open_file_limit();
   mcpp::FlightRecorder recorder;
   std::optional<mcpp::MpiSession> mpi;  // only where there is a launcher: a single process needs no MPI
   std::unique_ptr<mcpp::StatusBoard> board;
@@ -137,10 +139,10 @@ int main(int argc, char** argv) {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const mcpp::Launcher launcher = mcpp::read_launcher(environment);
     if (launcher.variable.empty()) return run_alone(args);
-    const double start_limit = mcpp::read_start_limit(environment);
+    const double start_limit = mcpp::read_startup_timeout(environment);
     recorder.set_limits({.longest = start_limit});  // until the configuration says more
     {
-      mcpp::StartLimit limit(start_limit, launcher, mcpp::read_rank(environment));
+      mcpp::StartupTimeout limit(start_limit, launcher, mcpp::read_rank(environment));
       mpi.emplace(launcher);
       limit.enter("the exchange of the ranks of this machine");
       board = mpi->status_board();

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 
-#include "model/on_paper.h"
+#include "model/meta_model.h"
 
 namespace mcpp {
 namespace {
 
 /// Returns the count that a parameter belongs to, by its name.
-i64& part_of(const std::string& name, ParameterCounts& counts) {
+i64& count_for(const std::string& name, ParameterCounts& counts) {
   static constexpr std::array<std::pair<const char*, i64 ParameterCounts::*>, 6> kParts{
       {{"word_embeddings.", &ParameterCounts::word_embeddings},
        {"position_embeddings.", &ParameterCounts::position_embeddings},
@@ -26,8 +26,8 @@ i64& part_of(const std::string& name, ParameterCounts& counts) {
 
 ParameterCounts count_parameters(const ModelConfig& config) {
   ParameterCounts counts;
-  visit_on_paper(config, [&](const Param& param) {
-    part_of(param.name, counts) += param.numel();
+  visit_meta_params(config, [&](const Param& param) {
+    count_for(param.name, counts) += param.numel();
     const bool multiplies = !param.matrices.empty(), is_of_experts = param.placement.grid == GridKind::Expert;
     if (multiplies) counts.matrices += param.numel();
     if (is_of_experts) counts.experts += param.numel();
@@ -39,7 +39,7 @@ ParameterCounts count_parameters(const ModelConfig& config) {
 namespace {
 
 /// Returns how many of `of_experts` expert parameters belong to experts that a token is not routed to.
-i64 idle(i64 of_experts, const MoeConfig& moe) {
+i64 inactive_expert_params(i64 of_experts, const MoeConfig& moe) {
   return moe.num_experts == 0 ? 0 : of_experts / moe.num_experts * (moe.num_experts - moe.router_topk);
 }
 
@@ -47,10 +47,10 @@ i64 idle(i64 of_experts, const MoeConfig& moe) {
 
 i64 active_parameters(const ModelConfig& config) {
   const ParameterCounts counts = count_parameters(config);
-  return counts.total() - idle(counts.experts, config.moe);
+  return counts.total() - inactive_expert_params(counts.experts, config.moe);
 }
 
-double seen_keys(const ModelConfig& c, i64 layer) {
+double attended_keys(const ModelConfig& c, i64 layer) {
   const auto s = static_cast<double>(c.seq_length);
   const i64 window = c.window_of(layer);
   const double w = window == 0 ? s : std::min(s, static_cast<double>(window));
@@ -61,10 +61,10 @@ double flops_per_token(const ModelConfig& c) {
   const ParameterCounts counts = count_parameters(c);
   const i64 output = counts.output > 0 ? counts.output : counts.word_embeddings;
   double seen = 0;
-  for (i64 layer = 0; layer < c.num_layers; ++layer) seen += seen_keys(c, layer);
+  for (i64 layer = 0; layer < c.num_layers; ++layer) seen += attended_keys(c, layer);
   const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * seen;  // scores and values
   // 6 = forward, input gradient and weight gradient, each with a multiplication and an addition.
-  const i64 matrices = counts.matrices - idle(counts.expert_matrices, c.moe);
+  const i64 matrices = counts.matrices - inactive_expert_params(counts.expert_matrices, c.moe);
   return 6 * (static_cast<double>(matrices) + attention + static_cast<double>(output));
 }
 

@@ -28,7 +28,7 @@ i64 active_parameters(const ModelConfig& config);
 
 /// Number of keys that a query of a layer attends to, averaged over samples of seq_length tokens, with the window if
 /// any.
-double seen_keys(const ModelConfig& config, i64 layer);
+double attended_keys(const ModelConfig& config, i64 layer);
 
 /// Floating-point operations of training on one token, forward and backward, in samples of seq_length tokens. Counts as
 /// Megatron-LM since 0.12: matrix products only, the causal half of attention within its window, and the experts that

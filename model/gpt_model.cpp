@@ -19,11 +19,12 @@ StageContents whole_model(const ModelConfig& config) {
 
 /// Reports to the profiler, while it is tracing, by how much each module of a forward pass with backward increases the
 /// activations on the device, with its result in place of its input.
-class KeptActivations {
+class ActivationRecorder {
  public:
-  KeptActivations(const ModelContext& context, const Pass& pass)
+  ActivationRecorder(const ModelContext& context, const MicrobatchContext& pass)
       : device_(context.device),
-        profiler_(context.profiler && context.profiler->is_tracing() && pass.keeps_stash ? context.profiler : nullptr),
+        profiler_(context.profiler && context.profiler->is_tracing() && pass.saves_for_backward ? context.profiler
+                                                                                                : nullptr),
         before_(live()) {}
 
   /// `name()` is called only while tracing.
@@ -44,8 +45,8 @@ class KeptActivations {
 
 /// Runs f unless the pass was aborted; then returns an empty result.
 template <class F>
-auto in_pass(const Pass& pass, F&& f) {
-  return pass.is_given_up() ? decltype(f()){} : f();
+auto run_unless_aborted(const MicrobatchContext& pass, F&& f) {
+  return pass.is_aborted() ? decltype(f()){} : f();
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ void GPTModel::make_layers() {
     }
     std::vector<std::unique_ptr<Module>> together;
     for (i64 i = 0; i < group.layers; ++i) together.push_back(layer());
-    Communicator* holders = context_.recompute.distributes_saved ? &context_.tp : nullptr;
+    Communicator* holders = context_.recompute.shards_saved_inputs ? &context_.tp : nullptr;
     layers_.push_back(std::make_unique<RecomputedLayers>(std::move(together), holders));
     last_of_layers_.push_back(next - 1);
   }
@@ -105,11 +106,11 @@ void GPTModel::check_placements() {
              "the output layer is ", output_->own_weight() ? "not " : "",
              "beside the embedding that it is tied to, but ",
              "the model is built for a pipeline with the output on rank ", context_.output_rank);
-  ActivationPlacement x = embedding_ ? embedding_->gives(ActivationPlacement::Whole) : context_.stream();
-  for (const auto& layer : layers_) x = layer->gives(x);
+  ActivationPlacement x = embedding_ ? embedding_->output_placement(ActivationPlacement::Whole) : context_.stream();
+  for (const auto& layer : layers_) x = layer->output_placement(x);
   MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x), ", and the next one takes ",
              "some that are ", name_of(context_.stream()));
-  if (output_) output_->gives(x);
+  if (output_) output_->output_placement(x);
 }
 
 void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
@@ -135,7 +136,7 @@ bool GPTModel::ties_own_embedding() const {
   return embedding_ && output_ && ties_embeddings();
 }
 
-bool GPTModel::is_completed_later(int unit) const {
+bool GPTModel::has_pending_contribution(int unit) const {
   if (!ties_embeddings() || (embedding_ && output_)) return false;
   return (embedding_ && unit == 0) || (output_ && unit == output_unit());
 }
@@ -145,22 +146,22 @@ void GPTModel::acquire(int unit, Use use) {
 }
 
 void GPTModel::release(int unit, Use use, bool last) {
-  if (memory_) memory_->release(unit, use, last && !is_completed_later(unit));
+  if (memory_) memory_->release(unit, use, last && !has_pending_contribution(unit));
 }
 
 /// Runs f between acquire and release of the units from `first` to `last`, which may be in descending order.
 template <class F>
-auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f) {
+auto GPTModel::with_units(int first, int last, Use use, const MicrobatchContext& pass, F&& f) {
   const int step = first <= last ? 1 : -1;
   for (int unit = first; unit != last + step; unit += step) acquire(unit, use);
-  auto result = in_pass(pass, f);
+  auto result = run_unless_aborted(pass, f);
   for (int unit = first; unit != last + step; unit += step) release(unit, use, pass.is_last);
   return result;
 }
 
-Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
+Tensor GPTModel::hidden(const Tensor& input, MicrobatchContext& pass) {
   Tensor x = input;
-  KeptActivations kept(context_, pass);
+  ActivationRecorder kept(context_, pass);
   if (embedding_) {
     x = with_units(0, 1, Use::Forward, pass, [&] { return embedding_->forward(input, pass); });
     kept.end_of([] { return embedding_module(); });
@@ -168,44 +169,44 @@ Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
   i64 first = stage_.first_layer;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const int unit = kFirstLayerUnit + static_cast<int>(i);
-    const std::size_t saved = pass.stash.size();
+    const std::size_t saved = pass.saved_tensors.size();
     x = with_units(unit, unit, Use::Forward, pass, [&] { return layers_[i]->forward(x, pass); });
-    if (context_.activations && !pass.is_given_up()) pass.stash.put_away(saved, *context_.activations);
+    if (context_.activations && !pass.is_aborted()) pass.saved_tensors.offload(saved, *context_.activations);
     kept.end_of([&] { return layer_module(first); });
     first = last_of_layers_[i] + 1;
-    if (observer_ && !pass.is_given_up()) observer_(last_of_layers_[i], x);
+    if (observer_ && !pass.is_aborted()) observer_(last_of_layers_[i], x);
   }
   return x;
 }
 
 /// Runs f(hidden states) with the weights of the output acquired.
 template <class F>
-auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
+auto GPTModel::with_output(const Tensor& input, MicrobatchContext& pass, F&& f) {
   const Tensor x = hidden(input, pass);
   for (const int unit : {norm_unit(), output_unit()}) acquire(unit, Use::Forward);
   // Acquired after a later unit, so that it does not look like the start of the next forward pass.
   if (ties_own_embedding()) acquire(0, Use::Forward);
-  KeptActivations kept(context_, pass);
-  auto result = in_pass(pass, [&] { return f(x); });
+  ActivationRecorder kept(context_, pass);
+  auto result = run_unless_aborted(pass, [&] { return f(x); });
   kept.end_of([] { return output_module(); });
   if (ties_own_embedding()) release(0, Use::Forward, pass.is_last);
   for (const int unit : {norm_unit(), output_unit()}) release(unit, Use::Forward, pass.is_last);
   return result;
 }
 
-Tensor GPTModel::forward(const Tensor& input, Pass& pass) {
+Tensor GPTModel::forward(const Tensor& input, MicrobatchContext& pass) {
   return hidden(input, pass);
 }
 
-Tensor GPTModel::logits(const Tensor& input, Pass& pass) {
+Tensor GPTModel::logits(const Tensor& input, MicrobatchContext& pass) {
   return with_output(input, pass, [&](const Tensor& x) { return output_->logits(x, pass); });
 }
 
-TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double grad_scale, Pass& pass) {
+TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double grad_scale, MicrobatchContext& pass) {
   return with_output(input, pass, [&](const Tensor& x) { return output_->loss(x, targets, grad_scale, pass); });
 }
 
-Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {
+Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& pass) {
   Tensor dx = dy;
   // The gradient of tied embeddings sums the output's part and, at the end of this pass, the embedding's.
   if (ties_own_embedding()) acquire(0, Use::Backward);
@@ -220,15 +221,15 @@ Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {
   if (embedding_) backward_embedding(dx, pass), dx = {};
   if (ties_own_embedding()) release(0, Use::Backward, pass.is_last);
   if (pass.is_last) gradients_are_released_ = true;
-  MCPP_CHECK(pass.stash.empty(), "backward left something that forward saved");
+  MCPP_CHECK(pass.saved_tensors.empty(), "backward left something that forward saved");
   return dx;
 }
 
-void GPTModel::backward_embedding(const Tensor& dy, Pass& pass) {
+void GPTModel::backward_embedding(const Tensor& dy, MicrobatchContext& pass) {
   for (const int unit : {1, 0}) acquire(unit, Use::Backward);
-  if (!pass.is_given_up()) embedding_->backward(dy, pass);
-  const bool leaves_now = pass.is_last || (memory_ && memory_->reduces_every_pass());
-  if (output_ && leaves_now) output_->add_shared_gradient();
+  if (!pass.is_aborted()) embedding_->backward(dy, pass);
+  const bool is_reduced_now = pass.is_last || (memory_ && memory_->reduces_every_microbatch());
+  if (output_ && is_reduced_now) output_->add_shared_gradient();
   for (const int unit : {1, 0}) release(unit, Use::Backward, pass.is_last);
 }
 

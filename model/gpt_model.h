@@ -13,7 +13,7 @@
 #include "model/layers/moe/router.h"
 #include "model/layers/output_layer.h"
 #include "nn/module.h"
-#include "parallel/dp/model_memory.h"
+#include "parallel/dp/chunk_param_buffers.h"
 #include "parallel/pp/stages.h"
 
 namespace mcpp {
@@ -46,21 +46,21 @@ class GPTModel {
   using LayerObserver = std::function<void(i64 layer, const Tensor& y)>;
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
   /// Sets the parameter buffers, which are notified before and after each use of a unit.
-  void set_memory(ModelMemory& memory) { memory_ = &memory; }
+  void set_memory(ChunkParamBuffers& memory) { memory_ = &memory; }
 
   /// Runs forward. `input`: tokens int32 [s, b] in the stage with the embedding, otherwise hidden states [s, b, h] ([s
   /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves what backward(pass) needs. Results of an
   /// aborted pass, here and in the functions below, are meaningless.
-  Tensor forward(const Tensor& input, Pass& pass);
+  Tensor forward(const Tensor& input, MicrobatchContext& pass);
   /// Computes the loss in a stage with the output. targets: int32 [s, b]. `grad_scale` multiplies the gradient, not the
   /// returned losses.
-  TokenLosses loss(const Tensor& input, const Tensor& targets, double grad_scale, Pass& pass);
+  TokenLosses loss(const Tensor& input, const Tensor& targets, double grad_scale, MicrobatchContext& pass);
   /// Returns logits [s * b, padded vocabulary / tp], for generation and tests.
-  Tensor logits(const Tensor& input, Pass& pass);
+  Tensor logits(const Tensor& input, MicrobatchContext& pass);
 
   /// Accumulates the gradient of (sum of losses x grad_scale) into the main gradients. `dy`: gradient of forward's
   /// result, undefined after loss(). Returns the gradient of the input, undefined for tokens.
-  Tensor backward(const Tensor& dy, Pass& pass);
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass);
   /// Allows data-parallel reduction of the delayed weight gradients that backward held back. Call when all weight
   /// gradients of the step are computed.
   void release_gradients();
@@ -78,17 +78,17 @@ class GPTModel {
   bool ties_own_embedding() const;
   /// Returns true if another chunk, on this or another rank, contributes to the unit's gradient after backward: tied
   /// embeddings that are not both in this stage.
-  bool is_completed_later(int unit) const;
+  bool has_pending_contribution(int unit) const;
 
   void make_layers();
-  Tensor hidden(const Tensor& input, Pass& pass);
-  void backward_embedding(const Tensor& dy, Pass& pass);
+  Tensor hidden(const Tensor& input, MicrobatchContext& pass);
+  void backward_embedding(const Tensor& dy, MicrobatchContext& pass);
   void acquire(int unit, Use use);
   void release(int unit, Use use, bool last);
   template <class F>
-  auto with_units(int first, int last, Use use, const Pass& pass, F&& f);
+  auto with_units(int first, int last, Use use, const MicrobatchContext& pass, F&& f);
   template <class F>
-  auto with_output(const Tensor& input, Pass& pass, F&& f);
+  auto with_output(const Tensor& input, MicrobatchContext& pass, F&& f);
 
   ModelContext context_;
   StageContents stage_;
@@ -99,7 +99,7 @@ class GPTModel {
   LayerObserver observer_;
   std::vector<LayerRouter> routers_;  // routers of layers_
   std::unique_ptr<OutputLayer> output_;
-  ModelMemory* memory_ = nullptr;
+  ChunkParamBuffers* memory_ = nullptr;
   bool gradients_are_released_ = false;  // set by backward of the step's last microbatch
 };
 

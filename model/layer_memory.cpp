@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "parallel/ep/capacity.h"
-#include "tensor/pooled_size.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
+#include "tensor/padded_alloc_size.h"
 
 namespace mcpp {
 namespace {
@@ -35,23 +35,23 @@ LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 tp = setup.tensor_parallel, parts = setup.sequence_parallel ? tp : 1;
   const i64 tokens = setup.tokens(c), element = size_of(setup.dtype);
   const i64 heads = c.num_attention_heads / tp, groups = query_groups(c, setup);
-  const i64 statistic = tokens * size_of(wide(setup.dtype)), head = tokens * c.head_dim() * element;
+  const i64 statistic = tokens * size_of(accumulate_dtype(setup.dtype)), head = tokens * c.head_dim() * element;
   const i64 statistics_of_a_norm = c.normalization == Normalization::LayerNorm ? 2 : 1;
   const auto of_normed_heads = [&](i64 count) {
-    return pooled_size(count * head) +
-           statistics_of_a_norm * pooled_size((c.qk_layernorm_all_heads ? 1 : count) * statistic);
+    return padded_alloc_size(count * head) +
+           statistics_of_a_norm * padded_alloc_size((c.qk_layernorm_all_heads ? 1 : count) * statistic);
   };
   const i64 of_heads = of_normed_heads(heads) + of_normed_heads(groups);
   const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.cut.heads : groups;
-  return {.residual = pooled_size(residual_bytes(c, setup)),
-          .whole = pooled_size(tokens * c.hidden_size * element),
-          .qkv = pooled_size((heads + 2 * groups) * head),
-          .heads = pooled_size(heads * head),
-          .exchanged_qkv = pooled_size((heads + 2 * exchanged_groups) * head),
-          .up = pooled_size(tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element),
-          .activated = pooled_size(tokens * c.ffn() / tp * element),
-          .statistics = statistics_of_a_norm * pooled_size(statistic / parts),
-          .log_sum_exps = pooled_size(heads * statistic),
+  return {.residual = padded_alloc_size(residual_bytes(c, setup)),
+          .whole = padded_alloc_size(tokens * c.hidden_size * element),
+          .qkv = padded_alloc_size((heads + 2 * groups) * head),
+          .heads = padded_alloc_size(heads * head),
+          .exchanged_qkv = padded_alloc_size((heads + 2 * exchanged_groups) * head),
+          .up = padded_alloc_size(tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element),
+          .activated = padded_alloc_size(tokens * c.ffn() / tp * element),
+          .statistics = statistics_of_a_norm * padded_alloc_size(statistic / parts),
+          .log_sum_exps = padded_alloc_size(heads * statistic),
           .head_norms = c.qk_layernorm ? of_heads : 0};
 }
 
@@ -93,15 +93,15 @@ i64 tokens_to_route(const ModelConfig& c, const ActivationSetup& setup) {
 ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 tokens = tokens_to_route(c, setup), topk = c.moe.router_topk;
   const i64 parts = setup.expert_parallel, ranks = parts * setup.expert_tensor_parallel;
-  const i64 own = c.moe.num_experts / parts, even = tokens * topk * ranks / parts;
-  const i64 most = tokens * ranks * std::min(topk, own);
-  const i64 taken = setup.expert_load == ExpertLoad::Even ? even : most;
+  const i64 local_experts = c.moe.num_experts / parts, even = tokens * topk * ranks / parts;
+  const i64 max_received = tokens * ranks * std::min(topk, local_experts);
+  const i64 taken = setup.expert_load == ExpertLoad::Even ? even : max_received;
   if (c.moe.expert_capacity_factor == 0) return {.sent = tokens * topk, .taken = taken};
   const i64 capacity =
       expert_capacity(c.seq_length * setup.micro_batch_size * topk, c.moe.num_experts, c.moe.expert_capacity_factor);
-  const i64 microbatches = most_microbatches(ranks, setup.tensor_parallel * setup.cut.ranks());
-  const i64 room = std::min(capacity * microbatches, tokens * ranks) * own;
-  return {.sent = tokens * topk, .taken = c.moe.pad_expert_input_to_capacity ? room : std::min(taken, room)};
+  const i64 microbatches = max_microbatches(ranks, setup.tensor_parallel * setup.cut.ranks());
+  const i64 max_rows = std::min(capacity * microbatches, tokens * ranks) * local_experts;
+  return {.sent = tokens * topk, .taken = c.moe.pad_expert_input_to_capacity ? max_rows : std::min(taken, max_rows)};
 }
 
 /// Sizes of expert rows: as input or output, and inside.
@@ -110,13 +110,13 @@ struct RowTensors {
 };
 RowTensors row_tensors(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
   const i64 row = rows * size_of(setup.dtype), width = c.moe_ffn() / setup.expert_tensor_parallel;
-  return {.in = pooled_size(row * c.hidden_size),
-          .up = pooled_size(row * (c.gated() ? 2 : 1) * width),
-          .activated = pooled_size(row * width)};
+  return {.in = padded_alloc_size(row * c.hidden_size),
+          .up = padded_alloc_size(row * (c.gated() ? 2 : 1) * width),
+          .activated = padded_alloc_size(row * width)};
 }
 
 /// Bytes saved by experts: input, up projection, activation output.
-i64 kept_of_rows(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
+i64 saved_row_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
   const RowTensors t = row_tensors(c, setup, rows);
   return t.in + t.up + (setup.recompute.moe_act ? 0 : t.activated);
 }
@@ -133,24 +133,26 @@ i64 combined_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 i64 router_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const MoeConfig& moe = c.moe;
   const i64 tokens = tokens_to_route(c, setup), experts = moe.num_experts, topk = moe.router_topk;
-  const i64 number = size_of(wide(setup.dtype)), choices = pooled_size(tokens * topk * size_of(DType::I32));
+  const i64 number = size_of(accumulate_dtype(setup.dtype)),
+            choices = padded_alloc_size(tokens * topk * size_of(DType::I32));
   const bool drops = moe.expert_capacity_factor > 0, is_balanced = moe.aux_loss_coeff > 0;
   const i64 groups = moe.router_load_balancing_type == LoadBalancing::SeqAuxLoss ? setup.micro_batch_size : 1;
   const i64 ranks = setup.expert_parallel * setup.expert_tensor_parallel;
   const bool gathers = setup.dispatcher == TokenDispatcherType::AllGather && ranks > 1;
-  return pooled_size(tokens * experts * number) + pooled_size(tokens * topk * number) + (drops ? 2 : 1) * choices +
-         (is_balanced ? pooled_size(groups * experts * size_of(DType::F64)) : 0) +
-         pooled_size(ranks * (gathers ? tokens * topk : experts) * size_of(DType::I32));
+  return padded_alloc_size(tokens * experts * number) + padded_alloc_size(tokens * topk * number) +
+         (drops ? 2 : 1) * choices + (is_balanced ? padded_alloc_size(groups * experts * size_of(DType::F64)) : 0) +
+         padded_alloc_size(ranks * (gathers ? tokens * topk : experts) * size_of(DType::I32));
 }
 
 i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 width = c.moe.shared_expert_intermediate_size / setup.tensor_parallel;
   if (width == 0) return 0;
-  const i64 row = setup.tokens(c) * size_of(setup.dtype), up = pooled_size(row * (c.gated() ? 2 : 1) * width);
-  i64 sum = up + (setup.recompute.mlp_act ? 0 : pooled_size(row * width));
+  const i64 row = setup.tokens(c) * size_of(setup.dtype), up = padded_alloc_size(row * (c.gated() ? 2 : 1) * width);
+  i64 sum = up + (setup.recompute.mlp_act ? 0 : padded_alloc_size(row * width));
   if (c.moe.shared_expert_gate)  // the gate's logits and input, which is the ungated output
-    sum += pooled_size(residual_bytes(c, setup)) +
-           pooled_size(residual_bytes(c, setup) / c.hidden_size / size_of(setup.dtype) * size_of(wide(setup.dtype)));
+    sum += padded_alloc_size(residual_bytes(c, setup)) +
+           padded_alloc_size(residual_bytes(c, setup) / c.hidden_size / size_of(setup.dtype) *
+                             size_of(accumulate_dtype(setup.dtype)));
   return sum;
 }
 
@@ -158,13 +160,13 @@ i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 i64 scale_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
   if (!setup.fp8.has(layer)) return 0;
   const bool has_mlp = !c.moe.has_experts(layer) || c.moe.shared_expert_intermediate_size > 0;
-  return (has_mlp ? 4 : 2) * pooled_size(2 * size_of(DType::F32));
+  return (has_mlp ? 4 : 2) * padded_alloc_size(2 * size_of(DType::F32));
 }
 
 i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
   const i64 norms = branch_norm_bytes(c, t, setup.recompute, c.use_parallel_residual);
   if (!c.moe.has_experts(layer)) return norms + mlp_bytes(t, setup.recompute);
-  return norms + router_bytes(c, setup) + kept_of_rows(c, setup, expert_rows(c, setup).taken) +
+  return norms + router_bytes(c, setup) + saved_row_bytes(c, setup, expert_rows(c, setup).taken) +
          combined_bytes(c, setup) + shared_expert_bytes(c, setup);
 }
 
@@ -173,7 +175,7 @@ i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const Layer
 i64 dispatch_tables(const ModelConfig& c, const ActivationSetup& setup) {
   const ExpertRows rows = expert_rows(c, setup);
   const i64 etp = setup.expert_tensor_parallel, ranks = setup.expert_parallel * etp;
-  const auto table = [](i64 entries) { return pooled_size(entries * size_of(DType::I32)); };
+  const auto table = [](i64 entries) { return padded_alloc_size(entries * size_of(DType::I32)); };
   if (ranks == 1) return 2 * table(rows.sent);
   if (setup.dispatcher == TokenDispatcherType::AllGather) return table(rows.taken) + table(rows.sent * ranks);
   return 2 * table(rows.sent) + 2 * table(rows.taken) + (etp > 1 ? table(rows.sent * etp) : 0);
@@ -184,35 +186,36 @@ i64 dispatch_tables(const ModelConfig& c, const ActivationSetup& setup) {
 i64 shared_expert_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 width = c.moe.shared_expert_intermediate_size / setup.tensor_parallel;
   if (width == 0) return 0;
-  return pooled_size(setup.tokens(c) * size_of(setup.dtype) * width) + pooled_size(residual_bytes(c, setup));
+  return padded_alloc_size(setup.tokens(c) * size_of(setup.dtype) * width) +
+         padded_alloc_size(residual_bytes(c, setup));
 }
 
 /// Peak of the experts' backward. Either at their first matrices: the received output gradient, the gradients of the
 /// activation's output and of the input. Or when input gradients are sent back, packed and unpacked again, after saved
 /// rows were freed unless weight gradients are delayed.
-i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup, bool puts_off) {
+i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup, bool delays_wgrad) {
   const ExpertRows rows = expert_rows(c, setup);
   const RowTensors t = row_tensors(c, setup, rows.taken);
   const bool exchanges = setup.expert_parallel * setup.expert_tensor_parallel > 1;
-  const i64 came = exchanges && setup.dispatcher == TokenDispatcherType::AllToAll ? t.in : 0;
-  const i64 inside = came + t.in + (setup.recompute.moe_act ? 2 : 1) * t.activated;
+  const i64 received = exchanges && setup.dispatcher == TokenDispatcherType::AllToAll ? t.in : 0;
+  const i64 inside = received + t.in + (setup.recompute.moe_act ? 2 : 1) * t.activated;
   const i64 sent = row_tensors(c, setup, rows.sent * setup.expert_tensor_parallel).in;
-  const i64 back = exchanges ? came + 2 * t.in + sent + shared_expert_working_bytes(c, setup) : 0;
-  const i64 gone = puts_off ? 0 : kept_of_rows(c, setup, rows.taken);
+  const i64 back = exchanges ? received + 2 * t.in + sent + shared_expert_working_bytes(c, setup) : 0;
+  const i64 gone = delays_wgrad ? 0 : saved_row_bytes(c, setup, rows.taken);
   return std::max(inside, back - gone) + dispatch_tables(c, setup);
 }
 
 /// Size of the expert output gradient, kept for delayed weight gradients, minus what combine() saved, which it
 /// replaces.
-i64 waiting_beyond_combined(const ModelConfig& c, const ActivationSetup& setup) {
+i64 extra_delayed_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return row_tensors(c, setup, expert_rows(c, setup).taken).in - combined_bytes(c, setup);
 }
 
 /// Other ranks' keys and values held during backward, and gradients in the accumulate dtype: see RingAttention and
 /// GatheredAttention.
-i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
+i64 remote_kv_bytes(const LayerTensors& t, const ActivationSetup& setup) {
   const i64 ranks = setup.cut.rings, keys_values = t.exchanged_qkv - t.heads;
-  const i64 widening = size_of(wide(setup.dtype)) / size_of(setup.dtype);
+  const i64 widening = size_of(accumulate_dtype(setup.dtype)) / size_of(setup.dtype);
   if (ranks == 1) return 0;
   if (setup.cp_comm_type == CpCommType::AllGather)
     return ranks * keys_values + (3 * ranks + 2) * keys_values * widening / 2;
@@ -228,13 +231,13 @@ i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
 /// Temporaries of core attention's backward: gradients of its output, and of queries, keys and values before and after
 /// the exchange of heads, which packs them again.
 i64 core_working_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t) {
-  const i64 widening = size_of(wide(setup.dtype)) / size_of(setup.dtype),
+  const i64 widening = size_of(accumulate_dtype(setup.dtype)) / size_of(setup.dtype),
             again = setup.recompute.core_attn ? t.heads : 0;
-  if (setup.cut.heads == 1) return t.heads + t.qkv + again + keys_of_others(t, setup);
+  if (setup.cut.heads == 1) return t.heads + t.qkv + again + remote_kv_bytes(t, setup);
   const i64 gradient =
       exchange_shares_groups(c, setup) ? t.heads + (t.exchanged_qkv - t.heads) * widening : t.exchanged_qkv;
   // The output saved by the projection has been freed.
-  return t.qkv + again + gradient + std::max(t.heads + keys_of_others(t, setup), gradient);
+  return t.qkv + again + gradient + std::max(t.heads + remote_kv_bytes(t, setup), gradient);
 }
 
 }  // namespace
@@ -244,7 +247,7 @@ i64 residual_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 }
 
 i64 recompute_input_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  return residual_bytes(c, setup) / (setup.recompute.distributes_saved ? setup.tensor_parallel : 1);
+  return residual_bytes(c, setup) / (setup.recompute.shards_saved_inputs ? setup.tensor_parallel : 1);
 }
 
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer) {
@@ -255,44 +258,45 @@ i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& set
 /// Peak at core attention, or at one of the three products with the largest operands; dy is [s, b, h]. The MLP's saved
 /// tensors are freed before attention's backward, and so are operands of earlier products, unless weight gradients are
 /// delayed.
-i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool puts_off) {
+i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool delays_wgrad) {
   const LayerTensors t = layer_tensors(c, setup);
   const Recompute& r = setup.recompute;
   const bool splits = splits_sequence(setup), drops = c.hidden_dropout > 0;
   const i64 of_norm = r.layernorm ? t.residual : 0, of_activation = r.mlp_act ? t.activated : 0;
   // Copies of dy: of the result; after dropout; before the norm after the branch; for the input of parallel branches. A
   // delayed weight gradient's operand is not overwritten.
-  const bool copies_dy = puts_off && !drops && !c.has_post_norms() && !c.use_parallel_residual;
+  const bool copies_dy = delays_wgrad && !drops && !c.has_post_norms() && !c.use_parallel_residual;
   const i64 copies =
       1 + (drops ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0) + (copies_dy ? 1 : 0);
   const i64 dy = copies * t.residual, gathered = splits ? t.whole : 0;
   // The input gradient, unreduced and reduced, and the gathered input.
   const i64 column_parallel = of_norm + t.whole + (splits ? t.whole + t.residual : 0);
   const i64 fc2 = dy + gathered + t.activated + of_activation;
-  const i64 fc1 = dy + of_activation + (puts_off ? t.activated : 0) + column_parallel;
+  const i64 fc1 = dy + of_activation + (delays_wgrad ? t.activated : 0) + column_parallel;
   // If weight gradients are delayed, recomputed MLP tensors stay allocated, and of the rest only statistics are freed.
   const bool has_experts = c.moe.has_experts(layer);
-  const i64 gone = puts_off
-                       ? t.statistics - of_norm - of_activation - (has_experts ? waiting_beyond_combined(c, setup) : 0)
-                       : branch_bytes(c, setup, t, layer);
+  const i64 gone =
+      delays_wgrad ? t.statistics - of_norm - of_activation - (has_experts ? extra_delayed_expert_bytes(c, setup) : 0)
+                   : branch_bytes(c, setup, t, layer);
   const i64 core = dy + core_working_bytes(c, setup, t) - gone;
-  const i64 of_core = puts_off ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
-                               : core_bytes(t, r) + exchanged_output(t, setup);
+  const i64 of_core = delays_wgrad ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
+                                   : core_bytes(t, r) + exchanged_output(t, setup);
   const i64 qkv = dy + t.heads + t.qkv + column_parallel - gone - of_core - t.head_norms;
   const i64 attention = std::max(core, qkv);
-  if (has_experts) return std::max(attention, dy + experts_working_bytes(c, setup, puts_off));
+  if (has_experts) return std::max(attention, dy + experts_working_bytes(c, setup, delays_wgrad));
   return std::max({fc2, fc1, attention});
 }
 
 /// Both operands of each product. For the two products that write to the stream these include the output gradient
 /// instead of the norms' inputs; for experts the gradient of their output instead of what combine() saved.
-i64 layer_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
+i64 layer_delayed_wgrad_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
   ActivationSetup kept = setup;
   kept.recompute = {};  // recomputed tensors also stay allocated
   const LayerTensors t = layer_tensors(c, kept);
   const i64 scales = 2 * scale_bytes(c, setup, layer);  // including those of gradients
   const i64 attention = 2 * t.residual + t.qkv + t.heads + scales;
-  if (c.moe.has_experts(layer)) return attention + branch_bytes(c, kept, t, layer) + waiting_beyond_combined(c, setup);
+  if (c.moe.has_experts(layer))
+    return attention + branch_bytes(c, kept, t, layer) + extra_delayed_expert_bytes(c, setup);
   return attention + 2 * t.residual + t.up + t.activated;
 }
 
@@ -302,17 +306,17 @@ const LayerBytes& LayerSizes::of(i64 layer) {
   if (!kind)
     kind = {.kept = layer_activation_bytes(config_, setup_, layer),
             .working = layer_working_bytes(config_, setup_, layer, false),
-            .working_put_off = layer_working_bytes(config_, setup_, layer, true),
-            .waiting = layer_waiting_bytes(config_, setup_, layer)};
+            .working_delayed_wgrad = layer_working_bytes(config_, setup_, layer, true),
+            .waiting = layer_delayed_wgrad_bytes(config_, setup_, layer)};
   return *kind;
 }
 
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return norm_bytes(layer_tensors(c, setup), true) +
-         pooled_size(setup.tokens(c) * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype));
+         padded_alloc_size(setup.tokens(c) * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype));
 }
 
-i64 output_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+i64 output_delayed_wgrad_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const LayerTensors t = layer_tensors(c, setup);
   return output_bytes(c, setup) - t.residual - t.statistics;
 }
@@ -327,8 +331,8 @@ const LayerBytes& LayerSizes::of_output() {
     const i64 working = output_working_bytes(config_, setup_);
     output_ = {.kept = output_bytes(config_, setup_),
                .working = working,
-               .working_put_off = working,
-               .waiting = output_waiting_bytes(config_, setup_)};
+               .working_delayed_wgrad = working,
+               .waiting = output_delayed_wgrad_bytes(config_, setup_)};
   }
   return *output_;
 }

@@ -5,24 +5,24 @@
 
 #include "model/gradient_messages.h"
 #include "model/peak_activations.h"
-#include "model/rank_on_paper.h"
-#include "model/state_buffers.h"
-#include "model/whole_units.h"
-#include "nn/offload/encoded_numbers.h"
+#include "model/rank_meta_model.h"
+#include "model/state_offload_plan.h"
+#include "model/unsharded_units.h"
+#include "nn/offload/encoded_storage.h"
 #include "nn/offload/file_activations.h"
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
 #include "parallel/dp/buckets/plan.h"
 #include "parallel/dp/power_sgd.h"
-#include "tensor/ops/narrow/pack.h"
-#include "tensor/pooled_size.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
+#include "tensor/ops/low_precision/pack.h"
+#include "tensor/padded_alloc_size.h"
 
 namespace mcpp {
 namespace {
 
 /// Returns true if the rank's output layer uses the weight of its own word embeddings.
-bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
+bool ties_on_rank(const ModelConfig& c, const RankMemorySpec& share) {
   bool embedding = false, output = false;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
     embedding |= share.contents(chunk).has_embedding;
@@ -31,7 +31,7 @@ bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
   return embedding && output && !c.untie_embeddings_and_output_weights;
 }
 
-ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
+ChunkParameters count(GPTModel& chunk, const RankMemorySpec& share, GridKind grid) {
   std::vector<ParamMeta> params;
   std::vector<i64> matrices;  // for each parameter, its elements in linear layers
   ChunkParameters counts;
@@ -47,7 +47,7 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
       counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
   });
   const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;
-  const i64 closing = closing_elements(share.zero_stage, share.bucket_elements, share.packs());
+  const i64 closing = bucket_close_threshold(share.zero_stage, share.bucket_elements, share.has_quantized_comm());
   const BufferPlan plan = plan_buffer(params, static_cast<int>(shards), closing);
   for (const Bucket& bucket : plan.buckets) {
     counts.buckets.push_back(bucket.size());
@@ -61,9 +61,10 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
 }
 
 /// Tokens and targets of all microbatches, and the RoPE tables.
-i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
+i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankMemorySpec& share) {
   const i64 tables = c.position_embedding_type != PositionEmbedding::Rope ? 0 : c.rope_local_base_freq > 0 ? 2 : 1;
-  const i64 rotary = tables * pooled_size(c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype)));
+  const i64 rotary =
+      tables * padded_alloc_size(c.max_positions() * c.rotary_dim() * size_of(accumulate_dtype(setup.dtype)));
   const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
   return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }
@@ -74,9 +75,9 @@ i64 ChunkParameters::total() const {
   return std::accumulate(buckets.begin(), buckets.end(), i64{0});
 }
 
-void visit_rank_on_paper(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
-                         const std::function<void(GPTModel& chunk)>& f) {
-  Paper paper(setup.tensor_parallel);
+void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share,
+                           const std::function<void(GPTModel& chunk)>& f) {
+  MetaModelContext paper(setup.tensor_parallel);
   ModelContext context = paper.context(config);
   context.recompute = setup.recompute;
   context.sequence_parallel = setup.sequence_parallel;
@@ -88,16 +89,16 @@ void visit_rank_on_paper(const ModelConfig& config, const ActivationSetup& setup
   for (const auto& chunk : make_chunks(context, stages)) f(*chunk);
 }
 
-RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share) {
+RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share) {
   RankParameters counts;
-  visit_rank_on_paper(config, setup, share, [&](GPTModel& chunk) {
+  visit_rank_meta_model(config, setup, share, [&](GPTModel& chunk) {
     counts.dense.push_back(count(chunk, share, GridKind::Dense));
     if (config.moe.num_experts > 0) counts.experts.push_back(count(chunk, share, GridKind::Expert));
   });
   return counts;
 }
 
-RankShare whole_share(const ModelConfig& config) {
+RankMemorySpec single_rank_spec(const ModelConfig& config) {
   return {.stages = {{.first_layer = 0, .end_layer = config.num_layers}}, .schedule = one_f_one_b(1, 1)};
 }
 
@@ -105,14 +106,15 @@ namespace {
 
 /// Allocation size of a tensor with `elements` elements.
 double tensor_bytes(i64 elements, i64 element) {
-  return static_cast<double>(pooled_size(elements * element));
+  return static_cast<double>(padded_alloc_size(elements * element));
 }
 
 /// Adds the offloaded weights and their disk I/O buffers.
-void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element, i64 shards, MemoryEstimate& sum) {
+void add_offloaded_params(const ChunkParameters& chunk, OffloadTier tier, i64 element, i64 shards,
+                          MemoryEstimate& sum) {
   std::vector<i64> parts;
   for (const i64 bucket : chunk.buckets) {
-    sum.params_elsewhere += tensor_bytes(bucket / shards, element);
+    sum.offloaded_params += tensor_bytes(bucket / shards, element);
     parts.push_back(aligned_bytes(bucket / shards * element));
   }
   if (tier == OffloadTier::File) sum.params += static_cast<double>(FileStates::memory_for(std::move(parts)));
@@ -120,43 +122,45 @@ void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element
 
 /// Temporaries of an asynchronous save while it writes. Values whose copy is encoded or on disk are converted one
 /// tensor at a time to the file format, from pieces of the copy.
-double written_at_a_time(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
+double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& states, const RankMemorySpec& share,
                          const RankParameters& parameters) {
   const bool is_encoded = states.param_remainders || states.encoded_moments;
-  const bool is_on_disk = (share.elsewhere_is_disk && share.states_elsewhere > 0) || share.params == OffloadTier::File;
-  if (share.savers == 0 || !(is_encoded || is_on_disk)) return 0;
+  const bool is_on_disk =
+      (share.is_offloaded_to_disk && share.offloaded_state_fraction > 0) || share.params == OffloadTier::File;
+  if (share.save_copy_ranks == 0 || !(is_encoded || is_on_disk)) return 0;
   i64 largest = 0;
   for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
     for (const ChunkParameters& chunk : *chunks) largest = std::max(largest, chunk.largest);
   }
-  const i64 part = largest / share.savers, element = size_of(wide(setup.dtype));
+  const i64 part = largest / share.save_copy_ranks, element = size_of(accumulate_dtype(setup.dtype));
   // bf16 weights, remainders and master weights; or moments and their encoded form.
   const i64 piece = states.param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
-  return tensor_bytes(part, element) + tensor_bytes(std::min(part, EncodedNumbers::kPiece), piece);
+  return tensor_bytes(part, element) + tensor_bytes(std::min(part, EncodedStorage::kPiece), piece);
 }
 
 /// Persistent bytes of the parameters of the chunks on one grid, sharded across `shards` ranks as the ZeRO stage says.
-/// `states_elsewhere`: offloaded fraction of the states.
-MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
-                           double states_elsewhere, i64 shards, const std::vector<ChunkParameters>& chunks) {
-  const i64 element = size_of(setup.dtype), grad = size_of(wide(setup.dtype));
+/// `offloaded_state_fraction`: offloaded fraction of the states.
+MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWeight& states,
+                                 const RankMemorySpec& share, double offloaded_state_fraction, i64 shards,
+                                 const std::vector<ChunkParameters>& chunks) {
+  const i64 element = size_of(setup.dtype), grad = size_of(accumulate_dtype(setup.dtype));
   const i64 kept_grad = share.bf16_grads ? size_of(DType::BF16) : grad;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
-  const double states_of_all = states.of_others + states.master(setup.dtype);
-  const double copied = share.elsewhere_is_disk ? 1 - states_elsewhere : 1;  // snapshots are on disk
+  const double states_of_all = states.other_states + states.master(setup.dtype);
+  const double copied = share.is_offloaded_to_disk ? 1 - offloaded_state_fraction : 1;  // snapshots are on disk
   MemoryEstimate sum;
   double state = 0, saved = 0, memory = 0;
   for (const ChunkParameters& chunk : chunks) {
     if (share.params == OffloadTier::Device)
       sum.params += tensor_bytes(chunk.total() / cut(3), element);
     else
-      add_params_away(chunk, share.params, element, shards, sum);
+      add_offloaded_params(chunk, share.params, element, shards, sum);
     // Weights are updated in full precision, separately from the quantized ones that are gathered.
     if (share.quantized_weights && share.zero_stage < 3) sum.params += tensor_bytes(chunk.total() / shards, element);
     sum.grads += tensor_bytes(chunk.total() / cut(2), kept_grad);
     for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / cut(1), grad);
     memory += 2 * tensor_bytes(chunk.low_rank, grad);  // of the previous step and of this one
-    const double fewer = static_cast<double>(grad * chunk.matrices) * (states.of_others - states.of_matrices);
+    const double fewer = static_cast<double>(grad * chunk.matrices) * (states.other_states - states.matrix_states);
     state -= fewer / static_cast<double>(cut(1));
     const auto all = static_cast<double>(chunk.all);
     // If master weights are stored as remainders, the model weights are a part of them and are copied a second time.
@@ -164,58 +168,61 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
     const double weights = all * static_cast<double>(element * copies);
     saved += weights + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
   }
-  sum.optimizer_state = state * (1 - states_elsewhere) + memory;
-  sum.elsewhere = state * states_elsewhere;
-  if (share.savers > 0) sum.save_copy = saved / static_cast<double>(share.savers);
+  sum.optimizer_state = state * (1 - offloaded_state_fraction) + memory;
+  sum.offloaded = state * offloaded_state_fraction;
+  if (share.save_copy_ranks > 0) sum.save_copy = saved / static_cast<double>(share.save_copy_ranks);
   return sum;
 }
 
 /// Peak of activations and unsharded units together in a microbatch's backward pass.
-double most_together(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations,
-                     const WholeUnits& whole) {
-  double most = 0;
+double peak_with_unsharded(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations,
+                           const UnshardedUnits& whole) {
+  double max_bytes = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
-    const WholeBytes bytes = whole.in_backward(used[i].units);
-    most = std::max(most, static_cast<double>(activations[i].below + activations[i].here) + bytes.params + bytes.grads);
+    const UnshardedBytes bytes = whole.in_backward(used[i].units);
+    max_bytes = std::max(max_bytes,
+                         static_cast<double>(activations[i].below + activations[i].live) + bytes.params + bytes.grads);
   }
-  return most;
+  return max_bytes;
 }
 
 /// If gradients are kept in bf16, the largest unsharded one also exists in bf16.
-double rounded_bytes(const RankParameters& parameters) {
+double bf16_grad_bytes(const RankParameters& parameters) {
   return tensor_bytes(largest_buckets(parameters), size_of(DType::BF16));
 }
 
 /// Adds the peak of unsharded units where ZeRO shards, and of a shared weight.
-void add_whole(LayerSizes& sizes, const RankShare& share, const RankParameters& parameters, MemoryEstimate& sum) {
+void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankParameters& parameters,
+                   MemoryEstimate& sum) {
   const ActivationSetup& setup = sizes.setup();
   const bool tied = ties_on_rank(sizes.config(), share);
   // Gradients are rounded or packed before the overlapped reduction, so no second unit is unsharded.
-  RankShare in_units = share;
-  in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads && share.grad_wire == GradWire::Full;
-  WholeBytes most;
+  RankMemorySpec in_units = share;
+  in_units.overlap_grad_reduce =
+      share.overlap_grad_reduce && !share.bf16_grads && share.grad_reduce_format == GradReduceFormat::Full;
+  UnshardedBytes max_bytes;
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
     const StageContents& stage = share.contents(static_cast<int>(i));
     const ChunkParameters& dense = parameters.dense[i];
     const bool keeps_embedding = tied && stage.has_embedding;
     // The output layer's part of a shared weight's gradient is kept separately.
-    if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(wide(setup.dtype)));
+    if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(accumulate_dtype(setup.dtype)));
     if (share.zero_stage < 2) continue;
-    const WholeUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], in_units, setup.dtype,
-                           keeps_embedding);
+    const UnshardedUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], in_units,
+                               setup.dtype, keeps_embedding);
     const std::vector<UsedUnits> used = used_units(setup.recompute, stage);
-    const WholeBytes of_chunk = most_whole(used, whole);
-    most.params = std::max(most.params, of_chunk.params);
-    most.grads = std::max(most.grads, of_chunk.grads);
+    const UnshardedBytes of_chunk = max_unsharded_bytes(used, whole);
+    max_bytes.params = std::max(max_bytes.params, of_chunk.params);
+    max_bytes.grads = std::max(max_bytes.grads, of_chunk.grads);
     if (parameters.dense.size() > 1) continue;
     const StageActivations alone = stage_activations(sizes, stage);
-    sum.apart = static_cast<double>(alone.kept + alone.working) + of_chunk.params + of_chunk.grads -
-                most_together(used, unit_activations(sizes, used), whole);
+    sum.peak_excess = static_cast<double>(alone.kept + alone.working) + of_chunk.params + of_chunk.grads -
+                      peak_with_unsharded(used, unit_activation_bytes(sizes, used), whole);
   }
-  sum.params += most.params;
-  sum.grads += most.grads;
-  if (share.bf16_grads && share.zero_stage >= 2 && share.grad_wire == GradWire::Full)
-    sum.grads += rounded_bytes(parameters);
+  sum.params += max_bytes.params;
+  sum.grads += max_bytes.grads;
+  if (share.bf16_grads && share.zero_stage >= 2 && share.grad_reduce_format == GradReduceFormat::Full)
+    sum.grads += bf16_grad_bytes(parameters);
 }
 
 double packed_bytes(i64 elements) {
@@ -223,7 +230,8 @@ double packed_bytes(i64 elements) {
 }
 
 /// Secondary weight shard inside a node.
-double node_copy_bytes(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters) {
+double secondary_shard_bytes(const ActivationSetup& setup, const RankMemorySpec& share,
+                             const RankParameters& parameters) {
   if (share.node_ranks == 1 || share.zero_stage < 3) return 0;
   double sum = 0;
   for (const ChunkParameters& chunk : parameters.dense) {
@@ -234,7 +242,7 @@ double node_copy_bytes(const ActivationSetup& setup, const RankShare& share, con
 }
 
 /// Messages of packed weights after the update, as sent and received; no activations exist at that time.
-double weight_messages(const RankShare& share, const RankParameters& parameters) {
+double weight_messages(const RankMemorySpec& share, const RankParameters& parameters) {
   if (!share.quantized_weights || share.zero_stage == 3) return 0;
   double sum = 0;
   const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
@@ -248,48 +256,49 @@ double weight_messages(const RankShare& share, const RankParameters& parameters)
 }
 
 /// Excess of the activations' peak plus the gradient messages' peak over the peak of both together.
-double messages_apart(LayerSizes& sizes, const RankShare& share, const RankParameters& parameters,
-                      const GradientMessages& messages, double activations) {
-  if (share.grad_wire == GradWire::Full || share.zero_stage != 1 || parameters.dense.size() > 1) return 0;
+double message_peak_excess(LayerSizes& sizes, const RankMemorySpec& share, const RankParameters& parameters,
+                           const GradientMessages& messages, double activations) {
+  if (share.grad_reduce_format == GradReduceFormat::Full || share.zero_stage != 1 || parameters.dense.size() > 1)
+    return 0;
   const std::vector<UsedUnits> used = used_units(sizes.setup().recompute, share.contents(0));
-  const double together = messages.most_with(used, unit_activations(sizes, used));
-  return activations + messages.most() - std::max(activations, together);
+  const double together = messages.peak_bytes_with(used, unit_activation_bytes(sizes, used));
+  return activations + messages.max_bytes() - std::max(activations, together);
 }
 
 }  // namespace
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                               const RankShare& share) {
+                               const RankMemorySpec& share) {
   LayerSizes sizes(config, setup);
-  const FullestMoments moments = fullest_moments(share.schedule, share.pipeline_rank);
+  const PeakCandidates moments = find_peak_candidates(share.schedule, share.pipeline_rank);
   return estimate_memory(sizes, states, share, rank_parameters(config, setup, share),
                          peak_activations(sizes, share, moments));
 }
 
-MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankShare& share,
+MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankMemorySpec& share,
                                const RankParameters& parameters, const PeakActivations& peak) {
   const ModelConfig& config = sizes.config();
   const ActivationSetup& setup = sizes.setup();
   check_countable(config, setup.tokens(config));
-  const PlacedStates placed = place_states(setup, states, share, parameters);
-  MemoryEstimate sum = kept_memory(setup, states, share, placed.elsewhere, share.shards, parameters.dense);
+  const StateOffloadPlan placed = plan_state_offload(setup, states, share, parameters);
+  MemoryEstimate sum = persistent_memory(setup, states, share, placed.offloaded, share.shards, parameters.dense);
   const MemoryEstimate experts =
-      kept_memory(setup, states, share, placed.elsewhere, share.expert_shards, parameters.experts);
+      persistent_memory(setup, states, share, placed.offloaded, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
   sum.optimizer_state += placed.buffers;
-  sum.save_copy += written_at_a_time(setup, states, share, parameters);
-  sum.elsewhere += experts.elsewhere, sum.params_elsewhere += experts.params_elsewhere;
-  add_whole(sizes, share, parameters, sum);
-  sum.activations = static_cast<double>(peak.here + constant_activations(config, setup, share));
-  sum.activations_elsewhere = static_cast<double>(peak.away);
+  sum.save_copy += save_buffer_bytes(setup, states, share, parameters);
+  sum.offloaded += experts.offloaded, sum.offloaded_params += experts.offloaded_params;
+  add_unsharded(sizes, share, parameters, sum);
+  sum.activations = static_cast<double>(peak.live + constant_activations(config, setup, share));
+  sum.offloaded_activations = static_cast<double>(peak.offloaded);
   sum.activations_on_disk = peak.blocks * FileActivations::kBlock;
   const double messages = weight_messages(share, parameters);
   const GradientMessages grad_messages(setup, share, parameters);
-  sum.params += node_copy_bytes(setup, share, parameters) + messages;
-  sum.grads += grad_messages.most();
-  sum.apart += std::min(messages, sum.activations) +
-               messages_apart(sizes, share, parameters, grad_messages, static_cast<double>(peak.here));
+  sum.params += secondary_shard_bytes(setup, share, parameters) + messages;
+  sum.grads += grad_messages.max_bytes();
+  sum.peak_excess += std::min(messages, sum.activations) +
+                     message_peak_excess(sizes, share, parameters, grad_messages, static_cast<double>(peak.live));
   return sum;
 }
 

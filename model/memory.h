@@ -1,4 +1,4 @@
-// Training memory of one rank: parameters as declared by a model on the meta device (model/on_paper.h), and formulas.
+// Training memory of one rank: parameters as declared by a model on the meta device (model/meta_model.h), and formulas.
 // docs/memory_model.md derives the formulas and compares them with measurements.
 #pragma once
 #include <compare>
@@ -6,7 +6,7 @@
 
 #include "base/io/offload_tier.h"
 #include "model/config/context.h"
-#include "parallel/dp/buckets/grad_wire.h"
+#include "parallel/dp/buckets/grad_reduce_format.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/stages.h"
 
@@ -22,7 +22,7 @@ struct ActivationSetup {
   i64 micro_batch_size = 1;
   i64 tensor_parallel = 1;
   bool sequence_parallel = false;
-  SequenceCut cut = {};  ///< context-parallel sharding
+  SequencePartition cut = {};  ///< context-parallel sharding
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
@@ -43,17 +43,17 @@ i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& set
 struct StageActivations {
   i64 kept = 0;          ///< bytes from forward to backward of one microbatch; exact
   i64 working = 0;       ///< peak of backward in addition to what is kept
-  i64 away = 0;          ///< offloaded bytes
+  i64 offloaded = 0;     ///< offloaded bytes
   i64 blocks = 0;        ///< disk space that they take
   i64 largest_unit = 0;  ///< largest number of bytes that are offloaded or fetched together
   // If weight gradients are delayed:
-  i64 waiting = 0;          ///< bytes kept by them after the input gradient, in place of `kept` or `away`
-  i64 working_put_off = 0;  ///< `working` with delayed weight gradients
+  i64 waiting = 0;                ///< bytes kept by them after the input gradient, in place of `kept` or `offloaded`
+  i64 working_delayed_wgrad = 0;  ///< `working` with delayed weight gradients
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 
 /// Part of a training that is on one rank.
-struct RankShare {
+struct RankMemorySpec {
   std::vector<StageContents> stages;  ///< of the whole pipeline
   Schedule schedule;                  ///< of one step; lowered or not
   int pipeline_rank = 0;
@@ -63,19 +63,19 @@ struct RankShare {
   i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
   bool overlap_grad_reduce = true, overlap_param_gather = true;
   /// Number of ranks that share the copy of weights and optimizer states written by an asynchronous save; 0: no copy.
-  i64 savers = 0;
-  double states_elsewhere = 0;  ///< fraction of the optimizer states offloaded to host memory or disk
-  bool elsewhere_is_disk = false;
+  i64 save_copy_ranks = 0;
+  double offloaded_state_fraction = 0;  ///< fraction of the optimizer states offloaded to host memory or disk
+  bool is_offloaded_to_disk = false;
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
   bool bf16_grads = false;              ///< DataParallelOptions, like the next three
   bool quantized_weights = false;
-  GradWire grad_wire = GradWire::Full;
+  GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
   i64 power_sgd_rank = 0;
   i64 node_ranks = 1;                        ///< see zero_hpz_partition_size; 1: no nodes
   OffloadTier params = OffloadTier::Device;  ///< ParamOffload::tier
 
-  /// Returns true if values are sent in packed messages: closing_elements().
-  bool packs() const { return quantized_weights || grad_wire != GradWire::Full; }
+  /// Returns true if values are sent in packed messages: bucket_close_threshold().
+  bool has_quantized_comm() const { return quantized_weights || grad_reduce_format != GradReduceFormat::Full; }
 
   /// Returns the contents of the rank's chunk `chunk`.
   const StageContents& contents(int chunk) const {
@@ -84,12 +84,12 @@ struct RankShare {
 };
 /// Peak of the activations of all microbatches in flight, on the device and offloaded.
 struct PeakActivations {
-  i64 here = 0, away = 0;  ///< bytes
-  i64 blocks = 0;          ///< on disk
+  i64 live = 0, offloaded = 0;  ///< bytes
+  i64 blocks = 0;               ///< on disk
 };
 
 /// The whole model on one rank, one microbatch per step.
-RankShare whole_share(const ModelConfig& config);
+RankMemorySpec single_rank_spec(const ModelConfig& config);
 
 /// Peak bytes of each class of memory on one rank, rounded up as in the device's pool. Kernel workspaces (Workspace)
 /// are not included.
@@ -97,26 +97,26 @@ struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
   double activations = 0;            ///< of the microbatches in flight, including the working set of the largest pass
   double save_copy = 0;              ///< data copied by an asynchronous save
-  double elsewhere = 0;              ///< offloaded part of optimizer_state; not in total()
-  double params_elsewhere = 0;       ///< offloaded part of params
-  double activations_elsewhere = 0;  ///< offloaded part of activations
+  double offloaded = 0;              ///< offloaded part of optimizer_state; not in total()
+  double offloaded_params = 0;       ///< offloaded part of params
+  double offloaded_activations = 0;  ///< offloaded part of activations
   i64 activations_on_disk = 0;       ///< disk space of offloaded activations
   /// Excess of the sum of the classes' peaks over the peak of their sum, which occur at different times where ZeRO
   /// shards gradients or weights and only a few units are unsharded at once.
-  double apart = 0;
+  double peak_excess = 0;
 
-  double total() const { return params + grads + optimizer_state + activations + save_copy - apart; }
+  double total() const { return params + grads + optimizer_state + activations + save_copy - peak_excess; }
 };
 
 /// Optimizer state per weight, excluding the master weight, in fp32 values: 2 for AdamW, 1 for SGD.
 struct StatesPerWeight {
-  double of_matrices = 2;  ///< of linear layers (Param::matrices)
-  double of_others = 2;
+  double matrix_states = 2;  ///< of linear layers (Param::matrices)
+  double other_states = 2;
   bool param_remainders = false;  ///< OptimizerConfig::store_param_remainders
   bool encoded_moments = false;   ///< some states are stored in an encoded form
 
   /// Master weight of a model of type `dtype`, in fp32 values.
-  double master(DType dtype) const { return !is_narrow(dtype) ? 0 : param_remainders ? 17.0 / 32 : 1; }
+  double master(DType dtype) const { return !is_low_precision(dtype) ? 0 : param_remainders ? 17.0 / 32 : 1; }
 };
 
 /// Elements that a rank holds of one of its chunks, for the parameters of one grid.
@@ -137,13 +137,13 @@ struct ChunkParameters {
 struct RankParameters {
   std::vector<ChunkParameters> dense, experts;  ///< by chunk
 };
-RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share);
+RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share);
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                               const RankShare& share);
+                               const RankMemorySpec& share);
 class LayerSizes;  // model/layer_memory.h, of a configuration and a setup
 /// Reuses rank_parameters() and peak_activations() (model/peak_activations.h) for many estimates.
-MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankShare& share,
+MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankMemorySpec& share,
                                const RankParameters& parameters, const PeakActivations& peak);
 
 }  // namespace mcpp

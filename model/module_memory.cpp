@@ -2,9 +2,9 @@
 
 #include "base/strings.h"
 #include "model/layer_memory.h"
-#include "model/rank_on_paper.h"
-#include "tensor/pooled_size.h"
-#include "tensor/wide.h"
+#include "model/rank_meta_model.h"
+#include "tensor/accumulate_dtype.h"
+#include "tensor/padded_alloc_size.h"
 
 namespace mcpp {
 namespace {
@@ -12,13 +12,14 @@ namespace {
 constexpr std::string_view kLayers = "decoder.layers.", kEmbedding = "embedding";
 
 void add_parameter(const Param& param, const ActivationSetup& setup, const StatesPerWeight& states,
-                   const RankShare& share, ModuleMemory& sum) {
+                   const RankMemorySpec& share, ModuleMemory& sum) {
   const i64 shards = param.placement.grid == GridKind::Dense ? share.shards : share.expert_shards;
   const auto part = [&](int stage) {
     return static_cast<double>(param.numel()) / static_cast<double>(share.zero_stage >= stage ? shards : 1);
   };
-  const auto wide_bytes = static_cast<double>(size_of(wide(setup.dtype)));
-  const double numbers = (param.matrices.empty() ? states.of_others : states.of_matrices) + states.master(setup.dtype);
+  const auto wide_bytes = static_cast<double>(size_of(accumulate_dtype(setup.dtype)));
+  const double numbers =
+      (param.matrices.empty() ? states.other_states : states.matrix_states) + states.master(setup.dtype);
   sum.params += part(3) * static_cast<double>(size_of(setup.dtype));
   sum.grads +=
       part(2) * (share.bf16_grads && share.zero_stage >= 2 ? static_cast<double>(size_of(DType::BF16)) : wide_bytes);
@@ -27,11 +28,11 @@ void add_parameter(const Param& param, const ActivationSetup& setup, const State
 
 void add_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage,
                      MemoryByModule& modules) {
-  const auto result = static_cast<double>(pooled_size(residual_bytes(config, setup)));
+  const auto result = static_cast<double>(padded_alloc_size(residual_bytes(config, setup)));
   if (stage.has_embedding) modules[embedding_module()].activations += result;
   i64 layer = stage.first_layer;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
-    const i64 kept = group.is_recomputed ? pooled_size(recompute_input_bytes(config, setup))
+    const i64 kept = group.is_recomputed ? padded_alloc_size(recompute_input_bytes(config, setup))
                                          : layer_activation_bytes(config, setup, layer);
     if (setup.offload == OffloadTier::Device) modules[layer_module(layer)].activations += static_cast<double>(kept);
     layer += group.layers;
@@ -60,9 +61,9 @@ std::string module_of(std::string_view parameter) {
 }
 
 MemoryByModule memory_by_module(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                                const RankShare& share) {
+                                const RankMemorySpec& share) {
   MemoryByModule modules;
-  visit_rank_on_paper(config, setup, share, [&](GPTModel& chunk) {
+  visit_rank_meta_model(config, setup, share, [&](GPTModel& chunk) {
     chunk.visit(
         [&](const Param& param, int) { add_parameter(param, setup, states, share, modules[module_of(param.name)]); });
   });

@@ -27,6 +27,6 @@ std::string module_of(std::string_view parameter);
 /// sets belong to no module. Averages over the ranks of a ZeRO shard group. Layers that are recomputed together are
 /// counted under the name of the first.
 MemoryByModule memory_by_module(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                                const RankShare& share);
+                                const RankMemorySpec& share);
 
 }  // namespace mcpp

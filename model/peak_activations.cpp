@@ -4,14 +4,14 @@
 
 #include "nn/offload/file_activations.h"
 #include "nn/offload/host_memory.h"
-#include "tensor/pooled_size.h"
+#include "tensor/padded_alloc_size.h"
 
 namespace mcpp {
 namespace {
 
 /// Returns true if the next computation after action i of a rank uses a message from another rank, which the engine
 /// receives while i is computed.
-bool receives_meanwhile(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
+bool receives_during(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
   for (++i; i < actions.size(); ++i) {
     const Action& a = actions[i];
     const bool forward = a.kind == ActionKind::Forward;
@@ -28,14 +28,15 @@ bool is_within(const std::vector<i64>& counts, const std::vector<i64>& other) {
   return std::ranges::equal(counts, other, std::ranges::less_equal());
 }
 
-bool is_within(const FullMoment& moment, const FullMoment& other) {
-  return moment.chunk == other.chunk && moment.puts_off == other.puts_off && moment.receives <= other.receives &&
-         is_within(moment.kept, other.kept) && is_within(moment.waiting, other.waiting);
+bool is_within(const PeakCandidate& moment, const PeakCandidate& other) {
+  return moment.chunk == other.chunk && moment.delays_wgrad == other.delays_wgrad &&
+         moment.receives <= other.receives && is_within(moment.kept, other.kept) &&
+         is_within(moment.waiting, other.waiting);
 }
 
 /// Adds a moment unless it is within one of `fullest`, and removes those that are within it.
 template <class Moment>
-void add_if_fullest(std::vector<Moment>& fullest, const Moment& moment) {
+void add_if_not_dominated(std::vector<Moment>& fullest, const Moment& moment) {
   if (std::ranges::any_of(fullest, [&](const Moment& other) { return is_within(moment, other); })) return;
   std::erase_if(fullest, [&](const Moment& other) { return is_within(other, moment); });
   fullest.push_back(moment);
@@ -58,52 +59,52 @@ i64 bytes_of(const std::vector<i64>& counts, const std::vector<StageActivations>
 
 }  // namespace
 
-FullestMoments fullest_moments(const Schedule& schedule, int rank) {
+PeakCandidates find_peak_candidates(const Schedule& schedule, int rank) {
   const std::vector<Action>& actions = schedule.per_rank[static_cast<std::size_t>(rank)];
   const auto chunks = static_cast<std::size_t>(schedule.chunks_per_rank);
   std::vector<i64> kept(chunks), waiting(chunks);
-  FullestMoments fullest;
+  PeakCandidates fullest;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const ActionKind kind = actions[i].kind;
     const int chunk = schedule.chunk_of(actions[i].stage);
     const auto at = static_cast<std::size_t>(chunk);
     if (kind == ActionKind::Forward) {
       ++kept[at];
-      add_if_fullest(fullest.after_forward, kept);
+      add_if_not_dominated(fullest.after_forward, kept);
     }
-    const bool puts_off = kind == ActionKind::BackwardInput;
+    const bool delays_wgrad = kind == ActionKind::BackwardInput;
     if (computes_input_grad(kind)) {
-      add_if_fullest(fullest.in_backward, {.chunk = chunk,
-                                           .puts_off = puts_off,
-                                           .receives = receives_meanwhile(schedule, actions, i),
-                                           .kept = kept,
-                                           .waiting = waiting});
+      add_if_not_dominated(fullest.in_backward, {.chunk = chunk,
+                                                 .delays_wgrad = delays_wgrad,
+                                                 .receives = receives_during(schedule, actions, i),
+                                                 .kept = kept,
+                                                 .waiting = waiting});
       --kept[at];
-      if (puts_off) ++waiting[at];
+      if (delays_wgrad) ++waiting[at];
     }
     if (kind == ActionKind::BackwardWeight) --waiting[at];
   }
   return fullest;
 }
 
-PeakActivations peak_activations(LayerSizes& sizes, const RankShare& share, const FullestMoments& moments) {
+PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share, const PeakCandidates& moments) {
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
     chunks.push_back(stage_activations(sizes, share.contents(chunk)));
-  const i64 message = pooled_size(residual_bytes(sizes.config(), sizes.setup()));
+  const i64 message = padded_alloc_size(residual_bytes(sizes.config(), sizes.setup()));
   PeakActivations peak;
-  for (const FullMoment& moment : moments.in_backward) {
+  for (const PeakCandidate& moment : moments.in_backward) {
     const StageActivations& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
-    const i64 working = moment.puts_off ? chunk.working_put_off : chunk.working;
+    const i64 working = moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working;
     const i64 in_flight = bytes_of(moment.kept, chunks, &StageActivations::kept) +
                           bytes_of(moment.waiting, chunks, &StageActivations::waiting);
-    peak.here = std::max(peak.here, in_flight + working + (moment.receives ? message : 0));
+    peak.live = std::max(peak.live, in_flight + working + (moment.receives ? message : 0));
   }
   for (const std::vector<i64>& kept : moments.after_forward) {
-    peak.away = std::max(peak.away, bytes_of(kept, chunks, &StageActivations::away));
+    peak.offloaded = std::max(peak.offloaded, bytes_of(kept, chunks, &StageActivations::offloaded));
     peak.blocks = std::max(peak.blocks, bytes_of(kept, chunks, &StageActivations::blocks));
   }
-  peak.here += buffer_bytes(sizes.setup(), chunks);
+  peak.live += buffer_bytes(sizes.setup(), chunks);
   return peak;
 }
 

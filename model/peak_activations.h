@@ -8,22 +8,22 @@
 namespace mcpp {
 
 /// Moment during a backward pass of the rank, with the microbatches in flight.
-struct FullMoment {
+struct PeakCandidate {
   int chunk = 0;                  ///< chunk of the pass
-  bool puts_off = false;          ///< delays its weight gradients
+  bool delays_wgrad = false;      ///< delays its weight gradients
   bool receives = false;          ///< concurrently receives the input of the next pass
   std::vector<i64> kept = {};     ///< by chunk: microbatches between forward and backward, including this one
   std::vector<i64> waiting = {};  ///< by chunk: microbatches with delayed weight gradients
 };
 
 /// Moments with the most in flight: no other moment of the same kind has a chunk with more than one of these.
-struct FullestMoments {
-  std::vector<FullMoment> in_backward;
+struct PeakCandidates {
+  std::vector<PeakCandidate> in_backward;
   std::vector<std::vector<i64>> after_forward;  ///< by chunk: microbatches between forward and backward
 };
-FullestMoments fullest_moments(const Schedule& schedule, int rank);
+PeakCandidates find_peak_candidates(const Schedule& schedule, int rank);
 
 /// `moments` must be those of the rank in its schedule.
-PeakActivations peak_activations(LayerSizes& sizes, const RankShare& share, const FullestMoments& moments);
+PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share, const PeakCandidates& moments);
 
 }  // namespace mcpp

@@ -7,21 +7,21 @@
 
 namespace mcpp {
 
-ResidualBranch::ResidualBranch(std::string site, KeptRef<ModelContext> context, const std::string& before,
+ResidualBranch::ResidualBranch(std::string site, StoredRef<ModelContext> context, const std::string& before,
                                std::unique_ptr<Branch> branch, const std::string& after)
     : site_(std::move(site)), context_(context), branch_(std::move(branch)) {
   if (context_.config.has_pre_norms()) before_ = std::make_unique<Norm>(before, context_);
   if (context_.config.has_post_norms()) after_ = std::make_unique<Norm>(after, context_);
 }
 
-Dropout ResidualBranch::dropout(const Tensor& x, const Pass& pass) const {
+Dropout ResidualBranch::dropout(const Tensor& x, const MicrobatchContext& pass) const {
   return context_.dropout_for(context_.config.hidden_dropout, site_, context_.positions(x, pass).ranges, pass);
 }
 
-Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, Pass& pass) {
+Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, MicrobatchContext& pass) {
   const ProfileRange range(context_.device, context_.profiler, site_.c_str());
   const Tensor input = before_ ? before_->forward(x, pass) : x;
-  std::optional<Pass::DiscardScope> discard;
+  std::optional<MicrobatchContext::DiscardScope> discard;
   if (before_ && context_.recompute.layernorm)
     discard.emplace(pass, input, std::vector{x},
                     [norm = before_.get()](std::span<const Tensor> kept) { return norm->normalize(kept[0]); });
@@ -35,20 +35,20 @@ Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, Pass& pa
   return y;
 }
 
-void ResidualBranch::backward_branch(const Tensor& d_added, Pass& pass, Tensor& dx) {
+void ResidualBranch::backward_branch(const Tensor& d_added, MicrobatchContext& pass, Tensor& dx) {
   const Tensor d_output = after_ ? after_->backward(d_added, pass) : d_added;
   const Tensor d_input = branch_->backward(d_output, pass);
   before_ ? before_->backward_add(d_input, pass, dx) : ops::add_to(d_input, dx);
 }
 
-Tensor ResidualBranch::backward(const Tensor& dy, Pass& pass) {
+Tensor ResidualBranch::backward(const Tensor& dy, MicrobatchContext& pass) {
   const ProfileRange range(context_.device, context_.profiler, site_.c_str());
   const Dropout drop = dropout(dy, pass);
   Tensor d_added = dy, dx = dy;
   if (drop.p > 0) {
     d_added = Tensor::like(dy);
     ops::dropout(dy, drop, d_added);
-  } else if (pass.defers_weights && !after_) {  // a delayed weight gradient still reads dy
+  } else if (pass.delay_wgrad_compute && !after_) {  // a delayed weight gradient still reads dy
     dx = Tensor::like(dy);
     ops::copy(dy, dx);
   }
@@ -56,7 +56,7 @@ Tensor ResidualBranch::backward(const Tensor& dy, Pass& pass) {
   return dx;
 }
 
-void ResidualBranch::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
+void ResidualBranch::backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx) {
   const ProfileRange range(context_.device, context_.profiler, site_.c_str());
   const Dropout drop = dropout(dy, pass);
   Tensor d_added = dy;
@@ -67,9 +67,9 @@ void ResidualBranch::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
   backward_branch(d_added, pass, dx);
 }
 
-ActivationPlacement ResidualBranch::gives(ActivationPlacement x) const {
-  ActivationPlacement y = branch_->gives(before_ ? before_->gives(x) : x);
-  if (after_) y = after_->gives(y);
+ActivationPlacement ResidualBranch::output_placement(ActivationPlacement x) const {
+  ActivationPlacement y = branch_->output_placement(before_ ? before_->output_placement(x) : x);
+  if (after_) y = after_->output_placement(y);
   MCPP_CHECK(y == x, site_, " adds activations that are ", name_of(y), " to a residual that is ", name_of(x));
   return y;
 }
@@ -88,7 +88,7 @@ std::string name_of_layer(i64 layer) {
 
 }  // namespace
 
-TransformerLayer::TransformerLayer(i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary)
+TransformerLayer::TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary)
     : context_(context),
       attention_(name_of_layer(layer) + ".self_attention", context, name_of_layer(layer) + ".input_layernorm",
                  std::make_unique<SelfAttention>(name_of_layer(layer) + ".self_attention", layer, context, rotary),
@@ -104,12 +104,12 @@ std::unique_ptr<Branch> TransformerLayer::make_mlp(i64 layer, const std::string&
   return experts;
 }
 
-Tensor TransformerLayer::forward(const Tensor& x, Pass& pass) {
+Tensor TransformerLayer::forward(const Tensor& x, MicrobatchContext& pass) {
   const Tensor x1 = attention_.forward(x, x, pass);
   return mlp_.forward(context_.config.use_parallel_residual ? x : x1, x1, pass);
 }
 
-Tensor TransformerLayer::backward(const Tensor& dy, Pass& pass) {
+Tensor TransformerLayer::backward(const Tensor& dy, MicrobatchContext& pass) {
   if (!context_.config.use_parallel_residual) return attention_.backward(mlp_.backward(dy, pass), pass);
   Tensor dx = Tensor::like(dy);  // both branches read dy
   ops::copy(dy, dx);
@@ -118,8 +118,8 @@ Tensor TransformerLayer::backward(const Tensor& dy, Pass& pass) {
   return dx;
 }
 
-ActivationPlacement TransformerLayer::gives(ActivationPlacement x) const {
-  return mlp_.gives(attention_.gives(x));
+ActivationPlacement TransformerLayer::output_placement(ActivationPlacement x) const {
+  return mlp_.output_placement(attention_.output_placement(x));
 }
 
 void TransformerLayer::visit(const ParamVisitor& f) {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/layers/attention.h"
 #include "model/layers/branch.h"
 #include "model/layers/moe/moe_layer.h"
@@ -20,23 +20,23 @@ namespace mcpp {
 class ResidualBranch {
  public:
   /// `site`: name for dropout. `before`, `after`: names of the norms; model.norm_position decides which exist.
-  ResidualBranch(std::string site, KeptRef<ModelContext> context, const std::string& before,
+  ResidualBranch(std::string site, StoredRef<ModelContext> context, const std::string& before,
                  std::unique_ptr<Branch> branch, const std::string& after);
 
-  Tensor forward(const Tensor& x, const Tensor& residual, Pass& pass);
+  Tensor forward(const Tensor& x, const Tensor& residual, MicrobatchContext& pass);
   /// Requires that x was the residual. Returns its gradient from dy, the gradient of the result, whose memory may be
   /// reused.
-  Tensor backward(const Tensor& dy, Pass& pass);
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass);
   /// dx += the gradient of x through the branch only. dx must not be dy.
-  void backward_add(const Tensor& dy, Pass& pass, Tensor& dx);
-  /// See Module::gives().
-  ActivationPlacement gives(ActivationPlacement x) const;
+  void backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx);
+  /// See Module::output_placement().
+  ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
 
  private:
-  Dropout dropout(const Tensor& x, const Pass& pass) const;
+  Dropout dropout(const Tensor& x, const MicrobatchContext& pass) const;
   /// Computes the gradient of x from that of the value added to the residual.
-  void backward_branch(const Tensor& d_added, Pass& pass, Tensor& dx);
+  void backward_branch(const Tensor& d_added, MicrobatchContext& pass, Tensor& dx);
 
   std::string site_;
   const ModelContext& context_;
@@ -47,12 +47,12 @@ class ResidualBranch {
 class TransformerLayer final : public Module {
  public:
   /// `layer` is the global index, starting at 0.
-  TransformerLayer(i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
+  TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
 
-  Tensor forward(const Tensor& x, Pass& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
   /// May reuse dy's memory for the result.
-  Tensor backward(const Tensor& dy, Pass& pass) override;
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   /// Returns nullptr in a layer without experts.
   Router* router() { return router_; }

@@ -1,7 +1,7 @@
 // Interface of all layers: a differentiable map from one tensor to another.
 #pragma once
+#include "nn/microbatch_context.h"
 #include "nn/param.h"
-#include "nn/pass.h"
 
 namespace mcpp {
 
@@ -12,14 +12,14 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  virtual Tensor forward(const Tensor& x, Pass& pass) = 0;
+  virtual Tensor forward(const Tensor& x, MicrobatchContext& pass) = 0;
   /// Pops from pass.stash, in reverse order, what forward saved, adds to the main gradients of the parameters and
   /// returns dx.
-  virtual Tensor backward(const Tensor& dy, Pass& pass) = 0;
+  virtual Tensor backward(const Tensor& dy, MicrobatchContext& pass) = 0;
   /// Returns how the output of forward is distributed over the tensor-parallel ranks if its input is distributed as
   /// `x`. Called once, when the model is built. Throws an Internal error, naming a parameter or the module, if forward
   /// does not accept such an input or if the parameters are not placed as forward uses them.
-  virtual ActivationPlacement gives(ActivationPlacement x) const = 0;
+  virtual ActivationPlacement output_placement(ActivationPlacement x) const = 0;
   /// Calls f on every parameter, in a fixed order that does not depend on the layout.
   virtual void visit(const ParamVisitor& f) = 0;
 };

@@ -23,8 +23,8 @@ std::string_view name_of(ActivationPlacement placement) {
 
 Spread gradient_spread(ActivationPlacement y) {
   // The gradient of a sum equals that of each of its terms.
-  const bool is_cut = y == ActivationPlacement::Sequence || y == ActivationPlacement::Columns;
-  return is_cut ? Spread::Partial : Spread::Replicate;
+  const bool is_sharded = y == ActivationPlacement::Sequence || y == ActivationPlacement::Columns;
+  return is_sharded ? Spread::Partial : Spread::Replicate;
 }
 
 void check_boxes(std::span<const Param* const> params, const GridSizes& grids) {

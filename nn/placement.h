@@ -1,7 +1,7 @@
 // Placement of a parameter along each axis of the rank grid, in the terms of PyTorch's DTensor. It is specified once,
 // where the parameter is created. It determines the buffer of the parameter and the ranks among which ZeRO shards that
-// (parallel/dp/model_memory.h), the ranks over which its gradient is summed (parallel/partial_gradients.h), and the
-// rank that counts it in norms and saves it (ParallelState::stands_for_holders).
+// (parallel/dp/chunk_param_buffers.h), the ranks over which its gradient is summed (parallel/partial_gradients.h), and
+// the rank that counts it in norms and saves it (ParallelState::is_primary_replica).
 #pragma once
 #include <array>
 #include <optional>
@@ -48,11 +48,11 @@ struct AlongAxis {
   /// Ranks that hold the same box as this one (Replicate and Partial); empty means all along the axis.
   std::optional<Holders> holders = {};
 
-  bool is_held_alike() const { return spread != Spread::Shard; }
+  bool is_unsharded() const { return spread != Spread::Shard; }
   /// Returns how many ranks along an axis of `size` hold the same box.
-  int copies(int size) const { return !is_held_alike() ? 1 : holders ? holders->count : size; }
+  int copies(int size) const { return !is_unsharded() ? 1 : holders ? holders->count : size; }
   /// Returns true if the rank at `coordinate` is the first of the ranks that hold the same box.
-  bool is_first(int coordinate) const { return !is_held_alike() || coordinate == (holders ? holders->first : 0); }
+  bool is_first(int coordinate) const { return !is_unsharded() || coordinate == (holders ? holders->first : 0); }
   bool operator==(const AlongAxis&) const = default;
 };
 
@@ -68,7 +68,7 @@ struct Placement {
   /// Returns true if the rank at coordinates `me` is the one, among the tp, ep and pp ranks with the same box, that
   /// counts it in norms and checkpoints. Ranks along cp and dp are not considered: they divide that work, by ZeRO
   /// shards or evenly.
-  bool stands_for_holders(const AxisValues& me) const {
+  bool is_primary_replica(const AxisValues& me) const {
     return tp.is_first(me.tp) && ep.is_first(me.ep) && pp.is_first(me.pp);
   }
 };

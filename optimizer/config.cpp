@@ -5,7 +5,7 @@
 namespace mcpp {
 
 /// Keys of other optimizers would be ignored.
-void OptimizerConfig::add_ignored_keys(std::vector<std::string>& found) const {
+void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
   const OptimizerConfig defaults;
   const bool sets_adam =
       adam_beta1 != defaults.adam_beta1 || adam_beta2 != defaults.adam_beta2 || adam_eps != defaults.adam_eps;
@@ -14,67 +14,67 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& found) const {
                          muon_scale_mode != defaults.muon_scale_mode ||
                          muon_extra_scale_factor != defaults.muon_extra_scale_factor;
   if (optimizer == OptimizerKind::Sgd && sets_adam) {
-    found.push_back("optimizer.adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\" or \"muon\"");
+    errors.push_back("optimizer.adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\" or \"muon\"");
   }
   if (optimizer == OptimizerKind::Sgd && exp_avg_sq_dtype != defaults.exp_avg_sq_dtype) {
-    found.push_back("optimizer.exp_avg_sq_dtype: sgd keeps no second moments");
+    errors.push_back("optimizer.exp_avg_sq_dtype: sgd keeps no second moments");
   }
-  if (!may_round_gradients() && main_grads_dtype != defaults.main_grads_dtype) {
-    found.push_back("optimizer.main_grads_dtype: muon works in the memory of the gradients, in fp32");
+  if (!can_round_gradients() && main_grads_dtype != defaults.main_grads_dtype) {
+    errors.push_back("optimizer.main_grads_dtype: muon works in the memory of the gradients, in fp32");
   }
   if (optimizer != OptimizerKind::Sgd && sgd_momentum != defaults.sgd_momentum) {
-    found.push_back("optimizer.sgd_momentum: only read when optimizer is \"sgd\"");
+    errors.push_back("optimizer.sgd_momentum: only read when optimizer is \"sgd\"");
   }
   if (optimizer != OptimizerKind::Muon && sets_muon) {
-    found.push_back(
+    errors.push_back(
         "optimizer.muon_momentum, muon_nesterov, muon_num_ns_steps, muon_scale_mode, muon_extra_scale_factor: only "
         "read when optimizer is \"muon\"");
   }
 }
 
-void OptimizerConfig::add_offload_conflicts(std::vector<std::string>& found) const {
+void OptimizerConfig::add_offload_conflicts(std::vector<std::string>& errors) const {
   const OptimizerConfig defaults;
   const bool is_near = offload == OffloadTier::Device;
   if (is_near && offload_fraction != defaults.offload_fraction)
-    found.push_back("optimizer.offload_fraction: only read when offload is \"host\" or \"file\"");
+    errors.push_back("optimizer.offload_fraction: only read when offload is \"host\" or \"file\"");
   if (is_near && offload_segment_size != defaults.offload_segment_size)
-    found.push_back("optimizer.offload_segment_size: only read when offload is \"host\" or \"file\"");
+    errors.push_back("optimizer.offload_segment_size: only read when offload is \"host\" or \"file\"");
 }
 
 std::vector<std::string> OptimizerConfig::conflicts() const {
-  std::vector<std::string> found;
+  std::vector<std::string> errors;
   const auto at_most_one = [&](const char* names, int given) {
-    if (given > 1) found.push_back(str("optimizer: give only one of ", names));
+    if (given > 1) errors.push_back(str("optimizer: give only one of ", names));
   };
   at_most_one("lr_decay_iters, lr_decay_samples", (lr_decay_iters > 0) + (lr_decay_samples > 0));
   at_most_one("lr_warmup_fraction, lr_warmup_iters, lr_warmup_samples",
               (lr_warmup_fraction > 0) + (lr_warmup_iters > 0) + (lr_warmup_samples > 0));
   at_most_one("lr_wsd_decay_iters, lr_wsd_decay_samples", (lr_wsd_decay_iters > 0) + (lr_wsd_decay_samples > 0));
   if (min_loss_scale > initial_loss_scale) {
-    found.push_back(
+    errors.push_back(
         str("optimizer.min_loss_scale: ", min_loss_scale, " is above initial_loss_scale ", initial_loss_scale));
   }
-  if (min_lr > lr) found.push_back(str("optimizer.min_lr: ", min_lr, " is above lr ", lr));
-  if (lr_warmup_init > lr) found.push_back(str("optimizer.lr_warmup_init: ", lr_warmup_init, " is above lr ", lr));
+  if (min_lr > lr) errors.push_back(str("optimizer.min_lr: ", min_lr, " is above lr ", lr));
+  if (lr_warmup_init > lr) errors.push_back(str("optimizer.lr_warmup_init: ", lr_warmup_init, " is above lr ", lr));
   const bool has_wsd_length = lr_wsd_decay_iters > 0 || lr_wsd_decay_samples > 0;
   if (lr_decay_style == LrDecayStyle::Wsd && !has_wsd_length) {
-    found.push_back("optimizer.lr_wsd_decay_iters: WSD needs the length of its decay (or lr_wsd_decay_samples)");
+    errors.push_back("optimizer.lr_wsd_decay_iters: WSD needs the length of its decay (or lr_wsd_decay_samples)");
   }
   if (lr_decay_style != LrDecayStyle::Wsd && has_wsd_length) {
-    found.push_back("optimizer.lr_wsd_decay_iters: only read when lr_decay_style is \"WSD\"");
+    errors.push_back("optimizer.lr_wsd_decay_iters: only read when lr_decay_style is \"WSD\"");
   }
-  add_ignored_keys(found);
-  add_offload_conflicts(found);
+  add_ignored_keys(errors);
+  add_offload_conflicts(errors);
   const bool ramps = start_weight_decay >= 0 || end_weight_decay >= 0;
   if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && ramps) {
-    found.push_back(
+    errors.push_back(
         "optimizer.start_weight_decay, end_weight_decay: only read when weight_decay_incr_style is linear or cosine");
   }
   if (weight_decay_incr_style != WeightDecayIncrStyle::Constant &&
       (start_weight_decay < 0 || end_weight_decay < start_weight_decay)) {
-    found.push_back("optimizer.start_weight_decay, end_weight_decay: a ramp needs both, 0 <= start <= end");
+    errors.push_back("optimizer.start_weight_decay, end_weight_decay: a ramp needs both, 0 <= start <= end");
   }
-  return found;
+  return errors;
 }
 
 }  // namespace mcpp

@@ -102,7 +102,7 @@ struct OptimizerConfig {
   }
 
   /// Returns true if the optimizer accepts gradients stored in less than fp32 (main_grads_dtype).
-  bool may_round_gradients() const { return optimizer != OptimizerKind::Muon; }
+  bool can_round_gradients() const { return optimizer != OptimizerKind::Muon; }
 
   /// Returns every violated rule between fields, as "optimizer.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
@@ -116,7 +116,7 @@ struct OptimizerConfig {
     visit("lr_decay_iters", self.lr_decay_iters, "iterations to decay over; 0 = the whole training", at_least(0));
     visit("lr_decay_samples", self.lr_decay_samples, "the same in samples; excludes lr_decay_iters", at_least(0));
     visit("lr_warmup_fraction", self.lr_warmup_fraction, "share of the decay that warms up linearly",
-          from_to_below(0, 1));
+          between_excluding_max(0, 1));
     visit("lr_warmup_iters", self.lr_warmup_iters, "the same in iterations", at_least(0));
     visit("lr_warmup_samples", self.lr_warmup_samples, "the same in samples", at_least(0));
     visit("lr_warmup_init", self.lr_warmup_init, "learning rate that the warm-up starts from", at_least(0));
@@ -134,11 +134,11 @@ struct OptimizerConfig {
 
   template <class Self, class Visitor>
   static void rule_fields(Self& self, Visitor& visit) {
-    visit("adam_beta1", self.adam_beta1, "decay of the first moment", from_to_below(0, 1));
-    visit("adam_beta2", self.adam_beta2, "decay of the second moment", from_to_below(0, 1));
+    visit("adam_beta1", self.adam_beta1, "decay of the first moment", between_excluding_max(0, 1));
+    visit("adam_beta2", self.adam_beta2, "decay of the second moment", between_excluding_max(0, 1));
     visit("adam_eps", self.adam_eps, "added to the square root of the second moment", greater_than(0));
-    visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", from_to_below(0, 1));
-    visit("muon_momentum", self.muon_momentum, "momentum of muon", from_to_below(0, 1));
+    visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", between_excluding_max(0, 1));
+    visit("muon_momentum", self.muon_momentum, "momentum of muon", between_excluding_max(0, 1));
     visit("muon_nesterov", self.muon_nesterov, "look ahead along the momentum, as Nesterov does");
     visit("muon_num_ns_steps", self.muon_num_ns_steps, "steps of Newton and Schulz towards an orthogonal matrix",
           between(1, 100));
@@ -189,8 +189,8 @@ struct OptimizerConfig {
         "changes no bit");
   }
 
-  void add_ignored_keys(std::vector<std::string>& found) const;
-  void add_offload_conflicts(std::vector<std::string>& found) const;
+  void add_ignored_keys(std::vector<std::string>& errors) const;
+  void add_offload_conflicts(std::vector<std::string>& errors) const;
 };
 
 }  // namespace mcpp

@@ -19,18 +19,18 @@ enum class Overflow : u8 {
 /// values are comparable.
 class LossScale {
  public:
-  /// `adapts`: if config.loss_scale is 0 the scale is dynamic; otherwise it is off.
-  LossScale(const OptimizerConfig& config, bool adapts);
+  /// `is_dynamic`: if config.loss_scale is 0 the scale is dynamic; otherwise it is off.
+  LossScale(const OptimizerConfig& config, bool is_dynamic);
 
   double value() const { return value_; }
-  bool adapts() const { return adapts_; }
+  bool is_dynamic() const { return is_dynamic_; }
 
   /// Returns the factor for the gradient of the summed loss of up to `tokens` tokens: value() divided by `tokens`,
   /// which is rounded up to a power of two so that the division is exact. 1 if there is no scale.
   double factor(i64 tokens) const;
   /// Returns the next factor() assuming that the last step does not overflow, as nearly all do not, before its outcome
   /// is known.
-  double likely_factor(i64 tokens) const;
+  double expected_factor(i64 tokens) const;
 
   /// Updates the scale after each step. `overflow`: gradient or loss was not finite on some rank, so the step was
   /// skipped. The `hysteresis`-th overflow since the last growth, and each one after it, halves the scale;
@@ -43,8 +43,8 @@ class LossScale {
   void restore(std::string_view state, const std::string& source);
 
  private:
-  bool adapts_, scales_;
-  double value_, lowest_;
+  bool is_dynamic_, is_enabled_;
+  double value_, min_value_;
   i64 window_, hysteresis_;
   i64 good_steps_ = 0;      // consecutive
   i64 overflows_left_ = 0;  // until the scale is halved

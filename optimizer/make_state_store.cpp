@@ -4,28 +4,28 @@
 #include "nn/offload/host_memory.h"
 #include "nn/offload/host_states.h"
 #include "nn/offload/tiered_states.h"
-#include "tensor/ops/narrow/quantize.h"
+#include "tensor/ops/low_precision/quantize.h"
 
 namespace mcpp {
 
-std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool takes_snapshots) {
-  std::unique_ptr<StateStore> near = make_resident_states(device), far;
+std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool supports_snapshots) {
+  std::unique_ptr<StateStore> device_store = make_resident_states(device), offload_store;
   const i64 longest = config.offload_segment_size / kQuantizedBlock * kQuantizedBlock;  // whole blocks
   switch (config.offload) {
     case OffloadTier::Device:
-      return near;
+      return device_store;
     case OffloadTier::Host:
-      far = make_host_states(host_threads(device), longest);
+      offload_store = make_host_states(host_threads(device), longest);
       break;
     case OffloadTier::File:
-      far = make_file_states({.folder = config.offload_folder,
-                              .key = "optimizer.offload_folder",
-                              .longest_segment = longest,
-                              .takes_snapshots = takes_snapshots},
-                             device, host_threads(device));
+      offload_store = make_file_states({.folder = config.offload_folder,
+                                        .key = "optimizer.offload_folder",
+                                        .longest_segment = longest,
+                                        .supports_snapshots = supports_snapshots},
+                                       device, host_threads(device));
       break;
   }
-  return make_tiered_states(std::move(near), std::move(far), config.offload_fraction);
+  return make_tiered_states(std::move(device_store), std::move(offload_store), config.offload_fraction);
 }
 
 }  // namespace mcpp

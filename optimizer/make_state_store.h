@@ -5,7 +5,7 @@
 
 namespace mcpp {
 
-/// Returns the store for weights on `device`. `takes_snapshots`: there will be asynchronous saves.
-std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool takes_snapshots);
+/// Returns the store for weights on `device`. `supports_snapshots`: there will be asynchronous saves.
+std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool supports_snapshots);
 
 }  // namespace mcpp

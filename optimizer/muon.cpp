@@ -11,7 +11,7 @@ namespace mcpp {
 namespace {
 
 /// Returns the factor of an update of a matrix [out, in] whose singular values are 1.
-double scale_of(MuonScaleMode mode, double out, double in) {
+double update_scale(MuonScaleMode mode, double out, double in) {
   switch (mode) {
     case MuonScaleMode::Spectral:
       return std::sqrt(std::max(out, in));
@@ -40,11 +40,12 @@ class MuonRule final : public UpdateRule {
   void transform(Tensor& matrix) const override {
     orthogonalize(matrix, config_.muon_num_ns_steps, type_);
     const auto out = static_cast<double>(matrix.dim(0)), in = static_cast<double>(matrix.dim(1));
-    ops::scale(matrix, config_.muon_extra_scale_factor * scale_of(config_.muon_scale_mode, out, in));
+    ops::scale(matrix, config_.muon_extra_scale_factor * update_scale(config_.muon_scale_mode, out, in));
   }
   void update(UpdatePart& part, const UpdateStep& step) const override {
-    ops::descend(part.weights, part.grads, {.lr = step.lr, .weight_decay = step.weight_decay, .factor = step.factor},
-                 part.model.defined() ? &part.model : nullptr);
+    ops::apply_update(part.weights, part.grads,
+                      {.lr = step.lr, .weight_decay = step.weight_decay, .factor = step.factor},
+                      part.model.defined() ? &part.model : nullptr);
   }
 
  private:
@@ -59,7 +60,7 @@ Tensor workspace(const Shape& shape, DType type, Device& device) {
 }  // namespace
 
 std::unique_ptr<UpdateRule> make_muon_rule(const OptimizerConfig& config, DType dtype) {
-  return std::make_unique<MuonRule>(config, is_narrow(dtype) ? DType::BF16 : dtype);
+  return std::make_unique<MuonRule>(config, is_low_precision(dtype) ? DType::BF16 : dtype);
 }
 
 void orthogonalize(Tensor& matrix, i64 steps, DType type) {

@@ -2,15 +2,15 @@
 
 namespace mcpp {
 
-NormScope make_norm_scope(const ParallelState& parallel, bool gradients_are_cut) {
+NormScope make_norm_scope(const ParallelState& parallel, bool has_sharded_grads) {
   NormScope scope;
   const auto add = [&](GridKind grid, Communicator* shard, Communicator* model) {
-    if (gradients_are_cut) scope.groups[grid].push_back(shard);
+    if (has_sharded_grads) scope.groups[grid].push_back(shard);
     scope.groups[grid].push_back(model);
   };
   add(GridKind::Dense, parallel.dp_shard.get(), parallel.model.get());
   if (parallel.expert_model) add(GridKind::Expert, parallel.expert_dp_shard.get(), parallel.expert_model.get());
-  scope.counts = [&parallel](const Param& param) { return parallel.stands_for_holders(param.placement); };
+  scope.is_counted = [&parallel](const Param& param) { return parallel.is_primary_replica(param.placement); };
   return scope;
 }
 

@@ -16,11 +16,11 @@ struct NormScope {
   std::map<GridKind, std::vector<Communicator*>> groups;
   /// Returns true if this rank counts the parameter: exactly one of the ranks with the same gradient does. Empty =
   /// every parameter is counted.
-  std::function<bool(const Param&)> counts;
+  std::function<bool(const Param&)> is_counted;
 };
 
 /// Returns the scope of a layout: sums over the ranks of a grid that together hold one copy of the weights and, if ZeRO
 /// shards the gradients (stages 1, 2 and 3), over its shard group. Placements determine which rank counts a parameter.
-NormScope make_norm_scope(const ParallelState& parallel, bool gradients_are_cut);
+NormScope make_norm_scope(const ParallelState& parallel, bool has_sharded_grads);
 
 }  // namespace mcpp

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "nn/offload/host_memory.h"
+#include "tensor/accumulate_dtype.h"
 #include "tensor/transfer.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -21,20 +21,20 @@ const ParamAndGradBuffer& checked_front(std::span<ParamAndGradBuffer* const> buf
 /// separated by padding are merged.
 std::vector<std::pair<i64, i64>> counted_ranges(const ParamAndGradBuffer& buffer, i64 begin, i64 end,
                                                 const NormScope& scope) {
-  if (!scope.counts) return {{0, end - begin}};
+  if (!scope.is_counted) return {{0, end - begin}};
   std::vector<std::pair<i64, i64>> ranges;
   bool joins = false;
   for (std::size_t i = 0; i < buffer.params().size(); ++i) {
     const ParamPart part = part_inside(buffer.plan(), i, begin, end);
     if (part.count <= 0) continue;
-    const bool counts = scope.counts(*buffer.params()[i]);
+    const bool is_counted = scope.is_counted(*buffer.params()[i]);
     const i64 from = buffer.plan().offsets[i] + part.first - begin;
-    if (counts && joins) {
+    if (is_counted && joins) {
       ranges.back().second = from + part.count;
-    } else if (counts) {
+    } else if (is_counted) {
       ranges.emplace_back(from, from + part.count);
     }
-    joins = counts;
+    joins = is_counted;
   }
   return ranges;
 }
@@ -48,18 +48,18 @@ void sum_over(std::span<Communicator* const> groups, Tensor& values) {
 }  // namespace
 
 Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope,
-                     const MatrixHolders& holders, std::unique_ptr<StateStore> states,
-                     std::unique_ptr<SideCopies> copies)
+                     const MatrixGroups& holders, std::unique_ptr<StateStore> states,
+                     std::unique_ptr<AsyncCopyEngine> copies)
     : config_(config),
       scope_(std::move(scope)),
       device_(checked_front(buffers).device()),
       dtype_(checked_front(buffers).dtype()),
       states_(states ? std::move(states) : make_resident_states(device_)),
-      copies_(copies ? std::move(copies) : make_side_copies(device_)) {
-  rooms_ = std::make_unique<HostRooms>(*copies_, MemoryClass::OptimizerState, host_threads(device_));
+      copies_(copies ? std::move(copies) : make_async_copy_engine(device_)) {
+  pinned_buffers_ = std::make_unique<PinnedBufferPool>(*copies_, MemoryClass::OptimizerState, host_threads(device_));
   MCPP_CHECK(!config_.store_param_remainders || dtype_ == DType::BF16, "weights in ", name_of(dtype_),
              " are no halves of master weights");
-  for (const auto& [grid, groups] : scope_.groups) counted_[grid];
+  for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
     for (const ShardSegment& shard : buffer->shard()) {
@@ -78,7 +78,7 @@ const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
   return *rule;
 }
 
-void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixHolders& holders) {
+void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixGroups& holders) {
   const auto needs_matrices = [this](const Param& param) {
     return rule_of(group_of(param, config_).rule).needs_matrices();
   };
@@ -88,7 +88,7 @@ void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, co
     if (of_grid.empty()) continue;  // empty on all ranks of this stage
     const auto group = holders.find(grid);
     Communicator* ranks = group == holders.end() ? nullptr : group->second;
-    matrices_.push_back(std::make_unique<WholeMatrices>(of_grid, needs_matrices, ranks));
+    matrices_.push_back(std::make_unique<MatrixGatherer>(of_grid, needs_matrices, ranks));
   }
 }
 
@@ -117,12 +117,12 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
   const UpdateRule& rule = rule_of(kind);
   std::vector<StateForm> forms = rule.forms();
   if (has_master_copy())
-    forms.insert(forms.begin(), config_.store_param_remainders ? StateForm::Remainder : StateForm::Wide);
-  StateCodec codec(std::move(forms), wide(dtype_));
+    forms.insert(forms.begin(), config_.store_param_remainders ? StateForm::Remainder : StateForm::AccumulateType);
+  StateCodec codec(std::move(forms), accumulate_dtype(dtype_));
   states_->add(codec.vectors(runs.back().at + runs.back().count));
   segments_.push_back({.buffer = &buffer,
                        .begin = shard.begin,
-                       .model = {shard.params, shard.away, shard.place},
+                       .model = {shard.params, shard.offload_store, shard.place},
                        .grads = shard.grads,
                        .rule = &rule,
                        .codec = std::move(codec),
@@ -132,11 +132,11 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
 /// Adds the ranges whose gradient this rank counts.
 void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
   for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
-    counted_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
+    norm_grads_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
 }
 
-std::vector<Optimizer::PartPlace> Optimizer::parts_of(const std::vector<std::size_t>& order) const {
-  std::vector<PartPlace> parts;
+std::vector<Optimizer::PartRange> Optimizer::split_into_parts(const std::vector<std::size_t>& order) const {
+  std::vector<PartRange> parts;
   for (const std::size_t s : order) {
     for (const Run& run : segments_[s].runs) {
       const i64 tile = segments_[s].codec.tile(run.count);
@@ -147,15 +147,15 @@ std::vector<Optimizer::PartPlace> Optimizer::parts_of(const std::vector<std::siz
   return parts;
 }
 
-Tensor Optimizer::gradient_of(const PartPlace& place) const {
+Tensor Optimizer::gradient_of(const PartRange& place) const {
   const Tensor grads = segments_[place.segment].grads.flat(place.in_segment(), place.count);
-  if (grads.dtype() == wide(dtype_)) return grads;
-  Tensor widened = Tensor::empty({place.count}, wide(dtype_), device_, MemoryClass::Workspace);
+  if (grads.dtype() == accumulate_dtype(dtype_)) return grads;
+  Tensor widened = Tensor::empty({place.count}, accumulate_dtype(dtype_), device_, MemoryClass::Workspace);
   ops::copy(grads, widened);
   return widened;
 }
 
-UpdatePart Optimizer::part_of(const PartPlace& place, const Tensor& gradient, const Tensor& model,
+UpdatePart Optimizer::part_of(const PartRange& place, const Tensor& gradient, const Tensor& model,
                               std::span<const Tensor> states) const {
   UpdatePart part{.weights = model.flat(place.in_segment(), place.count),
                   .states = {states.begin(), states.end()},
@@ -176,63 +176,63 @@ std::vector<std::size_t> Optimizer::segments_of(PassKind kind) const {
   return order;
 }
 
-void Optimizer::expect_weights(const std::vector<std::size_t>& order) const {
+void Optimizer::prefetch_weights(const std::vector<std::size_t>& order) const {
   std::map<StateStore*, std::vector<std::size_t>> places;
   for (const std::size_t s : order) {
-    const WeightsPlace& place = segments_[s].model;
-    if (!place.away) continue;
-    std::vector<std::size_t>& list = places[place.away];
+    const WeightLocation& place = segments_[s].model;
+    if (!place.offload_store) continue;
+    std::vector<std::size_t>& list = places[place.offload_store];
     if (list.empty() || list.back() != place.place) list.push_back(place.place);
   }
-  for (const auto& [store, list] : places) store->expect(list);
+  for (const auto& [store, list] : places) store->prefetch(list);
 }
 
 bool Optimizer::is_resident() const {
   return states_->is_resident() &&
-         std::ranges::none_of(segments_, [](const Segment& segment) { return segment.model.away != nullptr; });
+         std::ranges::none_of(segments_, [](const Segment& segment) { return segment.model.offload_store != nullptr; });
 }
 
-void Optimizer::expect_part(const PartPlace& place, const Tensor& gradient, RemoteParts& remote) const {
+void Optimizer::prefetch_part(const PartRange& place, const Tensor& gradient, RemoteUpdateStaging& remote) const {
   if (states_->is_segment_resident(place.segment)) return;
-  const Tensor& model = segments_[place.segment].model.here;
+  const Tensor& model = segments_[place.segment].model.resident;
   std::vector<Tensor> tensors{gradient};
   if (model.defined()) tensors.push_back(model.flat(place.in_segment(), place.count));
-  remote.expect(tensors);
+  remote.prefetch(tensors);
 }
 
 template <class Change>
-void Optimizer::update_part(PassKind kind, UpdatePart& part, RemoteParts& remote, Change&& change) {
+void Optimizer::update_part(PassKind kind, UpdatePart& part, RemoteUpdateStaging& remote, Change&& change) {
   Device& there = part.states.front().device();
   const Device& weights = part.model.defined() ? part.model.device() : part.weights.device();
   if (&there == &device_ && &weights == &device_) {
     change(part);
     return;
   }
-  UpdatePart far = remote.bring(part, there);
+  UpdatePart far = remote.stage_on(part, there);
   change(far);
-  kind == PassKind::Update ? remote.give_back_weights(far, part) : remote.give_back_gradient(far, part);
+  kind == PassKind::Update ? remote.copy_back_weights(far, part) : remote.copy_back_gradient(far, part);
 }
 
 template <class F>
 void Optimizer::for_each_part(PassKind kind, F&& f) {
   const std::vector<std::size_t> order = segments_of(kind);
-  states_->expect(order);
-  expect_weights(order);
-  RemoteParts remote(*copies_, *rooms_);
-  WeightsInUse weights(kind == PassKind::Update, [&remote] { remote.finish_returns(); });
-  const std::vector<PartPlace> parts = parts_of(order);
+  states_->prefetch(order);
+  prefetch_weights(order);
+  RemoteUpdateStaging remote(*copies_, *pinned_buffers_);
+  WeightLease weights(kind == PassKind::Update, [&remote] { remote.wait_for_copies_back(); });
+  const std::vector<PartRange> parts = split_into_parts(order);
   std::vector<Tensor> vectors;
   Tensor next;  // prefetched gradient of the next part
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const PartPlace& place = parts[i];
+    const PartRange& place = parts[i];
     const Segment& segment = segments_[place.segment];
     if (i == 0 || parts[i - 1].segment != place.segment) vectors = states_->fetch(place.segment);
     const Tensor gradient = next.defined() ? std::exchange(next, Tensor()) : gradient_of(place);
     const std::vector<Tensor> states = segment.codec.decode(vectors, place.in_states(), place.count);
     UpdatePart part = part_of(place, gradient, weights.of(segment.model), states);
     update_part(kind, part, remote, [&](UpdatePart& there) {
-      if (remote.is_beside() && i + 1 < parts.size())
-        expect_part(parts[i + 1], next = gradient_of(parts[i + 1]), remote);
+      if (remote.is_asynchronous() && i + 1 < parts.size())
+        prefetch_part(parts[i + 1], next = gradient_of(parts[i + 1]), remote);
       const bool joins = kind == PassKind::Update && segment.codec.has_remainders();
       if (joins) segment.codec.join(vectors, place.in_states(), there.model, there.weights);
       f(*segment.rule, there, place.run->group);
@@ -247,17 +247,17 @@ void Optimizer::for_each_part(PassKind kind, F&& f) {
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
   Tensor totals = Tensor::empty({2}, DType::F64, device_, MemoryClass::Workspace);
   write_values<double>({0.0, 1.0}, totals);
-  const Tensor numbers = decide_update(totals, {.grad_scale = grad_scale});
-  update(lr, weight_decay, numbers.flat(StepNumbers::kFactor, 1));
-  const std::vector<double> values = read_values<double>(numbers);
-  const bool taken = std::isfinite(values[StepNumbers::kFactor]);
+  const Tensor scalars = compute_update_scale(totals, {.grad_scale = grad_scale});
+  update(lr, weight_decay, scalars.flat(StepScalars::kFactor, 1));
+  const std::vector<double> values = read_values<double>(scalars);
+  const bool taken = std::isfinite(values[StepScalars::kFactor]);
   if (taken) count_step();
-  return {.grad_norm = values[StepNumbers::kGradNorm], .skipped = !taken, .lr = lr, .weight_decay = weight_decay};
+  return {.grad_norm = values[StepScalars::kGradNorm], .skipped = !taken, .lr = lr, .weight_decay = weight_decay};
 }
 
-Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
+Tensor Optimizer::compute_update_scale(const Tensor& totals, StepRule rule) const {
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
-  for (const auto& [grid, gradients] : counted_) {
+  for (const auto& [grid, gradients] : norm_grads_) {
     Tensor of_grid = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
     for (const Tensor& grads : gradients) ops::add_sum_of_squares(grads, of_grid);
     if (const auto groups = scope_.groups.find(grid); groups != scope_.groups.end()) sum_over(groups->second, of_grid);
@@ -266,10 +266,10 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
   rule.clip_grad = config_.clip_grad;
   // Layouts shard the vector at different places, so their fp64 sums differ in the last bits. Rounding to fp32 hides
   // that, which keeps the clipped gradient, and therefore the whole run, bitwise identical.
-  rule.rounds_norm = dtype_ != DType::F64;
-  Tensor numbers = Tensor::empty({StepNumbers::kCount}, DType::F64, device_, MemoryClass::Workspace);
-  ops::decide_update(totals, squares, rule, numbers);
-  return numbers;
+  rule.round_norm_to_fp32 = dtype_ != DType::F64;
+  Tensor scalars = Tensor::empty({StepScalars::kCount}, DType::F64, device_, MemoryClass::Workspace);
+  ops::compute_update_scale(totals, squares, rule, scalars);
+  return scalars;
 }
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
@@ -292,7 +292,7 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   for_each_part(PassKind::Update, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
     rule.update(part, step_of(part, group));
   });
-  states_->expect(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
+  states_->prefetch(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
 }
 
 void Optimizer::copy_model_to_master() {
@@ -315,7 +315,7 @@ void Optimizer::visit_stored_state(const StoredStateVisitor& f) const {
 
 void Optimizer::visit_state(const StateVisitor& f) const {
   visit_stored_state(
-      [&](std::string_view state, Param& param, i64 first, const std::shared_ptr<StoredNumbers>& values) {
+      [&](std::string_view state, Param& param, i64 first, const std::shared_ptr<TensorStorage>& values) {
         const Tensor tensor = values->tensor();
         MCPP_CHECK(tensor.defined(), state, " of ", param.name, " is not in memory");
         f(state, param, first, tensor);
@@ -332,9 +332,10 @@ void Optimizer::visit_run(std::size_t segment, const Run& run, const StoredState
     const ParamPart part = part_inside(plan, i, begin, begin + run.count);
     if (part.count <= 0) continue;
     const i64 from = plan.offsets[i] + part.first, at = run.at + from - begin;
-    const auto model = of.codec.has_remainders() ? of.model.at_rest(from - of.begin, part.count) : nullptr;
+    const auto model = of.codec.has_remainders() ? of.model.stored_view(from - of.begin, part.count) : nullptr;
     for (std::size_t k = 0; k < names.size(); ++k)
-      f(names[k], *of.buffer->params()[i], part.first, of.codec.at_rest(*states_, segment, k, at, part.count, model));
+      f(names[k], *of.buffer->params()[i], part.first,
+        of.codec.stored_view(*states_, segment, k, at, part.count, model));
   }
 }
 

@@ -10,12 +10,12 @@
 
 #include "nn/offload/state_store.h"
 #include "optimizer/config.h"
+#include "optimizer/matrix_gatherer.h"
 #include "optimizer/norm_scope.h"
 #include "optimizer/param_group.h"
-#include "optimizer/remote_part.h"
+#include "optimizer/remote_update_staging.h"
 #include "optimizer/update_rule.h"
-#include "optimizer/weights_in_use.h"
-#include "optimizer/whole_matrices.h"
+#include "optimizer/weight_lease.h"
 #include "parallel/dp/buckets/buffer.h"
 #include "tensor/ops/ops.h"
 
@@ -33,7 +33,7 @@ inline constexpr std::string_view kMasterState = "master";
 
 /// Per grid, the ranks whose shard()s together contain whole matrices. For a grid without an entry this rank alone
 /// holds them.
-using MatrixHolders = std::map<GridKind, Communicator*>;
+using MatrixGroups = std::map<GridKind, Communicator*>;
 
 class Optimizer {
  public:
@@ -42,8 +42,8 @@ class Optimizer {
   /// whole matrices; collective over these ranks. `copies`: engine for copies between the buffers' device and the host,
   /// for remote updates (nullptr: a new one).
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
-            const MatrixHolders& holders = {}, std::unique_ptr<StateStore> states = nullptr,
-            std::unique_ptr<SideCopies> copies = nullptr);
+            const MatrixGroups& holders = {}, std::unique_ptr<StateStore> states = nullptr,
+            std::unique_ptr<AsyncCopyEngine> copies = nullptr);
 
   /// Performs one update. Call after finish() of every buffer and before publish() on each. `grad_scale` turns the
   /// summed gradient into that of the loss (1 / number of target tokens). If the gradient norm is not finite, weights,
@@ -51,13 +51,13 @@ class Optimizer {
   /// that is below 1. group_of() decides which parameters get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
-  /// The parts of step(), for callers that must not block: queue decide_update(), reduce the factor over the ranks that
-  /// hold other gradients or the same weights, queue update(), and call count_step() before the next update() if this
-  /// one was applied.
+  /// The parts of step(), for callers that must not block: queue compute_update_scale(), reduce the factor over the
+  /// ranks that hold other gradients or the same weights, queue update(), and call count_step() before the next
+  /// update() if this one was applied.
   ///
-  /// Queues ops::decide_update() for this gradient by `rule`, whose clip_grad and rounds_norm are set here, and for the
-  /// loss in `totals`.
-  Tensor decide_update(const Tensor& totals, StepRule rule) const;
+  /// Queues ops::compute_update_scale() for this gradient by `rule`, whose clip_grad and round_norm_to_fp32 are set
+  /// here, and for the loss in `totals`.
+  Tensor compute_update_scale(const Tensor& totals, StepRule rule) const;
   /// Queues the update. `factor`: fp64 [1]; if it is not finite nothing is changed.
   void update(double lr, double weight_decay, const Tensor& factor);
   void count_step() { ++steps_; }
@@ -73,14 +73,14 @@ class Optimizer {
   /// visited if they are a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank updates
   /// nothing are skipped.
   using StoredStateVisitor =
-      std::function<void(std::string_view state, Param&, i64 first, const std::shared_ptr<StoredNumbers>& values)>;
+      std::function<void(std::string_view state, Param&, i64 first, const std::shared_ptr<TensorStorage>& values)>;
   void visit_stored_state(const StoredStateVisitor& f) const;
   /// Visitor with tensors: `values` is a flat view. Requires that all states are tensors.
   using StateVisitor = std::function<void(std::string_view state, Param&, i64 first, Tensor values)>;
   void visit_state(const StateVisitor& f) const;
   /// Describes where the states are stored, for the log; empty if they are on the device of the weights.
   std::string describe_states() const { return states_->describe(); }
-  BytesAway states_away() const { return states_->bytes_away(); }
+  OffloadedBytes offloaded_state_bytes() const { return states_->offloaded_bytes(); }
 
   /// Number of updates, without skipped steps. Bias correction depends on it, so checkpoints must include it.
   i64 steps() const { return steps_; }
@@ -98,22 +98,22 @@ class Optimizer {
   struct Segment {
     const ParamAndGradBuffer* buffer;
     i64 begin;  // in the flat vectors
-    WeightsPlace model;
+    WeightLocation model;
     Tensor grads;
     const UpdateRule* rule;
     StateCodec codec;
     std::vector<Run> runs;
   };
 
-  void gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixHolders& holders);
+  void gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixGroups& holders);
   void add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   void add_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard, OptimizerKind kind,
                    std::vector<Run> runs);
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
-  bool has_master_copy() const { return is_narrow(dtype_); }
+  bool has_master_copy() const { return is_low_precision(dtype_); }
   /// Part of a run that is decoded and updated at once.
-  struct PartPlace {
+  struct PartRange {
     std::size_t segment;
     const Run* run;
     i64 begin, count;  // in the run
@@ -121,19 +121,19 @@ class Optimizer {
     i64 in_states() const { return run->at + begin; }
     i64 in_segment() const { return run->begin + begin; }
   };
-  std::vector<PartPlace> parts_of(const std::vector<std::size_t>& order) const;
+  std::vector<PartRange> split_into_parts(const std::vector<std::size_t>& order) const;
   /// Returns the gradient, converted to the accumulate dtype if necessary.
-  Tensor gradient_of(const PartPlace& place) const;
+  Tensor gradient_of(const PartRange& place) const;
   /// `model`: the weights of the segment.
-  UpdatePart part_of(const PartPlace& place, const Tensor& gradient, const Tensor& model,
+  UpdatePart part_of(const PartRange& place, const Tensor& gradient, const Tensor& model,
                      std::span<const Tensor> states) const;
   /// Prefetches the tensors of the part that is updated next, on another device than that of its weights.
-  void expect_part(const PartPlace& place, const Tensor& gradient, RemoteParts& remote) const;
+  void prefetch_part(const PartRange& place, const Tensor& gradient, RemoteUpdateStaging& remote) const;
   /// Kind of a pass over the states: which segments it visits, and what it changes in addition to the states.
   enum class PassKind { Update, Prepare };
   std::vector<std::size_t> segments_of(PassKind kind) const;
   /// Prefetches the weights of these segments, in this order.
-  void expect_weights(const std::vector<std::size_t>& order) const;
+  void prefetch_weights(const std::vector<std::size_t>& order) const;
   /// Returns true if an update moves no data between devices.
   bool is_resident() const;
   /// Calls f(rule, part, group) for parts of each run of each segment, prefetching the next states; with Prepare only
@@ -142,7 +142,7 @@ class Optimizer {
   void for_each_part(PassKind kind, F&& f);
   /// Calls change(part) on the device of its states.
   template <class Change>
-  void update_part(PassKind kind, UpdatePart& part, RemoteParts& remote, Change&& change);
+  void update_part(PassKind kind, UpdatePart& part, RemoteUpdateStaging& remote, Change&& change);
   void visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const;
 
   OptimizerConfig config_;
@@ -153,11 +153,11 @@ class Optimizer {
   std::vector<Segment> segments_;
   /// States by segment: the master weights if they are a copy, or their remainders, then the states of its rule.
   std::unique_ptr<StateStore> states_;
-  std::unique_ptr<HostRooms> rooms_;
-  std::unique_ptr<SideCopies> copies_;  // after rooms_, whose buffers it may use until it is destroyed
-  std::vector<std::unique_ptr<WholeMatrices>> matrices_;  // by grid; empty unless the configured rule needs them
+  std::unique_ptr<PinnedBufferPool> pinned_buffers_;
+  std::unique_ptr<AsyncCopyEngine> copies_;  // after pinned_buffers_, whose buffers it may use until it is destroyed
+  std::vector<std::unique_ptr<MatrixGatherer>> matrices_;  // by grid; empty unless the configured rule needs them
   /// Gradients of this rank that count in the norm; has an entry for every grid of the scope.
-  std::map<GridKind, std::vector<Tensor>> counted_;
+  std::map<GridKind, std::vector<Tensor>> norm_grads_;
   i64 steps_ = 0;
 };
 

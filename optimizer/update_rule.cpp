@@ -58,7 +58,7 @@ class SgdRule final : public UpdateRule {
 
 StateForm form_of(StateDType type, StateForm quantized) {
   if (type == StateDType::Uint8) return quantized;
-  return type == StateDType::Bf16 ? StateForm::Bf16 : StateForm::Wide;
+  return type == StateDType::Bf16 ? StateForm::Bf16 : StateForm::AccumulateType;
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/strings.h"
-#include "base/text/nearest.h"
+#include "base/text/nearest_values.h"
 
 namespace mcpp {
 namespace {
@@ -18,24 +18,24 @@ std::string values(const std::vector<i64>& list) {
 /// Collects violated rules.
 class Conflicts {
  public:
-  /// Requires that `size` divides `whole`; suggests values of size.
-  void divides(const char* size_name, i64 size, const std::string& whole_name, i64 whole) {
-    if (whole == 0 || size < 1 || whole % size == 0) return;
-    list_.push_back(str(size_name, " = ", size, " does not divide ", whole_name, " = ", whole, "; ",
-                        values(nearest_divisors(whole, size))));
+  /// Requires that `size` divides `dividend`; suggests values of size.
+  void divides(const char* size_name, i64 size, const std::string& dividend_name, i64 dividend) {
+    if (dividend == 0 || size < 1 || dividend % size == 0) return;
+    list_.push_back(str(size_name, " = ", size, " does not divide ", dividend_name, " = ", dividend, "; ",
+                        values(nearest_divisors(dividend, size))));
   }
-  /// Requires that `size` divides `whole` or is a multiple of it; suggests values of size.
-  void divides_or_is_multiple(const char* size_name, i64 size, const std::string& whole_name, i64 whole) {
-    if (whole == 0 || size < 1 || whole % size == 0 || size % whole == 0) return;
-    list_.push_back(str(size_name, " = ", size, " neither divides ", whole_name, " = ", whole,
-                        " nor is a multiple of it; ",
-                        values(size < whole ? nearest_divisors(whole, size) : nearest_multiples(whole, size))));
+  /// Requires that `size` divides `dividend` or is a multiple of it; suggests values of size.
+  void divides_or_is_multiple(const char* size_name, i64 size, const std::string& dividend_name, i64 dividend) {
+    if (dividend == 0 || size < 1 || dividend % size == 0 || size % dividend == 0) return;
+    list_.push_back(
+        str(size_name, " = ", size, " neither divides ", dividend_name, " = ", dividend, " nor is a multiple of it; ",
+            values(size < dividend ? nearest_divisors(dividend, size) : nearest_multiples(dividend, size))));
   }
-  /// Requires that `whole` is a multiple of `step`; suggests values of whole.
-  void is_multiple(const char* whole_name, i64 whole, const std::string& step_name, i64 step) {
-    if (whole == 0 || step < 1 || whole % step == 0) return;
-    list_.push_back(str(whole_name, " = ", whole, " is not a multiple of ", step_name, " = ", step, "; ",
-                        values(nearest_multiples(step, whole))));
+  /// Requires that `dividend` is a multiple of `step`; suggests values of whole.
+  void is_multiple(const char* dividend_name, i64 dividend, const std::string& step_name, i64 step) {
+    if (dividend == 0 || step < 1 || dividend % step == 0) return;
+    list_.push_back(str(dividend_name, " = ", dividend, " is not a multiple of ", step_name, " = ", step, "; ",
+                        values(nearest_multiples(step, dividend))));
   }
   void at_least_one(const char* name, i64 value) {
     if (value < 1) list_.push_back(str(name, " = ", value, " must be at least 1"));
@@ -99,7 +99,7 @@ void check_sequence(const LayoutRules& rules, Conflicts& conflicts) {
   std::vector<i64> sizes;
   for (i64 size = 1; size <= 2 * cp; ++size)
     if (size != cp && rules.seq_length % step_of(size) == 0) sizes.push_back(size);
-  if (cp > 1 && !sizes.empty()) text += str("; this length goes with context_parallel_size ", one_of(sizes));
+  if (cp > 1 && !sizes.empty()) text += str("; this length goes with context_parallel_size ", join_alternatives(sizes));
   conflicts.add(text);
 }
 
@@ -161,7 +161,7 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
                     s.context_parallel_size == 1 ? "the number of data-parallel ranks"
                                                  : "the number of data-parallel x context-parallel ranks",
                     dp * s.context_parallel_size);
-  if (s.has_experts && rules.world_size % s.ranks_of_the_experts() == 0)
+  if (s.has_experts && rules.world_size % s.ranks_per_expert_copy() == 0)
     conflicts.divides("num_distributed_optimizer_instances", s.num_distributed_optimizer_instances,
                       "the number of expert-data-parallel ranks", s.expert_data_parallel_size(rules.world_size));
   check_nodes(s, dp * s.context_parallel_size / std::max<i64>(s.num_distributed_optimizer_instances, 1), conflicts);

@@ -5,8 +5,8 @@
 
 #include "comm/connect_collectives.h"
 #include "parallel/dp/store.h"
+#include "tensor/accumulate_dtype.h"
 #include "tensor/ops/ops.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -37,15 +37,15 @@ bool is_alone_in_its_bucket(const ParamAndGradBuffer& buffer, const Param& param
 
 }  // namespace
 
-PartialGradients::PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const HolderGroups& groups)
+PartialGradients::PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const ReplicaGroups& groups)
     : buffers_(buffers.begin(), buffers.end()), tp_size_(groups.tp.size()), embedding_(groups.embedding) {
   for (const ParamAndGradBuffer* buffer : buffers) {
     for (const Param* param : buffer->params()) add_groups(*buffer, *param, groups.tp);
   }
   for (auto& [copies, group] : tp_groups_) {
     if (copies == groups.tp.size()) continue;
-    group = (neighbours_[copies] = groups.tp.split(groups.tp.rank() / copies, groups.tp.rank())).get();
-    connect_collectives(*group, buffers.front()->device(), /*at_a_time=*/false);
+    group = (neighbor_groups_[copies] = groups.tp.split(groups.tp.rank() / copies, groups.tp.rank())).get();
+    connect_collectives(*group, buffers.front()->device(), /*connects_second_lane=*/false);
   }
 }
 
@@ -57,8 +57,8 @@ void PartialGradients::add_groups(const ParamAndGradBuffer& buffer, const Param&
              " is placed Partial along the experts' tp, over which nobody sums gradients");
   if (const int copies = placement.tp.copies(tp.size()); placement.tp.spread == Spread::Partial && copies > 1) {
     MCPP_CHECK(tp.size() % copies == 0, param.name, " is held by ", copies, " of ", tp.size(), " ranks");
-    const Holders neighbours{.first = tp.rank() / copies * copies, .count = copies};
-    MCPP_CHECK(placement.tp.holders.value_or(neighbours) == neighbours, param.name,
+    const Holders neighbors{.first = tp.rank() / copies * copies, .count = copies};
+    MCPP_CHECK(placement.tp.holders.value_or(neighbors) == neighbors, param.name,
                " is placed on ranks of tp that are no neighbours of rank ", tp.rank());
     tp_groups_[copies] = &tp;
   }
@@ -67,7 +67,7 @@ void PartialGradients::add_groups(const ParamAndGradBuffer& buffer, const Param&
             members = embedding_ ? embedding_->size() : 0;
   MCPP_CHECK(holders == members, param.name, " is placed Partial along pp on ", holders,
              " ranks of the pipeline, but gradients are summed over ", members);
-  MCPP_CHECK(!buffer.reduces_every_pass() || is_alone_in_its_bucket(buffer, param), param.name,
+  MCPP_CHECK(!buffer.reduces_every_microbatch() || is_alone_in_its_bucket(buffer, param), param.name,
              " is held by several pipeline stages and not alone in its unit");
 }
 
@@ -80,7 +80,7 @@ void PartialGradients::finish() {
 
 void PartialGradients::sum_whole_over_stages() {
   for (const ParamAndGradBuffer* buffer : buffers_) {
-    if (buffer->reduces_every_pass()) continue;
+    if (buffer->reduces_every_microbatch()) continue;
     for (Param* param : buffer->params()) {
       if (!is_summed_over_stages(*param)) continue;
       zero_missing_grad(*param);
@@ -91,7 +91,7 @@ void PartialGradients::sum_whole_over_stages() {
 
 void PartialGradients::sum_shards_over_stages() {
   for (const ParamAndGradBuffer* buffer : buffers_) {
-    if (!buffer->reduces_every_pass()) continue;
+    if (!buffer->reduces_every_microbatch()) continue;
     buffer->visit_grads([&](const Param& param, i64, Tensor grads) {
       if (is_summed_over_stages(param)) embedding_->all_reduce(grads, ReduceOp::Sum).wait();
     });
@@ -103,7 +103,7 @@ void PartialGradients::sum_over_tp(int copies, Communicator& group) {
   visit_partial(buffers_, copies, tp_size_, [&](const Tensor& grads) { count += grads.numel(); });
   if (count == 0) return;  // identical on all ranks of the group, which hold the same shards
   const ParamAndGradBuffer& first = *buffers_.front();
-  Tensor all = Tensor::empty({count}, wide(first.dtype()), first.device(), MemoryClass::Workspace);
+  Tensor all = Tensor::empty({count}, accumulate_dtype(first.dtype()), first.device(), MemoryClass::Workspace);
   i64 at = 0;
   const auto next = [&](const Tensor& grads) { return all.flat(std::exchange(at, at + grads.numel()), grads.numel()); };
   visit_partial(buffers_, copies, tp_size_, [&](const Tensor& grads) {

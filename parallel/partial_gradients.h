@@ -12,7 +12,7 @@
 namespace mcpp {
 
 /// Groups that contain all holders of a parameter.
-struct HolderGroups {
+struct ReplicaGroups {
   Communicator& tp;
   /// Ranks of this rank's pipeline with word embeddings; may be null if nothing is Partial along pp.
   Communicator* embedding = nullptr;
@@ -27,7 +27,7 @@ class PartialGradients {
  public:
   /// `buffers` are those of all chunks of this rank. Collective over the groups; the ranks of tp must have the same
   /// parameters in the same order. Throws an Internal error for a parameter whose gradient would not be summed.
-  PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const HolderGroups& groups);
+  PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const ReplicaGroups& groups);
 
   /// Replaces ParamAndGradBuffer::finish() of each buffer; afterwards shard() holds sums over all ranks. With
   /// replicated gradients (ZeRO 0 and 1), stages are summed before data-parallel ranks, which is bitwise identical to a
@@ -44,7 +44,7 @@ class PartialGradients {
   std::vector<ParamAndGradBuffer*> buffers_;
   int tp_size_;
   Communicator* embedding_;
-  std::map<int, std::unique_ptr<Communicator>> neighbours_;  // subgroups of tp, by size
+  std::map<int, std::unique_ptr<Communicator>> neighbor_groups_;  // subgroups of tp, by size
   std::map<int, Communicator*> tp_groups_;
 };
 

@@ -22,15 +22,16 @@ class GroupMaker {
   }
   /// Creates the group of the ranks with this color; `ranks` lists its members in order. Collective over the world.
   std::unique_ptr<Communicator> split(const char* name, int color, std::vector<int> ranks) {
-    return noted(name, world_.split(color, world_.rank()), std::move(ranks));
+    return with_metering(name, world_.split(color, world_.rank()), std::move(ranks));
   }
   /// Creates a group of this rank alone, which needs no communication.
   std::unique_ptr<Communicator> alone(const char* name) {
-    return noted(name, make_self_communicator(), {world_.rank()});
+    return with_metering(name, make_self_communicator(), {world_.rank()});
   }
 
  private:
-  std::unique_ptr<Communicator> noted(const char* name, std::unique_ptr<Communicator> group, std::vector<int> ranks) {
+  std::unique_ptr<Communicator> with_metering(const char* name, std::unique_ptr<Communicator> group,
+                                              std::vector<int> ranks) {
     const auto meter = state_.meters[name] = std::make_shared<CommMeter>();
     meter->profiler = profiler_;
     meter->kind = ParallelState::is_pipeline(name) ? RangeKind::Message : RangeKind::Communication;
@@ -48,7 +49,7 @@ class GroupMaker {
 
 /// Returns the ranks that exchange messages with `rank` of a pipeline: the last rank's chunks may continue on the
 /// first.
-std::vector<int> neighbours(int rank, int ranks) {
+std::vector<int> pipeline_neighbors(int rank, int ranks) {
   std::vector<int> result;
   for (const int other : {(rank + ranks - 1) % ranks, (rank + 1) % ranks})
     if (other != rank && (result.empty() || result.front() != other)) result.push_back(other);
@@ -56,7 +57,7 @@ std::vector<int> neighbours(int rank, int ranks) {
 }
 
 /// Returns `count` elements of `ranks`: those at first, first + step, ...
-std::vector<int> every(const std::vector<int>& ranks, int first, int step, int count) {
+std::vector<int> strided_ranks(const std::vector<int>& ranks, int first, int step, int count) {
   std::vector<int> chosen;
   for (int i = 0; i < count; ++i) chosen.push_back(ranks[static_cast<std::size_t>(first + i * step)]);
   return chosen;
@@ -69,8 +70,8 @@ void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int he
   const int own = dense.group_rank(rank, {Axis::Cp}), all = static_cast<int>(ranks.size());
   check_input(heads >= 1 && all % heads == 0, "context_parallel_heads = ", heads,
               " does not divide context_parallel_size = ", all);
-  state.cp_heads = groups.of("cp_heads", every(ranks, own / heads * heads, 1, heads));
-  state.cp_ring = groups.of("cp_ring", every(ranks, own % heads, heads, all / heads));
+  state.cp_heads = groups.of("cp_heads", strided_ranks(ranks, own / heads * heads, 1, heads));
+  state.cp_ring = groups.of("cp_ring", strided_ranks(ranks, own % heads, heads, all / heads));
   std::vector<int> others;  // keys go to the successor; gradients return from the last rank that saw the keys
   for (int other = 0; other < state.cp_ring->size(); ++other)
     if (other != state.cp_ring->rank()) others.push_back(other);
@@ -87,7 +88,8 @@ DataParallelRanks split_instances(const std::vector<int>& holders, int own, i64 
   check_input(count >= 1 && all % count == 0, "num_distributed_optimizer_instances = ", count,
               " does not divide the number of ", names, " ranks, ", all);
   const int shards = all / count, instance = own / shards, part = own % shards;
-  return {.shard = every(holders, instance * shards, 1, shards), .replicas = every(holders, part, shards, count)};
+  return {.shard = strided_ranks(holders, instance * shards, 1, shards),
+          .replicas = strided_ranks(holders, part, shards, count)};
 }
 
 /// Splits the ZeRO shard group into neighborhoods that hold a second copy of the weights, and groups of ranks with the
@@ -95,16 +97,18 @@ DataParallelRanks split_instances(const std::vector<int>& holders, int own, i64 
 void make_node_groups(GroupMaker& groups, const std::vector<int>& shard, int rank, i64 partition,
                       ParallelState& state) {
   if (partition == 1) return;
-  const int all = static_cast<int>(shard.size()), near = static_cast<int>(partition);
-  check_input(near > 1 && all % near == 0, "zero_hpz_partition_size = ", partition, " does not divide the ", all,
-              " ranks that share the weights");
+  const int all = static_cast<int>(shard.size()), neighborhood_size = static_cast<int>(partition);
+  check_input(neighborhood_size > 1 && all % neighborhood_size == 0, "zero_hpz_partition_size = ", partition,
+              " does not divide the ", all, " ranks that share the weights");
   const int own = static_cast<int>(std::ranges::find(shard, rank) - shard.begin());
-  state.dp_node = groups.of("dp_node", every(shard, own / near * near, 1, near));
-  state.dp_across = groups.of("dp_across", every(shard, own % near, near, all / near));
+  state.dp_node =
+      groups.of("dp_node", strided_ranks(shard, own / neighborhood_size * neighborhood_size, 1, neighborhood_size));
+  state.dp_across =
+      groups.of("dp_across", strided_ranks(shard, own % neighborhood_size, neighborhood_size, all / neighborhood_size));
 }
 
 /// Returns these ranks and their tensor-parallel neighbors.
-std::vector<int> with_slices(const Grid& grid, const std::vector<int>& holders) {
+std::vector<int> with_tp_neighbors(const Grid& grid, const std::vector<int>& holders) {
   std::vector<int> slices;
   for (const int holder : holders) {
     for (const int slice : grid.group(holder, {Axis::Tp})) slices.push_back(slice);
@@ -116,7 +120,7 @@ void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& 
   state.pp = groups.over("pp", dense, {Axis::Pp});
   state.pp_backward = groups.over("pp_backward", dense, {Axis::Pp});
   for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
-    pipeline->connect(neighbours(pipeline->rank(), pipeline->size()));
+    pipeline->connect(pipeline_neighbors(pipeline->rank(), pipeline->size()));
   state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
 }
 
@@ -129,7 +133,7 @@ void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const Pa
   state.dp_shard = groups.of("dp_shard", ranks.shard);
   state.dp_replicate = groups.of("dp_replicate", ranks.replicas);
   make_node_groups(groups, ranks.shard, rank, sizes.zero_hpz_partition_size, state);
-  state.tp_dp_shard = groups.of("tp_dp_shard", with_slices(dense, ranks.shard));
+  state.tp_dp_shard = groups.of("tp_dp_shard", with_tp_neighbors(dense, ranks.shard));
 }
 
 void make_embedding_group(GroupMaker& groups, int rank, ParallelState& state) {
@@ -148,11 +152,11 @@ void make_embedding_group(GroupMaker& groups, int rank, ParallelState& state) {
 
 /// Returns the ranks that communicate within a layer, in attention and expert exchange. They are consecutive, because
 /// both grids place a pipeline stage on the same consecutive ranks.
-std::vector<int> ranks_of_a_layer(int rank, const Grid& dense, const Grid& expert) {
+std::vector<int> layer_ranks(int rank, const Grid& dense, const Grid& expert) {
   const AxisValues &d = dense.sizes(), &e = expert.sizes();
-  const int together = std::lcm(d.tp * d.cp, e.tp * e.ep);
+  const int layer_size = std::lcm(d.tp * d.cp, e.tp * e.ep);
   std::vector<int> ranks;
-  for (int i = 0; i < together; ++i) ranks.push_back(rank / together * together + i);
+  for (int i = 0; i < layer_size; ++i) ranks.push_back(rank / layer_size * layer_size + i);
   return ranks;
 }
 
@@ -166,41 +170,41 @@ void make_expert_groups(GroupMaker& groups, int rank, const ParallelSizes& sizes
   state.expert_data = groups.over("expert_dp", expert, {Axis::Dp});
   state.expert_dp_shard = groups.of("expert_dp_shard", ranks.shard);
   state.expert_dp_replicate = groups.of("expert_dp_replicate", ranks.replicas);
-  state.expert_tp_dp_shard = groups.of("expert_tp_dp_shard", with_slices(expert, ranks.shard));
-  std::vector<int> layer = ranks_of_a_layer(rank, dense, expert);
+  state.expert_tp_dp_shard = groups.of("expert_tp_dp_shard", with_tp_neighbors(expert, ranks.shard));
+  std::vector<int> layer = layer_ranks(rank, dense, expert);
   if (static_cast<int>(layer.size()) > state.tp_cp->size()) state.layer = groups.of("layer", std::move(layer));
 }
 
 }  // namespace
 
 std::vector<NamedGroup> ParallelState::groups() const {
-  using enum StepUse;
+  using enum CollectiveUse;
   // Skips groups that are the same object as another one.
-  const auto apart = [](const auto& group, const auto& other) { return group == other ? nullptr : group.get(); };
-  std::vector<NamedGroup> all{{"world", &world, InTurn},
-                              {"tp", tp.get(), AtATime},
-                              {"cp_heads", cp_heads.get(), InTurn},
-                              {"cp_ring", cp_ring.get(), InTurn},
-                              {"tp_cp", apart(tp_cp, tp), InTurn},
-                              {"layer", apart(layer, tp_cp), InTurn},
-                              {"dp", data.get(), data == data_context ? InTurn : None},
-                              {"dp_cp", apart(data_context, data), InTurn},
-                              {"dp_shard", dp_shard.get(), AtATime},
-                              {"dp_replicate", dp_replicate.get(), InTurn},
-                              {"dp_node", dp_node.get(), AtATime},
-                              {"dp_across", dp_across.get(), InTurn},
+  const auto unless_same = [](const auto& group, const auto& other) { return group == other ? nullptr : group.get(); };
+  std::vector<NamedGroup> all{{"world", &world, Serialized},
+                              {"tp", tp.get(), Overlapped},
+                              {"cp_heads", cp_heads.get(), Serialized},
+                              {"cp_ring", cp_ring.get(), Serialized},
+                              {"tp_cp", unless_same(tp_cp, tp), Serialized},
+                              {"layer", unless_same(layer, tp_cp), Serialized},
+                              {"dp", data.get(), data == dp_cp ? Serialized : None},
+                              {"dp_cp", unless_same(dp_cp, data), Serialized},
+                              {"dp_shard", dp_shard.get(), Overlapped},
+                              {"dp_replicate", dp_replicate.get(), Serialized},
+                              {"dp_node", dp_node.get(), Overlapped},
+                              {"dp_across", dp_across.get(), Serialized},
                               {"tp_dp_shard", tp_dp_shard.get(), None},
-                              {"ep", expert_exchange.get(), InTurn},
+                              {"ep", expert_exchange.get(), Serialized},
                               {"expert_tp", expert_tp.get(), None},
                               {"expert_dp", expert_data.get(), None},
-                              {"expert_dp_shard", expert_dp_shard.get(), AtATime},
-                              {"expert_dp_replicate", expert_dp_replicate.get(), InTurn},
+                              {"expert_dp_shard", expert_dp_shard.get(), Overlapped},
+                              {"expert_dp_replicate", expert_dp_replicate.get(), Serialized},
                               {"expert_tp_dp_shard", expert_tp_dp_shard.get(), None},
-                              {"expert_model", expert_model.get(), InTurn},
-                              {"pp", pp.get(), InTurn},
+                              {"expert_model", expert_model.get(), Serialized},
+                              {"pp", pp.get(), Serialized},
                               {"pp_backward", pp_backward.get(), None},
-                              {"model", model.get(), InTurn},
-                              {"embedding", embedding.get(), InTurn}};
+                              {"model", model.get(), Serialized},
+                              {"embedding", embedding.get(), Serialized}};
   std::erase_if(all, [](const NamedGroup& named) { return !named.group; });
   return all;
 }
@@ -239,7 +243,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
   state.tp = groups.over("tp", dense, {Axis::Tp});
   make_context_groups(groups, rank, dense, static_cast<int>(sizes.context_parallel_heads), state);
   state.data = groups.over("dp", dense, {Axis::Dp});
-  state.data_context = topology.cp() == 1 ? state.data : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
+  state.dp_cp = topology.cp() == 1 ? state.data : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
   make_pipeline_groups(groups, dense, state);
   make_shard_groups(groups, rank, dense, sizes, state);
   state.layer = state.tp_cp;

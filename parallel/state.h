@@ -15,31 +15,31 @@
 namespace mcpp {
 
 /// Use of a group by collectives of training or evaluation steps; determines how it is connected in advance.
-enum class StepUse : u8 {
-  None,     ///< none: used for messages, checks and saves, or connected by its user
-  InTurn,   ///< reductions and gathers that never overlap with each other
-  AtATime,  ///< gathers that overlap with reductions
+enum class CollectiveUse : u8 {
+  None,        ///< none: used for messages, checks and saves, or connected by its user
+  Serialized,  ///< reductions and gathers that never overlap with each other
+  Overlapped,  ///< gathers that overlap with reductions
 };
 
 struct NamedGroup {
   std::string_view name;
   Communicator* group;
-  StepUse use;
+  CollectiveUse use;
 };
 
 /// Process groups and coordinates of one rank. Neighbors have consecutive indices in the group that is split.
 ///
 ///   group                ranks of the group                       used for
 ///   tp                   share one copy of each layer             tensor-parallel collectives
-///   cp_heads             cp neighbors that exchange heads         all-to-all (SequenceCut)
+///   cp_heads             cp neighbors that exchange heads         all-to-all (SequencePartition)
 ///   cp_ring              cp ranks at the same index of cp_heads   ring attention, key/value all-gather
 ///   tp_cp                tp x cp (tp itself if cp = 1)            collectives within a layer on one sample
 ///   data                 read different samples (dp)              distribution of batches
-///   data_context         hold the same dense weights (dp x cp;    reduction of gradients and losses
+///   dp_cp         hold the same dense weights (dp x cp;    reduction of gradients and losses
 ///                        data itself if cp = 1)
-///   dp_shard             data_context ranks with one copy of      reduce-scatter, all-gather (ZeRO)
+///   dp_shard             dp_cp ranks with one copy of      reduce-scatter, all-gather (ZeRO)
 ///                        what ZeRO shards
-///   dp_replicate         data_context ranks with the same shard   all-reduce of shards (HSDP)
+///   dp_replicate         dp_cp ranks with the same shard   all-reduce of shards (HSDP)
 ///   dp_node              zero_hpz_partition_size neighbors in     secondary weight shards (hpZ)
 ///                        dp_shard; null if that is 1
 ///   dp_across            dp_shard ranks at the same index of      sums across nodes
@@ -56,7 +56,7 @@ struct NamedGroup {
 ///                        other ranks
 ///
 /// The groups expert_tp, expert_data, expert_dp_shard, expert_dp_replicate, expert_tp_dp_shard and expert_model are the
-/// counterparts of tp, data_context, dp_shard, dp_replicate, tp_dp_shard and model in the expert grid. All expert
+/// counterparts of tp, dp_cp, dp_shard, dp_replicate, tp_dp_shard and model in the expert grid. All expert
 /// groups are null in models without experts.
 struct ParallelState {
   Topology topology;
@@ -69,7 +69,7 @@ struct ParallelState {
   std::unique_ptr<Communicator> cp_heads = {}, cp_ring = {};
   std::shared_ptr<Communicator> tp_cp = {};
   std::shared_ptr<Communicator> data = {};
-  std::shared_ptr<Communicator> data_context = {};
+  std::shared_ptr<Communicator> dp_cp = {};
   std::unique_ptr<Communicator> dp_shard = {}, dp_replicate = {};
   std::unique_ptr<Communicator> dp_node = {}, dp_across = {};
   std::unique_ptr<Communicator> tp_dp_shard = {};
@@ -81,22 +81,22 @@ struct ParallelState {
   std::unique_ptr<Communicator> model = {};
   std::unique_ptr<Communicator> embedding = {};
 
-  /// Communication statistics by group name: "tp", "dp" (data), "dp_cp" (data_context, if distinct), "dp_shard" and so
+  /// Communication statistics by group name: "tp", "dp" (data), "dp_cp" (dp_cp, if distinct), "dp_shard" and so
   /// on.
   std::map<std::string, std::shared_ptr<CommMeter>> meters = {};
 
   /// Returns every distinct group of this rank under its name in `meters`; "world" has all ranks.
   std::vector<NamedGroup> groups() const;
   /// Returns the groups that reduce and shard the gradients of parameters on a grid; for Dense, they divide
-  /// data_context.
+  /// dp_cp.
   DataParallelGroups gradient_groups(GridKind grid) const;
   ContextParallel context_parallel(CpCommType comm_type) const;
   ExpertParallel expert_parallel(TokenDispatcherType dispatcher) const;
   /// Returns true if the group carries pipeline messages, for which a rank waits in its bubble.
   static bool is_pipeline(std::string_view name) { return name == "pp" || name == "pp_backward"; }
   /// Returns true if this rank is the one, among all with the same box, that counts it in norms and saves it.
-  bool stands_for_holders(const Placement& placement) const {
-    return placement.stands_for_holders(placement.grid == GridKind::Dense ? me : expert_me);
+  bool is_primary_replica(const Placement& placement) const {
+    return placement.is_primary_replica(placement.grid == GridKind::Dense ? me : expert_me);
   }
 };
 

@@ -20,7 +20,7 @@ void check_divides(i64 parts, int world, const char* names) {
 }
 
 AxisValues dense_sizes(int world, const ParallelSizes& s) {
-  check_divides(s.ranks_of_a_sample(), world,
+  check_divides(s.ranks_per_sample(), world,
                 "tensor_model_parallel_size x context_parallel_size x pipeline_model_parallel_size");
   return {.tp = static_cast<int>(s.tensor_model_parallel_size),
           .cp = static_cast<int>(s.context_parallel_size),
@@ -29,7 +29,7 @@ AxisValues dense_sizes(int world, const ParallelSizes& s) {
 }
 
 AxisValues expert_sizes(int world, const ParallelSizes& s) {
-  check_divides(s.ranks_of_the_experts(), world,
+  check_divides(s.ranks_per_expert_copy(), world,
                 "expert_tensor_parallel_size x expert_model_parallel_size x pipeline_model_parallel_size");
   return {.tp = static_cast<int>(s.expert_tensor_parallel_size),
           .ep = static_cast<int>(s.expert_model_parallel_size),

@@ -39,7 +39,7 @@ struct ParallelSizes {
   i64 tensor_model_parallel_size = 1;
   i64 pipeline_model_parallel_size = 1;
   i64 context_parallel_size = 1;
-  i64 context_parallel_heads = 1;  ///< of these, neighbors that exchange heads (SequenceCut::heads)
+  i64 context_parallel_heads = 1;  ///< of these, neighbors that exchange heads (SequencePartition::heads)
   bool has_experts = false;        ///< if false, groups of the expert grid are not created
   i64 expert_model_parallel_size = 1;
   i64 expert_tensor_parallel_size = 1;
@@ -51,15 +51,15 @@ struct ParallelSizes {
 
   /// Return the number of ranks of the dense grid that share one sample, and of the expert grid that hold one copy of
   /// the experts.
-  i64 ranks_of_a_sample() const {
+  i64 ranks_per_sample() const {
     return tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size;
   }
-  i64 ranks_of_the_experts() const {
+  i64 ranks_per_expert_copy() const {
     return expert_tensor_parallel_size * expert_model_parallel_size * pipeline_model_parallel_size;
   }
   /// Return the data-parallel size of each grid, rounded down if the world is not divisible.
-  i64 data_parallel_size(i64 world_size) const { return world_size / ranks_of_a_sample(); }
-  i64 expert_data_parallel_size(i64 world_size) const { return world_size / ranks_of_the_experts(); }
+  i64 data_parallel_size(i64 world_size) const { return world_size / ranks_per_sample(); }
+  i64 expert_data_parallel_size(i64 world_size) const { return world_size / ranks_per_expert_copy(); }
 };
 
 /// Pair of grids over the same ranks: the dense one, where ep is 1, and the expert one, where cp is 1 and tp and dp are

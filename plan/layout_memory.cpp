@@ -9,7 +9,7 @@ namespace {
 /// Pipeline ranks of which one needs the most memory. Among those with the same number of layers in each chunk it is
 /// the first, which has most microbatches in flight, or the last if weight gradients are delayed or the stages form a
 /// V. The rank with the output is also included.
-std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind) {
+std::vector<int> peak_candidate_ranks(const RankMemorySpec& share, ScheduleKind kind) {
   const Schedule& schedule = share.schedule;
   struct Ends {
     int first, last;
@@ -31,83 +31,83 @@ std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind) {
 
 }  // namespace
 
-LayoutMemory::Pipeline& LayoutMemory::pipeline_of(const Layout& layout) {
+LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
   // Once the pipeline is full, the number of microbatches in flight does not grow.
   const i64 all = layout.microbatches(work_.global_batch_size), few = std::min(all, 3 * layout.pp + all % layout.pp);
   const auto [found, is_new] = pipelines_.try_emplace({layout.schedule, layout.pp, layout.chunks, few, layout.stages});
   Pipeline& pipeline = found->second;
-  RankShare& share = pipeline.share;
+  RankMemorySpec& share = pipeline.share;
   if (is_new) {
     share.stages = split_stages(layout.stage_split(work_.model));
     share.schedule = make_schedule(layout.schedule, static_cast<int>(layout.pp), static_cast<int>(few),
                                    static_cast<int>(layout.chunks));
-    pipeline.ranks_to_ask = ranks_to_ask(share, layout.schedule);
+    pipeline.peak_candidate_ranks = peak_candidate_ranks(share, layout.schedule);
   }
   share.schedule.microbatches = static_cast<int>(all);  // tokens of all microbatches are held
   share.zero_stage = layout.zero_stage;
   share.shards = layout.shard_group().ranks;
   share.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
   share.bucket_elements = work_.bucket_elements;
-  share.states_elsewhere = layout.share_elsewhere();
-  share.elsewhere_is_disk = layout.states_place == OffloadTier::File;
+  share.offloaded_state_fraction = layout.effective_offloaded_fraction();
+  share.is_offloaded_to_disk = layout.states_tier == OffloadTier::File;
   share.segment_elements = work_.segment_elements;
-  share.params = layout.params_place;
+  share.params = layout.params_tier;
   share.node_ranks = layout.node_ranks;
   share.bf16_grads = layout.rounding.bf16_gradients;
   share.quantized_weights = layout.rounding.packed_weights;
-  share.grad_wire = layout.rounding.gradients;
+  share.grad_reduce_format = layout.rounding.gradients;
   share.power_sgd_rank = layout.rounding.power_sgd_rank;
   return pipeline;
 }
 
-const RankParameters& LayoutMemory::parameters_of(const Layout& l, const ActivationSetup& setup,
-                                                  const RankShare& share) {
+const RankParameters& LayoutMemory::get_parameters(const Layout& l, const ActivationSetup& setup,
+                                                   const RankMemorySpec& share) {
   const ParametersKey key{{l.tp, l.ep, l.etp, l.schedule, l.pp, l.chunks, l.stages},
                           share.pipeline_rank,
                           share.shards,
                           share.expert_shards,
                           share.zero_stage >= 2,
-                          share.packs()};
+                          share.has_quantized_comm()};
   auto found = parameters_.find(key);
   if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
   return found->second;
 }
 
-LayerSizes& LayoutMemory::sizes_of(const Layout& layout) {
+LayerSizes& LayoutMemory::get_sizes(const Layout& layout) {
   const ActivationSetup setup = layout.activations(work_);
   return sizes_.try_emplace(setup, work_.model, setup).first->second;
 }
 
-const PeakActivations& LayoutMemory::peak_of(LayerSizes& sizes, Pipeline& pipeline) {
+const PeakActivations& LayoutMemory::get_peak(LayerSizes& sizes, Pipeline& pipeline) {
   const int rank = pipeline.share.pipeline_rank;
   const auto [found, is_new] = pipeline.peaks.try_emplace({rank, &sizes});
   if (is_new) {
     const auto [moments, is_first] = pipeline.moments.try_emplace(rank);
-    if (is_first) moments->second = fullest_moments(pipeline.share.schedule, rank);
+    if (is_first) moments->second = find_peak_candidates(pipeline.share.schedule, rank);
     found->second = peak_activations(sizes, pipeline.share, moments->second);
   }
   return found->second;
 }
 
-MemoryEstimate LayoutMemory::of_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank) {
+MemoryEstimate LayoutMemory::for_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank) {
   pipeline.share.pipeline_rank = rank;
-  return estimate_memory(sizes, work_.states, pipeline.share, parameters_of(layout, sizes.setup(), pipeline.share),
-                         peak_of(sizes, pipeline));
+  return estimate_memory(sizes, work_.states, pipeline.share, get_parameters(layout, sizes.setup(), pipeline.share),
+                         get_peak(sizes, pipeline));
 }
 
-MemoryEstimate LayoutMemory::of_rank(const Layout& layout, int pipeline_rank) {
-  return of_rank(layout, sizes_of(layout), pipeline_of(layout), pipeline_rank);
+MemoryEstimate LayoutMemory::for_rank(const Layout& layout, int pipeline_rank) {
+  return for_rank(layout, get_sizes(layout), get_pipeline(layout), pipeline_rank);
 }
 
-MemoryEstimate LayoutMemory::most(const Layout& layout) {
-  Pipeline& pipeline = pipeline_of(layout);
-  LayerSizes& sizes = sizes_of(layout);
-  MemoryEstimate most;
-  for (const int rank : pipeline.ranks_to_ask) {
-    const MemoryEstimate estimate = of_rank(layout, sizes, pipeline, rank);
-    if (estimate.total() > most.total()) most = estimate;
+MemoryEstimate LayoutMemory::peak(const Layout& layout) {
+  Pipeline& pipeline = get_pipeline(layout);
+  LayerSizes& sizes = get_sizes(layout);
+  MemoryEstimate peak;
+  for (const int rank : pipeline.peak_candidate_ranks) {
+    const MemoryEstimate estimate = for_rank(layout, sizes, pipeline, rank);
+    if (estimate.total() > peak.total()) peak = estimate;
   }
-  return most;
+  return peak;
 }
 
 }  // namespace mcpp

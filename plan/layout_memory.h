@@ -16,27 +16,27 @@ class LayoutMemory {
 
   /// Returns the estimate for the pipeline rank that needs the most device memory: the first, which has most
   /// microbatches in flight, or the one with the output layer.
-  MemoryEstimate most(const Layout& layout);
+  MemoryEstimate peak(const Layout& layout);
   /// Returns the estimate for one pipeline rank.
-  MemoryEstimate of_rank(const Layout& layout, int pipeline_rank);
+  MemoryEstimate for_rank(const Layout& layout, int pipeline_rank);
 
  private:
   /// State shared by layouts with the same stages and schedule.
   struct Pipeline {
-    RankShare share;
-    std::vector<int> ranks_to_ask;
-    std::map<int, FullestMoments> moments;                               // by pipeline rank
+    RankMemorySpec share;
+    std::vector<int> peak_candidate_ranks;
+    std::map<int, PeakCandidates> moments;                               // by pipeline rank
     std::map<std::pair<int, const LayerSizes*>, PeakActivations> peaks;  // by pipeline rank and entry of sizes_
   };
   using PipelineKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 
-  Pipeline& pipeline_of(const Layout& layout);
-  LayerSizes& sizes_of(const Layout& layout);
-  MemoryEstimate of_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
-  const RankParameters& parameters_of(const Layout& layout, const ActivationSetup& setup, const RankShare& share);
-  const PeakActivations& peak_of(LayerSizes& sizes, Pipeline& pipeline);
+  Pipeline& get_pipeline(const Layout& layout);
+  LayerSizes& get_sizes(const Layout& layout);
+  MemoryEstimate for_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
+  const RankParameters& get_parameters(const Layout& layout, const ActivationSetup& setup, const RankMemorySpec& share);
+  const PeakActivations& get_peak(LayerSizes& sizes, Pipeline& pipeline);
 
   const Workload& work_;
   std::map<ActivationSetup, LayerSizes> sizes_;

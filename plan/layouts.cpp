@@ -12,21 +12,21 @@ namespace mcpp {
 namespace {
 
 /// Tokens per sample and rank below which context parallelism is not worthwhile.
-constexpr i64 kFewestTokens = 2048;
+constexpr i64 kMinTokensPerRank = 2048;
 /// Tokens per microbatch above which products get no faster; short samples are batched up to this.
-constexpr i64 kManyTokens = 32768;
-constexpr i64 kMostTensorParallel = 64, kMostContextParallel = 64, kMostExpertParallel = 256, kMostChunks = 16;
+constexpr i64 kMaxUsefulTokens = 32768;
+constexpr i64 kMaxTensorParallel = 64, kMaxContextParallel = 64, kMaxExpertParallel = 256, kMaxChunks = 16;
 
-std::vector<i64> divisors(i64 n, i64 most) {
+std::vector<i64> divisors(i64 n, i64 max_count) {
   std::vector<i64> list;
-  for (i64 d = 1; d <= std::min(n, most); ++d)
+  for (i64 d = 1; d <= std::min(n, max_count); ++d)
     if (n % d == 0) list.push_back(d);
   return list;
 }
 
 /// Returns the requested value, or all.
-std::vector<i64> choices(i64 asked, std::vector<i64> all) {
-  if (asked > 0) return {asked};
+std::vector<i64> choices(i64 requested, std::vector<i64> all) {
+  if (requested > 0) return {requested};
   return all;
 }
 
@@ -58,18 +58,18 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
 
 class Enumeration {
  public:
-  Enumeration(const Hardware& hardware, const Workload& work, const SearchLimits& limits, const Places& places,
-              const std::function<void(const Layout&)>& f)
+  Enumeration(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
+              const OffloadPlacement& placement, const std::function<void(const Layout&)>& f)
       : hardware_(hardware),
-        nearest_(hardware.links.ranks.front()),
+        nearest_tier_ranks_(hardware.links.ranks.front()),
         work_(work),
         limits_(limits),
-        places_(places),
+        placement_(placement),
         f_(f) {}
 
   void run() {
     const i64 world = limits_.world_size;
-    for (const i64 tp : choices(limits_.tensor_model_parallel_size, divisors(world, kMostTensorParallel))) {
+    for (const i64 tp : choices(limits_.tensor_model_parallel_size, divisors(world, kMaxTensorParallel))) {
       if (world % tp != 0 || !splits_model(work_.model, tp)) continue;
       for (const i64 cp : choices(limits_.context_parallel_size, context_parallel(world / tp))) {
         if (world % (tp * cp) != 0) continue;
@@ -81,22 +81,22 @@ class Enumeration {
   }
 
  private:
-  std::vector<i64> context_parallel(i64 most) const {
+  std::vector<i64> context_parallel(i64 max_count) const {
     std::vector<i64> list{1};
-    const i64 parts = std::min(kMostContextParallel, work_.model.seq_length / kFewestTokens);
-    for (i64 cp = 2; cp <= std::min(parts, most); ++cp)
-      if (most % cp == 0 && work_.model.seq_length % sequence_step(cp, 1, false) == 0) list.push_back(cp);
+    const i64 parts = std::min(kMaxContextParallel, work_.model.seq_length / kMinTokensPerRank);
+    for (i64 cp = 2; cp <= std::min(parts, max_count); ++cp)
+      if (max_count % cp == 0 && work_.model.seq_length % sequence_step(cp, 1, false) == 0) list.push_back(cp);
     return list;
   }
 
   /// 1 to 8, and for short samples also 12, 16, 24, 32 ...: sizes that fill a device, and half of that.
   std::vector<i64> micro_batches(i64 of_rank) const {
-    const i64 most = std::max(limits_.most_micro_batch_size, kManyTokens / work_.model.seq_length);
+    const i64 max_count = std::max(limits_.max_micro_batch_size, kMaxUsefulTokens / work_.model.seq_length);
     std::vector<i64> list;
-    for (const i64 size : divisors(of_rank, most)) {
+    for (const i64 size : divisors(of_rank, max_count)) {
       i64 odd = size;
       while (odd % 2 == 0) odd /= 2;
-      if (size <= limits_.most_micro_batch_size || odd <= 3) list.push_back(size);
+      if (size <= limits_.max_micro_batch_size || odd <= 3) list.push_back(size);
     }
     return list;
   }
@@ -106,8 +106,8 @@ class Enumeration {
                   .tp = tp,
                   .cp = cp,
                   .pp = pp,
-                  .states_place = places_.states,
-                  .params_place = places_.params,
+                  .states_tier = placement_.states,
+                  .params_tier = placement_.params,
                   .rounding = work_.rounding};
     const i64 batch = work_.global_batch_size, dp = layout.dp();
     if (batch % dp != 0) return;
@@ -118,7 +118,7 @@ class Enumeration {
         if (sequence_parallel && tp == 1) continue;
         if (work_.model.seq_length % sequence_step(cp, tp, sequence_parallel) != 0) continue;
         layout.sequence_parallel = sequence_parallel;
-        for (const auto& [type, heads] : ways_to_keys(layout)) {
+        for (const auto& [type, heads] : context_parallel_modes(layout)) {
           layout.cp_comm_type = type, layout.cp_heads = heads;
           experts(layout);
         }
@@ -128,23 +128,24 @@ class Enumeration {
 
   /// Ways in which attention meets the keys of other context-parallel ranks, with the number of ranks that exchange
   /// heads.
-  std::vector<std::pair<CpCommType, i64>> ways_to_keys(const Layout& layout) const {
+  std::vector<std::pair<CpCommType, i64>> context_parallel_modes(const Layout& layout) const {
     using enum CpCommType;
     if (layout.cp == 1) return {{P2p, 1}};
-    std::vector<std::pair<CpCommType, i64>> ways{{P2p, 1}, {AllGather, 1}};
+    std::vector<std::pair<CpCommType, i64>> modes{{P2p, 1}, {AllGather, 1}};
     const i64 heads = work_.model.num_attention_heads / layout.tp,
-              groups = std::max<i64>(work_.model.query_groups() / layout.tp, 1), near = nearest_ / layout.tp;
+              groups = std::max<i64>(work_.model.query_groups() / layout.tp, 1),
+              nearest_ranks = nearest_tier_ranks_ / layout.tp;
     const auto exchange = [&](i64 ranks) { return HeadExchange::is_possible(ranks, heads, groups); };
-    if (exchange(layout.cp)) ways.emplace_back(A2a, layout.cp);
-    if (exchange(layout.cp) && layout.cp <= near) return ways;
+    if (exchange(layout.cp)) modes.emplace_back(A2a, layout.cp);
+    if (exchange(layout.cp) && layout.cp <= nearest_ranks) return modes;
     // If not all can exchange heads, or most of it would go over links between machines: the ranks that share the
     // nearest links.
-    for (i64 ranks = std::min(near, layout.cp / 2); ranks > 1; --ranks) {
+    for (i64 ranks = std::min(nearest_ranks, layout.cp / 2); ranks > 1; --ranks) {
       if (layout.cp % ranks != 0 || !exchange(ranks)) continue;
-      ways.emplace_back(A2aP2p, ranks);
+      modes.emplace_back(A2aP2p, ranks);
       break;
     }
-    return ways;
+    return modes;
   }
 
   void experts(Layout layout) {
@@ -156,7 +157,7 @@ class Enumeration {
     for (const i64 etp : divisors(layout.tp, layout.tp)) {
       if (m.moe_ffn() % etp != 0) continue;
       for (const i64 ep :
-           choices(limits_.expert_model_parallel_size, divisors(m.moe.num_experts, kMostExpertParallel))) {
+           choices(limits_.expert_model_parallel_size, divisors(m.moe.num_experts, kMaxExpertParallel))) {
         if (m.moe.num_experts % ep != 0 || stage % (ep * etp) != 0) continue;
         layout.ep = ep, layout.etp = etp;
         schedules(layout);
@@ -169,8 +170,8 @@ class Enumeration {
     for (const ScheduleRow& row : kSchedules) {
       if (row.kind == ScheduleKind::GPipe) continue;  // 1F1B takes as long with less memory
       layout.schedule = row.kind;
-      const i64 most = row.takes_more_chunks ? kMostChunks : row.fewest_chunks;
-      for (layout.chunks = row.fewest_chunks; layout.chunks <= most; ++layout.chunks) {
+      const i64 max_count = row.allows_more_chunks ? kMaxChunks : row.min_chunks;
+      for (layout.chunks = row.min_chunks; layout.chunks <= max_count; ++layout.chunks) {
         const i64 microbatches = layout.microbatches(work_.global_batch_size);
         if (!schedule_conflicts(row.kind, static_cast<int>(layout.pp), static_cast<int>(layout.chunks),
                                 static_cast<int>(microbatches))
@@ -179,7 +180,7 @@ class Enumeration {
         for (const std::string& stages : layouts_of(layout.pp * layout.chunks)) {
           // For many chunks it is enough to consider those that divide the layers, with or without the two ends.
           const bool divides = (work_.model.num_layers + 2) % (layout.pp * layout.chunks) == 0;
-          if (!stages.empty() && layout.chunks > row.fewest_chunks && !divides) continue;
+          if (!stages.empty() && layout.chunks > row.min_chunks && !divides) continue;
           layout.stages = stages;
           stores(layout);
         }
@@ -196,7 +197,8 @@ class Enumeration {
 
   void stores(Layout layout) {
     for (layout.zero_stage = 0; layout.zero_stage <= 3; ++layout.zero_stage) {
-      if (!is_worth(layout) || !places_.can_be(layout) || !work_.rounding.goes_with(layout.zero_stage)) continue;
+      if (!is_worthwhile(layout) || !placement_.can_be(layout) || !work_.rounding.is_compatible_with(layout.zero_stage))
+        continue;
       const i64 shards = layout.cp * layout.dp();
       for (const i64 instances : instance_counts(layout, shards)) {
         layout.instances = instances;
@@ -206,12 +208,12 @@ class Enumeration {
   }
 
   /// Returns true if the ZeRO stage is worth considering.
-  bool is_worth(const Layout& layout) const {
+  bool is_worthwhile(const Layout& layout) const {
     const int zero = layout.zero_stage;
     // A single rank shards nothing, but its offloading and lossy formats work as with several.
     const bool is_alone = layout.cp * layout.dp() == 1;
-    const bool is_asked = places_.params != OffloadTier::Device || work_.rounding != Rounding{};
-    if (zero > 0 && is_alone && !is_asked) return false;
+    const bool is_required = placement_.params != OffloadTier::Device || work_.rounding != Rounding{};
+    if (zero > 0 && is_alone && !is_required) return false;
     if (zero >= 2 && row_of(layout.schedule).splits_backward) return false;
     // In a pipeline each microbatch would gather weights and reduce gradients again.
     return zero < 2 || layout.pp == 1 || work_.rounding.bf16_gradients;
@@ -219,16 +221,17 @@ class Enumeration {
 
   /// ZeRO 3 shards among all data-parallel ranks, or among those joined by the nearest links (HSDP).
   std::vector<i64> instance_counts(const Layout& layout, i64 shards) const {
-    const i64 near = nearest_ / layout.tp;
-    if (layout.zero_stage < 3 || near < 2 || shards <= near || shards % near != 0) return {1};
-    if (work_.model.moe.num_experts > 0 && layout.expert_dp() % (shards / near) != 0) return {1};
-    return {1, shards / near};
+    const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp;
+    if (layout.zero_stage < 3 || nearest_ranks < 2 || shards <= nearest_ranks || shards % nearest_ranks != 0)
+      return {1};
+    if (work_.model.moe.num_experts > 0 && layout.expert_dp() % (shards / nearest_ranks) != 0) return {1};
+    return {1, shards / nearest_ranks};
   }
 
   void roundings(Layout layout) {
     nodes(layout);
     if (!limits_.allow_lossy_comm) return;
-    for (const Rounding& rounding : other_roundings(hardware_, work_, layout)) {
+    for (const Rounding& rounding : lossy_comm_options(hardware_, work_, layout)) {
       layout.rounding = rounding;
       nodes(layout);
     }
@@ -238,10 +241,10 @@ class Enumeration {
   /// reduce compressed gradients first.
   void nodes(Layout layout) {
     recomputations(layout);
-    const i64 near = nearest_ / layout.tp, shards = layout.shard_group().ranks;
-    const bool has_use = layout.zero_stage == 3 || layout.rounding.gradients != GradWire::Full;
-    if (!has_use || near < 2 || shards <= near || shards % near != 0) return;
-    layout.node_ranks = near;
+    const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp, shards = layout.shard_group().ranks;
+    const bool has_use = layout.zero_stage == 3 || layout.rounding.gradients != GradReduceFormat::Full;
+    if (!has_use || nearest_ranks < 2 || shards <= nearest_ranks || shards % nearest_ranks != 0) return;
+    layout.node_ranks = nearest_ranks;
     recomputations(layout);
   }
 
@@ -258,10 +261,10 @@ class Enumeration {
   }
 
   const Hardware& hardware_;
-  const i64 nearest_;
+  const i64 nearest_tier_ranks_;
   const Workload& work_;
   const SearchLimits& limits_;
-  const Places places_;
+  const OffloadPlacement placement_;
   const std::function<void(const Layout&)>& f_;
   std::map<i64, std::vector<std::string>> stage_layouts_;
 };
@@ -269,23 +272,24 @@ class Enumeration {
 }  // namespace
 
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
-                     const std::function<void(const Layout&)>& f, const Places& places) {
-  Enumeration(hardware, work, limits, places, f).run();
+                     const std::function<void(const Layout&)>& f, const OffloadPlacement& placement) {
+  Enumeration(hardware, work, limits, placement, f).run();
 }
 
-std::vector<Rounding> other_roundings(const Hardware& hardware, const Workload& work, const Layout& layout) {
+std::vector<Rounding> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout) {
   const bool is_far = layout.shard_group().ranks * layout.tp > hardware.links.ranks.front();
   std::vector<Rounding> list;
   for (const bool weights : {false, true}) {
-    for (const GradWire wire : {GradWire::Full, GradWire::Bf16, GradWire::Byte}) {
+    for (const GradReduceFormat wire : {GradReduceFormat::Full, GradReduceFormat::Bf16, GradReduceFormat::Int8}) {
       for (const bool in_bf16 : {false, true}) {
         Rounding r = work.rounding;
         r.packed_weights |= weights;
         if (r.power_sgd_rank == 0) r.gradients = std::max(r.gradients, wire);
-        r.bf16_gradients |= in_bf16 && work.may_round_gradients;
-        const bool packs = weights || wire != GradWire::Full;
-        if (r == work.rounding || !r.goes_with(layout.zero_stage) || (packs && !is_far)) continue;
-        if (r.bf16_gradients && wire == GradWire::Bf16) continue;  // gradients kept in bf16 are sent as bf16 anyway
+        r.bf16_gradients |= in_bf16 && work.can_round_gradients;
+        const bool has_quantized_comm = weights || wire != GradReduceFormat::Full;
+        if (r == work.rounding || !r.is_compatible_with(layout.zero_stage) || (has_quantized_comm && !is_far)) continue;
+        if (r.bf16_gradients && wire == GradReduceFormat::Bf16)
+          continue;  // gradients kept in bf16 are sent as bf16 anyway
         if (std::ranges::count(list, r) == 0) list.push_back(r);
       }
     }
@@ -302,15 +306,15 @@ bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLim
 
 std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
   std::vector<std::string> found;
-  if (const i64 most = hardware.links.ranks.back(); limits.world_size > most)
-    found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name, " join ", most,
-                        " at most (links.ranks)"));
-  const auto asked = [](i64 value) { return std::max<i64>(value, 1); };
+  if (const i64 max_count = hardware.links.ranks.back(); limits.world_size > max_count)
+    found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name, " join ",
+                        max_count, " at most (links.ranks)"));
+  const auto requested = [](i64 value) { return std::max<i64>(value, 1); };
   const Layout layout{.world_size = limits.world_size,
-                      .tp = asked(limits.tensor_model_parallel_size),
-                      .cp = asked(limits.context_parallel_size),
-                      .pp = asked(limits.pipeline_model_parallel_size),
-                      .ep = asked(limits.expert_model_parallel_size),
+                      .tp = requested(limits.tensor_model_parallel_size),
+                      .cp = requested(limits.context_parallel_size),
+                      .pp = requested(limits.pipeline_model_parallel_size),
+                      .ep = requested(limits.expert_model_parallel_size),
                       .micro_batch_size = limits.micro_batch_size};
   LayoutRules rules = rules_of(work, layout);
   rules.stages.num_layers = 0;  // chunks and uneven stages may help

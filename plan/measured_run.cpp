@@ -7,7 +7,7 @@
 #include <limits>
 #include <string_view>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 #include "model/config/expert_layers.h"
 #include "model/layer_memory.h"
@@ -15,11 +15,11 @@
 namespace mcpp {
 namespace {
 
-constexpr double kMuchOff = 0.2, kOfWhole = 0.02;
+constexpr double kRelativeTolerance = 0.2, kAbsoluteTolerance = 0.02;
 
 /// All time that a rank does not wait for others.
 double computing(const StepTime& t) {
-  return t.work.computing() + t.work.elsewhere + t.turns + t.optimizer + t.data;
+  return t.work.computing() + t.work.offloaded + t.turns + t.optimizer + t.data;
 }
 
 std::string value_text(const RunPart& part, double value) {
@@ -47,7 +47,7 @@ constexpr std::array<ModuleClass, 4> kModuleClasses{{{"parameters", &ModuleMemor
                                                      {"activations", &ModuleMemory::activations}}};
 
 /// Position of a module in forward order.
-i64 place_of(const std::string& module) {
+i64 forward_index(const std::string& module) {
   if (module == embedding_module()) return -1;
   i64 layer = std::numeric_limits<i64>::max();
   const std::size_t dot = module.rfind('.');
@@ -56,17 +56,17 @@ i64 place_of(const std::string& module) {
 }
 
 /// Bytes that a rank offloads to `tier`.
-double elsewhere(const Layout& layout, const MemoryEstimate& rank, OffloadTier tier) {
+double offloaded(const Layout& layout, const MemoryEstimate& rank, OffloadTier tier) {
   const auto there = [&](OffloadTier place, double bytes) { return place == tier ? bytes : 0; };
   const double activations =
-      tier == OffloadTier::File ? static_cast<double>(rank.activations_on_disk) : rank.activations_elsewhere;
-  return there(layout.states_place, rank.elsewhere) + there(layout.params_place, rank.params_elsewhere) +
-         there(layout.activations_place, activations);
+      tier == OffloadTier::File ? static_cast<double>(rank.activations_on_disk) : rank.offloaded_activations;
+  return there(layout.states_tier, rank.offloaded) + there(layout.params_tier, rank.offloaded_params) +
+         there(layout.activations_tier, activations);
 }
 
 /// Index of the row of compare_groups() that groups of this name (ParallelState) belong to; norm groups count as
 /// gradients.
-std::size_t axis_of(const std::string& group) {
+std::size_t comparison_row(const std::string& group) {
   if (group == "tp" || group == "expert_tp" || group == "tp_cp") return 0;
   if (group.starts_with("cp_")) return 1;
   return group == "ep" ? 2 : 3;
@@ -76,7 +76,7 @@ std::string off_text(const RunPart& part) {
   if (part.predicted <= 0) return "";
   constexpr double kTimes = 10;
   const double times = part.measured / part.predicted;
-  return times < kTimes ? fixed(100 * part.off(), 1) + " %" : human_count(times) + " times";
+  return times < kTimes ? fixed(100 * part.relative_error(), 1) + " %" : human_count(times) + " times";
 }
 
 std::string parts_text(const std::vector<RunPart>& parts, const MeasuredRun& measured) {
@@ -85,7 +85,7 @@ std::string parts_text(const std::vector<RunPart>& parts, const MeasuredRun& mea
   for (const RunPart& part : parts)
     text += str("  ", pad_right(part.name, 36), pad_left(value_text(part, part.predicted), 12),
                 pad_left(value_text(part, part.measured), 12), pad_left(off_text(part), 14),
-                is_much_off(part, measured) ? " *" : "", "\n");
+                exceeds_tolerance(part, measured) ? " *" : "", "\n");
   return text;
 }
 
@@ -104,7 +104,7 @@ void speed_up(MeasuredRates& rates, double factor) {
 
 }  // namespace
 
-PredictedStep predicted_step(const Job& job, double memory_bytes) {
+PredictedStep predict_step(const PredictionInput& job, double memory_bytes) {
   return {.time = step_time(job),
           .stages = step_time_by_rank(job),
           .memory_bytes = memory_bytes,
@@ -123,28 +123,29 @@ std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory,
   return parts;
 }
 
-bool is_much_off(const RunPart& part, const MeasuredRun& measured) {
+bool exceeds_tolerance(const RunPart& part, const MeasuredRun& measured) {
   const double difference = std::abs(part.measured - part.predicted),
                whole = part.is_memory ? measured.peak_memory_bytes : measured.seconds;
-  return difference > kOfWhole * whole && difference > kMuchOff * std::max(part.predicted, part.measured);
+  return difference > kAbsoluteTolerance * whole &&
+         difference > kRelativeTolerance * std::max(part.predicted, part.measured);
 }
 
-std::string much_off_text(const RunPart& part) {
+std::string tolerance_warning(const RunPart& part) {
   const std::string measured = value_text(part, part.measured), predicted = value_text(part, part.predicted);
-  const std::string off = part.predicted <= 0 ? "" : str(", ", off_text(part));
+  const std::string relative_error = part.predicted <= 0 ? "" : str(", ", off_text(part));
   return str(part.name, " is more than 20 % off: ", measured, part.is_memory ? "" : " of a step", ", predicted ",
-             predicted, off);
+             predicted, relative_error);
 }
 
-RunSpeed speed_of(const StepTime& predicted, const MeasuredRun& measured) {
+RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured) {
   RunSpeed speed{.computing = computing(predicted) / measured.computing()};
   const double communication = predicted.communication() - predicted.messages,
                real = measured.exposed_communication * measured.seconds;
-  if (communication > kOfWhole * predicted.seconds && real > 0) speed.links = communication / real;
+  if (communication > kAbsoluteTolerance * predicted.seconds && real > 0) speed.links = communication / real;
   return speed;
 }
 
-Hardware at_speed(Hardware h, const RunSpeed& speed) {
+Hardware scale_hardware(Hardware h, const RunSpeed& speed) {
   DeviceRates& d = h.device;
   for (double* rate : {&d.bf16_attained, &d.fp8_attained, &d.fp32_attained, &d.attention_attained, &d.memory_attained})
     *rate *= speed.computing;
@@ -183,12 +184,12 @@ std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun
       {.name = "context-parallel communication", .predicted = work.context_parallel},
       {.name = "tokens to experts and back", .predicted = work.expert_parallel},
       {.name = "gradients and weights, not hidden", .predicted = work.data_parallel + predicted.data_parallel}};
-  for (const auto& [group, seconds] : measured.groups) parts[axis_of(group)].measured += seconds;
+  for (const auto& [group, seconds] : measured.groups) parts[comparison_row(group)].measured += seconds;
   std::erase_if(parts, [](const RunPart& part) { return part.predicted <= 0 && part.measured <= 0; });
   return parts;
 }
 
-std::vector<RunPart> compare_modules(const Job& job, const MeasuredRun& measured) {
+std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured) {
   std::vector<RunPart> parts;
   const auto add = [&](const std::string& name, double predicted) {
     if (const auto found = measured.modules.find(name); found != measured.modules.end())
@@ -220,9 +221,9 @@ std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<Memo
                                     const MeasuredRun& measured) {
   std::vector<RunPart> parts;
   const auto add = [&](const std::string& name, double bytes, const auto& of) {
-    double most = 0;
-    for (const MemoryEstimate& rank : predicted) most = std::max(most, of(rank));
-    if (most > 0 || bytes > 0) parts.push_back({name, most, bytes, /*is_memory=*/true});
+    double max_bytes = 0;
+    for (const MemoryEstimate& rank : predicted) max_bytes = std::max(max_bytes, of(rank));
+    if (max_bytes > 0 || bytes > 0) parts.push_back({name, max_bytes, bytes, /*is_memory=*/true});
   };
   for (const auto& [name, of] : kPlannedClasses)
     if (const auto found = measured.peak_by_class.find(std::string(name)); found != measured.peak_by_class.end())
@@ -232,9 +233,9 @@ std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<Memo
       add(name, bytes, [](const MemoryEstimate&) { return 0.0; });
   if (measured.peak_by_class.empty()) return parts;
   add("kept in host memory", measured.in_host_bytes,
-      [&](const MemoryEstimate& rank) { return elsewhere(layout, rank, OffloadTier::Host); });
+      [&](const MemoryEstimate& rank) { return offloaded(layout, rank, OffloadTier::Host); });
   add("kept on disk", measured.on_disk_bytes,
-      [&](const MemoryEstimate& rank) { return elsewhere(layout, rank, OffloadTier::File); });
+      [&](const MemoryEstimate& rank) { return offloaded(layout, rank, OffloadTier::File); });
   return parts;
 }
 
@@ -258,7 +259,7 @@ std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>
     }
     parts.push_back(std::move(part));
   }
-  std::ranges::sort(parts, {}, [](const ModuleParts& part) { return std::pair(place_of(part.name), part.name); });
+  std::ranges::sort(parts, {}, [](const ModuleParts& part) { return std::pair(forward_index(part.name), part.name); });
   return parts;
 }
 
@@ -279,7 +280,7 @@ std::string module_memory_text(const std::vector<ModuleParts>& modules, const Me
       const bool is_told = part != module.classes.end();
       row += str(pad_left(is_told ? human_bytes(part->predicted) : "", kValue),
                  pad_left(is_told ? human_bytes(part->measured) : "", kValue),
-                 is_told && is_much_off(*part, measured) ? " *" : "  ");
+                 is_told && exceeds_tolerance(*part, measured) ? " *" : "  ");
     }
     text += line(row);
   }
@@ -291,10 +292,10 @@ std::string comparison_text(const std::vector<RunPart>& whole, const std::vector
   std::string text = parts_text(whole, measured);
   if (!details.empty()) text += "of these\n" + parts_text(details, measured);
   for (const RunPart& part : whole)
-    if (is_much_off(part, measured))
+    if (exceeds_tolerance(part, measured))
       text += str("  ", part.name,
                   " is more than 20 % off: a slow device or link, or hardware that the file does not describe\n");
-  if (std::ranges::any_of(details, [&](const RunPart& part) { return is_much_off(part, measured); }))
+  if (std::ranges::any_of(details, [&](const RunPart& part) { return exceeds_tolerance(part, measured); }))
     text += "  * is more than 20 % off\n";
   return text;
 }

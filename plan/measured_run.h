@@ -16,7 +16,7 @@ struct PredictedStep {
   double memory_bytes = 0;       ///< of the rank that needs most
   i64 global_batch_size = 0;
 };
-PredictedStep predicted_step(const Job& job, double memory_bytes);
+PredictedStep predict_step(const PredictionInput& job, double memory_bytes);
 
 /// Measured step, taken from the log of a run. Shares are means over its ranks.
 struct MeasuredRun {
@@ -42,7 +42,7 @@ struct RunPart {
   bool is_memory = false;
 
   /// Returns measured / predicted - 1.
-  double off() const { return predicted > 0 ? measured / predicted - 1 : 0; }
+  double relative_error() const { return predicted > 0 ? measured / predicted - 1 : 0; }
 };
 /// Compares the step, compute, pipeline waits and communication, and finally memory if it was measured.
 std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory, const MeasuredRun& measured);
@@ -51,7 +51,7 @@ std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, cons
 /// Compares communication by purpose, if its groups were measured.
 std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun& measured);
 /// Compares the embedding, the two halves of each layer, and the output, as far as they were traced.
-std::vector<RunPart> compare_modules(const Job& job, const MeasuredRun& measured);
+std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured);
 /// Compares classes of memory and offloaded bytes, each of the rank that needs most of it.
 std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
                                     const MeasuredRun& measured);
@@ -65,9 +65,9 @@ std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>
                                                const MeasuredRun& measured);
 /// Returns true if a part deviates so much that something is slow or the hardware differs: by more than 20 %, and by
 /// more than 2 % of the step or of the memory.
-bool is_much_off(const RunPart& part, const MeasuredRun& measured);
+bool exceeds_tolerance(const RunPart& part, const MeasuredRun& measured);
 /// Returns text like "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %".
-std::string much_off_text(const RunPart& part);
+std::string tolerance_warning(const RunPart& part);
 
 /// Measured speed relative to the predicted rates, for compute and for links. `links` is only derived if a sufficient
 /// part of the step was predicted to be exposed communication: ranks that wait for one another count as communication,
@@ -75,9 +75,9 @@ std::string much_off_text(const RunPart& part);
 struct RunSpeed {
   double computing = 1, links = 1;
 };
-RunSpeed speed_of(const StepTime& predicted, const MeasuredRun& measured);
+RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured);
 /// Returns the hardware scaled by `speed`. Peaks that the scaled rates exceed are raised with them.
-Hardware at_speed(Hardware hardware, const RunSpeed& speed);
+Hardware scale_hardware(Hardware hardware, const RunSpeed& speed);
 
 /// Returns tables of the run as a whole and of its parts, including deviations.
 std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,

@@ -8,7 +8,7 @@ namespace mcpp {
 
 /// Takes a layout that recomputes all its layers and fits, and returns it with as few recomputed layers per stage as
 /// still fit. Returns std::nullopt if none or all of them need to be recomputed. Never offloads anything.
-std::optional<Layout> with_fewest_recomputed(LayoutMemory& memory, Layout layout, const ModelConfig& model,
-                                             double device_bytes);
+std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, const ModelConfig& model,
+                                         double device_bytes);
 
 }  // namespace mcpp

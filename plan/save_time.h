@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "plan/cost/job.h"
+#include "plan/cost/prediction_input.h"
 
 namespace mcpp {
 
@@ -11,7 +11,7 @@ struct SaveTime {
   double seconds = 0;  ///< to write them to the local disks of all ranks; 0 = disk speed unknown
   double stops = 0;    ///< time that training stops for an asynchronous save: a copy
 };
-SaveTime save_time(const Job& job);
-std::string save_text(const Job& job, const SaveTime& save);
+SaveTime save_time(const PredictionInput& job);
+std::string save_text(const PredictionInput& job, const SaveTime& save);
 
 }  // namespace mcpp

@@ -7,18 +7,18 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "base/number_text.h"
-#include "plan/kinds.h"
+#include "base/number_format.h"
 #include "plan/layout_memory.h"
+#include "plan/layout_tags.h"
 #include "plan/layouts.h"
-#include "plan/places.h"
+#include "plan/offload_placement.h"
 #include "plan/recompute_count.h"
 
 namespace mcpp {
 namespace {
 
 /// Minimum relative gain at which a lossy format is reported.
-constexpr double kWorthTelling = 0.01;
+constexpr double kMinReportedGain = 0.01;
 
 /// Cost in lexicographic order: activations are offloaded, bytes of memory, seconds. When minimizing time the first two
 /// are equal for all.
@@ -27,32 +27,37 @@ using Cost = std::tuple<bool, double, double>;
 struct Entry {
   Layout layout;
   MemoryEstimate memory;
-  double least = 0;  ///< lower bound of the step time in seconds
+  double lower_bound = 0;  ///< lower bound of the step time in seconds
   std::optional<StepTime> time;
 };
 
 /// Returns the entries by the text of their tag, in output order.
 template <class T>
-std::map<std::string, T, InNumbers> by_text(const std::map<LayoutKind, T>& kinds) {
-  std::map<std::string, T, InNumbers> sorted;
+std::map<std::string, T, NaturalLess> by_text(const std::map<LayoutTag, T>& kinds) {
+  std::map<std::string, T, NaturalLess> sorted;
   for (const auto& [kind, what] : kinds) sorted.emplace(kind.text(), what);
   return sorted;
 }
 
 class Search {
  public:
-  Search(const Hardware& hardware, const Implementation& program, const Workload& work, const SearchLimits& limits,
-         const Places& places)
-      : hardware_(hardware), program_(program), work_(work), limits_(limits), places_(places), memory_(work) {}
+  Search(const Hardware& hardware, const KernelTraits& program, const Workload& work, const SearchLimits& limits,
+         const OffloadPlacement& offload_placements)
+      : hardware_(hardware),
+        program_(program),
+        work_(work),
+        limits_(limits),
+        placement_(offload_placements),
+        memory_(work) {}
 
   SearchResult run() {
     for_each_layout(
-        hardware_, work_, limits_, [&](const Layout& layout) { look_at(layout); }, places_);
+        hardware_, work_, limits_, [&](const Layout& layout) { consider(layout); }, placement_);
     std::vector<std::size_t> order(fitting_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return least_cost(fitting_[i]); });
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return lower_bound_cost(fitting_[i]); });
     for (const std::size_t i : order) {
-      if (best_.size() >= keep() && least_cost(fitting_[i]) >= cost_of(best_.back())) break;
+      if (best_.size() >= keep() && lower_bound_cost(fitting_[i]) >= cost_of(best_.back())) break;
       add_best(i);
     }
     for (const std::size_t i : best_) result_.best.push_back(candidate(fitting_[i]));
@@ -62,19 +67,19 @@ class Search {
 
  private:
   std::size_t keep() const { return static_cast<std::size_t>(limits_.keep); }
-  Job job(const Layout& layout) const { return {hardware_, program_, work_, layout}; }
+  PredictionInput job(const Layout& layout) const { return {hardware_, program_, work_, layout}; }
   Candidate candidate(Entry& entry) { return {entry.layout, simulated(entry), entry.memory}; }
   bool is_for_memory() const { return limits_.objective == Objective::Memory; }
   Cost cost(const Entry& entry, double seconds) const {
     if (!is_for_memory()) return {false, 0, seconds};
-    return {entry.layout.activations_place != OffloadTier::Device, entry.memory.total(), seconds};
+    return {entry.layout.activations_tier != OffloadTier::Device, entry.memory.total(), seconds};
   }
   /// Lower bound of cost_of().
-  Cost least_cost(const Entry& entry) const { return cost(entry, entry.least); }
+  Cost lower_bound_cost(const Entry& entry) const { return cost(entry, entry.lower_bound); }
   Cost cost_of(std::size_t i) { return cost(fitting_[i], simulated(fitting_[i]).seconds); }
 
-  std::vector<LayoutKind> kinds(const Layout& layout) const {
-    return kinds_of(layout, work_.model.moe.num_experts > 0);
+  std::vector<LayoutTag> kinds(const Layout& layout) const {
+    return layout_tags(layout, work_.model.moe.num_experts > 0);
   }
 
   const StepTime& simulated(Entry& entry) {
@@ -85,29 +90,30 @@ class Search {
     return *entry.time;
   }
 
-  void look_at(const Layout& possible) {
+  void consider(const Layout& possible) {
     ++result_.possible;
-    const StatesHere states = is_for_memory() ? StatesHere::None : StatesHere::AsHaveRoom;
-    const auto [layout, memory, fits] = place(memory_, hardware_, possible, limits_.memory_bytes, states);
+    const OnDeviceStates states = is_for_memory() ? OnDeviceStates::None : OnDeviceStates::AllThatFit;
+    const auto [layout, memory, fits] = fit_with_offload(memory_, hardware_, possible, limits_.memory_bytes, states);
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
-      for (const LayoutKind& kind : kinds(layout)) {
-        const auto [found, is_new] = too_big_.try_emplace(kind);
+      for (const LayoutTag& kind : kinds(layout)) {
+        const auto [found, is_new] = smallest_by_tag_.try_emplace(kind);
         if (is_new || memory.total() < found->second.memory.total()) found->second = {layout, {}, memory};
       }
       return;
     }
     add_fitting(layout, memory);
-    if (const auto fewer = with_fewest_recomputed(memory_, layout, work_.model, limits_.memory_bytes)) {
+    if (const auto fewer = minimize_recompute(memory_, layout, work_.model, limits_.memory_bytes)) {
       ++result_.possible;
-      add_fitting(*fewer, memory_.most(*fewer));
+      add_fitting(*fewer, memory_.peak(*fewer));
     }
   }
 
   void add_fitting(const Layout& layout, const MemoryEstimate& memory) {
     ++result_.fitting;
-    fitting_.push_back({.layout = layout, .memory = memory, .least = least_seconds(job(layout)), .time = {}});
+    fitting_.push_back(
+        {.layout = layout, .memory = memory, .lower_bound = step_time_lower_bound(job(layout)), .time = {}});
   }
 
   void add_best(std::size_t i) {
@@ -115,78 +121,78 @@ class Search {
     // Equal layouts, such as two halves of a sample on two ranks instead of one sample on each: the simpler one came
     // first.
     const auto is_as_good = [&](std::size_t other) {
-      const auto [is_away, memory, seconds] = cost_of(other);
-      return is_away == std::get<0>(mine) && memory == std::get<1>(mine) &&
+      const auto [is_offloaded, memory, seconds] = cost_of(other);
+      return is_offloaded == std::get<0>(mine) && memory == std::get<1>(mine) &&
              std::abs(seconds / std::get<2>(mine) - 1) < 1e-9;
     };
     if (std::ranges::any_of(best_, is_as_good)) return;
-    const auto place = std::ranges::find_if(best_, [&](std::size_t other) { return mine < cost_of(other); });
-    best_.insert(place, i);
+    const auto fit_with_offload = std::ranges::find_if(best_, [&](std::size_t other) { return mine < cost_of(other); });
+    best_.insert(fit_with_offload, i);
     if (best_.size() > keep()) best_.pop_back();
   }
 
   void tell_alternatives(const std::vector<std::size_t>& order) {
     const Candidate& best = result_.best.front();
-    const std::vector<LayoutKind> of_best = kinds(best.layout);
-    std::map<LayoutKind, std::size_t> promising;
+    const std::vector<LayoutTag> of_best = kinds(best.layout);
+    std::map<LayoutTag, std::size_t> promising;
     for (const std::size_t i : order)
-      for (const LayoutKind& kind : kinds(fitting_[i].layout)) promising.try_emplace(kind, i);
-    for (const auto& [kind, found] : promising) too_big_.erase(kind);
-    for (const LayoutKind& kind : of_best) promising.erase(kind);
+      for (const LayoutTag& kind : kinds(fitting_[i].layout)) promising.try_emplace(kind, i);
+    for (const auto& [kind, found] : promising) smallest_by_tag_.erase(kind);
+    for (const LayoutTag& kind : of_best) promising.erase(kind);
     for (const auto& [kind, i] : by_text(promising)) {
       const Candidate other = candidate(fitting_[i]);
       result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = worse_because(other, best)});
     }
-    for (const auto& [kind, smallest] : by_text(too_big_))
+    for (const auto& [kind, smallest] : by_text(smallest_by_tag_))
       result_.alternatives.push_back({.kind = kind,
                                       .candidate = smallest,
                                       .fits = false,
                                       .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
                                                     human_bytes(limits_.memory_bytes))});
-    if (!limits_.allow_lossy_comm && !is_for_memory()) tell_roundings(best);
+    if (!limits_.allow_lossy_comm && !is_for_memory()) report_lossy_gain(best);
   }
 
   /// Reports the greatest gain of the best layout from a lossy format.
-  void tell_roundings(const Candidate& best) {
-    double most = kWorthTelling;
+  void report_lossy_gain(const Candidate& best) {
+    double peak = kMinReportedGain;
     std::optional<Candidate> fastest;
-    for (const Rounding& rounding : other_roundings(hardware_, work_, best.layout)) {
+    for (const Rounding& rounding : lossy_comm_options(hardware_, work_, best.layout)) {
       Entry entry{.layout = best.layout, .memory = {}, .time = {}};
       entry.layout.rounding = rounding;
-      entry.memory = memory_.most(entry.layout);
+      entry.memory = memory_.peak(entry.layout);
       const double gain = best.time.seconds / simulated(entry).seconds - 1;
-      if (gain <= most || entry.memory.total() > limits_.memory_bytes) continue;
-      most = gain;
+      if (gain <= peak || entry.memory.total() > limits_.memory_bytes) continue;
+      peak = gain;
       fastest = candidate(entry);
     }
     if (fastest)
       result_.alternatives.push_back(
           {.kind = "other numbers",
            .candidate = *fastest,
-           .reason = str(fixed(100 * most, 1), " % faster, as less is sent; --allow_lossy_comm looks at such")});
+           .reason = str(fixed(100 * peak, 1), " % faster, as less is sent; --allow_lossy_comm looks at such")});
   }
 
   std::string worse_because(const Candidate& other, const Candidate& best) const {
-    return is_for_memory() ? larger_because(other, best) : slower_because(other, best);
+    return is_for_memory() ? memory_reason(other, best) : slowdown_reason(other, best);
   }
 
   /// Names the class of memory that grows most.
-  static std::string larger_because(const Candidate& other, const Candidate& best) {
+  static std::string memory_reason(const Candidate& other, const Candidate& best) {
     const MemoryEstimate &a = other.memory, &b = best.memory;
-    if (other.layout.activations_place != best.layout.activations_place)
+    if (other.layout.activations_tier != best.layout.activations_tier)
       return "fits only with its activations elsewhere";
     const std::pair<double, const char*> classes[]{{a.params - b.params, "weights"},
                                                    {a.grads - b.grads, "gradients"},
                                                    {a.optimizer_state - b.optimizer_state, "optimizer state"},
                                                    {a.activations - b.activations, "activations"}};
-    const auto* most = std::ranges::max_element(classes, {}, [](const auto& one) { return one.first; });
+    const auto* peak = std::ranges::max_element(classes, {}, [](const auto& one) { return one.first; });
     const double times = other.time.seconds / best.time.seconds;
-    return str(fixed(100 * (a.total() / b.total() - 1), 1), " % more memory, most of it ", most->second, ", in ",
+    return str(fixed(100 * (a.total() / b.total() - 1), 1), " % more memory, most of it ", peak->second, ", in ",
                fixed(times, 2), " times the time");
   }
 
   /// Names the part of the step that grows most.
-  std::string slower_because(const Candidate& other, const Candidate& best) const {
+  std::string slowdown_reason(const Candidate& other, const Candidate& best) const {
     const StepTime &a = other.time, &b = best.time;
     const Collectives collectives(hardware_);
     const RankGroup tp = other.layout.tp_group();
@@ -194,7 +200,7 @@ class Search {
     const std::pair<double, std::string> parts[]{
         {a.work.tensor_parallel - b.work.tensor_parallel,
          leaves ? str("tensor parallelism leaves the ", hardware_.links.tier.front(), " domain of ",
-                      hardware_.links.ranks.front(), " for ", collectives.farthest_tier(tp))
+                      hardware_.links.ranks.front(), " for ", collectives.outermost_tier(tp))
                 : "tensor parallelism communicates more"},
         {a.work.context_parallel - b.work.context_parallel, "keys and values of other positions take longer to come"},
         {a.work.expert_parallel - b.work.expert_parallel,
@@ -207,41 +213,41 @@ class Search {
         {a.bubble - b.bubble, "the pipeline waits longer"},
         {a.messages - b.messages, "more messages between stages"},
         {a.optimizer - b.optimizer, "the update is shared by fewer"},
-        {a.work.elsewhere - b.work.elsewhere, "what is elsewhere takes longer to come than what it is for"},
+        {a.work.offloaded - b.work.offloaded, "what is elsewhere takes longer to come than what it is for"},
         {a.work.elementwise - b.work.elementwise, "more goes over memory"},
         {a.work.attention - b.work.attention, "more attention is computed again"},
         {a.work.products - b.work.products, other.layout.recompute.granularity == Recompute::Granularity::Full
                                                 ? "more products are computed again"
                                                 : "products are smaller, or unevenly shared"}};
-    const auto* most = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
+    const auto* peak = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
     const double percent = 100 * (a.seconds / b.seconds - 1);
-    return str(fixed(percent, 1), " % slower: ", most->second);
+    return str(fixed(percent, 1), " % slower: ", peak->second);
   }
 
   const Hardware& hardware_;
-  const Implementation& program_;
+  const KernelTraits& program_;
   const Workload& work_;
   const SearchLimits& limits_;
-  const Places places_;
+  const OffloadPlacement placement_;
   LayoutMemory memory_;
   SearchResult result_;
   std::vector<Entry> fitting_;
-  std::vector<std::size_t> best_;            // indices into fitting_, best first
-  std::map<LayoutKind, Candidate> too_big_;  // the smallest layout of each tag
+  std::vector<std::size_t> best_;                   // indices into fitting_, best first
+  std::map<LayoutTag, Candidate> smallest_by_tag_;  // the smallest layout of each tag
 };
 
 }  // namespace
 
-SearchResult search_layouts(const Hardware& hardware, const Implementation& program, const Workload& work,
+SearchResult search_layouts(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                             const SearchLimits& limits) {
   const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
   SearchResult result;
-  for (const Places& where : places(hardware.host)) {
+  for (const OffloadPlacement& where : offload_placements(hardware.host)) {
     SearchResult found = Search(hardware, program, work, limits, where).run();
     if (!found.best.empty()) return found;
-    const bool is_least = found.possible > 0 && found.smallest.memory.total() < result.smallest.memory.total();
-    if (result.possible == 0 || is_least) result = std::move(found);
+    const bool needs_less_memory = found.possible > 0 && found.smallest.memory.total() < result.smallest.memory.total();
+    if (result.possible == 0 || needs_less_memory) result = std::move(found);
   }
   check_input(result.possible > 0, "no layout of ", limits.world_size, " ranks divides ", work.model.num_layers,
               " layers and a global_batch_size of ", work.global_batch_size,
@@ -249,21 +255,24 @@ SearchResult search_layouts(const Hardware& hardware, const Implementation& prog
   return result;
 }
 
-bool fits_somehow(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
+bool any_layout_fits(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
   LayoutMemory memory(work);
   bool fits = false;
-  for (const Places& where : places(hardware.host)) {
+  for (const OffloadPlacement& where : offload_placements(hardware.host)) {
     if (fits) break;
     for_each_layout(
         hardware, work, limits,
-        [&](const Layout& layout) { fits = fits || place(memory, hardware, layout, limits.memory_bytes).fits; }, where);
+        [&](const Layout& layout) {
+          fits = fits || fit_with_offload(memory, hardware, layout, limits.memory_bytes).fits;
+        },
+        where);
   }
   return fits;
 }
 
 i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits) {
   for (; limits.world_size <= hardware.links.ranks.back(); limits.world_size *= 2)
-    if (fits_somehow(hardware, work, limits)) return limits.world_size;
+    if (any_layout_fits(hardware, work, limits)) return limits.world_size;
   return 0;
 }
 

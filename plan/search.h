@@ -16,7 +16,7 @@ struct SearchLimits {
   i64 expert_model_parallel_size = 0;
   i64 pipeline_model_parallel_size = 0;
   i64 micro_batch_size = 0;
-  i64 most_micro_batch_size = 8;
+  i64 max_micro_batch_size = 8;
   double memory_bytes = 0;  ///< that a rank may use
   Objective objective = Objective::Time;
   /// Also considers layouts with lossy formats that the workload does not use (Rounding).
@@ -51,11 +51,11 @@ struct SearchResult {
 /// host memory or disk; if still no layout fits, optimizer states, and then weights (places.h).
 /// Objective::Memory minimizes device memory: layouts that keep activations on the device win; ties go to the faster
 /// one. If nothing fits, `best` is empty and `smallest` is the layout that needs least device memory.
-SearchResult search_layouts(const Hardware& hardware, const Implementation& program, const Workload& work,
+SearchResult search_layouts(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                             const SearchLimits& limits);
 
 /// Returns true if any layout fits.
-bool fits_somehow(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
+bool any_layout_fits(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 /// Returns the smallest world size, limits.world_size times a power of two, for which some layout fits; 0 if there is
 /// none that the links join.
 i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits);

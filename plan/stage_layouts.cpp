@@ -20,7 +20,7 @@ double output_in_layers(const ModelConfig& m) {
 
 /// Assigns layers one by one to the stage with the least load; ties go to the last stage, which has fewest microbatches
 /// in flight.
-std::vector<i64> balanced(const ModelConfig& m, i64 stages) {
+std::vector<i64> balance_layers(const ModelConfig& m, i64 stages) {
   std::vector<double> load(static_cast<std::size_t>(stages), 0);
   load.front() += kEmbedding;
   load.back() += output_in_layers(m);
@@ -55,7 +55,7 @@ std::string layout_text(const std::vector<i64>& layers) {
 std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages) {
   if (model.num_layers + 2 < stages) return {};
   std::vector<std::string> list;
-  const std::vector<i64> layers = balanced(model, stages);
+  const std::vector<i64> layers = balance_layers(model, stages);
   const bool is_even = model.num_layers % stages == 0;
   if (is_even) list.emplace_back();
   if (!is_even || std::ranges::count(layers, layers.front()) != stages) list.push_back(layout_text(layers));

@@ -19,22 +19,22 @@ double recomputed_part(const ModelConfig& m, const Layout& layout) {
   }
   if (layout.recompute.granularity != Selective || !layout.recompute.core_attn) return 0;
   double seen = 0;
-  for (i64 layer = 0; layer < m.num_layers; ++layer) seen += seen_keys(m, layer);
+  for (i64 layer = 0; layer < m.num_layers; ++layer) seen += attended_keys(m, layer);
   return 4 * real(m.num_attention_heads * m.head_dim()) * seen / all;
 }
 
 }  // namespace
 
-double model_tflops(const Job& job, double step_seconds) {
+double model_tflops(const PredictionInput& job, double step_seconds) {
   return flops_per_batch(job.work.model, job.work.global_batch_size) / step_seconds /
          static_cast<double>(job.layout.world_size) / 1e12;
 }
 
-double model_flops_utilization(const Job& job, double step_seconds) {
+double model_flops_utilization(const PredictionInput& job, double step_seconds) {
   return 1e12 * model_tflops(job, step_seconds) / job.hardware.peak_flops(job.work.products);
 }
 
-double hardware_flops_utilization(const Job& job, double step_seconds) {
+double hardware_flops_utilization(const PredictionInput& job, double step_seconds) {
   return model_flops_utilization(job, step_seconds) * (1 + recomputed_part(job.work.model, job.layout));
 }
 

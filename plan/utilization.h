@@ -1,14 +1,14 @@
 // Device utilization of a step.
 #pragma once
-#include "plan/cost/job.h"
+#include "plan/cost/prediction_input.h"
 
 namespace mcpp {
 
 /// Returns TFLOP/s per device of the model's operations (model/flops.h), without recomputation.
-double model_tflops(const Job& job, double step_seconds);
+double model_tflops(const PredictionInput& job, double step_seconds);
 /// Returns the MFU: model_tflops() over the device's peak.
-double model_flops_utilization(const Job& job, double step_seconds);
+double model_flops_utilization(const PredictionInput& job, double step_seconds);
 /// Returns the HFU: like the MFU, but counts recomputed layers and recomputed attention.
-double hardware_flops_utilization(const Job& job, double step_seconds);
+double hardware_flops_utilization(const PredictionInput& job, double step_seconds);
 
 }  // namespace mcpp

@@ -14,12 +14,12 @@ base/json base/program base/io
 tensor
 tensor/host
 tensor/ops
-tensor/ops/fused tensor/ops/narrow
+tensor/ops/fused tensor/ops/low_precision
 tensor/cpu/simd
 tensor/cpu/gemm tensor/cpu/attention
 tensor/cpu tensor/cuda
-tensor/cuda/attention tensor/cuda/experts tensor/cuda/gemm tensor/cuda/host tensor/cuda/states tensor/cuda/traffic
-nn/offload comm/watch
+tensor/cuda/attention tensor/cuda/experts tensor/cuda/gemm tensor/cuda/host tensor/cuda/optimizer tensor/cuda/compression
+nn/offload comm/watchdog
 nn
 comm
 comm/mpi/transport comm/cuda
@@ -28,15 +28,15 @@ parallel/dp/buckets
 parallel/tp parallel/dp parallel/pp parallel/cp parallel/ep
 parallel
 optimizer/states
-model/config optimizer data checkpoint data/tokenizer/bpe data/read/index
-model/layers data/tokenizer data/read checkpoint/format
-model/layers/moe data/prepare data/mock checkpoint/folder
-model data/prepare/training data/parts checkpoint/load checkpoint/save
+model/config optimizer data checkpoint data/tokenizer/bpe data/dataset/index
+model/layers data/tokenizer data/dataset checkpoint/format
+model/layers/moe data/preprocess data/mock checkpoint/directory
+model data/preprocess/training data/preprocess/distributed checkpoint/load checkpoint/save
 plan/hardware
 plan/cost
 plan/step
 plan
-plan/worlds
+plan/scaling
 plan/report
 megatron_cpp/config/sections
 megatron_cpp/config megatron_cpp/logging

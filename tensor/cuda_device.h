@@ -40,7 +40,7 @@ std::vector<std::string> take_notices(Device& device);
 // Matrix product tuning. The fastest algorithm for a kind of product is found by timing its first call, and may differ
 // between runs. Recorded choices make runs bitwise identical and avoid the timing.
 
-/// Returns the choices in use, in the format of tensor/gemm_choices.h for this GPU and library version.
+/// Returns the choices in use, in the format of tensor/gemm_algo_cache.h for this GPU and library version.
 std::string gemm_choices_text(Device& device);
 /// Uses the choices in `texts` from now on; earlier texts take precedence. Choices of another GPU or library version
 /// are ignored. Throws BadInput, naming `name`, if a text is malformed.

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "tensor/out_of_memory.h"
-#include "tensor/pooled_size.h"
+#include "tensor/padded_alloc_size.h"
 
 namespace mcpp {
 
@@ -44,7 +44,7 @@ Device::~Device() = default;
 
 void* Device::allocate(i64 bytes, MemoryClass c) {
   if (bytes <= 0) return nullptr;
-  const i64 size = pooled_size(bytes);
+  const i64 size = padded_alloc_size(bytes);
   const std::lock_guard lock(pool_->mutex);
   void* data = nullptr;
   if (auto found = pool_->free_blocks.find(size); found != pool_->free_blocks.end() && !found->second.empty()) {
@@ -66,7 +66,7 @@ void* Device::allocate(i64 bytes, MemoryClass c) {
 
 void Device::release(void* data, i64 bytes, MemoryClass c) noexcept {
   if (!data) return;
-  const i64 size = pooled_size(bytes);
+  const i64 size = padded_alloc_size(bytes);
   const std::lock_guard lock(pool_->mutex);
   pool_->free_blocks[size].push_back(data);
   account(c, -size);

@@ -51,7 +51,7 @@ constexpr bool is_float(DType t) {
 }
 
 /// Returns true for 16-bit floating-point types, whose arithmetic and sums are done in fp32.
-constexpr bool is_narrow(DType t) {
+constexpr bool is_low_precision(DType t) {
   return t == DType::BF16 || t == DType::F16;
 }
 
@@ -99,9 +99,9 @@ struct Float16 {
   }
 };
 
-/// True for the 16-bit floating-point types; see is_narrow(DType).
+/// True for the 16-bit floating-point types; see is_low_precision(DType).
 template <class T>
-inline constexpr bool kIsNarrow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+inline constexpr bool kIsLowPrecision = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
 template <class T>
 struct DTypeOf;
@@ -133,14 +133,14 @@ struct DTypeOf<i64> {
 /// Converts from double with a single rounding, and to double exactly.
 template <class T>
 constexpr T from_double(double x) {
-  if constexpr (kIsNarrow<T>)
+  if constexpr (kIsLowPrecision<T>)
     return T(static_cast<float>(x));
   else
     return static_cast<T>(x);
 }
 template <class T>
 constexpr double to_double(T x) {
-  if constexpr (kIsNarrow<T>)
+  if constexpr (kIsLowPrecision<T>)
     return static_cast<float>(x);
   else
     return static_cast<double>(x);

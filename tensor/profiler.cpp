@@ -49,8 +49,8 @@ void Profiler::add(std::string_view name, Detail detail, RangeKind kind, Clock::
   std::string whole = facts.group.empty() ? std::string(name) : str(facts.group, " ", name);
   if (detail <= timed_) seconds_[whole] += std::chrono::duration<double>(end - begin).count();
   if (!is_tracing_) return;
-  if (trace_.ranges.size() >= kMostRanges) {
-    ++trace_.left_out;
+  if (trace_.ranges.size() >= kMaxRanges) {
+    ++trace_.dropped_ranges;
     return;
   }
   trace_.ranges.push_back({.name = std::move(whole), .kind = kind, .begin = begin, .end = end, .facts = facts});
@@ -63,7 +63,7 @@ void Profiler::keep(const std::string& name, i64 bytes) {
 }
 
 std::optional<std::size_t> Profiler::mark() const {
-  if (!clock_ || on_device_.size() >= kMostRanges) return std::nullopt;
+  if (!clock_ || on_device_.size() >= kMaxRanges) return std::nullopt;
   return clock_->mark();
 }
 

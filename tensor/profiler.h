@@ -61,7 +61,7 @@ class Profiler {
  public:
   using Clock = ProfiledRange::Clock;
   /// Maximum number of ranges in a trace (about 200 MB). Later ones are only counted.
-  static constexpr std::size_t kMostRanges = 1'000'000;
+  static constexpr std::size_t kMaxRanges = 1'000'000;
 
   bool wants(Detail detail) const { return detail <= detail_; }
 
@@ -75,7 +75,7 @@ class Profiler {
   bool is_tracing() const { return is_tracing_; }
   struct Trace {
     std::vector<ProfiledRange> ranges;  ///< ordered by end time
-    i64 left_out = 0;                   ///< number of ranges dropped beyond kMostRanges
+    i64 dropped_ranges = 0;             ///< number of ranges dropped beyond kMaxRanges
     std::map<std::string, i64> kept;    ///< bytes by name, as reported by keep()
   };
   Trace stop();

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/rounding.h"
+#include "base/integer_math.h"
 
 namespace mcpp {
 
@@ -54,7 +54,7 @@ void FileRegion::read_piece(std::size_t piece, std::span<std::byte> to) const {
     return;
   }
   const int error = file_->read(offset_ + static_cast<i64>(piece) * kPiece, to);
-  if (error != 0) file_->fail_transfer("read", error, name_);
+  if (error != 0) file_->throw_transfer_error("read", error, name_);
   check_piece(piece, to);
 }
 
@@ -85,7 +85,7 @@ void FileRegion::write(i64 begin, std::span<const std::byte> from) {
     if (count < piece_bytes(p)) read_piece(p, all);
     std::memcpy(all.data() + first, from.data() + (at - begin), static_cast<std::size_t>(count));
     const int error = file_->write(offset_ + piece * kPiece, all);
-    if (error != 0) file_->fail_transfer("write", error, name_);
+    if (error != 0) file_->throw_transfer_error("write", error, name_);
     sums_[p] = checksum_hex(all);
     at += count;
   }

@@ -16,10 +16,10 @@ struct EnumNames<OffloadTier> {
 };
 
 /// Number of bytes offloaded from a device, by tier.
-struct BytesAway {
+struct OffloadedBytes {
   i64 in_host = 0, on_disk = 0;
 
-  BytesAway& operator+=(const BytesAway& b) {
+  OffloadedBytes& operator+=(const OffloadedBytes& b) {
     in_host += b.in_host, on_disk += b.on_disk;
     return *this;
   }

@@ -36,7 +36,7 @@ void check_is_on_disk(const Path& folder, const std::string& where) {
 }
 
 /// Names the folder and its configuration key in messages.
-std::string named(const Path& folder, std::string_view key) {
+std::string describe_folder(const Path& folder, std::string_view key) {
   return str(key, ": ", folder.string());
 }
 
@@ -68,7 +68,7 @@ int write_zeros(int file, i64 begin, i64 end) {
     const auto bytes = static_cast<std::size_t>(std::min(kAtOnce, end - begin));
     const ssize_t done = ::pwrite(file, zeros.bytes().data(), bytes, begin);
     if (done < 0 && errno == EINTR) continue;
-    if (const int error = error_of_write(done); error != 0) return error;
+    if (const int error = write_error(done); error != 0) return error;
     begin += done;
   }
   return 0;
@@ -103,15 +103,15 @@ int open_scratch(const Path& folder, int flags) {
   const int nameless = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
   if (nameless >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return nameless;
   const Path name = temporary_name(folder / kName);
-  const int named = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
-  if (named >= 0) ::unlink(name.c_str());
-  return named;
+  const int describe_folder = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
+  if (describe_folder >= 0) ::unlink(name.c_str());
+  return describe_folder;
 }
 
 }  // namespace
 
 ScratchFile::ScratchFile(const Path& folder, i64 bytes, std::string_view key) : folder_(folder), bytes_(bytes) {
-  const std::string where = named(folder, key);
+  const std::string where = describe_folder(folder, key);
   mcpp::create_directories(folder);
   check_is_on_disk(folder, where);
   check_file_limit(bytes, where);
@@ -146,7 +146,7 @@ int ScratchFile::read(i64 offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t done = ::pread(descriptor_, to.data(), to.size(), offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return done < 0 ? call_error() : EIO;
+    if (done <= 0) return done < 0 ? last_system_error() : EIO;
     to = to.subspan(static_cast<std::size_t>(done));
     offset += done;
   }
@@ -157,20 +157,20 @@ int ScratchFile::write(i64 offset, std::span<const std::byte> from) const {
   while (!from.empty()) {
     const ssize_t done = ::pwrite(descriptor_, from.data(), from.size(), offset);
     if (done < 0 && errno == EINTR) continue;
-    if (const int error = error_of_write(done); error != 0) return error;
+    if (const int error = write_error(done); error != 0) return error;
     from = from.subspan(static_cast<std::size_t>(done));
     offset += done;
   }
   return 0;
 }
 
-void ScratchFile::fail_transfer(std::string_view verb, int error, std::string_view what) const {
+void ScratchFile::throw_transfer_error(std::string_view verb, int error, std::string_view what) const {
   fail(ExitCode::PeerLost, "cannot ", verb, " ", name(), ": ", system_reason(error), "; what was there of ", what,
        " is lost. Start again; the run goes on from its last checkpoint");
 }
 
-DiskRoom room_for_scratch(const Path& folder, std::string_view key) {
-  const std::string where = named(folder, key);
+DiskSpace scratch_disk_space(const Path& folder, std::string_view key) {
+  const std::string where = describe_folder(folder, key);
   Path found = std::filesystem::absolute(folder);
   std::error_code ignored;  // if the folder cannot be inspected, its parent is used
   while (!std::filesystem::exists(found, ignored) && found.has_relative_path()) found = found.parent_path();

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/file.h"
-#include "base/rounding.h"
+#include "base/integer_math.h"
 
 namespace mcpp {
 
@@ -39,7 +39,7 @@ class ScratchFile {
 
   /// Throws PeerLost for a failed read, write or extension (`verb`) with errno `error`; `what` names the lost data. The
   /// launcher then restarts the run from its last checkpoint.
-  [[noreturn]] void fail_transfer(std::string_view verb, int error, std::string_view what) const;
+  [[noreturn]] void throw_transfer_error(std::string_view verb, int error, std::string_view what) const;
 
  private:
   Path folder_;
@@ -49,13 +49,13 @@ class ScratchFile {
 };
 
 /// Free space of a disk.
-struct DiskRoom {
+struct DiskSpace {
   std::string id;  ///< unique among the disks of all machines
   i64 bytes = 0;
 };
 /// Returns the free space of the disk on which ScratchFile would create its file; creates nothing. Throws BadInput if
 /// the folder, or the parent in which it would be created, is not writable or is memory-backed.
-DiskRoom room_for_scratch(const Path& folder, std::string_view key);
+DiskSpace scratch_disk_space(const Path& folder, std::string_view key);
 
 /// Rounds `bytes` up to a multiple of ScratchFile::kAlignment.
 constexpr i64 aligned_bytes(i64 bytes) {

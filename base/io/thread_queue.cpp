@@ -18,14 +18,14 @@ namespace {
 constexpr int kThreads = 4;  // pieces the disk works on concurrently
 
 /// Transfers all of `rest`. Returns 0 or an errno.
-int carry_out(FileTransfer rest) {
+int transfer_all(FileTransfer rest) {
   while (rest.bytes > 0) {
     const auto bytes = static_cast<std::size_t>(rest.bytes);
     const bool writes = rest.kind == FileTransfer::Kind::Write;
     const ssize_t done =
         writes ? ::pwrite(rest.file, rest.data, bytes, rest.offset) : ::pread(rest.file, rest.data, bytes, rest.offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return call_error();
+    if (done < 0) return last_system_error();
     if (done == 0) return writes ? ENOSPC : EIO;
     rest.offset += done, rest.data += done, rest.bytes -= done;
   }
@@ -91,7 +91,7 @@ class ThreadQueue final : public TransferQueue {
       const Piece piece = pieces_.front();
       pieces_.pop_front();
       lock.unlock();
-      const int error = carry_out(piece.transfer);
+      const int error = transfer_all(piece.transfer);
       lock.lock();
       Progress& progress = progress_.at(piece.ticket);
       if (error != 0) progress.error = error;

@@ -37,7 +37,7 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-std::vector<int> cpus_near_pci_device(std::string bus_id, const Path& root) {
+std::vector<int> cpus_local_to_pci_device(std::string bus_id, const Path& root) {
   std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return std::tolower(c); });
   std::ifstream file(root / "sys/bus/pci/devices" / bus_id / "local_cpulist");
   std::string text;
@@ -45,14 +45,14 @@ std::vector<int> cpus_near_pci_device(std::string bus_id, const Path& root) {
   return parse_cpu_list(text);
 }
 
-int usable_cpus() {
+int num_usable_cpus() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (::sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
   return std::max(1, CPU_COUNT(&cpus));
 }
 
-bool keep_to_cpus(const std::vector<int>& cpus) {
+bool set_cpu_affinity(const std::vector<int>& cpus) {
   cpu_set_t now, kept;
   CPU_ZERO(&now);
   CPU_ZERO(&kept);

@@ -42,7 +42,7 @@ std::string bar_of(double share, std::size_t width) {
 
 }  // namespace
 
-std::string progress_text(const std::string& what, const ProgressOf& of, double done, double seconds,
+std::string progress_text(const std::string& what, const ProgressOptions& of, double done, double seconds,
                           std::string_view more, std::size_t columns) {
   const std::string rate =
       str(amount(done / std::max(seconds, 1e-3), of.unit), of.unit.empty() ? "/s" : " " + of.unit + "/s");
@@ -56,18 +56,18 @@ std::string progress_text(const std::string& what, const ProgressOf& of, double 
   }
   if (!more.empty()) tail += str(", ", more);
   std::string text = what + " ";
-  constexpr std::size_t kBrackets = 3, kMostBar = 30, kLeastBar = 5;  // including the space after the bar
+  constexpr std::size_t kBrackets = 3, kMaxBar = 30, kMinBar = 5;  // including the space after the bar
   const std::size_t taken = text.size() + tail.size() + kBrackets;
-  if (of.total > 0 && columns >= taken + kLeastBar)
-    text += bar_of(std::clamp(done / of.total, 0.0, 1.0), std::min(kMostBar, columns - taken)) + " ";
+  if (of.total > 0 && columns >= taken + kMinBar)
+    text += bar_of(std::clamp(done / of.total, 0.0, 1.0), std::min(kMaxBar, columns - taken)) + " ";
   text += tail;
   return text.substr(0, columns);
 }
 
-Progress::Progress(KeptRef<Log> log, std::string what, ProgressOf of)
+Progress::Progress(StoredRef<Log> log, std::string what, ProgressOptions of)
     : log_(log),
       what_(std::move(what)),
-      of_(std::move(of)),
+      options_(std::move(of)),
       is_live_(log_.is_live()),
       is_plain_(!is_live_ && is_dumb_terminal()),
       next_(is_plain_ ? kPlainPause : kFirst) {}
@@ -82,13 +82,13 @@ void Progress::update(double done, std::string_view more) {
   if (now < next_) return;
   next_ = now + (is_live_ ? kPause : kPlainPause);
   const std::size_t columns = terminal_columns();
-  const std::string text = progress_text(what_, of_, done, now, more, columns > 1 ? columns - 1 : 1);
+  const std::string text = progress_text(what_, options_, done, now, more, columns > 1 ? columns - 1 : 1);
   if (is_plain_) return log_.info(text);
   is_shown_ = true;
   log_.progress(text);
 }
 
-Waiting::Waiting(KeptRef<Log> log, std::string what) {
+WaitIndicator::WaitIndicator(StoredRef<Log> log, std::string what) {
   const Log& to = log;
   if (!to.is_live()) return;
   ticker_ = std::jthread([&to, text = std::move(what)](const std::stop_token& stop) {

@@ -5,13 +5,13 @@
 #include <string_view>
 #include <thread>
 
-#include "base/kept_ref.h"
 #include "base/log.h"
+#include "base/stored_ref.h"
 
 namespace mcpp {
 
 /// Quantity whose progress is shown. Bytes are formatted with binary prefixes, other quantities with their unit.
-struct ProgressOf {
+struct ProgressOptions {
   double total = 0;       ///< 0 if unknown: neither a bar nor the remaining time is shown
   std::string unit = "";  ///< "documents"; empty = bytes
 };
@@ -21,7 +21,7 @@ struct ProgressOf {
 /// prints nothing. Used by one thread.
 class Progress {
  public:
-  Progress(KeptRef<Log> log, std::string what, ProgressOf of);
+  Progress(StoredRef<Log> log, std::string what, ProgressOptions of);
   ~Progress();  ///< clears the live line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -34,23 +34,23 @@ class Progress {
 
   const Log& log_;
   std::string what_;
-  ProgressOf of_;
+  ProgressOptions options_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool is_live_, is_plain_, is_shown_ = false;
   double next_ = 0;  // seconds
 };
 
 /// Progress display of an operation that reports no progress: a thread shows the elapsed time from construction on.
-class Waiting {
+class WaitIndicator {
  public:
-  Waiting(KeptRef<Log> log, std::string what);
+  WaitIndicator(StoredRef<Log> log, std::string what);
 
  private:
   std::jthread ticker_;
 };
 
 /// Formats one progress line at most `columns` wide: "verify [=====>    ] 52 %, 1.20 GiB/s, 8.1s left".
-std::string progress_text(const std::string& what, const ProgressOf& of, double done, double seconds,
+std::string progress_text(const std::string& what, const ProgressOptions& of, double done, double seconds,
                           std::string_view more, std::size_t columns);
 
 }  // namespace mcpp

@@ -17,7 +17,7 @@ i64 announced_length(u8 first) {
 }
 
 /// Returns true if the second byte excludes overlong forms, surrogates and code points above U+10FFFF.
-bool second_fits(u8 first, u8 second) {
+bool is_valid_second_byte(u8 first, u8 second) {
   switch (first) {
     case 0xE0:
       return second >= 0xA0;
@@ -38,7 +38,7 @@ i64 valid_prefix(std::string_view text, i64 length) {
   while (valid < length && valid < static_cast<i64>(text.size())) {
     const char next = text[static_cast<std::size_t>(valid)];
     if (!is_continuation(next)) break;
-    if (valid == 1 && !second_fits(static_cast<u8>(text[0]), static_cast<u8>(next))) break;
+    if (valid == 1 && !is_valid_second_byte(static_cast<u8>(text[0]), static_cast<u8>(next))) break;
     ++valid;
   }
   return valid;

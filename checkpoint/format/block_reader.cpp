@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/integer_math.h"
 #include "base/io/open_direct.h"
-#include "base/rounding.h"
 
 namespace mcpp {
 
@@ -35,14 +35,14 @@ class BlockReader::Source {
   }
 
  private:
-  bool is_direct(const Extent& extent) const { return extent.way == ReadWay::Direct && !cannot_; }
+  bool is_direct(const Extent& extent) const { return extent.mode == ReadMode::Direct && !is_direct_unsupported_; }
 
   bool open(const Extent& extent) {
     if (is_direct(extent) && file_ != extent.file) {
       close();
       file_ = extent.file;
       direct_ = open_direct(file_->path(), O_RDONLY | O_NONBLOCK);
-      cannot_ = direct_ < 0;
+      is_direct_unsupported_ = direct_ < 0;
     }
     return is_direct(extent);
   }
@@ -86,26 +86,26 @@ class BlockReader::Source {
   i64 done_of_next_ = 0;  // bytes of it already prefetched
   i64 prefetched_ = 0;    // bytes prefetched and not yet read
   const InputFile* file_ = nullptr;
-  int direct_ = -1;      // direct I/O descriptor of file_
-  bool cannot_ = false;  // direct I/O is not supported
+  int direct_ = -1;                     // direct I/O descriptor of file_
+  bool is_direct_unsupported_ = false;  // direct I/O is not supported
 };
 
-void BlockReader::expect(const InputFile& file, i64 offset, i64 bytes, ReadWay way) {
+void BlockReader::declare(const InputFile& file, i64 offset, i64 bytes, ReadMode mode) {
   constexpr i64 kGap = i64{1} << 16;  // reading a smaller gap is cheaper than another read
   Extent* last = expected_.empty() ? nullptr : &expected_.back();
-  const bool goes_on =
-      last && last->file == &file && last->way == way && last->end <= offset && offset <= last->end + kGap;
-  if (goes_on)
+  const bool is_contiguous =
+      last && last->file == &file && last->mode == mode && last->end <= offset && offset <= last->end + kGap;
+  if (is_contiguous)
     last->end = offset + bytes;
   else
-    expected_.push_back({&file, offset / BlockMemory::kAlignment * BlockMemory::kAlignment, offset + bytes, way});
+    expected_.push_back({&file, offset / BlockMemory::kAlignment * BlockMemory::kAlignment, offset + bytes, mode});
 }
 
 std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i64 most, i64 unit) {
   if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   std::unique_lock lock(mutex_);
   for (;; ++used_, changed_.notify_all()) {
-    changed_.wait(lock, [&] { return used_ < filled_ || is_over_; });
+    changed_.wait(lock, [&] { return used_ < filled_ || is_finished_; });
     if (used_ == filled_ && error_) std::rethrow_exception(error_);
     MCPP_CHECK(used_ < filled_, file.path().string(), ": byte ", offset, " was not expected");
     const Extent& block = in_block(used_);
@@ -117,18 +117,18 @@ std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i6
 }
 
 /// Returns false if the data will not be used.
-bool BlockReader::wait_for_room(const std::stop_token& stop) {
+bool BlockReader::wait_for_free_block(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, stop, [&] { return filled_ - used_ < BlockMemory::kBlocks; });
   return !stop.stop_requested();
 }
 
 void BlockReader::read(Source& source, const Extent& extent, const std::stop_token& stop) {
-  for (i64 begin = extent.begin; begin < extent.end && wait_for_room(stop); begin += BlockMemory::kBlockBytes) {
+  for (i64 begin = extent.begin; begin < extent.end && wait_for_free_block(stop); begin += BlockMemory::kBlockBytes) {
     const i64 end = std::min(extent.end, begin + BlockMemory::kBlockBytes);
     source.read(extent, begin, memory_.block(filled_), end - begin);
     const std::lock_guard lock(mutex_);
-    in_block(filled_) = {extent.file, begin, end, extent.way};
+    in_block(filled_) = {extent.file, begin, end, extent.mode};
     ++filled_;
     changed_.notify_all();
   }
@@ -143,14 +143,14 @@ void BlockReader::work(const std::stop_token& stop) {
     error = std::current_exception();
   }
   const std::lock_guard lock(mutex_);
-  is_over_ = true, error_ = error;
+  is_finished_ = true, error_ = error;
   changed_.notify_all();
 }
 
 std::string file_checksum(const InputFile& file, const BytesListener& read) {
   const i64 size = file.size();
   BlockReader blocks;
-  blocks.expect(file, 0, size, ReadWay::Direct);
+  blocks.declare(file, 0, size, ReadMode::Direct);
   Checksum sum;
   for (i64 offset = 0; offset < size;) {
     const std::span<const std::byte> piece = blocks.at(file, offset, BlockReader::kPieceBytes);

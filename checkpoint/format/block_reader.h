@@ -13,7 +13,7 @@
 namespace mcpp {
 
 /// Method of reading bytes from a disk.
-enum class ReadWay : u8 {
+enum class ReadMode : u8 {
   PageCache,  ///< for data that other processes also read, or this one again
   Direct  ///< direct I/O where the disk supports it (open_direct): copies and page allocation take more CPU time than
           ///< everything else
@@ -30,7 +30,7 @@ class BlockReader {
   BlockReader() = default;
 
   /// Declares bytes [offset, offset + bytes), which follow everything declared before.
-  void expect(const InputFile& file, i64 offset, i64 bytes, ReadWay way);
+  void declare(const InputFile& file, i64 offset, i64 bytes, ReadMode mode);
   /// Returns at most `most` bytes from `offset` on, a multiple of `unit` and at least one unit: those in one block,
   /// valid until the next call. `unit` must divide BlockMemory::kAlignment and `offset`, so that a unit is in one
   /// block. Rethrows errors of the thread; throws BadInput if the file is too short.
@@ -41,7 +41,7 @@ class BlockReader {
   struct Extent {
     const InputFile* file;
     i64 begin, end;
-    ReadWay way;
+    ReadMode mode;
     bool has(const InputFile& of, i64 first, i64 bytes) const {
       return file == &of && begin <= first && first + bytes <= end;
     }
@@ -49,7 +49,7 @@ class BlockReader {
   class Source;
 
   Extent& in_block(i64 number) { return in_blocks_[static_cast<std::size_t>(number % BlockMemory::kBlocks)]; }
-  bool wait_for_room(const std::stop_token& stop);
+  bool wait_for_free_block(const std::stop_token& stop);
   void read(Source& source, const Extent& extent, const std::stop_token& stop);
   void work(const std::stop_token& stop);
 
@@ -60,7 +60,7 @@ class BlockReader {
   std::condition_variable_any changed_;
   std::array<Extent, BlockMemory::kBlocks> in_blocks_{};
   i64 filled_ = 0, used_ = 0;  // blocks
-  bool is_over_ = false;       // the thread has stopped reading
+  bool is_finished_ = false;   // the thread has stopped reading
   std::exception_ptr error_;   // reason why it stopped
   std::jthread thread_;        // last: uses all members above
 };

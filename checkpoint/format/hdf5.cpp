@@ -62,7 +62,7 @@ class Handle {
 };
 
 /// 16-bit float: sign, `exponent` bits, fraction. H5T_IEEE_F16LE requires HDF5 1.14.4.
-Handle narrow_type(std::size_t exponent) {
+Handle float16_type(std::size_t exponent) {
   Handle type(checked(H5Tcopy(H5T_IEEE_F32LE), "16-bit type"), H5Tclose);
   const std::size_t fraction = 15 - exponent;
   checked(H5Tset_fields(type, 15, fraction, exponent, 0, fraction), "16-bit type");
@@ -75,9 +75,9 @@ Handle narrow_type(std::size_t exponent) {
 Handle type_of(DType dtype) {
   switch (dtype) {
     case DType::BF16:
-      return narrow_type(8);
+      return float16_type(8);
     case DType::F16:
-      return narrow_type(5);
+      return float16_type(5);
     case DType::F32:
       return {checked(H5Tcopy(H5T_IEEE_F32LE), "type"), H5Tclose};
     case DType::F64:
@@ -121,7 +121,7 @@ void write_attributes(const Handle& dataset, const Hdf5Dataset& description) {
 }
 
 /// Creation properties without timestamps, so that equal content gives equal files.
-Handle creation_of(hid_t kind, const std::string& name) {
+Handle creation_properties(hid_t kind, const std::string& name) {
   Handle creation(checked(H5Pcreate(kind), name), H5Pclose);
   checked(H5Pset_obj_track_times(creation, false), name);
   return creation;
@@ -155,8 +155,8 @@ std::vector<i64> create_hdf5(const Path& path, std::span<const Hdf5Dataset> data
   const auto lock = lock_hdf5();
   const std::string name = path.string();
   const Handle access = file_access();
-  const Handle creation = creation_of(H5P_DATASET_CREATE, name), groups = creation_of(H5P_GROUP_CREATE, name),
-               root = creation_of(H5P_FILE_CREATE, name);
+  const Handle creation = creation_properties(H5P_DATASET_CREATE, name),
+               groups = creation_properties(H5P_GROUP_CREATE, name), root = creation_properties(H5P_FILE_CREATE, name);
   checked(H5Pset_layout(creation, H5D_CONTIGUOUS), name);
   checked(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY), name);
   checked(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), name);

@@ -71,7 +71,7 @@ FileEntry parse_file(const JsonObject& json) {
 
 ShardEntry parse_shard(const JsonObject& json, const Shape& global) {
   ShardEntry shard;
-  shard.box = {global, json.integers("offset", kMostDimensions), json.integers("shape", kMostDimensions)};
+  shard.box = {global, json.integers("offset", kMaxDimensions), json.integers("shape", kMaxDimensions)};
   const std::vector<i64> flat = json.integers("flat", 2);
   check_input(flat.size() == 2, json.source(), ": 'flat' needs a begin and an end");
   shard.flat_begin = flat[0], shard.flat_end = flat[1];
@@ -92,7 +92,7 @@ DType parse_dtype(const JsonObject& json) {
 }
 
 TensorEntry parse_tensor(const JsonObject& json) {
-  TensorEntry tensor{json.text("name"), parse_dtype(json), json.integers("shape", kMostDimensions), {}};
+  TensorEntry tensor{json.text("name"), parse_dtype(json), json.integers("shape", kMaxDimensions), {}};
   check_input(!tensor.name.empty() && tensor.name.size() <= kMaxNameLength, json.source(), ": unusable name");
   for (const Json& shard : json.array("shards")) {
     tensor.shards.push_back(parse_shard({shard, json.source() + ": " + tensor.name}, tensor.global));
@@ -114,7 +114,7 @@ using ShardPointers = std::vector<const ShardEntry*>;
 using ShardsByBox = std::map<std::pair<Shape, Shape>, ShardPointers>;  // by offset and shape
 
 /// Returns the axis with the most distinct box offsets.
-std::size_t most_divided_axis(const ShardsByBox& by_box) {
+std::size_t axis_with_most_offsets(const ShardsByBox& by_box) {
   std::vector<std::set<i64>> begins(by_box.begin()->first.first.size());
   for (const auto& [box, list] : by_box) {
     for (std::size_t axis = 0; axis < begins.size(); ++axis) begins[axis].insert(box.first[axis]);
@@ -135,7 +135,7 @@ void check_disjoint(const ShardPointers& a, const ShardPointers& b, const std::s
 /// Sweeps along one axis, so that boxes are only compared with those that overlap on it.
 void check_boxes_disjoint(const ShardsByBox& by_box, const std::string& where) {
   if (by_box.size() < 2) return;
-  const std::size_t axis = most_divided_axis(by_box);
+  const std::size_t axis = axis_with_most_offsets(by_box);
   std::vector<const ShardPointers*> order;
   for (const auto& [box, list] : by_box) order.push_back(&list);
   const auto box_of = [](const ShardPointers* list) -> const Box& { return list->front()->box; };
@@ -164,10 +164,10 @@ void check_disjoint(const TensorEntry& tensor, const std::string& where) {
 }
 
 void check_tensor(const Manifest& manifest, const TensorEntry& tensor, const std::string& where) {
-  const std::string absurd = defect_of({{tensor.global, Shape(tensor.global.size(), 0), tensor.global}, 0, 0});
+  const std::string absurd = find_defect({{tensor.global, Shape(tensor.global.size(), 0), tensor.global}, 0, 0});
   check_input(absurd.empty(), where, ": ", absurd);
   for (const ShardEntry& shard : tensor.shards) {
-    const std::string defect = defect_of(shard);
+    const std::string defect = find_defect(shard);
     check_input(defect.empty(), where, ": ", defect);
     check_input(shard.box.global == tensor.global, where, ": its ranks disagree about its shape: ", tensor.global,
                 " and ", shard.box.global);

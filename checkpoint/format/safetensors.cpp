@@ -38,7 +38,7 @@ const TypeInfo& type_info(const JsonObject& json) {
 /// Parses one entry of a header, with offsets relative to the beginning of the file.
 SafeTensor parse_tensor(const std::string& name, const JsonObject& json, std::size_t file, i64 data_begin) {
   const TypeInfo& type = type_info(json);
-  SafeTensor tensor{name, type.type, json.integers("shape", kMostDimensions), file, 0, 0};
+  SafeTensor tensor{name, type.type, json.integers("shape", kMaxDimensions), file, 0, 0};
   i64 bytes = type.size;
   for (const i64 size : tensor.shape) {
     check_input(!__builtin_mul_overflow(bytes, size, &bytes), json.source(), ": absurdly large shape ", tensor.shape);

@@ -31,7 +31,7 @@ class SafetensorsReader {
   /// formed and tensors cover the data without gap or overlap.
   explicit SafetensorsReader(const Path& path);
 
-  /// Whether the folder has an index, too, that was not read because a single file comes first.
+  /// Returns true if the folder also has an index, which was not read because a single file comes first.
   bool ignores_index() const { return ignores_index_; }
   /// Sorted by name.
   const std::vector<SafeTensor>& tensors() const { return tensors_; }

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "nn/region.h"
-#include "tensor/stored_numbers.h"
+#include "nn/tensor_region.h"
+#include "tensor/tensor_storage.h"
 
 namespace mcpp {
 
 /// Max number of dimensions of a tensor in a file.
-inline constexpr std::size_t kMostDimensions = 8;
+inline constexpr std::size_t kMaxDimensions = 8;
 
 /// Returns "model/<name>": the weight of a parameter.
 std::string model_tensor(std::string_view param_name);
@@ -31,7 +31,7 @@ struct ShardSpec : Region {
 struct NamedShard : Region {
   std::string name;
   Tensor data;                            ///< undefined if the data are in `stored`
-  std::shared_ptr<StoredNumbers> stored;  ///< null if the data are in `data`
+  std::shared_ptr<TensorStorage> stored;  ///< null if the data are in `data`
 
   NamedShard() = default;
   /// Constructs a shard of a full box.
@@ -40,7 +40,7 @@ struct NamedShard : Region {
   /// Constructs a shard of elements [begin, end) of a box.
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor numbers)
       : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(numbers)) {}
-  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, std::shared_ptr<StoredNumbers> numbers)
+  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, std::shared_ptr<TensorStorage> numbers)
       : Region{std::move(where), begin, end},
         name(std::move(tensor_name)),
         data(numbers->tensor()),

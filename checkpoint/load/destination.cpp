@@ -32,18 +32,18 @@ Destination::Destination(const Region& shard, const Region& target, std::byte* t
   });
 }
 
-bool Destination::wants(i64 begin, i64 end) {
+bool Destination::needs(i64 begin, i64 end) {
   while (next_ < runs_.size() && runs_[next_].end() <= begin) ++next_;
   return next_ < runs_.size() && runs_[next_].from < end;
 }
 
-std::byte* Destination::place_of(i64 begin, i64 end) const {
+std::byte* Destination::direct_address(i64 begin, i64 end) const {
   const Run& run = runs_[next_];
   if (converter_ || run.from > begin || run.end() < end) return nullptr;
   return to_ + (run.to + begin - run.from) * size_of(types_.wanted);
 }
 
-void Destination::take(i64 begin, i64 end, const std::byte* numbers) const {
+void Destination::copy_from(i64 begin, i64 end, const std::byte* numbers) const {
   for (auto run = runs_.begin() + static_cast<std::ptrdiff_t>(next_); run != runs_.end() && run->from < end; ++run) {
     const i64 first = std::max(begin, run->from), count = std::min(end, run->end()) - first;
     const std::byte* from = numbers + (first - begin) * size_of(types_.stored);

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "nn/region.h"
+#include "nn/tensor_region.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {
@@ -24,12 +24,12 @@ class Destination {
   i64 count() const { return count_; }
   /// Returns true if the target needs any of the shard's elements [begin, end). Must be called with ascending ranges,
   /// once each.
-  bool wants(i64 begin, i64 end);
+  bool needs(i64 begin, i64 end);
   /// Returns the destination address if the target needs the complete range contiguously and unconverted; otherwise
   /// nullptr.
-  std::byte* place_of(i64 begin, i64 end) const;
+  std::byte* direct_address(i64 begin, i64 end) const;
   /// Copies and converts the needed elements of the range; `numbers` may be unaligned.
-  void take(i64 begin, i64 end, const std::byte* numbers) const;
+  void copy_from(i64 begin, i64 end, const std::byte* numbers) const;
 
  private:
   struct Run {

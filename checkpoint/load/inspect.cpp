@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/program/progress.h"
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 
 namespace mcpp {
@@ -117,7 +117,7 @@ std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
     CheckpointSummary summary{.directory = directory,
                               .iteration = *iteration_of(directory.filename().string()),
                               .is_latest = latest == directory,
-                              .problems = problems_of(directory, false)};
+                              .problems = find_problems(directory, false)};
     if (summary.problems.empty()) {
       const Manifest manifest = read_manifest(directory);
       summary.saved_at = manifest.saved_at;
@@ -148,7 +148,7 @@ std::vector<VerifyResult> verify_checkpoints(const Path& path, const Log& log) {
   double done = 0;
   for (const Path& directory : directories) {
     const auto read = [&](i64 bytes) { progress.update(done += static_cast<double>(bytes)); };
-    VerifyResult result{.directory = directory, .problems = problems_of(directory, /*checksums=*/true, read)};
+    VerifyResult result{.directory = directory, .problems = find_problems(directory, /*checksums=*/true, read)};
     if (result.problems.empty()) result.bytes = read_manifest(directory).bytes();
     results.push_back(std::move(result));
   }

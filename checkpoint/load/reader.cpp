@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/checksum.h"
-#include "checkpoint/folder/exchange.h"
 #include "checkpoint/format/hdf5.h"
+#include "comm/object_collectives.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -14,7 +14,7 @@ namespace {
 /// Part of a shard that a rank needs: the max over ranks tells whether any rank needs all of it.
 constexpr float kNothing = 0, kPart = 1, kWhole = 2;
 
-float want_of(std::span<NamedShard* const> targets, const ShardEntry& shard) {
+float needed_part(std::span<NamedShard* const> targets, const ShardEntry& shard) {
   float want = kNothing;
   for (const NamedShard* target : targets) {
     const i64 count = overlap(shard, *target);
@@ -24,12 +24,12 @@ float want_of(std::span<NamedShard* const> targets, const ShardEntry& shard) {
 }
 
 /// Assignment of shard verification to the ranks of a node.
-class NodeShare {
+class VerificationPlan {
  public:
-  /// `wants`: for all shards of each rank, in rank order.
-  NodeShare(const Tensor& wants, int ranks) : wants_(wants), elements_(static_cast<std::size_t>(ranks), 0) {}
+  /// `needs`: for all shards of each rank, in rank order.
+  VerificationPlan(const Tensor& needs, int ranks) : needed_(needs), elements_(static_cast<std::size_t>(ranks), 0) {}
 
-  bool is_wanted_by_others(std::size_t shard, int rank) const {
+  bool is_needed_by_others(std::size_t shard, int rank) const {
     for (std::size_t other = 0; other < elements_.size(); ++other) {
       if (static_cast<int>(other) != rank && want(other, shard) != kNothing) return true;
     }
@@ -49,18 +49,18 @@ class NodeShare {
 
  private:
   float want(std::size_t rank, std::size_t shard) const {
-    return wants_.data<float>()[rank * (static_cast<std::size_t>(wants_.numel()) / elements_.size()) + shard];
+    return needed_.data<float>()[rank * (static_cast<std::size_t>(needed_.numel()) / elements_.size()) + shard];
   }
 
-  const Tensor& wants_;
+  const Tensor& needed_;
   std::vector<i64> elements_;
 };
 
-constexpr i64 kNotAsked = -1;  // HDF5 was not asked for the offset yet
+constexpr i64 kUnknownOffset = -1;  // HDF5 was not asked for the offset yet
 
 /// Runs f and converts its errors to DamagedFile.
 template <class F>
-decltype(auto) damaging(F&& f) {
+decltype(auto) with_damage_errors(F&& f) {
   try {
     return f();
   } catch (const Error& error) {
@@ -71,9 +71,9 @@ decltype(auto) damaging(F&& f) {
 
 /// Returns how to read shards that no other rank of the node needs. Weights without optimizer states are loaded
 /// repeatedly, for evaluation or generation.
-ReadWay way_of(std::span<const NamedShard> targets) {
+ReadMode read_mode_for(std::span<const NamedShard> targets) {
   const bool are_weights = std::ranges::all_of(targets, [](const NamedShard& x) { return is_model_tensor(x.name); });
-  return are_weights && !targets.empty() ? ReadWay::PageCache : ReadWay::Direct;
+  return are_weights && !targets.empty() ? ReadMode::PageCache : ReadMode::Direct;
 }
 
 }  // namespace
@@ -89,8 +89,8 @@ CheckpointReader::CheckpointReader(Path directory)
     first_shard_.push_back(checks_.size());
     checks_.resize(checks_.size() + tensor.shards.size(), Check::WhenRead);
   }
-  wanted_by_others_.resize(checks_.size());
-  offsets_.resize(checks_.size(), kNotAsked);
+  needed_by_others_.resize(checks_.size());
+  offsets_.resize(checks_.size(), kUnknownOffset);
 }
 
 CheckpointReader::~CheckpointReader() = default;
@@ -113,7 +113,7 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
   return *slot;
 }
 
-bool CheckpointReader::holds(const ShardSpec& target) const {
+bool CheckpointReader::has_all_elements(const ShardSpec& target) const {
   const TensorEntry* tensor = manifest_.find(target.name);
   if (!tensor || tensor->global != target.box.global || tensor->dtype != target.dtype) return false;
   i64 held = 0;
@@ -126,7 +126,7 @@ void CheckpointReader::check(const NamedShard& target, Conversion conversion) co
   const TensorEntry& tensor = tensor_entry(manifest_, target.name, directory_);
   const DType stored = tensor.dtype, wanted = target.dtype();
   specs_of(std::span(&target, 1));  // checks the number of elements
-  const std::string defect = defect_of(target);
+  const std::string defect = find_defect(target);
   MCPP_CHECK(defect.empty(), target.name, ": ", defect);
   check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
               ", this model needs ", target.box.global);
@@ -140,7 +140,7 @@ void CheckpointReader::read(NamedShard& target, Conversion conversion) {
   fill(Job{index_of(target.name), {&target}});
 }
 
-Tensor CheckpointReader::read_whole(std::string_view name, Device& device) {
+Tensor CheckpointReader::read_full_tensor(std::string_view name, Device& device) {
   const TensorEntry& tensor = tensor_entry(manifest_, name, directory_);
   NamedShard target(tensor.name, {tensor.global, Shape(tensor.global.size(), 0), tensor.global},
                     Tensor::empty(tensor.global, tensor.dtype, device, MemoryClass::Other));
@@ -150,7 +150,7 @@ Tensor CheckpointReader::read_whole(std::string_view name, Device& device) {
 
 std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, const LoadingRanks& ranks,
                                              Conversion conversion) {
-  run_together(ranks.world, [&] {
+  run_on_all_ranks(ranks.world, [&] {
     for (const NamedShard& target : targets) check(target, conversion);
     return std::string();
   });
@@ -159,18 +159,18 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, cons
     const std::size_t tensor = index_of(target.name);
     jobs.try_emplace(tensor, Job{tensor, {}}).first->second.targets.push_back(&target);
   }
-  share_checks(jobs, ranks);
-  const std::vector<std::string> reports = run_together(ranks.world, [&] {
+  assign_verification(jobs, ranks);
+  const std::vector<std::string> reports = run_on_all_ranks(ranks.world, [&] {
     try {
-      const std::vector<const Job*> order = in_order_of_files(jobs);
+      const std::vector<const Job*> order = sort_by_file_offset(jobs);
       bytes_of_load_ = bytes_to_read(jobs);
       blocks_ = std::make_unique<BlockReader>();
       const std::shared_ptr<void> over(nullptr, [this](void*) {
         blocks_ = nullptr;
         bytes_of_load_ = 0;
       });
-      const ReadWay way = way_of(targets);
-      for (const Job* job : order) expect(*job, way);
+      const ReadMode mode = read_mode_for(targets);
+      for (const Job* job : order) declare(*job, mode);
       for (const Job* job : order) fill(*job);
     } catch (const DamagedFile& error) {
       return std::string(error.what());
@@ -185,13 +185,13 @@ std::size_t CheckpointReader::index_of(std::string_view name) const {
 }
 
 /// Assigns shards to verify to this rank; adds a job for each tensor that it only verifies.
-void CheckpointReader::share_checks(Jobs& jobs, const LoadingRanks& ranks) {
+void CheckpointReader::assign_verification(Jobs& jobs, const LoadingRanks& ranks) {
   const auto count = static_cast<i64>(checks_.size());
   Tensor most = Tensor::zeros({count}, DType::F32, host_, MemoryClass::Other);
-  float* wants = most.data<float>();
+  float* needs = most.data<float>();
   for (const auto& [t, job] : jobs) {
-    float* shard = wants + first_shard_[t];
-    for (const ShardEntry& entry : manifest_.tensors[t].shards) *shard++ = want_of(job.targets, entry);
+    float* shard = needs + first_shard_[t];
+    for (const ShardEntry& entry : manifest_.tensors[t].shards) *shard++ = needed_part(job.targets, entry);
   }
   const bool is_shared = manifest_.coverage == Coverage::Whole;  // otherwise each rank has its own files
   const auto self = make_self_communicator();
@@ -200,32 +200,33 @@ void CheckpointReader::share_checks(Jobs& jobs, const LoadingRanks& ranks) {
   node.all_gather(most, on_node).wait();
   if (is_shared) ranks.world.all_reduce(most, ReduceOp::Max).wait();
 
-  NodeShare share(on_node, node.size());
+  VerificationPlan share(on_node, node.size());
   int turn = 0;
   for (std::size_t t = 0; t < first_shard_.size(); ++t) {
     std::size_t shard = first_shard_[t];
     for (const ShardEntry& entry : manifest_.tensors[t].shards) {
-      const float anybody = wants[shard];
+      const float anybody = needs[shard];
       const std::size_t i = shard++;
       if (anybody == kNothing) continue;
-      const bool is_mine = is_shared && anybody == kPart ? turn++ % ranks.world.size() == ranks.world.rank()
-                                                         : share.next(i, anybody, entry.numel()) == node.rank();
-      checks_[i] = is_mine ? Check::Now : Check::Done;
-      wanted_by_others_[i] = share.is_wanted_by_others(i, node.rank());
-      if (is_mine) jobs.try_emplace(t, Job{t, {}});
+      const bool is_assigned_here = is_shared && anybody == kPart
+                                        ? turn++ % ranks.world.size() == ranks.world.rank()
+                                        : share.next(i, anybody, entry.numel()) == node.rank();
+      checks_[i] = is_assigned_here ? Check::Now : Check::Done;
+      needed_by_others_[i] = share.is_needed_by_others(i, node.rank());
+      if (is_assigned_here) jobs.try_emplace(t, Job{t, {}});
     }
   }
 }
 
 /// Orders jobs by the offset of their first element, so that files are read front to back.
-std::vector<const CheckpointReader::Job*> CheckpointReader::in_order_of_files(const Jobs& jobs) {
+std::vector<const CheckpointReader::Job*> CheckpointReader::sort_by_file_offset(const Jobs& jobs) {
   std::vector<std::pair<std::pair<i64, i64>, const Job*>> order;
   for (const auto& entry : jobs) {
     const Job& job = entry.second;
     const TensorEntry& tensor = manifest_.tensors[job.tensor];
     const Check* check = &checks_[first_shard_[job.tensor]];
     const auto first = std::ranges::find_if(tensor.shards, [&](const ShardEntry& shard) {
-      return *check++ == Check::Now || want_of(job.targets, shard) != kNothing;
+      return *check++ == Check::Now || needed_part(job.targets, shard) != kNothing;
     });
     const bool has_any = first != tensor.shards.end();
     order.emplace_back(has_any ? std::pair(first->file, offset_of(tensor, *first)) : std::pair<i64, i64>(), &job);
@@ -241,36 +242,36 @@ i64 CheckpointReader::bytes_to_read(const Jobs& jobs) const {
   for (const auto& [t, job] : jobs) {
     const Check* check = &checks_[first_shard_[t]];
     for (const ShardEntry& shard : manifest_.tensors[t].shards) {
-      const bool is_read = *check++ == Check::Now || want_of(job.targets, shard) != kNothing;
+      const bool is_read = *check++ == Check::Now || needed_part(job.targets, shard) != kNothing;
       if (is_read) bytes += shard.numel() * size_of(manifest_.tensors[t].dtype);
     }
   }
   return bytes;
 }
 
-bool CheckpointReader::comes_in_blocks(Check check, i64 offset, i64 size) const {
+bool CheckpointReader::is_read_in_blocks(Check check, i64 offset, i64 size) const {
   return blocks_ && check == Check::Now && offset % size == 0;
 }
 
-void CheckpointReader::expect(const Job& job, ReadWay alone) {
+void CheckpointReader::declare(const Job& job, ReadMode alone) {
   const TensorEntry& tensor = manifest_.tensors[job.tensor];
   std::size_t i = first_shard_[job.tensor];
   for (const ShardEntry& shard : tensor.shards) {
     const std::size_t number = i++;
     if (checks_[number] != Check::Now) continue;
     const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype);
-    if (comes_in_blocks(checks_[number], offset, size))
-      blocks_->expect(open(shard.file).file, offset, shard.numel() * size,
-                      wanted_by_others_[number] ? ReadWay::PageCache : alone);
+    if (is_read_in_blocks(checks_[number], offset, size))
+      blocks_->declare(open(shard.file).file, offset, shard.numel() * size,
+                       needed_by_others_[number] ? ReadMode::PageCache : alone);
   }
 }
 
 i64 CheckpointReader::offset_of(const TensorEntry& tensor, const ShardEntry& shard) {
   const std::size_t first = first_shard_[static_cast<std::size_t>(&tensor - manifest_.tensors.data())];
   i64& offset = offsets_[first + static_cast<std::size_t>(&shard - tensor.shards.data())];
-  if (offset == kNotAsked) {
+  if (offset == kUnknownOffset) {
     const Hdf5File& layout = open(shard.file).layout;
-    offset = damaging([&] { return layout.offset_of(shard.dataset, tensor.dtype, shard.numel()); });
+    offset = with_damage_errors([&] { return layout.offset_of(shard.dataset, tensor.dtype, shard.numel()); });
   }
   return offset;
 }
@@ -317,21 +318,22 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
   for (i64 first = 0, last = 0; first < shard.numel(); first = last) {
     last = std::min(first + step, shard.numel());
     std::span<const std::byte> piece;
-    if (comes_in_blocks(check, offset, size)) {
-      piece = damaging([&] { return blocks_->at(file, offset + first * size, (last - first) * size, size); });
+    if (is_read_in_blocks(check, offset, size)) {
+      piece = with_damage_errors([&] { return blocks_->at(file, offset + first * size, (last - first) * size, size); });
       last = first + static_cast<i64>(piece.size()) / size;
     }
     i64 wanted_by = 0;
-    for (Destination& destination : destinations) wanted_by += destination.wants(first, last);
+    for (Destination& destination : destinations) wanted_by += destination.needs(first, last);
     if (wanted_by == 0 && !verifies) continue;
     std::byte* place = nullptr;
     if (piece.empty()) {
-      if (wanted_by == 1 && destinations.size() == 1) place = destinations[0].place_of(first, last);
+      if (wanted_by == 1 && destinations.size() == 1) place = destinations[0].direct_address(first, last);
       piece = read_piece(file, offset + first * size, (last - first) * size, place);
     }
     if (verifies) sum.update(piece);
     if (listener_) listener_(static_cast<i64>(piece.size()), bytes_of_load_);
-    for (std::size_t i = 0; !place && i < destinations.size(); ++i) destinations[i].take(first, last, piece.data());
+    for (std::size_t i = 0; !place && i < destinations.size(); ++i)
+      destinations[i].copy_from(first, last, piece.data());
   }
   if (verifies && sum.hex() != shard.checksum) {
     throw DamagedFile(
@@ -343,7 +345,7 @@ std::span<const std::byte> CheckpointReader::read_piece(const InputFile& file, i
                                                         std::byte* place) {
   piece_.resize(BlockReader::kPieceBytes);
   const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
-  damaging([&] { file.read(offset, piece); });
+  with_damage_errors([&] { file.read(offset, piece); });
   return piece;
 }
 

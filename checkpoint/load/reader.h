@@ -43,7 +43,7 @@ class CheckpointReader {
   bool has(std::string_view name) const { return manifest_.find(name) != nullptr; }
   /// Returns true if every element in target's box and range is stored. Always true for an intact checkpoint with
   /// Coverage::Whole.
-  bool holds(const ShardSpec& target) const;
+  bool has_all_elements(const ShardSpec& target) const;
 
   /// Callback for bytes read by this rank. `all`: total bytes of the current load(), 0 outside of one.
   using ReadListener = std::function<void(i64 bytes, i64 all)>;
@@ -54,7 +54,7 @@ class CheckpointReader {
   /// if a file is damaged.
   void read(NamedShard& target, Conversion conversion = Conversion::Refuse);
   /// Returns a whole tensor, in its stored type.
-  Tensor read_whole(std::string_view name, Device& device);
+  Tensor read_full_tensor(std::string_view name, Device& device);
 
   /// Fills the targets of all ranks, reading each file front to back. Collective. Every rank passes a reader of the
   /// same checkpoint or, with Coverage::Part, of its own.
@@ -84,14 +84,14 @@ class CheckpointReader {
   std::size_t index_of(std::string_view name) const;
   i64 offset_of(const TensorEntry& tensor, const ShardEntry& shard);
   void check(const NamedShard& target, Conversion conversion) const;
-  void share_checks(Jobs& jobs, const LoadingRanks& ranks);
-  std::vector<const Job*> in_order_of_files(const Jobs& jobs);
+  void assign_verification(Jobs& jobs, const LoadingRanks& ranks);
+  std::vector<const Job*> sort_by_file_offset(const Jobs& jobs);
   /// Bytes of the shards that this rank reads any part of.
   i64 bytes_to_read(const Jobs& jobs) const;
   /// Returns true if a shard of `size` bytes at `offset` of its file is read in blocks.
-  bool comes_in_blocks(Check check, i64 offset, i64 size) const;
+  bool is_read_in_blocks(Check check, i64 offset, i64 size) const;
   /// `alone`: how to read shards that no other rank of the node needs.
-  void expect(const Job& job, ReadWay alone);
+  void declare(const Job& job, ReadMode alone);
   void fill(const Job& job);
   void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);
   /// Reads to `place`, or to piece_ if it is nullptr.
@@ -103,7 +103,7 @@ class CheckpointReader {
   std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened on first use
   std::vector<std::size_t> first_shard_;          // by tensor: index of its first shard among all shards
   std::vector<Check> checks_;                     // by shard
-  std::vector<bool> wanted_by_others_;            // by shard: another rank of the node needs it in the current load
+  std::vector<bool> needed_by_others_;            // by shard: another rank of the node needs it in the current load
   std::vector<i64> offsets_;                      // by shard: byte offset in its file, cached
   std::vector<std::byte> piece_;                  // of a shard
   ReadListener listener_;

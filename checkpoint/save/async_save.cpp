@@ -9,8 +9,8 @@ Tensor AsyncSave::Source::data(std::size_t index) {
   return staging_.data(index);
 }
 
-AsyncSave::AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, KeptRef<Log> log,
-                     KeptRef<FileSystem> files)
+AsyncSave::AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, StoredRef<Log> log,
+                     StoredRef<FileSystem> files)
     : save_(std::move(target), std::move(state), world, log, files),
       source_(staging, stop_.get_token()),
       work_(std::async(std::launch::async, [this] { copy_and_write(); })) {}
@@ -22,12 +22,12 @@ AsyncSave::~AsyncSave() {
 void AsyncSave::copy_and_write() {
   save_.write(source_, [this] {
     source_.copy();
-    note_copied();
+    notify_copied();
   });
-  note_copied();  // also after a failed copy
+  notify_copied();  // also after a failed copy
 }
 
-void AsyncSave::note_copied() {
+void AsyncSave::notify_copied() {
   is_copied_ = true;
   is_copied_.notify_all();
 }

@@ -16,8 +16,8 @@ namespace mcpp {
 class AsyncSave {
  public:
   /// Starts to copy and write the shards that `staging` has begun. Collective over `world`.
-  AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, KeptRef<Log> log,
-            KeptRef<FileSystem> files);
+  AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, StoredRef<Log> log,
+            StoredRef<FileSystem> files);
   /// Aborts locally, without communication: discards data not yet written and leaves the folder unchanged; a commit in
   /// progress is completed.
   ~AsyncSave();
@@ -48,7 +48,7 @@ class AsyncSave {
   };
 
   void copy_and_write();
-  void note_copied();
+  void notify_copied();
 
   CheckpointSave save_;
   std::stop_source stop_;

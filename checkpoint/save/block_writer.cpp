@@ -16,17 +16,17 @@ void BlockWriter::write(std::span<const std::byte> bytes) {
     const std::size_t count = std::min(bytes.size(), room.size());
     std::memcpy(room.data(), bytes.data(), count);
     in_block_ += count;
-    if (count == room.size()) hand_over();
+    if (count == room.size()) submit_block();
     bytes = bytes.subspan(count);
   }
 }
 
 void BlockWriter::finish() {
-  if (in_block_ > 0) hand_over();
+  if (in_block_ > 0) submit_block();
   wait_until_written(filled_ - 1);
 }
 
-void BlockWriter::hand_over() {
+void BlockWriter::submit_block() {
   const std::lock_guard lock(mutex_);
   size_of(filled_) = std::exchange(in_block_, 0);
   ++filled_;

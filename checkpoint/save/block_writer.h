@@ -25,7 +25,7 @@ class BlockWriter {
 
  private:
   std::size_t& size_of(i64 number) { return sizes_[static_cast<std::size_t>(number % BlockMemory::kBlocks)]; }
-  void hand_over();
+  void submit_block();
   void wait_until_written(i64 number);
   void work(const std::stop_token& stop);
 

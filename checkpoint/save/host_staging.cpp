@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 /// Touches every page of the tensor, in parts, until stopped.
-void touch(const Tensor& tensor, const std::stop_token& stop) {
+void fault_in_pages(const Tensor& tensor, const std::stop_token& stop) {
   constexpr i64 kPart = i64{4} << 20;
   auto* bytes = static_cast<std::byte*>(tensor.raw());
   for (i64 at = 0; at < tensor.bytes() && !stop.stop_requested(); at += kPart)
@@ -21,21 +21,21 @@ void touch(const Tensor& tensor, const std::stop_token& stop) {
 void HostStaging::prepare(std::span<const NamedShard> shards) {
   std::vector<Size> sizes;
   for (const NamedShard& shard : shards)
-    sizes.push_back({shard.dtype(), shard.stored ? 0 : shard.numel(), is_beside(shard.data)});
-  preparing_ = std::jthread([this, sizes](const std::stop_token& stop) { make_room(sizes, stop); });
+    sizes.push_back({shard.dtype(), shard.stored ? 0 : shard.numel(), uses_copy_engine(shard.data)});
+  preparing_ = std::jthread([this, sizes](const std::stop_token& stop) { allocate_buffers(sizes, stop); });
 }
 
-PinnedTensor HostStaging::room(const Size& size) {
-  if (size.is_beside) return pinned_tensor({size.numel}, size.dtype, host_, MemoryClass::Other, *copier_);
+PinnedTensor HostStaging::allocate(const Size& size) {
+  if (size.uses_copy_engine) return pinned_tensor({size.numel}, size.dtype, host_, MemoryClass::Other, *copier_);
   return {.tensor = Tensor::empty({size.numel}, size.dtype, host_, MemoryClass::Other)};
 }
 
-void HostStaging::make_room(std::span<const Size> sizes, const std::stop_token& stop) try {
+void HostStaging::allocate_buffers(std::span<const Size> sizes, const std::stop_token& stop) try {
   copies_.resize(sizes.size());
   for (std::size_t i = 0; i < sizes.size() && !stop.stop_requested(); ++i) {
     if (sizes[i].numel == 0) continue;
-    copies_[i] = room(sizes[i]);
-    touch(copies_[i].tensor, stop);
+    copies_[i] = allocate(sizes[i]);
+    fault_in_pages(copies_[i].tensor, stop);
   }
 } catch (const Error&) {  // not enough memory: begin() or copy_rest() try again and report it
 }
@@ -51,7 +51,7 @@ void HostStaging::begin(std::span<const NamedShard> shards) {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     if (shards[i].stored)
       snapshots_[i] = shards[i].stored->snapshot();
-    else if (is_beside(shards[i].data))
+    else if (uses_copy_engine(shards[i].data))
       start_copy(i);
     else if (!shards[i].is_in_host_memory())
       copy(i);
@@ -79,27 +79,27 @@ void HostStaging::copy_rest(const std::stop_token& stop) {
 
 void HostStaging::start_copy(std::size_t index) {
   const Tensor from = std::exchange(originals_[index], Tensor());
-  under_way_.push_back(copier_->to_host(from, make_room_for(from, index)));
+  in_flight_.push_back(copier_->to_host(from, ensure_buffer(from, index)));
 }
 
 void HostStaging::finish_copies() {
-  for (SideCopy& copy : under_way_) copy.wait();
-  under_way_.clear();
+  for (AsyncCopy& copy : in_flight_) copy.wait();
+  in_flight_.clear();
 }
 
-const Tensor& HostStaging::make_room_for(const Tensor& from, std::size_t index) {
+const Tensor& HostStaging::ensure_buffer(const Tensor& from, std::size_t index) {
   PinnedTensor& to = copies_[index];
   if (!to.tensor.defined() || to.tensor.dtype() != from.dtype() || to.tensor.numel() != from.numel()) {
     to.pin = nullptr;
     to.tensor = Tensor();  // first, so that its memory can be reused
-    to = room({from.dtype(), from.numel(), is_beside(from)});
+    to = allocate({from.dtype(), from.numel(), uses_copy_engine(from)});
   }
   return to.tensor;
 }
 
 void HostStaging::copy(std::size_t index) {
   const Tensor from = std::exchange(originals_[index], Tensor());
-  read_bytes(from, make_room_for(from, index).raw());
+  read_bytes(from, ensure_buffer(from, index).raw());
 }
 
 Tensor HostCopies::data(std::size_t index) {

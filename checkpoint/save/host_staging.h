@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpoint/format/shard.h"
-#include "tensor/host/host_rooms.h"
+#include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
 
@@ -16,7 +16,7 @@ class HostStaging final : public ShardSource {
  public:
   /// `copies`: copy engine for the device of shards that are not in host memory. If null, begin() copies these shards
   /// itself.
-  explicit HostStaging(std::unique_ptr<SideCopies> copies = nullptr) : copier_(std::move(copies)) {}
+  explicit HostStaging(std::unique_ptr<AsyncCopyEngine> copies = nullptr) : copier_(std::move(copies)) {}
 
   /// Allocates buffers for shards like these in a background thread, once, because page faults on first use would slow
   /// down the first save. Ignores the shards' data. If allocation fails, begin() or copy_rest() tries again.
@@ -40,24 +40,24 @@ class HostStaging final : public ShardSource {
   struct Size {
     DType dtype;
     i64 numel;
-    bool is_beside;  // copied by copier_
+    bool uses_copy_engine;  // copied by copier_
   };
   void copy(std::size_t index);
   void start_copy(std::size_t index);
-  PinnedTensor room(const Size& size);
-  const Tensor& make_room_for(const Tensor& from, std::size_t index);
-  void make_room(std::span<const Size> sizes, const std::stop_token& stop);
+  PinnedTensor allocate(const Size& size);
+  const Tensor& ensure_buffer(const Tensor& from, std::size_t index);
+  void allocate_buffers(std::span<const Size> sizes, const std::stop_token& stop);
   void finish_copies();
 
-  bool is_beside(const Tensor& from) const { return copier_ && copier_->are_for(from); }
+  bool uses_copy_engine(const Tensor& from) const { return copier_ && copier_->copies_asynchronously(from); }
 
   CpuDevice host_;
   std::vector<ShardSpec> specs_;
   std::vector<Tensor> originals_;  // not copied yet
   std::vector<PinnedTensor> copies_;
-  std::unique_ptr<SideCopies> copier_;  // after the memory that it copies to
-  std::vector<SideCopy> under_way_;
-  std::map<std::size_t, std::shared_ptr<const StoredNumbers>> snapshots_;
+  std::unique_ptr<AsyncCopyEngine> copier_;  // after the memory that it copies to
+  std::vector<AsyncCopy> in_flight_;
+  std::map<std::size_t, std::shared_ptr<const TensorStorage>> snapshots_;
   std::jthread preparing_;  // last, so that it ends before the members it fills are destroyed
 };
 

@@ -30,7 +30,7 @@ OutputFile::OutputFile(const Path& path, const FileSystem& files)
       files_(files),
       descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)),
       direct_(open_direct(path, O_WRONLY)) {
-  const int error = descriptor_ < 0 ? call_error() : 0;
+  const int error = descriptor_ < 0 ? last_system_error() : 0;
   if (error != 0 && direct_ >= 0) ::close(direct_);  // the destructor does not run
   MCPP_CHECK_ERROR(error, "cannot open ", path.string());
   ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);
@@ -70,7 +70,7 @@ void OutputFile::write(i64 offset, std::span<const std::byte> bytes) {
       ::close(std::exchange(direct_, -1));
       continue;
     }
-    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
+    MCPP_CHECK_ERROR(write_error(done), "cannot write ", path_.string());
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     offset += done;
   }

@@ -2,7 +2,7 @@
 #pragma once
 #include <span>
 
-#include "checkpoint/folder/file_system.h"
+#include "checkpoint/directory/file_system.h"
 
 namespace mcpp {
 

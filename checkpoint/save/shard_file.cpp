@@ -118,7 +118,7 @@ Manifest write_shard_file(const Path& path, ShardSource& source, const FileSyste
   std::vector<Hdf5Dataset> datasets;
   std::map<std::string, i64> shards_of_name;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string defect = defect_of(shards[i]);
+    const std::string defect = find_defect(shards[i]);
     MCPP_CHECK(defect.empty(), shards[i].name, ": ", defect);
     if (shards[i].numel() == 0) continue;
     order.push_back(i);

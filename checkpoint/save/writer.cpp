@@ -8,9 +8,9 @@
 
 #include "base/machine.h"
 #include "base/system_error.h"
-#include "checkpoint/folder/exchange.h"
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/save/shard_file.h"
+#include "comm/object_collectives.h"
 
 namespace mcpp {
 namespace {
@@ -33,7 +33,7 @@ std::string shard_file_name(int rank, int size) {
 }
 
 /// Adds the tensors of one rank's file to those of the others.
-void add_part(Manifest part, std::size_t rank, Manifest& whole, std::map<std::string, TensorEntry>& tensors) {
+void merge_part(Manifest part, std::size_t rank, Manifest& whole, std::map<std::string, TensorEntry>& tensors) {
   for (TensorEntry& tensor : part.tensors) {
     TensorEntry& merged =
         tensors.try_emplace(tensor.name, TensorEntry{tensor.name, tensor.dtype, tensor.global, {}}).first->second;
@@ -50,24 +50,24 @@ void add_part(Manifest part, std::size_t rank, Manifest& whole, std::map<std::st
 
 }  // namespace
 
-CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& world, KeptRef<Log> log,
-                               KeptRef<FileSystem> files)
+CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& world, StoredRef<Log> log,
+                               StoredRef<FileSystem> files)
     : target_(std::move(target)), state_(std::move(state)), world_(world), log_(log), files_(files) {
-  const std::vector<std::string> made = run_together(world_, [&] {
+  const std::vector<std::string> made = run_on_all_ranks(world_, [&] {
     if (is_leader()) make_directory();
     return staging_.string();
   });
   if (!is_leader()) staging_ = made[0];
 }
 
-/// What cannot be removed now, the next save removes.
-void CheckpointSave::Doomed::remove() {
+/// Files that cannot be removed now are removed by the next save.
+void CheckpointSave::TempDirGuard::remove() {
   std::error_code ignored;
   if (!path.empty()) fs::remove_all(path, ignored);
   path.clear();
 }
 
-void CheckpointSave::check_still_ours() const {
+void CheckpointSave::verify_lock_held() const {
   if (target_.lock) target_.lock->check_held();
 }
 
@@ -80,12 +80,12 @@ Path CheckpointSave::path() const {
 }
 
 void CheckpointSave::make_directory() {
-  check_still_ours();
+  verify_lock_held();
   mcpp::create_directories(target_.folder);
-  remove_stale(target_.folder, log_);
-  staging_ = str(path().string(), kTemporary, process_tag());
+  remove_stale_entries(target_.folder, log_);
+  staging_ = str(path().string(), kTempInfix, process_tag());
   mcpp::create_directories(staging_);
-  doomed_.path = staging_;
+  temp_dir_guard_.path = staging_;
 }
 
 template <class F>
@@ -112,7 +112,7 @@ void CheckpointSave::write(ShardSource& source, const std::function<void()>& pre
 }
 
 void CheckpointSave::gather() {
-  parts_ = run_together(world_, [&] {
+  parts_ = run_on_all_ranks(world_, [&] {
     throw_error();
     return target_.coverage == Coverage::Whole ? part_ : std::string();
   });
@@ -124,13 +124,13 @@ void CheckpointSave::commit() noexcept {
   keep_error([&] {
     publish(merge());
     reach(SavePoint::BeforePrune, target_.observer);
-    doomed_.remove();
+    temp_dir_guard_.remove();
     prune(target_.folder, target_.retention, log_);
   });
 }
 
 Path CheckpointSave::finish() {
-  run_together(world_, [&] {
+  run_on_all_ranks(world_, [&] {
     throw_error();
     return std::string();
   });
@@ -148,7 +148,7 @@ Manifest CheckpointSave::merge() const {
   Manifest whole{.saved_at = utc_now(), .coverage = target_.coverage, .state = state_};
   std::map<std::string, TensorEntry> tensors;
   for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
-    add_part(parse_manifest(parts_[rank], str("the part of rank ", rank)), rank, whole, tensors);
+    merge_part(parse_manifest(parts_[rank], str("the part of rank ", rank)), rank, whole, tensors);
   }
   for (auto& [name, tensor] : tensors) whole.tensors.push_back(std::move(tensor));
   return whole;
@@ -160,34 +160,34 @@ void CheckpointSave::publish(const Manifest& manifest) {
   write_manifest(staging_, manifest);
   fsync_path(staging_);
   reach(SavePoint::BeforeRename, target_.observer);
-  check_still_ours();
+  verify_lock_held();
   begin_publication(path(), staging_);
-  become_checkpoint();
+  publish_directory();
   fsync_path(target_.folder);
   reach(SavePoint::BeforeLatest, target_.observer);
-  check_still_ours();
+  verify_lock_held();
   end_publication(path());
 }
 
 /// An older checkpoint of the same name takes the temporary directory's place, and is then to be removed.
-void CheckpointSave::become_checkpoint() {
+void CheckpointSave::publish_directory() {
   std::error_code error;
   const bool replaces = fs::exists(path(), error);
-  doomed_.path = replaces ? staging_ : Path();
+  temp_dir_guard_.path = replaces ? staging_ : Path();
   int failed = files_.rename(staging_, path(), replaces ? RENAME_EXCHANGE : 0);
-  if (failed && replaces && (errno == EINVAL || errno == ENOSYS)) failed = rename_in_two_steps();
+  if (failed && replaces && (errno == EINVAL || errno == ENOSYS)) failed = rename_without_exchange();
   const int reason = errno;
-  if (failed) doomed_.path = staging_;
+  if (failed) temp_dir_guard_.path = staging_;
   if (failed) remove_stale_publication(target_.folder);
   MCPP_CHECK_ERROR(failed ? reason : 0, "cannot rename ", staging_.string(), " to ", path().string());
 }
 
 /// Where a file system cannot exchange two names, the older checkpoint goes aside first. When this process dies before
-/// the new one has the name, remove_stale() gives it back.
-int CheckpointSave::rename_in_two_steps() {
+/// the new one has the name, remove_stale_entries() gives it back.
+int CheckpointSave::rename_without_exchange() {
   const Path aside = staging_.string() + std::string(kAside);
   if (const int failed = files_.rename(path(), aside, 0)) return failed;
-  doomed_.path = aside;
+  temp_dir_guard_.path = aside;
   const int failed = files_.rename(staging_, path(), 0), reason = errno;
   if (failed) files_.rename(aside, path(), 0);
   errno = reason;

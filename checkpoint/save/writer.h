@@ -4,11 +4,11 @@
 #include <functional>
 #include <span>
 
-#include "base/kept_ref.h"
 #include "base/log.h"
-#include "checkpoint/folder/file_system.h"
-#include "checkpoint/folder/lock.h"
-#include "checkpoint/folder/retention.h"
+#include "base/stored_ref.h"
+#include "checkpoint/directory/file_system.h"
+#include "checkpoint/directory/lock.h"
+#include "checkpoint/directory/retention.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/save/save_point.h"
 #include "comm/communicator.h"
@@ -40,7 +40,8 @@ class CheckpointSave {
  public:
   /// Makes the temporary directory, which goes with this unless it became a checkpoint. The world, the log and the
   /// files outlive this.
-  CheckpointSave(SaveTarget target, RunState state, Communicator& world, KeptRef<Log> log, KeptRef<FileSystem> files);
+  CheckpointSave(SaveTarget target, RunState state, Communicator& world, StoredRef<Log> log,
+                 StoredRef<FileSystem> files);
   CheckpointSave(const CheckpointSave&) = delete;
   CheckpointSave& operator=(const CheckpointSave&) = delete;
 
@@ -60,22 +61,22 @@ class CheckpointSave {
 
  private:
   /// A directory that is removed in the end, whatever happens.
-  struct Doomed {
+  struct TempDirGuard {
     Path path = {};
-    ~Doomed() { remove(); }
+    ~TempDirGuard() { remove(); }
     void remove();
   };
 
   bool is_leader() const;
-  void check_still_ours() const;
+  void verify_lock_held() const;
   void make_directory();
   template <class F>
   void keep_error(F&& f) noexcept;
   void throw_error() const;
   Manifest merge() const;
   void publish(const Manifest& manifest);
-  void become_checkpoint();
-  int rename_in_two_steps();
+  void publish_directory();
+  int rename_without_exchange();
 
   SaveTarget target_;
   RunState state_;
@@ -83,7 +84,7 @@ class CheckpointSave {
   const Log& log_;
   const FileSystem& files_;
   Path staging_;                    // the temporary directory, of all ranks that write in it
-  Doomed doomed_;                   // what this rank is to remove: that, until it is the checkpoint
+  TempDirGuard temp_dir_guard_;     // what this rank is to remove: that, until it is the checkpoint
   std::string part_;                // the manifest of this rank's file
   std::vector<std::string> parts_;  // of the files of the checkpoint
   std::exception_ptr error_;

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/broadcast_value.h"
 #include "comm/checks.h"
-#include "comm/lane_choice.h"
+#include "comm/cuda/lane_selector.h"
+#include "comm/object_collectives.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
 
@@ -67,7 +67,7 @@ class Connection {
     ncclResult_t state = ncclSuccess;
     check_nccl(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
     if (state != ncclInProgress) check_nccl(state, "an operation of NCCL");
-    return done.happened();
+    return done.is_done();
   }
   /// If `failed`, aborts the communicator: the peers may never arrive, and kernels on the GPU must stop waiting for
   /// them.
@@ -112,7 +112,7 @@ class Lane {
     const std::shared_ptr<const CudaEvent> done = queue(name, call);
     return Work(
         [done, tensors = std::move(tensors), waited = std::move(waited), &device = device_] {
-          done->hold(device.stream());
+          done->block_stream(device.stream());
           if (waited) waited();
         },
         query(done));
@@ -120,15 +120,15 @@ class Lane {
 
   /// Enqueues an operation that the compute stream never waits for. `copy` stays alive until the operation completes.
   template <class Call>
-  Work run_apart(const char* name, Tensor copy, Call&& call) {
-    while (!apart_.empty() && apart_.front().done->happened()) apart_.pop_front();
+  Work run_detached(const char* name, Tensor copy, Call&& call) {
+    while (!detached_.empty() && detached_.front().done->is_done()) detached_.pop_front();
     const std::shared_ptr<const CudaEvent> done = queue(name, call);
-    apart_.push_back({done, std::move(copy)});
+    detached_.push_back({done, std::move(copy)});
     return Work([] {}, query(done));
   }
 
  private:
-  struct Apart {
+  struct DetachedOperation {
     std::shared_ptr<const CudaEvent> done;
     Tensor copy;
   };
@@ -147,7 +147,7 @@ class Lane {
     device_.activate();
     const CudaEvent ready(cudaEventDisableTiming);
     ready.record(device_.stream());
-    ready.hold(stream_);
+    ready.block_stream(stream_);
     check_nccl(call(connection_->get(), stream_), name);
     auto done = std::make_shared<const CudaEvent>(cudaEventDisableTiming);
     done->record(stream_);
@@ -157,7 +157,7 @@ class Lane {
   CudaDevice& device_;
   std::shared_ptr<Connection> connection_;
   cudaStream_t stream_ = nullptr;
-  std::deque<Apart> apart_;
+  std::deque<DetachedOperation> detached_;
 };
 
 /// NCCL group. Lanes cost time and GPU memory, so they are created on demand: those of collectives by the first
@@ -240,7 +240,7 @@ class NcclCommunicator final : public Communicator {
     check_cuda(cudaMemcpyAsync(copy.raw(), t.raw(), static_cast<std::size_t>(t.bytes()), cudaMemcpyDeviceToDevice,
                                device_.stream()),
                "cudaMemcpyAsync");
-    return lane(rank(), destination).run_apart("ncclSend", copy, [&](ncclComm_t comm, cudaStream_t stream) {
+    return lane(rank(), destination).run_detached("ncclSend", copy, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclSend(copy.raw(), count(copy), nccl_type(copy.dtype()), kReceiver, comm, stream);
     });
   }
@@ -268,18 +268,19 @@ class NcclCommunicator final : public Communicator {
   static bool is_on_host(const Tensor& t) { return t.device().type() == DeviceType::Cpu; }
   static std::size_t count(const Tensor& t) { return static_cast<std::size_t>(t.numel()); }
 
-  using Kind = LaneChoice::Kind;
+  using Kind = LaneSelector::Kind;
 
   template <class Call>
   Work collective(Kind kind, const char* name, std::array<Tensor, 2> tensors, Call&& call) {
-    const std::size_t chosen = choice_->begin(kind);
+    const std::size_t chosen = lane_selector_->begin(kind);
     std::unique_ptr<Lane>& lane = collectives_[chosen];
     if (!lane) {
       ncclUniqueId id = rank() == 0 ? new_id() : ncclUniqueId{};
       broadcast_value(id, *host_);
       lane = std::make_unique<Lane>(device_, id, size(), rank());
     }
-    return lane->run(name, std::move(tensors), call, [choice = choice_, chosen, kind] { choice->end(chosen, kind); });
+    return lane->run(name, std::move(tensors), call,
+                     [choice = lane_selector_, chosen, kind] { choice->end(chosen, kind); });
   }
   Lane& lane(int source, int destination) {
     const auto found = messages_.find({source, destination});
@@ -307,8 +308,9 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> host_;
   CudaDevice& device_;
-  std::shared_ptr<LaneChoice> choice_ = std::make_shared<LaneChoice>();  // shared: a Work may outlive the group
-  std::array<std::unique_ptr<Lane>, LaneChoice::kLanes> collectives_;
+  std::shared_ptr<LaneSelector> lane_selector_ =
+      std::make_shared<LaneSelector>();  // shared: a Work may outlive the group
+  std::array<std::unique_ptr<Lane>, LaneSelector::kLanes> collectives_;
   std::map<std::pair<int, int>, std::unique_ptr<Lane>> messages_;  // by source and destination
 };
 

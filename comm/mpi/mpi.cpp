@@ -16,7 +16,7 @@ namespace mcpp {
 namespace {
 
 /// Smaller tensors are rarely in shareable memory, and checking costs more than copying.
-constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
+constexpr i64 kMinInPlaceBytes = SharedArena::kSmallestBlock;
 /// Parts up to this size arrive sooner when sent to all ranks at once.
 constexpr i64 kSmallPart = 4096;
 
@@ -29,21 +29,21 @@ std::vector<int> gather_numbers(int own, const MpiComm& comm) {
 }
 
 /// Returns x if peers can map its memory, otherwise a copy in shareable memory if the device has an arena.
-Tensor where_peers_reach(const Tensor& x) {
+Tensor to_shareable_memory(const Tensor& x) {
   const SharedArena* arena = static_cast<const CpuDevice&>(x.device()).arena();
   if (!arena || arena->contains(x.raw())) return x;
-  const i64 room = kDirectBytes / size_of(x.dtype());
-  Tensor copy = Tensor::empty({std::max(room, x.numel())}, x.dtype(), x.device(), MemoryClass::Workspace);
+  const i64 min_elements = kMinInPlaceBytes / size_of(x.dtype());
+  Tensor copy = Tensor::empty({std::max(min_elements, x.numel())}, x.dtype(), x.device(), MemoryClass::Workspace);
   copy_bytes(copy.raw(), x.raw(), x.bytes());
   return copy;
 }
 
 /// Returns the waiting policy for collectives.
-Patience patience_of(const MpiWorld& world, bool on_one_node) {
-  if (!on_one_node && world.progress) return world.progress->patience();
+WaitPolicy wait_policy_for(const MpiWorld& world, bool on_one_node) {
+  if (!on_one_node && world.progress) return world.progress->wait_policy();
   // Without a core per rank, a rank that yields is rescheduled late: longer than most waits take.
-  const bool has_core = world.has_core_for_each_rank;
-  return {.spins = has_core ? 2000 : 0, .yields = has_core ? 1000 : 50, .meanwhile = world.meanwhile()};
+  const bool has_core = world.has_core_per_rank;
+  return {.spins = has_core ? 2000 : 0, .yields = has_core ? 1000 : 50, .progress_callback = world.progress_callback()};
 }
 
 class MpiCommunicator final : public Communicator {
@@ -55,14 +55,14 @@ class MpiCommunicator final : public Communicator {
         nodes_(gather_numbers(node, comm_)),
         on_one_node_(std::ranges::count(nodes_, node) == size()),
         world_(std::move(world)),
-        patience_(patience_of(world_, on_one_node_)),
-        gather_(comm_, nodes_, patience_),
+        wait_policy_(wait_policy_for(world_, on_one_node_)),
+        gather_(comm_, nodes_, wait_policy_),
         messages_(comm_, nodes_, world_) {}
   ~MpiCommunicator() override {
     if (can_free())
       messages_.finish();
     else if (world_.progress)
-      world_.progress->give_up();
+      world_.progress->cancel();
   }
 
   int rank() const override { return rank_; }
@@ -71,24 +71,24 @@ class MpiCommunicator final : public Communicator {
   Work all_reduce(Tensor& t, ReduceOp op) override {
     check_on_cpu(t);
     if (t.numel() == 0 || size() == 1) return {};
-    if (directly(t.bytes(), [&](DirectCollectives& node) { return node.all_reduce(op, t); })) return {};
-    return carry_on([this, t, op] { reducer().all_reduce(op, t.dtype(), bytes_of(t), t.numel()); });
+    if (try_in_place(t.bytes(), [&](DirectCollectives& node) { return node.all_reduce(op, t); })) return {};
+    return run_async([this, t, op] { reducer().all_reduce(op, t.dtype(), bytes_of(t), t.numel()); });
   }
 
   Work all_gather(const Tensor& shard, Tensor& full) override {
     check_shard(shard, full, *this);
     const i64 bytes = shard.bytes();
     if (bytes == 0 || size() == 1) return copy(shard, full);
-    if (directly(bytes, [&](DirectCollectives& node) { return node.all_gather(shard, full); })) return {};
+    if (try_in_place(bytes, [&](DirectCollectives& node) { return node.all_gather(shard, full); })) return {};
     if (on_one_node_) {
       reducer().all_gather(bytes_of(shard), bytes_of(full), bytes);
       return {};
     }
     Tensor own = full.view({size(), -1}).slice(rank_, rank_ + 1);
     copy(shard, own);
-    return carry_on([this, full, bytes] {
+    return run_async([this, full, bytes] {
       if (bytes > kSmallPart) return gather_.all_gather(bytes_of(full), bytes);
-      complete("MPI_Iallgather", patience_, [&](MPI_Request* request) {
+      complete("MPI_Iallgather", wait_policy_, [&](MPI_Request* request) {
         return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes_of(full), static_cast<int>(bytes), MPI_BYTE,
                               comm_.get(), request);
       });
@@ -98,8 +98,9 @@ class MpiCommunicator final : public Communicator {
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     check_shard(shard, full, *this);
     if (shard.numel() == 0 || size() == 1) return copy(full, shard);
-    if (directly(shard.bytes(), [&](DirectCollectives& node) { return node.reduce_scatter(full, shard); })) return {};
-    return carry_on([this, full, shard] {
+    if (try_in_place(shard.bytes(), [&](DirectCollectives& node) { return node.reduce_scatter(full, shard); }))
+      return {};
+    return run_async([this, full, shard] {
       reducer().reduce_scatter(full.dtype(), bytes_of(full), bytes_of(shard), shard.numel());
     });
   }
@@ -108,15 +109,15 @@ class MpiCommunicator final : public Communicator {
     check_on_cpu(t);
     check_root(root, *this);
     if (t.bytes() == 0 || size() == 1) return {};
-    if (directly(t.bytes(), [&](DirectCollectives& node) { return node.broadcast(t, root); })) return {};
+    if (try_in_place(t.bytes(), [&](DirectCollectives& node) { return node.broadcast(t, root); })) return {};
     if (on_one_node_) {
       reducer().broadcast(bytes_of(t), t.bytes(), root);
       return {};
     }
-    return carry_on([this, t, root] {
+    return run_async([this, t, root] {
       if (t.bytes() > kPromptBytes) return gather_.broadcast(bytes_of(t), t.bytes(), root);
       in_messages(t.bytes(), [&](i64 begin, int n) {
-        complete("MPI_Ibcast", patience_, [&](MPI_Request* request) {
+        complete("MPI_Ibcast", wait_policy_, [&](MPI_Request* request) {
           return MPI_Ibcast(bytes_of(t) + begin, n, MPI_BYTE, root, comm_.get(), request);
         });
       });
@@ -127,7 +128,7 @@ class MpiCommunicator final : public Communicator {
     check_exchange(in, out, *this);
     const i64 bytes = in.bytes() / size();
     if (bytes == 0 || size() == 1) return copy(in, out);
-    if (directly(bytes, [&](DirectCollectives& node) { return node.all_to_all(in, out); })) return {};
+    if (try_in_place(bytes, [&](DirectCollectives& node) { return node.all_to_all(in, out); })) return {};
     if (on_one_node_) {
       reducer().all_to_all(bytes_of(in), bytes_of(out), bytes);
       return {};
@@ -142,10 +143,10 @@ class MpiCommunicator final : public Communicator {
     check_on_cpu(out);
     check_exchange(in, send, out, receive, *this);
     const auto exchange = [&](DirectCollectives& node) {
-      return node.all_to_all_v(where_peers_reach(in), send, out, receive);
+      return node.all_to_all_v(to_shareable_memory(in), send, out, receive);
     };
     // Independent of the size, because it differs between ranks.
-    if (directly(kDirectBytes, exchange)) return {};
+    if (try_in_place(kMinInPlaceBytes, exchange)) return {};
     return exchange_parts(in, send, out, receive);
   }
 
@@ -163,14 +164,14 @@ class MpiCommunicator final : public Communicator {
 
   void barrier() override {
     if (on_one_node_ && size() > 1 && reducer_) return reducer_->window().barrier();
-    carry_on([this] {
-      complete("MPI_Ibarrier", patience_, [&](MPI_Request* all) { return MPI_Ibarrier(comm_.get(), all); });
+    run_async([this] {
+      complete("MPI_Ibarrier", wait_policy_, [&](MPI_Request* all) { return MPI_Ibarrier(comm_.get(), all); });
     }).wait();
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     check_color(color);
     std::unique_ptr<Communicator> group;
-    carry_on([&] {
+    run_async([&] {
       group = std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_], world_);
     }).wait();
     return group;
@@ -186,10 +187,10 @@ class MpiCommunicator final : public Communicator {
 
   /// Returns true if collectives run on the progress thread, overlapped with computation. They do so between nodes, and
   /// `comm_` is then used by that thread only.
-  bool is_carried_on() const { return !on_one_node_ && world_.progress; }
+  bool runs_async() const { return !on_one_node_ && world_.progress; }
   template <class Operation>
-  Work carry_on(Operation operation) {
-    if (is_carried_on()) return world_.progress->start(std::move(operation));
+  Work run_async(Operation operation) {
+    if (runs_async()) return world_.progress->start(std::move(operation));
     operation();
     return {};
   }
@@ -197,23 +198,23 @@ class MpiCommunicator final : public Communicator {
   /// Uses the progress thread regardless of size, because sizes differ between ranks. This also keeps messages of later
   /// exchanges behind those of this one.
   Work exchange_parts(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive) {
-    if (!is_carried_on()) return messages_.exchange(in, send, out, receive, world_.patience());
-    return carry_on([this, in, out, parts = std::vector(send.begin(), send.end()),
-                     places = std::vector(receive.begin(), receive.end())] {
-      messages_.exchange(in, parts, out, places, patience_).wait();
+    if (!runs_async()) return messages_.exchange(in, send, out, receive, world_.wait_policy());
+    return run_async([this, in, out, parts = std::vector(send.begin(), send.end()),
+                      places = std::vector(receive.begin(), receive.end())] {
+      messages_.exchange(in, parts, out, places, wait_policy_).wait();
     });
   }
 
   /// Created on first use: many groups only pass messages.
   NodeReducer& reducer() {
-    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, patience_);
+    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, wait_policy_);
     return *reducer_;
   }
   /// Runs `call` on tensors in shared memory if possible, where `bytes` is the size of a part. Returns false if nothing
   /// was done.
   template <class Call>
-  bool directly(i64 bytes, const Call& call) {
-    if (bytes < kDirectBytes || size() == 1 || !on_one_node_) return false;
+  bool try_in_place(i64 bytes, const Call& call) {
+    if (bytes < kMinInPlaceBytes || size() == 1 || !on_one_node_) return false;
     if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), *world_.arenas);
     return call(*direct_);
   }
@@ -223,7 +224,7 @@ class MpiCommunicator final : public Communicator {
   std::vector<int> nodes_;  // node id of each rank
   bool on_one_node_;
   MpiWorld world_;
-  Patience patience_;
+  WaitPolicy wait_policy_;
   NodeGather gather_;  // inter-node
   std::unique_ptr<NodeReducer> reducer_;
   std::unique_ptr<DirectCollectives> direct_;
@@ -235,7 +236,7 @@ class MpiCommunicator final : public Communicator {
 MpiSession::MpiSession(const Launcher& launcher) {
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  may_carry_on_ = provided == MPI_THREAD_MULTIPLE;
+  has_thread_multiple_ = provided == MPI_THREAD_MULTIPLE;
   MCPP_CHECK(provided >= MPI_THREAD_SERIALIZED, "this MPI library does not allow calls from several threads");
   try {
     launcher.check(size());
@@ -243,7 +244,7 @@ MpiSession::MpiSession(const Launcher& launcher) {
     MPI_Finalize();  // no communication yet: a clean shutdown is possible
     throw;
   }
-  machine_ = find_machine();
+  node_info_ = query_node_info();
 }
 
 MpiSession::~MpiSession() {
@@ -263,17 +264,18 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   MpiComm world(copy);
-  const int node = node_of ? node_of(world.rank()) : machine_.node();
+  const int node = node_of ? node_of(world.rank()) : node_info_.node();
   const auto arenas = std::make_shared<PeerArenas>();
-  const MpiComm near = MpiComm::split(world.get(), node, world.rank());
-  const bool has_cores = machine_.has_core_for_each_rank();
-  const bool carries_on = may_carry_on_ && near.size() < world.size();
+  const MpiComm node_comm = MpiComm::split(world.get(), node, world.rank());
+  const bool has_cores = node_info_.has_core_per_rank();
+  const bool uses_progress_thread = has_thread_multiple_ && node_comm.size() < world.size();
   return std::make_unique<MpiCommunicator>(
       std::move(world), node,
-      MpiWorld{.has_core_for_each_rank = has_cores,
+      MpiWorld{.has_core_per_rank = has_cores,
                .arenas = arenas,
-               .messages = PeerMessages::create(near, arenas),
-               .progress = carries_on ? std::make_shared<ProgressThread>(MpiWorld::spins_of(has_cores)) : nullptr});
+               .messages = PeerMessages::create(node_comm, arenas),
+               .progress =
+                   uses_progress_thread ? std::make_shared<ProgressThread>(MpiWorld::spins_of(has_cores)) : nullptr});
 }
 
 std::unique_ptr<StatusBoard> MpiSession::status_board() const {

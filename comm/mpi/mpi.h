@@ -6,8 +6,8 @@
 
 #include "comm/communicator.h"
 #include "comm/launcher.h"
-#include "comm/mpi/mpi_machine.h"
-#include "comm/watch/status_board.h"
+#include "comm/mpi/node_info.h"
+#include "comm/watchdog/status_board.h"
 
 namespace mcpp {
 
@@ -24,10 +24,10 @@ class MpiSession {
   int rank() const;
   int size() const;
   /// Returns the world ranks on this node, including this one, in ascending order.
-  const std::vector<int>& ranks_on_node() const { return machine_.ranks; }
+  const std::vector<int>& ranks_on_node() const { return node_info_.ranks; }
   /// Returns the number of cores available to all ranks of this node together, regardless of how the launcher bound
   /// them. Divide by the number of ranks for a per-rank thread count.
-  int cores_on_node() const { return machine_.cores; }
+  int cores_on_node() const { return node_info_.cores; }
   /// Creates a group of all ranks. `node_of` maps a rank to its node id; if empty, MPI determines it. (Tests simulate
   /// several nodes on one.)
   ///
@@ -44,8 +44,8 @@ class MpiSession {
   [[noreturn]] void abort(int exit_code) const noexcept;
 
  private:
-  Machine machine_;
-  bool may_carry_on_ = false;  // MPI provides MPI_THREAD_MULTIPLE
+  NodeInfo node_info_;
+  bool has_thread_multiple_ = false;  // MPI provides MPI_THREAD_MULTIPLE
 };
 
 }  // namespace mcpp

@@ -27,8 +27,8 @@ std::shared_ptr<void> map(const char* name, int flags, i64 bytes) {
   return {memory, [size](void* mapped) { ::munmap(mapped, size); }};
 }
 
-bool all_agree(bool mine, const MpiComm& node) {
-  int value = mine;
+bool all_agree(bool local_value, const MpiComm& node) {
+  int value = local_value;
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT, MPI_MIN, node.get()), "MPI_Allreduce");
   return value != 0;
 }

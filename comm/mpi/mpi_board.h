@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "comm/watch/status_board.h"
+#include "comm/watchdog/status_board.h"
 
 namespace mcpp {
 

@@ -2,10 +2,10 @@
 
 namespace mcpp {
 
-PieceChain::PieceChain(const MpiComm& comm, ChainPlace place, int tag, const Patience& patience)
-    : comm_(comm.get()), me_(comm.rank()), tag_(tag), place_(place), patience_(patience) {}
+PieceChain::PieceChain(const MpiComm& comm, ChainPosition place, int tag, const WaitPolicy& wait_policy)
+    : comm_(comm.get()), me_(comm.rank()), tag_(tag), place_(place), wait_policy_(wait_policy) {}
 
-void PieceChain::pass_to_all(std::span<std::byte> piece) {
+void PieceChain::submit_to_all(std::span<std::byte> piece) {
   if (me_ != place_.first) {
     pieces_.push_back(piece);
     receive(piece, place_.source, arrived_.emplace_back());
@@ -14,7 +14,7 @@ void PieceChain::pass_to_all(std::span<std::byte> piece) {
   }
 }
 
-void PieceChain::pass_to(int rank, std::span<std::byte> piece) {
+void PieceChain::submit_to(int rank, std::span<std::byte> piece) {
   if (rank == place_.first || piece.empty()) return;
   if (me_ == place_.first)
     send(piece, rank);
@@ -22,24 +22,24 @@ void PieceChain::pass_to(int rank, std::span<std::byte> piece) {
     receive(piece, place_.first, others_.emplace_back());
 }
 
-bool PieceChain::hand_on() {
+bool PieceChain::forward_received() {
   if (place_.next < 0) return true;
-  for (; handed_on_ < pieces_.size(); ++handed_on_) {
+  for (; num_forwarded_ < pieces_.size(); ++num_forwarded_) {
     int has_come = 0;
-    check_mpi(MPI_Test(&arrived_[handed_on_], &has_come, MPI_STATUS_IGNORE), "MPI_Test");
+    check_mpi(MPI_Test(&arrived_[num_forwarded_], &has_come, MPI_STATUS_IGNORE), "MPI_Test");
     if (!has_come) return false;
-    send(pieces_[handed_on_], place_.next);
+    send(pieces_[num_forwarded_], place_.next);
   }
   return true;
 }
 
 void PieceChain::finish() {
-  while (place_.next >= 0 && handed_on_ < pieces_.size()) {
-    wait_all({&arrived_[handed_on_], 1}, patience_);
-    hand_on();
+  while (place_.next >= 0 && num_forwarded_ < pieces_.size()) {
+    wait_all({&arrived_[num_forwarded_], 1}, wait_policy_);
+    forward_received();
   }
-  wait_all(arrived_, patience_);
-  wait_all(others_, patience_);
+  wait_all(arrived_, wait_policy_);
+  wait_all(others_, wait_policy_);
 }
 
 void PieceChain::send(std::span<std::byte> piece, int rank) {

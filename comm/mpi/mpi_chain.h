@@ -8,7 +8,7 @@
 namespace mcpp {
 
 /// Position of a rank in a chain.
-struct ChainPlace {
+struct ChainPosition {
   int first;         ///< rank that owns the bytes
   int source, next;  ///< previous and next rank of the chain; -1: none
 };
@@ -19,16 +19,16 @@ struct ChainPlace {
 class PieceChain {
  public:
   /// The submitted pieces must stay valid until finish().
-  PieceChain(const MpiComm& comm, ChainPlace place, int tag, const Patience& patience);
+  PieceChain(const MpiComm& comm, ChainPosition place, int tag, const WaitPolicy& wait_policy);
 
   /// Submits a piece that all ranks receive. The first rank provides its contents; on the others the memory must not be
   /// used until finish().
-  void pass_to_all(std::span<std::byte> piece);
+  void submit_to_all(std::span<std::byte> piece);
   /// Submits a piece that only `rank` receives.
-  void pass_to(int rank, std::span<std::byte> piece);
+  void submit_to(int rank, std::span<std::byte> piece);
   /// Forwards the pieces received so far. Returns true if all were forwarded; until then, the same ranks must not send
   /// later data with the same tag.
-  bool hand_on();
+  bool forward_received();
   /// Waits until all pieces have been received and sent.
   void finish();
 
@@ -38,11 +38,11 @@ class PieceChain {
 
   MPI_Comm comm_;
   int me_, tag_;
-  ChainPlace place_;
-  const Patience& patience_;
+  ChainPosition place_;
+  const WaitPolicy& wait_policy_;
   std::vector<std::span<std::byte>> pieces_;  // received from the source
   std::vector<MPI_Request> arrived_;          // request of each piece
-  std::size_t handed_on_ = 0;
+  std::size_t num_forwarded_ = 0;
   std::vector<MPI_Request> others_;
 };
 

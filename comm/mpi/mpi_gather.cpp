@@ -11,15 +11,15 @@ namespace mcpp {
 namespace {
 
 /// Piece sizes of broadcasts: large enough that MPI does not send eagerly, which would make receivers buffer pieces.
-constexpr i64 kLeastBroadcast = 512 << 10, kMostBroadcast = i64{8} << 20;
+constexpr i64 kMinBroadcastBytes = 512 << 10, kMaxBroadcastBytes = i64{8} << 20;
 /// Maximum number of pieces of a part, so that early pieces are forwarded while later ones arrive, and the piece sizes;
 /// smaller pieces would not use the full bandwidth.
-constexpr i64 kPieces = 16, kLeastPiece = i64{1} << 20, kMostPiece = i64{1} << 30;
+constexpr i64 kPieces = 16, kMinPieceBytes = i64{1} << 20, kMaxPieceBytes = i64{1} << 30;
 
 }  // namespace
 
-NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patience patience)
-    : comm_(comm), nodes_(nodes), patience_(std::move(patience)) {
+NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy)
+    : comm_(comm), nodes_(nodes), wait_policy_(std::move(wait_policy)) {
   std::map<int, std::vector<int>> ranks_of;  // by node
   std::vector<std::size_t> place;            // index of each rank within its node
   for (int r = 0; r < static_cast<int>(nodes.size()); ++r) {
@@ -28,18 +28,18 @@ NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patie
     ranks.push_back(r);
   }
   const int me = comm.rank();
-  const std::vector<int>& near = ranks_of.at(nodes[me]);
+  const std::vector<int>& local_ranks = ranks_of.at(nodes[me]);
   // The rank of a node that receives a part first. Parts are spread evenly over the ranks.
   const auto holder = [&](int part, const std::vector<int>& ranks) { return ranks[place[part] % ranks.size()]; };
   for (const auto& [node, ranks] : ranks_of) {
-    if (node != nodes[me]) to_far_.push_back({me, holder(me, ranks)});
+    if (node != nodes[me]) inter_node_sends_.push_back({me, holder(me, ranks)});
   }
   for (int part = 0; part < static_cast<int>(nodes.size()); ++part) {
-    const int first = nodes[part] == nodes[me] ? part : holder(part, near);
-    if (first != me) from_near_.push_back({part, first});
-    if (first == me && part != me) from_far_.push_back({part, part});
-    for (const int rank : near) {
-      if (first == me && rank != me) to_near_.push_back({part, rank});
+    const int first = nodes[part] == nodes[me] ? part : holder(part, local_ranks);
+    if (first != me) intra_node_recvs_.push_back({part, first});
+    if (first == me && part != me) inter_node_recvs_.push_back({part, part});
+    for (const int rank : local_ranks) {
+      if (first == me && rank != me) intra_node_sends_.push_back({part, rank});
     }
   }
 }
@@ -59,22 +59,22 @@ void NodeGather::start(const std::vector<Message>& messages, bool is_sent, std::
 }
 
 void NodeGather::all_gather(std::byte* full, i64 bytes) {
-  const i64 piece = std::clamp(bytes / kPieces, kLeastPiece, kMostPiece);
+  const i64 piece = std::clamp(bytes / kPieces, kMinPieceBytes, kMaxPieceBytes);
   std::vector<std::vector<MPI_Request>> come;
   std::vector<MPI_Request> others;
   const auto for_each_piece = [&](const auto& f) {
     for (i64 begin = 0; begin < bytes; begin += piece) f(begin, std::min(piece, bytes - begin));
   };
   for_each_piece([&](i64 begin, i64 count) {
-    start(from_far_, false, full, bytes, begin, count, come.emplace_back());
-    start(from_near_, false, full, bytes, begin, count, others);
+    start(inter_node_recvs_, false, full, bytes, begin, count, come.emplace_back());
+    start(intra_node_recvs_, false, full, bytes, begin, count, others);
   });
-  for_each_piece([&](i64 begin, i64 count) { start(to_far_, true, full, bytes, begin, count, others); });
+  for_each_piece([&](i64 begin, i64 count) { start(inter_node_sends_, true, full, bytes, begin, count, others); });
   for_each_piece([&](i64 begin, i64 count) {
-    wait_all(come[static_cast<std::size_t>(begin / piece)], patience_);
-    start(to_near_, true, full, bytes, begin, count, others);
+    wait_all(come[static_cast<std::size_t>(begin / piece)], wait_policy_);
+    start(intra_node_sends_, true, full, bytes, begin, count, others);
   });
-  wait_all(others, patience_);
+  wait_all(others, wait_policy_);
 }
 
 void NodeGather::broadcast(std::byte* data, i64 bytes, int root) {
@@ -83,13 +83,13 @@ void NodeGather::broadcast(std::byte* data, i64 bytes, int root) {
   std::ranges::generate(row, [&, r = root]() mutable { return r++ % ranks; });
   std::ranges::stable_sort(row, {}, [&](int r) { return std::pair(nodes_[r] != nodes_[root], nodes_[r]); });
   const auto me = std::ranges::find(row, comm_.rank());
-  const ChainPlace place{
+  const ChainPosition place{
       .first = root, .source = me == row.begin() ? -1 : me[-1], .next = me + 1 == row.end() ? -1 : me[1]};
-  PieceChain chain(comm_, place, mpi_tag::kBroadcast, patience_);
-  const i64 piece = std::clamp(bytes / kPieces, kLeastBroadcast, kMostBroadcast);
+  PieceChain chain(comm_, place, mpi_tag::kBroadcast, wait_policy_);
+  const i64 piece = std::clamp(bytes / kPieces, kMinBroadcastBytes, kMaxBroadcastBytes);
   for (i64 begin = 0; begin < bytes; begin += piece) {
-    chain.pass_to_all({data + begin, static_cast<std::size_t>(std::min(piece, bytes - begin))});
-    chain.hand_on();
+    chain.submit_to_all({data + begin, static_cast<std::size_t>(std::min(piece, bytes - begin))});
+    chain.forward_received();
   }
   chain.finish();
 }

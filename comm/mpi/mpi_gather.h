@@ -11,7 +11,7 @@ namespace mcpp {
 class NodeGather {
  public:
   /// nodes[r] is the node of rank r. The constructor does not communicate.
-  NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patience patience);
+  NodeGather(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy);
 
   /// Gathers `bytes` bytes per rank into `full`, which already contains this rank's part.
   void all_gather(std::byte* full, i64 bytes);
@@ -29,8 +29,8 @@ class NodeGather {
 
   const MpiComm& comm_;
   std::vector<int> nodes_;
-  Patience patience_;
-  std::vector<Message> from_far_, to_far_, from_near_, to_near_;
+  WaitPolicy wait_policy_;
+  std::vector<Message> inter_node_recvs_, inter_node_sends_, intra_node_recvs_, intra_node_sends_;
 };
 
 }  // namespace mcpp

@@ -13,23 +13,23 @@ constexpr i64 kOneBarrierBytes = 4096;
 
 }  // namespace
 
-NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, Patience patience)
-    : rank_(comm.rank()), size_(comm.size()), runs_(runs_on_nodes(nodes)), patience_(std::move(patience)) {
+NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy)
+    : rank_(comm.rank()), size_(comm.size()), runs_(runs_on_nodes(nodes)), wait_policy_(std::move(wait_policy)) {
   const int leaders = std::ranges::max(runs_, {}, &NodeRun::node).node + 1;
   if (leaders == size_) {
-    exchange_ = std::make_unique<RankExchange>(comm, patience_);
+    exchange_ = std::make_unique<PairwiseReducer>(comm, wait_policy_);
     return;
   }
   node_ = MpiComm::split(comm.get(), nodes[rank_], rank_);
   const bool is_leader = node_.rank() == 0;
   if (!on_one_node()) leaders_ = MpiComm::split(comm.get(), is_leader ? 0 : MPI_UNDEFINED, rank_);
-  window_ = std::make_unique<SharedWindow>(node_, patience_);
-  if (!on_one_node()) node_sums_ = std::make_unique<NodeSums>(runs_, leaders_, *window_, patience_);
+  window_ = std::make_unique<SharedWindow>(node_, wait_policy_);
+  if (!on_one_node()) inter_node_reducer_ = std::make_unique<InterNodeReducer>(runs_, leaders_, *window_, wait_policy_);
 }
 
 void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   if (exchange_) return exchange_->all_reduce(op, dtype, data, count);
-  if (node_sums_) return node_sums_->all_reduce(op, dtype, data, count);
+  if (inter_node_reducer_) return inter_node_reducer_->all_reduce(op, dtype, data, count);
   const i64 item = size_of(dtype), segment = SharedWindow::kSlotBytes / item;
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
@@ -44,7 +44,7 @@ void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 coun
 
 void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count) {
   if (exchange_) return exchange_->reduce_scatter(dtype, full, shard, count);
-  if (node_sums_) return node_sums_->reduce_scatter(rank_, size_, dtype, full, shard, count);
+  if (inter_node_reducer_) return inter_node_reducer_->reduce_scatter(rank_, size_, dtype, full, shard, count);
   // A slot holds one segment of every rank's part, consecutively.
   const i64 item = size_of(dtype), segment = SharedWindow::elements_in_slot(item, size_);
   for (i64 begin = 0; begin < count; begin += segment) {

@@ -4,19 +4,19 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/mpi/mpi_exchange.h"
-#include "comm/mpi/mpi_node_sums.h"
+#include "comm/mpi/inter_node_reducer.h"
+#include "comm/mpi/pairwise_reducer.h"
 #include "comm/mpi/transport/mpi_window.h"
 
 namespace mcpp {
 
 /// Reductions and gathers that pass tensors through the shared window in segments of one slot. Within one node, the
-/// ranks divide the sums of a segment; across nodes NodeSums computes them. With one rank per node there is no window
-/// and RankExchange is used.
+/// ranks divide the sums of a segment; across nodes InterNodeReducer computes them. With one rank per node there is no
+/// window and PairwiseReducer is used.
 class NodeReducer {
  public:
   /// nodes[r] is the node of rank r of `comm`. Collective.
-  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, Patience patience);
+  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy);
 
   bool on_one_node() const { return runs_.size() == 1; }
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
@@ -37,10 +37,10 @@ class NodeReducer {
   int rank_, size_;
   std::vector<NodeRun> runs_;
   MpiComm node_, leaders_;
-  Patience patience_;
+  WaitPolicy wait_policy_;
   std::unique_ptr<SharedWindow> window_;
-  std::unique_ptr<RankExchange> exchange_;
-  std::unique_ptr<NodeSums> node_sums_;
+  std::unique_ptr<PairwiseReducer> exchange_;
+  std::unique_ptr<InterNodeReducer> inter_node_reducer_;
 };
 
 }  // namespace mcpp

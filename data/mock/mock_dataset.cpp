@@ -24,7 +24,7 @@ void MockDataset::at(i64 sample, std::span<i32> out) const {
   for (i32& token : out) {
     const Philox4 bits = philox4x32(key_, {static_cast<u32>(position), static_cast<u32>(position >> 32), 0, 0});
     const auto drawn = static_cast<i64>(u64{bits[0]} * choices >> 32);
-    const bool ends_document = text_.eod >= 0 && bits[1] % u64{kMockDocument} == 0;
+    const bool ends_document = text_.eod >= 0 && bits[1] % u64{kMeanMockDocumentTokens} == 0;
     token = static_cast<i32>(ends_document ? text_.eod : drawn + (text_.eod >= 0 && drawn >= text_.eod ? 1 : 0));
     ++position;
   }

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "data/read/dataset.h"
+#include "data/dataset/dataset.h"
 
 namespace mcpp {
 
@@ -11,10 +11,10 @@ struct MockText {
   i64 seed = 0;
   std::string split_name;  ///< "train", "valid" or "test"; each split has its own text
   i64 vocab_size = 0;      ///< tokens are uniform in [0, vocab_size)
-  i64 eod = -1;            ///< ends documents, which average kMockDocument tokens; -1 = a single endless document
+  i64 eod = -1;  ///< ends documents, which average kMeanMockDocumentTokens tokens; -1 = a single endless document
 };
 
-inline constexpr i64 kMockDocument = 1024;
+inline constexpr i64 kMeanMockDocumentTokens = 1024;
 
 /// Samples of one endless text; as in other datasets, the last token of a sample is the first of the next. A token
 /// depends only on the text's parameters and its position.

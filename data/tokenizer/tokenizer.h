@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "data/tokenizer/text_part.h"
 
 namespace mcpp {
@@ -61,7 +61,7 @@ class Tokenizer {
 /// returned is printable.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(KeptRef<Tokenizer> tokenizer) : tokenizer_(tokenizer) {}
+  explicit StreamDecoder(StoredRef<Tokenizer> tokenizer) : tokenizer_(tokenizer) {}
   std::string add(i32 id);
   std::string finish();  ///< what was held back, with U+FFFD for broken characters
 

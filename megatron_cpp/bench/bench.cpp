@@ -44,13 +44,13 @@ namespace {
 
 /// Returns the number of calls in one timed run of a function that takes `seconds`.
 i64 calls_in_a_run(double seconds, const Device& device) {
-  constexpr double kLeastSeconds = 2e-3, kMostCalls = 1000;
+  constexpr double kMinSeconds = 2e-3, kMaxCalls = 1000;
   if (device.type() == DeviceType::Cpu) return 1;
-  return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
+  return static_cast<i64>(std::clamp(kMinSeconds / seconds, 1.0, kMaxCalls));
 }
 
 /// Returns the seconds per call of each run.
-std::vector<double> seconds_of_runs(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
+std::vector<double> time_runs(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
   double last = 0;
   for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
   const i64 calls = timing.warmup > 0 ? calls_in_a_run(last, device) : 1;
@@ -72,7 +72,7 @@ Shape shape_of_b(const GemmCase& c) {
   return c.options.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n};
 }
 DType output_type(const GemmCase& c, DType dtype) {
-  return c.output_is_wide ? DType::F32 : dtype;
+  return c.is_output_fp32 ? DType::F32 : dtype;
 }
 
 /// Returns the seconds of each run.
@@ -80,7 +80,7 @@ std::vector<double> gemm_runs(const GemmCase& c, DType dtype, Device& device, co
   const Tensor a = random_tensor(shape_of_a(c), dtype, device, 1);
   const Tensor b = random_tensor(shape_of_b(c), dtype, device, 2);
   Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
-  return seconds_of_runs(timing, device, [&] { ops::matmul(a, b, out, c.options); });
+  return time_runs(timing, device, [&] { ops::matmul(a, b, out, c.options); });
 }
 
 /// Times a product with cold `b`, which holds weights or saved activations, and cold accumulators of main gradients.
@@ -92,9 +92,9 @@ double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const B
   const Shape b_shape = shape_of_b(c);
   ColdMatrices b = cold(b_shape[0], b_shape[1], dtype, 2), sums;
   Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
-  if (c.output_is_wide) sums = cold(c.m, c.n, DType::F32, 3);
+  if (c.is_output_fp32) sums = cold(c.m, c.n, DType::F32, 3);
   return median_seconds(timing, device, [&] {
-    Tensor to = c.output_is_wide ? sums.next(c.m, c.n) : out;
+    Tensor to = c.is_output_fp32 ? sums.next(c.m, c.n) : out;
     ops::matmul(a, b.next(b_shape[0], b_shape[1]), to, c.options);
   });
 }
@@ -125,12 +125,13 @@ class OpBench {
     rows_.push_back({.name = name, .seconds = median_seconds(timing_, device_, f), .flops = flops, .bytes = bytes});
   }
   Tensor random(const Shape& shape) { return random_tensor(shape, dtype_, device_, ++key_); }
-  Tensor wide(i64 n) { return random_tensor({n}, DType::F32, device_, ++key_); }
+  Tensor accumulate_dtype(i64 n) { return random_tensor({n}, DType::F32, device_, ++key_); }
 
   void norms() {
     const i64 h = config_.hidden_size;
     const Tensor x = random({config_.seq_length, batch_, h}), dy = random(x.shape()), w = random({h});
-    Tensor y = Tensor::like(x), mean = wide(tokens_), rstd = wide(tokens_), dw = wide(h), db = wide(h);
+    Tensor y = Tensor::like(x), mean = accumulate_dtype(tokens_), rstd = accumulate_dtype(tokens_),
+           dw = accumulate_dtype(h), db = accumulate_dtype(h);
     const double bytes = static_cast<double>(x.bytes());
     add("layer_norm", 0, 2 * bytes, [&] { ops::layer_norm(x, w, w, 1e-5, y, mean, rstd); });
     const NormForward forward{x, w, mean, rstd};
@@ -202,11 +203,11 @@ class OpBench {
     const Tensor qkv = random({s, batch_, groups, heads / groups + 2, d}), d_qkv = Tensor::like(qkv),
                  d_out = random({s, batch_, heads * d});
     QkvHeads in = packed_heads(qkv), gradient = packed_heads(d_qkv);
-    AttentionResult y{Tensor::like(d_out), wide(batch_ * heads * s)};
+    AttentionResult y{Tensor::like(d_out), accumulate_dtype(batch_ * heads * s)};
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
     options.window = config_.window_of(0);
-    const double product = 2 * static_cast<double>(tokens_ * heads * d) * seen_keys(config_, 0);  // FLOPs of q k^T
+    const double product = 2 * static_cast<double>(tokens_ * heads * d) * attended_keys(config_, 0);  // FLOPs of q k^T
     add("attention", 2 * product, 0, [&] { ops::attention(in, options, y); });
     add("attention_backward", 5 * product, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
   }
@@ -215,7 +216,8 @@ class OpBench {
     const i64 vocab = config_.padded_vocab_size();
     Tensor logits = random({tokens_, vocab}),
            targets = Tensor::zeros({tokens_}, DType::I32, device_, MemoryClass::Workspace);
-    Tensor largest = wide(tokens_), sum_exp = wide(tokens_), target_logit = wide(tokens_);
+    Tensor largest = accumulate_dtype(tokens_), sum_exp = accumulate_dtype(tokens_),
+           target_logit = accumulate_dtype(tokens_);
     const double bytes = static_cast<double>(logits.bytes());
     add("cross_entropy_stats", 0, bytes,
         [&] { ops::cross_entropy_stats(logits, targets, 0, vocab, largest, sum_exp, target_logit); });
@@ -225,7 +227,7 @@ class OpBench {
 
   void optimizer() {
     const i64 n = 16 << 20;
-    Tensor master = wide(n), grad = wide(n), m = wide(n),
+    Tensor master = accumulate_dtype(n), grad = accumulate_dtype(n), m = accumulate_dtype(n),
            v = Tensor::zeros({n}, DType::F32, device_, MemoryClass::Workspace);
     const double bytes = static_cast<double>(master.bytes());
     add("adamw, 16M parameters", 0, 7 * bytes, [&] { ops::adamw(master, m, v, grad, {.lr = 1e-3}, nullptr); });
@@ -244,7 +246,7 @@ class OpBench {
 }  // namespace
 
 double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
-  return median(seconds_of_runs(timing, device, f));
+  return median(time_runs(timing, device, f));
 }
 
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
@@ -336,8 +338,8 @@ double peak_flops(DType dtype, Device& device) {
     time_square(n, /*warmup=*/2);
     if (kGrowth * seconds_since(size_start) > kMaxSeconds) break;
   }
-  for (int quiet = 0; quiet < kQuietRounds && seconds_since(start) < kMaxSeconds;)
-    quiet = time_square(best_size, /*warmup=*/1) ? 0 : quiet + 1;
+  for (int forward_context = 0; forward_context < kQuietRounds && seconds_since(start) < kMaxSeconds;)
+    forward_context = time_square(best_size, /*warmup=*/1) ? 0 : forward_context + 1;
   return best;
 }
 

@@ -27,7 +27,7 @@ struct GemmCase {
   std::string name;  ///< such as "fc1 wgrad"
   i64 m = 0, n = 0, k = 0;
   ops::MatmulOptions options;
-  bool output_is_wide = false;  ///< the output is an fp32 main gradient
+  bool is_output_fp32 = false;  ///< the output is an fp32 main gradient
   i64 count = 1;                ///< occurrences in one forward and backward pass of the model
 
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }

@@ -6,7 +6,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/model_provider.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 
 namespace mcpp {
 namespace {
@@ -27,9 +27,9 @@ Config saving_in(const Path& folder, Config config) {
 }
 
 /// Training steps with asynchronous saves as in Trainer, except that each step's outcome is waited for.
-class TrainingBesideSaves {
+class AsyncSaveBench {
  public:
-  TrainingBesideSaves(const Config& config, TrainingState& state, Session& session, const Path& folder)
+  AsyncSaveBench(const Config& config, TrainingState& state, Session& session, const Path& folder)
       : config_(saving_in(folder, config)),
         state_(state),
         session_(session),
@@ -41,11 +41,11 @@ class TrainingBesideSaves {
     constexpr int kSteps = 2;
     AsyncSaveTimes times;
     for (int i = 0; i < kSteps; ++i) step();  // memory for the saves is prepared concurrently
-    for (int i = 0; i < kSteps; ++i) times.step += of_slowest(seconds([&] { step(); })) / kSteps;
+    for (int i = 0; i < kSteps; ++i) times.step += max_over_ranks(seconds([&] { step(); })) / kSteps;
     times.first_stall = save(2).stall;
     const Save later = save(3);
     times.stall = later.stall;
-    times.step_beside = later.step;
+    times.step_with_save = later.step;
     times.total = later.total;
     return times;
   }
@@ -63,7 +63,7 @@ class TrainingBesideSaves {
       stall_ += seconds([&] { saver_.save({.iteration = iteration}, {}); });
       for (; saver_.is_in_flight(); ++steps) in_steps += seconds([&] { step(); });
     });
-    return {.stall = of_slowest(stall_), .step = of_slowest(in_steps / steps), .total = of_slowest(total)};
+    return {.stall = max_over_ranks(stall_), .step = max_over_ranks(in_steps / steps), .total = max_over_ranks(total)};
   }
 
   void step() {
@@ -74,7 +74,7 @@ class TrainingBesideSaves {
     stall_ += seconds([&] { saver_.poll(); });
   }
 
-  double of_slowest(double value) {
+  double max_over_ranks(double value) {
     return reduce_scalar(value, ReduceOp::Max, session_.parallel.world, *session_.device);
   }
 
@@ -91,7 +91,7 @@ class TrainingBesideSaves {
 }  // namespace
 
 AsyncSaveTimes bench_async_save(const Config& config, TrainingState& state, Session& session, const Path& folder) {
-  return TrainingBesideSaves(config, state, session, folder).run();
+  return AsyncSaveBench(config, state, session, folder).run();
 }
 
 }  // namespace mcpp

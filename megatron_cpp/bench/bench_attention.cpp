@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "parallel/cp/choose_cut.h"
 #include "parallel/cp/context_attention.h"
-#include "parallel/scalar.h"
+#include "parallel/cp/sequence_balancer.h"
+#include "parallel/reduce_scalar.h"
 #include "tensor/integers.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
@@ -27,13 +27,13 @@ std::vector<i32> starts_of_documents(const std::vector<i64>& lengths, i64 seq, i
 /// Attention of one layer on this rank, with timings of its runs.
 class AttentionRun {
  public:
-  AttentionRun(const ModelConfig& config, const AttentionWay& way, const AttentionBench& bench, Communicator& world,
-               Device& device)
+  AttentionRun(const ModelConfig& config, const AttentionMethod& method, const AttentionBench& bench,
+               Communicator& world, Device& device)
       : world_(world),
         device_(device),
-        state_(
-            make_parallel_state(world, {.context_parallel_size = world.size(), .context_parallel_heads = way.heads})),
-        cp_(state_.context_parallel(way.comm_type)),
+        state_(make_parallel_state(world,
+                                   {.context_parallel_size = world.size(), .context_parallel_heads = method.heads})),
+        cp_(state_.context_parallel(method.comm_type)),
         attention_(cp_, config.num_attention_heads, config.query_groups()) {
     const i64 rows = config.seq_length / cp_.size(), groups = config.query_groups();
     const i64 q_per_group = config.num_attention_heads / groups, dim = config.head_dim();
@@ -45,11 +45,11 @@ class AttentionRun {
                              .starts = starts_of_documents(bench.document_lengths, config.seq_length, bench.batch),
                              .windows = {config.window_of(0)}};
     options_.window = config.window_of(0);
-    cut_ = std::make_shared<const SampleCut>(choose_cut(cp_.cut, work));
-    options_.queries.ranges = options_.keys = cut_->of_rank(cp_.rank);
+    partition_ = std::make_shared<const SamplePartition>(balance_sequence_partition(cp_.cut, work));
+    options_.queries.ranges = options_.keys = partition_->of_rank(cp_.rank);
     if (work.starts.empty()) return;
     const Tensor starts = integers(work.starts, {config.seq_length, bench.batch}, device);
-    options_.queries.starts = rows_at(starts, cut_->of_member(cp_.member()), rows * cp_.cut.heads);
+    options_.queries.starts = rows_at(starts, partition_->of_member(cp_.member()), rows * cp_.cut.heads);
   }
 
   AttentionRow measure(const BenchTiming& timing) {
@@ -67,15 +67,15 @@ class AttentionRun {
     row.sent_bytes = slowest(static_cast<double>(sent() - sent_before) / runs);
     row.exposed_s = reduce_scalar(waited, ReduceOp::Sum, world_, device_) / world_.size();
     row.balance = slowest(computed) / -slowest(-computed);
-    row.runs = cut_->runs();
+    row.runs = partition_->runs();
     return row;
   }
 
  private:
   void run_once() {
     world_.barrier();
-    const CoreAttentionOptions how = attention_.options(options_, cut_);
-    ContextAttention::Kept kept;
+    const CoreAttentionOptions how = attention_.options(options_, partition_);
+    ContextAttention::SavedAttention kept;
     forwards_.push_back(seconds_of(device_, [&] {
       kept = attention_.forward(qkv_, how);
       attention_.output(kept, how);
@@ -93,7 +93,7 @@ class AttentionRun {
   ParallelState state_;
   ContextParallel cp_;
   ContextAttention attention_;
-  std::shared_ptr<const SampleCut> cut_;
+  std::shared_ptr<const SamplePartition> partition_;
   Qkv qkv_;
   Tensor dout_;
   AttentionOptions options_;
@@ -102,24 +102,24 @@ class AttentionRun {
 
 }  // namespace
 
-std::vector<AttentionWay> attention_ways(const ModelConfig& config, int ranks) {
+std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ranks) {
   if (ranks == 1) return {{"one rank", CpCommType::P2p}};
-  std::vector<AttentionWay> ways{{"p2p", CpCommType::P2p}, {"all_gather", CpCommType::AllGather}};
+  std::vector<AttentionMethod> methods{{"p2p", CpCommType::P2p}, {"all_gather", CpCommType::AllGather}};
   for (i64 heads = 2; heads <= ranks; ++heads) {
     if (ranks % heads != 0 || !HeadExchange::is_possible(heads, config.num_attention_heads, config.query_groups()))
       continue;
     if (heads == ranks)
-      ways.push_back({"a2a", CpCommType::A2a, heads});
+      methods.push_back({"a2a", CpCommType::A2a, heads});
     else
-      ways.push_back({str("a2a+p2p ", heads, "x", ranks / heads), CpCommType::A2aP2p, heads});
+      methods.push_back({str("a2a+p2p ", heads, "x", ranks / heads), CpCommType::A2aP2p, heads});
   }
-  return ways;
+  return methods;
 }
 
-AttentionRow bench_attention(const ModelConfig& config, const AttentionWay& way, const AttentionBench& bench,
+AttentionRow bench_attention(const ModelConfig& config, const AttentionMethod& method, const AttentionBench& bench,
                              Communicator& world, Device& device) {
-  AttentionRow row = AttentionRun(config, way, bench, world, device).measure(bench.timing);
-  row.way = way;
+  AttentionRow row = AttentionRun(config, method, bench, world, device).measure(bench.timing);
+  row.method = method;
   return row;
 }
 

@@ -9,17 +9,17 @@
 namespace mcpp {
 
 /// Method of sharing each sample among ranks.
-struct AttentionWay {
+struct AttentionMethod {
   std::string name;  ///< "p2p", "a2a+p2p 2x4"
   CpCommType comm_type;
-  i64 heads = 1;  ///< see SequenceCut
+  i64 heads = 1;  ///< see SequencePartition
 };
 /// Returns the methods available for `ranks` ranks and the model's heads. For one rank, only the trivial one.
-std::vector<AttentionWay> attention_ways(const ModelConfig& config, int ranks);
+std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ranks);
 
 /// Result for one layer's forward and backward pass over one microbatch.
 struct AttentionRow {
-  AttentionWay way;
+  AttentionMethod method;
   double forward_s = 0, backward_s = 0;  ///< medians of the slowest rank
   double sent_bytes = 0;                 ///< maximum over ranks
   double exposed_s = 0;                  ///< mean over ranks of the time in exposed communication
@@ -37,7 +37,7 @@ struct AttentionBench {
 };
 
 /// Runs attention with the model's heads and seq_length on random queries, keys and values. Collective over `world`.
-AttentionRow bench_attention(const ModelConfig& config, const AttentionWay& way, const AttentionBench& bench,
+AttentionRow bench_attention(const ModelConfig& config, const AttentionMethod& method, const AttentionBench& bench,
                              Communicator& world, Device& device);
 
 }  // namespace mcpp

@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/format/block_reader.h"
 #include "checkpoint/format/input_file.h"
 #include "checkpoint/load/reader.h"
@@ -13,7 +13,7 @@
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/step/training_shards.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 
 namespace mcpp {
 namespace {
@@ -89,7 +89,7 @@ class CheckpointBench {
     const InputFile file(plain_file());
     const auto size = static_cast<i64>(fs::file_size(plain_file()));
     BlockReader reader;
-    reader.expect(file, 0, size, ReadWay::Direct);
+    reader.declare(file, 0, size, ReadMode::Direct);
     for (i64 at = 0; at < size;) at += static_cast<i64>(reader.at(file, at, BlockReader::kPieceBytes).size());
   }
 
@@ -99,8 +99,8 @@ class CheckpointBench {
 
   /// Loads as a restarted run does.
   void load() {
-    const Path newest = checkpoints_to_try(folder_, world_).at(0);
-    expect_sound(defect_of_files(newest, world_));
+    const Path newest = load_candidates(folder_, world_).at(0);
+    expect_sound(find_damage(newest, world_));
     CheckpointReader reader(newest);
     std::vector<NamedShard> shards = shards_to_load(state_);
     expect_sound(reader.load(shards, {world_, *session_.node}));
@@ -108,8 +108,8 @@ class CheckpointBench {
   }
 
   void verify() {
-    const Path newest = checkpoints_to_try(folder_, world_).at(0);
-    expect_sound(defect_of_files(newest, world_, /*checksums=*/true));
+    const Path newest = load_candidates(folder_, world_).at(0);
+    expect_sound(find_damage(newest, world_, /*checksums=*/true));
   }
 
   /// Evicts the content of all files, which is on disk already, from the page cache.

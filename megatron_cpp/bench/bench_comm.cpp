@@ -5,7 +5,7 @@
 #include <chrono>
 #include <functional>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -39,7 +39,7 @@ void exchange_uneven(Communicator& group, CommBuffers& buffers) {
   group.all_to_all_v(buffers.full, parts, buffers.other, parts).wait();
 }
 
-void there_and_back(Communicator& group, CommBuffers& buffers) {
+void ping_pong(Communicator& group, CommBuffers& buffers) {
   const int rank = group.rank(), last = group.size() - 1;
   Work sent;
   if (rank == 0) sent = group.send(buffers.full, last);
@@ -55,7 +55,7 @@ constexpr std::array kOperations{
     CommOperation{"broadcast", [](Communicator& g, CommBuffers& b) { g.broadcast(b.full, 0).wait(); }},
     CommOperation{"all_to_all", [](Communicator& g, CommBuffers& b) { g.all_to_all(b.full, b.other).wait(); }},
     CommOperation{"all_to_all_v", exchange_uneven},
-    CommOperation{"send_recv", there_and_back, 0.5},
+    CommOperation{"send_recv", ping_pong, 0.5},
 };
 
 /// Timings of one side on this rank, in seconds per call.
@@ -64,7 +64,7 @@ class Stopwatch {
   Stopwatch(const CommSide& side, const CommOperation& operation, i64 count)
       : group_(side.group), operation_(operation), buffers_(side.device, count, side.group.size()) {}
 
-  void take_turn(int repeats) {
+  void time_round(int repeats) {
     operation_.run(group_, buffers_);
     for (int k = 0; k < repeats; ++k) times_.push_back(time_one());
   }
@@ -101,8 +101,8 @@ CommRow bench_operation(const CommSide& ours, const CommSide& baseline, const Co
                         const CommTiming& timing) {
   Stopwatch our_times(ours, operation, count), baseline_times(baseline, operation, count);
   for (int round = 0; round < timing.rounds; ++round) {
-    our_times.take_turn(timing.repeats);
-    baseline_times.take_turn(timing.repeats);
+    our_times.time_round(timing.repeats);
+    baseline_times.time_round(timing.repeats);
   }
   return {.operation = operation.name,
           .bytes = count * size_of(DType::F32),

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <optional>
 
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 
 namespace mcpp {
 namespace {
@@ -37,27 +37,27 @@ void sum_once(const ParallelState& state, Device& device) {
 
 }  // namespace
 
-GroupFigures bench_groups(Communicator& world, const ParallelSizes& sizes) {
+GroupCosts bench_groups(Communicator& world, const ParallelSizes& sizes) {
   CpuDevice device;
   reduce_scalar(1, ReduceOp::Sum, world, device);  // initializes the world itself
   const i64 before = own_bytes();
   std::optional<ParallelState> state;
-  GroupFigures own{.ranks = world.size()};
-  own.make_s = seconds_of_all(world, [&] { state.emplace(make_parallel_state(world, sizes)); });
-  own.first_use_s = seconds_of_all(world, [&] { sum_once(*state, device); });
-  own.own_bytes = std::max<i64>(0, own_bytes() - before);
+  GroupCosts local{.ranks = world.size()};
+  local.make_s = seconds_of_all(world, [&] { state.emplace(make_parallel_state(world, sizes)); });
+  local.first_use_s = seconds_of_all(world, [&] { sum_once(*state, device); });
+  local.own_bytes = std::max<i64>(0, own_bytes() - before);
   for (const auto& [name, meter] : state->meters) {
     if (meter->ranks.size() < 2) continue;
-    ++own.groups;
-    own.members += static_cast<i64>(meter->ranks.size());
+    ++local.groups;
+    local.members += static_cast<i64>(meter->ranks.size());
   }
-  const auto most = [&](double value) { return reduce_scalar(value, ReduceOp::Max, world, device); };
-  return {.ranks = own.ranks,
-          .groups = static_cast<i64>(most(static_cast<double>(own.groups))),
-          .members = static_cast<i64>(most(static_cast<double>(own.members))),
-          .make_s = most(own.make_s),
-          .first_use_s = most(own.first_use_s),
-          .own_bytes = static_cast<i64>(most(static_cast<double>(own.own_bytes)))};
+  const auto max_over_ranks = [&](double value) { return reduce_scalar(value, ReduceOp::Max, world, device); };
+  return {.ranks = local.ranks,
+          .groups = static_cast<i64>(max_over_ranks(static_cast<double>(local.groups))),
+          .members = static_cast<i64>(max_over_ranks(static_cast<double>(local.members))),
+          .make_s = max_over_ranks(local.make_s),
+          .first_use_s = max_over_ranks(local.first_use_s),
+          .own_bytes = static_cast<i64>(max_over_ranks(static_cast<double>(local.own_bytes)))};
 }
 
 }  // namespace mcpp

@@ -7,7 +7,7 @@
 namespace mcpp {
 
 /// Maximum over ranks.
-struct GroupFigures {
+struct GroupCosts {
   int ranks = 0;           ///< size of the world
   i64 groups = 0;          ///< groups of two or more ranks that the rank belongs to
   i64 members = 0;         ///< total size of these groups; each keeps a list of its ranks
@@ -17,6 +17,6 @@ struct GroupFigures {
 };
 
 /// Runs the benchmark. Collective over `world`; all ranks get the same result.
-GroupFigures bench_groups(Communicator& world, const ParallelSizes& sizes);
+GroupCosts bench_groups(Communicator& world, const ParallelSizes& sizes);
 
 }  // namespace mcpp

@@ -42,15 +42,15 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
   rates.memory = least_memory_limit() / 1e9 / ranks;
   rates.memory_bandwidth = rates.memory_attained = copy_rate(clock) / 1e9;
   rates.communication_cores = rates.cores;  // only the cores move data
-  Tensor few = Tensor::zeros({64}, DType::F32, clock.device());
-  rates.kernel_gap = 1e6 * clock.seconds([&] { ops::scale(few, 1); });
-  rates.speed_spread = std::min(0.5, clock.spread_of_ranks());
+  Tensor small = Tensor::zeros({64}, DType::F32, clock.device());
+  rates.kernel_gap = 1e6 * clock.seconds([&] { ops::scale(small, 1); });
+  rates.speed_spread = std::min(0.5, clock.rank_spread());
   return rates;
 }
 
 /// Returns pointers to all numbers of a section.
 template <class Section>
-std::vector<double*> numbers_of(Section& section) {
+std::vector<double*> pointers_to_numbers(Section& section) {
   std::vector<double*> all;
   const auto visit = [&]<class T>(const char*, T& value, const char*, const Constraint& = {}) {
     if constexpr (std::is_same_v<T, double>) all.push_back(&value);
@@ -70,7 +70,7 @@ double rounded(double value) {
 
 void round_all(Hardware& hardware) {
   Hardware::sections(hardware, [](const char*, auto& section) {
-    for (double* number : numbers_of(section)) *number = rounded(*number);
+    for (double* number : pointers_to_numbers(section)) *number = rounded(*number);
   });
 }
 
@@ -79,10 +79,10 @@ MeasuredRates typical_kernels(CalibrationClock& clock, DType dtype, const Calibr
   std::vector<MeasuredRates> rounds;
   for (int round = 0; round < sizes.rounds; ++round) rounds.push_back(measure_kernels(clock, dtype, sizes));
   MeasuredRates typical = rounds.front();
-  const std::vector<double*> to = numbers_of(typical);
+  const std::vector<double*> to = pointers_to_numbers(typical);
   std::vector<std::vector<double>> values(to.size());
   for (MeasuredRates& round : rounds)
-    for (std::size_t i = 0; double* value : numbers_of(round)) values[i++].push_back(*value);
+    for (std::size_t i = 0; double* value : pointers_to_numbers(round)) values[i++].push_back(*value);
   for (std::size_t i = 0; i < to.size(); ++i) *to[i] = median(std::move(values[i]));
   return typical;
 }
@@ -95,7 +95,7 @@ LinkTiers links_of(CalibrationClock& clock, double copy_rate, i64 bytes) {
   if (ranks.size() == 1) return links;
   const auto sum = [&](i64 count) {
     Tensor vector = random_tensor({count}, DType::F32, clock.device(), 1);
-    return clock.together([&] { ranks.all_reduce(vector, ReduceOp::Sum).wait(); });
+    return clock.collective_seconds([&] { ranks.all_reduce(vector, ReduceOp::Sum).wait(); });
   };
   const double n = ranks.size(), short_one = sum(ranks.size() * 16),
                long_one = sum(bytes / 4 / ranks.size() * ranks.size());
@@ -111,11 +111,12 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
   constexpr const char* kFolder = "--offload_folder";
   if (!sizes.disk.empty())
     ScratchFile(sizes.disk, aligned_bytes(sizes.disk_bytes), kFolder);  // fail before measuring for minutes
-  const int at_once = std::clamp(cores / static_cast<const CpuDevice&>(device).threads(), 1, ranks.size());
-  const std::unique_ptr<Communicator> side_by_side = ranks.split(ranks.rank() < at_once ? 0 : 1, ranks.rank());
+  const int num_concurrent = std::clamp(cores / static_cast<const CpuDevice&>(device).threads(), 1, ranks.size());
+  const std::unique_ptr<Communicator> concurrent_group =
+      ranks.split(ranks.rank() < num_concurrent ? 0 : 1, ranks.rank());
   Hardware hardware;
-  if (ranks.rank() < at_once) {
-    CalibrationClock clock(device, *side_by_side, sizes.seconds_each);
+  if (ranks.rank() < num_concurrent) {
+    CalibrationClock clock(device, *concurrent_group, sizes.seconds_each);
     hardware.measured_bf16 = typical_kernels(clock, DType::BF16, sizes);
     hardware.measured_fp32 = typical_kernels(clock, DType::F32, sizes);
     hardware.device = device_rates(clock, hardware.measured_bf16, hardware.measured_fp32, ranks.size());

@@ -14,7 +14,8 @@ void transfer(TransferQueue& queue, const ScratchFile& file, FileTransfer::Kind 
                                             .offset = 0,
                                             .data = memory.data(),
                                             .bytes = static_cast<i64>(memory.size())}));
-  if (error != 0) file.fail_transfer(kind == FileTransfer::Kind::Read ? "read" : "written", error, "a measurement");
+  if (error != 0)
+    file.throw_transfer_error(kind == FileTransfer::Kind::Read ? "read" : "written", error, "a measurement");
 }
 
 }  // namespace
@@ -24,7 +25,7 @@ double disk_bandwidth(CalibrationClock& clock, const Path& folder, i64 bytes, st
   const AlignedBytes memory(aligned_bytes(bytes));
   std::memset(memory.bytes().data(), 0x5a, memory.bytes().size());
   const std::unique_ptr<TransferQueue> queue = make_transfer_queue();
-  const double seconds = clock.together([&] {
+  const double seconds = clock.collective_seconds([&] {
     transfer(*queue, file, FileTransfer::Kind::Write, memory.bytes());
     transfer(*queue, file, FileTransfer::Kind::Read, memory.bytes());
   });

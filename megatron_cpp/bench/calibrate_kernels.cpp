@@ -8,9 +8,9 @@
 #include "megatron_cpp/bench/bench.h"
 #include "model/layers/mlp.h"
 #include "plan/hardware/real.h"
+#include "tensor/accumulate_dtype.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -25,28 +25,32 @@ class KernelCalibration {
   MeasuredRates run() {
     products();
     attention();
-    stream();
+    norms_and_residuals();
     activations();
     heads();
-    ends();
+    embedding_and_loss();
     update();
-    weights_of_a_layer();
+    layer_collectives();
     return std::move(rates_);
   }
 
  private:
   Tensor random(const Shape& shape) { return random_tensor(shape, dtype_, clock_.device(), ++key_); }
-  Tensor wide_random(const Shape& shape) { return random_tensor(shape, wide(dtype_), clock_.device(), ++key_); }
+  Tensor random_accumulator(const Shape& shape) {
+    return random_tensor(shape, accumulate_dtype(dtype_), clock_.device(), ++key_);
+  }
   /// Returns nanoseconds per element.
-  double of_element(i64 elements, const std::function<void()>& f) { return kNano * clock_.seconds(f) / real(elements); }
+  double ns_per_element(i64 elements, const std::function<void()>& f) {
+    return kNano * clock_.seconds(f) / real(elements);
+  }
 
   void products() {
     rates_.sizes = sizes_.products;
-    const i64 most = sizes_.products.back() * sizes_.products.back();
-    const auto many = [&](i64 element) { return Shape{std::max(most, sizes_.cold_bytes / element)}; };
-    in_ = random({most}), out_ = random({most});
+    const i64 max_elements = sizes_.products.back() * sizes_.products.back();
+    const auto many = [&](i64 element) { return Shape{std::max(max_elements, sizes_.cold_bytes / element)}; };
+    in_ = random({max_elements}), out_ = random({max_elements});
     cold_ = ColdMatrices(random(many(size_of(dtype_))));
-    sums_ = ColdMatrices(wide_random(many(size_of(wide(dtype_)))));
+    sums_ = ColdMatrices(random_accumulator(many(size_of(accumulate_dtype(dtype_)))));
     for (const i64 m : sizes_.products)
       for (const i64 n : sizes_.products)
         for (const i64 k : sizes_.products) product(m, n, k);
@@ -81,7 +85,7 @@ class KernelCalibration {
                  d_out = random({length, 1, heads * width});
     const QkvHeads in = packed_heads(qkv);
     QkvHeads gradient = packed_heads(d_qkv);
-    AttentionResult y{Tensor::like(d_out), wide_random({heads * length})};
+    AttentionResult y{Tensor::like(d_out), random_accumulator({heads * length})};
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(real(width));
     options.dropout = {.p = dropped, .key = 1, .samples = {0}};
@@ -110,24 +114,24 @@ class KernelCalibration {
   }
 
   /// Measures norms and residual additions.
-  void stream() {
+  void norms_and_residuals() {
     const i64 tokens = sizes_.tokens, h = sizes_.width, n = tokens * h;
     const Tensor x = random({tokens, 1, h}), dy = random(x.shape()), w = random({h});
-    Tensor y = Tensor::like(x), mean = wide_random({tokens}), rstd = wide_random({tokens}), dw = wide_random({h}),
-           db = wide_random({h});
+    Tensor y = Tensor::like(x), mean = random_accumulator({tokens}), rstd = random_accumulator({tokens}),
+           dw = random_accumulator({h}), db = random_accumulator({h});
     NormGradients gradients{.dx = y, .add_to_dx = true, .dw = dw, .db = db};
     const NormForward with_mean{x, w, mean, rstd};
-    rates_.norm_forward = {of_element(n, [&] { ops::layer_norm(x, w, w, 1e-5, y, mean, rstd); }),
-                           of_element(n, [&] { ops::rms_norm(x, w, 1e-5, y, rstd); })};
-    rates_.norm_backward = {of_element(n, [&] { ops::layer_norm_backward(dy, with_mean, gradients); }),
-                            of_element(n, [&] { ops::rms_norm_backward(dy, with_mean, gradients); })};
+    rates_.norm_forward = {ns_per_element(n, [&] { ops::layer_norm(x, w, w, 1e-5, y, mean, rstd); }),
+                           ns_per_element(n, [&] { ops::rms_norm(x, w, 1e-5, y, rstd); })};
+    rates_.norm_backward = {ns_per_element(n, [&] { ops::layer_norm_backward(dy, with_mean, gradients); }),
+                            ns_per_element(n, [&] { ops::rms_norm_backward(dy, with_mean, gradients); })};
     const Dropout drop{.p = 0.1F, .key = 1, .samples = {0}};
-    rates_.residual_forward = {of_element(n, [&] { ops::bias_dropout_add(x, &w, dy, {}, y); }),
-                               of_element(n, [&] { ops::bias_dropout_add(x, &w, dy, drop, y); })};
-    rates_.residual_backward = {0, of_element(n, [&] { ops::dropout(x, drop, y); })};
+    rates_.residual_forward = {ns_per_element(n, [&] { ops::bias_dropout_add(x, &w, dy, {}, y); }),
+                               ns_per_element(n, [&] { ops::bias_dropout_add(x, &w, dy, drop, y); })};
+    rates_.residual_backward = {0, ns_per_element(n, [&] { ops::dropout(x, drop, y); })};
     Tensor rows = y.as_matrix();
-    rates_.bias_forward = of_element(n, [&] { ops::add_bias(rows, w); });
-    rates_.bias_backward = of_element(n, [&] { ops::column_sum(rows, db, 1); });
+    rates_.bias_forward = ns_per_element(n, [&] { ops::add_bias(rows, w); });
+    rates_.bias_backward = ns_per_element(n, [&] { ops::column_sum(rows, db, 1); });
   }
 
   void activations() {
@@ -138,22 +142,23 @@ class KernelCalibration {
       const Tensor up = random({tokens, up_width}), dy = random({tokens, f});
       Tensor y = Tensor::like(dy), dx = Tensor::like(up);
       rates_.activation_forward.push_back(
-          of_element(tokens * (up_width + f), [&] { ops::activation(a, up, nullptr, y); }));
+          ns_per_element(tokens * (up_width + f), [&] { ops::activation(a, up, nullptr, y); }));
       rates_.activation_backward.push_back(
-          of_element(tokens * (2 * up_width + f), [&] { ops::activation_backward(a, dy, up, nullptr, dx); }));
+          ns_per_element(tokens * (2 * up_width + f), [&] { ops::activation_backward(a, dy, up, nullptr, dx); }));
     }
   }
 
   void heads() {
     const i64 tokens = sizes_.tokens, d = 64, heads = sizes_.width / d;
-    Tensor x = random({tokens, 1, heads * d}), cos = wide_random({tokens, d / 2}), sin = wide_random({tokens, d / 2});
+    Tensor x = random({tokens, 1, heads * d}), cos = random_accumulator({tokens, d / 2}),
+           sin = random_accumulator({tokens, d / 2});
     Heads view = dense_heads(x, heads);
-    rates_.rope_forward = of_element(x.numel(), [&] { ops::rope(view, cos, sin, {}, false); });
-    rates_.rope_backward = of_element(x.numel(), [&] { ops::rope(view, cos, sin, {}, true); });
+    rates_.rope_forward = ns_per_element(x.numel(), [&] { ops::rope(view, cos, sin, {}, false); });
+    rates_.rope_backward = ns_per_element(x.numel(), [&] { ops::rope(view, cos, sin, {}, true); });
   }
 
   /// Measures the embedding and the loss.
-  void ends() {
+  void embedding_and_loss() {
     const i64 tokens = sizes_.tokens, h = sizes_.width, vocabulary = 16 * h;
     std::vector<i32> ids(static_cast<std::size_t>(tokens));
     for (std::size_t i = 0; i < ids.size(); ++i)
@@ -161,11 +166,13 @@ class KernelCalibration {
     Tensor targets = Tensor::empty({tokens}, DType::I32, clock_.device());
     write_values(ids, targets);
     const Tensor table = random({vocabulary, h});
-    Tensor y = random({tokens, h}), d_table = wide_random({vocabulary, h}), logits = random({tokens, vocabulary});
-    rates_.embedding_forward = of_element(y.numel(), [&] { ops::embedding(targets, table, 0, y); });
-    rates_.embedding_backward = of_element(y.numel(), [&] { ops::embedding_backward(y, targets, 0, d_table, 1); });
-    Tensor largest = wide_random({tokens}), sums = wide_random({tokens}), picked = wide_random({tokens});
-    rates_.loss = of_element(logits.numel(), [&] {
+    Tensor y = random({tokens, h}), d_table = random_accumulator({vocabulary, h}),
+           logits = random({tokens, vocabulary});
+    rates_.embedding_forward = ns_per_element(y.numel(), [&] { ops::embedding(targets, table, 0, y); });
+    rates_.embedding_backward = ns_per_element(y.numel(), [&] { ops::embedding_backward(y, targets, 0, d_table, 1); });
+    Tensor largest = random_accumulator({tokens}), sums = random_accumulator({tokens}),
+           picked = random_accumulator({tokens});
+    rates_.loss = ns_per_element(logits.numel(), [&] {
       ops::cross_entropy_stats(logits, targets, 0, vocabulary, largest, sums, picked);
       ops::cross_entropy_gradient(logits, targets, 0, vocabulary, largest, 1, 0);
     });
@@ -173,18 +180,18 @@ class KernelCalibration {
 
   void update() {
     const i64 n = sizes_.weights;
-    Tensor master = wide_random({n}), grad = wide_random({n}), m = wide_random({n}), v = Tensor::like(m),
-           model = random({n});
+    Tensor master = random_accumulator({n}), grad = random_accumulator({n}), m = random_accumulator({n}),
+           v = Tensor::like(m), model = random({n});
     ops::fill_zero(v);
     Tensor sum = Tensor::zeros({1}, DType::F64, clock_.device());
-    rates_.update = of_element(n, [&] {
+    rates_.update = ns_per_element(n, [&] {
       ops::add_sum_of_squares(grad, sum);
-      ops::adamw(master, m, v, grad, {.lr = 1e-3}, is_narrow(dtype_) ? &model : nullptr);
+      ops::adamw(master, m, v, grad, {.lr = 1e-3}, is_low_precision(dtype_) ? &model : nullptr);
     });
   }
 
   /// Measures collectives of one layer's weights, as ZeRO 3 uses them: source and destination are cold in all caches.
-  void weights_of_a_layer() {
+  void layer_collectives() {
     Communicator& ranks = clock_.ranks();
     if (ranks.size() == 1) return;
     const i64 n = sizes_.layer_weights / ranks.size() * ranks.size(), part = n / ranks.size();
@@ -192,14 +199,14 @@ class KernelCalibration {
       const i64 count = std::max(n, sizes_.cold_bytes / size_of(dtype));
       ColdMatrices wholes(random_tensor({count}, dtype, clock_.device(), ++key_));
       ColdMatrices parts(random_tensor({count}, dtype, clock_.device(), ++key_));
-      return kNano / real(n) * clock_.together([&] {
+      return kNano / real(n) * clock_.collective_seconds([&] {
         Tensor whole = wholes.next(1, n).view({n}), own = parts.next(1, part).view({part});
         send(whole, own);
       });
     };
     rates_.gathered = nanoseconds(dtype_, [&](Tensor& whole, Tensor& own) { ranks.all_gather(own, whole).wait(); });
-    rates_.scattered =
-        nanoseconds(wide(dtype_), [&](Tensor& whole, Tensor& own) { ranks.reduce_scatter(whole, own).wait(); });
+    rates_.scattered = nanoseconds(accumulate_dtype(dtype_),
+                                   [&](Tensor& whole, Tensor& own) { ranks.reduce_scatter(whole, own).wait(); });
   }
 
   CalibrationClock& clock_;
@@ -237,7 +244,7 @@ double CalibrationClock::warm_seconds(const std::function<void()>& f) {
   return mean_over_ranks(all / calls);
 }
 
-double CalibrationClock::together(const std::function<void()>& f) {
+double CalibrationClock::collective_seconds(const std::function<void()>& f) {
   constexpr int kRuns = 21;
   std::vector<double> times;
   for (int i = 0; i < kRuns; ++i) {
@@ -247,7 +254,7 @@ double CalibrationClock::together(const std::function<void()>& f) {
   return median(std::move(times));
 }
 
-double CalibrationClock::spread_of_ranks() {
+double CalibrationClock::rank_spread() {
   if (ranks_.size() == 1) return 0;
   const double mean = mean_over_ranks(all_), square = mean_over_ranks((all_ - mean) * (all_ - mean));
   return std::sqrt(square * ranks_.size() / (ranks_.size() - 1)) / mean;

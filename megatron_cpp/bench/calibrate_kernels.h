@@ -20,9 +20,9 @@ class CalibrationClock {
   /// Same as seconds(), for memory that was touched before: a long first call counts.
   double warm_seconds(const std::function<void()>& f);
   /// Returns the median of several calls of a collective function; all ranks make the same number of calls.
-  double together(const std::function<void()>& f);
+  double collective_seconds(const std::function<void()>& f);
   /// Returns the relative standard deviation over ranks of everything that seconds() measured.
-  double spread_of_ranks();
+  double rank_spread();
 
  private:
   double mean_over_ranks(double value);

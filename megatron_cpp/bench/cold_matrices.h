@@ -2,7 +2,7 @@
 #pragma once
 #include <utility>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {

@@ -1,6 +1,6 @@
 #include "megatron_cpp/bench/step_time.h"
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "megatron_cpp/bench/bench.h"
 #include "model/flops.h"
 

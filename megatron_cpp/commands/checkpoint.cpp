@@ -4,11 +4,11 @@
 #include <filesystem>
 
 #include "base/checksum.h"
-#include "checkpoint/folder/folder.h"
-#include "checkpoint/folder/lock.h"
+#include "checkpoint/directory/folder.h"
+#include "checkpoint/directory/lock.h"
 #include "checkpoint/load/inspect.h"
-#include "checkpoint/load/shown_reading.h"
-#include "checkpoint/save/shown_source.h"
+#include "checkpoint/load/progress_listener.h"
+#include "checkpoint/save/progress_shard_source.h"
 #include "checkpoint/save/writer.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
@@ -207,13 +207,13 @@ ExitCode remove_old(Arguments args, Log& log) {
   const std::optional<Path> latest = latest_in(folder);
   check_input(latest.has_value(), (folder / kLatestName).string(),
               " names no checkpoint of this folder: nothing is removed");
-  const std::vector<std::string> problems = problems_of(*latest);
+  const std::vector<std::string> problems = find_problems(*latest);
   check_input(problems.empty(), latest->string(), " is damaged: nothing is removed\n", join(problems, "\n"));
 
   const Retention retention{.keep_latest_k = options.keep_latest_k,
                             .save_retain_interval = options.save_retain_interval,
                             .keeps_rollback_targets = true};
-  const std::vector<Path> old = outdated(folder, retention);
+  const std::vector<Path> old = find_outdated(folder, retention);
   for (const Path& path : old) log.info(str(options.dry_run ? "would remove " : "removing ", path.string()));
   if (!options.dry_run) prune(folder, retention, log);
   log.info(str(old.size(), options.dry_run ? " to remove, " : " removed, ",
@@ -294,7 +294,7 @@ ExitCode upcycle(Arguments args, Log& log) {
   const std::string content = tokenizer.empty() ? "" : read_tokenizer_file(tokenizer);
   state.config = print_config(config);
   state.program_version = version_text();
-  ShownSource shown(*weights, log, "upcycling");
+  ProgressShardSource shown(*weights, log, "upcycling");
   log.info(str("wrote ", save_model(options.save, content, state, shown, log).string()));
   return ExitCode::Done;
 }
@@ -338,7 +338,7 @@ ExitCode import_hf(Arguments args, Log& log) {
   note_special_tokens(stated_tokens(options.folder, tokenizer, config.model), state);
   state.config = print_config(config);
   state.program_version = version_text();
-  ShownSource shown(*imported.weights, log, "importing");
+  ProgressShardSource shown(*imported.weights, log, "importing");
   log.info(str("wrote ", save_model(options.save, content, state, shown, log).string()));
   return ExitCode::Done;
 }
@@ -353,7 +353,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   const Path checkpoint = find_checkpoint(options.load, log);
   CheckpointReader reader(checkpoint);
-  reader.set_listener(shown_reading(log, "exporting"));
+  reader.set_listener(make_progress_listener(log, "exporting"));
   const Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/program/standard_output.h"
 #include "base/strings.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
@@ -108,7 +108,8 @@ std::string program_help() {
 
 ExitCode run_program(Arguments args, Log& log, const World& world) {
   // A rank with another command would never come to where these wait for it.
-  check_same_on_ranks("command", args.empty() ? "" : args[0], world.ranks, "start all ranks with the same arguments");
+  check_identical_on_ranks("command", args.empty() ? "" : args[0], world.ranks,
+                           "start all ranks with the same arguments");
   const ExitCode code = answer(args, log, world);
   if (world.ranks.rank() == 0 && code == ExitCode::Done && !prints_aside(args[0])) check_standard_output();
   return code;

@@ -1,7 +1,7 @@
 // megatron_cpp data verify|show|merge.
-#include "checkpoint/folder/shared_folder.h"
-#include "data/parts/merge.h"
-#include "data/prepare/verify.h"
+#include "checkpoint/directory/shared_folder.h"
+#include "data/preprocess/distributed/merge.h"
+#include "data/preprocess/verify.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/datasets/vocabulary.h"
@@ -67,7 +67,7 @@ ExitCode verify_data(Arguments args, Log& log) {
                     .required = {"prefix"}};
   VerifyOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  for (const std::string& prefix : options.prefix) log.info(to_text(data_verify(prefix, options.vocab_size, log)));
+  for (const std::string& prefix : options.prefix) log.info(to_text(verify_dataset(prefix, options.vocab_size, log)));
   return ExitCode::Done;
 }
 
@@ -122,13 +122,13 @@ ExitCode show_data(Arguments args, Log& log) {
   check_input((options.iteration > 0) != (options.sample >= 0),
               "data show: give either --iteration, counted from 1, or --sample, counted from 0");
   resolve_vocabulary(*config, log);
-  const Datasets datasets = dataset_provider(*config, config->training_end().samples, OneIndexRank(), log);
+  const Datasets datasets = dataset_provider(*config, config->training_end().samples, SingleIndexRank(), log);
   const Dataset& dataset = chosen_split(datasets, options.split);
   std::optional<Tokenizer> tokenizer;
   if (!config->data.tokenizer_model.empty()) tokenizer.emplace(config->data.tokenizer_model);
   const Tokenizer* decoder = tokenizer ? &*tokenizer : nullptr;
   if (options.sample >= 0) {
-    log.info(to_text(data_show(dataset, options.sample, decoder)));
+    log.info(to_text(show_sample(dataset, options.sample, decoder)));
     return ExitCode::Done;
   }
   const std::vector<BatchSizeStep> sizes = config->batch_sizes();
@@ -136,7 +136,7 @@ ExitCode show_data(Arguments args, Log& log) {
   check_input(consumed.has_value(), "--iteration=", options.iteration, ": the ", options.split,
               " data of this configuration has ", dataset.size(), " samples, which are ",
               whole_batches(sizes, dataset.size()).iterations, " iterations");
-  for (const SampleView& view : data_show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
+  for (const SampleView& view : show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
     log.info(to_text(view));
   return ExitCode::Done;
 }

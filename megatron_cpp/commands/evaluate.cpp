@@ -1,12 +1,12 @@
 // megatron_cpp evaluate: held-out perplexity of a checkpoint, and its accuracy on likelihood tasks.
 #include "base/strings.h"
-#include "checkpoint/folder/exchange.h"
-#include "data/prepare/input_files.h"
+#include "comm/object_collectives.h"
+#include "data/preprocess/input_files.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/evaluation/evaluation_report.h"
 #include "megatron_cpp/inference/evaluation/held_out.h"
 #include "megatron_cpp/inference/inference.h"
-#include "megatron_cpp/monitor/device_notices.h"
+#include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -68,7 +68,7 @@ std::vector<HeldOut> read_held_out(const EvaluateOptions& options, const Inferen
     const Tokenizer tokenizer = inference.tokenizer();
     const DocumentFormat format{
         .json_keys = {options.json_key}, .text_document = options.text_document, .input_format = options.input_format};
-    const std::vector<std::string> files = matching_files(options.text);
+    const std::vector<std::string> files = expand_patterns(options.text);
     std::vector<bool> are_json_lines;
     for (const std::string& file : files) are_json_lines.push_back(is_json_lines(file, options.input_format));
     check_json_keys_are_used(format.json_keys, are_json_lines, "--json_key");
@@ -116,13 +116,13 @@ class Evaluation {
   /// Rank 0 gets the results and needs to see the files; the others get the tasks without a score.
   std::vector<TaskResult> score_tasks(const std::vector<std::string>& inputs) {
     std::vector<Task> tasks;
-    const TaskRequests requests = unpack_requests(from_first(ranks_, [&] {
+    const TaskRequests requests = unpack_requests(broadcast_from_rank0(ranks_, [&] {
       const Tokenizer tokenizer = inference_.tokenizer();
       const TaskEncoder encoder{.encode = [&](std::string_view text) { return tokenizer.encode(text); },
                                 .prefix = inference_.special_tokens().text_begin(tokenizer),
                                 .adds_prefix = inference_.special_tokens().adds_bos};
       TaskRequests made;
-      for (const std::string& file : matching_files(inputs)) {
+      for (const std::string& file : expand_patterns(inputs)) {
         tasks.push_back(read_task(file));
         add_requests(tasks.back(), encoder, window(), made);
       }
@@ -173,7 +173,7 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
       .required = {"load"}};
   EvaluateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
   check_options(options);
   InferenceModel inference(options.inference, world, log);
   const i64 seq_length = inference.config().model.seq_length;
@@ -186,11 +186,11 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
   EvaluationReport report{
       .checkpoint = inference.checkpoint(), .dtype = inference.model().context().dtype, .texts = {}, .tasks = {}};
   // Rank 0 alone needs to see the texts.
-  report.texts =
-      evaluation.score(unpack(from_first(world.ranks, [&] { return pack(read_held_out(options, inference)); })));
+  report.texts = evaluation.score(
+      unpack(broadcast_from_rank0(world.ranks, [&] { return pack(read_held_out(options, inference)); })));
   if (!options.tasks.empty()) report.tasks = evaluation.score_tasks(options.tasks);
-  tell_notices(inference.model().context().device, log);
-  from_first(world.ranks, [&] {
+  log_device_warnings(inference.model().context().device, log);
+  broadcast_from_rank0(world.ranks, [&] {
     if (!options.log_samples.empty()) write_samples(options.log_samples, report.tasks);
     return std::string();
   });

@@ -6,15 +6,15 @@
 #include <sstream>
 
 #include "base/strings.h"
-#include "checkpoint/folder/exchange.h"
-#include "data/prepare/text_source.h"
+#include "comm/object_collectives.h"
+#include "data/preprocess/text_source.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/generation.h"
 #include "megatron_cpp/inference/inference.h"
 #include "megatron_cpp/inference/json_line.h"
 #include "megatron_cpp/inference/scoring_memory.h"
 #include "megatron_cpp/inference/text_printer.h"
-#include "megatron_cpp/monitor/device_notices.h"
+#include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -134,10 +134,10 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
                     .required = {"load"}};
   GenerateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
   const bool has_file = !options.prompts_file.empty();
   // Rank 0 alone sees standard input.
-  const std::string text = from_first(world.ranks, [&] { return prompt_text(options); });
+  const std::string text = broadcast_from_rank0(world.ranks, [&] { return prompt_text(options); });
   const std::vector<std::string> prompts = has_file ? parse_prompts(text, options.prompts_file) : std::vector{text};
   check_input(options.inference.parallel.context_parallel_size == 1,
               "generate: one token at a time cannot be shared: --parallel.context_parallel_size must be 1; use "
@@ -170,7 +170,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
     }
   }
   flush();
-  tell_notices(inference.model().context().device, log);
+  log_device_warnings(inference.model().context().device, log);
   return ExitCode::Done;
 }
 

@@ -1,14 +1,14 @@
 // megatron_cpp preprocess: text to token files.
-#include "data/prepare/preprocess.h"
+#include "data/preprocess/preprocess.h"
 
 #include <algorithm>
 #include <thread>
 
-#include "checkpoint/folder/exchange.h"
-#include "checkpoint/folder/shared_folder.h"
+#include "checkpoint/directory/shared_folder.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
-#include "megatron_cpp/prepare/shared_preprocess.h"
+#include "megatron_cpp/prepare/distributed_preprocess.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -23,7 +23,7 @@ i64 workers_of(const PreprocessOptions& options, const World& world) {
 /// Parts where there are several ranks, where they are asked for, and where an earlier run left some.
 PreprocessResult preprocess(const PreprocessOptions& options, const World& world, const Log& log) {
   const auto uses_parts = [&] { return str(world.ranks.size() > 1 || options.parts || has_parts(options)); };
-  if (from_first(world.ranks, uses_parts) == str(false)) return run_preprocess(options, log);
+  if (broadcast_from_rank0(world.ranks, uses_parts) == str(false)) return run_preprocess(options, log);
   return preprocess_in_parts(options, workers_of(options, world), world.ranks, log);
 }
 
@@ -38,7 +38,7 @@ ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
   PreprocessOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_file_outside_checkpoints(options.output_prefix);
-  check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
   const PreprocessResult result = preprocess(options, world, log);
   for (const PreprocessOutput& output : result.outputs) {
     const DatasetInfo& info = output.info;

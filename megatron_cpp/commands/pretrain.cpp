@@ -10,7 +10,7 @@
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/memory_check.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/train/trainer.h"
 
 namespace mcpp {
@@ -51,8 +51,8 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   if (!config) return ExitCode::Done;
   check_input(options.world_size == 0 || options.dry_run, "--world_size=", options.world_size,
               ": is for --dry_run; a training runs on the ranks that mpirun -n or srun start");
-  check_same_on_ranks("task", options.dry_run ? "dry run" : "training", world.ranks,
-                      "give every rank the same arguments");
+  check_identical_on_ranks("task", options.dry_run ? "dry run" : "training", world.ranks,
+                           "give every rank the same arguments");
   check_outputs(*config, world.ranks);
   const int world_size = options.world_size > 0 ? static_cast<int>(options.world_size) : world.ranks.size();
   resolve_vocabulary(*config, log);
@@ -62,7 +62,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   if (!planned.text.empty()) log.info(planned.text);
   if (!planned.warning.empty()) log.warn(planned.warning);
   // Of ranks elsewhere nothing is known: there the plan takes all cores of this machine for one, as its warning does.
-  log.info(run_plan(*config, world_size, options.world_size > 0 ? 0 : world.cores_per_rank));
+  log.info(describe_run(*config, world_size, options.world_size > 0 ? 0 : world.cores_per_rank));
   if (options.world_size == 0) {
     check_training_memory(*config, world);
     check_training_disk(*config, world.ranks);
@@ -84,8 +84,9 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before there are threads
     const char* what = saves ? "saving after this microbatch" : "stopping after this microbatch";
-    log.urgent(str("signal ", signal, " received: ", is_training ? what : "stopping before the first iteration",
-                   "; a second Ctrl-C ends the program at once"));
+    log.write_unbuffered(str("signal ", signal,
+                             " received: ", is_training ? what : "stopping before the first iteration",
+                             "; a second Ctrl-C ends the program at once"));
   });
   Session session = initialize(*config, world);
   Trainer trainer(*config, session, signals, log, planned.predicted);

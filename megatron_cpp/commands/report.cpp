@@ -1,10 +1,10 @@
 // megatron_cpp report: one page about one or several runs.
 #include <filesystem>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
-#include "checkpoint/folder/folder.h"
-#include "checkpoint/folder/shared_folder.h"
+#include "checkpoint/directory/folder.h"
+#include "checkpoint/directory/shared_folder.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"

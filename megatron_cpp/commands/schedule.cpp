@@ -66,7 +66,7 @@ struct ScheduleOptions {
   int chunks(ScheduleKind kind, bool compares) const {
     const auto asked = static_cast<int>(num_virtual_stages_per_pipeline_rank);
     const ScheduleRow& row = row_of(kind);
-    return asked == 0 || (compares && !row.takes_more_chunks) ? row.fewest_chunks : asked;
+    return asked == 0 || (compares && !row.allows_more_chunks) ? row.min_chunks : asked;
   }
 };
 

@@ -9,8 +9,8 @@
 #include <iterator>
 #include <sstream>
 
-#include "checkpoint/folder/shared_folder.h"
-#include "data/prepare/training/tokenizer_training.h"
+#include "checkpoint/directory/shared_folder.h"
+#include "data/preprocess/training/tokenizer_training.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"

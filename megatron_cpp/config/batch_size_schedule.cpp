@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "base/strings.h"
 
 namespace mcpp {

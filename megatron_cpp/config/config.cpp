@@ -4,7 +4,7 @@
 #include <any>
 #include <type_traits>
 
-#include "base/program/shipped_file.h"
+#include "base/program/installed_file.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/toml_reader.h"
@@ -341,7 +341,7 @@ void complete_config(Config& config, SettingsReader& reader, std::string_view de
 
 ConfigText read_config_text(const std::string& file) {
   if (file.empty()) return {};
-  const Path found = find_shipped(file);
+  const Path found = find_installed_file(file);
   return {.toml = read_text_file(found), .name = found.string()};
 }
 

@@ -8,8 +8,8 @@ namespace mcpp {
 /// version of this program; empty when the name is unknown.
 std::string_view own_name(std::string_view foreign);
 
-/// Returns the present name of a key ("checkpoint.keep_last") or option ("other_numbers") that was renamed; empty when
-/// it was not. Settings under a former name are accepted.
+/// Returns the present name of a key ("checkpoint.keep_last") or option ("allow_lossy_comm") that was renamed; empty
+/// when it was not. Settings under a former name are accepted.
 std::string_view renamed_key(std::string_view former);
 
 /// Returns a sentence about a Megatron-LM name that needs no key here; empty when there is nothing to say.

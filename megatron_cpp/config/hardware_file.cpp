@@ -49,7 +49,7 @@ std::optional<i64> ranks_of_table(std::string_view table) {
   i64 ranks = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ranks);
   const bool is_number = error == std::errc() && end == digits.data() + digits.size();
-  return is_number && static_cast<double>(ranks) <= kMostUnits ? std::optional(ranks) : std::nullopt;
+  return is_number && static_cast<double>(ranks) <= kMaxUnits ? std::optional(ranks) : std::nullopt;
 }
 
 /// The description for one number of ranks, as it is read.

@@ -68,7 +68,7 @@ void add_zero_problems(const Config& config, std::set<std::string>& found) {
     found.insert(str("zero_stage = ", p.zero_stage, " reduces gradients as backward leaves a layer, but ",
                      enum_name(p.pipeline_schedule),
                      " computes them later; use zero_stage 0 or 1, or pipeline_schedule ",
-                     kinds_with_whole_backward()));
+                     kinds_with_fused_backward()));
   const i64 instances = p.num_distributed_optimizer_instances;
   if (instances > 1 && p.zero_stage == 0)
     found.insert(
@@ -108,7 +108,7 @@ void add_traffic_problems(const Config& config, std::set<std::string>& found) {
   needs_zero(p.zero_quantized_gradients, kGradientsInBytes, kAllGradients);
   needs_zero(p.grad_reduce_dtype == GradDType::Bf16, kGradientsInBf16, kAllGradients);
   add_gradient_problems(p, found);
-  const bool sums_in_steps = p.zero_stage > 0 && p.grad_wire() != GradWire::Full;
+  const bool sums_in_steps = p.zero_stage > 0 && p.grad_reduce_format() != GradReduceFormat::Full;
   if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !sums_in_steps)
     found.insert(str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ",
                      p.zero_stage, ", where every rank has all weights; use zero_stage 3",

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/fields.h"
-#include "base/number_text.h"
+#include "base/number_format.h"
 
 namespace mcpp {
 

@@ -6,7 +6,7 @@
 
 #include "megatron_cpp/huggingface/weight_names.h"
 #include "model/layers/moe/router.h"
-#include "model/on_paper.h"
+#include "model/meta_model.h"
 
 namespace mcpp {
 namespace {
@@ -151,7 +151,7 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& famil
     if (check) check(rule);
     rules.push_back(std::move(rule));
   };
-  visit_on_paper(model, [&](const Param& param) {
+  visit_meta_params(model, [&](const Param& param) {
     add(param.name, param.box.global, {});
     const std::string bias = model.moe.router_enable_expert_bias ? expert_bias_name(param.name) : "";
     if (!bias.empty()) add(bias, {model.moe.num_experts}, DType::F32);

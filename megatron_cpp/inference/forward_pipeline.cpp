@@ -12,9 +12,9 @@ class ForwardStage final : public PipelineStage {
   ForwardStage(GPTModel& model, const ForwardTask& task) : model_(model), task_(task) {}
 
   Tensor forward(int microbatch, const Tensor& x) override {
-    Pass pass;
+    MicrobatchContext pass;
     pass.training = false;
-    pass.keeps_stash = false;
+    pass.saves_for_backward = false;
     if (task_.prepare) task_.prepare(microbatch, pass);
     const Tensor input = model_.stage().has_embedding ? task_.tokens(microbatch) : x;
     if (!model_.stage().has_output) return model_.forward(input, pass);
@@ -40,8 +40,8 @@ class ForwardStage final : public PipelineStage {
 }  // namespace
 
 void run_forward(GPTModel& stage, const ParallelState& parallel, const ForwardTask& task) {
-  const Schedule schedule =
-      lower(forwards_of(make_schedule(ScheduleKind::GPipe, parallel.topology.pp(), task.microbatches, /*chunks=*/1)));
+  const Schedule schedule = lower(
+      forward_schedule(make_schedule(ScheduleKind::GPipe, parallel.topology.pp(), task.microbatches, /*chunks=*/1)));
   ForwardStage here(stage, task);
   PipelineStage* const chunks[]{&here};
   // Messages go one way alone, so that a device which loads a kernel late awaits none that answers it.

@@ -13,10 +13,10 @@ struct ForwardTask {
   i64 seq = 0, batch = 0;             ///< of every microbatch, on this rank
   std::function<Tensor(int)> tokens;  ///< of a microbatch, int32 [seq, batch]; the first stage asks for them
   /// Called with each microbatch and its pass before the forward, when given.
-  std::function<void(int microbatch, Pass& pass)> prepare = {};
+  std::function<void(int microbatch, MicrobatchContext& pass)> prepare = {};
   /// Called by the stage with the output, with a microbatch's hidden states (tokens, where it is the first one, too),
   /// that model.loss() or model.logits() goes on from.
-  std::function<void(int microbatch, const Tensor& input, Pass& pass)> output;
+  std::function<void(int microbatch, const Tensor& input, MicrobatchContext& pass)> output;
 };
 
 /// Runs `stage`, this rank's. Called by all ranks of the pipeline.

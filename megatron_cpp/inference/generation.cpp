@@ -106,7 +106,7 @@ class Generation {
     const auto batch = static_cast<i64>(texts_.size());
     const int tp = parallel_.tp->size();
     Tensor all = Tensor::empty({tp, batch, context.config.padded_vocab_size() / tp}, DType::F32, context.device);
-    const auto prepare = [&](int, Pass& pass) {
+    const auto prepare = [&](int, MicrobatchContext& pass) {
       pass.positions.first = read_;
       pass.kv_cache = &cache_;
       if (!limits_.documents.has_starts()) return;
@@ -114,7 +114,7 @@ class Generation {
       if (limits_.documents.resets_attention) pass.attention_starts = starts;
       if (limits_.documents.resets_positions) pass.position_starts = starts;
     };
-    const auto output = [&](int, const Tensor& x, Pass& pass) {
+    const auto output = [&](int, const Tensor& x, MicrobatchContext& pass) {
       const Tensor logits = stage_.logits(x, pass);
       all = of_all_parts(logits.slice(logits.dim(0) - batch, logits.dim(0)), *parallel_.tp);
     };

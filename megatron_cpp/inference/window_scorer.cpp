@@ -4,7 +4,7 @@
 #include <limits>
 #include <memory>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "megatron_cpp/inference/forward_pipeline.h"
 #include "megatron_cpp/inference/scoring_memory.h"
 #include "tensor/ops/ops.h"
@@ -109,8 +109,8 @@ class WindowScorer {
         .seq = rows_,
         .batch = batch_,
         .tokens = [&](int i) { return inputs(index(i)); },
-        .prepare = [&](int i, Pass& pass) { prepare(index(i), pass); },
-        .output = [&](int i, const Tensor& x, Pass& pass) { take_scores(index(i), x, pass); },
+        .prepare = [&](int i, MicrobatchContext& pass) { prepare(index(i), pass); },
+        .output = [&](int i, const Tensor& x, MicrobatchContext& pass) { take_scores(index(i), x, pass); },
     };
     if (task.microbatches > 0) run_forward(stage_, parallel_, task);
   }
@@ -133,8 +133,8 @@ class WindowScorer {
     const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
     seq_ = round_up(longest, step);
     rows_ = seq_ / cp.size();
-    cut_ = std::make_shared<const SampleCut>(SampleCut::zigzag(cp.cut, seq_));
-    at_ = cut_->of_rank(cp.rank);
+    partition_ = std::make_shared<const SamplePartition>(SamplePartition::zigzag(cp.cut, seq_));
+    at_ = partition_->of_rank(cp.rank);
   }
 
   std::vector<double> of_all_ranks(const std::vector<double>& mine) {
@@ -153,16 +153,16 @@ class WindowScorer {
     return place(side_by_side(windows_of(index), seq_, batch_, 0,
                               [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
   }
-  void prepare(i64 index, Pass& pass) const {
+  void prepare(i64 index, MicrobatchContext& pass) const {
     pass.positions = at_;
-    pass.cut = cut_;
+    pass.cut = partition_;
     if (!documents_.has_starts()) return;
     Tensor starts = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(document_starts(index), starts);
     const ContextParallel& cp = stage_.context().cp;
     if (documents_.resets_positions) pass.position_starts = rows_at(starts, at_, rows_);
     if (documents_.resets_attention)
-      pass.attention_starts = rows_at(starts, cut_->of_member(cp.member()), rows_ * cp.cut.heads);
+      pass.attention_starts = rows_at(starts, partition_->of_member(cp.member()), rows_ * cp.cut.heads);
   }
   /// The position in its window at which the document of each token begins, [seq, batch], as training's samples have
   /// it.
@@ -203,7 +203,7 @@ class WindowScorer {
     }
   }
 
-  void take_scores(i64 index, const Tensor& input, Pass& pass) {
+  void take_scores(i64 index, const Tensor& input, MicrobatchContext& pass) {
     const ModelContext& context = stage_.context();
     Tensor logits = stage_.logits(input, pass);
     const TokenLosses result =
@@ -243,7 +243,7 @@ class WindowScorer {
   DocumentRules documents_;
   i64 seq_ = 0;   // of windows side by side
   i64 rows_ = 0;  // of these, that this rank has
-  std::shared_ptr<const SampleCut> cut_;
+  std::shared_ptr<const SamplePartition> partition_;
   PositionRanges at_;                       // their positions
   std::vector<double> losses_, likeliest_;  // by token; zero for those that other ranks score
 };

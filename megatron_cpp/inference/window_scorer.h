@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "data/read/documents.h"
+#include "data/dataset/documents.h"
 #include "model/gpt_model.h"
 #include "parallel/state.h"
 

@@ -10,10 +10,10 @@
 
 namespace mcpp {
 
-AppendFile::AppendFile(Path path, std::string what, KeptRef<Log> log)
-    : path_(std::move(path)), what_(std::move(what)), log_(&log.get()) {
+AppendFile::AppendFile(Path path, std::string what, StoredRef<Log> log)
+    : path_(std::move(path)), content_name_(std::move(what)), log_(&log.get()) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  MCPP_CHECK_SYSTEM(descriptor_ >= 0, path_.string(), ": cannot open the file for ", what_);
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, path_.string(), ": cannot open the file for ", content_name_);
 }
 
 AppendFile::~AppendFile() {
@@ -26,7 +26,7 @@ AppendFile::AppendFile(AppendFile&& other) noexcept {
 
 AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
   std::swap(path_, other.path_);
-  std::swap(what_, other.what_);
+  std::swap(content_name_, other.content_name_);
   std::swap(log_, other.log_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(has_warned_, other.has_warned_);
@@ -41,12 +41,12 @@ void AppendFile::append(std::string_view piece) {
     written = ::write(descriptor_, piece.data(), piece.size());
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(piece.size())) return;
-  const std::string reason = system_reason(written < 0 ? call_error() : ENOSPC);
+  const std::string reason = system_reason(written < 0 ? last_system_error() : ENOSPC);
   // A truncated piece would corrupt the next one as well. If it cannot be removed here, resuming drops it.
   const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
   if (!has_warned_) {
-    log_->warn(
-        str(path_.string(), ": ", what_, " are being lost: ", reason, is_restored ? "" : "; its end is cut off"));
+    log_->warn(str(path_.string(), ": ", content_name_, " are being lost: ", reason,
+                   is_restored ? "" : "; its end is cut off"));
   }
   has_warned_ = true;
 }

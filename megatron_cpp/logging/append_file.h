@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "base/file.h"
-#include "base/kept_ref.h"
 #include "base/log.h"
+#include "base/stored_ref.h"
 
 namespace mcpp {
 
@@ -16,7 +16,7 @@ class AppendFile {
   AppendFile() = default;  ///< writes nothing
   /// Opens or creates `path` in an existing folder. `what` names the content in messages, such as "metrics". Throws
   /// BadInput if the file cannot be opened.
-  AppendFile(Path path, std::string what, KeptRef<Log> log);
+  AppendFile(Path path, std::string what, StoredRef<Log> log);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;
   AppendFile& operator=(AppendFile&& other) noexcept;
@@ -26,7 +26,7 @@ class AppendFile {
 
  private:
   Path path_;
-  std::string what_;
+  std::string content_name_;
   const Log* log_ = nullptr;
   int descriptor_ = -1;
   bool has_warned_ = false;

@@ -10,41 +10,41 @@ namespace {
 constexpr int kRounds = 16;  // the fastest is used
 
 /// Pair of values that is sent back and forth.
-class Ball {
+class ClockMessage {
  public:
   double& operator[](int i) { return tensor_.data<double>()[i]; }
-  void throw_to(Communicator& world, int rank) { world.send(tensor_, rank).wait(); }
-  void catch_from(Communicator& world, int rank) { world.recv(tensor_, rank).wait(); }
-  void throw_to_all(Communicator& world) { world.broadcast(tensor_, 0).wait(); }
+  void send_to(Communicator& world, int rank) { world.send(tensor_, rank).wait(); }
+  void receive_from(Communicator& world, int rank) { world.recv(tensor_, rank).wait(); }
+  void send_to_all(Communicator& world) { world.broadcast(tensor_, 0).wait(); }
 
  private:
   CpuDevice memory_;
   Tensor tensor_ = Tensor::zeros({2}, DType::F64, memory_, MemoryClass::Other);
 };
 
-void ask(Communicator& world, int rank, Ball& ball) {
-  double quickest = std::numeric_limits<double>::infinity(), offset = 0;
+void measure_rank(Communicator& world, int rank, ClockMessage& message) {
+  double min_round_trip = std::numeric_limits<double>::infinity(), offset = 0;
   for (int round = 0; round < kRounds; ++round) {
-    const double thrown = steady_seconds();
-    ball.throw_to(world, rank);
-    ball.catch_from(world, rank);
-    const double caught = steady_seconds();
-    if (caught - thrown >= quickest) continue;
-    quickest = caught - thrown;
-    offset = (thrown + caught) / 2 - ball[0];
+    const double sent_at = steady_seconds();
+    message.send_to(world, rank);
+    message.receive_from(world, rank);
+    const double received_at = steady_seconds();
+    if (received_at - sent_at >= min_round_trip) continue;
+    min_round_trip = received_at - sent_at;
+    offset = (sent_at + received_at) / 2 - message[0];
   }
-  ball[0] = offset;
-  ball[1] = quickest / 2;
-  ball.throw_to(world, rank);
+  message[0] = offset;
+  message[1] = min_round_trip / 2;
+  message.send_to(world, rank);
 }
 
-void answer(Communicator& world, Ball& ball) {
+void reply(Communicator& world, ClockMessage& message) {
   for (int round = 0; round < kRounds; ++round) {
-    ball.catch_from(world, 0);
-    ball[0] = steady_seconds();
-    ball.throw_to(world, 0);
+    message.receive_from(world, 0);
+    message[0] = steady_seconds();
+    message.send_to(world, 0);
   }
-  ball.catch_from(world, 0);
+  message.receive_from(world, 0);
 }
 
 }  // namespace
@@ -53,25 +53,25 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-ClockOffset compare_clocks(Communicator& world) {
-  Ball ball;
+ClockOffset measure_clock_offset(Communicator& world) {
+  ClockMessage message;
   ClockOffset found;
   if (world.rank() == 0) {
-    for (int rank = 1; rank < world.size(); ++rank) ask(world, rank, ball);
+    for (int rank = 1; rank < world.size(); ++rank) measure_rank(world, rank, message);
   } else {
-    answer(world, ball);
-    found.uncertainty = ball[1];
+    reply(world, message);
+    found.uncertainty = message[1];
     // Processes of one machine share a clock; offsets this small do not happen by chance between machines.
-    found.seconds = std::abs(ball[0]) <= ball[1] ? 0 : ball[0];
+    found.seconds = std::abs(message[0]) <= message[1] ? 0 : message[0];
   }
-  ball[0] = steady_seconds();
-  ball.throw_to_all(world);
-  found.reference = ball[0];
+  message[0] = steady_seconds();
+  message.send_to_all(world);
+  found.reference = message[0];
   found.at = steady_seconds();
   return found;
 }
 
-double on_first_rank(double moment, const ClockOffset& before, const ClockOffset& after) {
+double to_rank0_clock(double moment, const ClockOffset& before, const ClockOffset& after) {
   const double drift = after.seconds - before.seconds, apart = after.at - before.at;
   if (std::abs(drift) <= before.uncertainty + after.uncertainty || apart <= 0)
     return moment + (after.uncertainty < before.uncertainty ? after : before).seconds;

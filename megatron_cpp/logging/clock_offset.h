@@ -17,10 +17,10 @@ double steady_seconds();
 
 /// Measures the offset by message round trips between rank 0 and each other rank. Collective over `world`, which must
 /// support tensors in host memory.
-ClockOffset compare_clocks(Communicator& world);
+ClockOffset measure_clock_offset(Communicator& world);
 
 /// Converts a time on this rank's clock to rank 0's, given a comparison before and one after it. Clock drift is
 /// interpolated linearly, or ignored if it is within the uncertainty.
-double on_first_rank(double moment, const ClockOffset& before, const ClockOffset& after);
+double to_rank0_clock(double moment, const ClockOffset& before, const ClockOffset& after);
 
 }  // namespace mcpp

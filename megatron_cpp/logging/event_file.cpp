@@ -148,7 +148,7 @@ std::string EventRecord::bytes() const {
          bytes_field(event::kSummary, summary_);
 }
 
-EventKey key_of_event(std::string_view record, const std::string& source) {
+EventKey parse_event_key(std::string_view record, const std::string& source) {
   EventKey key;
   ProtoField field, value_field, tag;
   for (ProtoReader reader(record, source); reader.next(field);) {

@@ -56,6 +56,6 @@ struct EventKey {
   std::string tag;  ///< tag of its first value; empty without values
 };
 /// Parses step and tag of an event. Throws BadInput, naming `source`, if the bytes are not a valid message.
-EventKey key_of_event(std::string_view record, const std::string& source);
+EventKey parse_event_key(std::string_view record, const std::string& source);
 
 }  // namespace mcpp

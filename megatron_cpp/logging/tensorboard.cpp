@@ -18,17 +18,17 @@ namespace {
 
 // File name: "events.out.tfevents.<seconds>.<host>-<process>.megatron_cpp". TensorBoard reads files with "tfevents" in
 // their name, sorted by name.
-constexpr std::string_view kBegin = "events.out.tfevents.", kEnd = ".megatron_cpp", kAside = "old_events.";
+constexpr std::string_view kBegin = "events.out.tfevents.", kEnd = ".megatron_cpp", kOldPrefix = "old_events.";
 constexpr std::size_t kDigits = 10;
 
-bool is_ours(const std::string& name) {
+bool is_event_file(const std::string& name) {
   return name.starts_with(kBegin) && name.ends_with(kEnd) && name.size() > kBegin.size() + kDigits + kEnd.size();
 }
 
 std::vector<Path> files_in(const Path& folder) {
   std::vector<Path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.is_regular_file() && is_ours(entry.path().filename().string())) files.push_back(entry.path());
+    if (entry.is_regular_file() && is_event_file(entry.path().filename().string())) files.push_back(entry.path());
   }
   std::ranges::sort(files);
   return files;
@@ -50,27 +50,27 @@ Path next_file(const Path& folder, const std::vector<Path>& files) {
          str(kBegin, std::string(kDigits - std::min(kDigits, digits.size()), '0'), digits, ".", process_tag(), kEnd);
 }
 
-void set_aside(const Path& file) {
+void rename_old_files(const Path& file) {
   const std::string name = file.filename().string();
   Path target = file;
-  target.replace_filename(str(kAside, name.substr(kBegin.size())));
+  target.replace_filename(str(kOldPrefix, name.substr(kBegin.size())));
   std::error_code error;
   std::filesystem::rename(file, target, error);
   check_input(!error, file.string(), ": cannot be renamed to keep another run's events: ", error.message());
 }
 
-bool is_kept(std::string_view record, const std::string& source, const TensorboardWriter::Keeps& keeps) {
-  const EventKey key = key_of_event(record, source);
-  return key.tag.empty() || keeps(key.step, key.tag);
+bool is_kept(std::string_view record, const std::string& source, const TensorboardWriter::KeepEventFn& should_keep) {
+  const EventKey key = parse_event_key(record, source);
+  return key.tag.empty() || should_keep(key.step, key.tag);
 }
 
-void drop_events(const Path& path, const TensorboardWriter::Keeps& keeps) {
+void drop_events(const Path& path, const TensorboardWriter::KeepEventFn& should_keep) {
   const MappedFile file(path);
   const std::string_view all(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   std::string_view rest = all, record;
   std::string kept;
   while (next_record(rest, record))
-    if (is_kept(record, path.string(), keeps)) kept += framed_record(record);
+    if (is_kept(record, path.string(), should_keep)) kept += framed_record(record);
   if (kept.size() != all.size()) write_file_atomic(path, kept);
 }
 
@@ -80,7 +80,7 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-TensorboardWriter::TensorboardWriter(Path folder, KeptRef<Log> log) : folder_(std::move(folder)), log_(log) {
+TensorboardWriter::TensorboardWriter(Path folder, StoredRef<Log> log) : folder_(std::move(folder)), log_(log) {
   if (folder_.empty()) return;
   constexpr const char* kKey = "logging.tensorboard_dir: ";
   std::error_code error;
@@ -90,12 +90,12 @@ TensorboardWriter::TensorboardWriter(Path folder, KeptRef<Log> log) : folder_(st
   MCPP_CHECK_SYSTEM(::access(folder_.c_str(), W_OK | X_OK) == 0, kKey, "nothing can be written in ", folder_.string());
 }
 
-void TensorboardWriter::begin(const Keeps& keeps) {
+void TensorboardWriter::begin(const KeepEventFn& should_keep) {
   if (folder_.empty()) return;
   const std::vector<Path> files = files_in(folder_);
   for (const Path& file : files) {
     try {
-      keeps ? drop_events(file, keeps) : set_aside(file);
+      should_keep ? drop_events(file, should_keep) : rename_old_files(file);
     } catch (const Error& error) {
       log_.warn(str(error.what(), "; TensorBoard may show steps of an earlier start twice"));
     }

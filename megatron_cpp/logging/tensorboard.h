@@ -13,15 +13,15 @@ class TensorboardWriter {
  public:
   /// Creates the folder; writes nothing if the path is empty. Throws BadInput, naming logging.tensorboard_dir, if the
   /// folder cannot be created or written to.
-  TensorboardWriter(Path folder, KeptRef<Log> log);
+  TensorboardWriter(Path folder, StoredRef<Log> log);
 
   /// Returns true if an event of an earlier start of the run is still valid.
-  using Keeps = std::function<bool(i64 step, std::string_view tag)>;
+  using KeepEventFn = std::function<bool(i64 step, std::string_view tag)>;
   /// Prepares the folder; call it before the first write(). A resumed run removes from this program's event files the
-  /// events that `keeps` rejects and those truncated by a crash, so that no step appears twice. A new run (`keeps` is
-  /// null) renames existing files to old_events.*, which TensorBoard ignores.
-  void begin(const Keeps& keeps);
-  bool is_on() const { return file_.is_open(); }
+  /// events that `should_keep` rejects and those truncated by a crash, so that no step appears twice. A new run
+  /// (`should_keep` is null) renames existing files to old_events.*, which TensorBoard ignores.
+  void begin(const KeepEventFn& should_keep);
+  bool is_enabled() const { return file_.is_open(); }
   void write(const EventRecord& event) { file_.append(framed_record(event.bytes())); }
 
  private:

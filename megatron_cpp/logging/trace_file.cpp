@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -32,23 +32,23 @@ std::string arguments(const RangeFacts& facts) {
 
 std::string event_of(const ProfiledRange& range, const RankTrace& trace, int rank) {
   constexpr int kNanoseconds = 3;
-  const double begin = on_first_rank(steady_seconds_of(range.begin), trace.before, trace.after),
-               end = on_first_rank(steady_seconds_of(range.end), trace.before, trace.after);
+  const double begin = to_rank0_clock(steady_seconds_of(range.begin), trace.before, trace.after),
+               end = to_rank0_clock(steady_seconds_of(range.end), trace.before, trace.after);
   return str(R"({"name":)", Json(range.name).dump(), R"(,"cat":")", kCategories[static_cast<std::size_t>(range.kind)],
              R"(","ph":"X","ts":)", fixed(1e6 * (begin - trace.before.reference), kNanoseconds), R"(,"dur":)",
              fixed(1e6 * (end - begin), kNanoseconds), R"(,"pid":)", rank, R"(,"tid":)", range.is_on_device ? 1 : 0,
              R"(,"args":)", arguments(range.facts), "}");
 }
 
-std::string named(const char* what, int rank, int thread, const Json& arguments) {
+std::string metadata_event(const char* what, int rank, int thread, const Json& arguments) {
   return Json{{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", arguments}}.dump();
 }
 
 std::string figures_of(const RankTrace& trace, int rank) {
   Json object{{"rank", rank}, {"name", trace.name}};
-  for (const auto& [name, value] : trace.figures) object[name] = value;
+  for (const auto& [name, value] : trace.totals) object[name] = value;
   if (!trace.modules.empty()) object["memory_bytes_by_module"] = trace.modules;
-  object["ranges_left_out"] = trace.trace.left_out;
+  object["ranges_left_out"] = trace.trace.dropped_ranges;
   object["clock_offset_seconds"] = {trace.before.seconds, trace.after.seconds};
   object["clock_uncertainty_seconds"] = {trace.before.uncertainty, trace.after.uncertainty};
   return object.dump();
@@ -106,26 +106,26 @@ class Writer {
 }  // namespace
 
 std::string trace_events(const RankTrace& trace, int rank) {
-  std::string text = named("process_name", rank, 0, {{"name", trace.name}});
+  std::string text = metadata_event("process_name", rank, 0, {{"name", trace.name}});
   const auto add = [&](const std::string& event) { text.append(",\n").append(event); };
-  add(named("process_sort_index", rank, 0, {{"sort_index", rank}}));
-  add(named("thread_name", rank, 0, {{"name", "host"}}));
+  add(metadata_event("process_sort_index", rank, 0, {{"sort_index", rank}}));
+  add(metadata_event("thread_name", rank, 0, {{"name", "host"}}));
   const auto& ranges = trace.trace.ranges;
-  if (!ranges.empty() && ranges.back().is_on_device) add(named("thread_name", rank, 1, {{"name", "device"}}));
+  if (!ranges.empty() && ranges.back().is_on_device) add(metadata_event("thread_name", rank, 1, {{"name", "device"}}));
   for (const ProfiledRange& range : ranges) add(event_of(range, trace, rank));
   return text;
 }
 
-std::string write_trace_file(const Path& path, const RankTrace& mine, const std::string& facts, Communicator& world) {
-  const std::string events = trace_events(mine, world.rank()), figures = figures_of(mine, world.rank());
+std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& facts, Communicator& world) {
+  const std::string events = trace_events(local, world.rank()), totals = figures_of(local, world.rank());
   if (world.rank() != 0) {
-    send_text(figures, world);
+    send_text(totals, world);
     send_text(events, world);
     return "";
   }
   Writer file(path);
   file.write("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n" + events);
-  std::string all_figures = figures;
+  std::string all_figures = totals;
   for (int rank = 1; rank < world.size(); ++rank) {
     all_figures.append(",\n").append(receive_text(rank, world));
     file.write(",\n" + receive_text(rank, world));

@@ -18,9 +18,9 @@ using BytesByModule = std::map<std::string, std::map<std::string, double>>;
 struct RankTrace {
   std::string name;  ///< rank name shown by viewers
   Profiler::Trace trace;
-  ClockOffset before, after;              ///< clock comparisons before and after the trace
-  std::map<std::string, double> figures;  ///< totals for the rank during the trace
-  BytesByModule modules = {};             ///< memory used by each module of the rank's part of the model
+  ClockOffset before, after;             ///< clock comparisons before and after the trace
+  std::map<std::string, double> totals;  ///< totals for the rank during the trace
+  BytesByModule modules = {};            ///< memory used by each module of the rank's part of the model
 };
 
 /// Returns the ranges as elements of the "traceEvents" array, one per line, comma-separated. Rank r is process r. Times
@@ -30,6 +30,6 @@ std::string trace_events(const RankTrace& trace, int rank);
 /// Writes the traces of all ranks from rank 0. Collective over `world`, which must support tensors in host memory.
 /// "otherData" contains the figures by rank and the members of `facts`, a JSON object. Returns, on rank 0, why the file
 /// could not be written, or "".
-std::string write_trace_file(const Path& path, const RankTrace& mine, const std::string& facts, Communicator& world);
+std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& facts, Communicator& world);
 
 }  // namespace mcpp

@@ -7,16 +7,16 @@
 
 namespace mcpp {
 
-std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerTally>& tallies, double tokens) {
+std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerRoutingStats>& stats, double tokens) {
   std::vector<ExpertLayerStats> layers;
-  for (const LayerTally& of_layer : tallies) {
-    const RouterTally& tally = of_layer.tally;
+  for (const LayerRoutingStats& of_layer : stats) {
+    const RoutingCounts& tally = of_layer.tally;
     const double choices = std::accumulate(tally.tokens.begin(), tally.tokens.end(), 0.0);
     if (choices == 0) continue;  // the step was aborted
     const double mean = choices / static_cast<double>(tally.tokens.size());
     layers.push_back({.layer = of_layer.layer,
                       .tokens = tally.tokens,
-                      .largest_load = std::ranges::max(tally.tokens) / mean,
+                      .max_load = std::ranges::max(tally.tokens) / mean,
                       .dropped = tally.dropped / choices,
                       .balance_loss = tally.balance_loss / tokens,
                       .z_loss = tally.z_loss / tokens});
@@ -24,11 +24,11 @@ std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerTally>& tallie
   return layers;
 }
 
-ExpertLayerStats summary_of(const std::vector<ExpertLayerStats>& layers) {
+ExpertLayerStats summarize(const std::vector<ExpertLayerStats>& layers) {
   ExpertLayerStats sum;
   const auto count = static_cast<double>(layers.size());
   for (const ExpertLayerStats& layer : layers) {
-    sum.largest_load = std::max(sum.largest_load, layer.largest_load);
+    sum.max_load = std::max(sum.max_load, layer.max_load);
     sum.dropped += layer.dropped / count;
     sum.balance_loss += layer.balance_loss / count;
     sum.z_loss += layer.z_loss / count;
@@ -36,9 +36,9 @@ ExpertLayerStats summary_of(const std::vector<ExpertLayerStats>& layers) {
   return sum;
 }
 
-std::vector<std::string> IdleExperts::add(const std::vector<LayerTally>& tallies) {
+std::vector<std::string> IdleExpertDetector::add(const std::vector<LayerRoutingStats>& stats) {
   std::vector<std::string> warnings;
-  for (const LayerTally& of_layer : tallies) {
+  for (const LayerRoutingStats& of_layer : stats) {
     for (std::size_t expert = 0; expert < of_layer.tally.tokens.size(); ++expert) {
       i64& steps = idle_[{of_layer.layer, expert}];
       steps = of_layer.tally.tokens[expert] > 0 ? 0 : steps + 1;

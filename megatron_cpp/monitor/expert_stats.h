@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "megatron_cpp/step/router_board.h"
+#include "megatron_cpp/step/router_stats.h"
 
 namespace mcpp {
 
@@ -13,24 +13,24 @@ namespace mcpp {
 struct ExpertLayerStats {
   i64 layer = 0;
   std::vector<double> tokens;  ///< [experts] number of tokens routed to each
-  double largest_load = 0;     ///< load of the busiest expert relative to the mean
+  double max_load = 0;         ///< load of the busiest expert relative to the mean
   double dropped = 0;          ///< fraction of the choices dropped because the expert was full
   double balance_loss = 0;     ///< without its coefficient; 1 for perfect balance
   double z_loss = 0;           ///< without its coefficient
 };
 
 /// Returns the statistics of each layer; empty without experts. `tokens` is the size of the global batch.
-std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerTally>& tallies, double tokens);
+std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerRoutingStats>& stats, double tokens);
 /// Returns the summary over all layers: the largest load, and means otherwise.
-ExpertLayerStats summary_of(const std::vector<ExpertLayerStats>& layers);
+ExpertLayerStats summarize(const std::vector<ExpertLayerStats>& layers);
 
 /// Detector for experts that receive no tokens over many steps.
-class IdleExperts {
+class IdleExpertDetector {
  public:
   /// Each add() counts a step and returns a message for every expert that has been idle for `steps` of them, once per
   /// idle period.
-  explicit IdleExperts(i64 steps = 100) : steps_(steps) {}
-  std::vector<std::string> add(const std::vector<LayerTally>& tallies);
+  explicit IdleExpertDetector(i64 steps = 100) : steps_(steps) {}
+  std::vector<std::string> add(const std::vector<LayerRoutingStats>& stats);
 
  private:
   i64 steps_;

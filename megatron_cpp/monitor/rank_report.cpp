@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 #include "megatron_cpp/logging/clock_offset.h"
 #include "tensor/transfer.h"
@@ -21,16 +21,16 @@ RankStats mean_of(const std::vector<RankStats>& ranks) {
   return mean;
 }
 
-std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device) {
+std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& world, Device& device) {
   constexpr i64 kFirst = 4, kNumbers = kFirst + 3 * static_cast<i64>(kMemoryClasses);
-  Tensor own = Tensor::empty({kNumbers}, DType::F64, device, MemoryClass::Other);
+  Tensor local_values = Tensor::empty({kNumbers}, DType::F64, device, MemoryClass::Other);
   Tensor all = Tensor::empty({kNumbers * world.size()}, DType::F64, device, MemoryClass::Other);
-  std::vector<double> numbers{mine.peak_memory_bytes, mine.bubble, mine.exposed_communication, mine.compute_ms};
+  std::vector<double> numbers{local.peak_memory_bytes, local.bubble, local.exposed_communication, local.compute_ms};
   for (std::size_t c = 0; c < kMemoryClasses; ++c)
-    numbers.insert(numbers.end(), {mine.peak_by_class[c], static_cast<double>(mine.away[c].in_host),
-                                   static_cast<double>(mine.away[c].on_disk)});
-  write_values(numbers, own);
-  world.all_gather(own, all).wait();
+    numbers.insert(numbers.end(), {local.peak_by_class[c], static_cast<double>(local.away[c].in_host),
+                                   static_cast<double>(local.away[c].on_disk)});
+  write_values(numbers, local_values);
+  world.all_gather(local_values, all).wait();
   numbers = read_values<double>(all);
   std::vector<RankStats> ranks;
   for (auto next = numbers.begin(); next != numbers.end(); next += kNumbers) {
@@ -59,18 +59,19 @@ std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topo
 }
 
 std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks) {
-  using Place = MemoryColumn::Place;
+  using MemoryLocation = MemoryColumn::MemoryLocation;
   std::vector<MemoryColumn> columns;
   for (std::size_t c = 0; c < kMemoryClasses; ++c) {
     const auto of = static_cast<MemoryClass>(c);
-    MemoryColumn here{of, Place::Here, {}}, in_host{of, Place::InHost, {}}, on_disk{of, Place::OnDisk, {}};
+    MemoryColumn on_device{of, MemoryLocation::OnDevice, {}}, in_host{of, MemoryLocation::InHost, {}},
+        on_disk{of, MemoryLocation::OnDisk, {}};
     for (const RankStats& rank : ranks) {
-      here.bytes.push_back(rank.peak_by_class[c]);
+      on_device.bytes.push_back(rank.peak_by_class[c]);
       in_host.bytes.push_back(static_cast<double>(rank.away[c].in_host));
       on_disk.bytes.push_back(static_cast<double>(rank.away[c].on_disk));
     }
     const auto is_used = [](const MemoryColumn& column) { return std::ranges::max(column.bytes) > 0; };
-    if (is_used(here) || is_used(in_host) || is_used(on_disk)) columns.push_back(here);
+    if (is_used(on_device) || is_used(in_host) || is_used(on_disk)) columns.push_back(on_device);
     if (is_used(in_host)) columns.push_back(in_host);
     if (is_used(on_disk)) columns.push_back(on_disk);
   }
@@ -83,8 +84,8 @@ std::string memory_table(const std::vector<RankStats>& ranks) {
     lines.push_back(pad_left(std::to_string(r), 6) + pad_left(human_bytes(ranks[r].peak_memory_bytes), 14));
   for (const MemoryColumn& column : memory_columns(ranks)) {
     constexpr std::array kAway{"", "in host", "on disk"};
-    const bool is_here = column.place == MemoryColumn::Place::Here;
-    const std::string name(is_here ? name_of(column.of) : kAway[static_cast<std::size_t>(column.place)]);
+    const bool is_on_device = column.place == MemoryColumn::MemoryLocation::OnDevice;
+    const std::string name(is_on_device ? name_of(column.of) : kAway[static_cast<std::size_t>(column.place)]);
     const std::size_t width = std::max<std::size_t>(name.size(), 10) + 2;
     lines[0] += pad_left(name, width);
     for (std::size_t r = 0; r < ranks.size(); ++r) lines[1 + r] += pad_left(human_bytes(column.bytes[r]), width);
@@ -92,8 +93,8 @@ std::string memory_table(const std::vector<RankStats>& ranks) {
   return join(lines, "\n") + "\n";
 }
 
-RankSeconds spent_by_rank(const TrainingState& state, const ParallelState& parallel) {
-  RankSeconds spent{.clock = steady_seconds(),
+RankTimings rank_timings(const TrainingState& state, const ParallelState& parallel) {
+  RankTimings spent{.clock = steady_seconds(),
                     .pipeline = state.pipeline_waiting_seconds(),
                     .communication = state.agreement_seconds()};
   for (const auto& [name, meter] : parallel.meters) {

@@ -12,17 +12,17 @@
 namespace mcpp {
 
 /// Breakdown of the time of one rank, in seconds.
-struct RankSeconds {
+struct RankTimings {
   double clock = 0;          ///< total time; only differences are meaningful
   double pipeline = 0;       ///< waiting for other pipeline stages
   double communication = 0;  ///< inside other communication
 
   /// Returns the time spent not waiting. A slow rank has more of it than the others, which wait for it.
   double compute() const { return clock - pipeline - communication; }
-  RankSeconds operator-(const RankSeconds& b) const {
+  RankTimings operator-(const RankTimings& b) const {
     return {clock - b.clock, pipeline - b.pipeline, communication - b.communication};
   }
-  RankSeconds& operator+=(const RankSeconds& b) {
+  RankTimings& operator+=(const RankTimings& b) {
     clock += b.clock, pipeline += b.pipeline, communication += b.communication;
     return *this;
   }
@@ -35,21 +35,25 @@ struct RankStats {
   double compute_ms = 0;             ///< per iteration, without either
   /// Peak bytes per MemoryClass since start-up. Peaks of different classes may occur at different times.
   std::array<double, kMemoryClasses> peak_by_class{};
-  BytesAwayByClass away{};  ///< offloaded bytes (TrainingState::bytes_away())
+  OffloadedBytesByClass away{};  ///< offloaded bytes (TrainingState::offloaded_bytes())
 };
 
 /// Memory of one class in one location, for each rank.
 struct MemoryColumn {
-  enum class Place : u8 { Here, InHost, OnDisk };  ///< on the rank's device, or offloaded to host memory or disk
+  enum class MemoryLocation : u8 {
+    OnDevice,
+    InHost,
+    OnDisk
+  };  ///< on the rank's device, or offloaded to host memory or disk
   MemoryClass of;
-  Place place;
+  MemoryLocation place;
   std::vector<double> bytes;
 };
 
 /// Returns the mean over ranks, except for memory, of which it returns the largest peak.
 RankStats mean_of(const std::vector<RankStats>& ranks);
 /// Gathers the statistics of all ranks, in rank order, on all ranks. Collective.
-std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device);
+std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& world, Device& device);
 /// Formats a table of one line per rank: where its time goes.
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology);
 /// Returns the columns of each memory class that any rank uses: device memory and, if any rank offloads to them, host
@@ -59,6 +63,6 @@ std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks);
 std::string memory_table(const std::vector<RankStats>& ranks);
 
 /// Returns the time that this rank has spent so far.
-RankSeconds spent_by_rank(const TrainingState& state, const ParallelState& parallel);
+RankTimings rank_timings(const TrainingState& state, const ParallelState& parallel);
 
 }  // namespace mcpp

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 #include "megatron_cpp/step/training_shards.h"
 
@@ -11,13 +11,14 @@ namespace mcpp {
 namespace {
 
 StatsByName stats_of(const TrainingState& state,
-                     void (ModelMemory::*visit)(const ParamAndGradBuffer::PartVisitor&) const, bool with_buckets) {
-  const OwnShare share(state);
+                     void (ChunkParamBuffers::*visit)(const ParamAndGradBuffer::PartVisitor&) const,
+                     bool with_buckets) {
+  const PrimaryShard share(state);
   StatsByName stats;
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     ((*chunk.memory).*visit)([&](const Param& param, i64, const Tensor& values) {
-      const Part own = share.of(param, values.numel());
-      if (own.count > 0) stats[param.name].add(values.flat(own.first, own.count), with_buckets);
+      const Part owned = share.of(param, values.numel());
+      if (owned.count > 0) stats[param.name].add(values.flat(owned.first, owned.count), with_buckets);
     });
   }
   return stats;
@@ -27,14 +28,14 @@ StatsByName stats_of(const TrainingState& state,
 void scale(ValueStats& stats, double factor) {
   stats.sum *= factor;
   stats.sum_of_squares *= factor * factor;
-  stats.largest *= std::abs(factor);
+  stats.max_abs *= std::abs(factor);
   std::map<float, double> buckets;
   for (const auto& [limit, count] : stats.buckets) buckets[static_cast<float>(limit * factor)] += count;
   stats.buckets = std::move(buckets);
 }
 
 /// Sort key: the embedding, the layers in order, then what follows them.
-int place_in_model(const std::string& layer) {
+int layer_order(const std::string& layer) {
   constexpr std::string_view kLayers = "decoder.layers.";
   if (layer.starts_with(kLayers)) return std::stoi(layer.substr(kLayers.size()));
   constexpr int kEnd = 1 << 30;
@@ -43,9 +44,9 @@ int place_in_model(const std::string& layer) {
 
 }  // namespace
 
-void StatisticsWatch::before_backward(i64 iteration) {
+void StatisticsCollector::before_backward(i64 iteration) {
   activations_.clear();
-  if (!wants_layers(iteration)) return;
+  if (!needs_layers(iteration)) return;
   for (const TrainingState::Chunk& chunk : state_.chunks()) {
     const ModelContext& context = chunk.model->context();
     // Tensor-parallel ranks without sequence parallelism have identical activations, so only rank 0 counts them.
@@ -56,40 +57,42 @@ void StatisticsWatch::before_backward(i64 iteration) {
   }
 }
 
-void StatisticsWatch::after_backward() {
+void StatisticsCollector::after_backward() {
   for (const TrainingState::Chunk& chunk : state_.chunks()) chunk.model->observe_layers(nullptr);
 }
 
-StepStatistics StatisticsWatch::of_gradients(i64 iteration) const {
+StepStatistics StatisticsCollector::gradient_statistics(i64 iteration) const {
   StepStatistics step;
-  const bool wants_zeros = config_.log_num_zeros_in_grad && is_told_(iteration);
-  if (!wants_zeros && !wants_layers(iteration) && !wants_histograms(iteration)) return step;
-  step.gradients = sum_over_ranks(stats_of(state_, &ModelMemory::visit_grads, wants_histograms(iteration)), world_);
-  if (wants_zeros) step.num_zeros = total_of(step.gradients).zeros;
-  if (!wants_layers(iteration)) return step;
-  for (const auto& [name, stats] : by_layer(step.gradients))
+  const bool needs_zeros = config_.log_num_zeros_in_grad && should_log_(iteration);
+  if (!needs_zeros && !needs_layers(iteration) && !needs_histograms(iteration)) return step;
+  step.gradients =
+      sum_over_ranks(stats_of(state_, &ChunkParamBuffers::visit_grads, needs_histograms(iteration)), world_);
+  if (needs_zeros) step.num_zeros = total_stats(step.gradients).zeros;
+  if (!needs_layers(iteration)) return step;
+  for (const auto& [name, stats] : group_by_layer(step.gradients))
     step.layers.push_back({.name = name, .grad_norm = stats.norm(), .activation_rms = {}, .activation_max = {}});
-  std::ranges::sort(step.layers, {}, [](const auto& layer) { return place_in_model(layer.name); });
+  std::ranges::sort(step.layers, {}, [](const auto& layer) { return layer_order(layer.name); });
   const StatsByName activations = sum_over_ranks(activations_, world_);
   for (StepStatistics::Layer& layer : step.layers) {
     const auto found = activations.find(layer.name);
     if (found == activations.end()) continue;
     layer.activation_rms = std::sqrt(found->second.sum_of_squares / found->second.count);
-    layer.activation_max = found->second.largest;
+    layer.activation_max = found->second.max_abs;
   }
   return step;
 }
 
-void StatisticsWatch::add_weights(i64 iteration, double grad_norm, StepStatistics& step) const {
+void StatisticsCollector::add_weights(i64 iteration, double grad_norm, StepStatistics& step) const {
   // The gradients are unnormalized and scaled; the true global norm is known, which determines the factor.
-  const double raw = total_of(step.gradients).norm(), factor = raw > 0 ? grad_norm / raw : 0;
+  const double raw = total_stats(step.gradients).norm(), factor = raw > 0 ? grad_norm / raw : 0;
   for (StepStatistics::Layer& layer : step.layers) layer.grad_norm *= factor;
   for (auto& [name, stats] : step.gradients) scale(stats, factor);
-  const bool wants_norm = config_.log_params_norm && is_told_(iteration);
-  if (!wants_norm && !wants_layers(iteration) && !wants_histograms(iteration)) return;
-  step.weights = sum_over_ranks(stats_of(state_, &ModelMemory::visit_weights, wants_histograms(iteration)), world_);
-  if (wants_norm) step.params_norm = total_of(step.weights).norm();
-  const StatsByName layers = by_layer(step.weights);
+  const bool needs_norm = config_.log_params_norm && should_log_(iteration);
+  if (!needs_norm && !needs_layers(iteration) && !needs_histograms(iteration)) return;
+  step.weights =
+      sum_over_ranks(stats_of(state_, &ChunkParamBuffers::visit_weights, needs_histograms(iteration)), world_);
+  if (needs_norm) step.params_norm = total_stats(step.weights).norm();
+  const StatsByName layers = group_by_layer(step.weights);
   for (StepStatistics::Layer& layer : step.layers) layer.params_norm = layers.at(layer.name).norm();
 }
 

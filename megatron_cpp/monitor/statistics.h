@@ -26,30 +26,30 @@ struct StepStatistics {
 };
 
 /// Collects statistics at the iterations that the configuration selects. Collective.
-class StatisticsWatch {
+class StatisticsCollector {
  public:
-  /// `is_told(iteration)` returns true if a log line or a metrics record is written for the iteration.
-  StatisticsWatch(KeptRef<LoggingConfig> config, TrainingState& state, Communicator& world,
-                  std::function<bool(i64 iteration)> is_told)
-      : config_(config), state_(state), world_(world), is_told_(std::move(is_told)) {}
+  /// `should_log(iteration)` returns true if a log line or a metrics record is written for the iteration.
+  StatisticsCollector(StoredRef<LoggingConfig> config, TrainingState& state, Communicator& world,
+                      std::function<bool(i64 iteration)> should_log)
+      : config_(config), state_(state), world_(world), should_log_(std::move(should_log)) {}
 
   /// Must be called before and after TrainingState::backward() of the iteration.
   void before_backward(i64 iteration);
   void after_backward();
   /// Returns the statistics of the gradients; call it between backward() and update().
-  StepStatistics of_gradients(i64 iteration) const;
+  StepStatistics gradient_statistics(i64 iteration) const;
   /// Adds those of the weights after the update. `grad_norm` is the global gradient norm of the step.
   void add_weights(i64 iteration, double grad_norm, StepStatistics& step) const;
 
  private:
   bool is_due(i64 interval, i64 iteration) const { return interval > 0 && iteration % interval == 0; }
-  bool wants_layers(i64 iteration) const { return is_due(config_.log_layer_statistics_interval, iteration); }
-  bool wants_histograms(i64 iteration) const { return is_due(config_.tensorboard_histogram_interval, iteration); }
+  bool needs_layers(i64 iteration) const { return is_due(config_.log_layer_statistics_interval, iteration); }
+  bool needs_histograms(i64 iteration) const { return is_due(config_.tensorboard_histogram_interval, iteration); }
 
   const LoggingConfig& config_;
   TrainingState& state_;
   Communicator& world_;
-  std::function<bool(i64)> is_told_;
+  std::function<bool(i64)> should_log_;
   StatsByName activations_;  // of this rank
 };
 

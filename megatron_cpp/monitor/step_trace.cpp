@@ -29,34 +29,34 @@ std::string trace_prefix(i64 first_iteration) {
   return str(kTracePrefix, seven_digits(first_iteration));
 }
 
-void StepTrace::begin(const Spent& spent) {
-  mine_ = {
-      .name = name_of_rank(session_.parallel), .trace = {}, .before = {}, .after = {}, .figures = {}, .modules = {}};
-  mine_.before = compare_clocks(session_.parallel.world);
-  clock_ = records_ ? make_device_clock(*session_.device) : nullptr;
-  begin_ = spent();
-  if (records_) session_.profiler->start(clock_.get());
+void StepTrace::begin(const TimingsFn& get_timings) {
+  local_trace_ = {
+      .name = name_of_rank(session_.parallel), .trace = {}, .before = {}, .after = {}, .totals = {}, .modules = {}};
+  local_trace_.before = measure_clock_offset(session_.parallel.world);
+  clock_ = should_record_ ? make_device_clock(*session_.device) : nullptr;
+  begin_ = get_timings();
+  if (should_record_) session_.profiler->start(clock_.get());
 }
 
-void StepTrace::end(const Spent& spent, BytesByModule modules) {
-  const RankSeconds seconds = spent() - begin_;
-  if (records_) mine_.trace = session_.profiler->stop();
+void StepTrace::end(const TimingsFn& get_timings, BytesByModule modules) {
+  const RankTimings seconds = get_timings() - begin_;
+  if (should_record_) local_trace_.trace = session_.profiler->stop();
   clock_.reset();
-  mine_.after = compare_clocks(session_.parallel.world);
-  mine_.figures = {{"clock_seconds", seconds.clock},
-                   {"bubble_seconds", seconds.pipeline},
-                   {"exposed_communication_seconds", seconds.communication},
-                   {"compute_seconds", seconds.compute()}};
-  mine_.modules = std::move(modules);
-  for (const auto& [module, bytes] : mine_.trace.kept)
-    mine_.modules[module][std::string(name_of(MemoryClass::Activations))] = static_cast<double>(bytes);
+  local_trace_.after = measure_clock_offset(session_.parallel.world);
+  local_trace_.totals = {{"clock_seconds", seconds.clock},
+                         {"bubble_seconds", seconds.pipeline},
+                         {"exposed_communication_seconds", seconds.communication},
+                         {"compute_seconds", seconds.compute()}};
+  local_trace_.modules = std::move(modules);
+  for (const auto& [module, bytes] : local_trace_.trace.kept)
+    local_trace_.modules[module][std::string(name_of(MemoryClass::Activations))] = static_cast<double>(bytes);
 }
 
 std::string StepTrace::write(const Path& path, const std::string& facts) {
-  return write_trace_file(path, std::exchange(mine_, {}), facts, session_.parallel.world);
+  return write_trace_file(path, std::exchange(local_trace_, {}), facts, session_.parallel.world);
 }
 
-TraceWindow::TraceWindow(KeptRef<LoggingConfig> config, Path folder, Session& session, KeptRef<Log> log)
+TraceWindow::TraceWindow(StoredRef<LoggingConfig> config, Path folder, Session& session, StoredRef<Log> log)
     : config_(config), folder_(std::move(folder)), session_(session), log_(log) {
   if (config_.profile_step_end == 0) return;
   const int ranks = session_.parallel.world.size();
@@ -71,20 +71,20 @@ TraceWindow::TraceWindow(KeptRef<LoggingConfig> config, Path folder, Session& se
                     folder_.string());
 }
 
-bool TraceWindow::begins_with(i64 iteration) const {
+bool TraceWindow::is_first_iteration(i64 iteration) const {
   return !was_begun_ && iteration > config_.profile_step_start && iteration <= config_.profile_step_end;
 }
 
-void TraceWindow::begin(i64 iteration, const StepTrace::Spent& spent) {
+void TraceWindow::begin(i64 iteration, const StepTrace::TimingsFn& get_timings) {
   const std::vector<i64>& ranks = config_.profile_ranks;
   const bool records = ranks.empty() || std::ranges::count(ranks, session_.parallel.world.rank()) > 0;
   was_begun_ = true;
   first_ = iteration;
-  trace_.emplace(session_, records).begin(spent);
+  trace_.emplace(session_, records).begin(get_timings);
 }
 
-void TraceWindow::end(i64 iteration, const StepTrace::Spent& spent, BytesByModule modules) {
-  trace_->end(spent, std::move(modules));
+void TraceWindow::end(i64 iteration, const StepTrace::TimingsFn& get_timings, BytesByModule modules) {
+  trace_->end(get_timings, std::move(modules));
   is_over_ = true;
   last_ = std::max(first_, iteration);  // the first iteration may have been aborted
 }

@@ -22,40 +22,41 @@ std::string trace_prefix(i64 first_iteration);
 class StepTrace {
  public:
   /// If `records`, stores the ranges of this rank; its totals are always stored.
-  StepTrace(Session& session, bool records) : session_(session), records_(records) {}
+  StepTrace(Session& session, bool records) : session_(session), should_record_(records) {}
 
   /// Returns the time that this rank has spent so far.
-  using Spent = std::function<RankSeconds()>;
+  using TimingsFn = std::function<RankTimings()>;
   /// Starts recording. No work may be queued on the device.
-  void begin(const Spent& spent);
-  /// Ends recording. `modules` is the result of kept_by_modules(); the activations kept by the rank's passes are added.
-  void end(const Spent& spent, BytesByModule modules);
+  void begin(const TimingsFn& get_timings);
+  /// Ends recording. `modules` is the result of module_memory_usage(); the activations kept by the rank's passes are
+  /// added.
+  void end(const TimingsFn& get_timings, BytesByModule modules);
   /// Writes the trace file. `facts` is a JSON object stored in it. Returns, on rank 0, why the file could not be
   /// written, or "".
   std::string write(const Path& path, const std::string& facts);
 
  private:
   Session& session_;
-  bool records_;
+  bool should_record_;
   std::unique_ptr<DeviceClock> clock_;
-  RankTrace mine_;
-  RankSeconds begin_;
+  RankTrace local_trace_;
+  RankTimings begin_;
 };
 
 /// Trace requested by logging.profile_step_start and profile_step_end.
 class TraceWindow {
  public:
   /// Throws BadInput if a rank to be profiled does not exist or if `folder` cannot be created.
-  TraceWindow(KeptRef<LoggingConfig> config, Path folder, Session& session, KeptRef<Log> log);
+  TraceWindow(StoredRef<LoggingConfig> config, Path folder, Session& session, StoredRef<Log> log);
 
   /// Returns true if the iteration, counted from 1, is the first or last one of the window that this run computes.
-  bool begins_with(i64 iteration) const;
+  bool is_first_iteration(i64 iteration) const;
   bool ends_with(i64 iteration) const { return trace_ && !is_over_ && iteration == config_.profile_step_end; }
   bool is_open() const { return trace_ && !is_over_; }
 
-  void begin(i64 iteration, const StepTrace::Spent& spent);
+  void begin(i64 iteration, const StepTrace::TimingsFn& get_timings);
   /// Ends the window after the iteration, or early if no other iteration follows.
-  void end(i64 iteration, const StepTrace::Spent& spent, BytesByModule modules);
+  void end(i64 iteration, const StepTrace::TimingsFn& get_timings, BytesByModule modules);
   /// Writes the finished trace, if any. Logs a warning if the folder is not writable.
   void write();
 

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
-#include "checkpoint/folder/exchange.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/bench/bench.h"
 
 namespace mcpp {
@@ -15,9 +15,9 @@ namespace {
 /// All groups of one name.
 struct Group {
   std::vector<int> ranks;
-  GroupSeconds least;  ///< member with the least waiting time
+  GroupSeconds min_wait;  ///< member with the least waiting time
 
-  double seconds_per_byte() const { return least.seconds / least.bytes; }
+  double seconds_per_byte() const { return min_wait.seconds / min_wait.bytes; }
 };
 
 std::vector<Group> groups_of(const std::vector<GroupSecondsByName>& ranks, const std::string& name) {
@@ -26,7 +26,7 @@ std::vector<Group> groups_of(const std::vector<GroupSecondsByName>& ranks, const
     const auto found = ranks[rank].find(name);
     if (found == ranks[rank].end() || found->second.bytes <= 0) continue;
     Group& group = by_first[found->second.first];
-    if (group.ranks.empty() || found->second.seconds < group.least.seconds) group.least = found->second;
+    if (group.ranks.empty() || found->second.seconds < group.min_wait.seconds) group.min_wait = found->second;
     group.ranks.push_back(static_cast<int>(rank));
   }
   std::vector<Group> groups;
@@ -35,7 +35,7 @@ std::vector<Group> groups_of(const std::vector<GroupSecondsByName>& ranks, const
 }
 
 /// Returns values[i] relative to the median of the others; 0 if there are no others.
-double times_others(const std::vector<double>& values, std::size_t i) {
+double ratio_to_others(const std::vector<double>& values, std::size_t i) {
   std::vector<double> others = values;
   others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
   if (others.empty()) return 0;
@@ -67,11 +67,11 @@ GroupSecondsByName operator-(const GroupSecondsByName& a, const GroupSecondsByNa
   return difference;
 }
 
-std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& mine, Communicator& world) {
+std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& local, Communicator& world) {
   nlohmann::json text = nlohmann::json::object();
-  for (const auto& [name, group] : mine) text[name] = {group.first, group.seconds, group.bytes};
+  for (const auto& [name, group] : local) text[name] = {group.first, group.seconds, group.bytes};
   std::vector<GroupSecondsByName> ranks;
-  for (const std::string& gathered : all_gather_text(text.dump(), world)) {
+  for (const std::string& gathered : all_gather_strings(text.dump(), world)) {
     GroupSecondsByName& groups = ranks.emplace_back();
     const nlohmann::json of_rank = nlohmann::json::parse(gathered);
     for (const auto& [name, numbers] : of_rank.items())
@@ -80,9 +80,9 @@ std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& m
   return ranks;
 }
 
-std::optional<Straggler> slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor) {
+std::optional<Straggler> find_slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor) {
   std::optional<Straggler> slowest;
-  double most = factor;
+  double max_ratio = factor;
   for (int stage = 0; stage < topology.pp(); ++stage) {
     std::vector<int> members;
     std::vector<double> times;
@@ -92,9 +92,9 @@ std::optional<Straggler> slow_rank(const std::vector<RankStats>& ranks, const To
       times.push_back(ranks[rank].compute_ms);
     }
     for (std::size_t i = 0; i < members.size(); ++i) {
-      const double times_as_long = times_others(times, i);
-      if (times_as_long < most) continue;
-      most = times_as_long;
+      const double times_as_long = ratio_to_others(times, i);
+      if (times_as_long < max_ratio) continue;
+      max_ratio = times_as_long;
       slowest = {.what = str("rank ", members[i]),
                  .text = str("rank ", members[i], " computes ", fixed(times[i], 1), " ms in an iteration, ",
                              fixed(times_as_long, 1), " times as long as others that do the same; they wait for it")};
@@ -103,35 +103,35 @@ std::optional<Straggler> slow_rank(const std::vector<RankStats>& ranks, const To
   return slowest;
 }
 
-std::optional<Straggler> slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds,
-                                    double factor) {
-  constexpr double kLeastShare = 0.01;
+std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds,
+                                         double factor) {
+  constexpr double kMinFraction = 0.01;
   std::optional<Straggler> slowest;
-  double most = factor;
+  double max_ratio = factor;
   for (const auto& [name, unused] : ranks.front()) {
     const std::vector<Group> groups = groups_of(ranks, name);
     std::vector<double> rates;
     for (const Group& group : groups) rates.push_back(group.seconds_per_byte());
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const Group& group = groups[i];
-      const double times_as_long = times_others(rates, i);
-      if (times_as_long < most || group.least.seconds < kLeastShare * window_seconds) continue;
-      most = times_as_long;
+      const double times_as_long = ratio_to_others(rates, i);
+      if (times_as_long < max_ratio || group.min_wait.seconds < kMinFraction * window_seconds) continue;
+      max_ratio = times_as_long;
       const std::string what = str("the group ", GroupName{.name = name, .ranks = group.ranks}.to_string());
       slowest = {.what = what,
                  .text = str(what, " takes ", fixed(times_as_long, 1), " times as long as others of its kind to send ",
-                             human_bytes(group.least.bytes), " from a rank; look at the network between them")};
+                             human_bytes(group.min_wait.bytes), " from a rank; look at the network between them")};
     }
   }
   return slowest;
 }
 
-std::optional<std::string> StragglerWatch::add(const std::optional<Straggler>& found) {
+std::optional<std::string> StragglerReporter::add(const std::optional<Straggler>& found) {
   const std::string what = found ? found->what : "";
   const bool is_again = !what.empty() && what == last_;
-  if (!is_again) is_told_ = false;
+  if (!is_again) was_reported_ = false;
   last_ = what;
-  if (!is_again || std::exchange(is_told_, true)) return std::nullopt;
+  if (!is_again || std::exchange(was_reported_, true)) return std::nullopt;
   return found->text;
 }
 

@@ -23,7 +23,7 @@ using GroupSecondsByName = std::map<std::string, GroupSeconds>;
 GroupSecondsByName group_seconds(const ParallelState& parallel);
 GroupSecondsByName operator-(const GroupSecondsByName& a, const GroupSecondsByName& b);
 /// Gathers the times of all ranks, in rank order, on all ranks. Collective.
-std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& mine, Communicator& world);
+std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& local, Communicator& world);
 
 /// Rank or group that is slower than its peers.
 struct Straggler {
@@ -33,21 +33,22 @@ struct Straggler {
 
 /// Returns the slowest of the ranks that compute at least `factor` times as long as the median of the other ranks of
 /// their pipeline stage, or std::nullopt.
-std::optional<Straggler> slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor);
+std::optional<Straggler> find_slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor);
 
 /// Returns the slowest of the groups that take at least `factor` times as long as the others of the same name, or
 /// std::nullopt. A group is measured by the member that waits least: it arrives last and waits only for the network.
 /// Groups that take less than a hundredth of `window_seconds` are ignored.
-std::optional<Straggler> slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds, double factor);
+std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds,
+                                         double factor);
 
 /// Returns the message of a straggler once, when it is detected for the second time in a row.
-class StragglerWatch {
+class StragglerReporter {
  public:
   std::optional<std::string> add(const std::optional<Straggler>& found);
 
  private:
   std::string last_;
-  bool is_told_ = false;
+  bool was_reported_ = false;
 };
 
 }  // namespace mcpp

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
-#include "checkpoint/folder/exchange.h"
+#include "comm/object_collectives.h"
 
 namespace mcpp {
 namespace {
@@ -17,7 +17,7 @@ std::string dotted(const std::string& name) {
   return begin + std::string(begin.size() < kNameWidth ? kNameWidth - begin.size() : 0, '.') + ": ";
 }
 
-bool is_shorter(const TimerStats::OfRank& a, const TimerStats::OfRank& b) {
+bool is_shorter(const TimerStats::RankTime& a, const TimerStats::RankTime& b) {
   return a.ms < b.ms;
 }
 
@@ -33,7 +33,7 @@ double TimerStats::max() const {
 
 std::vector<TimerStats> gather_timers(const std::map<std::string, double>& seconds, double iterations,
                                       Communicator& world) {
-  const std::vector<std::string> texts = all_gather_text(nlohmann::json(seconds).dump(), world);
+  const std::vector<std::string> texts = all_gather_strings(nlohmann::json(seconds).dump(), world);
   std::map<std::string, TimerStats> by_name;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const nlohmann::json of_rank = nlohmann::json::parse(texts[rank]);

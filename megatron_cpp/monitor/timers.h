@@ -11,12 +11,12 @@ namespace mcpp {
 
 /// One part of an iteration, such as "forward-compute".
 struct TimerStats {
-  struct OfRank {
+  struct RankTime {
     int rank;
     double ms;  ///< per iteration
   };
   std::string name;
-  std::vector<OfRank> ranks;  ///< ranks that have this part
+  std::vector<RankTime> ranks;  ///< ranks that have this part
 
   double min() const;
   double max() const;

@@ -19,7 +19,7 @@ void NumberTable::add(double iteration, std::span<const std::pair<std::string, d
   }
 }
 
-void NumberTable::keep_up_to(double iteration) {
+void NumberTable::truncate_after(double iteration) {
   while (!iterations_.empty() && iterations_.back() > iteration) iterations_.pop_back();
   for (Column& column : columns_) column.values.resize(rows(), kEmptyCell);
 }
@@ -33,7 +33,7 @@ std::span<const double> NumberTable::column(std::string_view name) const {
 NumberTable::Column* NumberTable::find_or_add(const std::string& name) {
   const auto found = std::ranges::find(columns_, name, &Column::name);
   if (found != columns_.end()) return &*found;
-  if (columns_.size() == kMostColumns) return nullptr;
+  if (columns_.size() == kMaxColumns) return nullptr;
   return &columns_.emplace_back(Column{name, std::vector<double>(rows(), kEmptyCell)});
 }
 

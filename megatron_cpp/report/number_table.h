@@ -16,12 +16,12 @@ class NumberTable {
     std::vector<double> values;  ///< one per row
   };
   /// Maximum number of columns; real runs have fewer, other files may not.
-  static constexpr std::size_t kMostColumns = 256;
+  static constexpr std::size_t kMaxColumns = 256;
 
   /// Adds a row. If its iteration is not the latest, first removes the rows from it on, which were recomputed.
   void add(double iteration, std::span<const std::pair<std::string, double>> row);
   /// Removes the rows of later iterations.
-  void keep_up_to(double iteration);
+  void truncate_after(double iteration);
 
   std::size_t rows() const { return iterations_.size(); }
   const std::vector<double>& iterations() const { return iterations_; }

@@ -21,7 +21,7 @@ std::string escaped(const std::string& text) {
   return html;
 }
 
-std::string all_of_kind(std::string_view extension) {
+std::string concatenate_files(std::string_view extension) {
   std::string text;
   for (const EmbeddedFile& file : report_page_files())
     if (file.name.ends_with(extension)) text += file.content;
@@ -29,7 +29,7 @@ std::string all_of_kind(std::string_view extension) {
 }
 
 /// Returns `page` with every {{name}} replaced by its part. Inserted text is not expanded, since it is untrusted.
-std::string filled(std::string_view page, const std::map<std::string, std::string, std::less<>>& parts) {
+std::string fill_template(std::string_view page, const std::map<std::string, std::string, std::less<>>& parts) {
   std::string text;
   for (std::size_t at = 0; at < page.size();) {
     const std::size_t begin = std::min(page.find("{{", at), page.size()), end = page.find("}}", begin);
@@ -46,10 +46,10 @@ std::string filled(std::string_view page, const std::map<std::string, std::strin
 }  // namespace
 
 std::string report_page(const std::string& title, const std::vector<ReportRun>& runs) {
-  return filled(all_of_kind(".html"), {{"title", escaped(title)},
-                                       {"style", all_of_kind(".css")},
-                                       {"script", all_of_kind(".js")},
-                                       {"data", page_data(title, runs)}});
+  return fill_template(concatenate_files(".html"), {{"title", escaped(title)},
+                                                    {"style", concatenate_files(".css")},
+                                                    {"script", concatenate_files(".js")},
+                                                    {"data", page_data(title, runs)}});
 }
 
 }  // namespace mcpp

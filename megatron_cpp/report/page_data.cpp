@@ -77,9 +77,9 @@ std::string object_text(const Map& map, Text text_of) {
 }
 
 std::string ranks_text(const std::vector<RunHistory::Ranks>& ranks) {
-  constexpr std::size_t kMostRecords = 200;
+  constexpr std::size_t kMaxRecords = 200;
   std::string text = "[";
-  for (const std::size_t i : evenly_spread(ranks.size(), kMostRecords)) {
+  for (const std::size_t i : spread_indices(ranks.size(), kMaxRecords)) {
     text.append(text.size() > 1 ? "," : "").append("{\"iteration\":").append(number_text(ranks[i].iteration));
     text.append(",\"numbers\":").append(object_text(ranks[i].numbers, list_text));
     text += "}";
@@ -126,10 +126,10 @@ Json experts_of(const RunHistory& history) {
   return layers;
 }
 
-Json layout_of(const std::string& config, double world_size) {
+Json layout_from_config(const std::string& config, double world_size) {
   constexpr double kMost = 1e9;
   const RunLayout layout =
-      layout_of_run(config, world_size >= 1 && world_size < kMost ? static_cast<i64>(world_size) : 0);
+      make_run_layout(config, world_size >= 1 && world_size < kMost ? static_cast<i64>(world_size) : 0);
   Json drawings = Json::array();
   for (const PipelineDrawing& drawing : layout.pipeline)
     drawings.push_back({{"svg", drawing.svg}, {"caption", drawing.caption}});
@@ -152,15 +152,15 @@ std::string run_text(const ReportRun& run) {
   text += ",\"experts\":" + json_text(experts_of(history));
   text += ",\"ranks\":" + ranks_text(history.ranks);
   text += ",\"peak_by_class\":" + object_text(history.peak_by_class, list_text);
-  text += ",\"layout\":" + json_text(layout_of(config, world_size));
+  text += ",\"layout\":" + json_text(layout_from_config(config, world_size));
   return text + "}";
 }
 
 }  // namespace
 
-std::vector<std::size_t> evenly_spread(std::size_t size, std::size_t most) {
+std::vector<std::size_t> spread_indices(std::size_t size, std::size_t max_count) {
   std::vector<std::size_t> chosen;
-  const std::size_t count = std::min(size, most);
+  const std::size_t count = std::min(size, max_count);
   for (std::size_t i = 0; i < count; ++i) chosen.push_back(count == 1 ? size - 1 : i * (size - 1) / (count - 1));
   return chosen;
 }

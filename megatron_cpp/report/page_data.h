@@ -19,7 +19,7 @@ struct ReportRun {
 /// Contains no '<', so that no text can end its script element.
 std::string page_data(const std::string& title, const std::vector<ReportRun>& runs);
 
-/// Returns the indices of at most `most` of `size` records, evenly spread, including the first and the last.
-std::vector<std::size_t> evenly_spread(std::size_t size, std::size_t most);
+/// Returns the indices of at most `max_count` of `size` records, evenly spread, including the first and the last.
+std::vector<std::size_t> spread_indices(std::size_t size, std::size_t max_count);
 
 }  // namespace mcpp

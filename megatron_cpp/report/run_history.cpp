@@ -97,7 +97,8 @@ void RunHistory::add_line(std::string_view line) {
 void RunHistory::add_step(double iteration, const Json& record) {
   if (steps.rows() > 0 && iteration <= steps.iterations().back()) rewind(iteration - 1);
   auto row = row_of(record);
-  if (const auto told = record.find("ranks"); told != record.end() && told->is_object()) add_ranks(iteration, *told);
+  if (const auto ranks_record = record.find("ranks"); ranks_record != record.end() && ranks_record->is_object())
+    add_ranks(iteration, *ranks_record);
   if (const auto timers = record.find("timers_ms"); timers != record.end() && timers->is_object()) {
     for (const auto& [name, least_and_most] : timers->items())  // minimum and maximum over ranks
       if (const Numbers of_ranks = numbers_of(least_and_most); !of_ranks.empty())
@@ -124,9 +125,8 @@ void RunHistory::add_step(double iteration, const Json& record) {
 
 void RunHistory::add_evaluation(double iteration, const std::string& split, const Json& record) {
   // Real runs have fewer; other files may not.
-  constexpr std::size_t kMostSplits = 1000;
-  if (evaluations.contains(split) || evaluations.size() < kMostSplits)
-    evaluations[split].add(iteration, row_of(record));
+  constexpr std::size_t kMaxSplits = 1000;
+  if (evaluations.contains(split) || evaluations.size() < kMaxSplits) evaluations[split].add(iteration, row_of(record));
 }
 
 void RunHistory::add_ranks(double iteration, const Json& record) {
@@ -141,8 +141,8 @@ void RunHistory::add_ranks(double iteration, const Json& record) {
 }
 
 void RunHistory::rewind(double iteration) {
-  steps.keep_up_to(iteration);
-  for (auto& [split, table] : evaluations) table.keep_up_to(iteration);
+  steps.truncate_after(iteration);
+  for (auto& [split, table] : evaluations) table.truncate_after(iteration);
   drop_after(iteration, starts);
   drop_after(iteration, events);
   drop_after(iteration, samples);

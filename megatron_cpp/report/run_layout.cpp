@@ -27,11 +27,11 @@ std::string rank_name(int rank, const Topology& topology) {
 
 /// Returns the number of microbatches to draw: fewer than all if a page could not show them, since the pattern repeats.
 int microbatches_to_draw(const Config& config, int all) {
-  constexpr i64 kMostBoxes = 12000;
+  constexpr i64 kMaxBoxes = 12000;
   const ParallelConfig& p = config.parallel;
   const i64 ranks = p.pipeline_model_parallel_size, chunks = p.num_virtual_stages_per_pipeline_rank;
   const i64 boxes_of_one = 3 * ranks * chunks;
-  const i64 rounds = std::max<i64>(2, kMostBoxes / (boxes_of_one * ranks));
+  const i64 rounds = std::max<i64>(2, kMaxBoxes / (boxes_of_one * ranks));
   const auto fewer = static_cast<int>(std::min<i64>(all, rounds * ranks));
   const auto problems =
       schedule_conflicts(p.pipeline_schedule, static_cast<int>(ranks), static_cast<int>(chunks), fewer);
@@ -48,7 +48,7 @@ PipelineDrawing draw_pipeline(const Config& config, int world_size) {
                          "; forward, and each half of backward, taken to last equally long")};
 }
 
-RunLayout layout_of(const Config& config, int world_size) {
+RunLayout layout_from_config(const Config& config, int world_size) {
   check_layout(config, world_size);
   RunLayout layout;
   const Topology topology(world_size, parallel_sizes(config));
@@ -81,12 +81,12 @@ std::string config_value(std::string_view config, std::string_view key) {
   return {};
 }
 
-RunLayout layout_of_run(const std::string& config, i64 world_size) {
-  constexpr i64 kMostRanks = 1 << 20;
+RunLayout make_run_layout(const std::string& config, i64 world_size) {
+  constexpr i64 kMaxRanks = 1 << 20;
   if (config.empty()) return {.problem = "its configuration is not known"};
-  if (world_size < 1 || world_size > kMostRanks) return {.problem = "its number of ranks is not known"};
+  if (world_size < 1 || world_size > kMaxRanks) return {.problem = "its number of ranks is not known"};
   try {
-    return layout_of(parse_stored_config(config, "configuration"), static_cast<int>(world_size));
+    return layout_from_config(parse_stored_config(config, "configuration"), static_cast<int>(world_size));
   } catch (const Error& error) {
     return {.problem = str("its configuration is not one of this version: ", error.what())};
   }

@@ -29,6 +29,6 @@ struct RunLayout {
 
 /// Derives the layout from the text of print_config(). Does not throw for configurations that are invalid in this
 /// version.
-RunLayout layout_of_run(const std::string& config, i64 world_size);
+RunLayout make_run_layout(const std::string& config, i64 world_size);
 
 }  // namespace mcpp

@@ -1,10 +1,10 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 
-#include "checkpoint/folder/exchange.h"
-#include "checkpoint/save/shown_source.h"
+#include "checkpoint/save/progress_shard_source.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/step/training_shards.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 
 namespace mcpp {
 namespace {
@@ -20,9 +20,9 @@ bool divides(i64 interval, i64 iteration) {
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> state, const TrainingProgress& progress,
-                                 RunSources sources, Session& session, KeptRef<Log> log, KeptRef<FileSystem> files,
-                                 const FolderLock* lock)
+CheckpointSaver::CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingState> state,
+                                 const TrainingProgress& progress, RunSources sources, Session& session,
+                                 StoredRef<Log> log, StoredRef<FileSystem> files, const FolderLock* lock)
     : config_(config),
       state_(state),
       sources_(std::move(sources)),
@@ -30,13 +30,13 @@ CheckpointSaver::CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> 
       log_(log),
       files_(files),
       lock_(lock),
-      staging_(make_side_copies(*session.device)),
+      staging_(make_async_copy_engine(*session.device)),
       saved_iteration_(progress.is_saved ? progress.iteration : -1) {
   prepare();
   if (config_.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
   check_local_owner(config_.checkpoint, world);
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     local_lock_ = std::make_unique<FolderLock>(local_target(config_.checkpoint, world).folder, log_, session.job);
     return std::string();
   });
@@ -112,7 +112,7 @@ void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, Sav
   const auto start = Clock::now();
   const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
   HostCopies copies(shards);
-  ShownSource source(copies, log_, "saving");
+  ProgressShardSource source(copies, log_, "saving");
   CheckpointSave save(target(local, std::move(observer)), describe(progress, local, is_interim),
                       session_.parallel.world, log_, files_);
   save.write(source);
@@ -125,7 +125,7 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveOb
   const auto start = Clock::now();
   finish();
   Communicator& world = session_.parallel.world;
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     staging_.begin(local ? shards_to_load(state_) : shards_to_save(state_));
     return std::string();
   });

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/folder/lock.h"
+#include "checkpoint/directory/lock.h"
 #include "checkpoint/save/async_save.h"
 #include "megatron_cpp/resume/checkpointing.h"
 
@@ -26,8 +26,8 @@ class CheckpointSaver {
 
   /// `progress` is where the training starts, `lock` that of checkpoint.save on the rank that holds it. All but these
   /// and the sources outlive this, and the lock does.
-  CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> state, const TrainingProgress& progress,
-                  RunSources sources, Session& session, KeptRef<Log> log, KeptRef<FileSystem> files,
+  CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingState> state, const TrainingProgress& progress,
+                  RunSources sources, Session& session, StoredRef<Log> log, StoredRef<FileSystem> files,
                   const FolderLock* lock = nullptr);
 
   void set_listener(SavedListener listener) { listener_ = std::move(listener); }

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/checksum.h"
-#include "base/number_text.h"
-#include "checkpoint/folder/exchange.h"
-#include "checkpoint/folder/retention.h"
-#include "checkpoint/folder/shared_folder.h"
+#include "base/number_format.h"
+#include "checkpoint/directory/retention.h"
+#include "checkpoint/directory/shared_folder.h"
+#include "comm/object_collectives.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
@@ -111,7 +111,7 @@ void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
 }
 
 void check_outputs(const Config& config, Communicator& world) {
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     if (world.rank() != 0) return std::string();
     const LoggingConfig& logging = config.logging;
     if (!config.checkpoint.save.empty()) check_outside_checkpoints(config.checkpoint.save);
@@ -126,10 +126,10 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   std::unique_ptr<FolderLock> lock;
   if (config.checkpoint.save.empty()) return lock;
   Communicator& world = session.parallel.world;
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     if (world.rank() != 0) return std::string();
     lock = std::make_unique<FolderLock>(config.checkpoint.save, log, session.job);
-    remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
+    remove_stale_entries(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
     remove_unfinished(config.metrics_path());
     return std::string();
   });
@@ -138,7 +138,7 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
 }
 
 void check_save_folders(const Config& config, Communicator& world) {
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     const CheckpointConfig& checkpoint = config.checkpoint;
     if (world.rank() == 0 && !checkpoint.save.empty()) check_can_be_written(checkpoint.save);
     if (!checkpoint.local_save.empty()) check_can_be_written(local_target(checkpoint, world).folder);
@@ -149,7 +149,7 @@ void check_save_folders(const Config& config, Communicator& world) {
 std::string tokenizer_checksum(const Config& config, Session& session) {
   std::string checksum;
   Communicator& world = session.parallel.world;
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     if (world.rank() == 0) checksum = tokenizer_source(config.data).checksum;
     return std::string();
   });
@@ -160,7 +160,7 @@ void keep_tokenizer(const Config& config, Session& session, const std::string& c
   const std::string& path = config.data.tokenizer_model;
   if (path.empty() || config.checkpoint.save.empty()) return;
   Communicator& world = session.parallel.world;
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     if (world.rank() != 0) return std::string();
     const std::string model = read_tokenizer_file(path);
     check_input(checksum_hex(model) == checksum, path, ": has changed while this run started");
@@ -186,7 +186,7 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.extra[kRollbacks] = str(progress.rollbacks);
   run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
   run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
-  if (state.loss_scale().adapts()) run.extra[kLossScale] = state.loss_scale().state();
+  if (state.loss_scale().is_dynamic()) run.extra[kLossScale] = state.loss_scale().state();
   return run;
 }
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/folder/lock.h"
+#include "checkpoint/directory/lock.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/resume/run_sources.h"

@@ -6,11 +6,11 @@
 #include <memory>
 #include <set>
 
-#include "checkpoint/folder/exchange.h"
-#include "checkpoint/folder/folder.h"
-#include "checkpoint/folder/lock.h"
-#include "checkpoint/folder/retention.h"
-#include "checkpoint/load/shown_reading.h"
+#include "checkpoint/directory/folder.h"
+#include "checkpoint/directory/lock.h"
+#include "checkpoint/directory/retention.h"
+#include "checkpoint/load/progress_listener.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/resume/power_sgd_memory.h"
 #include "megatron_cpp/step/finite_check.h"
@@ -29,12 +29,12 @@ struct Candidate {
 
 /// Whether the path is a checkpoint itself, not a folder of some: as rank 0 sees it, so that all go the same way.
 bool is_checkpoint(const Path& path, Communicator& world) {
-  return from_first(world, [&] { return str(std::filesystem::exists(path / kManifestName)); }) == str(true);
+  return broadcast_from_rank0(world, [&] { return str(std::filesystem::exists(path / kManifestName)); }) == str(true);
 }
 
 std::vector<Candidate> saved_in(const Path& folder, Communicator& world) {
   std::vector<Candidate> candidates;
-  for (const Path& path : checkpoints_to_try(folder, world)) candidates.push_back({path});
+  for (const Path& path : load_candidates(folder, world)) candidates.push_back({path});
   return candidates;
 }
 
@@ -54,17 +54,17 @@ std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicat
 std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& world, const Log& log,
                                      const CheckpointUse& use) {
   if (!candidate.is_local) {
-    if (auto damage = defect_of_files(candidate.path, world)) return damage;
+    if (auto damage = find_damage(candidate.path, world)) return damage;
   }
   std::unique_ptr<CheckpointReader> reader;
-  const std::vector<std::string> manifests = run_together(world, [&] {
+  const std::vector<std::string> manifests = run_on_all_ranks(world, [&] {
     reader = std::make_unique<CheckpointReader>(candidate.path);
     return candidate.is_local ? std::string() : read_text_file(candidate.path / kManifestChecksumName);
   });
   const auto other = std::ranges::find_if(manifests, [&](const std::string& one) { return one != manifests[0]; });
   check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
               " finds another checkpoint there than rank 0; all nodes must see the same folder");
-  reader->set_listener(shown_reading(log, "loading " + candidate.path.string()));
+  reader->set_listener(make_progress_listener(log, "loading " + candidate.path.string()));
   return use(*reader);
 }
 
@@ -93,7 +93,7 @@ void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> 
   std::vector<std::string> mine;
   for (const NamedShard& target : targets) mine.push_back(target.name);
   std::set<std::string, std::less<>> wanted;
-  for (const std::string& names : run_together(world, [&] { return join(mine, "\n"); })) {
+  for (const std::string& names : run_on_all_ranks(world, [&] { return join(mine, "\n"); })) {
     for (std::string& name : split(names, '\n')) wanted.insert(std::move(name));
   }
   std::vector<std::string> left;
@@ -109,7 +109,7 @@ std::optional<Damage> load_all(const Config& config, TrainingState& state, Check
                                const DatasetIdentities& datasets, Session& session, const Log& log,
                                TrainingProgress& progress) {
   Communicator& world = session.parallel.world;
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     progress = saved_progress(config, datasets, reader, log);
     return std::string();
   });
@@ -129,7 +129,7 @@ std::optional<Damage> load_all(const Config& config, TrainingState& state, Check
 std::optional<Damage> load_weights(const Config& config, TrainingState& state, CheckpointReader& reader,
                                    Session& session, const Log& log) {
   Communicator& world = session.parallel.world;
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     check_weights(config, reader, log);
     return std::string();
   });
@@ -143,7 +143,7 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
   check_all_used(reader, shards, world);
   if (auto damage = reader.load(shards, {world, *session.node}, Conversion::Convert)) return damage;
   state.publish_weights();
-  const std::string bad = weight_that_is_not_finite(state, world, *session.device);
+  const std::string bad = find_nonfinite_weight(state, world, *session.device);
   check_input(bad.empty(), reader.directory().string(), ": ", bad, kNotFinite);
   state.optimizer().copy_model_to_master();
   log.info(str("starting from the weights of ", reader.directory().string()));
@@ -169,7 +169,7 @@ struct OwnCheckpoint {
 /// Returns whether a candidate, as rank 0 sees it, was saved only because the run was stopped there.
 bool is_interim(const Candidate& candidate, Communicator& world) {
   return !candidate.is_local &&
-         from_first(world, [&] { return str(is_interim_checkpoint(candidate.path)); }) == str(true);
+         broadcast_from_rank0(world, [&] { return str(is_interim_checkpoint(candidate.path)); }) == str(true);
 }
 
 /// Takes the newest sound checkpoint of both tiers. A rollback passes over what a run without interruptions would not
@@ -187,8 +187,8 @@ OwnCheckpoint use_own(const CheckpointConfig& config, const CheckpointUses& uses
     const auto damage = try_checkpoint(candidate, world, log,
                                        [&](CheckpointReader& reader) { return uses.take_all(reader, progress); });
     if (!damage) {
-      from_first(world, [&] {
-        if (!candidate.is_local && purpose == LoadPurpose::Resume) move_latest_up_to(path);
+      broadcast_from_rank0(world, [&] {
+        if (!candidate.is_local && purpose == LoadPurpose::Resume) advance_latest(path);
         return std::string();
       });
       progress.is_saved = !candidate.is_local;
@@ -228,7 +228,7 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
   const Path load = config.load;
   const bool must_exist = config.exit_on_missing_checkpoint || config.finetune;
   if (!must_exist && !is_checkpoint(load, world) && saved_in(load, world).empty()) {
-    from_first(world, [&] {
+    broadcast_from_rank0(world, [&] {
       check_holds_nothing_else(load);
       return std::string();
     });
@@ -282,7 +282,7 @@ std::optional<TrainingProgress> load_training(const Config& config, const Datase
 void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
                             const Log& log) {
   const auto compare = [&](CheckpointReader& reader, const std::function<void()>& check) -> std::optional<Damage> {
-    run_together(world, [&] {
+    run_on_all_ranks(world, [&] {
       check();
       return std::string();
     });
@@ -330,14 +330,14 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
   const auto self = make_self_communicator();
   return use_checkpoint(folder_or_checkpoint, *self, log, [&](CheckpointReader& reader) {
-    return defect_of_files(reader.directory(), *self, /*checksums=*/true);
+    return find_damage(reader.directory(), *self, /*checksums=*/true);
   });
 }
 
 std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks) {
   std::vector<NamedShard> shards;
   model.visit([&](const Param& param, int) { shards.emplace_back(model_tensor(param.name), param.box, param.value); });
-  for (const auto& [layer, router] : model.routers()) router->make_state();
+  for (const auto& [layer, router] : model.routers()) router->allocate_state();
   add_expert_biases(model, shards);
   check_all_used(reader, shards, ranks.world);
   if (auto damage = reader.load(shards, ranks, Conversion::Convert)) return damage;

@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/folder/exchange.h"
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/step/training_shards.h"
 
 namespace mcpp {
@@ -102,7 +102,8 @@ std::string list_of(const Path& folder) {
 /// The iterations of which every rank has something, newest first. Of the others the log says why they are not used.
 std::vector<i64> common_iterations(const Path& folder, Communicator& world, const Log& log) {
   std::vector<std::map<i64, bool>> lists;
-  for (const std::string& text : run_together(world, [&] { return list_of(folder); })) lists.push_back(read_list(text));
+  for (const std::string& text : run_on_all_ranks(world, [&] { return list_of(folder); }))
+    lists.push_back(read_list(text));
   std::set<i64> all;
   for (const auto& list : lists) {
     for (const auto& [iteration, is_directory] : list) all.insert(iteration);
@@ -140,7 +141,7 @@ void name_other_worlds(const Path& local_save, const Path& own, const Log& log) 
 
 bool fits(const CheckpointReader& reader, const TrainingState& state) {
   return std::ranges::all_of(specs_of(shards_to_load(state)),
-                             [&](const ShardSpec& shard) { return reader.holds(shard); });
+                             [&](const ShardSpec& shard) { return reader.has_all_elements(shard); });
 }
 
 enum class PartVerdict : u8 { Good, OfOthers, Damaged };
@@ -159,7 +160,7 @@ struct Report {
 
 Report examine(const Path& directory, const std::string& run, const CheckpointConfig& config,
                const TrainingState& state) {
-  if (const std::vector<std::string> problems = problems_of(directory, /*checksums=*/false); !problems.empty())
+  if (const std::vector<std::string> problems = find_problems(directory, /*checksums=*/false); !problems.empty())
     return {PartVerdict::Damaged, join(problems, "\n")};
   const CheckpointReader reader(directory);
   const std::map<std::string, std::string>& extra = reader.state().extra;
@@ -200,16 +201,16 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 }
 
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world) {
-  run.extra[kRunIdName] = from_first(world, [&] { return run_id(config.save); });
-  run.extra[kSaveIdName] = from_first(world, random_id);
-  run.extra[kSharedOrderName] = from_first(world, [&] { return join(shared_order(config.save), " "); });
+  run.extra[kRunIdName] = broadcast_from_rank0(world, [&] { return run_id(config.save); });
+  run.extra[kSaveIdName] = broadcast_from_rank0(world, random_id);
+  run.extra[kSharedOrderName] = broadcast_from_rank0(world, [&] { return join(shared_order(config.save), " "); });
 }
 
 void check_local_owner(const CheckpointConfig& config, Communicator& world) {
-  const std::string run = from_first(world, [&] { return run_id(config.save); });
-  run_together(world, [&] {
+  const std::string run = broadcast_from_rank0(world, [&] { return run_id(config.save); });
+  run_on_all_ranks(world, [&] {
     for (const Path& part : checkpoints_in(local_target(config, world).folder)) {
-      if (!problems_of(part, /*checksums=*/false).empty()) continue;  // reported when it would be used
+      if (!find_problems(part, /*checksums=*/false).empty()) continue;  // reported when it would be used
       const std::map<std::string, std::string> extra = CheckpointReader(part).state().extra;
       const auto id = extra.find(kRunIdName);
       check_input(
@@ -233,8 +234,8 @@ std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& worl
 
 LocalParts examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
                          Communicator& world, const Log& log) {
-  const std::string run = from_first(world, [&] { return run_id(config.save); });
-  return verdict_of(run_together(world, [&] { return examine(part, run, config, state).to_message(); }), part, log);
+  const std::string run = broadcast_from_rank0(world, [&] { return run_id(config.save); });
+  return verdict_of(run_on_all_ranks(world, [&] { return examine(part, run, config, state).to_message(); }), part, log);
 }
 
 std::string local_damage_warning(const Path& part, const Damage& damage) {

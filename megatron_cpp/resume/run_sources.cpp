@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "checkpoint/folder/exchange.h"
-#include "data/read/blend.h"
-#include "data/read/dataset_identity.h"
+#include "comm/object_collectives.h"
+#include "data/dataset/blend.h"
+#include "data/dataset/dataset_identity.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -36,7 +36,7 @@ std::string name_in_checkpoint(const std::string& key) {
 DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
   DatasetIdentities identities;
   std::string lines;
-  run_together(world, [&] {
+  run_on_all_ranks(world, [&] {
     for (const auto& [key, prefixes] : prefixes_by_key(config.data)) {
       std::vector<std::string> found;
       for (const std::string& prefix : prefixes) {
@@ -47,7 +47,7 @@ DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
     }
     return std::string();
   });
-  check_same_on_ranks("dataset", lines, world, "let all machines read the same files, or copy them anew");
+  check_identical_on_ranks("dataset", lines, world, "let all machines read the same files, or copy them anew");
   return identities;
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/layers/moe/router.h"
-#include "model/on_paper.h"
+#include "model/meta_model.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -36,7 +36,7 @@ class Upcycled final : public ShardSource {
  public:
   Upcycled(CheckpointReader& dense, const ModelConfig& model, u64 seed, Device& device)
       : dense_(dense), seed_(seed), device_(device) {
-    visit_on_paper(model, [&](const Param& param) { made_.push_back(made_of(param)); });
+    visit_meta_params(model, [&](const Param& param) { made_.push_back(made_of(param)); });
     for (const Made& made : made_) add(made);
     if (model.moe.router_enable_expert_bias) add_biases(model);
   }

@@ -15,7 +15,7 @@ namespace {
 
 // Signal handlers must not allocate or lock: only system calls and stack memory are used.
 
-void say(std::string_view text) {
+void write_stderr(std::string_view text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
@@ -47,14 +47,14 @@ void for_each_mapping(F&& f) {
 }
 
 void handle(int, siginfo_t* info, void*) {
-  say("megatron_cpp: error: cannot read ");
+  write_stderr("megatron_cpp: error: cannot read ");
   for_each_mapping([&](std::string_view line) {
     if (!contains(line, reinterpret_cast<std::uintptr_t>(info->si_addr))) return false;
     const std::size_t path = line.find_first_of("/[");
-    say(path == std::string_view::npos ? "memory of no file" : line.substr(path));
+    write_stderr(path == std::string_view::npos ? "memory of no file" : line.substr(path));
     return true;
   });
-  say(": it became shorter while it was in use, or its disk fails or is full\n");
+  write_stderr(": it became shorter while it was in use, or its disk fails or is full\n");
   ::_exit(static_cast<int>(ExitCode::BadInput));
 }
 

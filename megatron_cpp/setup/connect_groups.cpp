@@ -6,7 +6,8 @@ namespace mcpp {
 
 void connect_groups(const ParallelState& parallel, Device& device) {
   for (const auto& [name, group, use] : parallel.groups()) {
-    if (use != StepUse::None) connect_collectives(*group, device, /*at_a_time=*/use == StepUse::AtATime);
+    if (use != CollectiveUse::None)
+      connect_collectives(*group, device, /*connects_second_lane=*/use == CollectiveUse::Overlapped);
   }
 }
 

@@ -3,14 +3,14 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "checkpoint/folder/exchange.h"
+#include "comm/object_collectives.h"
 #include "tensor/cuda_device.h"
 #include "tensor/with_cuda.h"
 
 namespace mcpp {
 namespace {
 
-std::string read_choices(const DeviceConfig& config) {
+std::string read_gemm_algos(const DeviceConfig& config) {
   const Path path = config.gemm_tuning_file;
   if (std::filesystem::exists(path)) return read_text_file(path);
   check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_tuning_file: there is no ", path.string(),
@@ -23,18 +23,18 @@ std::string read_choices(const DeviceConfig& config) {
 
 }  // namespace
 
-void load_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks) {
+void load_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks) {
   if (config.gemm_tuning_file.empty()) return;
   const std::vector<std::string> texts =
-      run_together(ranks, [&] { return ranks.rank() == 0 ? read_choices(config) : std::string(); });
+      run_on_all_ranks(ranks, [&] { return ranks.rank() == 0 ? read_gemm_algos(config) : std::string(); });
   if (texts[0].empty() || device.type() == DeviceType::Cpu) return;
   if constexpr (kWithCuda) use_gemm_choices(device, std::span(texts).first(1), config.gemm_tuning_file);
 }
 
-void share_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks) {
+void sync_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks) {
   if constexpr (kWithCuda) {
     if (config.gemm_tuning == GemmTuning::Off || device.type() == DeviceType::Cpu) return;
-    const std::vector<std::string> found = all_gather_text(gemm_choices_text(device), ranks);
+    const std::vector<std::string> found = all_gather_strings(gemm_choices_text(device), ranks);
     use_gemm_choices(device, found, "the choices of the ranks");
     if (ranks.rank() != 0) return;
     const Path path = config.gemm_tuning_file;

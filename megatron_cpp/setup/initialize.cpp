@@ -12,26 +12,26 @@
 
 #include "base/checksum.h"
 #include "base/program/cpu_list.h"
-#include "checkpoint/folder/exchange.h"
 #include "comm/metered.h"
 #include "comm/nccl.h"
+#include "comm/object_collectives.h"
 #include "comm/staged.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/connect_groups.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/setup/version.h"
 #include "tensor/cuda_device.h"
 #include "tensor/isa.h"
-#include "tensor/ops/narrow/fp8.h"
+#include "tensor/ops/low_precision/fp8.h"
 #include "tensor/with_cuda.h"
 
 namespace mcpp {
 namespace {
 
 /// Formats the first line that differs, such as " (lr = 1 on rank 0, lr = 2 there)".
-std::string first_difference(const std::string& here, const std::string& there) {
-  std::istringstream a(here), b(there);
+std::string first_difference(const std::string& rank0_text, const std::string& other_text) {
+  std::istringstream a(rank0_text), b(other_text);
   std::string line_a, line_b;
   while (std::getline(a, line_a) && std::getline(b, line_b)) {
     if (line_a != line_b) return str(" (", line_a, " on rank 0, ", line_b, " there)");
@@ -40,13 +40,13 @@ std::string first_difference(const std::string& here, const std::string& there) 
 }
 
 /// Ranks with a different configuration or program would train a different model or deadlock.
-void check_same_everywhere(const Config& config, Communicator& world) {
+void check_ranks_agree(const Config& config, Communicator& world) {
   if (world.size() == 1) return;
   const std::string program = read_text_file("/proc/self/exe");
-  check_same_on_ranks("program", version_text() + checksum_hex(program), world,
-                      "install the same build on every machine");
-  check_same_on_ranks("configuration", print_config(config), world, "give every rank the same file and arguments");
-  check_same_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
+  check_identical_on_ranks("program", version_text() + checksum_hex(program), world,
+                           "install the same build on every machine");
+  check_identical_on_ranks("configuration", print_config(config), world, "give every rank the same file and arguments");
+  check_identical_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
 }
 
 /// Throws BadInput if this process cannot start `count` threads; OpenMP would otherwise abort later without a clear
@@ -75,23 +75,23 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
       const int ordinal = world.ranks_of_node().rank() % std::max(1, cuda_device_count());
       // Pin to the CPUs near the GPU before the device creates its host threads and buffers. Respects the launcher's
       // binding.
-      keep_to_cpus(cpus_near_pci_device(cuda_pci_bus_id(ordinal)));
+      set_cpu_affinity(cpus_local_to_pci_device(cuda_pci_bus_id(ordinal)));
       return make_cuda_device({.ordinal = ordinal,
                                .allow_tf32 = config.allow_tf32,
                                .time_gemms = config.gemm_tuning == GemmTuning::Time,
                                .deterministic = config.deterministic});
     }
   }
-  const int threads = threads_of_rank(config, world.cores_per_rank);
+  const int threads = num_rank_threads(config, world.cores_per_rank);
   check_threads(threads);
   return std::make_unique<CpuDevice>(CpuOptions{.threads = threads, .shared = world.ranks.size() > 1});
 }
 
 /// Returns true if NCCL can be used, which requires one rank per GPU. Identical on all ranks.
-[[maybe_unused]] bool choose_nccl(DistributedBackend backend, const std::string& gpu, Communicator& ranks) {
+[[maybe_unused]] bool can_use_nccl(DistributedBackend backend, const std::string& gpu, Communicator& ranks) {
   if (backend == DistributedBackend::Mpi) return false;
   std::map<std::string, std::size_t> owners;
-  const std::vector<std::string> gpus = all_gather_text(gpu, ranks);
+  const std::vector<std::string> gpus = all_gather_strings(gpu, ranks);
   for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
     const auto [owner, is_new] = owners.try_emplace(gpus[rank], rank);
     check_input(is_new || backend == DistributedBackend::Auto, "parallel.distributed_backend: ranks ", owner->second,
@@ -102,12 +102,12 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
 }
 
 /// Creates a communicator of all ranks for tensors of the device; null if `ranks` can be used directly.
-std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig& config, Device& device,
-                                           Communicator& ranks) {
+std::unique_ptr<Communicator> make_gpu_communicator([[maybe_unused]] const ParallelConfig& config, Device& device,
+                                                    Communicator& ranks) {
   if (device.type() == DeviceType::Cpu || ranks.size() == 1) return nullptr;
   if constexpr (kWithCuda) {
     std::unique_ptr<Communicator> all = ranks.split(0, ranks.rank());
-    if (choose_nccl(config.distributed_backend, cuda_device_id(device), ranks))
+    if (can_use_nccl(config.distributed_backend, cuda_device_id(device), ranks))
       return make_nccl_communicator(std::move(all), device);
     return make_staged_communicator(std::move(all), device,
                                     {.pin = pin_host_memory, .finish = [&device] { synchronize(device); }});
@@ -116,7 +116,7 @@ std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig
 }
 
 /// Wraps `gpus` so that the watchdog sees its operations.
-std::unique_ptr<Communicator> noted(std::unique_ptr<Communicator> gpus, FlightRecorder* recorder) {
+std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator> gpus, FlightRecorder* recorder) {
   if (!gpus || !recorder) return gpus;
   std::vector<int> ranks(static_cast<std::size_t>(gpus->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -125,22 +125,22 @@ std::unique_ptr<Communicator> noted(std::unique_ptr<Communicator> gpus, FlightRe
 
 void check_fp8(const TrainingConfig& config, const Device& device) {
   if (config.fp8 == Fp8::None) return;
-  const std::string problem = ops::fp8_problem(device);
+  const std::string problem = ops::fp8_unsupported_reason(device);
   check_input(problem.empty(), "training.fp8: ", problem, "; leave it out");
 }
 
-HangLimits hang_limits(const ParallelConfig& config) {
+HangTimeouts hang_limits(const ParallelConfig& config) {
   return {.longest = 60 * config.distributed_timeout_minutes, .step = 60 * config.step_timeout_minutes};
 }
 
 }  // namespace
 
-void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy) {
+void check_identical_on_ranks(const char* what, const std::string& local, Communicator& world, const char* remedy) {
   if (world.size() == 1) return;
-  const std::vector<std::string> sums = all_gather_text(checksum_hex(mine), world);
+  const std::vector<std::string> sums = all_gather_strings(checksum_hex(local), world);
   if (std::ranges::count(sums, sums[0]) == world.size()) return;
   // Gather the long texts only on a mismatch: those of thousands of ranks would fill memory.
-  const std::vector<std::string> all = all_gather_text(mine, world);
+  const std::vector<std::string> all = all_gather_strings(local, world);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",
                 first_difference(all[0], all[rank]), "; ", remedy);
@@ -156,16 +156,17 @@ Session initialize(const Config& config, const World& world) {
       "device.device: this program was built without CUDA; use \"cpu\", or build where the CUDA toolkit is installed");
   check_layout(config, ranks.size());
   limit_cpu_isa(device.cpu_isa);
-  check_same_everywhere(config, ranks);
+  check_ranks_agree(config, ranks);
   std::unique_ptr<Device> processor = make_device(device, world);
   check_fp8(config.training, *processor);
-  load_gemm_choices(device, *processor, ranks);
-  std::unique_ptr<Communicator> gpus = noted(connect_gpus(config.parallel, *processor, ranks), world.recorder);
+  load_gemm_algos(device, *processor, ranks);
+  std::unique_ptr<Communicator> gpus =
+      with_flight_recorder(make_gpu_communicator(config.parallel, *processor, ranks), world.recorder);
   auto profiler = std::make_unique<Profiler>();
   ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config),
                                                world.recorder, profiler.get());
   for (const auto& [name, meter] : parallel.meters) {
-    if (meter->ranks.size() > 1) meter->waits = make_device_waits(*processor);
+    if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(*processor);
   }
   if (gpus) connect_groups(parallel, *processor);
   return {.device = std::move(processor),

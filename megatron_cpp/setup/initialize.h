@@ -9,9 +9,9 @@
 
 namespace mcpp {
 
-/// Throws BadInput on every rank if the text `mine` of any rank differs from rank 0's; names that rank and the first
+/// Throws BadInput on every rank if the text `local` of any rank differs from rank 0's; names that rank and the first
 /// difference. Collective over `world`.
-void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy);
+void check_identical_on_ranks(const char* what, const std::string& local, Communicator& world, const char* remedy);
 
 struct Session {
   std::unique_ptr<Device> device;

@@ -14,15 +14,15 @@ inline constexpr double kMemoryReserve = 0.08;
 
 /// Throws BadInput because no layout fits; names the layout that needs the least memory and the smallest world that
 /// would suffice.
-[[noreturn]] void fail_nothing_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
-                                    const SearchLimits& limits);
+[[noreturn]] void fail_no_layout_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
+                                      const SearchLimits& limits);
 
 /// Returns the memory of the rank that needs most.
-double most_memory(const Config& config, int world_size);
+double max_rank_memory(const Config& config, int world_size);
 
 /// Predicts a step of the configuration's own layout, ignoring any.layout. Throws BadInput if the layout cannot run on
 /// `world_size` ranks, or if it uses a disk of unknown speed.
-StepTime configured_step(const Job& any, const Config& config, int world_size);
+StepTime predict_configured_step(const PredictionInput& any, const Config& config, int world_size);
 
 /// Planner options of pretrain: the hardware and whether to use the best layout.
 struct PlanRequest {

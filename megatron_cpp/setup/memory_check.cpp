@@ -6,18 +6,18 @@
 
 #include "base/io/scratch_file.h"
 #include "base/machine.h"
-#include "base/number_text.h"
-#include "checkpoint/folder/exchange.h"
+#include "base/number_format.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "model/flops.h"
 
 namespace mcpp {
 namespace {
 
 /// Fraction of the estimate that is certainly needed: estimates are up to 10 % too high (docs/memory.md).
-constexpr double kCertain = 0.9;
+constexpr double kGuaranteedFraction = 0.9;
 
 /// Names the settings that would lower what this configuration needs.
 std::string training_advice(const Config& config) {
@@ -42,11 +42,12 @@ struct Demand {
 };
 
 /// Returns the demands by limit id. Each rank contributes a line for itself and one for each limit that it sees.
-std::map<std::string, Demand> demands(double bytes, const std::vector<MemoryLimit>& limits, Communicator& ranks) {
-  std::string mine = fixed(bytes, 0);
-  for (const MemoryLimit& limit : limits) mine += str("\n", limit.id, "\t", limit.name, "\t", limit.bytes);
+std::map<std::string, Demand> collect_demands(double bytes, const std::vector<MemoryLimit>& limits,
+                                              Communicator& ranks) {
+  std::string local = fixed(bytes, 0);
+  for (const MemoryLimit& limit : limits) local += str("\n", limit.id, "\t", limit.name, "\t", limit.bytes);
   std::map<std::string, Demand> found;
-  for (const std::string& text : all_gather_text(mine, ranks)) {
+  for (const std::string& text : all_gather_strings(local, ranks)) {
     const std::vector<std::string> lines = split(text, '\n');
     for (std::size_t i = 1; i < lines.size(); ++i) {
       const std::vector<std::string> parts = split(lines[i], '\t');
@@ -61,28 +62,28 @@ std::map<std::string, Demand> demands(double bytes, const std::vector<MemoryLimi
 }
 
 /// Returns the memory of a CPU rank on its machine, including what is offloaded to host memory.
-double on_machine(const Config& config, const MemoryEstimate& rank, int cores_per_rank) {
+double machine_bytes(const Config& config, const MemoryEstimate& rank, int cores_per_rank) {
   return rank.total() + attention_scratch_bytes(config, cores_per_rank) +
-         (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0) +
-         (config.optimizer.offload_params == OffloadTier::Host ? rank.params_elsewhere : 0) +
-         (config.training.offload_activations == OffloadTier::Host ? rank.activations_elsewhere : 0);
+         (config.optimizer.offload == OffloadTier::Host ? rank.offloaded : 0) +
+         (config.optimizer.offload_params == OffloadTier::Host ? rank.offloaded_params : 0) +
+         (config.training.offload_activations == OffloadTier::Host ? rank.offloaded_activations : 0);
 }
 
 /// Returns the disk space that a rank reserves.
-double on_disk(const Config& config, const MemoryEstimate& rank) {
+double disk_bytes(const Config& config, const MemoryEstimate& rank) {
   const double places = config.checkpoint.async_save ? 2 : 1;  // a snapshot holds one copy
-  return (config.optimizer.offload == OffloadTier::File ? places * rank.elsewhere : 0) +
-         (config.optimizer.offload_params == OffloadTier::File ? places * rank.params_elsewhere : 0) +
+  return (config.optimizer.offload == OffloadTier::File ? places * rank.offloaded : 0) +
+         (config.optimizer.offload_params == OffloadTier::File ? places * rank.offloaded_params : 0) +
          static_cast<double>(rank.activations_on_disk);
 }
 
-MemoryEstimate estimate_of_this_rank(const Config& config, const Communicator& ranks) {
+MemoryEstimate estimate_this_rank(const Config& config, const Communicator& ranks) {
   const Topology topology(ranks.size(), parallel_sizes(config));
   const int stage = topology.dense().coordinates(ranks.rank()).pp;
   return estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)];
 }
 
-std::string needs(const Demand& demand) {
+std::string demand_text(const Demand& demand) {
   return str(demand.ranks > 1 ? str(demand.ranks, " ranks need ") : "it needs ", human_bytes(demand.bytes),
              ", by the estimate, and ", demand.name, " is ", human_bytes(demand.limit));
 }
@@ -90,7 +91,7 @@ std::string needs(const Demand& demand) {
 double largest_rank(const Config& config, int world_size) {
   double largest = 0;
   for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size))
-    largest = std::max(largest, on_machine(config, rank, /*cores_per_rank=*/0));
+    largest = std::max(largest, machine_bytes(config, rank, /*cores_per_rank=*/0));
   return largest;
 }
 
@@ -98,28 +99,28 @@ double largest_rank(const Config& config, int world_size) {
 
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
                   double certain) {
-  for (const auto& [id, demand] : demands(bytes, memory_limits(), ranks)) {
+  for (const auto& [id, demand] : collect_demands(bytes, memory_limits(), ranks)) {
     if (certain * demand.bytes <= demand.limit) continue;
-    fail(ExitCode::OutOfMemory, "not enough memory for ", what, ": ", needs(demand), "; ", advice);
+    fail(ExitCode::OutOfMemory, "not enough memory for ", what, ": ", demand_text(demand), "; ", advice);
   }
 }
 
 void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
-  const double planned = on_machine(config, estimate_of_this_rank(config, world.ranks), world.cores_per_rank);
-  check_memory(planned, world.ranks, "this training", training_advice(config), kCertain);
+  const double planned = machine_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank);
+  check_memory(planned, world.ranks, "this training", training_advice(config), kGuaranteedFraction);
 }
 
 void check_training_disk(const Config& config, Communicator& ranks) {
   if (!config.offloads_to_disk()) return;
   constexpr std::string_view kKey = "optimizer.offload_folder";
   const std::string& folder = config.optimizer.offload_folder;
-  const DiskRoom room = room_for_scratch(folder, kKey);
+  const DiskSpace room = scratch_disk_space(folder, kKey);
   const MemoryLimit limit{.id = room.id, .name = "what its disk has left", .bytes = room.bytes};
-  const double planned = on_disk(config, estimate_of_this_rank(config, ranks));
-  for (const auto& [id, demand] : demands(planned, {limit}, ranks)) {
-    check_input(kCertain * demand.bytes <= demand.limit, kKey, ": ", folder,
-                ": not enough room for this training: ", needs(demand), "; free some, or name another disk");
+  const double planned = disk_bytes(config, estimate_this_rank(config, ranks));
+  for (const auto& [id, demand] : collect_demands(planned, {limit}, ranks)) {
+    check_input(kGuaranteedFraction * demand.bytes <= demand.limit, kKey, ": ", folder,
+                ": not enough room for this training: ", demand_text(demand), "; free some, or name another disk");
   }
 }
 
@@ -127,7 +128,7 @@ std::string memory_warning(const Config& config, int world_size) {
   if (config.device.device != DeviceType::Cpu) return "";
   const double planned = largest_rank(config, world_size);
   for (const MemoryLimit& limit : memory_limits()) {
-    if (kCertain * planned <= static_cast<double>(limit.bytes)) continue;
+    if (kGuaranteedFraction * planned <= static_cast<double>(limit.bytes)) continue;
     return str("one rank needs ", human_bytes(planned), ", and ", limit.name, " is ",
                human_bytes(static_cast<double>(limit.bytes)), ": on machines like this one it cannot run; ",
                training_advice(config));

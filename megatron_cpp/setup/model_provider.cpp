@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 
 namespace mcpp {
 
@@ -21,7 +21,7 @@ i64 sqrt_of_layers(const Config& config) {
 
 }  // namespace
 
-Recompute recompute_of(const Config& whole) {
+Recompute make_recompute(const Config& whole) {
   const TrainingConfig& config = whole.training;
   Recompute recompute;
   recompute.granularity = static_cast<Recompute::Granularity>(config.recompute_granularity);
@@ -29,7 +29,7 @@ Recompute recompute_of(const Config& whole) {
   recompute.method =
       config.recompute_method == RecomputeMethod::Block ? Recompute::Method::Block : Recompute::Method::Uniform;
   recompute.num_layers = by_sqrt ? sqrt_of_layers(whole) : std::max<i64>(1, config.recompute_num_layers);
-  recompute.distributes_saved = config.distribute_saved_activations;
+  recompute.shards_saved_inputs = config.distribute_saved_activations;
   if (config.recompute_granularity != RecomputeGranularity::Selective) return recompute;
   const auto chosen = [&](const char* module) { return std::ranges::count(config.recompute_modules, module) > 0; };
   recompute.core_attn = config.recompute_modules.empty() || chosen("core_attn");
@@ -51,7 +51,7 @@ ModelContext model_provider(const Config& config, Session& session) {
   return {.config = config.model,
           .dtype = dtype_of(config.training.precision),
           .seed = static_cast<u64>(config.training.seed),
-          .recompute = recompute_of(config),
+          .recompute = make_recompute(config),
           .device = *session.device,
           .tp = *session.parallel.tp,
           .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1,
@@ -88,13 +88,13 @@ TrainingLayout layout_provider(const Config& config, Session& session) {
                             .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
                             .overlap_param_gather = parallel.overlap_param_gather,
                             .quantized_weights = parallel.zero_quantized_weights,
-                            .grad_wire = parallel.grad_wire(),
+                            .grad_reduce_format = parallel.grad_reduce_format(),
                             .power_sgd_rank = parallel.power_sgd_rank,
                             .params = {.tier = config.optimizer.offload_params,
                                        .folder = config.optimizer.offload_folder,
                                        .key = "optimizer.offload_folder",
-                                       .takes_snapshots = config.checkpoint.async_save}},
-          .saves_beside = config.checkpoint.async_save,
+                                       .supports_snapshots = config.checkpoint.async_save}},
+          .saves_asynchronously = config.checkpoint.async_save,
           .activations = activation_offload(config, session)};
 }
 

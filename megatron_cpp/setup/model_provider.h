@@ -11,7 +11,7 @@ ModelContext model_provider(const Config& config, Session& session);
 /// Returns how the training is distributed over the session's ranks.
 TrainingLayout layout_provider(const Config& config, Session& session);
 
-Recompute recompute_of(const Config& config);
+Recompute make_recompute(const Config& config);
 Fp8Layers fp8_layers(const Config& config);
 
 }  // namespace mcpp

@@ -3,8 +3,8 @@
 #include "base/program/cpu_list.h"
 #include "comm/communicator.h"
 #include "comm/launcher.h"
-#include "comm/watch/flight_recorder.h"
-#include "comm/watch/status_board.h"
+#include "comm/watchdog/flight_recorder.h"
+#include "comm/watchdog/status_board.h"
 #include "megatron_cpp/config/sections/device_config.h"
 
 namespace mcpp {
@@ -22,9 +22,9 @@ struct World {
 };
 
 /// Returns the number of threads of a CPU rank: as configured, or one per available core.
-inline int threads_of_rank(const DeviceConfig& device, int cores_per_rank) {
+inline int num_rank_threads(const DeviceConfig& device, int cores_per_rank) {
   if (device.num_threads > 0) return static_cast<int>(device.num_threads);
-  return cores_per_rank > 0 ? cores_per_rank : usable_cpus();
+  return cores_per_rank > 0 ? cores_per_rank : num_usable_cpus();
 }
 
 }  // namespace mcpp

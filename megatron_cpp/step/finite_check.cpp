@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/strings.h"
-#include "checkpoint/folder/exchange.h"
+#include "comm/object_collectives.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -18,7 +18,7 @@ void for_each_weight(const TrainingState& state, F&& f) {
 }
 
 /// Squares of fp32 values are added in fp64, where they cannot overflow.
-std::string first_on_this_rank(const TrainingState& state, Device& device) {
+std::string find_on_this_rank(const TrainingState& state, Device& device) {
   Tensor sum = Tensor::zeros({1}, DType::F64, device, MemoryClass::Workspace);
   for_each_weight(state, [&](const Param&, const Tensor& values) { ops::add_sum_of_squares(values, sum); });
   std::string found;
@@ -31,8 +31,8 @@ std::string first_on_this_rank(const TrainingState& state, Device& device) {
 
 }  // namespace
 
-std::string weight_that_is_not_finite(const TrainingState& state, Communicator& world, Device& device) {
-  const std::vector<std::string> found = run_together(world, [&] { return first_on_this_rank(state, device); });
+std::string find_nonfinite_weight(const TrainingState& state, Communicator& world, Device& device) {
+  const std::vector<std::string> found = run_on_all_ranks(world, [&] { return find_on_this_rank(state, device); });
   for (std::size_t rank = 0; rank < found.size(); ++rank) {
     if (!found[rank].empty()) return str("rank ", rank, ": ", found[rank]);
   }

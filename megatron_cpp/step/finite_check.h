@@ -8,6 +8,6 @@ namespace mcpp {
 
 /// Returns the first weight with a NaN or infinity, such as "rank 1: decoder.final_layernorm.weight", or "" if all are
 /// finite. Identical on all ranks. Reads each weight once. Collective.
-std::string weight_that_is_not_finite(const TrainingState& state, Communicator& world, Device& device);
+std::string find_nonfinite_weight(const TrainingState& state, Communicator& world, Device& device);
 
 }  // namespace mcpp

@@ -1,6 +1,6 @@
 #include "megatron_cpp/step/model_stage.h"
 
-#include "parallel/cp/choose_cut.h"
+#include "parallel/cp/sequence_balancer.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -19,7 +19,8 @@ AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config)
 
 MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp) {
   if (cp.size() == 1) return whole;
-  const auto how = std::make_shared<const SampleCut>(choose_cut(cp.cut, attention_work(whole, config)));
+  const auto how =
+      std::make_shared<const SamplePartition>(balance_sequence_partition(cp.cut, attention_work(whole, config)));
   const i64 rows = config.seq_length / cp.size();
   const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 count) {
     return t.defined() ? rows_at(t, at, count) : t;
@@ -34,7 +35,7 @@ MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const Context
 }
 
 void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
-                       StepUnderWay& step) {
+                       InterruptibleStep& step) {
   batches_ = batches;
   grad_scale_ = grad_scale;
   totals_ = totals;
@@ -42,8 +43,8 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
   logits_row_ = {};
   passes_.clear();
   for (const MicroBatch& batch : batches) {
-    Pass& pass = passes_.emplace_back();
-    pass.training = pass.keeps_stash = training;
+    MicrobatchContext& pass = passes_.emplace_back();
+    pass.training = pass.saves_for_backward = training;
     pass.is_last = false;
     pass.grad_scale = grad_scale;
     pass.samples = batch.samples;
@@ -54,9 +55,9 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
   }
 }
 
-Pass& ModelStage::pass(int microbatch) {
-  Pass& pass = passes_.at(static_cast<std::size_t>(microbatch));
-  if (!step_->goes_on()) pass.give_up();
+MicrobatchContext& ModelStage::pass(int microbatch) {
+  MicrobatchContext& pass = passes_.at(static_cast<std::size_t>(microbatch));
+  if (!step_->should_continue()) pass.abort();
   return pass;
 }
 
@@ -69,10 +70,10 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const ProfileRange profiled = range("forward-compute", microbatch);
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
-  Pass& next = pass(microbatch);
+  MicrobatchContext& next = pass(microbatch);
   if (!model_.stage().has_output) {
     const Tensor y = model_.forward(input, next);
-    return next.is_given_up() ? zero_activation() : y;
+    return next.is_aborted() ? zero_activation() : y;
   }
   if (logits_row_.defined()) {
     const Tensor logits = model_.logits(input, next);
@@ -80,45 +81,45 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
     return {};
   }
   const TokenLosses losses = model_.loss(input, batch.targets, grad_scale_, next);
-  if (!next.is_given_up()) ops::add_to(losses.totals, totals_);
+  if (!next.is_aborted()) ops::add_to(losses.totals, totals_);
   return {};
 }
 
-void ModelStage::ask_logits(i64 position, const Tensor& row) {
+void ModelStage::request_logits(i64 position, const Tensor& row) {
   logits_position_ = position;
   logits_row_ = row;
 }
 
-void ModelStage::read_logits(const Tensor& logits, const Pass& pass) {
+void ModelStage::read_logits(const Tensor& logits, const MicrobatchContext& pass) {
   const i64 row = pass.positions.rows_before(logits_position_), rows = model_.context().local_seq_length();
   if (row >= rows || pass.positions.at(row) != logits_position_) return;
   const i64 samples = static_cast<i64>(batches_.front().samples.size()), part = logits.dim(1);
-  Tensor mine = logits_row_.flat(model_.context().tp.rank() * part, part);
-  ops::copy(logits.slice(row * samples, row * samples + 1).view({-1}), mine);
+  Tensor local = logits_row_.flat(model_.context().tp.rank() * part, part);
+  ops::copy(logits.slice(row * samples, row * samples + 1).view({-1}), local);
 }
 
 Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
   const ProfileRange profiled = range("backward-compute", microbatch);
-  Pass& next = pass(microbatch);
+  MicrobatchContext& next = pass(microbatch);
   next.is_last = is_last;
   return gradient_of_input(next, dy);
 }
 
 Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
   const ProfileRange profiled = range("backward-compute-input", microbatch);
-  Pass& next = pass(microbatch);
-  next.defers_weights = true;
+  MicrobatchContext& next = pass(microbatch);
+  next.delay_wgrad_compute = true;
   return gradient_of_input(next, dy);
 }
 
-Tensor ModelStage::gradient_of_input(Pass& next, const Tensor& dy) {
+Tensor ModelStage::gradient_of_input(MicrobatchContext& next, const Tensor& dy) {
   const Tensor dx = model_.backward(dy, next);
-  return next.is_given_up() && !model_.stage().has_embedding ? zero_activation() : dx;
+  return next.is_aborted() && !model_.stage().has_embedding ? zero_activation() : dx;
 }
 
 void ModelStage::backward_weight(int microbatch, bool) {
   const ProfileRange profiled = range("backward-compute-weight", microbatch);
-  pass(microbatch).run_deferred();
+  pass(microbatch).run_delayed_wgrads();
 }
 
 Tensor ModelStage::zero_activation() {

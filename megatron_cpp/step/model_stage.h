@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "megatron_cpp/step/step_watch.h"
+#include "megatron_cpp/step/interruptible_step.h"
 #include "model/gpt_model.h"
 #include "parallel/pp/engine.h"
 #include "tensor/processor.h"
@@ -19,7 +19,7 @@ struct MicroBatch {
   /// attention sees after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
   /// partition over context-parallel ranks; null without context parallelism
-  std::shared_ptr<const SampleCut> cut = nullptr;
+  std::shared_ptr<const SamplePartition> cut = nullptr;
 };
 /// Returns this context-parallel rank's shard of a microbatch of whole samples, balanced by the cost of attention. On
 /// stages that read no data it has only sample indices.
@@ -34,18 +34,20 @@ class ModelStage final : public PipelineStage {
   /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2], in order. `step` is polled
   /// before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
   void begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
-             StepUnderWay& step);
+             InterruptibleStep& step);
 
   /// Requests logits instead of losses for an inference run; call it after begin(). The last stage writes those that
   /// follow the token at `position` in the first sample of the first microbatch to this rank's part of `row`, fp32
   /// [padded vocabulary], unless context parallelism assigns the position to another rank.
-  void ask_logits(i64 position, const Tensor& row);
+  void request_logits(i64 position, const Tensor& row);
 
   Tensor forward(int microbatch, const Tensor& x) override;
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
   Tensor backward_input(int microbatch, const Tensor& dy) override;
   void backward_weight(int microbatch, bool is_last) override;
-  void expect_backward(int microbatch) override { passes_.at(static_cast<std::size_t>(microbatch)).stash.expect(); }
+  void prefetch_backward(int microbatch) override {
+    passes_.at(static_cast<std::size_t>(microbatch)).saved_tensors.prefetch();
+  }
   void reduce_gradients() override { model_.release_gradients(); }
   Tensor empty_activation() override;
 
@@ -53,17 +55,17 @@ class ModelStage final : public PipelineStage {
   /// Returns the profile range of a pass; `name` is that of Megatron-LM's timer.
   ProfileRange range(const char* name, int microbatch) const;
   /// Returns the context of a microbatch; aborts it if the step is aborted.
-  Pass& pass(int microbatch);
-  Tensor gradient_of_input(Pass& next, const Tensor& dy);
+  MicrobatchContext& pass(int microbatch);
+  Tensor gradient_of_input(MicrobatchContext& next, const Tensor& dy);
   Tensor zero_activation();
-  void read_logits(const Tensor& logits, const Pass& pass);
+  void read_logits(const Tensor& logits, const MicrobatchContext& pass);
 
   GPTModel& model_;
   int chunk_;
-  StepUnderWay* step_ = nullptr;
+  InterruptibleStep* step_ = nullptr;
   std::span<const MicroBatch> batches_;
   double grad_scale_ = 1;
-  std::vector<Pass> passes_;
+  std::vector<MicrobatchContext> passes_;
   Tensor totals_;
   Tensor logits_row_;  // undefined unless logits are requested
   i64 logits_position_ = 0;

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/machine.h"
-#include "checkpoint/folder/exchange.h"
+#include "comm/object_collectives.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -47,36 +47,36 @@ std::string first_difference(const std::string& a, const std::string& b) {
 }
 
 /// Returns "" if all of `texts`, apart from their header lines, are identical; otherwise a description.
-std::string defect_of(const std::vector<std::string>& texts) {
-  std::map<std::string, std::vector<std::string>> holders;  // ranks by content
+std::string describe_mismatch(const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<std::string>> ranks_by_content;  // ranks by content
   for (const std::string& text : texts) {
     const std::size_t end = text.find('\n');
-    holders[text.substr(end + 1)].push_back(text.substr(0, end));
+    ranks_by_content[text.substr(end + 1)].push_back(text.substr(0, end));
   }
-  if (holders.size() == 1) return "";
-  const auto most = std::ranges::max_element(holders, {}, [](const auto& h) { return h.second.size(); });
-  const bool is_clear =
-      std::ranges::count(holders, most->second.size(), [](const auto& h) { return h.second.size(); }) == 1;
-  std::vector<std::string> odd;
+  if (ranks_by_content.size() == 1) return "";
+  const auto majority = std::ranges::max_element(ranks_by_content, {}, [](const auto& h) { return h.second.size(); });
+  const bool has_majority =
+      std::ranges::count(ranks_by_content, majority->second.size(), [](const auto& h) { return h.second.size(); }) == 1;
+  std::vector<std::string> suspects;
   std::string parameter;
-  for (const auto& holder : holders) {
-    if (holder.first == most->first && is_clear) continue;
-    odd.insert(odd.end(), holder.second.begin(), holder.second.end());
-    if (holder.first != most->first) parameter = first_difference(most->first, holder.first);
+  for (const auto& holder : ranks_by_content) {
+    if (holder.first == majority->first && has_majority) continue;
+    suspects.insert(suspects.end(), holder.second.begin(), holder.second.end());
+    if (holder.first != majority->first) parameter = first_difference(majority->first, holder.first);
   }
-  return str(join(odd, ", "), is_clear ? " holds other weights than its replicas" : " hold different weights",
+  return str(join(suspects, ", "), has_majority ? " holds other weights than its replicas" : " hold different weights",
              ", first in ", parameter);
 }
 
 void check_grid(const TrainingState& state, ParallelState& parallel, GridKind grid, Communicator& replicas,
                 const Fingerprint& fingerprint) {
-  const Fingerprints mine = fingerprints(state, grid, parallel.world.rank(), fingerprint);
-  run_together(parallel.world, [&] {
-    if (mine.error) std::rethrow_exception(mine.error);
+  const Fingerprints local = fingerprints(state, grid, parallel.world.rank(), fingerprint);
+  run_on_all_ranks(parallel.world, [&] {
+    if (local.error) std::rethrow_exception(local.error);
     return std::string();
   });
-  const std::string defect = defect_of(all_gather_text(mine.text, replicas));
-  run_together(parallel.world, [&] {
+  const std::string defect = describe_mismatch(all_gather_strings(local.text, replicas));
+  run_on_all_ranks(parallel.world, [&] {
     if (!defect.empty())
       fail(ExitCode::PeerLost, defect,
            ": memory or arithmetic of that machine cannot be trusted. Leave it out and start "
@@ -95,7 +95,7 @@ std::string checksum_of(const Tensor& value) {
 
 void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel,
                                    const Fingerprint& fingerprint) {
-  check_grid(state, parallel, GridKind::Dense, *parallel.data_context, fingerprint);
+  check_grid(state, parallel, GridKind::Dense, *parallel.dp_cp, fingerprint);
   if (parallel.expert_data) check_grid(state, parallel, GridKind::Expert, *parallel.expert_data, fingerprint);
 }
 

@@ -2,18 +2,18 @@
 
 namespace mcpp {
 
-StepRule step_rule(const TrainingConfig& config, const SpikeHistory& history) {
+StepRule make_step_rule(const TrainingConfig& config, const SpikeHistory& history) {
   StepRule rule;
   if (config.spike_policy == SpikePolicy::Off) return rule;
-  rule.most_loss = spike_limit(history.losses, config.spike_window, config.spike_z_score);
-  rule.most_grad_norm = spike_limit(history.grad_norms, config.spike_window, config.spike_z_score);
-  rule.skips_spikes = config.spike_policy != SpikePolicy::Warn;
+  rule.max_loss = spike_limit(history.losses, config.spike_window, config.spike_z_score);
+  rule.max_grad_norm = spike_limit(history.grad_norms, config.spike_window, config.spike_z_score);
+  rule.should_skip_spikes = config.spike_policy != SpikePolicy::Warn;
   return rule;
 }
 
-StepAction action_for(const TrainingConfig& config, StepVerdict verdict) {
-  if (verdict == StepVerdict::Fine) return StepAction::GoOn;
-  if (verdict == StepVerdict::NotFinite) {
+StepAction choose_action(const TrainingConfig& config, StepStatus verdict) {
+  if (verdict == StepStatus::Fine) return StepAction::Continue;
+  if (verdict == StepStatus::NotFinite) {
     if (config.nan_policy == NanPolicy::Stop) return StepAction::Stop;
     return config.nan_policy == NanPolicy::Skip ? StepAction::Skip : StepAction::RollBack;
   }

@@ -6,13 +6,13 @@
 
 namespace mcpp {
 
-enum class StepAction { GoOn, Warn, Skip, RollBack, Stop };
+enum class StepAction { Continue, Warn, Skip, RollBack, Stop };
 
 /// Returns the rule by which the queued update is applied or skipped; spike limits follow from the history.
-StepRule step_rule(const TrainingConfig& config, const SpikeHistory& history);
+StepRule make_step_rule(const TrainingConfig& config, const SpikeHistory& history);
 
 /// Returns the action for the outcome of a step. Skip: nothing was changed and training continues. RollBack: nothing
 /// was changed and training continues from its latest good checkpoint, without the samples read since.
-StepAction action_for(const TrainingConfig& config, StepVerdict verdict);
+StepAction choose_action(const TrainingConfig& config, StepStatus verdict);
 
 }  // namespace mcpp

@@ -3,10 +3,10 @@
 namespace mcpp {
 namespace {
 
-using Values = const std::shared_ptr<StoredNumbers>&;
+using Values = const std::shared_ptr<TensorStorage>&;
 
 /// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates. `values`
-/// is a StoredNumbers; weights and states in memory are backed by a tensor.
+/// is a TensorStorage; weights and states in memory are backed by a tensor.
 template <class F>
 void for_each_part(const TrainingState& state, F&& f) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
@@ -33,15 +33,15 @@ void add_router_state(const TrainingState& state, std::vector<NamedShard>& shard
 
 /// Owner of PowerSGD state: each rank has its own errors; each group that reduces together has its own factors. `own`
 /// is the index of this owner among `all`.
-struct Holder {
+struct StateOwner {
   int own, all;
 };
-std::string name_of_one(const char* state, const Holder& holder, const std::string& param) {
+std::string owner_state_name(const char* state, const StateOwner& holder, const std::string& param) {
   return optimizer_tensor(str(state, "_", holder.own, "_of_", holder.all), param);
 }
 
 /// Returns a name for this rank's box of a matrix, on which the factors depend.
-std::string place_of(const Box& box) {
+std::string box_name(const Box& box) {
   std::string place;
   for (std::size_t axis = 0; axis < box.shape.size(); ++axis)
     place += str(axis > 0 ? "," : "", box.offset[axis], "+", box.shape[axis]);
@@ -53,13 +53,13 @@ void add_power_sgd(const TrainingState& state, const ParamAndGradBuffer& buffer,
   if (buffer.power_sgd_states().empty()) return;
   const DataParallelGroups groups = state.gradient_groups(buffer.grid());
   const Communicator &shard = groups.shard, &replicas = groups.replicate;
-  const Holder rank{replicas.rank() * shard.size() + shard.rank(), replicas.size() * shard.size()};
+  const StateOwner rank{replicas.rank() * shard.size() + shard.rank(), replicas.size() * shard.size()};
   for (const PowerSgdState& s : buffer.power_sgd_states()) {
-    if (is_to_save && !state.saves(*s.param)) continue;
-    shards.emplace_back(name_of_one(kPowerSgdError, rank, s.param->name), s.param->box, s.error);
+    if (is_to_save && !state.should_save(*s.param)) continue;
+    shards.emplace_back(owner_state_name(kPowerSgdError, rank, s.param->name), s.param->box, s.error);
     if (is_to_save && shard.rank() > 0) continue;
-    const Holder group{replicas.rank(), replicas.size()};
-    shards.emplace_back(name_of_one(kPowerSgdFactor, group, str(s.param->name, "/", place_of(s.param->box))),
+    const StateOwner group{replicas.rank(), replicas.size()};
+    shards.emplace_back(owner_state_name(kPowerSgdFactor, group, str(s.param->name, "/", box_name(s.param->box))),
                         slab(s.factor.shape(), 0, 0, s.factor.dim(0)), s.factor);
   }
 }
@@ -76,14 +76,14 @@ std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   return shards;
 }
 
-OwnShare::OwnShare(const TrainingState& state) : state_(state) {
+PrimaryShard::PrimaryShard(const TrainingState& state) : state_(state) {
   for (const ParamAndGradBuffer* buffer : state.buffers()) {
     for (const Param* param : buffer->params()) replicas_[param] = &buffer->replicas();
   }
 }
 
-Part OwnShare::of(const Param& param, i64 count) const {
-  if (!state_.saves(param)) return {};
+Part PrimaryShard::of(const Param& param, i64 count) const {
+  if (!state_.should_save(param)) return {};
   const Communicator& replicas = *replicas_.at(&param);
   const i64 begin = count * replicas.rank() / replicas.size(), end = count * (replicas.rank() + 1) / replicas.size();
   return {.first = begin, .count = end - begin};
@@ -91,9 +91,9 @@ Part OwnShare::of(const Param& param, i64 count) const {
 
 std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   std::vector<NamedShard> shards;
-  if (state.saves_for_stage()) add_router_state(state, shards);
+  if (state.should_save_for_stage()) add_router_state(state, shards);
   for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/true, shards);
-  const OwnShare share(state);
+  const PrimaryShard share(state);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
     const Part own = share.of(param, values->numel());
     if (own.count == 0) return;

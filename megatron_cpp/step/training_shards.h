@@ -17,9 +17,9 @@ inline constexpr const char* kPowerSgdFactor = "power_sgd_factor";
 std::vector<NamedShard> shards_to_load(const TrainingState& state);
 
 /// Part of the replicated data that this rank represents, chosen so that each element of the model counts exactly once.
-class OwnShare {
+class PrimaryShard {
  public:
-  explicit OwnShare(const TrainingState& state);
+  explicit PrimaryShard(const TrainingState& state);
   /// Returns the represented part of the `count` elements of `param` that visit_weights() or, after backward(),
   /// visit_grads() provides.
   Part of(const Param& param, i64 count) const;

@@ -15,29 +15,30 @@
 namespace mcpp {
 namespace {
 
-// Layout of the values that ranks exchange for a step: StepNumbers, Notices, and whether any rank aborted.
-constexpr i64 kStepNotices = StepNumbers::kCount, kGivenUp = kStepNotices + Notices::kCount, kNumbers = kGivenUp + 1;
+// Layout of the values that ranks exchange for a step: StepScalars, Notices, and whether any rank aborted.
+constexpr i64 kStepStopRequest = StepScalars::kCount, kAborted = kStepStopRequest + StopRequest::kCount,
+              kNumbers = kAborted + 1;
 // Layout for an evaluation: totals_, then Notices.
-constexpr i64 kEvaluationNotices = 2, kEvaluationNumbers = kEvaluationNotices + Notices::kCount;
+constexpr i64 kEvaluationStopRequest = 2, kEvaluationNumbers = kEvaluationStopRequest + StopRequest::kCount;
 
-Notices notices_at(i64 place, const std::vector<double>& numbers) {
-  return Notices::of(std::span(numbers).subspan(static_cast<std::size_t>(place)).first<Notices::kCount>());
+StopRequest stop_request_at(i64 place, const std::vector<double>& numbers) {
+  return StopRequest::of(std::span(numbers).subspan(static_cast<std::size_t>(place)).first<StopRequest::kCount>());
 }
 
-std::unique_ptr<ModelMemory> allocate(GPTModel& model, const TrainingLayout& layout) {
+std::unique_ptr<ChunkParamBuffers> allocate(GPTModel& model, const TrainingLayout& layout) {
   std::vector<UnitParam> params;
   model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
   const ModelContext& context = model.context();
-  return std::make_unique<ModelMemory>(
+  return std::make_unique<ChunkParamBuffers>(
       params, context.dtype, context.device, [&](GridKind grid) { return layout.parallel.gradient_groups(grid); },
       layout.data_parallel);
 }
 
 /// Returns the ranks that together update one copy of a stage's weights.
-MatrixHolders holders_of_a_stage(const TrainingLayout& layout) {
+MatrixGroups stage_groups(const TrainingLayout& layout) {
   const ParallelState& p = layout.parallel;
   const bool is_cut = layout.data_parallel.zero_stage > 0;
-  MatrixHolders holders{{GridKind::Dense, is_cut ? p.tp_dp_shard.get() : p.tp.get()}};
+  MatrixGroups holders{{GridKind::Dense, is_cut ? p.tp_dp_shard.get() : p.tp.get()}};
   if (p.expert_tp) holders[GridKind::Expert] = is_cut ? p.expert_tp_dp_shard.get() : p.expert_tp.get();
   return holders;
 }
@@ -51,16 +52,16 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       activations_(make_activation_store(layout_.activations, device_)),
       chunks_(make_chunks(context)),
       optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0),
-                 holders_of_a_stage(layout_), make_state_store(optimizer, device_, layout_.saves_beside)),
+                 stage_groups(layout_), make_state_store(optimizer, device_, layout_.saves_asynchronously)),
       loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
       routers_(context.config, models(), layout_.parallel.world, device_),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
-      numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
-      late_numbers_(make_late_copy(device_, kNumbers)),
+      step_scalars_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
+      step_readback_(make_async_readback(device_, kNumbers)),
       step_(*layout_.parallel.layer) {
-  for (auto* waits : {&pipeline_waits_, &agreement_waits_}) *waits = make_device_waits(device_);
-  for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
+  for (auto* waits : {&pipeline_wait_timer_, &agreement_wait_timer_}) *waits = make_device_wait_timer(device_);
+  for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kEvaluationNumbers);
 }
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext context) {
@@ -93,18 +94,19 @@ std::vector<ParamAndGradBuffer*> TrainingState::buffers() const {
   return list;
 }
 
-BytesAwayByClass TrainingState::bytes_away() const {
-  BytesAwayByClass away;
-  const auto of = [&](MemoryClass c) -> BytesAway& { return away[static_cast<std::size_t>(c)]; };
-  of(MemoryClass::OptimizerState) = optimizer_.states_away();
+OffloadedBytesByClass TrainingState::offloaded_bytes() const {
+  OffloadedBytesByClass offload_store;
+  const auto of = [&](MemoryClass c) -> OffloadedBytes& { return offload_store[static_cast<std::size_t>(c)]; };
+  of(MemoryClass::OptimizerState) = optimizer_.offloaded_state_bytes();
   if (activations_) of(MemoryClass::Activations) = activations_->peak();
   std::set<const StateStore*> counted;
   for (const ParamAndGradBuffer* buffer : buffers()) {
     for (const ShardSegment& segment : buffer->shard()) {
-      if (segment.away && counted.insert(segment.away).second) of(MemoryClass::Params) += segment.away->bytes_away();
+      if (segment.offload_store && counted.insert(segment.offload_store).second)
+        of(MemoryClass::Params) += segment.offload_store->offloaded_bytes();
     }
   }
-  return away;
+  return offload_store;
 }
 
 std::vector<GPTModel*> TrainingState::models() const {
@@ -117,11 +119,12 @@ void TrainingState::publish_weights() {
   for (const Chunk& chunk : chunks_) chunk.memory->publish();
 }
 
-/// Builds the lowered schedule. The first `in_turn` microbatches run one after another.
-Schedule TrainingState::make_lowered(std::size_t microbatches, bool training, int in_turn) const {
+/// Builds the lowered schedule. The first `serialized_microbatches` microbatches run one after another.
+Schedule TrainingState::build_schedule(std::size_t microbatches, bool training, int serialized_microbatches) const {
   const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
                                           static_cast<int>(microbatches), layout_.chunks_per_rank());
-  Schedule lowered = lower(in_turn_at_first(training ? schedule : forwards_of(schedule), in_turn));
+  Schedule lowered =
+      lower(serialize_first_microbatches(training ? schedule : forward_schedule(schedule), serialized_microbatches));
   simulate(lowered);  // fails on a deadlock instead of hanging
   return lowered;
 }
@@ -130,30 +133,31 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
                         const LogitsRequest* request) {
   ops::fill_zero(totals_);
   const auto [found, is_first] = schedules_.try_emplace({batches.size(), training});
-  if (is_first) found->second = make_lowered(batches.size(), training, /*in_turn=*/0);
+  if (is_first) found->second = build_schedule(batches.size(), training, /*serialized_microbatches=*/0);
   // Kernels are loaded during the microbatch that sets the gradients and the next one, which adds to them.
-  const bool loads = is_first && pipeline_waits_;
+  const bool loads_kernels = is_first && pipeline_wait_timer_;
   Schedule first;
-  if (loads) first = make_lowered(batches.size(), training, /*in_turn=*/2);
-  const Schedule& schedule = loads ? first : found->second;
+  if (loads_kernels) first = build_schedule(batches.size(), training, /*serialized_microbatches=*/2);
+  const Schedule& schedule = loads_kernels ? first : found->second;
   step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
     chunk.stage->begin(batches, training, grad_scale, totals_, step_);
-    if (request) chunk.stage->ask_logits(request->position, request->row);
+    if (request) chunk.stage->request_logits(request->position, request->row);
     stages.push_back(chunk.stage.get());
   }
-  pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages,
-                                    {.profiler = profiler_, .waits = pipeline_waits_.get(), .one_at_a_time = loads})
-                           .waiting;
+  pipeline_waiting_ +=
+      run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages,
+                   {.profiler = profiler_, .waits = pipeline_wait_timer_.get(), .one_at_a_time = loads_kernels})
+          .waiting;
 }
 
 void TrainingState::sum_totals_over_ranks() {
   // Stages without the output add zero, which keeps the sum bitwise identical to a run without pipeline parallelism.
-  layout_.parallel.data_context->all_reduce(totals_, ReduceOp::Sum).wait();
+  layout_.parallel.dp_cp->all_reduce(totals_, ReduceOp::Sum).wait();
   if (layout_.parallel.pp->size() == 1) return;
   // Stages that finish early wait here.
-  const WaitRange range(pipeline_waiting_, pipeline_waits_.get(), profiler_, "pipeline-end", RangeKind::Bubble);
+  const WaitRange range(pipeline_waiting_, pipeline_wait_timer_.get(), profiler_, "pipeline-end", RangeKind::Bubble);
   layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
@@ -163,15 +167,15 @@ i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) c
   return samples * layout_.parallel.data->size() * chunks_.front().model->context().config.seq_length;
 }
 
-void TrainingState::sum_in_full(bool in_full) {
-  for (const Chunk& chunk : chunks_) chunk.memory->sum_in_full(in_full);
+void TrainingState::set_exact_reduction(bool is_exact) {
+  for (const Chunk& chunk : chunks_) chunk.memory->set_exact_reduction(is_exact);
 }
 
 void TrainingState::backward(std::span<const MicroBatch> batches, double loss_grad_factor) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
   tokens_ = tokens_of_global_batch(batches);
-  grad_scale_ = owes_outcome_ ? loss_scale_.likely_factor(tokens_) : loss_scale_.factor(tokens_);
+  grad_scale_ = is_outcome_pending_ ? loss_scale_.expected_factor(tokens_) : loss_scale_.factor(tokens_);
   {
     const ProfileRange range(device_, profiler_, "forward-backward", Detail::Phase);
     run(batches, /*training=*/true, grad_scale_ * loss_grad_factor);
@@ -184,70 +188,71 @@ void TrainingState::backward(std::span<const MicroBatch> batches, double loss_gr
 
 void TrainingState::update(const StepOptions& options) {
   MCPP_CHECK(has_gradients_, "update() without the backward() before it");
-  MCPP_CHECK(!owes_outcome_, "update() before the outcome() of the step before");
-  MCPP_CHECK(!must_repeat_backward(), "update() by gradients of another loss scale");
+  MCPP_CHECK(!is_outcome_pending_, "update() before the outcome() of the step before");
+  MCPP_CHECK(!needs_backward_rerun(), "update() by gradients of another loss scale");
   has_gradients_ = false;
-  owes_outcome_ = true;
+  is_outcome_pending_ = true;
   const ProfileRange range(device_, profiler_, "optimizer", Detail::Phase);
   sum_totals_over_ranks();
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
-  Tensor decided = numbers_.flat(0, StepNumbers::kCount);
+  Tensor decided = step_scalars_.flat(0, StepScalars::kCount);
   StepRule rule = options.rule;
   rule.grad_scale = 1 / grad_scale_;
   {
     const ProfileRange norm(device_, profiler_, "optimizer-clip-main-grad", Detail::Pass);
-    ops::copy(optimizer_.decide_update(totals_, rule), decided);
+    ops::copy(optimizer_.compute_update_scale(totals_, rule), decided);
   }
-  write_notices(kStepNotices, numbers_);
-  Tensor given_up = numbers_.flat(kGivenUp, 1);
-  write_values<double>({double(step_.is_given_up())}, given_up);
-  if (step_.is_given_up()) {
-    Tensor factor = numbers_.flat(StepNumbers::kFactor, 1);
+  write_stop_request(kStepStopRequest, step_scalars_);
+  Tensor given_up = step_scalars_.flat(kAborted, 1);
+  write_values<double>({double(step_.is_aborted())}, given_up);
+  if (step_.is_aborted()) {
+    Tensor factor = step_scalars_.flat(StepScalars::kFactor, 1);
     write_values<double>({std::numeric_limits<double>::infinity()}, factor);
   }
   // If one rank detects a problem that others do not, because its memory or a link failed, no rank may update. All
   // later decisions use the reduced values so that ranks agree.
   {
-    const WaitRange agreement(agreement_, agreement_waits_.get(), profiler_, "world all_reduce",
+    const WaitRange agreement(agreement_, agreement_wait_timer_.get(), profiler_, "world all_reduce",
                               RangeKind::Communication);
-    layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
+    layout_.parallel.world.all_reduce(step_scalars_, ReduceOp::Max).wait();
   }
   {
     const ProfileRange inner(device_, profiler_, "optimizer-inner-step", Detail::Pass);
-    optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
-    for (const Chunk& chunk : chunks_) chunk.memory->end_step(numbers_.flat(StepNumbers::kFactor, 1));
+    optimizer_.update(options.lr, options.weight_decay, step_scalars_.flat(StepScalars::kFactor, 1));
+    for (const Chunk& chunk : chunks_) chunk.memory->end_step(step_scalars_.flat(StepScalars::kFactor, 1));
   }
   routers_.sum();
-  if (routers_.has_state() && std::isfinite(read_values<double>(numbers_)[StepNumbers::kFactor])) routers_.end_step();
-  late_numbers_->start(numbers_);
+  if (routers_.has_state() && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor]))
+    routers_.end_step();
+  step_readback_->start(step_scalars_);
   const ProfileRange publishing(device_, profiler_, "params-all-gather", Detail::Pass);
   publish_weights();
 }
 
-void TrainingState::write_notices(i64 place, Tensor& numbers) const {
-  Tensor to = numbers.flat(place, Notices::kCount);
-  const auto mine = step_.notices().numbers();
-  write_values(std::span<const double>(mine), to);
+void TrainingState::write_stop_request(i64 place, Tensor& numbers) const {
+  Tensor to = numbers.flat(place, StopRequest::kCount);
+  const auto local = step_.stop_request().numbers();
+  write_values(std::span<const double>(local), to);
 }
 
 StepOutcome TrainingState::outcome() {
-  MCPP_CHECK(std::exchange(owes_outcome_, false), "outcome() without the update() before it");
-  const std::vector<double> numbers = late_numbers_->values();
-  notices_ = notices_at(kStepNotices, numbers);
-  if (numbers[kGivenUp] != 0) return {.skipped = true, .is_given_up = true};
-  const bool skipped = !std::isfinite(numbers[StepNumbers::kFactor]);
+  MCPP_CHECK(std::exchange(is_outcome_pending_, false), "outcome() without the update() before it");
+  const std::vector<double> numbers = step_readback_->values();
+  stop_request_ = stop_request_at(kStepStopRequest, numbers);
+  if (numbers[kAborted] != 0) return {.skipped = true, .is_aborted = true};
+  const bool skipped = !std::isfinite(numbers[StepScalars::kFactor]);
   if (!skipped) optimizer_.count_step();
-  const auto verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]);
-  Overflow overflow = loss_scale_.update(verdict == StepVerdict::NotFinite);
-  if (!std::isfinite(numbers[StepNumbers::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
-  return {.loss = numbers[StepNumbers::kLoss],
-          .tokens = static_cast<i64>(numbers[StepNumbers::kTargets]),
-          .grad_norm = numbers[StepNumbers::kGradNorm],
+  const auto verdict = static_cast<StepStatus>(numbers[StepScalars::kStatus]);
+  Overflow overflow = loss_scale_.update(verdict == StepStatus::NotFinite);
+  if (!std::isfinite(numbers[StepScalars::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
+  return {.loss = numbers[StepScalars::kLoss],
+          .tokens = static_cast<i64>(numbers[StepScalars::kTargets]),
+          .grad_norm = numbers[StepScalars::kGradNorm],
           .verdict = verdict,
           .skipped = skipped,
           .overflow = overflow,
-          .is_given_up = false,
-          .experts = routers_.tallies()};
+          .is_aborted = false,
+          .experts = routers_.layer_stats()};
 }
 
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {
@@ -282,21 +287,23 @@ std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 posi
 }
 
 void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
-  MCPP_CHECK(evaluations_started_ - evaluations_taken_ < late_evaluations_.size(), "too many evaluations under way");
+  MCPP_CHECK(evaluations_started_ - evaluations_taken_ < evaluation_readbacks_.size(),
+             "too many evaluations under way");
   run(batches, /*training=*/false);
   sum_totals_over_ranks();
   Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
-  Tensor totals = numbers.flat(0, 2), notices = numbers.flat(kEvaluationNotices, Notices::kCount);
+  Tensor totals = numbers.flat(0, 2), stop_request = numbers.flat(kEvaluationStopRequest, StopRequest::kCount);
   ops::copy(totals_, totals);
-  write_notices(kEvaluationNotices, numbers);
-  layout_.parallel.world.all_reduce(notices, ReduceOp::Max).wait();
-  late_evaluations_[evaluations_started_++ % late_evaluations_.size()]->start(numbers);
+  write_stop_request(kEvaluationStopRequest, numbers);
+  layout_.parallel.world.all_reduce(stop_request, ReduceOp::Max).wait();
+  evaluation_readbacks_[evaluations_started_++ % evaluation_readbacks_.size()]->start(numbers);
 }
 
 EvaluationOutcome TrainingState::evaluation() {
   MCPP_CHECK(evaluations_taken_ < evaluations_started_, "no evaluation is under way");
-  const std::vector<double> numbers = late_evaluations_[evaluations_taken_++ % late_evaluations_.size()]->values();
-  notices_ = notices_at(kEvaluationNotices, numbers);
+  const std::vector<double> numbers =
+      evaluation_readbacks_[evaluations_taken_++ % evaluation_readbacks_.size()]->values();
+  stop_request_ = stop_request_at(kEvaluationStopRequest, numbers);
   return {.loss = numbers[0] / numbers[1], .tokens = static_cast<i64>(numbers[1])};
 }
 

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "megatron_cpp/step/model_stage.h"
-#include "megatron_cpp/step/router_board.h"
+#include "megatron_cpp/step/router_stats.h"
 #include "optimizer/loss_scale.h"
 #include "optimizer/optimizer.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/stages.h"
 #include "parallel/state.h"
-#include "tensor/host/late_copy.h"
+#include "tensor/host/async_readback.h"
 
 namespace mcpp {
 
@@ -24,13 +24,13 @@ struct StepOutcome {
   i64 tokens = 0;        ///< target tokens in the global batch
   double grad_norm = 0;  ///< before clipping; infinity if non-finite on any rank
   /// worst status of any rank; NotFinite refers to the loss or the gradient
-  StepVerdict verdict = StepVerdict::Fine;
+  StepStatus verdict = StepStatus::Fine;
   bool skipped = false;  ///< no update was applied
   /// Consequence of a non-finite gradient for the loss scale. Handled: such steps end once the scale has been reduced.
   Overflow overflow = Overflow::None;
   /// True if a signal on any rank aborted the step: nothing was changed and the other fields are meaningless.
-  bool is_given_up = false;
-  std::vector<LayerTally> experts = {};  ///< of the expert layers
+  bool is_aborted = false;
+  std::vector<LayerRoutingStats> experts = {};  ///< of the expert layers
 };
 
 struct EvaluationOutcome {
@@ -42,7 +42,7 @@ struct EvaluationOutcome {
 struct StepOptions {
   double lr = 0;
   double weight_decay = 0;
-  StepRule rule = {};  ///< clip_grad, rounds_norm and grad_scale are filled in by update()
+  StepRule rule = {};  ///< clip_grad, round_norm_to_fp32 and grad_scale are filled in by update()
 };
 
 /// Distribution of a training over its ranks.
@@ -52,21 +52,21 @@ struct TrainingLayout {
   /// of the whole pipeline, in order; a multiple of the number of pipeline ranks
   std::vector<StageContents> stages = {};
   DataParallelOptions data_parallel = {};
-  bool saves_beside = false;           ///< checkpoints are saved asynchronously
+  bool saves_asynchronously = false;   ///< checkpoints are saved asynchronously
   ActivationOffload activations = {};  ///< offloading of saved activations
 
   int chunks_per_rank() const { return static_cast<int>(stages.size()) / parallel.topology.pp(); }
 };
 
 /// Offloaded bytes by MemoryClass.
-using BytesAwayByClass = std::array<BytesAway, kMemoryClasses>;
+using OffloadedBytesByClass = std::array<OffloadedBytes, kMemoryClasses>;
 
 class TrainingState {
  public:
   /// Pipeline stage on this rank.
   struct Chunk {
     std::unique_ptr<GPTModel> model;
-    std::unique_ptr<ModelMemory> memory;
+    std::unique_ptr<ChunkParamBuffers> memory;
     std::unique_ptr<ModelStage> stage;
   };
 
@@ -84,21 +84,21 @@ class TrainingState {
   const LossScale& loss_scale() const { return loss_scale_; }
 
   /// Sets the observer of steps and evaluations, on all ranks or none. Aborted steps are not applied by update().
-  void set_watch(StepWatch* watch) { step_.set_watch(watch); }
+  void set_observer(StepObserver* watch) { step_.set_observer(watch); }
 
   /// Returns the offloaded bytes: current for weights and states, peak for activations.
-  BytesAwayByClass bytes_away() const;
+  OffloadedBytesByClass offloaded_bytes() const;
   /// Null if activations stay on the device.
   const ActivationStore* activations() const { return activations_.get(); }
 
   // A step has three parts: backward(), update() and outcome(); only outcome() waits for the device. The backward() of
   // the next step may precede the outcome() of this one to keep the device busy; its update() may not. An early
-  // backward() assumes that a dynamic loss scale will not change; it must be repeated if must_repeat_backward() returns
+  // backward() assumes that a dynamic loss scale will not change; it must be repeated if needs_backward_rerun() returns
   // true after outcome(). Calls out of order throw an Internal error.
 
   /// Sets whether gradients are reduced exactly from the next backward() on, even if power_sgd_rank is set. Must be
   /// identical on all ranks.
-  void sum_in_full(bool in_full);
+  void set_exact_reduction(bool is_exact);
   /// Runs forward and backward over this rank's microbatches of one global batch and reduces the gradients over all
   /// ranks. Replaces earlier gradients. `loss_grad_factor` multiplies the gradient of the loss; NaN injects a fault
   /// before the reduction.
@@ -108,7 +108,7 @@ class TrainingState {
   /// Waits for the last update() and returns its result. Does not wait for work queued after it.
   StepOutcome outcome();
   /// Returns true if the last backward() used an outdated loss scale. Identical on all ranks.
-  bool must_repeat_backward() const { return grad_scale_ != loss_scale_.factor(tokens_); }
+  bool needs_backward_rerun() const { return grad_scale_ != loss_scale_.factor(tokens_); }
   /// Runs all three parts.
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
   /// Returns this rank's sum of losses and number of targets, fp64 [2]. Valid between backward() and update().
@@ -125,15 +125,15 @@ class TrainingState {
   std::vector<float> next_logits(const MicroBatch& sample, i64 position);
   /// Returns the stop request of all ranks as of the last outcome() or evaluation(). If it has a signal, the loss of
   /// that evaluation is meaningless.
-  const Notices& notices() const { return notices_; }
+  const StopRequest& stop_request() const { return stop_request_; }
 
   /// Distributes weights that were modified through visit_weights() to all ranks.
   void publish_weights();
   DataParallelGroups gradient_groups(GridKind grid) const { return layout_.parallel.gradient_groups(grid); }
   /// Returns true if this rank saves `param` on behalf of all ranks that hold a copy of it in their slice of the model.
-  bool saves(const Param& param) const { return layout_.parallel.stands_for_holders(param.placement); }
+  bool should_save(const Param& param) const { return layout_.parallel.is_primary_replica(param.placement); }
   /// Returns true if this rank saves what is replicated on all ranks of a stage.
-  bool saves_for_stage() const { return layout_.parallel.me.tp == 0 && layout_.parallel.data_context->rank() == 0; }
+  bool should_save_for_stage() const { return layout_.parallel.me.tp == 0 && layout_.parallel.dp_cp->rank() == 0; }
   /// Returns the seconds spent waiting for other pipeline stages since start-up: for messages and at the end of
   /// schedules.
   double pipeline_waiting_seconds() const { return pipeline_waiting_; }
@@ -143,7 +143,7 @@ class TrainingState {
  private:
   std::vector<Chunk> make_chunks(ModelContext context);
   std::vector<GPTModel*> models() const;
-  Schedule make_lowered(std::size_t microbatches, bool training, int in_turn) const;
+  Schedule build_schedule(std::size_t microbatches, bool training, int serialized_microbatches) const;
   struct LogitsRequest {
     i64 position;
     Tensor row;
@@ -154,7 +154,7 @@ class TrainingState {
   i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   void sum_totals_over_ranks();
   /// Writes this rank's stop request into `numbers` at offset `place`.
-  void write_notices(i64 place, Tensor& numbers) const;
+  void write_stop_request(i64 place, Tensor& numbers) const;
 
   TrainingLayout layout_;
   Device& device_;
@@ -163,21 +163,22 @@ class TrainingState {
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
   LossScale loss_scale_;
-  i64 tokens_ = 1;                                     // tokens in the global batch of the last backward()
-  double grad_scale_ = 1;                              // of the last backward()
-  bool has_gradients_ = false, owes_outcome_ = false;  // set by backward(); set by update()
+  i64 tokens_ = 1;                                           // tokens in the global batch of the last backward()
+  double grad_scale_ = 1;                                    // of the last backward()
+  bool has_gradients_ = false, is_outcome_pending_ = false;  // set by backward(); set by update()
   PartialGradients partial_gradients_;
-  RouterBoard routers_;
-  Tensor totals_;   // fp64 [2]: sum of losses over targets, number of targets
-  Tensor numbers_;  // fp64, of the last update: StepNumbers, Notices, and whether any rank aborted
-  std::unique_ptr<LateCopy> late_numbers_;
-  std::array<std::unique_ptr<LateCopy>, 2> late_evaluations_;  // used alternately
+  RouterStats routers_;
+  Tensor totals_;        // fp64 [2]: sum of losses over targets, number of targets
+  Tensor step_scalars_;  // fp64, of the last update: StepScalars, Notices, and whether any rank aborted
+  std::unique_ptr<AsyncReadback> step_readback_;
+  std::array<std::unique_ptr<AsyncReadback>, 2> evaluation_readbacks_;  // used alternately
   std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;
-  StepUnderWay step_;
-  Notices notices_;
+  InterruptibleStep step_;
+  StopRequest stop_request_;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by (microbatches, training)
   double pipeline_waiting_ = 0, agreement_ = 0;
-  std::unique_ptr<DeviceWaits> pipeline_waits_, agreement_waits_;  // null if device and host wait together
+  std::unique_ptr<DeviceWaitTimer> pipeline_wait_timer_,
+      agreement_wait_timer_;  // null if device and host wait together
 };
 
 }  // namespace mcpp

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/strings.h"
-#include "checkpoint/folder/exchange.h"
+#include "comm/object_collectives.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -30,7 +30,7 @@ void add_values(const Tensor& values, bool with_buckets, ValueStats& stats) {
     stats.zeros += x == 0 ? 1 : 0;
     stats.sum += x;
     stats.sum_of_squares += x * x;
-    stats.largest = std::max(stats.largest, std::abs(x));
+    stats.max_abs = std::max(stats.max_abs, std::abs(x));
     if (with_buckets && !std::isnan(x)) stats.buckets[bucket_of(static_cast<float>(x))] += 1;
   }
   stats.count += static_cast<double>(values.numel());
@@ -42,11 +42,11 @@ Json encoded(const ValueStats& stats) {
     limits.push_back(limit);
     counts.push_back(count);
   }
-  return {stats.count, stats.zeros, stats.sum, stats.sum_of_squares, stats.largest, limits, counts};
+  return {stats.count, stats.zeros, stats.sum, stats.sum_of_squares, stats.max_abs, limits, counts};
 }
 
 ValueStats decoded(const Json& list) {
-  ValueStats stats{.count = list[0], .zeros = list[1], .sum = list[2], .sum_of_squares = list[3], .largest = list[4]};
+  ValueStats stats{.count = list[0], .zeros = list[1], .sum = list[2], .sum_of_squares = list[3], .max_abs = list[4]};
   for (std::size_t i = 0; i < list[5].size(); ++i) stats.buckets[list[5][i].get<float>()] = list[6][i];
   return stats;
 }
@@ -70,7 +70,7 @@ ValueStats& ValueStats::operator+=(const ValueStats& other) {
   zeros += other.zeros;
   sum += other.sum;
   sum_of_squares += other.sum_of_squares;
-  largest = std::max(largest, other.largest);
+  max_abs = std::max(max_abs, other.max_abs);
   for (const auto& [limit, numbers] : other.buckets) buckets[limit] += numbers;
   return *this;
 }
@@ -79,26 +79,26 @@ double ValueStats::norm() const {
   return std::sqrt(sum_of_squares);
 }
 
-StatsByName sum_over_ranks(const StatsByName& mine, Communicator& world) {
+StatsByName sum_over_ranks(const StatsByName& local, Communicator& world) {
   Json object = Json::object();
-  for (const auto& [name, stats] : mine) object[name] = encoded(stats);
+  for (const auto& [name, stats] : local) object[name] = encoded(stats);
   const std::vector<u8> bytes = Json::to_cbor(object);  // CBOR supports non-finite numbers
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   StatsByName all;
-  for (const std::string& gathered : all_gather_text(text, world)) {
+  for (const std::string& gathered : all_gather_strings(text, world)) {
     const Json of_rank = Json::from_cbor(gathered);
     for (const auto& [name, stats] : of_rank.items()) all[name] += decoded(stats);
   }
   return all;
 }
 
-ValueStats total_of(const StatsByName& stats) {
+ValueStats total_stats(const StatsByName& stats) {
   ValueStats total;
   for (const auto& [name, one] : stats) total += one;
   return total;
 }
 
-StatsByName by_layer(const StatsByName& by_parameter) {
+StatsByName group_by_layer(const StatsByName& by_parameter) {
   StatsByName layers;
   for (const auto& [name, stats] : by_parameter) layers[layer_of(name)] += stats;
   return layers;

@@ -10,7 +10,7 @@ namespace mcpp {
 /// Statistics of a set of values. Sums are fp64; their order of summation depends on the layout.
 struct ValueStats {
   double count = 0, zeros = 0, sum = 0, sum_of_squares = 0;
-  double largest = 0;  ///< maximum absolute value
+  double max_abs = 0;  ///< maximum absolute value
   /// Counts by upper limit, four per octave; filled in on request.
   std::map<float, double> buckets = {};
 
@@ -23,11 +23,11 @@ struct ValueStats {
 using StatsByName = std::map<std::string, ValueStats>;
 
 /// Returns the statistics of all ranks combined, on every rank. Collective over `world`.
-StatsByName sum_over_ranks(const StatsByName& mine, Communicator& world);
+StatsByName sum_over_ranks(const StatsByName& local, Communicator& world);
 /// Returns the statistics of all names combined.
-ValueStats total_of(const StatsByName& stats);
+ValueStats total_stats(const StatsByName& stats);
 /// Groups by layer: "decoder.layers.3" for all of its parameters, "embedding", "output_layer",
 /// "decoder.final_layernorm".
-StatsByName by_layer(const StatsByName& by_parameter);
+StatsByName group_by_layer(const StatsByName& by_parameter);
 
 }  // namespace mcpp

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/setup/device_peaks.h"
 #include "nn/offload/host_memory.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 #include "tensor/processor.h"
 
 namespace mcpp {

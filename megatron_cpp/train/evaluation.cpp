@@ -1,6 +1,6 @@
 #include "megatron_cpp/train/evaluation.h"
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 
 namespace mcpp {
 
@@ -11,7 +11,7 @@ std::optional<EvaluationOutcome> evaluate_samples(const HeldOutSamples& text, co
   BatchStream batches(text.dataset, config, {{0, batch_size}}, 0, session, text.samples);
   double loss_sum = 0;
   i64 tokens = 0;
-  const auto is_stopped = [&] { return state.notices().signal != 0; };
+  const auto is_stopped = [&] { return state.stop_request().signal != 0; };
   bool goes_on = true;
   // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
   for (i64 i = 0; goes_on; ++i) {

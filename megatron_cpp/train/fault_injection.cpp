@@ -26,7 +26,7 @@ void poison(const Tensor& t) {
   on_float(t.dtype(), [&]<class T>() { write_values(std::vector<T>{from_double<T>(kNan)}, first); });
 }
 
-void poison(const StoredNumbers& numbers) {
+void poison(const TensorStorage& numbers) {
   CpuDevice host;
   Tensor first = Tensor::zeros({1}, numbers.dtype(), host, MemoryClass::Other);
   poison(first);

@@ -1,6 +1,6 @@
 // Strikes as section [fault_injection] of the configuration says.
 #pragma once
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "checkpoint/save/save_point.h"
 #include "megatron_cpp/config/sections/fault_injection_config.h"
 
@@ -10,7 +10,7 @@ class TrainingState;
 
 class FaultInjection {
  public:
-  FaultInjection(KeptRef<FaultInjectionConfig> config, int rank) : config_(config), rank_(rank) {}
+  FaultInjection(StoredRef<FaultInjectionConfig> config, int rank) : config_(config), rank_(rank) {}
 
   void before_step(i64 iteration) const;
   /// Returns the factor for the gradient of the loss in this iteration: 1, or NaN for a fault before the reduction.

@@ -4,14 +4,14 @@
 
 namespace mcpp {
 
-RankReports::RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log,
+RankReports::RankReports(StoredRef<LoggingConfig> config, Session& session, StoredRef<Log> log,
                          const std::optional<PredictedStep>& predicted)
     : config_(config), session_(session), log_(log) {
   if (predicted) check_.emplace(*predicted);
 }
 
-RankStats RankReports::own(const LogWindow& line, const BytesAwayByClass& away) const {
-  const RankSeconds window = line.seconds();
+RankStats RankReports::own(const LogWindow& line, const OffloadedBytesByClass& away) const {
+  const RankTimings window = line.seconds();
   const MemoryTable& memory = session_.device->memory();
   RankStats stats{.peak_memory_bytes = static_cast<double>(memory.total.peak),
                   .bubble = window.pipeline / window.clock,
@@ -23,7 +23,7 @@ RankStats RankReports::own(const LogWindow& line, const BytesAwayByClass& away) 
   return stats;
 }
 
-std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window, const BytesAwayByClass& away,
+std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window, const OffloadedBytesByClass& away,
                                          MetricsWriter& metrics) {
   Communicator& world = session_.parallel.world;
   std::vector<RankStats> ranks{own(window, away)};
@@ -38,7 +38,7 @@ std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window,
   if (check_ && !is_cold)
     for (const std::string& text :
          check_->add(window.last().global_batch_size,
-                     measured_step(1e-3 * window.means().elapsed_ms, ranks, groups, window.iterations())))
+                     make_measured_run(1e-3 * window.means().elapsed_ms, ranks, groups, window.iterations())))
       log_.warn(text);
   if (iteration > 1 && !std::exchange(are_shown_, true)) {
     if (world.size() > 1) log_.info(rank_table(ranks, session_.parallel.topology));
@@ -57,8 +57,8 @@ std::vector<GroupSecondsByName> RankReports::spent_in_groups() {
 void RankReports::name_stragglers(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups,
                                   double seconds) {
   const double factor = config_.straggler_factor;
-  for (const auto& text : {slow_ranks_.add(slow_rank(ranks, session_.parallel.topology, factor)),
-                           slow_groups_.add(slow_group(groups, seconds, factor))})
+  for (const auto& text : {slow_ranks_.add(find_slow_rank(ranks, session_.parallel.topology, factor)),
+                           slow_groups_.add(find_slow_group(groups, seconds, factor))})
     if (text) log_.warn(*text);
 }
 

@@ -62,13 +62,13 @@ void SignalWatch::take(int signal) {
   if (signal == SIGINT && ++interrupts_ == 2) ::_exit(128 + signal);
   int none = 0;
   if (!received_.compare_exchange_strong(none, signal)) return;
-  const bool is_first = !board_ || board_->note_signal(signal);
+  const bool is_first = !board_ || board_->record_signal(signal);
   if (is_first && say_) say_(signal);
 }
 
 int SignalWatch::received() const {
   const int own = received_;
-  return own != 0 || !board_ ? own : board_->noted_signal();
+  return own != 0 || !board_ ? own : board_->recorded_signal();
 }
 
 }  // namespace mcpp

@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-#include "comm/watch/status_board.h"
+#include "comm/watchdog/status_board.h"
 
 namespace mcpp {
 

@@ -30,7 +30,7 @@ void StepProgress::begin(std::string name) {
   step_ = {};
 }
 
-void StepProgress::passed(i64 done, i64 all, i64 microbatches) {
+void StepProgress::on_pass_finished(i64 done, i64 all, i64 microbatches) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const LongStep::Said said = step_.at(seconds, static_cast<double>(done) / static_cast<double>(all), microbatches);
   if (said.log) log_.info(str(name_, ": ", *said.log));

@@ -4,10 +4,10 @@
 #include <optional>
 #include <string>
 
-#include "base/kept_ref.h"
 #include "base/log.h"
 #include "base/machine.h"
-#include "megatron_cpp/step/step_watch.h"
+#include "base/stored_ref.h"
+#include "megatron_cpp/step/interruptible_step.h"
 #include "megatron_cpp/train/signals.h"
 
 namespace mcpp {
@@ -30,17 +30,17 @@ class LongStep {
 };
 
 /// Shows the steps of this rank in its log, and tells them about signals.
-class StepProgress final : public StepWatch {
+class StepProgress final : public StepObserver {
  public:
   /// `is_live`: also on the live line of a terminal. Signals and log outlive this.
-  StepProgress(KeptRef<SignalWatch> signals, KeptRef<Log> log, bool is_live)
+  StepProgress(StoredRef<SignalWatch> signals, StoredRef<Log> log, bool is_live)
       : signals_(signals), log_(log), is_live_(is_live && log_.is_live()) {}
 
   /// A step begins, "iteration 3/100".
   void begin(std::string name);
   int signal() const override { return signals_.received(); }
   double minutes() const override { return process_seconds() / 60; }
-  void passed(i64 done, i64 all, i64 microbatches) override;
+  void on_pass_finished(i64 done, i64 all, i64 microbatches) override;
 
  private:
   const SignalWatch& signals_;

@@ -5,8 +5,8 @@
 
 namespace mcpp {
 
-StepRecords::StepRecords(const SampleWork& work, const DevicePeak& peak, KeptRef<Config> config, Session& session,
-                         KeptRef<Log> log, const std::optional<PredictedStep>& predicted)
+StepRecords::StepRecords(const SampleWork& work, const DevicePeak& peak, StoredRef<Config> config, Session& session,
+                         StoredRef<Log> log, const std::optional<PredictedStep>& predicted)
     : config_(config.get().logging),
       session_(session),
       log_(log),
@@ -28,7 +28,7 @@ void StepRecords::add(const RecordedStep& step, MetricsWriter& metrics, Tensorbo
   metrics.write_layers(step.stats.iteration, step.statistics);
 }
 
-void StepRecords::write_line(i64 iteration, const BytesAwayByClass& away, MetricsWriter& metrics,
+void StepRecords::write_line(i64 iteration, const OffloadedBytesByClass& away, MetricsWriter& metrics,
                              TensorboardMetrics& tensorboard) {
   IterationStats stats = window_.means();
   stats.lm_loss = window_.mean_loss();

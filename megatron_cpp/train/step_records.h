@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "megatron_cpp/monitor/expert_stats.h"
 #include "megatron_cpp/monitor/metrics/log_window.h"
 #include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
@@ -17,30 +17,31 @@ namespace mcpp {
 
 /// A step that is finished.
 struct RecordedStep {
-  IterationStats stats;                    ///< as LogWindow::add() takes them
-  RankSeconds end;                         ///< what the rank had spent when it was queued
-  std::map<std::string, double> timers;    ///< seconds of what it queued, by name
-  StepStatistics statistics;               ///< of its gradient, and of the weights after it
-  const std::vector<LayerTally>& experts;  ///< of the layers with experts
+  IterationStats stats;                           ///< as LogWindow::add() takes them
+  RankTimings end;                                ///< what the rank had spent when it was queued
+  std::map<std::string, double> timers;           ///< seconds of what it queued, by name
+  StepStatistics statistics;                      ///< of its gradient, and of the weights after it
+  const std::vector<LayerRoutingStats>& experts;  ///< of the layers with experts
 };
 
 /// Called by all ranks alike.
 class StepRecords {
  public:
   /// `predicted`: of a step of this layout; nothing where nobody asked for it.
-  StepRecords(const SampleWork& work, const DevicePeak& peak, KeptRef<Config> config, Session& session,
-              KeptRef<Log> log, const std::optional<PredictedStep>& predicted);
+  StepRecords(const SampleWork& work, const DevicePeak& peak, StoredRef<Config> config, Session& session,
+              StoredRef<Log> log, const std::optional<PredictedStep>& predicted);
 
   /// From `now` on steps count.
-  void begin(const RankSeconds& now) { window_.begin(now); }
+  void begin(const RankTimings& now) { window_.begin(now); }
   /// `passed` went into something else than training.
-  void leave_out(const RankSeconds& passed) { window_.leave_out(passed); }
+  void exclude_from_timing(const RankTimings& passed) { window_.exclude_from_timing(passed); }
   void add(const RecordedStep& step, MetricsWriter& metrics, TensorboardMetrics& tensorboard);
   /// Whether a line would have no step to tell of.
   bool is_empty() const { return window_.is_empty(); }
   /// A line of the log for the steps since the one before, of which `iteration` is the last. `away`: what this rank
   /// keeps elsewhere.
-  void write_line(i64 iteration, const BytesAwayByClass& away, MetricsWriter& metrics, TensorboardMetrics& tensorboard);
+  void write_line(i64 iteration, const OffloadedBytesByClass& away, MetricsWriter& metrics,
+                  TensorboardMetrics& tensorboard);
 
  private:
   /// Warns of steps that are faster than the peak, and stores a peak that they raised.
@@ -54,7 +55,7 @@ class StepRecords {
   bool has_warned_of_peak_ = false;
   LogWindow window_;
   RankReports ranks_;
-  IdleExperts idle_experts_;
+  IdleExpertDetector idle_experts_;
   std::map<std::string, double> timers_;  // seconds since the last line of the log
 };
 

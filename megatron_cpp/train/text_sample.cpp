@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "megatron_cpp/inference/sampling.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 
-TextSampler::TextSampler(KeptRef<Config> config, Session& session) : config_(config), session_(session) {
+TextSampler::TextSampler(StoredRef<Config> config, Session& session) : config_(config), session_(session) {
   if (config_.logging.sample_prompt.empty()) return;
   tokenizer_.emplace(config_.data.tokenizer_model);
   prompt_ = tokenizer_->encode(config_.logging.sample_prompt);

@@ -19,7 +19,7 @@ namespace mcpp {
 class TextSampler {
  public:
   /// Reads the tokenizer when there is a prompt. The configuration and the session outlive this.
-  TextSampler(KeptRef<Config> config, Session& session);
+  TextSampler(StoredRef<Config> config, Session& session);
 
   bool is_on() const { return tokenizer_.has_value(); }
   /// What follows the prompt; nothing once a signal, which `signal` tells of this rank's, asks any rank to stop. Called

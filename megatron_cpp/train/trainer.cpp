@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/machine.h"
-#include "megatron_cpp/monitor/device_notices.h"
-#include "megatron_cpp/monitor/module_bytes.h"
+#include "megatron_cpp/monitor/device_warnings.h"
+#include "megatron_cpp/monitor/module_memory.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/datasets/shared_index.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
@@ -26,7 +26,7 @@ TrainingLength training_length(const Config& config) {
 
 }  // namespace
 
-Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log,
+Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& signals, StoredRef<Log> log,
                  const std::optional<PredictedStep>& predicted)
     : config_(config),
       session_(session),
@@ -46,7 +46,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       sources_{.tokenizer_checksum = tokenizer_checksum(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
-      statistics_(std::cref(config_.logging), state_, session.parallel.world, [this](i64 i) { return is_told(i); }),
+      statistics_(std::cref(config_.logging), state_, session.parallel.world, [this](i64 i) { return should_log(i); }),
       progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
       end_(config_.training_end(progress_.iteration, progress_.consumed_samples)),
       faults_(config_.fault_injection, session.parallel.world.rank()),
@@ -59,7 +59,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
   keep_tokenizer(config, session, sources_.tokenizer_checksum);
   tensorboard_.begin({.iteration = progress_.iteration, .consumed_samples = progress_.consumed_samples}, metrics_);
-  state_.set_watch(&watch_);
+  state_.set_observer(&watch_);
   saver_.set_listener([this](i64 iteration, const std::string& text) {
     metrics_.write(RunEvent{.kind = RunEvent::Kind::Save, .iteration = iteration, .text = text});
   });
@@ -103,7 +103,7 @@ ExitCode Trainer::train() {
 void Trainer::run_iterations() {
   bool stopping = false;
   while (iteration() < end_.iterations && !stopping) {
-    if (trace_.begins_with(iteration() + 1)) begin_trace();
+    if (trace_.is_first_iteration(iteration() + 1)) begin_trace();
     train_step();
     if (must_finish_step()) finish_step();
     if (signal() != 0) break;
@@ -121,21 +121,21 @@ void Trainer::run_iterations() {
 
 void Trainer::begin_trace() {
   finish_step();
-  const RankSeconds before = spent();
+  const RankTimings before = spent();
   trace_.begin(progress_.iteration + 1, [this] { return spent(); });
-  leave_out(before);
+  exclude_from_timing(before);
 }
 
 void Trainer::end_trace() {
-  const RankSeconds before = spent();
+  const RankTimings before = spent();
   close_trace();
   trace_.write();
-  leave_out(before);
+  exclude_from_timing(before);
 }
 
 void Trainer::close_trace() {
   trace_.end(
-      progress_.iteration, [this] { return spent(); }, kept_by_modules(state_, config_.parallel.zero_stage));
+      progress_.iteration, [this] { return spent(); }, module_memory_usage(state_, config_.parallel.zero_stage));
 }
 
 /// What saves, evaluates or ends the run must know all that happened.
@@ -158,15 +158,15 @@ void Trainer::train_step() {
   // waited for here, when the device has the next forward and backward to do. Where it went back to other weights, or
   // its overflow changed the loss scale, these were in vain.
   const bool rolled_back = finish_step();
-  if (is_given_up_) return;
-  if (rolled_back || state_.must_repeat_backward()) backward(iteration, batches);
+  if (is_aborted_) return;
+  if (rolled_back || state_.needs_backward_rerun()) backward(iteration, batches);
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const i64 position = schedule_.position(progress_.trained_iterations(), progress_.trained_samples);
   const StepOptions options{.lr = schedule_.lr(position),
                             .weight_decay = schedule_.weight_decay(position),
-                            .rule = step_rule(config_.training, progress_.spikes)};
-  StepStatistics statistics = statistics_.of_gradients(iteration);
+                            .rule = make_step_rule(config_.training, progress_.spikes)};
+  StepStatistics statistics = statistics_.gradient_statistics(iteration);
   state_.update(options);
   pending_ = {.learning_rate = options.lr,
               .weight_decay = options.weight_decay,
@@ -183,47 +183,47 @@ std::vector<MicroBatch> Trainer::next_batches() {
 
 void Trainer::backward(i64 iteration, const std::vector<MicroBatch>& batches) {
   statistics_.before_backward(iteration);
-  state_.sum_in_full(iteration <= config_.parallel.power_sgd_start_iter);
+  state_.set_exact_reduction(iteration <= config_.parallel.power_sgd_start_iter);
   state_.backward(batches, faults_.loss_grad_factor(iteration));
   statistics_.after_backward();
 }
 
-bool Trainer::is_told(i64 iteration) const {
+bool Trainer::should_log(i64 iteration) const {
   const LoggingConfig& logging = config_.logging;
   return ends_line(iteration) || logging.metrics_every_iteration ||
          (!logging.tensorboard_dir.empty() && iteration % logging.tensorboard_log_interval == 0);
 }
 
-RankSeconds Trainer::spent() const {
-  return spent_by_rank(state_, session_.parallel);
+RankTimings Trainer::spent() const {
+  return rank_timings(state_, session_.parallel);
 }
 
-void Trainer::leave_out(const RankSeconds& since) {
-  records_.leave_out(spent() - since);
+void Trainer::exclude_from_timing(const RankTimings& since) {
+  records_.exclude_from_timing(spent() - since);
 }
 
 void Trainer::evaluate() {
-  const RankSeconds before = spent();
+  const RankTimings before = spent();
   validation_.of_sets(progress_, /*only_owed=*/false);
-  leave_out(before);
+  exclude_from_timing(before);
 }
 
 void Trainer::evaluate_what_is_owed() {
-  const RankSeconds before = spent();
+  const RankTimings before = spent();
   const bool is_end = progress_.iteration >= end_.iterations;
   const bool is_due_now =
       progress_.iteration > 0 ? is_due(config_.training.eval_interval) : config_.training.eval_on_start;
   if (is_end || is_due_now) validation_.of_sets(progress_, /*only_owed=*/true);
   if (is_end) validation_.of_test(progress_);
-  tell_notices(*session_.device, log_);  // that no step follows
-  leave_out(before);
+  log_device_warnings(*session_.device, log_);  // that no step follows
+  exclude_from_timing(before);
 }
 
 void Trainer::save(SaveReason reason) {
   session_.enter(Activity::Saving, progress_.iteration);
-  const RankSeconds before = spent();
+  const RankTimings before = spent();
   const TimedRange range(session_.profiler.get(), "save-checkpoint", Detail::Phase);
-  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
+  sync_gemm_algos(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
   const bool is_interim = reason == SaveReason::Stop && config_.may_roll_back() && !saver_.is_due(progress_.iteration);
@@ -231,7 +231,7 @@ void Trainer::save(SaveReason reason) {
     saver_.save(progress_, observer);
   else
     saver_.save_and_wait(progress_, observer, is_interim);
-  leave_out(before);
+  exclude_from_timing(before);
 }
 
 /// By what all ranks agreed on in the steps that are finished, so that nobody waits to decide. train() says so of
@@ -239,7 +239,7 @@ void Trainer::save(SaveReason reason) {
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
   if (signal() != 0) return true;
-  if (training.exit_duration_in_mins > 0 && state_.notices().minutes >= training.exit_duration_in_mins) {
+  if (training.exit_duration_in_mins > 0 && state_.stop_request().minutes >= training.exit_duration_in_mins) {
     say_that_it_stops("training.exit_duration_in_mins is over");
     return true;
   }

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "base/kept_ref.h"
-#include "checkpoint/folder/lock.h"
+#include "base/stored_ref.h"
+#include "checkpoint/directory/lock.h"
 #include "megatron_cpp/monitor/step_trace.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
@@ -23,7 +23,7 @@ class Trainer {
   /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one. Called by all
   /// ranks, which then do everything together; rank 0 logs.
   /// `predicted`: of a step of the configuration, if it is to be held against the steps as they are.
-  Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log,
+  Trainer(StoredRef<Config> config, Session& session, const SignalWatch& signals, StoredRef<Log> log,
           const std::optional<PredictedStep>& predicted);
 
   /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
@@ -37,7 +37,7 @@ class Trainer {
     double learning_rate;
     double weight_decay;
     i64 batch_size;
-    RankSeconds spent;                     ///< when it was queued
+    RankTimings spent;                     ///< when it was queued
     std::map<std::string, double> timers;  ///< of what it queued
     StepStatistics statistics;             ///< of its gradient
   };
@@ -59,7 +59,7 @@ class Trainer {
   void backward(i64 iteration, const std::vector<MicroBatch>& batches);
   void record(const StepOutcome& outcome, PendingStep& step);
   /// Whether a line of the log, or a point of a curve, is written for the iteration.
-  bool is_told(i64 iteration) const;
+  bool should_log(i64 iteration) const;
   bool ends_line(i64 iteration) const {
     return iteration % config_.logging.log_interval == 0 || iteration == 1 || iteration == end_.iterations;
   }
@@ -81,16 +81,16 @@ class Trainer {
   bool should_exit();
   void say_that_it_stops(const std::string& reason);
   /// By this rank.
-  RankSeconds spent() const;
+  RankTimings spent() const;
   /// What the rank did since then is not training.
-  void leave_out(const RankSeconds& since);
+  void exclude_from_timing(const RankTimings& since);
   void write_start();
   /// In the metrics; the log has it already, or gets it elsewhere.
   void write_event(RunEvent::Kind kind, const std::string& text) {
     metrics_.write(RunEvent{.kind = kind, .iteration = progress_.iteration, .text = text});
   }
   /// That any rank received, as all know by now, or 0.
-  int signal() const { return state_.notices().signal; }
+  int signal() const { return state_.stop_request().signal; }
   bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
 
   const Config& config_;
@@ -106,7 +106,7 @@ class Trainer {
   StepRecords records_;
   RunSources sources_;
   TrainingState state_;
-  StatisticsWatch statistics_;
+  StatisticsCollector statistics_;
   TrainingProgress progress_;
   TrainingEnd end_;  // after the progress, which decides how many samples are left
   FileSystem files_;
@@ -117,7 +117,7 @@ class Trainer {
   std::unique_ptr<BatchStream> batches_;
   Validation validation_;  // before the metrics, whose file another run's must leave only for one that can begin
   MetricsWriter metrics_;
-  bool is_given_up_ = false;
+  bool is_aborted_ = false;
   double step_minutes_ = kLongStep;  // of the last step that is finished, as all ranks know by now
 
   std::optional<PendingStep> pending_;

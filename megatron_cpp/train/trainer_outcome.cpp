@@ -2,8 +2,8 @@
 #include <cmath>
 #include <utility>
 
-#include "base/number_text.h"
-#include "megatron_cpp/monitor/device_notices.h"
+#include "base/number_format.h"
+#include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/step/finite_check.h"
@@ -15,7 +15,7 @@ namespace mcpp {
 namespace {
 
 std::string describe(const StepOutcome& outcome) {
-  if (outcome.verdict == StepVerdict::Spike) {
+  if (outcome.verdict == StepStatus::Spike) {
     return str("loss or gradient stands out from those before: loss ", shortest(outcome.loss), ", gradient norm ",
                shortest(outcome.grad_norm));
   }
@@ -27,11 +27,11 @@ std::string describe(const StepOutcome& outcome) {
 bool Trainer::finish_step() {
   if (!pending_) return false;
   PendingStep step = *std::exchange(pending_, std::nullopt);
-  const double minutes_before = state_.notices().minutes;
+  const double minutes_before = state_.stop_request().minutes;
   const StepOutcome outcome = state_.outcome();
-  step_minutes_ = state_.notices().minutes - minutes_before;
-  is_given_up_ = outcome.is_given_up;
-  if (is_given_up_) {
+  step_minutes_ = state_.stop_request().minutes - minutes_before;
+  is_aborted_ = outcome.is_aborted;
+  if (is_aborted_) {
     log_.info(str("iteration ", progress_.iteration + 1, " is given up: nothing of it counts"));
     return false;
   }
@@ -39,10 +39,10 @@ bool Trainer::finish_step() {
   progress_.consumed_samples += step.batch_size;
   progress_.consumed_tokens += outcome.tokens;
   if (!outcome.skipped) progress_.trained_samples += step.batch_size;
-  if (outcome.verdict != StepVerdict::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
+  if (outcome.verdict != StepStatus::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
     progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
   record(outcome, step);
-  tell_notices(*session_.device, log_);
+  log_device_warnings(*session_.device, log_);
   const bool rolled_back = follow_policy(outcome, step.batch_size);
   if (ends_line(iteration())) log_iteration();
   return rolled_back;
@@ -83,9 +83,9 @@ bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
     write_event(RunEvent::Kind::Skip, what);
     return false;
   }
-  const StepAction action = action_for(config_.training, outcome.verdict);
+  const StepAction action = choose_action(config_.training, outcome.verdict);
   if (action != StepAction::Skip) progress_.consecutive_skips = 0;
-  if (action == StepAction::GoOn) return false;
+  if (action == StepAction::Continue) return false;
   const std::string what = str("iteration ", progress_.iteration, ": ", describe(outcome)),
                     samples = str(" (samples ", progress_.consumed_samples - batch_size, " to ",
                                   progress_.consumed_samples - 1, ")");
@@ -139,15 +139,15 @@ void Trainer::give_up(const std::string& reason) {
 }
 
 void Trainer::log_iteration() {
-  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
-  records_.write_line(progress_.iteration, state_.bytes_away(), metrics_, tensorboard_);
+  sync_gemm_algos(config_.device, *session_.device, session_.parallel.world);
+  records_.write_line(progress_.iteration, state_.offloaded_bytes(), metrics_, tensorboard_);
 }
 
 void Trainer::check_before_save() {
   // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
   if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
     check_weights_across_replicas(state_, session_.parallel);
-  const std::string found = weight_that_is_not_finite(state_, session_.parallel.world, *session_.device);
+  const std::string found = find_nonfinite_weight(state_, session_.parallel.world, *session_.device);
   if (found.empty()) return;
   const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
   if (!config_.may_roll_back()) give_up(what + "; no checkpoint of it is written");

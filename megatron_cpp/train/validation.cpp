@@ -1,12 +1,12 @@
 #include "megatron_cpp/train/validation.h"
 
-#include "checkpoint/folder/exchange.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/train/evaluation.h"
 
 namespace mcpp {
 
-Validation::Validation(KeptRef<Config> config, KeptRef<Datasets> datasets, Session& session, TrainingState& state,
-                       StepProgress& watch, MetricsWriter& metrics, TensorboardMetrics& tensorboard, KeptRef<Log> log)
+Validation::Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, Session& session, TrainingState& state,
+                       StepProgress& watch, MetricsWriter& metrics, TensorboardMetrics& tensorboard, StoredRef<Log> log)
     : config_(config),
       datasets_(datasets),
       session_(session),
@@ -51,14 +51,14 @@ void Validation::evaluate(const std::string& curve, const Dataset& dataset, i64 
 
 bool Validation::is_owed(const std::string& curve, i64 iteration) {
   const auto has_it = [&] { return str(metrics_.has_evaluation(curve, iteration)); };
-  return from_first(session_.parallel.world, has_it) == str(false);
+  return broadcast_from_rank0(session_.parallel.world, has_it) == str(false);
 }
 
 void Validation::sample_text(i64 iteration) {
   if (!sampler_.is_on()) return;
-  state_.set_watch(nullptr);  // its passes are not those of a step
+  state_.set_observer(nullptr);  // its passes are not those of a step
   const std::optional<std::string> text = sampler_.next(state_, [this] { return watch_.signal(); });
-  state_.set_watch(&watch_);
+  state_.set_observer(&watch_);
   if (!text) return;
   const std::string& prompt = config_.logging.sample_prompt;
   log_.info(str("sample at iteration ", iteration, ": ", prompt, *text));

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "data/read/datasets.h"
+#include "data/dataset/datasets.h"
 #include "megatron_cpp/monitor/metrics/metrics.h"
 #include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
 #include "megatron_cpp/resume/checkpointing.h"
@@ -16,8 +16,8 @@ namespace mcpp {
 class Validation {
  public:
   /// `watch` is that of `state`. All outlive this.
-  Validation(KeptRef<Config> config, KeptRef<Datasets> datasets, Session& session, TrainingState& state,
-             StepProgress& watch, MetricsWriter& metrics, TensorboardMetrics& tensorboard, KeptRef<Log> log);
+  Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, Session& session, TrainingState& state,
+             StepProgress& watch, MetricsWriter& metrics, TensorboardMetrics& tensorboard, StoredRef<Log> log);
 
   /// Of each set that is held out, and after that a sample of text; with `only_owed` of those sets that metrics.jsonl
   /// lacks, because a run before this one ended just then.
@@ -30,7 +30,7 @@ class Validation {
   void evaluate(const std::string& curve, const Dataset& dataset, i64 samples, const TrainingProgress& progress);
   bool is_owed(const std::string& curve, i64 iteration);
   void sample_text(i64 iteration);
-  bool is_stopped() const { return state_.notices().signal != 0; }
+  bool is_stopped() const { return state_.stop_request().signal != 0; }
 
   const Config& config_;
   const Datasets& datasets_;

@@ -9,52 +9,53 @@ namespace mcpp {
 namespace {
 
 /// Appends conflicts of window_size and window_attn_skip_freq.
-void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
+void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
   const auto& window = m.window_size;
   const auto& layers = m.window_attn_skip_freq;
   if (!window.empty() && (window.size() != 2 || window[1] != 0)) {
-    found.push_back(
+    errors.push_back(
         "model.window_size: must be [before, 0], the keys that a query sees before its own and, in a causal model, "
         "none after");
   }
   if (layers.empty()) return;
-  if (window.empty()) found.push_back("model.window_attn_skip_freq: only read when window_size is set");
+  if (window.empty()) errors.push_back("model.window_attn_skip_freq: only read when window_size is set");
   if (layers.size() == 1) {
-    if (layers[0] == 0) found.push_back("model.window_attn_skip_freq: [n] must be at least 1");
+    if (layers[0] == 0) errors.push_back("model.window_attn_skip_freq: [n] must be at least 1");
   } else if (static_cast<i64>(layers.size()) != m.num_layers) {
-    found.push_back(str("model.window_attn_skip_freq: has ", layers.size(),
-                        " numbers; allowed are one, or one for each ", "of the ", m.num_layers, " layers"));
+    errors.push_back(str("model.window_attn_skip_freq: has ", layers.size(),
+                         " numbers; allowed are one, or one for each ", "of the ", m.num_layers, " layers"));
   } else if (std::ranges::any_of(layers, [](i64 x) { return x > 1; })) {
-    found.push_back("model.window_attn_skip_freq: of each layer it must say 1 (window) or 0 (all keys)");
+    errors.push_back("model.window_attn_skip_freq: of each layer it must say 1 (window) or 0 (all keys)");
   }
 }
 
 /// Appends conflicts of keys that are only read with RoPE.
-void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
-  const bool rotates = m.position_embedding_type == PositionEmbedding::Rope;
-  if (rotates && m.rotary_dim() == 0) {
-    found.push_back(
+void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  const bool has_rope = m.position_embedding_type == PositionEmbedding::Rope;
+  if (has_rope && m.rotary_dim() == 0) {
+    errors.push_back(
         str("model.rotary_percent: ", m.rotary_percent, " of ", m.head_dim(), " channels leaves nothing to rotate"));
   }
   const ModelConfig defaults;
   const auto only_with_rope = [&](bool is_set, const char* key) {
-    if (is_set && !rotates) found.push_back(str("model.", key, ": only read when position_embedding_type is \"rope\""));
+    if (is_set && !has_rope)
+      errors.push_back(str("model.", key, ": only read when position_embedding_type is \"rope\""));
   };
   only_with_rope(m.rotary_base != defaults.rotary_base, "rotary_base");
   only_with_rope(m.rotary_percent != defaults.rotary_percent, "rotary_percent");
   only_with_rope(m.rope_local_base_freq != defaults.rope_local_base_freq, "rope_local_base_freq");
   if (m.rope_local_base_freq > 0 && m.rope_local_base_freq <= 1)
-    found.push_back(str("model.rope_local_base_freq: ", m.rope_local_base_freq, " must be above 1, or 0"));
+    errors.push_back(str("model.rope_local_base_freq: ", m.rope_local_base_freq, " must be above 1, or 0"));
   if (m.rope_local_base_freq > 0 && m.window_size.empty())
-    found.push_back("model.rope_local_base_freq: only read when window_size is set");
-  m.rope_scaling.add_conflicts(rotates, found);
+    errors.push_back("model.rope_local_base_freq: only read when window_size is set");
+  m.rope_scaling.add_conflicts(has_rope, errors);
 }
 
-void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
+void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
   if (!m.qk_layernorm_all_heads) return;
-  if (!m.qk_layernorm) found.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
+  if (!m.qk_layernorm) errors.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
   if (m.normalization != Normalization::RMSNorm)
-    found.push_back("model.qk_layernorm_all_heads: needs normalization = \"RMSNorm\"");
+    errors.push_back("model.qk_layernorm_all_heads: needs normalization = \"RMSNorm\"");
 }
 
 }  // namespace
@@ -73,24 +74,24 @@ i64 ModelConfig::window_of(i64 layer) const {
 }
 
 std::vector<std::string> ModelConfig::conflicts() const {
-  std::vector<std::string> found;
+  std::vector<std::string> errors;
   if (kv_channels == 0 && hidden_size % num_attention_heads != 0) {
-    found.push_back(str("model.num_attention_heads: hidden_size ", hidden_size, " is not divisible by ",
-                        num_attention_heads, " heads; change one of them or set model.kv_channels"));
+    errors.push_back(str("model.num_attention_heads: hidden_size ", hidden_size, " is not divisible by ",
+                         num_attention_heads, " heads; change one of them or set model.kv_channels"));
   }
   if (num_attention_heads % query_groups() != 0) {
-    found.push_back(str("model.num_query_groups: ", num_attention_heads, " heads cannot be shared evenly by ",
-                        query_groups(), " groups; use a divisor of num_attention_heads"));
+    errors.push_back(str("model.num_query_groups: ", num_attention_heads, " heads cannot be shared evenly by ",
+                         query_groups(), " groups; use a divisor of num_attention_heads"));
   }
-  add_rope_conflicts(*this, found);
-  add_window_conflicts(*this, found);
-  add_norm_conflicts(*this, found);
-  moe.add_conflicts(num_layers, found);
+  add_rope_conflicts(*this, errors);
+  add_window_conflicts(*this, errors);
+  add_norm_conflicts(*this, errors);
+  moe.add_conflicts(num_layers, errors);
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
-    found.push_back(
+    errors.push_back(
         str("model.max_position_embeddings: ", max_position_embeddings, " is below seq_length ", seq_length));
   }
-  return found;
+  return errors;
 }
 
 }  // namespace mcpp

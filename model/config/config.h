@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "model/config/moe.h"
 #include "model/config/rope_scaling.h"
 
@@ -132,8 +132,10 @@ struct ModelConfig {
     visit("add_mlp_bias", self.add_mlp_bias, "biases in the MLP even when add_bias_linear is false");
     visit("untie_embeddings_and_output_weights", self.untie_embeddings_and_output_weights,
           "an output matrix of its own instead of the word embeddings");
-    visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP", from_to_below(0, 1));
-    visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities", from_to_below(0, 1));
+    visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP",
+          between_excluding_max(0, 1));
+    visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities",
+          between_excluding_max(0, 1));
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
     MoeConfig::fields(self.moe, visit);
   }

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/philox.h"
-#include "nn/pass.h"
+#include "nn/microbatch_context.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -25,14 +25,14 @@ double ModelContext::output_init_std() const {
   return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
 }
 
-Positions ModelContext::positions(const Tensor& x, const Pass& pass) const {
+Positions ModelContext::positions(const Tensor& x, const MicrobatchContext& pass) const {
   const Positions all{pass.positions, pass.position_starts};
   if (!splits_sequence()) return all;
   return all.slice(tp.rank() * x.dim(0), (tp.rank() + 1) * x.dim(0));
 }
 
 Dropout ModelContext::dropout_for(double p, const std::string& site, const PositionRanges& positions,
-                                  const Pass& pass) const {
+                                  const MicrobatchContext& pass) const {
   if (p == 0 || !pass.training) return {};
   return {.p = static_cast<float>(p),
           .key = philox_key(seed, "dropout." + site),
@@ -40,7 +40,7 @@ Dropout ModelContext::dropout_for(double p, const std::string& site, const Posit
           .positions = positions};
 }
 
-AlongAxis ModelContext::holders_of_word_embeddings() const {
+AlongAxis ModelContext::word_embedding_ranks() const {
   if (config.untie_embeddings_and_output_weights || output_rank == 0) return {};
   return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = output_rank}};
 }

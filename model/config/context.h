@@ -6,8 +6,8 @@
 
 #include "comm/communicator.h"
 #include "model/config/config.h"
+#include "nn/microbatch_context.h"
 #include "nn/param.h"
-#include "nn/pass.h"
 #include "parallel/cp/context_parallel.h"
 #include "parallel/ep/expert_parallel.h"
 #include "parallel/tp/fp8_scaling.h"
@@ -24,7 +24,7 @@ struct Recompute {
   enum class Method : u8 { Uniform, Block } method = Method::Uniform;
   i64 num_layers = 1;
   /// Full, without sequence parallelism: saved inputs are sharded across the tensor-parallel ranks.
-  bool distributes_saved = false;
+  bool shards_saved_inputs = false;
   /// Selective: parts of each layer to recompute.
   bool core_attn = false, layernorm = false, mlp_act = false, moe_act = false;
 
@@ -85,11 +85,12 @@ struct ModelContext {
     return splits_sequence() ? ActivationPlacement::Sequence : ActivationPlacement::Whole;
   }
   /// Ranks along pp that hold the word embeddings. Each has a part of their gradient.
-  AlongAxis holders_of_word_embeddings() const;
+  AlongAxis word_embedding_ranks() const;
   /// Positions of the rows of x [s or s / tp, b, h] outside the parallel regions, for learned positions and dropout.
-  Positions positions(const Tensor& x, const Pass& pass) const;
+  Positions positions(const Tensor& x, const MicrobatchContext& pass) const;
   /// Dropout of a site such as "decoder.layers.3.mlp" for rows at `positions`.
-  Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions, const Pass& pass) const;
+  Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions,
+                      const MicrobatchContext& pass) const;
   /// fp8 recipe of the linear layers of a global layer; std::nullopt: they use the model's dtype.
   std::optional<Fp8Recipe> fp8_of(i64 layer) const;
   /// Sets the placement of a parameter that is replicated on tensor-parallel ranks and used between the parallel

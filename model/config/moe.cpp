@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 /// Appends a conflict for keys that are set although there are no experts.
-void add_unread(const MoeConfig& config, std::vector<std::string>& found) {
+void add_unread(const MoeConfig& config, std::vector<std::string>& errors) {
   std::vector<std::any> default_values;
   const auto collect = [&](std::string_view, const auto& member, std::string_view, const Constraint& = {}) {
     default_values.emplace_back(member);
@@ -23,40 +23,40 @@ void add_unread(const MoeConfig& config, std::vector<std::string>& found) {
   };
   MoeConfig::fields(config, compare);
   if (!names.empty())
-    found.push_back(str("model.num_experts: must be set for any of the moe_ keys to be read; set it, or leave out ",
-                        join(names, ", ")));
+    errors.push_back(str("model.num_experts: must be set for any of the moe_ keys to be read; set it, or leave out ",
+                         join(names, ", ")));
 }
 
-void add_layer_conflicts(const MoeConfig& c, i64 num_layers, std::vector<std::string>& found) {
+void add_layer_conflicts(const MoeConfig& c, i64 num_layers, std::vector<std::string>& errors) {
   if (c.layer_freq.empty()) {
-    found.push_back("model.moe_layer_freq: must be [n], or have a number for each layer");
+    errors.push_back("model.moe_layer_freq: must be [n], or have a number for each layer");
   } else if (c.layer_freq.size() == 1) {
-    if (c.layer_freq[0] == 0) found.push_back("model.moe_layer_freq: [n] must be at least 1");
+    if (c.layer_freq[0] == 0) errors.push_back("model.moe_layer_freq: [n] must be at least 1");
   } else if (static_cast<i64>(c.layer_freq.size()) != num_layers) {
-    found.push_back(str("model.moe_layer_freq: has ", c.layer_freq.size(),
-                        " numbers; allowed are one, or one for each of the ", num_layers, " layers"));
+    errors.push_back(str("model.moe_layer_freq: has ", c.layer_freq.size(),
+                         " numbers; allowed are one, or one for each of the ", num_layers, " layers"));
   } else if (std::ranges::any_of(c.layer_freq, [](i64 x) { return x > 1; })) {
-    found.push_back("model.moe_layer_freq: of each layer it must say 1 (experts) or 0 (dense)");
+    errors.push_back("model.moe_layer_freq: of each layer it must say 1 (experts) or 0 (dense)");
   } else if (std::ranges::count(c.layer_freq, 1) == 0) {
-    found.push_back(
+    errors.push_back(
         "model.moe_layer_freq: gives no layer any of the num_experts experts; leave those out, or name one");
   }
 }
 
-void add_group_conflicts(const MoeConfig& c, std::vector<std::string>& found) {
+void add_group_conflicts(const MoeConfig& c, std::vector<std::string>& errors) {
   const i64 groups = c.router_num_groups, chosen = c.router_group_topk;
   if ((groups == 0) != (chosen == 0)) {
-    found.push_back("model.moe_router_num_groups and moe_router_group_topk: must be set together, or not at all");
+    errors.push_back("model.moe_router_num_groups and moe_router_group_topk: must be set together, or not at all");
   }
   if (groups == 0 || chosen == 0) return;
   if (c.num_experts % groups != 0) {
-    found.push_back(str("model.moe_router_num_groups: ", groups, " does not divide num_experts = ", c.num_experts));
+    errors.push_back(str("model.moe_router_num_groups: ", groups, " does not divide num_experts = ", c.num_experts));
   } else if (chosen > groups || c.router_topk > chosen * (c.num_experts / groups)) {
-    found.push_back(str("model.moe_router_group_topk: ", chosen, " of ", groups, " groups must have at least ",
-                        "moe_router_topk = ", c.router_topk, " experts; each has ", c.num_experts / groups));
+    errors.push_back(str("model.moe_router_group_topk: ", chosen, " of ", groups, " groups must have at least ",
+                         "moe_router_topk = ", c.router_topk, " experts; each has ", c.num_experts / groups));
   } else if (c.router_topk < chosen) {
-    found.push_back(str("model.moe_router_group_topk: ", chosen, " is more than moe_router_topk = ", c.router_topk,
-                        ", so that not every group could give an expert"));
+    errors.push_back(str("model.moe_router_group_topk: ", chosen, " is more than moe_router_topk = ", c.router_topk,
+                         ", so that not every group could give an expert"));
   }
 }
 
@@ -77,32 +77,32 @@ RoutingRule MoeConfig::routing() const {
           .scale = router_topk_scaling_factor > 0 ? router_topk_scaling_factor : 1};
 }
 
-void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& found) const {
-  if (num_experts == 0) return add_unread(*this, found);
-  add_layer_conflicts(*this, num_layers, found);
-  add_group_conflicts(*this, found);
+void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) const {
+  if (num_experts == 0) return add_unread(*this, errors);
+  add_layer_conflicts(*this, num_layers, errors);
+  add_group_conflicts(*this, errors);
   const bool softmax = router_score_function == RouterScore::Softmax;
   if (router_topk > num_experts)
-    found.push_back(str("model.moe_router_topk: ", router_topk, " is more than num_experts = ", num_experts));
+    errors.push_back(str("model.moe_router_topk: ", router_topk, " is more than num_experts = ", num_experts));
   if (router_topk == 1 && softmax && !router_pre_softmax)
-    found.push_back(
+    errors.push_back(
         "model.moe_router_pre_softmax: must be true with moe_router_topk = 1, as the softmax over one expert is always "
         "1 "
         "and the router would learn nothing");
   if (router_pre_softmax && !softmax)
-    found.push_back("model.moe_router_pre_softmax: only read when moe_router_score_function is \"softmax\"");
+    errors.push_back("model.moe_router_pre_softmax: only read when moe_router_score_function is \"softmax\"");
   if (router_enable_expert_bias && softmax)
-    found.push_back("model.moe_router_enable_expert_bias: needs moe_router_score_function = \"sigmoid\"");
+    errors.push_back("model.moe_router_enable_expert_bias: needs moe_router_score_function = \"sigmoid\"");
   if (!router_enable_expert_bias && router_bias_update_rate != MoeConfig().router_bias_update_rate)
-    found.push_back("model.moe_router_bias_update_rate: only read when moe_router_enable_expert_bias is true");
+    errors.push_back("model.moe_router_bias_update_rate: only read when moe_router_enable_expert_bias is true");
   if (router_load_balancing_type == LoadBalancing::None && aux_loss_coeff > 0)
-    found.push_back("model.moe_aux_loss_coeff: only read when moe_router_load_balancing_type is not \"none\"");
+    errors.push_back("model.moe_aux_loss_coeff: only read when moe_router_load_balancing_type is not \"none\"");
   if (expert_capacity_factor == 0 && token_drop_policy != MoeConfig().token_drop_policy)
-    found.push_back("model.moe_token_drop_policy: only read when moe_expert_capacity_factor is set");
+    errors.push_back("model.moe_token_drop_policy: only read when moe_expert_capacity_factor is set");
   if (expert_capacity_factor == 0 && pad_expert_input_to_capacity)
-    found.push_back("model.moe_pad_expert_input_to_capacity: only read when moe_expert_capacity_factor is set");
+    errors.push_back("model.moe_pad_expert_input_to_capacity: only read when moe_expert_capacity_factor is set");
   if (shared_expert_gate && shared_expert_intermediate_size == 0)
-    found.push_back("model.moe_shared_expert_gate: only read when moe_shared_expert_intermediate_size is set");
+    errors.push_back("model.moe_shared_expert_gate: only read when moe_shared_expert_intermediate_size is set");
 }
 
 }  // namespace mcpp

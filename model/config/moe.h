@@ -100,7 +100,7 @@ struct MoeConfig {
   bool has_experts(i64 layer) const;
   RoutingRule routing() const;
   /// Appends every violated rule, and every key that is set but not read, as "model.key: ..".
-  void add_conflicts(i64 num_layers, std::vector<std::string>& found) const;
+  void add_conflicts(i64 num_layers, std::vector<std::string>& errors) const;
 };
 
 }  // namespace mcpp

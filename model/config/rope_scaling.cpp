@@ -65,13 +65,13 @@ double RopeScaling::magnitude() const {
   return yarn_magnitude(factor, 1);
 }
 
-void RopeScaling::add_conflicts(bool rotates, std::vector<std::string>& found) const {
+void RopeScaling::add_conflicts(bool has_rope, std::vector<std::string>& errors) const {
   const RopeScaling defaults;
-  if (!rotates && type != RopeScalingType::None)
-    found.push_back("model.rope_scaling_type: only read when position_embedding_type is \"rope\"");
+  if (!has_rope && type != RopeScalingType::None)
+    errors.push_back("model.rope_scaling_type: only read when position_embedding_type is \"rope\"");
   const auto only_with = [&](bool is_set, bool is_read, const char* key, const char* types) {
     if (is_set && !is_read)
-      found.push_back(str("model.rope_scaling_", key, ": only read when rope_scaling_type is ", types));
+      errors.push_back(str("model.rope_scaling_", key, ": only read when rope_scaling_type is ", types));
   };
   const bool scales = type != RopeScalingType::None, llama3 = type == RopeScalingType::Llama3,
              yarn = type == RopeScalingType::Yarn;
@@ -87,11 +87,11 @@ void RopeScaling::add_conflicts(bool rotates, std::vector<std::string>& found) c
   only_with(attention_factor != 0, yarn, "attention_factor", "\"yarn\"");
   only_with(!truncate, yarn, "truncate", "\"yarn\"");
   if (llama3 && low_freq_factor >= high_freq_factor)
-    found.push_back(str("model.rope_scaling_high_freq_factor: ", high_freq_factor,
-                        " must be above rope_scaling_low_freq_factor, which is ", low_freq_factor));
+    errors.push_back(str("model.rope_scaling_high_freq_factor: ", high_freq_factor,
+                         " must be above rope_scaling_low_freq_factor, which is ", low_freq_factor));
   if (yarn && beta_slow >= beta_fast)
-    found.push_back(str("model.rope_scaling_beta_fast: ", beta_fast, " must be above rope_scaling_beta_slow, which is ",
-                        beta_slow));
+    errors.push_back(str("model.rope_scaling_beta_fast: ", beta_fast,
+                         " must be above rope_scaling_beta_slow, which is ", beta_slow));
 }
 
 }  // namespace mcpp

@@ -61,9 +61,9 @@ struct RopeScaling {
 
   bool operator==(const RopeScaling&) const = default;
 
-  /// Appends every violated rule, and every key that is set but not read, as "model.key: ..". `rotates`: the model uses
-  /// RoPE.
-  void add_conflicts(bool rotates, std::vector<std::string>& found) const;
+  /// Appends every violated rule, and every key that is set but not read, as "model.key: ..". `has_rope`: the model
+  /// uses RoPE.
+  void add_conflicts(bool has_rope, std::vector<std::string>& errors) const;
   /// Returns the angles [dim / 2] by which channels rotate per position; base^(-2 i / dim) without scaling. `longest`:
   /// context length that replaces original_max_position_embeddings = 0.
   std::vector<double> frequencies(double base, i64 dim, i64 longest) const;

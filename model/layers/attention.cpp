@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "model/layers/kv_cache.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 namespace {
@@ -19,7 +19,8 @@ RotaryTable::Table RotaryTable::make(bool is_local) const {
   const ModelConfig& config = context_.config;
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
   Table table;
-  for (Tensor* half : {&table.cos, &table.sin}) *half = Tensor::empty(shape, wide(context_.dtype), context_.device);
+  for (Tensor* half : {&table.cos, &table.sin})
+    *half = Tensor::empty(shape, accumulate_dtype(context_.dtype), context_.device);
   const double magnitude = is_local ? 1 : config.rope_scaling.magnitude();
   ops::rope_table(config.rotary_frequencies(is_local), magnitude, table.cos, table.sin);
   return table;
@@ -32,7 +33,7 @@ void RotaryTable::rotate(Heads& x, const Positions& positions, bool inverse, boo
   ops::rope(x, table.cos, table.sin, positions, inverse);
 }
 
-SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary)
+SelfAttention::SelfAttention(const std::string& name, i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary)
     : name_(name),
       layer_(layer),
       context_(context),
@@ -51,7 +52,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelCo
   k_layernorm_ = std::make_unique<HeadNorm>(name + ".k_layernorm", context_, context_.config.query_groups());
 }
 
-AttentionOptions SelfAttention::options(const Pass& pass) const {
+AttentionOptions SelfAttention::options(const MicrobatchContext& pass) const {
   AttentionOptions options;
   options.softmax_scale = context_.config.softmax_scale();
   options.soft_cap = context_.config.attn_logit_softcapping;
@@ -64,56 +65,56 @@ AttentionOptions SelfAttention::options(const Pass& pass) const {
   return options;
 }
 
-void SelfAttention::rotate(QkvHeads heads, const Pass& pass, bool inverse) const {
+void SelfAttention::rotate(QkvHeads heads, const MicrobatchContext& pass, bool inverse) const {
   const Positions positions{pass.positions, pass.position_starts};
   const bool is_local = context_.config.has_local_rope(layer_);
   for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, inverse, is_local);
 }
 
-Tensor SelfAttention::attend_cached(const QkvHeads& heads, Pass& pass) {
+Tensor SelfAttention::attend_cached(const QkvHeads& heads, MicrobatchContext& pass) {
   const KvCache::View cache = pass.kv_cache->append(layer_, heads.k, heads.v, pass.positions.first);
   AttentionOptions with_past = options(pass);
   with_past.keys = {};
   return LocalAttention().forward({heads.q, cache.k, cache.v}, {with_past, nullptr}).out;
 }
 
-void SelfAttention::save(const ContextAttention::Kept& kept, Pass& pass) const {
+void SelfAttention::save(const ContextAttention::SavedAttention& kept, MicrobatchContext& pass) const {
   pass.save(this, kept.qkv.queries);
   if (!kept.qkv.is_fused()) pass.save(this, kept.qkv.keys_values);
   pass.save(this, kept.result.lse);
   pass.save(this, kept.result.out);
 }
 
-ContextAttention::Kept SelfAttention::take(Pass& pass) const {
-  ContextAttention::Kept kept;
+ContextAttention::SavedAttention SelfAttention::take(MicrobatchContext& pass) const {
+  ContextAttention::SavedAttention kept;
   kept.result.out = pass.take(this), kept.result.lse = pass.take(this);
   if (core_attention_.shares_groups(linear_qkv_.shares_groups())) kept.qkv.keys_values = pass.take(this);
   kept.qkv.queries = pass.take(this);
   return kept;
 }
 
-Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
+Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& pass) {
   const Qkv qkv = linear_qkv_.forward(x, pass);
   if (q_layernorm_) q_layernorm_->forward(qkv.heads().q, pass), k_layernorm_->forward(qkv.heads().k, pass);
   rotate(qkv.heads(), pass, false);
   if (pass.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), pass), pass);
 
   const CoreAttentionOptions how = core_attention_.options(options(pass), pass.cut);
-  const ContextAttention::Kept kept = core_attention_.forward(qkv, how);
-  std::optional<Pass::DiscardScope>
+  const ContextAttention::SavedAttention kept = core_attention_.forward(qkv, how);
+  std::optional<MicrobatchContext::DiscardScope>
       discard;  // the output may also be linear_proj's input, so one recomputation serves both
   if (context_.recompute.core_attn) {
     std::vector<Tensor> inputs{kept.qkv.queries};
     if (!kept.qkv.is_fused()) inputs.push_back(kept.qkv.keys_values);
     discard.emplace(pass, kept.result.out, std::move(inputs), [this, how](std::span<const Tensor> kept_qkv) {
-      return core_attention_.forward_again({kept_qkv[0], kept_qkv.size() > 1 ? kept_qkv[1] : Tensor()}, how);
+      return core_attention_.recompute_output({kept_qkv[0], kept_qkv.size() > 1 ? kept_qkv[1] : Tensor()}, how);
     });
   }
   save(kept, pass);
   return linear_proj_.forward(core_attention_.output(kept, how), pass);
 }
 
-Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
+Tensor SelfAttention::backward(const Tensor& dy, MicrobatchContext& pass) {
   const Tensor d_output = linear_proj_.backward(dy, pass);
   const i64 s = d_output.dim(0), b = d_output.dim(1);
   const CoreAttentionOptions how = core_attention_.options(options(pass), pass.cut);
@@ -124,11 +125,11 @@ Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
   return linear_qkv_.backward(gradient, pass);
 }
 
-ActivationPlacement SelfAttention::gives(ActivationPlacement x) const {
-  const ActivationPlacement heads = linear_qkv_.gives(x);
+ActivationPlacement SelfAttention::output_placement(ActivationPlacement x) const {
+  const ActivationPlacement heads = linear_qkv_.output_placement(x);
   for (const HeadNorm* norm : {q_layernorm_.get(), k_layernorm_.get()})
     if (norm) norm->check_placement(heads);
-  return linear_proj_.gives(heads);
+  return linear_proj_.output_placement(heads);
 }
 
 void SelfAttention::visit(const ParamVisitor& f) {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/config/context.h"
 #include "model/layers/branch.h"
 #include "model/layers/norm.h"
@@ -17,7 +17,7 @@ namespace mcpp {
 /// needs no memory.
 class RotaryTable {
  public:
-  explicit RotaryTable(KeptRef<ModelContext> context) : context_(context) {}
+  explicit RotaryTable(StoredRef<ModelContext> context) : context_(context) {}
 
   /// Rotates the heads of x in place to the positions of its tokens, or back if `inverse`; does nothing without RoPE.
   /// `is_local`: uses the base of layers with a window, if they have their own.
@@ -39,20 +39,20 @@ class RotaryTable {
 /// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the exchange of heads.
 class SelfAttention final : public Branch {
  public:
-  SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
+  SelfAttention(const std::string& name, i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
 
-  Tensor forward(const Tensor& x, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return linear_proj_.bias(); }
 
  private:
-  AttentionOptions options(const Pass& pass) const;
-  void rotate(QkvHeads heads, const Pass& pass, bool inverse) const;
-  Tensor attend_cached(const QkvHeads& heads, Pass& pass);
-  void save(const ContextAttention::Kept& kept, Pass& pass) const;
-  ContextAttention::Kept take(Pass& pass) const;
+  AttentionOptions options(const MicrobatchContext& pass) const;
+  void rotate(QkvHeads heads, const MicrobatchContext& pass, bool inverse) const;
+  Tensor attend_cached(const QkvHeads& heads, MicrobatchContext& pass);
+  void save(const ContextAttention::SavedAttention& kept, MicrobatchContext& pass) const;
+  ContextAttention::SavedAttention take(MicrobatchContext& pass) const;
 
   std::string name_;
   i64 layer_;

@@ -4,11 +4,11 @@
 
 namespace mcpp {
 
-LanguageModelEmbedding::LanguageModelEmbedding(KeptRef<ModelContext> context)
+LanguageModelEmbedding::LanguageModelEmbedding(StoredRef<ModelContext> context)
     : context_(context),
       word_embeddings_("embedding.word_embeddings", context_.config.padded_vocab_size(), context_.config.hidden_size,
                        context_.tp, context_.config.init_method_std, context_.sequence_parallel) {
-  word_embeddings().placement.pp = context_.holders_of_word_embeddings();
+  word_embeddings().placement.pp = context_.word_embedding_ranks();
   if (context_.config.position_embedding_type == PositionEmbedding::LearnedAbsolute) {
     position_embeddings_ = std::make_unique<Param>("embedding.position_embeddings.weight",
                                                    Shape{context_.config.max_positions(), context_.config.hidden_size},
@@ -17,7 +17,7 @@ LanguageModelEmbedding::LanguageModelEmbedding(KeptRef<ModelContext> context)
   }
 }
 
-Dropout LanguageModelEmbedding::dropout(const Tensor& y, const Pass& pass) const {
+Dropout LanguageModelEmbedding::dropout(const Tensor& y, const MicrobatchContext& pass) const {
   return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.positions(y, pass).ranges, pass);
 }
 
@@ -29,7 +29,7 @@ double LanguageModelEmbedding::multiplier() const {
   return rounded;
 }
 
-Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
+Tensor LanguageModelEmbedding::forward(const Tensor& tokens, MicrobatchContext& pass) {
   const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor y = word_embeddings_.forward(tokens, pass);
   if (const double factor = multiplier(); factor != 1) ops::scale(y, factor);
@@ -38,7 +38,7 @@ Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
   return y;
 }
 
-Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
+Tensor LanguageModelEmbedding::backward(const Tensor& dy, MicrobatchContext& pass) {
   const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor dx = dy;
   if (const Dropout drop = dropout(dy, pass); drop.p > 0) {
@@ -46,7 +46,7 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
     ops::dropout(dy, drop, dx);
   }
   if (position_embeddings_) {
-    pass.run_or_defer([this, dx, positions = context_.positions(dx, pass)] {
+    pass.run_or_delay_wgrad([this, dx, positions = context_.positions(dx, pass)] {
       position_embeddings_->add_grad(
           [&](Tensor& sum, float beta) { ops::add_positions_backward(dx, positions, sum, beta); });
     });
@@ -60,8 +60,8 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
   return word_embeddings_.backward(dx, pass);
 }
 
-ActivationPlacement LanguageModelEmbedding::gives(ActivationPlacement tokens) const {
-  const ActivationPlacement y = word_embeddings_.gives(tokens);
+ActivationPlacement LanguageModelEmbedding::output_placement(ActivationPlacement tokens) const {
+  const ActivationPlacement y = word_embeddings_.output_placement(tokens);
   if (position_embeddings_) check_gradient_spread(*position_embeddings_, y);
   return y;
 }

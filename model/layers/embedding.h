@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/config/context.h"
 #include "parallel/tp/embedding.h"
 
@@ -11,11 +11,11 @@ namespace mcpp {
 /// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's shard of it, [s / tp, b, h]).
 class LanguageModelEmbedding final : public Module {
  public:
-  explicit LanguageModelEmbedding(KeptRef<ModelContext> context);
+  explicit LanguageModelEmbedding(StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& tokens, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
-  ActivationPlacement gives(ActivationPlacement tokens) const override;
+  Tensor forward(const Tensor& tokens, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override;
   void visit_word_embeddings(const ParamVisitor& f) { word_embeddings_.visit(f); }
   /// Does not call f if positions are not learned.
@@ -23,7 +23,7 @@ class LanguageModelEmbedding final : public Module {
   Param& word_embeddings() { return word_embeddings_.weight(); }
 
  private:
-  Dropout dropout(const Tensor& y, const Pass& pass) const;
+  Dropout dropout(const Tensor& y, const MicrobatchContext& pass) const;
   double multiplier() const;
 
   const ModelContext& context_;

@@ -6,7 +6,7 @@ namespace mcpp {
 namespace {
 
 /// Returns positions [first, first + length) of a layer's keys, each followed by its value.
-Heads pairs_of(const Tensor& cache, i64 first, i64 length) {
+Heads key_value_pairs(const Tensor& cache, i64 first, i64 length) {
   const i64 batch = cache.dim(1), groups = cache.dim(2), head_dim = cache.dim(4),
             position = 2 * batch * groups * head_dim;
   return {.base = cache,
@@ -22,7 +22,7 @@ Heads pairs_of(const Tensor& cache, i64 first, i64 length) {
 }
 
 /// Returns the part at `offset` of each pair: 0 for keys, head_dim for values.
-Heads one_of_each(Heads pairs, i64 offset) {
+Heads select_from_pairs(Heads pairs, i64 offset) {
   pairs.offset += offset;
   pairs.heads /= 2;
   pairs.group_size = 1;
@@ -45,7 +45,7 @@ Shape shape_of_layer(const ModelContext& context, i64 batch, i64 max_length) {
 
 }  // namespace
 
-KvCache::KvCache(KeptRef<ModelContext> context, i64 batch, i64 max_length)
+KvCache::KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length)
     : context_(context),
       shape_(shape_of_layer(context_, batch, max_length)),
       layers_(static_cast<std::size_t>(context_.config.num_layers)) {}
@@ -63,11 +63,11 @@ Tensor& KvCache::layer(i64 index) {
 KvCache::View KvCache::append(i64 index, const Heads& k, const Heads& v, i64 first_position) {
   const i64 length = first_position + k.seq;
   MCPP_CHECK(length <= max_length(), "the cache holds ", max_length(), " positions, ", length, " are needed");
-  const Tensor& here = layer(index);
-  Heads added = pairs_of(here, first_position, k.seq);
+  const Tensor& layer_cache = layer(index);
+  Heads added = key_value_pairs(layer_cache, first_position, k.seq);
   ops::copy_heads(with_values(k, v), added);
-  const Heads all = pairs_of(here, 0, length);
-  return {one_of_each(all, 0), one_of_each(all, all.head_dim)};
+  const Heads all = key_value_pairs(layer_cache, 0, length);
+  return {select_from_pairs(all, 0), select_from_pairs(all, all.head_dim)};
 }
 
 }  // namespace mcpp

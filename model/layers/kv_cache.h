@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/config/context.h"
 #include "tensor/ops/ops.h"
 
@@ -13,7 +13,7 @@ class KvCache {
  public:
   /// Reserves `max_length` positions of `batch` sequences in every layer that is appended to. A pipeline stage uses
   /// only some of the layers.
-  KvCache(KeptRef<ModelContext> context, i64 batch, i64 max_length);
+  KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length);
 
   /// Returns the bytes that a layer takes once it is appended to.
   static i64 layer_bytes(const ModelContext& context, i64 batch, i64 max_length);

@@ -37,7 +37,7 @@ std::vector<Box> up_matrices(const ModelConfig& config, i64 ffn) {
 
 }  // namespace
 
-Mlp::Mlp(const std::string& name, i64 layer, KeptRef<ModelContext> context, i64 ffn)
+Mlp::Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i64 ffn)
     : context_(context),
       activation_(activation_of(context_.config.activation_func)),
       linear_fc1_(name + ".linear_fc1", context_.config.hidden_size, up_shape(context_.config, ffn),
@@ -62,7 +62,7 @@ Tensor Mlp::activate(const Tensor& up) const {
   return y;
 }
 
-Tensor Mlp::forward(const Tensor& x, Pass& pass) {
+Tensor Mlp::forward(const Tensor& x, MicrobatchContext& pass) {
   Tensor up, activated;
   if (context_.gelu_epilogue) {
     activated = linear_fc1_.forward_gelu(x, pass, up);
@@ -71,14 +71,14 @@ Tensor Mlp::forward(const Tensor& x, Pass& pass) {
     activated = activate(up);
   }
   pass.save(this, up);
-  std::optional<Pass::DiscardScope> discard;
+  std::optional<MicrobatchContext::DiscardScope> discard;
   if (context_.recompute.mlp_act)  // never with gelu_epilogue, where `up` includes its bias
     discard.emplace(pass, activated, std::vector{up},
                     [this](std::span<const Tensor> kept) { return activate(kept[0]); });
   return linear_fc2_.forward(activated, pass);
 }
 
-Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
+Tensor Mlp::backward(const Tensor& dy, MicrobatchContext& pass) {
   if (context_.gelu_epilogue)
     return linear_fc1_.backward(linear_fc2_.backward_gelu(dy, pass, [&] { return pass.take(this); }), pass);
   const Tensor d_activated = linear_fc2_.backward(dy, pass);
@@ -88,8 +88,8 @@ Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
   return linear_fc1_.backward(d_up, pass);
 }
 
-ActivationPlacement Mlp::gives(ActivationPlacement x) const {
-  return linear_fc2_.gives(linear_fc1_.gives(x));
+ActivationPlacement Mlp::output_placement(ActivationPlacement x) const {
+  return linear_fc2_.output_placement(linear_fc1_.output_placement(x));
 }
 
 void Mlp::visit(const ParamVisitor& f) {

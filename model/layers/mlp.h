@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/config/context.h"
 #include "model/layers/branch.h"
 #include "parallel/tp/linear.h"
@@ -18,11 +18,11 @@ Activation activation_of(ActivationFunction f);
 class Mlp final : public Branch {
  public:
   /// `layer`: global index, starting at 0. `ffn`: the width f.
-  Mlp(const std::string& name, i64 layer, KeptRef<ModelContext> context, i64 ffn);
+  Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i64 ffn);
 
-  Tensor forward(const Tensor& x, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return linear_fc2_.bias(); }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "tensor/accumulate_dtype.h"
 #include "tensor/ops/ops.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -38,14 +38,16 @@ Norm::Norm(const std::string& name, const ModelContext& context, const NormColum
 
 /// Returns [T], summed over the columns of all ranks.
 Tensor Norm::sum_of_dots(const Tensor& a, const Tensor& b, const Tensor* weight) const {
-  Tensor dots = Tensor::empty({a.numel() / a.dim(-1)}, wide(a.dtype()), a.device());
+  Tensor dots = Tensor::empty({a.numel() / a.dim(-1)}, accumulate_dtype(a.dtype()), a.device());
   ops::row_dots(a, b, weight, rule_.weight_offset, dots);
   ranks_->all_reduce(dots, ReduceOp::Sum).wait();
   return dots;
 }
 
 Norm::Output Norm::compute(const Tensor& x) const {
-  const auto statistic = [&] { return Tensor::empty({x.numel() / x.dim(-1)}, wide(x.dtype()), x.device()); };
+  const auto statistic = [&] {
+    return Tensor::empty({x.numel() / x.dim(-1)}, accumulate_dtype(x.dtype()), x.device());
+  };
   Output out{.y = Tensor::like(x), .mean = {}, .rstd = statistic()};
   if (bias_) {
     out.mean = statistic();
@@ -62,7 +64,7 @@ Tensor Norm::normalize(const Tensor& x) const {
   return compute(x).y;
 }
 
-Tensor Norm::forward(const Tensor& x, Pass& pass) {
+Tensor Norm::forward(const Tensor& x, MicrobatchContext& pass) {
   Output out = compute(x);
   pass.save(this, x);
   pass.save(this, out.rstd);
@@ -70,7 +72,7 @@ Tensor Norm::forward(const Tensor& x, Pass& pass) {
   return out.y;
 }
 
-void Norm::input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add) {
+void Norm::input_gradient(const Tensor& dy, MicrobatchContext& pass, Tensor& dx, bool add) {
   NormForward y{.x = {}, .w = weight_.value, .mean = {}, .rstd = {}, .weight_offset = rule_.weight_offset};
   if (bias_) y.mean = pass.take(this);
   y.rstd = pass.take(this);
@@ -88,17 +90,17 @@ void Norm::input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add) {
   });
 }
 
-Tensor Norm::backward(const Tensor& dy, Pass& pass) {
+Tensor Norm::backward(const Tensor& dy, MicrobatchContext& pass) {
   Tensor dx = Tensor::like(dy);
   input_gradient(dy, pass, dx, false);
   return dx;
 }
 
-void Norm::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
+void Norm::backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx) {
   input_gradient(dy, pass, dx, true);
 }
 
-ActivationPlacement Norm::gives(ActivationPlacement x) const {
+ActivationPlacement Norm::output_placement(ActivationPlacement x) const {
   const bool is_whole = x == ActivationPlacement::Whole || x == ActivationPlacement::Sequence;
   MCPP_CHECK(is_in_stream_ ? is_whole : x == ActivationPlacement::Columns, weight_.name, " takes ",
              is_in_stream_ ? "whole rows" : "columns", ", and is given some that are ", name_of(x));
@@ -131,22 +133,23 @@ NormColumns columns_of(const ModelContext& context, i64 heads) {
 
 }  // namespace
 
-HeadNorm::HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads)
-    : takes_all_heads_(context.get().config.qk_layernorm_all_heads), norm_(name, context, columns_of(context, heads)) {}
+HeadNorm::HeadNorm(const std::string& name, StoredRef<ModelContext> context, i64 heads)
+    : normalizes_all_heads_(context.get().config.qk_layernorm_all_heads),
+      norm_(name, context, columns_of(context, heads)) {}
 
 /// Copies x to the dense rows that the norm operates on.
 Tensor HeadNorm::rows_of(const Heads& x) const {
   const Tensor rows = Tensor::like(x.base, {x.seq, x.batch, x.heads * x.head_dim});
   Heads dense = dense_heads(rows, x.heads);
   ops::copy_heads(x, dense);
-  return takes_all_heads_ ? rows : rows.view({x.seq, x.batch, x.heads, x.head_dim});
+  return normalizes_all_heads_ ? rows : rows.view({x.seq, x.batch, x.heads, x.head_dim});
 }
 
-void HeadNorm::forward(Heads x, Pass& pass) {
+void HeadNorm::forward(Heads x, MicrobatchContext& pass) {
   ops::copy_heads(dense_heads(norm_.forward(rows_of(x), pass), x.heads), x);
 }
 
-void HeadNorm::backward(Heads gradient, Pass& pass) {
+void HeadNorm::backward(Heads gradient, MicrobatchContext& pass) {
   ops::copy_heads(dense_heads(norm_.backward(rows_of(gradient), pass), gradient.heads), gradient);
 }
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/config/context.h"
 #include "nn/module.h"
 #include "tensor/ops/ops.h"
@@ -28,11 +28,11 @@ class Norm final : public Module {
   /// Norm inside the tensor-parallel region.
   Norm(const std::string& name, const ModelContext& context, const NormColumns& columns);
 
-  Tensor forward(const Tensor& x, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   /// dx += the gradient; dx already holds that of the residual branch.
-  void backward_add(const Tensor& dy, Pass& pass, Tensor& dx);
+  void backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx);
   void visit(const ParamVisitor& f) override;
 
   /// Recomputes the output without saving anything.
@@ -44,7 +44,7 @@ class Norm final : public Module {
   };
   Output compute(const Tensor& x) const;
   Tensor sum_of_dots(const Tensor& a, const Tensor& b, const Tensor* weight) const;
-  void input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add);
+  void input_gradient(const Tensor& dy, MicrobatchContext& pass, Tensor& dx, bool add);
 
   bool is_in_stream_;
   NormRule rule_;
@@ -60,20 +60,20 @@ class Norm final : public Module {
 class HeadNorm {
  public:
   /// heads: query heads, or query groups, of the whole model.
-  HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads);
+  HeadNorm(const std::string& name, StoredRef<ModelContext> context, i64 heads);
 
   /// Normalizes x in place.
-  void forward(Heads x, Pass& pass);
+  void forward(Heads x, MicrobatchContext& pass);
   /// Replaces the gradient of forward's result by that of its input, in place.
-  void backward(Heads gradient, Pass& pass);
-  /// Checks the placement like Module::gives(); the norm does not change it.
-  void check_placement(ActivationPlacement heads) const { norm_.gives(heads); }
+  void backward(Heads gradient, MicrobatchContext& pass);
+  /// Checks the placement like Module::output_placement(); the norm does not change it.
+  void check_placement(ActivationPlacement heads) const { norm_.output_placement(heads); }
   void visit(const ParamVisitor& f) { norm_.visit(f); }
 
  private:
   Tensor rows_of(const Heads& x) const;
 
-  bool takes_all_heads_;
+  bool normalizes_all_heads_;
   Norm norm_;
 };
 

@@ -1,8 +1,8 @@
 #include "model/layers/output_layer.h"
 
 #include "parallel/tp/split.h"
+#include "tensor/accumulate_dtype.h"
 #include "tensor/processor.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -13,7 +13,7 @@ const char* weight_name(const ModelConfig& config) {
 
 }  // namespace
 
-OutputLayer::OutputLayer(KeptRef<ModelContext> context, Param* shared)
+OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
     : context_(context),
       region_(context_.tp, context_.sequence_parallel),
       final_layernorm_("decoder.final_layernorm", context),
@@ -22,10 +22,10 @@ OutputLayer::OutputLayer(KeptRef<ModelContext> context, Param* shared)
               split_box({context_.config.padded_vocab_size(), context_.config.hidden_size}, 0, context_.tp),
               Init::Normal, context_.config.init_method_std) {
   MCPP_CHECK(!shared || !context_.config.untie_embeddings_and_output_weights, "untied embeddings are not shared");
-  weight_.placement.pp = context_.holders_of_word_embeddings();
+  weight_.placement.pp = context_.word_embedding_ranks();
 }
 
-Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {
+Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& pass) {
   const Tensor normalized = final_layernorm_.forward(hidden, pass);
   pass.save(this, normalized);
   const Tensor rows = region_.whole(normalized).wait().as_matrix();
@@ -35,17 +35,17 @@ Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {
   return y;
 }
 
-TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale, Pass& pass) {
+TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& pass) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer and loss");
   Tensor y = logits(hidden, pass);
-  TokenLosses losses = vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box.offset[0],
-                                                    context_.config.vocab_size, pass.keeps_stash ? grad_scale : 0,
-                                                    context_.tp, context_.config.final_logit_softcapping);
+  TokenLosses losses = vocab_parallel_cross_entropy(
+      y, targets.view({-1}), weight_.box.offset[0], context_.config.vocab_size,
+      pass.saves_for_backward ? grad_scale : 0, context_.tp, context_.config.final_logit_softcapping);
   pass.save(this, y);
   return losses;
 }
 
-Tensor OutputLayer::backward(Pass& pass) {
+Tensor OutputLayer::backward(MicrobatchContext& pass) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer");
   const Tensor d_logits = pass.take(this), normalized = pass.take(this);
   const auto input_gradient = [&] {
@@ -62,7 +62,7 @@ Tensor OutputLayer::backward(Pass& pass) {
 void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& normalized) {
   Tensor& dw = weight_.main_grad;
   if (shared_ && !dw.defined())
-    dw = Tensor::empty(weight_.box.shape, wide(d_logits.dtype()), d_logits.device(), MemoryClass::Grads);
+    dw = Tensor::empty(weight_.box.shape, accumulate_dtype(d_logits.dtype()), d_logits.device(), MemoryClass::Grads);
   weight_.add_grad([&](Tensor& sum, float beta) {
     ops::matmul(d_logits, normalized.as_matrix(), sum, {.transpose_a = true, .beta = beta});
   });
@@ -77,8 +77,8 @@ void OutputLayer::add_shared_gradient() {
   weight_.clear_grad();
 }
 
-ActivationPlacement OutputLayer::gives(ActivationPlacement hidden) const {
-  region_.check_entry(final_layernorm_.gives(hidden), weight_.name);
+ActivationPlacement OutputLayer::output_placement(ActivationPlacement hidden) const {
+  region_.check_entry(final_layernorm_.output_placement(hidden), weight_.name);
   return ActivationPlacement::Columns;
 }
 

@@ -1,6 +1,6 @@
 // End of the model: final norm, logits over the vocabulary, with a soft cap if the model has one, and the loss.
 #pragma once
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/layers/norm.h"
 #include "parallel/tp/cross_entropy.h"
 #include "parallel/tp/mappings.h"
@@ -13,18 +13,18 @@ namespace mcpp {
 class OutputLayer {
  public:
   /// `shared`: the word embeddings' weight if embeddings are tied and both are on this rank, otherwise nullptr.
-  OutputLayer(KeptRef<ModelContext> context, Param* shared);
+  OutputLayer(StoredRef<ModelContext> context, Param* shared);
 
   /// hidden [s, b, h] (sequence parallel: [s / tp, b, h]) -> logits [s * b, padded vocabulary / tp].
-  Tensor logits(const Tensor& hidden, Pass& pass);
+  Tensor logits(const Tensor& hidden, MicrobatchContext& pass);
   /// Returns the loss of the microbatch. targets: int32 [s, b]; negative targets are ignored. If backward will follow,
   /// saves the gradient of (sum of the losses x grad_scale) with respect to the logits, computed in place of the
   /// logits.
-  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, Pass& pass);
+  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& pass);
   /// Returns the gradient with respect to hidden.
-  Tensor backward(Pass& pass);
-  /// Returns the placement of the logits, like Module::gives().
-  ActivationPlacement gives(ActivationPlacement hidden) const;
+  Tensor backward(MicrobatchContext& pass);
+  /// Returns the placement of the logits, like Module::output_placement().
+  ActivationPlacement output_placement(ActivationPlacement hidden) const;
 
   /// Adds the shared weight's gradient from backward, which is kept separately until then, to that weight's main_grad.
   /// The sum over microbatches is therefore (the embedding's) + (the output's), bitwise identical to tied weights in

@@ -11,7 +11,7 @@ std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
 
 }  // namespace
 
-QkvProjection::QkvProjection(const std::string& name, i64 layer, KeptRef<ModelContext> context)
+QkvProjection::QkvProjection(const std::string& name, i64 layer, StoredRef<ModelContext> context)
     : context_(context), region_(context_.tp, context_.sequence_parallel), fp8_(context_.fp8_of(layer)) {
   const ModelConfig& config = context_.config;
   const i64 tp = context_.tp.size(), groups = config.query_groups(), head_dim = config.head_dim();
@@ -46,7 +46,7 @@ std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, 
                     .matrices = queries_keys_values({all, rows_per_group, h}, config.head_dim())});
 }
 
-Qkv QkvProjection::forward(const Tensor& x, Pass& pass) {
+Qkv QkvProjection::forward(const Tensor& x, MicrobatchContext& pass) {
   pass.save(this, x);
   const Tensor& own_queries = queries_->weight.value;
   const LinearScales scales = keys_values_ ? fp8_.forward(this, x, {own_queries, keys_values_->weight.value}, pass)
@@ -67,7 +67,7 @@ Qkv QkvProjection::empty(i64 s, i64 b) const {
   return {make({s, b, box[0], heads, head_dim}), {}};
 }
 
-Tensor QkvProjection::backward(const Qkv& gradient, Pass& pass) {
+Tensor QkvProjection::backward(const Qkv& gradient, MicrobatchContext& pass) {
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0), t.dim(1), -1}); };
   const Tensor d_queries = rows(gradient.queries);
   const Tensor d_keys_values = keys_values_ ? rows(gradient.keys_values) : Tensor();
@@ -85,7 +85,7 @@ Tensor QkvProjection::backward(const Qkv& gradient, Pass& pass) {
   });
 }
 
-ActivationPlacement QkvProjection::gives(ActivationPlacement x) const {
+ActivationPlacement QkvProjection::output_placement(ActivationPlacement x) const {
   region_.check_entry(x, queries_->weight.name);
   constexpr auto kOwnHeads = ActivationPlacement::Columns;
   for (const LinearSlice* slice : {queries_.get(), keys_values_.get()}) {

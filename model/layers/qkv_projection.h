@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/config/context.h"
 #include "parallel/cp/qkv.h"
 #include "parallel/tp/linear.h"
@@ -17,15 +17,15 @@ namespace mcpp {
 class QkvProjection {
  public:
   /// `layer`: global index, starting at 0.
-  QkvProjection(const std::string& name, i64 layer, KeptRef<ModelContext> context);
+  QkvProjection(const std::string& name, i64 layer, StoredRef<ModelContext> context);
 
-  Qkv forward(const Tensor& x, Pass& pass);
+  Qkv forward(const Tensor& x, MicrobatchContext& pass);
   /// Returns uninitialized tensors of the shapes that forward returns for s positions of b samples.
   Qkv empty(i64 s, i64 b) const;
   /// Returns dx.
-  Tensor backward(const Qkv& gradient, Pass& pass);
-  /// See Module::gives().
-  ActivationPlacement gives(ActivationPlacement x) const;
+  Tensor backward(const Qkv& gradient, MicrobatchContext& pass);
+  /// See Module::output_placement().
+  ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
   bool shares_groups() const { return keys_values_ != nullptr; }
   /// Number of query groups whose keys and values this rank has.

@@ -19,26 +19,26 @@ class RecomputedLayers final : public Module {
   explicit RecomputedLayers(std::vector<std::unique_ptr<Module>> layers, Communicator* holders = nullptr)
       : layers_(std::move(layers)), holders_(holders) {}
 
-  Tensor forward(const Tensor& x, Pass& pass) override {
-    if (pass.keeps_stash) pass.save(this, holders_ ? own_part(x) : x);
-    Pass quiet = pass.again();
-    quiet.keeps_stash = false;
-    return run(x, quiet);
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override {
+    if (pass.saves_for_backward) pass.save(this, holders_ ? shard_input(x) : x);
+    MicrobatchContext forward_context = pass.again();
+    forward_context.saves_for_backward = false;
+    return run(x, forward_context);
   }
 
-  Tensor backward(const Tensor& dy, Pass& pass) override {
-    Pass again = pass.again();
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override {
+    MicrobatchContext again = pass.again();
     Tensor x = pass.take(this);
-    if (holders_) x = gathered(x, dy.shape());
+    if (holders_) x = gather_input(x, dy.shape());
     run(std::move(x), again);
     Tensor dx = dy;
     for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) dx = (*layer)->backward(dx, again);
-    pass.defer_from(again);
+    pass.take_delayed_wgrads(again);
     return dx;
   }
 
-  ActivationPlacement gives(ActivationPlacement x) const override {
-    for (const auto& layer : layers_) x = layer->gives(x);
+  ActivationPlacement output_placement(ActivationPlacement x) const override {
+    for (const auto& layer : layers_) x = layer->output_placement(x);
     return x;
   }
 
@@ -48,19 +48,19 @@ class RecomputedLayers final : public Module {
 
  private:
   /// Returns a copy, so that the full tensor can be freed.
-  Tensor own_part(const Tensor& x) const {
+  Tensor shard_input(const Tensor& x) const {
     const i64 count = x.numel() / holders_->size();
     MCPP_CHECK(count * holders_->size() == x.numel(), x.shape(), " is cut over ", holders_->size(), " ranks");
     Tensor part = Tensor::like(x, {count});
     ops::copy(x.flat(holders_->rank() * count, count), part);
     return part;
   }
-  Tensor gathered(const Tensor& part, const Shape& shape) const {
+  Tensor gather_input(const Tensor& part, const Shape& shape) const {
     Tensor x = Tensor::like(part, shape);
     holders_->all_gather(part, x).wait();
     return x;
   }
-  Tensor run(Tensor x, Pass& pass) {
+  Tensor run(Tensor x, MicrobatchContext& pass) {
     for (const auto& layer : layers_) x = layer->forward(x, pass);
     return x;
   }

@@ -12,11 +12,11 @@
 namespace mcpp {
 
 /// Tensors offloaded together. The destructor discards them; it must run before that of their store.
-class TensorsAway {
+class OffloadedTensors {
  public:
-  virtual ~TensorsAway() = default;
+  virtual ~OffloadedTensors() = default;
   /// Starts prefetching the tensors. May be called repeatedly.
-  virtual void expect() = 0;
+  virtual void prefetch() = 0;
   /// Returns the tensors in their original order, in new memory of their device. May be called once. Throws PeerLost if
   /// they were corrupted, so that a launcher restarts the run from its last checkpoint.
   virtual std::vector<Tensor> take() = 0;
@@ -28,11 +28,11 @@ class ActivationStore {
   virtual ~ActivationStore() = default;
   /// Offloads copies of the tensors, whose memory may be modified or freed afterwards. Throws PeerLost if earlier
   /// offloaded data was lost or the disk is full.
-  virtual std::unique_ptr<TensorsAway> put(std::vector<Tensor> tensors) = 0;
+  virtual std::unique_ptr<OffloadedTensors> put(std::vector<Tensor> tensors) = 0;
   /// Returns a description for the log: "on the disk of /scratch, 1.2 GiB, by io_uring past the page cache".
   virtual std::string describe() const = 0;
   /// Returns the peak usage so far.
-  virtual BytesAway peak() const = 0;
+  virtual OffloadedBytes peak() const = 0;
 };
 
 struct ActivationOffload {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/number_text.h"
-#include "base/rounding.h"
+#include "base/integer_math.h"
+#include "base/number_format.h"
 #include "nn/offload/host_memory.h"
 #include "tensor/transfer.h"
 
@@ -22,7 +22,7 @@ i64 packed_bytes(const Tensor& t) {
 
 }  // namespace
 
-class FileActivations::Away final : public TensorsAway {
+class FileActivations::OffloadedBatch final : public OffloadedTensors {
  public:
   /// Location of a tensor inside the packed buffer.
   struct Packed {
@@ -32,16 +32,16 @@ class FileActivations::Away final : public TensorsAway {
     Device& device;
   };
 
-  Away(FileActivations& store, const std::vector<Tensor>& tensors) : store_(store) {
+  OffloadedBatch(FileActivations& store, const std::vector<Tensor>& tensors) : store_(store) {
     for (const Tensor& t : tensors) {
       packed_.push_back({bytes_, t.shape(), t.dtype(), t.device()});
       bytes_ += packed_bytes(t);
     }
     bytes_ = aligned_bytes(bytes_);
   }
-  ~Away() override { store_.give_up(*this); }
+  ~OffloadedBatch() override { store_.discard(*this); }
 
-  void expect() override {
+  void prefetch() override {
     store_.write_last();
     if (!store_.slot_with(*this)) store_.start_reading(*this);
   }
@@ -58,8 +58,8 @@ class FileActivations::Away final : public TensorsAway {
   i64 bytes_ = 0;
 };
 
-std::vector<Tensor> FileActivations::Away::take() {
-  expect();
+std::vector<Tensor> FileActivations::OffloadedBatch::take() {
+  prefetch();
   Slot& slot = *store_.slot_with(*this);
   const std::span<std::byte> all = store_.bytes_of(slot, *this);
   if (slot.use == Slot::Use::Reading) {
@@ -71,15 +71,15 @@ std::vector<Tensor> FileActivations::Away::take() {
   for (const Packed& p : packed_) {
     const Tensor& back = tensors.emplace_back(Tensor::empty(p.shape, p.dtype, p.device));
     slot.copies.push_back(store_.copies_->to_device(store_.part_of(slot, p.offset, back.bytes()), back));
-    slot.copies.back().hold_ops();
+    slot.copies.back().make_stream_wait();
   }
   return tensors;
 }
 
 FileActivations::FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue,
-                                 std::unique_ptr<SideCopies> copies)
+                                 std::unique_ptr<AsyncCopyEngine> copies)
     : folder_(offload.folder),
-      host_(host_beside(device)),
+      host_(host_device_for(device)),
       file_(std::make_shared<ScratchFile>(folder_, round_up(std::max<i64>(offload.bytes, 1), kBlock), offload.key)),
       copies_(std::move(copies)),
       queue_(std::move(queue)) {
@@ -95,13 +95,13 @@ std::string FileActivations::describe() const {
              file_->is_direct() ? " past the page cache" : " through the page cache: no direct I/O there");
 }
 
-FileActivations::Slot* FileActivations::slot_with(const Away& away) {
-  const auto found = std::ranges::find(slots_, &away, &Slot::holds);
+FileActivations::Slot* FileActivations::slot_with(const OffloadedBatch& offloaded) {
+  const auto found = std::ranges::find(slots_, &offloaded, &Slot::holds);
   return found == slots_.end() ? nullptr : &*found;
 }
 
-std::span<std::byte> FileActivations::bytes_of(const Slot& slot, const Away& away) const {
-  return mcpp::bytes_of(slot.memory.tensor).first(static_cast<std::size_t>(away.bytes()));
+std::span<std::byte> FileActivations::bytes_of(const Slot& slot, const OffloadedBatch& offloaded) const {
+  return mcpp::bytes_of(slot.memory.tensor).first(static_cast<std::size_t>(offloaded.bytes()));
 }
 
 Tensor FileActivations::part_of(const Slot& slot, i64 offset, i64 bytes) const {
@@ -120,14 +120,14 @@ FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
   if (memory.defined() && memory.bytes() >= bytes) return slot;
   slot.memory.pin = nullptr;
   memory = Tensor();  // freed before it is reallocated
-  slot.memory = transfer_room(bytes, *host_, MemoryClass::Activations, copies_.get());
+  slot.memory = allocate_transfer_buffer(bytes, *host_, MemoryClass::Activations, copies_.get());
   return slot;
 }
 
 void FileActivations::wait(Slot& slot) {
   const bool writes = slot.use == Slot::Use::Writing;
   slot.use = Slot::Use::Idle;
-  for (SideCopy& copy : slot.copies) copy.wait();
+  for (AsyncCopy& copy : slot.copies) copy.wait();
   slot.copies.clear();
   int error = 0;
   for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
@@ -136,25 +136,25 @@ void FileActivations::wait(Slot& slot) {
   }
   for (const i64 block : std::exchange(slot.freed, {})) free_blocks_.push_back(block);
   if (error == 0 || !slot.holds) return;  // errors of discarded data are ignored
-  file_->fail_transfer(writes ? "write" : "read", error, kWhat);
+  file_->throw_transfer_error(writes ? "write" : "read", error, kWhat);
 }
 
-void FileActivations::start(FileTransfer::Kind kind, Slot& slot, Away& away) {
+void FileActivations::start(FileTransfer::Kind kind, Slot& slot, OffloadedBatch& offloaded) {
   slot.use = kind == FileTransfer::Kind::Write ? Slot::Use::Writing : Slot::Use::Reading;
-  slot.holds = &away;
-  std::byte* data = bytes_of(slot, away).data();
-  for (const FileRegion& block : away.blocks) {
+  slot.holds = &offloaded;
+  std::byte* data = bytes_of(slot, offloaded).data();
+  for (const FileRegion& block : offloaded.blocks) {
     slot.transfers.push_back(queue_->start(
         {.kind = kind, .file = file_->descriptor(), .offset = block.offset(), .data = data, .bytes = block.bytes()}));
     data += block.bytes();
   }
 }
 
-void FileActivations::start_reading(Away& away) {
-  start(FileTransfer::Kind::Read, free_slot(away.bytes()), away);
+void FileActivations::start_reading(OffloadedBatch& offloaded) {
+  start(FileTransfer::Kind::Read, free_slot(offloaded.bytes()), offloaded);
 }
 
-void FileActivations::finish_what_was_given_up() {
+void FileActivations::reclaim_dropped_blocks() {
   for (Slot& slot : slots_) {
     if (!slot.freed.empty()) wait(slot);
   }
@@ -164,9 +164,9 @@ void FileActivations::finish_what_was_given_up() {
 std::vector<FileRegion> FileActivations::take_blocks(i64 bytes) {
   std::vector<FileRegion> blocks;
   for (i64 at = 0; at < bytes; at += kBlock) {
-    if (free_blocks_.empty()) finish_what_was_given_up();
+    if (free_blocks_.empty()) reclaim_dropped_blocks();
     if (free_blocks_.empty()) {
-      if (const int error = file_->extend(kBlock); error != 0) file_->fail_transfer("extend", error, kWhat);
+      if (const int error = file_->extend(kBlock); error != 0) file_->throw_transfer_error("extend", error, kWhat);
       free_blocks_.push_back(blocks_++ * kBlock);
     }
     blocks.emplace_back(file_, free_blocks_.back(), std::min(kBlock, bytes - at), "a block of activations");
@@ -177,37 +177,39 @@ std::vector<FileRegion> FileActivations::take_blocks(i64 bytes) {
   return blocks;
 }
 
-std::unique_ptr<TensorsAway> FileActivations::put(std::vector<Tensor> tensors) {
+std::unique_ptr<OffloadedTensors> FileActivations::put(std::vector<Tensor> tensors) {
   write_last();
-  auto away = std::make_unique<Away>(*this, tensors);
-  Slot& slot = free_slot(away->bytes());
+  auto offloaded = std::make_unique<OffloadedBatch>(*this, tensors);
+  Slot& slot = free_slot(offloaded->bytes());
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    slot.copies.push_back(copies_->to_host(tensors[i], part_of(slot, away->packed()[i].offset, tensors[i].bytes())));
-  away->blocks = take_blocks(away->bytes());
-  slot.holds = away.get();
+    slot.copies.push_back(
+        copies_->to_host(tensors[i], part_of(slot, offloaded->packed()[i].offset, tensors[i].bytes())));
+  offloaded->blocks = take_blocks(offloaded->bytes());
+  slot.holds = offloaded.get();
   unwritten_ = &slot;
-  if (copies_->are_immediate()) write_last();
-  return away;
+  if (copies_->is_synchronous()) write_last();
+  return offloaded;
 }
 
 void FileActivations::write_last() {
   if (!unwritten_) return;
   Slot& slot = *std::exchange(unwritten_, nullptr);
   wait(slot);
-  Away& away = *slot.holds;
-  const std::span<std::byte> all = bytes_of(slot, away);
-  for (std::size_t b = 0; b < away.blocks.size(); ++b)
-    away.blocks[b].record_checksums(all.subspan(b * kBlock, static_cast<std::size_t>(away.blocks[b].bytes())));
-  start(FileTransfer::Kind::Write, slot, away);
+  OffloadedBatch& offloaded = *slot.holds;
+  const std::span<std::byte> all = bytes_of(slot, offloaded);
+  for (std::size_t b = 0; b < offloaded.blocks.size(); ++b)
+    offloaded.blocks[b].record_checksums(
+        all.subspan(b * kBlock, static_cast<std::size_t>(offloaded.blocks[b].bytes())));
+  start(FileTransfer::Kind::Write, slot, offloaded);
 }
 
 /// Does not wait: blocks with transfers in flight are freed when these complete.
-void FileActivations::give_up(Away& away) {
-  Slot* slot = slot_with(away);
+void FileActivations::discard(OffloadedBatch& offloaded) {
+  Slot* slot = slot_with(offloaded);
   if (slot == unwritten_) unwritten_ = nullptr;
   std::vector<i64>& freed = slot && slot->use != Slot::Use::Idle ? slot->freed : free_blocks_;
-  for (const FileRegion& block : away.blocks) freed.push_back(block.offset());
-  used_blocks_ -= static_cast<i64>(away.blocks.size());
+  for (const FileRegion& block : offloaded.blocks) freed.push_back(block.offset());
+  used_blocks_ -= static_cast<i64>(offloaded.blocks.size());
   if (slot) slot->holds = nullptr;
 }
 

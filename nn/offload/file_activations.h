@@ -11,7 +11,7 @@
 #include "base/io/file_region.h"
 #include "base/io/transfer_queue.h"
 #include "nn/offload/activation_store.h"
-#include "tensor/host/host_rooms.h"
+#include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
 
@@ -23,28 +23,28 @@ class FileActivations final : public ActivationStore {
 
   /// `device` holds the activations. `copies` is used by this store only.
   FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue,
-                  std::unique_ptr<SideCopies> copies);
+                  std::unique_ptr<AsyncCopyEngine> copies);
   ~FileActivations() override;
 
-  std::unique_ptr<TensorsAway> put(std::vector<Tensor> tensors) override;
+  std::unique_ptr<OffloadedTensors> put(std::vector<Tensor> tensors) override;
   std::string describe() const override;
-  BytesAway peak() const override { return {.on_disk = peak_blocks_ * kBlock}; }
+  OffloadedBytes peak() const override { return {.on_disk = peak_blocks_ * kBlock}; }
 
  private:
-  class Away;
+  class OffloadedBatch;
   /// Host buffer for the tensors of one put(). An idle slot may be reused, although it may still hold earlier data.
   struct Slot {
     enum class Use : u8 { Idle, Writing, Reading };
     Use use = Use::Idle;
-    Away* holds = nullptr;
+    OffloadedBatch* holds = nullptr;
     PinnedTensor memory;
-    std::vector<SideCopy> copies;  // to the slot, or back to the device
+    std::vector<AsyncCopy> copies;  // to the slot, or back to the device
     std::vector<TransferQueue::Ticket> transfers;
     std::vector<i64> freed;  // blocks of data discarded while its transfers were in flight
     u64 since = 0;           // sequence number of the last use
   };
 
-  Slot* slot_with(const Away& away);
+  Slot* slot_with(const OffloadedBatch& offloaded);
   /// Returns an idle, empty slot of at least `bytes` bytes; waits for the oldest transfer if necessary.
   Slot& free_slot(i64 bytes);
   void wait(Slot& slot);
@@ -52,13 +52,13 @@ class FileActivations final : public ActivationStore {
   Tensor part_of(const Slot& slot, i64 offset, i64 bytes) const;
   /// Starts writing the last offloaded tensors unless that has begun.
   void write_last();
-  void start(FileTransfer::Kind kind, Slot& slot, Away& away);
-  void start_reading(Away& away);
+  void start(FileTransfer::Kind kind, Slot& slot, OffloadedBatch& offloaded);
+  void start_reading(OffloadedBatch& offloaded);
   /// Returns the bytes of the packed tensors in the slot.
-  std::span<std::byte> bytes_of(const Slot& slot, const Away& away) const;
+  std::span<std::byte> bytes_of(const Slot& slot, const OffloadedBatch& offloaded) const;
   std::vector<FileRegion> take_blocks(i64 bytes);
-  void give_up(Away& away);
-  void finish_what_was_given_up();
+  void discard(OffloadedBatch& offloaded);
+  void reclaim_dropped_blocks();
 
   Path folder_;
   std::shared_ptr<CpuDevice> host_;
@@ -68,7 +68,7 @@ class FileActivations final : public ActivationStore {
   std::array<Slot, kSlots> slots_;
   Slot* unwritten_ = nullptr;
   u64 uses_ = 0;
-  std::unique_ptr<SideCopies> copies_;  // declared after the slots: its destructor waits for their transfers
+  std::unique_ptr<AsyncCopyEngine> copies_;  // declared after the slots: its destructor waits for their transfers
   std::unique_ptr<TransferQueue> queue_;
 };
 

@@ -11,12 +11,12 @@
 namespace mcpp {
 namespace {
 
-constexpr std::ptrdiff_t kAhead = 2;
+constexpr std::ptrdiff_t kMaxPrefetched = 2;
 
 }  // namespace
 
 /// Copy-on-write snapshot of a vector; keeps its file region alive.
-class FileStates::Snapshot final : public StoredNumbers {
+class FileStates::Snapshot final : public TensorStorage {
  public:
   Snapshot(std::shared_ptr<const FileRegion> region, DType dtype, i64 first, i64 count)
       : region_(std::move(region)), dtype_(dtype), first_(first), count_(count) {}
@@ -25,10 +25,10 @@ class FileStates::Snapshot final : public StoredNumbers {
   i64 numel() const override { return count_; }
   void read(Tensor& to) const override { region_->read(first_ * size_of(dtype_), bytes_of(to)); }
   void write(const Tensor&) override { fail(ExitCode::Internal, "a snapshot is not written"); }
-  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+  std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
     return std::make_shared<Snapshot>(region_, dtype_, first_ + begin, count);
   }
-  std::shared_ptr<const StoredNumbers> snapshot() const override {
+  std::shared_ptr<const TensorStorage> snapshot() const override {
     return std::make_shared<Snapshot>(region_, dtype_, first_, count_);
   }
 
@@ -38,9 +38,9 @@ class FileStates::Snapshot final : public StoredNumbers {
   i64 first_, count_;
 };
 
-class FileStates::AtRest final : public StoredNumbers {
+class FileStates::StoredView final : public TensorStorage {
  public:
-  AtRest(FileStates& store, std::size_t segment, std::size_t vector, i64 first, i64 count)
+  StoredView(FileStates& store, std::size_t segment, std::size_t vector, i64 first, i64 count)
       : store_(store), segment_(segment), vector_(vector), first_(first), count_(count) {}
 
   DType dtype() const override { return vector().what.dtype; }
@@ -54,11 +54,11 @@ class FileStates::AtRest final : public StoredNumbers {
     MCPP_CHECK(vector().places[vector().current].use_count() == 1, "a snapshot keeps what is to be written");
     vector().region().write(first_ * size_of(dtype()), bytes_of(from));
   }
-  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
-    return std::make_shared<AtRest>(store_, segment_, vector_, first_ + begin, count);
+  std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
+    return std::make_shared<StoredView>(store_, segment_, vector_, first_ + begin, count);
   }
-  std::shared_ptr<const StoredNumbers> snapshot() const override {
-    MCPP_CHECK(store_.options_.takes_snapshots, "states that have one place are asked for a snapshot");
+  std::shared_ptr<const TensorStorage> snapshot() const override {
+    MCPP_CHECK(store_.options_.supports_snapshots, "states that have one place are asked for a snapshot");
     store_.finish_writes();
     return std::make_shared<Snapshot>(vector().places[vector().current], dtype(), first_, count_);
   }
@@ -104,7 +104,7 @@ void FileStates::reserve() {
   std::vector<i64> segments;
   for (const Segment& segment : segments_) segments.push_back(length_of(segment));
   for (const i64 bytes : longest_of(std::move(segments))) slots_.emplace_back().bytes = bytes;
-  const i64 places = options_.takes_snapshots ? 2 : 1;
+  const i64 places = options_.supports_snapshots ? 2 : 1;
   file_ =
       std::make_shared<ScratchFile>(options_.folder, std::max(bytes() * places, ScratchFile::kAlignment), options_.key);
   i64 offset = 0;
@@ -137,12 +137,12 @@ FileStates::Slot* FileStates::slot_with(std::size_t segment) {
   return found == slots_.end() ? nullptr : &*found;
 }
 
-bool FileStates::has_room(const Slot& slot, std::size_t segment) const {
+bool FileStates::has_capacity(const Slot& slot, std::size_t segment) const {
   return slot.bytes >= length_of(segments_[segment]);
 }
 
 FileStates::Slot* FileStates::free_slot(std::size_t segment, const Slot* kept) {
-  const auto fits = [&](const Slot& slot) { return &slot != kept && has_room(slot, segment); };
+  const auto fits = [&](const Slot& slot) { return &slot != kept && has_capacity(slot, segment); };
   for (Slot& slot : slots_ | std::views::reverse)
     if (slot.use == Slot::Use::Free && fits(slot)) return &slot;
   const auto oldest = std::ranges::find_if(writing_, [&](const Slot* slot) { return fits(*slot); });
@@ -152,16 +152,16 @@ FileStates::Slot* FileStates::free_slot(std::size_t segment, const Slot* kept) {
   return slot;
 }
 
-const FileStates::Slot* FileStates::kept_slot() const {
-  const auto fits_in_one = [&](std::size_t segment) { return slots_.size() > 1 && !has_room(slots_[1], segment); };
+const FileStates::Slot* FileStates::reserved_slot() const {
+  const auto fits_in_one = [&](std::size_t segment) { return slots_.size() > 1 && !has_capacity(slots_[1], segment); };
   if (fits_in_one(expected_.front())) return nullptr;
-  const auto soon = expected_ | std::views::drop(1) | std::views::take(kAhead);
+  const auto soon = expected_ | std::views::drop(1) | std::views::take(kMaxPrefetched);
   return std::ranges::any_of(soon, fits_in_one) ? &slots_.front() : nullptr;
 }
 
-FileStates::Slot& FileStates::slot_taken_back(std::size_t segment) {
+FileStates::Slot& FileStates::evict_prefetched_slot(std::size_t segment) {
   const auto found = std::ranges::find_if(slots_ | std::views::reverse, [&](const Slot& slot) {
-    return slot.use == Slot::Use::Reading && has_room(slot, segment);
+    return slot.use == Slot::Use::Reading && has_capacity(slot, segment);
   });
   MCPP_CHECK(found != slots_.rend(), "segment ", segment, " is fetched while all that has room for it is in use");
   wait(*found);
@@ -193,7 +193,7 @@ void FileStates::start_reading(Slot& slot, std::size_t segment) {
   slot.segment = segment;
   slot.use = Slot::Use::Reading;
   if (!slot.memory.tensor.defined())
-    slot.memory = transfer_room(slot.bytes, *host_, options_.memory_class, options_.copies);
+    slot.memory = allocate_transfer_buffer(slot.bytes, *host_, options_.memory_class, options_.copies);
   for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
     if (!segments_[segment][v].region().is_blank()) start(FileTransfer::Kind::Read, slot, v);
   }
@@ -203,7 +203,7 @@ void FileStates::wait(Slot& slot) {
   const bool writes = slot.use == Slot::Use::Writing;
   for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
     const int error = queue_->wait(ticket);
-    if (error != 0) file_->fail_transfer(writes ? "write" : "read", error, options_.what);
+    if (error != 0) file_->throw_transfer_error(writes ? "write" : "read", error, options_.what);
   }
   if (!writes) return;
   std::erase(writing_, &slot);
@@ -211,19 +211,19 @@ void FileStates::wait(Slot& slot) {
 }
 
 void FileStates::read_ahead() {
-  const auto ahead = [&] { return std::ranges::count(slots_, Slot::Use::Reading, &Slot::use); };
-  while (!expected_.empty() && ahead() < kAhead) {
+  const auto num_prefetched = [&] { return std::ranges::count(slots_, Slot::Use::Reading, &Slot::use); };
+  while (!expected_.empty() && num_prefetched() < kMaxPrefetched) {
     const std::size_t next = expected_.front();
     Slot* slot = slot_with(next);
     if (slot && slot->use == Slot::Use::Writing) wait(*slot);
-    if (!slot || slot->use == Slot::Use::Free) slot = free_slot(next, kept_slot());
+    if (!slot || slot->use == Slot::Use::Free) slot = free_slot(next, reserved_slot());
     if (!slot) return;
     expected_.pop_front();
     if (slot->use == Slot::Use::Free) start_reading(*slot, next);
   }
 }
 
-void FileStates::expect(const std::vector<std::size_t>& order) {
+void FileStates::prefetch(const std::vector<std::size_t>& order) {
   expected_.assign(order.begin(), order.end());
   std::erase_if(expected_, [&](std::size_t segment) {
     const Slot* slot = slot_with(segment);
@@ -238,7 +238,7 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   if (slot && slot->use == Slot::Use::Writing) wait(*slot);
   if (!slot || slot->use == Slot::Use::Free) {
     slot = free_slot(segment);
-    if (!slot) slot = &slot_taken_back(segment);  // fetched out of the prefetch order
+    if (!slot) slot = &evict_prefetched_slot(segment);  // fetched out of the prefetch order
     start_reading(*slot, segment);
   }
   MCPP_CHECK(slot->use == Slot::Use::Reading, "segment ", segment, " is fetched twice");
@@ -262,7 +262,7 @@ FileStates::Slot& FileStates::slot_in_use(std::size_t segment) {
   return *slot;
 }
 
-void FileStates::drop_unchanged(std::size_t segment) {
+void FileStates::release_clean(std::size_t segment) {
   slot_in_use(segment).use = Slot::Use::Free;
   read_ahead();
 }
@@ -293,12 +293,12 @@ void FileStates::free_all_slots() {
   }
 }
 
-std::shared_ptr<StoredNumbers> FileStates::at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) {
-  return std::make_shared<AtRest>(*this, segment, vector, first, count);
+std::shared_ptr<TensorStorage> FileStates::stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) {
+  return std::make_shared<StoredView>(*this, segment, vector, first, count);
 }
 
 std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads) {
-  return std::make_unique<FileStates>(std::move(options), host_beside(device, threads), make_transfer_queue());
+  return std::make_unique<FileStates>(std::move(options), host_device_for(device, threads), make_transfer_queue());
 }
 
 }  // namespace mcpp

@@ -11,7 +11,7 @@
 #include "base/io/file_region.h"
 #include "base/io/transfer_queue.h"
 #include "nn/offload/state_store.h"
-#include "tensor/host/host_rooms.h"
+#include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
 
@@ -19,11 +19,11 @@ struct FileStatesOptions {
   Path folder;
   std::string key;  ///< configuration key that named the folder
   i64 longest_segment = i64{4} << 20;
-  bool takes_snapshots = false;
+  bool supports_snapshots = false;
   std::string what = "the optimizer's state";  ///< for messages
   MemoryClass memory_class = MemoryClass::OptimizerState;
   /// Copy engine that transfers the stored data, for which memory is pinned. May be destroyed before the store.
-  SideCopies* copies = nullptr;
+  AsyncCopyEngine* copies = nullptr;
 };
 
 class FileStates final : public StateStore {
@@ -38,13 +38,13 @@ class FileStates final : public StateStore {
   i64 longest_segment() const override { return options_.longest_segment; }
   void add(const std::vector<StateVector>& states) override;
   void reserve() override;
-  void expect(const std::vector<std::size_t>& order) override;
+  void prefetch(const std::vector<std::size_t>& order) override;
   std::vector<Tensor> fetch(std::size_t segment) override;
   void drop(std::size_t segment) override;
-  void drop_unchanged(std::size_t segment) override;
+  void release_clean(std::size_t segment) override;
   bool is_resident() const override { return false; }
-  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override;
-  BytesAway bytes_away() const override { return {.on_disk = bytes()}; }
+  std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override;
+  OffloadedBytes offloaded_bytes() const override { return {.on_disk = bytes()}; }
   std::string describe() const override;
 
   /// Returns the bytes that one step reads; it writes the same amount.
@@ -53,7 +53,7 @@ class FileStates final : public StateStore {
   static i64 memory_for(std::vector<i64> segments);
 
  private:
-  class AtRest;
+  class StoredView;
   class Snapshot;
   /// A vector of a segment. A region with another owner belongs to a snapshot.
   struct Vector {
@@ -78,15 +78,15 @@ class FileStates final : public StateStore {
 
   Slot* slot_with(std::size_t segment);
   Slot& slot_in_use(std::size_t segment);
-  bool has_room(const Slot& slot, std::size_t segment) const;
+  bool has_capacity(const Slot& slot, std::size_t segment) const;
   /// Returns the smallest free slot except `kept` that fits the segment; waits for the oldest write if no slot is free.
   /// Returns null if all fitting slots are prefetched or in use.
   Slot* free_slot(std::size_t segment, const Slot* kept = nullptr);
   /// Returns the only slot that fits a segment needed soon after the next one, or null. It is reserved so that reading
   /// that segment need not wait until a shorter one, which fits in other slots, was updated and written.
-  const Slot* kept_slot() const;
+  const Slot* reserved_slot() const;
   /// Evicts a prefetched segment, which will be read again, and returns the smallest slot that fits `segment`.
-  Slot& slot_taken_back(std::size_t segment);
+  Slot& evict_prefetched_slot(std::size_t segment);
   void start_reading(Slot& slot, std::size_t segment);
   void read_ahead();
   void wait(Slot& slot);

@@ -2,37 +2,37 @@
 
 namespace mcpp {
 
-void HostActivations::Leaving::go() {
+void HostActivations::PendingOffload::finish() {
   copies.clear();
   tensors.clear();
 }
 
-class HostActivations::Away final : public TensorsAway {
+class HostActivations::OffloadedBatch final : public OffloadedTensors {
  public:
-  Away(SideCopies& copies, HostRooms& rooms, const std::vector<Tensor>& tensors)
-      : copies_(copies), leaving_(std::make_shared<Leaving>()) {
+  OffloadedBatch(AsyncCopyEngine& copies, PinnedBufferPool& rooms, const std::vector<Tensor>& tensors)
+      : copies_(copies), pending_offloads_(std::make_shared<PendingOffload>()) {
     for (const Tensor& t : tensors) {
       parts_.push_back({rooms.take(t.shape(), t.dtype()), t.device(), {}, {}});
-      leaving_->copies.push_back(copies.to_host(t, *parts_.back().room));
+      pending_offloads_->copies.push_back(copies.to_host(t, *parts_.back().room));
     }
-    if (!copies.are_immediate()) leaving_->tensors = tensors;
+    if (!copies.is_synchronous()) pending_offloads_->tensors = tensors;
   }
 
-  ~Away() override { leaving_->go(); }
-  std::shared_ptr<Leaving> leaving() const { return leaving_; }
+  ~OffloadedBatch() override { pending_offloads_->finish(); }
+  std::shared_ptr<PendingOffload> pending() const { return pending_offloads_; }
 
-  void expect() override {
-    if (!copies_.are_immediate() && leaving_->tensors.empty()) begin();
+  void prefetch() override {
+    if (!copies_.is_synchronous() && pending_offloads_->tensors.empty()) begin();
   }
   std::vector<Tensor> take() override {
-    if (std::vector<Tensor> still_here = leaving_->tensors; !still_here.empty()) {
-      leaving_->go();
+    if (std::vector<Tensor> still_here = pending_offloads_->tensors; !still_here.empty()) {
+      pending_offloads_->finish();
       return still_here;
     }
     begin();
     std::vector<Tensor> tensors;
     for (Part& part : parts_) {
-      part.coming.hold_ops();
+      part.coming.make_stream_wait();
       tensors.push_back(std::move(part.back));
     }
     parts_.clear();
@@ -44,7 +44,7 @@ class HostActivations::Away final : public TensorsAway {
     std::shared_ptr<const Tensor> room;
     Device& device;
     Tensor back;
-    SideCopy coming;
+    AsyncCopy coming;
   };
 
   /// Starts copying the tensors back to the device, unless that has begun.
@@ -56,20 +56,20 @@ class HostActivations::Away final : public TensorsAway {
     }
   }
 
-  SideCopies& copies_;
-  std::shared_ptr<Leaving> leaving_;
+  AsyncCopyEngine& copies_;
+  std::shared_ptr<PendingOffload> pending_offloads_;
   std::vector<Part> parts_;
 };
 
-std::unique_ptr<TensorsAway> HostActivations::put(std::vector<Tensor> tensors) {
-  auto away = std::make_unique<Away>(*copies_, rooms_, tensors);
-  if (copies_->are_immediate()) return away;
-  leaving_.push_back(away->leaving());
-  if (leaving_.size() > kLeaving) {
-    leaving_.front()->go();
-    leaving_.pop_front();
+std::unique_ptr<OffloadedTensors> HostActivations::put(std::vector<Tensor> tensors) {
+  auto offloaded = std::make_unique<OffloadedBatch>(*copies_, pinned_buffers_, tensors);
+  if (copies_->is_synchronous()) return offloaded;
+  pending_offloads_.push_back(offloaded->pending());
+  if (pending_offloads_.size() > kMaxPendingOffloads) {
+    pending_offloads_.front()->finish();
+    pending_offloads_.pop_front();
   }
-  return away;
+  return offloaded;
 }
 
 std::string HostActivations::describe() const {

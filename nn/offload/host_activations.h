@@ -3,7 +3,7 @@
 #include <deque>
 
 #include "nn/offload/activation_store.h"
-#include "tensor/host/host_rooms.h"
+#include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
 
@@ -14,29 +14,29 @@ namespace mcpp {
 /// where backward finds them; earlier ones are copied back from expect() on.
 class HostActivations final : public ActivationStore {
  public:
-  static constexpr std::size_t kLeaving = 2;
+  static constexpr std::size_t kMaxPendingOffloads = 2;
 
-  explicit HostActivations(std::unique_ptr<SideCopies> copies)
-      : rooms_(*copies, MemoryClass::Activations), copies_(std::move(copies)) {}
+  explicit HostActivations(std::unique_ptr<AsyncCopyEngine> copies)
+      : pinned_buffers_(*copies, MemoryClass::Activations), copies_(std::move(copies)) {}
 
-  std::unique_ptr<TensorsAway> put(std::vector<Tensor> tensors) override;
+  std::unique_ptr<OffloadedTensors> put(std::vector<Tensor> tensors) override;
   std::string describe() const override;
-  BytesAway peak() const override { return {.in_host = rooms_.peak()}; }
+  OffloadedBytes peak() const override { return {.in_host = pinned_buffers_.peak()}; }
 
  private:
-  class Away;
+  class OffloadedBatch;
   /// Tensors of one put() being copied to the host, with their originals.
-  struct Leaving {
+  struct PendingOffload {
     std::vector<Tensor> tensors;
-    std::vector<SideCopy> copies;
+    std::vector<AsyncCopy> copies;
 
     /// Waits for the copies and frees the originals.
-    void go();
+    void finish();
   };
 
-  HostRooms rooms_;
-  std::unique_ptr<SideCopies> copies_;  // destroyed before the buffers, which its copies may use
-  std::deque<std::shared_ptr<Leaving>> leaving_;
+  PinnedBufferPool pinned_buffers_;
+  std::unique_ptr<AsyncCopyEngine> copies_;  // destroyed before the buffers, which its copies may use
+  std::deque<std::shared_ptr<PendingOffload>> pending_offloads_;
 };
 
 }  // namespace mcpp

@@ -5,7 +5,7 @@
 
 #include "base/io/scratch_file.h"
 #include "tensor/ops/ops.h"
-#include "tensor/pooled_size.h"
+#include "tensor/padded_alloc_size.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -13,15 +13,15 @@ namespace {
 
 Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c) {
   const i64 size = size_of(dtype);
-  const Tensor whole = Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, c);
-  const auto address = reinterpret_cast<std::uintptr_t>(whole.raw());
+  const Tensor padded = Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, c);
+  const auto address = reinterpret_cast<std::uintptr_t>(padded.raw());
   const auto over = static_cast<i64>(address % ScratchFile::kAlignment);
-  return whole.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
+  return padded.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
 }
 
 }  // namespace
 
-std::shared_ptr<CpuDevice> host_beside(Device& device, int threads) {
+std::shared_ptr<CpuDevice> host_device_for(Device& device, int threads) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (!cpu) return std::make_shared<CpuDevice>(CpuOptions{.threads = threads});
   return {std::shared_ptr<void>(), cpu};  // not owned
@@ -33,12 +33,12 @@ int host_threads(Device& device) {
 }
 
 i64 aligned_tensor_bytes(i64 bytes) {
-  return pooled_size(bytes + ScratchFile::kAlignment);
+  return padded_alloc_size(bytes + ScratchFile::kAlignment);
 }
 
-PinnedTensor transfer_room(i64 bytes, CpuDevice& host, MemoryClass c, SideCopies* copies) {
+PinnedTensor allocate_transfer_buffer(i64 bytes, CpuDevice& host, MemoryClass c, AsyncCopyEngine* copies) {
   constexpr DType kShortest = DType::BF16;
-  if (copies && !copies->are_immediate())
+  if (copies && !copies->is_synchronous())
     return pinned_tensor({bytes / size_of(kShortest)}, kShortest, host, c, *copies);
   return {.tensor = aligned_tensor(bytes, kShortest, host, c)};
 }

@@ -2,13 +2,13 @@
 #pragma once
 #include <span>
 
-#include "tensor/host/host_rooms.h"
+#include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
 
 /// Returns the CPU device in whose memory the host processes data of `device`: `device` itself (not owned) if it is a
 /// CPU device, otherwise a new one with `threads` threads.
-std::shared_ptr<CpuDevice> host_beside(Device& device, int threads = 1);
+std::shared_ptr<CpuDevice> host_device_for(Device& device, int threads = 1);
 
 /// Returns the number of host threads for work on behalf of `device`: those of a CPU device, or all cores for a GPU,
 /// since the host is otherwise idle then.
@@ -17,7 +17,7 @@ int host_threads(Device& device);
 /// Returns the allocated size of a buffer of `bytes` bytes aligned to ScratchFile::kAlignment, as direct I/O requires.
 i64 aligned_tensor_bytes(i64 bytes);
 /// Allocates such a buffer, pinned for `copies` unless that is null. Use Tensor::reinterpret() for the element type.
-PinnedTensor transfer_room(i64 bytes, CpuDevice& host, MemoryClass c, SideCopies* copies);
+PinnedTensor allocate_transfer_buffer(i64 bytes, CpuDevice& host, MemoryClass c, AsyncCopyEngine* copies);
 
 /// Copies `from` to `to`, of the same dtype and size, on the same device or between a CPU device and another one.
 void copy_over(const Tensor& from, Tensor& to);

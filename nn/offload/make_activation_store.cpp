@@ -8,9 +8,9 @@ std::unique_ptr<ActivationStore> make_activation_store(const ActivationOffload& 
     case OffloadTier::Device:
       return nullptr;
     case OffloadTier::Host:
-      return std::make_unique<HostActivations>(make_side_copies(device));
+      return std::make_unique<HostActivations>(make_async_copy_engine(device));
     case OffloadTier::File:
-      return std::make_unique<FileActivations>(offload, device, make_transfer_queue(), make_side_copies(device));
+      return std::make_unique<FileActivations>(offload, device, make_transfer_queue(), make_async_copy_engine(device));
   }
   fail(ExitCode::Internal, "unknown place for activations");
 }

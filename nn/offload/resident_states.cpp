@@ -1,12 +1,12 @@
 #include "nn/offload/host_states.h"
-#include "tensor/host/host_rooms.h"
+#include "tensor/host/pinned_buffer_pool.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
 
-class InMemory final : public StoredNumbers {
+class InMemory final : public TensorStorage {
  public:
   explicit InMemory(Tensor values) : values_(std::move(values)) {}
 
@@ -15,17 +15,17 @@ class InMemory final : public StoredNumbers {
   Tensor tensor() const override { return values_; }
   void read(Tensor& to) const override { read_bytes(values_, to.raw()); }
   void write(const Tensor& from) override { write_bytes(from.raw(), values_); }
-  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+  std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
     return std::make_shared<InMemory>(values_.flat(begin, count));
   }
-  std::shared_ptr<const StoredNumbers> snapshot() const override;
+  std::shared_ptr<const TensorStorage> snapshot() const override;
 
  private:
   Tensor values_;
 };
 
 /// Copy in host memory that it owns; its parts are views of it.
-class Copy final : public StoredNumbers {
+class Copy final : public TensorStorage {
  public:
   explicit Copy(const Tensor& values) : Copy(std::make_shared<CpuDevice>(), values) {
     read_bytes(values, values_.raw());
@@ -35,10 +35,10 @@ class Copy final : public StoredNumbers {
   i64 numel() const override { return numbers_.numel(); }
   void read(Tensor& to) const override { numbers_.read(to); }
   void write(const Tensor& from) override { numbers_.write(from); }
-  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+  std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
     return std::shared_ptr<Copy>(new Copy(values_.flat(begin, count), host_));
   }
-  std::shared_ptr<const StoredNumbers> snapshot() const override { return std::make_shared<Copy>(values_); }
+  std::shared_ptr<const TensorStorage> snapshot() const override { return std::make_shared<Copy>(values_); }
 
  private:
   Copy(std::shared_ptr<CpuDevice> host, const Tensor& like)
@@ -51,26 +51,26 @@ class Copy final : public StoredNumbers {
   InMemory numbers_;
 };
 
-std::shared_ptr<const StoredNumbers> InMemory::snapshot() const {
+std::shared_ptr<const TensorStorage> InMemory::snapshot() const {
   return std::make_shared<Copy>(values_);
 }
 
 /// In-memory states of segments.
-class SegmentRooms {
+class SegmentBuffers {
  public:
-  /// Adds a segment. room_for(state) returns a zero-filled PinnedTensor.
+  /// Adds a segment. allocate(state) returns a zero-filled PinnedTensor.
   template <class F>
-  void add(const std::vector<StateVector>& states, F&& room_for) {
+  void add(const std::vector<StateVector>& states, F&& allocate) {
     std::vector<PinnedTensor>& segment = segments_.emplace_back();
-    for (const StateVector& state : states) segment.push_back(room_for(state));
+    for (const StateVector& state : states) segment.push_back(allocate(state));
   }
   std::vector<Tensor> of(std::size_t segment) const {
     std::vector<Tensor> vectors;
     for (const PinnedTensor& vector : segments_[segment]) vectors.push_back(vector.tensor);
     return vectors;
   }
-  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) const {
-    return in_memory(segments_[segment][vector].tensor.flat(first, count));
+  std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) const {
+    return make_tensor_storage(segments_[segment][vector].tensor.flat(first, count));
   }
 
  private:
@@ -83,31 +83,31 @@ class ResidentStates final : public StateStore {
   ResidentStates(Device& device, MemoryClass c) : device_(device), class_(c) {}
 
   void add(const std::vector<StateVector>& states) override {
-    rooms_.add(states, [&](const StateVector& state) -> PinnedTensor {
+    buffers_.add(states, [&](const StateVector& state) -> PinnedTensor {
       return {.tensor = Tensor::zeros({state.count}, state.dtype, device_, class_)};
     });
   }
-  std::vector<Tensor> fetch(std::size_t segment) override { return rooms_.of(segment); }
+  std::vector<Tensor> fetch(std::size_t segment) override { return buffers_.of(segment); }
   void drop(std::size_t) override {}
   bool is_resident() const override { return true; }
-  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
-    return rooms_.at_rest(segment, vector, first, count);
+  std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
+    return buffers_.stored_view(segment, vector, first, count);
   }
 
  private:
   Device& device_;
   MemoryClass class_;
-  SegmentRooms rooms_;
+  SegmentBuffers buffers_;
 };
 
 class HostStates final : public StateStore {
  public:
-  HostStates(int threads, i64 longest_segment, MemoryClass c, SideCopies* copies)
+  HostStates(int threads, i64 longest_segment, MemoryClass c, AsyncCopyEngine* copies)
       : host_({.threads = threads}), class_(c), longest_segment_(longest_segment), copies_(copies) {}
 
   i64 longest_segment() const override { return longest_segment_; }
   void add(const std::vector<StateVector>& states) override {
-    rooms_.add(states, [&](const StateVector& state) {
+    buffers_.add(states, [&](const StateVector& state) {
       PinnedTensor room;
       if (copies_)
         room = pinned_tensor({state.count}, state.dtype, host_, class_, *copies_);
@@ -117,13 +117,13 @@ class HostStates final : public StateStore {
       return room;
     });
   }
-  std::vector<Tensor> fetch(std::size_t segment) override { return rooms_.of(segment); }
+  std::vector<Tensor> fetch(std::size_t segment) override { return buffers_.of(segment); }
   void drop(std::size_t) override {}
   bool is_resident() const override { return false; }
-  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
-    return rooms_.at_rest(segment, vector, first, count);
+  std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
+    return buffers_.stored_view(segment, vector, first, count);
   }
-  BytesAway bytes_away() const override { return {.in_host = host_.memory().total.bytes}; }
+  OffloadedBytes offloaded_bytes() const override { return {.in_host = host_.memory().total.bytes}; }
   std::string describe() const override {
     return str("in host memory, ", human_bytes(static_cast<double>(host_.memory().total.bytes)));
   }
@@ -132,13 +132,13 @@ class HostStates final : public StateStore {
   CpuDevice host_;
   MemoryClass class_;
   i64 longest_segment_;
-  SideCopies* copies_;  // used by add() only
-  SegmentRooms rooms_;  // last: it uses the host's memory
+  AsyncCopyEngine* copies_;  // used by add() only
+  SegmentBuffers buffers_;   // last: it uses the host's memory
 };
 
 }  // namespace
 
-std::shared_ptr<StoredNumbers> in_memory(Tensor values) {
+std::shared_ptr<TensorStorage> make_tensor_storage(Tensor values) {
   return std::make_shared<InMemory>(std::move(values));
 }
 
@@ -146,7 +146,7 @@ std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c) 
   return std::make_unique<ResidentStates>(device, c);
 }
 
-std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment, MemoryClass c, SideCopies* copies) {
+std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment, MemoryClass c, AsyncCopyEngine* copies) {
   return std::make_unique<HostStates>(threads, longest_segment, c, copies);
 }
 

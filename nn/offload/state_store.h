@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/io/offload_tier.h"
-#include "tensor/stored_numbers.h"
+#include "tensor/tensor_storage.h"
 
 namespace mcpp {
 
@@ -32,12 +32,12 @@ class StateStore {
 
   /// Announces the order in which segments will be fetched, so that they can be prefetched. Fetching in another order
   /// is correct but slower.
-  virtual void expect(const std::vector<std::size_t>& /*order*/) {}
+  virtual void prefetch(const std::vector<std::size_t>& /*order*/) {}
   /// Returns the states of a segment on the device that updates it. They may be read and written until drop().
   virtual std::vector<Tensor> fetch(std::size_t segment) = 0;
   virtual void drop(std::size_t segment) = 0;
   /// Like drop(), for a segment that was not modified.
-  virtual void drop_unchanged(std::size_t segment) { drop(segment); }
+  virtual void release_clean(std::size_t segment) { drop(segment); }
   /// Returns true if every fetch() returns memory of the weights' own device without a transfer.
   virtual bool is_resident() const = 0;
   /// Returns true if fetch() of this segment does so.
@@ -45,10 +45,10 @@ class StateStore {
 
   /// Returns elements [first, first + count) of a vector in its storage, while the segment is not in use. Checkpoints
   /// are saved from and loaded into it, between steps; the next fetch() returns what was loaded.
-  virtual std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) = 0;
+  virtual std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) = 0;
 
   /// Returns the offloaded bytes of all segments.
-  virtual BytesAway bytes_away() const { return {}; }
+  virtual OffloadedBytes offloaded_bytes() const { return {}; }
   /// Returns a description for the log: "on the disk of /scratch (direct I/O, io_uring), 1.2 GiB"; empty if nothing is
   /// worth mentioning.
   virtual std::string describe() const { return ""; }
@@ -58,6 +58,6 @@ class StateStore {
 std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c = MemoryClass::OptimizerState);
 
 /// Returns a storage view of the tensor's memory.
-std::shared_ptr<StoredNumbers> in_memory(Tensor values);
+std::shared_ptr<TensorStorage> make_tensor_storage(Tensor values);
 
 }  // namespace mcpp

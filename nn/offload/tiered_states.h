@@ -4,9 +4,9 @@
 
 namespace mcpp {
 
-/// Creates a store in which `far` holds a fraction of about `far_share` of the bytes and `near` the rest. Segments of
-/// both alternate, so that one is read while the other is updated.
+/// Creates a store in which `far` holds a fraction of about `far_fraction` of the bytes and `near` the rest. Segments
+/// of both alternate, so that one is read while the other is updated.
 std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> near, std::unique_ptr<StateStore> far,
-                                               double far_share);
+                                               double far_fraction);
 
 }  // namespace mcpp

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/rounding.h"
-#include "nn/offload/encoded_numbers.h"
-#include "optimizer/states/joined_master.h"
+#include "base/integer_math.h"
+#include "nn/offload/encoded_storage.h"
+#include "optimizer/states/reconstructed_master.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -27,19 +27,19 @@ Tensor temporary(i64 count, DType type, Device& device) {
 }
 
 /// View of an encoded state, for reading and writing in host memory.
-class Encoded final : public EncodedNumbers {
+class Encoded final : public EncodedStorage {
  public:
   /// `vectors`: the state's vectors from the block that contains element 0 on. `offset`: offset of element 0 in that
   /// block.
-  Encoded(StateForm form, DType wide, std::vector<std::shared_ptr<StoredNumbers>> vectors, i64 offset, i64 count)
+  Encoded(StateForm form, DType wide, std::vector<std::shared_ptr<TensorStorage>> vectors, i64 offset, i64 count)
       : form_(form), wide_(wide), vectors_(std::move(vectors)), offset_(offset), count_(count) {}
 
   DType dtype() const override { return wide_; }
   i64 numel() const override { return count_; }
-  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+  std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
     const i64 first = (offset_ + begin) / kBlock * kBlock;
     const i64 end = round_up(offset_ + begin + count, kBlock);
-    std::vector<std::shared_ptr<StoredNumbers>> vectors;
+    std::vector<std::shared_ptr<TensorStorage>> vectors;
     if (form_ == StateForm::Bf16)
       vectors = {vectors_[0]->part(first, end - first)};
     else
@@ -47,9 +47,9 @@ class Encoded final : public EncodedNumbers {
                  vectors_[1]->part(first / kBlock, (end - first) / kBlock)};
     return std::make_shared<Encoded>(form_, wide_, std::move(vectors), offset_ + begin - first, count);
   }
-  std::shared_ptr<const StoredNumbers> snapshot() const override {
-    std::vector<std::shared_ptr<StoredNumbers>> vectors;
-    for (const auto& vector : vectors_) vectors.push_back(std::const_pointer_cast<StoredNumbers>(vector->snapshot()));
+  std::shared_ptr<const TensorStorage> snapshot() const override {
+    std::vector<std::shared_ptr<TensorStorage>> vectors;
+    for (const auto& vector : vectors_) vectors.push_back(std::const_pointer_cast<TensorStorage>(vector->snapshot()));
     return std::make_shared<Encoded>(form_, wide_, std::move(vectors), offset_, count_);
   }
 
@@ -97,7 +97,7 @@ class Encoded final : public EncodedNumbers {
 
   StateForm form_;
   DType wide_;
-  std::vector<std::shared_ptr<StoredNumbers>> vectors_;
+  std::vector<std::shared_ptr<TensorStorage>> vectors_;
   i64 offset_, count_;
 };
 
@@ -111,7 +111,7 @@ Quantized part_of(std::span<const Tensor> vectors, StateForm form, i64 first, i6
 static_assert(kRemainderBlock == kBlock);
 
 ParamRemainders remainders_of(std::span<const Tensor> vectors, i64 first, i64 count) {
-  return {.low = vectors[0].flat(first / 2, count / 2), .went_up = vectors[1].flat(first / 32, count / 32)};
+  return {.low = vectors[0].flat(first / 2, count / 2), .rounded_up = vectors[1].flat(first / 32, count / 32)};
 }
 
 }  // namespace
@@ -122,7 +122,7 @@ StateCodec::StateCodec(std::vector<StateForm> forms, DType wide) : wide_(wide) {
     MCPP_CHECK(form != StateForm::Remainder || states_.empty(), "only master weights have remainders");
     states_.push_back({form, vector});
     vector += is_quantized(form) || form == StateForm::Remainder ? 2 : 1;
-    is_plain_ &= form == StateForm::Wide;
+    is_plain_ &= form == StateForm::AccumulateType;
   }
   MCPP_CHECK(is_plain_ || wide == DType::F32, "narrow states of a model of ", name_of(wide));
 }
@@ -145,7 +145,7 @@ std::vector<Tensor> StateCodec::decode(std::span<const Tensor> vectors, i64 firs
   std::vector<Tensor> states;
   for (const State& state : states_) {
     const Tensor& kept = vectors[state.vector];
-    if (state.form == StateForm::Wide) {
+    if (state.form == StateForm::AccumulateType) {
       states.push_back(kept.flat(first, count));
       continue;
     }
@@ -181,22 +181,23 @@ void StateCodec::split(const Tensor& master, std::span<const Tensor> vectors, i6
   ops::param_remainders(master, kept);
 }
 
-std::shared_ptr<StoredNumbers> StateCodec::at_rest(StateStore& store, std::size_t segment, std::size_t state, i64 first,
-                                                   i64 count, const std::shared_ptr<StoredNumbers>& model) const {
+std::shared_ptr<TensorStorage> StateCodec::stored_view(StateStore& store, std::size_t segment, std::size_t state,
+                                                       i64 first, i64 count,
+                                                       const std::shared_ptr<TensorStorage>& model) const {
   const auto [form, vector] = states_[state];
-  if (form == StateForm::Wide) return store.at_rest(segment, vector, first, count);
+  if (form == StateForm::AccumulateType) return store.stored_view(segment, vector, first, count);
   const i64 begin = first / kBlock * kBlock, end = round_up(first + count, kBlock);
   if (form == StateForm::Remainder)
-    return joined_master({.model = model,
-                          .low = store.at_rest(segment, vector, begin / 2, (end - begin) / 2),
-                          .went_up = store.at_rest(segment, vector + 1, begin / 32, (end - begin) / 32),
-                          .offset = first - begin});
-  std::vector<std::shared_ptr<StoredNumbers>> vectors;
+    return reconstructed_master({.model = model,
+                                 .low = store.stored_view(segment, vector, begin / 2, (end - begin) / 2),
+                                 .rounded_up = store.stored_view(segment, vector + 1, begin / 32, (end - begin) / 32),
+                                 .offset = first - begin});
+  std::vector<std::shared_ptr<TensorStorage>> vectors;
   if (form == StateForm::Bf16)
-    vectors = {store.at_rest(segment, vector, begin, end - begin)};
+    vectors = {store.stored_view(segment, vector, begin, end - begin)};
   else
-    vectors = {store.at_rest(segment, vector, begin / 4, (end - begin) / 4),
-               store.at_rest(segment, vector + 1, begin / kBlock, (end - begin) / kBlock)};
+    vectors = {store.stored_view(segment, vector, begin / 4, (end - begin) / 4),
+               store.stored_view(segment, vector + 1, begin / kBlock, (end - begin) / kBlock)};
   return std::make_shared<Encoded>(form, wide_, std::move(vectors), first - begin, count);
 }
 

@@ -3,14 +3,14 @@
 #include <span>
 
 #include "nn/offload/state_store.h"
-#include "tensor/ops/narrow/quantize.h"
+#include "tensor/ops/low_precision/quantize.h"
 
 namespace mcpp {
 
 /// Storage form of a state. Wide: fp32, or fp64 in fp64 models. Signed and NonNegative: see
-/// tensor/ops/narrow/quantize.h. Remainder: master weights minus the model's bf16 weights
-/// (tensor/ops/narrow/param_remainders.h); only for the first state.
-enum class StateForm : u8 { Wide, Bf16, Signed, NonNegative, Remainder };
+/// tensor/ops/low_precision/quantize.h. Remainder: master weights minus the model's bf16 weights
+/// (tensor/ops/low_precision/param_remainders.h); only for the first state.
+enum class StateForm : u8 { AccumulateType, Bf16, Signed, NonNegative, Remainder };
 
 /// Encodes and decodes the states of a segment. Checkpoints store all states in the accumulate dtype: saving decodes
 /// them exactly and loading rounds them to their form, so a saved state is restored bitwise, and any form can load any
@@ -39,8 +39,8 @@ class StateCodec {
 
   /// Returns a view of elements [first, first + count) of a stored state of a segment, in the accumulate dtype.
   /// `model`: the model's weights, for a Remainder.
-  std::shared_ptr<StoredNumbers> at_rest(StateStore& store, std::size_t segment, std::size_t state, i64 first,
-                                         i64 count, const std::shared_ptr<StoredNumbers>& model) const;
+  std::shared_ptr<TensorStorage> stored_view(StateStore& store, std::size_t segment, std::size_t state, i64 first,
+                                             i64 count, const std::shared_ptr<TensorStorage>& model) const;
 
  private:
   /// A state and the index of its first vector among those of the segment.

@@ -5,23 +5,24 @@ namespace mcpp {
 ContextAttention::ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups)
     : exchange_(cp.make_head_exchange(query_groups)), core_(cp.make_core_attention()), cp_(cp), heads_(heads) {}
 
-CoreAttentionOptions ContextAttention::options(const AttentionOptions& mine,
-                                               std::shared_ptr<const SampleCut> cut) const {
+CoreAttentionOptions ContextAttention::options(const AttentionOptions& local,
+                                               std::shared_ptr<const SamplePartition> cut) const {
   MCPP_CHECK(cut || cp_.size() == 1, "samples that ", cp_.size(), " ranks share are cut nowhere");
-  CoreAttentionOptions how{mine, std::move(cut)};
+  CoreAttentionOptions how{local, std::move(cut)};
   if (!exchange_) return how;
   how.queries.ranges = how.keys = how.dropout.positions = how.cut->of_member(cp_.member());
   how.dropout.first_column += exchange_->first_head(heads_);
   return how;
 }
 
-ContextAttention::Kept ContextAttention::forward(const Qkv& mine, const CoreAttentionOptions& how) {
-  Kept kept{.qkv = exchange_ ? exchange_->to_heads(mine, how.cut->runs()) : mine, .result = {}};
+ContextAttention::SavedAttention ContextAttention::forward(const Qkv& local, const CoreAttentionOptions& how) {
+  SavedAttention kept{.qkv = exchange_ ? exchange_->to_heads(local, how.cut->runs()) : local, .result = {}};
   kept.result = core_->forward(kept.qkv.heads(), how);
   return kept;
 }
 
-Qkv ContextAttention::backward(const Tensor& d_output, const Kept& kept, const CoreAttentionOptions& how, Qkv empty) {
+Qkv ContextAttention::backward(const Tensor& d_output, const SavedAttention& kept, const CoreAttentionOptions& how,
+                               Qkv empty) {
   Qkv gradient = exchange_ ? exchange_->gradient_of_heads(kept.qkv) : kept.qkv.like();
   QkvHeads heads = gradient.heads();
   core_->backward(exchange_ ? exchange_->to_heads(d_output, how.cut->runs()) : d_output, kept.qkv.heads(), kept.result,

@@ -14,27 +14,27 @@ class ContextAttention {
   ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups);
 
   /// Tensors saved for backward, as they are between the exchanges: out [s, b, heads * head_dim].
-  struct Kept {
+  struct SavedAttention {
     Qkv qkv;
     AttentionResult result;
   };
 
   /// Returns the options of core attention for a microbatch partitioned as `cut` (null without context parallelism). In
-  /// `mine`, the first head, which keys dropout, is that before an exchange, but document starts are for the rows after
-  /// it (SampleCut::of_member).
-  CoreAttentionOptions options(const AttentionOptions& mine, std::shared_ptr<const SampleCut> cut) const;
-  Kept forward(const Qkv& mine, const CoreAttentionOptions& how);
+  /// `local`, the first head, which keys dropout, is that before an exchange, but document starts are for the rows
+  /// after it (SamplePartition::of_member).
+  CoreAttentionOptions options(const AttentionOptions& local, std::shared_ptr<const SamplePartition> cut) const;
+  SavedAttention forward(const Qkv& local, const CoreAttentionOptions& how);
   /// Recomputes result.out from what forward saved.
-  Tensor forward_again(const Qkv& kept, const CoreAttentionOptions& how) {
+  Tensor recompute_output(const Qkv& kept, const CoreAttentionOptions& how) {
     return core_->forward(kept.heads(), how).out;
   }
   /// Returns result.out exchanged back: all heads of this rank at its own positions.
-  Tensor output(const Kept& kept, const CoreAttentionOptions& how) {
+  Tensor output(const SavedAttention& kept, const CoreAttentionOptions& how) {
     return exchange_ ? exchange_->to_positions(kept.result.out, how.cut->runs()) : kept.result.out;
   }
-  /// Returns the gradient of `mine` given that of output(). With a head exchange, `empty`, shaped like `mine`, is
+  /// Returns the gradient of `local` given that of output(). With a head exchange, `empty`, shaped like `local`, is
   /// overwritten and returned.
-  Qkv backward(const Tensor& d_output, const Kept& kept, const CoreAttentionOptions& how, Qkv empty);
+  Qkv backward(const Tensor& d_output, const SavedAttention& kept, const CoreAttentionOptions& how, Qkv empty);
 
   /// Returns true if keys and values are stored apart from queries, given whether the projection stores them so.
   bool shares_groups(bool mine_do) const { return exchange_ ? exchange_->shares_groups() : mine_do; }

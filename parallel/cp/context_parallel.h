@@ -7,14 +7,14 @@
 #include "parallel/cp/comm_type.h"
 #include "parallel/cp/core_attention.h"
 #include "parallel/cp/head_exchange.h"
-#include "parallel/cp/sequence_cut.h"
+#include "parallel/cp/sequence_partition.h"
 
 namespace mcpp {
 
 /// Context-parallel configuration of a rank. By default it holds all positions.
 struct ContextParallel {
   CpCommType comm_type = CpCommType::P2p;
-  SequenceCut cut;
+  SequencePartition cut;
   i64 rank = 0;                   ///< in [0, cut.ranks())
   Communicator* heads = nullptr;  ///< ranks that exchange heads; null = none
   Communicator* ring = nullptr;   ///< ranks that share keys and values; null = none

@@ -1,13 +1,13 @@
 #include "parallel/cp/core_attention.h"
 
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 
 AttentionResult LocalAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
   AttentionResult y{.out = Tensor::like(q.base, {q.seq, q.batch, q.heads * q.head_dim}),
-                    .lse = Tensor::empty({q.batch, q.heads, q.seq}, wide(q.base.dtype()), q.base.device())};
+                    .lse = Tensor::empty({q.batch, q.heads, q.seq}, accumulate_dtype(q.base.dtype()), q.base.device())};
   ops::attention(x, options, y);
   return y;
 }

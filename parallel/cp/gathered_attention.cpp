@@ -1,7 +1,7 @@
 #include "parallel/cp/gathered_attention.h"
 
 #include "parallel/cp/key_values.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 namespace {
@@ -18,49 +18,49 @@ Shape with_rows(const Tensor& x, i64 rows) {
 }
 
 /// Gathers the pieces of all ranks [s / n, ...] into sequence order [s, ...].
-Tensor gather_sequence(Communicator& group, const SampleCut& cut, const Tensor& mine) {
+Tensor gather_sequence(Communicator& group, const SamplePartition& cut, const Tensor& local) {
   const i64 n = group.size(), piece = cut.piece();
-  Tensor whole = Tensor::like(mine, with_rows(mine, n * mine.dim(0)));
+  Tensor full = Tensor::like(local, with_rows(local, n * local.dim(0)));
   if (cut.is_consecutive()) {
-    group.all_gather(mine, whole).wait();
-    return whole;
+    group.all_gather(local, full).wait();
+    return full;
   }
-  Tensor run_of_all = Tensor::like(mine, with_rows(mine, n * piece));
+  Tensor run_of_all = Tensor::like(local, with_rows(local, n * piece));
   for (i64 run = 0; run < cut.runs(); ++run) {
-    group.all_gather(mine.slice(run * piece, (run + 1) * piece), run_of_all).wait();
+    group.all_gather(local.slice(run * piece, (run + 1) * piece), run_of_all).wait();
     for (i64 rank = 0; rank < n; ++rank) {
       const i64 at = cut.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
-      Tensor place = whole.slice(at, at + piece);
+      Tensor place = full.slice(at, at + piece);
       ops::copy(run_of_all.slice(rank * piece, (rank + 1) * piece), place);
     }
   }
-  return whole;
+  return full;
 }
 
-/// Reduce-scatters `whole`; returns this rank's pieces of the sum.
-Tensor scatter_sequence(Communicator& group, const SampleCut& cut, const Tensor& whole) {
+/// Reduce-scatters `full`; returns this rank's pieces of the sum.
+Tensor scatter_sequence(Communicator& group, const SamplePartition& cut, const Tensor& full) {
   const i64 n = group.size(), piece = cut.piece();
-  Tensor mine = Tensor::like(whole, with_rows(whole, whole.dim(0) / n));
+  Tensor local = Tensor::like(full, with_rows(full, full.dim(0) / n));
   if (cut.is_consecutive()) {
-    group.reduce_scatter(whole, mine).wait();
-    return mine;
+    group.reduce_scatter(full, local).wait();
+    return local;
   }
-  Tensor run_of_all = Tensor::like(whole, with_rows(whole, n * piece));
+  Tensor run_of_all = Tensor::like(full, with_rows(full, n * piece));
   for (i64 run = 0; run < cut.runs(); ++run) {
     for (i64 rank = 0; rank < n; ++rank) {
       const i64 at = cut.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
       Tensor place = run_of_all.slice(rank * piece, (rank + 1) * piece);
-      ops::copy(whole.slice(at, at + piece), place);
+      ops::copy(full.slice(at, at + piece), place);
     }
-    Tensor sum = mine.slice(run * piece, (run + 1) * piece);
+    Tensor sum = local.slice(run * piece, (run + 1) * piece);
     group.reduce_scatter(run_of_all, sum).wait();
   }
-  return mine;
+  return local;
 }
 
 }  // namespace
 
-QkvHeads GatheredAttention::with_all_keys(const QkvHeads& x, const SampleCut& cut) {
+QkvHeads GatheredAttention::with_all_keys(const QkvHeads& x, const SamplePartition& cut) {
   const KeyValues all{gather_sequence(group_, cut, KeyValues::of(x).both)};
   return {x.q, all.keys(), all.values()};
 }
@@ -71,10 +71,10 @@ AttentionResult GatheredAttention::forward(const QkvHeads& x, const CoreAttentio
 
 void GatheredAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                  const CoreAttentionOptions& options, QkvHeads& dx) {
-  const QkvHeads whole = with_all_keys(x, *options.cut);
-  const KeyValues all = KeyValues::like(x, whole.k.seq, wide(x.k.base.dtype()));
+  const QkvHeads full = with_all_keys(x, *options.cut);
+  const KeyValues all = KeyValues::like(x, full.k.seq, accumulate_dtype(x.k.base.dtype()));
   QkvHeads d_whole{dx.q, all.keys(), all.values()};
-  ops::attention_backward(dout, whole, y, over_all_keys(options), d_whole);
+  ops::attention_backward(dout, full, y, over_all_keys(options), d_whole);
   KeyValues{scatter_sequence(group_, *options.cut, all.both)}.copy_to(dx);
 }
 

@@ -7,8 +7,9 @@
 
 namespace mcpp {
 
-/// All-gather implementation of core attention. The ranks of `group` hold the sequence in pieces (SampleCut). Backward
-/// gathers keys and values again instead of saving them; their gradients are reduce-scattered in the accumulation type.
+/// All-gather implementation of core attention. The ranks of `group` hold the sequence in pieces (SamplePartition).
+/// Backward gathers keys and values again instead of saving them; their gradients are reduce-scattered in the
+/// accumulation type.
 ///
 /// Traffic per rank, for n ranks and k bytes of its keys and values (w in the accumulation type): forward (n - 1) k,
 /// backward (n - 1) (k + w).
@@ -21,7 +22,7 @@ class GatheredAttention final : public CoreAttention {
                 QkvHeads& dx) override;
 
  private:
-  QkvHeads with_all_keys(const QkvHeads& x, const SampleCut& cut);
+  QkvHeads with_all_keys(const QkvHeads& x, const SamplePartition& cut);
 
   Communicator& group_;
 };

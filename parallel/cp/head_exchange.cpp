@@ -1,6 +1,6 @@
 #include "parallel/cp/head_exchange.h"
 
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 namespace {
@@ -45,22 +45,22 @@ Heads query_columns(const Qkv& x, i64 ranks) {
 
 }  // namespace
 
-Tensor HeadExchange::give(const Heads& columns, i64 runs) {
+Tensor HeadExchange::scatter_columns(const Heads& columns, i64 runs) {
   const i64 n = group_.size(), rows = columns.seq / runs, b = columns.batch, width = columns.head_dim;
-  Tensor whole = Tensor::like(columns.base, {n * columns.seq, b, width});
+  Tensor full = Tensor::like(columns.base, {n * columns.seq, b, width});
   std::vector<Work> works;
   for (i64 run = 0; run < runs; ++run) {
     const Tensor packed = Tensor::like(columns.base, {n, rows, b, width});
     Heads parts = parts_as_columns(packed);
     ops::copy_heads(run_of(columns, run, runs), parts);
-    Tensor piece = whole.slice(run * n * rows, (run + 1) * n * rows);
+    Tensor piece = full.slice(run * n * rows, (run + 1) * n * rows);
     works.push_back(group_.all_to_all(packed, piece));
   }
   for (Work& work : works) work.wait();
-  return whole;
+  return full;
 }
 
-void HeadExchange::take_back(const Tensor& exchanged, Heads& columns, i64 runs) {
+void HeadExchange::gather_columns(const Tensor& exchanged, Heads& columns, i64 runs) {
   const i64 n = group_.size(), rows = columns.seq / runs, b = columns.batch, width = columns.head_dim;
   std::vector<Tensor> packed;
   std::vector<Work> works;
@@ -75,62 +75,63 @@ void HeadExchange::take_back(const Tensor& exchanged, Heads& columns, i64 runs) 
   }
 }
 
-Qkv HeadExchange::to_heads(const Qkv& mine, i64 runs) {
-  const i64 n = group_.size(), s = mine.queries.dim(0), b = mine.queries.dim(1);
-  const QkvHeads heads = mine.heads();
+Qkv HeadExchange::to_heads(const Qkv& local, i64 runs) {
+  const i64 n = group_.size(), s = local.queries.dim(0), b = local.queries.dim(1);
+  const QkvHeads heads = local.heads();
   const i64 head_dim = heads.k.head_dim;
   if (!shares_groups()) {
-    const Tensor whole = give(dense_heads(mine.queries, n), runs);
-    return {whole.view({n * s, b, query_groups_ / n, mine.queries.dim(3), head_dim}), {}};
+    const Tensor full = scatter_columns(dense_heads(local.queries, n), runs);
+    return {full.view({n * s, b, query_groups_ / n, local.queries.dim(3), head_dim}), {}};
   }
   const i64 sharing = n / query_groups_;  // ranks that get the same group
-  const Tensor queries = give(query_columns(mine, n), runs);
-  const Tensor copies = Tensor::like(mine.queries, {s, b, n * 2 * head_dim});
-  const Heads columns = dense_heads(copies, n), own = keys_and_values(mine);
+  const Tensor queries = scatter_columns(query_columns(local, n), runs);
+  const Tensor copies = Tensor::like(local.queries, {s, b, n * 2 * head_dim});
+  const Heads columns = dense_heads(copies, n), key_values = keys_and_values(local);
   for (i64 i = 0; i < sharing; ++i) {
-    Heads column = every_head(columns, i, sharing);
-    ops::copy_heads(own, column);
+    Heads column = strided_heads(columns, i, sharing);
+    ops::copy_heads(key_values, column);
   }
-  return {queries.view({n * s, b, heads.q.heads / n, head_dim}), give(columns, runs).view({n * s, b, 2, head_dim})};
+  return {queries.view({n * s, b, heads.q.heads / n, head_dim}),
+          scatter_columns(columns, runs).view({n * s, b, 2, head_dim})};
 }
 
 Qkv HeadExchange::gradient_of_heads(const Qkv& x) const {
   if (!shares_groups()) return x.like();
   const Tensor& kv = x.keys_values;
-  return {Tensor::like(x.queries), Tensor::empty(kv.shape(), wide(kv.dtype()), kv.device())};
+  return {Tensor::like(x.queries), Tensor::empty(kv.shape(), accumulate_dtype(kv.dtype()), kv.device())};
 }
 
-void HeadExchange::to_positions(const Qkv& gradient, Qkv& mine, i64 runs) {
-  const i64 n = group_.size(), s = mine.queries.dim(0), b = mine.queries.dim(1);
+void HeadExchange::to_positions(const Qkv& gradient, Qkv& local, i64 runs) {
+  const i64 n = group_.size(), s = local.queries.dim(0), b = local.queries.dim(1);
   if (!shares_groups()) {
-    Heads columns = dense_heads(mine.queries, n);
-    return take_back(gradient.queries, columns, runs);
+    Heads columns = dense_heads(local.queries, n);
+    return gather_columns(gradient.queries, columns, runs);
   }
-  Heads queries = query_columns(mine, n), own = keys_and_values(mine);
-  take_back(gradient.queries, queries, runs);
-  const i64 sharing = n / own.heads, width = own.head_dim;
+  Heads queries = query_columns(local, n), key_values = keys_and_values(local);
+  gather_columns(gradient.queries, queries, runs);
+  const i64 sharing = n / key_values.heads, width = key_values.head_dim;
   const Tensor parts = Tensor::like(gradient.keys_values, {s, b, n * width});
   Heads columns = dense_heads(parts, n);
-  take_back(gradient.keys_values, columns, runs);
-  Tensor sum = Tensor::like(parts, {s, b, own.heads * width}), part = Tensor::like(sum);
+  gather_columns(gradient.keys_values, columns, runs);
+  Tensor sum = Tensor::like(parts, {s, b, key_values.heads * width}), part = Tensor::like(sum);
   for (i64 i = 0; i < sharing; ++i) {
-    Heads to = dense_heads(i == 0 ? sum : part, own.heads);
-    ops::copy_heads(every_head(columns, i, sharing), to);
+    Heads to = dense_heads(i == 0 ? sum : part, key_values.heads);
+    ops::copy_heads(strided_heads(columns, i, sharing), to);
     if (i > 0) ops::add_to(part, sum);
   }
-  ops::copy_heads(dense_heads(sum, own.heads), own);
+  ops::copy_heads(dense_heads(sum, key_values.heads), key_values);
 }
 
 Tensor HeadExchange::to_heads(const Tensor& out, i64 runs) {
-  return give(dense_heads(out, group_.size()), runs);
+  return scatter_columns(dense_heads(out, group_.size()), runs);
 }
 
 Tensor HeadExchange::to_positions(const Tensor& out, i64 runs) {
   const i64 n = group_.size();
-  const Tensor mine = Tensor::like(out, {out.dim(0) / n, out.dim(1), n * out.dim(2)});
-  Heads columns = dense_heads(mine, n);
-  take_back(out, columns, runs);
-  return mine;
+  const Tensor local = Tensor::like(out, {out.dim(0) / n, out.dim(1), n * out.dim(2)});
+  Heads columns = dense_heads(local, n);
+  gather_columns(out, columns, runs);
+  return local;
 }
 
 }  // namespace mcpp

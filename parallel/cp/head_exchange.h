@@ -6,9 +6,10 @@
 
 namespace mcpp {
 
-/// All-to-all between positions and heads. The n ranks of `group` each hold an equal part of every piece (SampleCut);
-/// there are `runs` pieces. After the exchange each rank has its share of the heads for whole pieces, [n s, b, ...].
-/// Query groups move with their heads; with fewer groups than ranks, several ranks get the same one.
+/// All-to-all between positions and heads. The n ranks of `group` each hold an equal part of every piece
+/// (SamplePartition); there are `runs` pieces. After the exchange each rank has its share of the heads for whole
+/// pieces, [n s, b, ...]. Query groups move with their heads; with fewer groups than ranks, several ranks get the same
+/// one.
 ///
 /// Traffic per rank, for q, k and v bytes of queries, keys and values: (n - 1) / n of (q + k + v) and of the attention
 /// output q, once in forward and once in backward. With fewer groups than ranks, k and v count n / groups times, and
@@ -26,11 +27,11 @@ class HeadExchange {
   /// Returns true if several ranks get the same query group. Keys and values are then separate from queries.
   bool shares_groups() const { return query_groups_ % group_.size() != 0; }
 
-  Qkv to_heads(const Qkv& mine, i64 runs);
+  Qkv to_heads(const Qkv& local, i64 runs);
   /// Returns an uninitialized tensor for the gradient of to_heads(mine).
   Qkv gradient_of_heads(const Qkv& exchanged) const;
-  /// Writes the gradient of the tensors before the exchange, given that of the exchanged ones, to `mine`.
-  void to_positions(const Qkv& gradient, Qkv& mine, i64 runs);
+  /// Writes the gradient of the tensors before the exchange, given that of the exchanged ones, to `local`.
+  void to_positions(const Qkv& gradient, Qkv& local, i64 runs);
 
   /// Exchange out [s, b, heads * head_dim] or its gradient, and back.
   Tensor to_heads(const Tensor& out, i64 runs);
@@ -41,9 +42,9 @@ class HeadExchange {
 
  private:
   /// Sends column i of `columns`, views of [s, b, n, width], to rank i; returns [n s, b, width].
-  Tensor give(const Heads& columns, i64 runs);
-  /// Inverse of give().
-  void take_back(const Tensor& exchanged, Heads& columns, i64 runs);
+  Tensor scatter_columns(const Heads& columns, i64 runs);
+  /// Inverse of scatter_columns().
+  void gather_columns(const Tensor& exchanged, Heads& columns, i64 runs);
 
   Communicator& group_;
   i64 query_groups_;

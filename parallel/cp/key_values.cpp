@@ -15,7 +15,7 @@ KeyValues KeyValues::of(const QkvHeads& x) {
 }
 
 Heads KeyValues::half(i64 index) const {
-  return some_heads(dense_heads(both, 2 * both.dim(3)), index * both.dim(3), both.dim(3));
+  return slice_heads(dense_heads(both, 2 * both.dim(3)), index * both.dim(3), both.dim(3));
 }
 
 void KeyValues::copy_to(QkvHeads& x) const {

@@ -5,7 +5,7 @@ namespace mcpp {
 QkvHeads Qkv::heads() const {
   if (is_fused()) return packed_heads(queries);
   const Heads both = dense_heads(keys_values, 2);
-  return {dense_heads(queries, queries.dim(2)), some_heads(both, 0, 1), some_heads(both, 1, 1)};
+  return {dense_heads(queries, queries.dim(2)), slice_heads(both, 0, 1), slice_heads(both, 1, 1)};
 }
 
 Qkv Qkv::like() const {

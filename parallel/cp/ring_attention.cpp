@@ -1,7 +1,7 @@
 #include "parallel/cp/ring_attention.h"
 
 #include "parallel/cp/key_values.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 namespace {
@@ -12,18 +12,18 @@ QkvHeads with_keys(const Heads& queries, const KeyValues& key_values) {
 
 /// Allocates the attention result of `q` in the accumulation type.
 AttentionResult wide_result(const Heads& q) {
-  const DType type = wide(q.base.dtype());
+  const DType type = accumulate_dtype(q.base.dtype());
   Device& device = q.base.device();
   return {.out = Tensor::empty({q.seq, q.batch, q.heads * q.head_dim}, type, device),
           .lse = Tensor::empty({q.batch, q.heads, q.seq}, type, device)};
 }
 
 /// Communication plan of one rank: which keys are received, used and forwarded at each hop.
-class RingWay {
+class RingRoute {
  public:
-  RingWay(const Communicator& ring, const CoreAttentionOptions& options)
-      : rank_(ring.rank()), size_(ring.size()), cut_(*options.cut), window_(options.window) {
-    for (i64 owner = 0; owner < size_; ++owner) reach_.push_back(cut_.reach(owner, window_));
+  RingRoute(const Communicator& ring, const CoreAttentionOptions& options)
+      : rank_(ring.rank()), size_(ring.size()), partition_(*options.cut), window_(options.window) {
+    for (i64 owner = 0; owner < size_; ++owner) reach_.push_back(partition_.reach(owner, window_));
   }
 
   i64 hops() const { return size_; }
@@ -32,55 +32,55 @@ class RingWay {
   int next() const { return rank_after(1); }
   int previous() const { return rank_after(size_ - 1); }
   /// Returns the last rank that sees this rank's keys; it sends their gradient back.
-  int last_seer() const { return rank_after(own_reach()); }
+  int last_consumer() const { return rank_after(own_reach()); }
   i64 own_reach() const { return reach(0); }
 
-  bool arrive(i64 hop) const { return hop < size_ && reach(hop) >= hop; }
-  bool go_on(i64 hop) const { return reach(hop) > hop; }
-  bool are_seen(i64 hop) const { return hop == 0 || cut_.sees(rank_, owner(hop), window_); }
+  bool has_arrival(i64 hop) const { return hop < size_ && reach(hop) >= hop; }
+  bool should_forward(i64 hop) const { return reach(hop) > hop; }
+  bool is_seen_here(i64 hop) const { return hop == 0 || partition_.sees(rank_, owner(hop), window_); }
   /// Returns true if a rank between the owner and this one saw the keys.
-  bool were_seen(i64 hop) const {
+  bool was_seen_before(i64 hop) const {
     for (i64 back = 1; back < hop; ++back)
-      if (cut_.sees(rank_after(size_ - back), owner(hop), window_)) return true;
+      if (partition_.sees(rank_after(size_ - back), owner(hop), window_)) return true;
     return false;
   }
-  PositionRanges positions(i64 hop) const { return cut_.of_member(owner(hop)); }
+  PositionRanges positions(i64 hop) const { return partition_.of_member(owner(hop)); }
 
  private:
   int rank_after(i64 hops) const { return static_cast<int>((rank_ + hops) % size_); }
   i64 reach(i64 hop) const { return reach_[static_cast<std::size_t>(owner(hop))]; }
 
   i64 rank_, size_;
-  const SampleCut& cut_;
+  const SamplePartition& partition_;
   i64 window_;
   std::vector<i64> reach_;  // by rank: how far its keys travel
 };
 
 /// Double-buffered ring messages of one kind, all shaped like one tensor: the next one arrives while one is being used.
 /// A sent tensor is kept until the next send or the end, so that no rank waits or copies because its successor is late.
-class Traveller {
+class RingChannel {
  public:
-  Traveller(Communicator& ring, const Tensor& like)
+  RingChannel(Communicator& ring, const Tensor& like)
       : ring_(ring), shape_(like.shape()), dtype_(like.dtype()), device_(like.device()) {}
 
   /// Waits for the last send and releases its tensor.
-  void let_go() {
+  void release_sent() {
     sent_.wait();
     sending_ = {};
   }
   void send(const Tensor& t, int to) {
-    let_go();
+    release_sent();
     sending_ = t;
     sent_ = ring_.send(sending_, to);
   }
-  void expect(int from) {
-    coming_ = Tensor::empty(shape_, dtype_, device_);
-    arrival_ = ring_.recv(coming_, from);
+  void receive(int from) {
+    incoming_ = Tensor::empty(shape_, dtype_, device_);
+    arrival_ = ring_.recv(incoming_, from);
   }
   /// Returns the received tensor; undefined if none was expected.
   Tensor arrived() {
     arrival_.wait();
-    return std::exchange(coming_, {});
+    return std::exchange(incoming_, {});
   }
 
  private:
@@ -88,48 +88,48 @@ class Traveller {
   Shape shape_;
   DType dtype_;
   Device& device_;
-  Tensor sending_, coming_;
+  Tensor sending_, incoming_;
   Work sent_, arrival_;  // declared after the tensors: their destructors wait
 };
 
 /// Keys and values in use: this rank's own, then the received ones.
-class KeysAtHand {
+class RingKeyValues {
  public:
-  KeysAtHand(Communicator& ring, const RingWay& way, const QkvHeads& x)
-      : way_(way), at_hand_(KeyValues::of(x)), traveller_(ring, at_hand_.both) {}
+  RingKeyValues(Communicator& ring, const RingRoute& route, const QkvHeads& x)
+      : route_(route), current_(KeyValues::of(x)), channel_(ring, current_.both) {}
 
-  const KeyValues& operator*() const { return at_hand_; }
+  const KeyValues& operator*() const { return current_; }
   /// Forwards the current keys if they are still needed and starts receiving the next ones. Uses two tensors; the
   /// memory estimate counts no third.
   void begin(i64 hop) {
-    if (way_.go_on(hop))
-      traveller_.send(at_hand_.both, way_.next());
+    if (route_.should_forward(hop))
+      channel_.send(current_.both, route_.next());
     else
-      traveller_.let_go();
-    if (way_.arrive(hop + 1)) traveller_.expect(way_.previous());
+      channel_.release_sent();
+    if (route_.has_arrival(hop + 1)) channel_.receive(route_.previous());
   }
-  void end() { at_hand_.both = traveller_.arrived(); }
+  void end() { current_.both = channel_.arrived(); }
 
  private:
-  const RingWay& way_;
-  KeyValues at_hand_;
-  Traveller traveller_;
+  const RingRoute& route_;
+  KeyValues current_;
+  RingChannel channel_;
 };
 
 }  // namespace
 
 AttentionResult RingAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
-  const RingWay way(ring_, options);
+  const RingRoute route(ring_, options);
   AttentionOptions how = options;
   AttentionResult total = wide_result(q), part;
-  KeysAtHand keys(ring_, way, x);
-  for (i64 hop = 0; hop < way.hops(); ++hop) {
+  RingKeyValues keys(ring_, route, x);
+  for (i64 hop = 0; hop < route.hops(); ++hop) {
     keys.begin(hop);
-    how.keys = way.positions(hop);
+    how.keys = route.positions(hop);
     if (hop == 0) {
       ops::attention(with_keys(q, *keys), how, total);
-    } else if (way.are_seen(hop)) {
+    } else if (route.is_seen_here(hop)) {
       if (!part.out.defined()) part = wide_result(q);
       ops::attention(with_keys(q, *keys), how, part);
       ops::merge_attention(part, total);
@@ -145,27 +145,27 @@ AttentionResult RingAttention::forward(const QkvHeads& x, const CoreAttentionOpt
 void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                              const CoreAttentionOptions& options, QkvHeads& dx) {
   const Heads& q = x.q;
-  const DType type = wide(q.base.dtype());
-  const RingWay way(ring_, options);
+  const DType type = accumulate_dtype(q.base.dtype());
+  const RingRoute route(ring_, options);
   AttentionOptions how = options;
-  KeysAtHand keys(ring_, way, x);
+  RingKeyValues keys(ring_, route, x);
   const auto share_of_queries = [&] {
     return dense_heads(Tensor::empty({q.seq, q.batch, q.heads, q.head_dim}, type, q.base.device()), q.heads);
   };
   Heads dq = share_of_queries(), dq_share;
   KeyValues own = KeyValues::like(x, x.k.seq, type);  // this rank's contribution to the gradient of its own keys
-  Traveller sums(ring_, own.both);                    // contributions of other ranks, accumulated along the ring
+  RingChannel sums(ring_, own.both);                  // contributions of other ranks, accumulated along the ring
   const auto compute = [&](const Heads& d_queries, const KeyValues& d_keys) {
     QkvHeads d_part{d_queries, d_keys.keys(), d_keys.values()};
     ops::attention_backward(dout, with_keys(q, *keys), y, how, d_part);
   };
-  for (i64 hop = 0; hop < way.hops(); ++hop) {
+  for (i64 hop = 0; hop < route.hops(); ++hop) {
     keys.begin(hop);
-    how.keys = way.positions(hop);
+    how.keys = route.positions(hop);
     Tensor sum;
     if (hop == 0) {
       compute(dq, own);
-    } else if (way.are_seen(hop)) {
+    } else if (route.is_seen_here(hop)) {
       if (!dq_share.base.defined()) dq_share = share_of_queries();
       KeyValues share = KeyValues::like(x, x.k.seq, type);
       compute(dq_share, share);
@@ -178,13 +178,13 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
     } else {
       sum = sums.arrived();
     }
-    if (sum.defined()) sums.send(sum, way.go_on(hop) ? way.next() : way.owner(hop));
-    if (way.arrive(hop + 1) && way.were_seen(hop + 1)) sums.expect(way.previous());
+    if (sum.defined()) sums.send(sum, route.should_forward(hop) ? route.next() : route.owner(hop));
+    if (route.has_arrival(hop + 1) && route.was_seen_before(hop + 1)) sums.receive(route.previous());
     keys.end();
   }
   ops::copy_heads(dq, dx.q);
-  if (way.own_reach() > 0) {
-    sums.expect(way.last_seer());
+  if (route.own_reach() > 0) {
+    sums.receive(route.last_consumer());
     ops::add_to(sums.arrived(), own.both);
   }
   own.copy_to(dx);

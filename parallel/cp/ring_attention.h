@@ -6,16 +6,16 @@
 
 namespace mcpp {
 
-/// Ring implementation of core attention. The ranks of `ring` hold the sequence in pieces (SampleCut). A rank first
-/// uses its own keys, then those of the ranks before it, which it receives from its predecessor while computing with
-/// the current ones. Partial results are merged in the accumulation type. In backward, keys and values circulate again,
-/// followed by their gradient in the accumulation type. It starts at the first rank that contributes; the last one
-/// sends the sum to the owner, which adds its own contribution.
+/// Ring implementation of core attention. The ranks of `ring` hold the sequence in pieces (SamplePartition). A rank
+/// first uses its own keys, then those of the ranks before it, which it receives from its predecessor while computing
+/// with the current ones. Partial results are merged in the accumulation type. In backward, keys and values circulate
+/// again, followed by their gradient in the accumulation type. It starts at the first rank that contributes; the last
+/// one sends the sum to the owner, which adds its own contribution.
 ///
-/// Keys travel only as far as the last rank that sees them (SampleCut::reach), which all ranks compute identically.
-/// Traffic per owner of keys with reach r, for k bytes of keys and values (w in the accumulation type): forward r k;
-/// backward r k and at most r w. r is less than the number of ranks n; without documents and windows it is n - 1.
-/// Relies on Communicator's guarantee that a send does not wait for its receive.
+/// Keys travel only as far as the last rank that sees them (SamplePartition::reach), which all ranks compute
+/// identically. Traffic per owner of keys with reach r, for k bytes of keys and values (w in the accumulation type):
+/// forward r k; backward r k and at most r w. r is less than the number of ranks n; without documents and windows it is
+/// n - 1. Relies on Communicator's guarantee that a send does not wait for its receive.
 class RingAttention final : public CoreAttention {
  public:
   explicit RingAttention(Communicator& ring) : ring_(ring) {}

@@ -40,13 +40,13 @@ void ShardedGrads::release(std::size_t bucket, int unit, bool last) {
 
 Tensor ShardedGrads::rounded(const Tensor& grads) const {
   if (grads.dtype() == shards_.dtype()) return grads;
-  Tensor narrow = Tensor::empty(grads.shape(), shards_.dtype(), context_.device, MemoryClass::Grads);
-  ops::copy(grads, narrow);
-  return narrow;
+  Tensor rounded_grads = Tensor::empty(grads.shape(), shards_.dtype(), context_.device, MemoryClass::Grads);
+  ops::copy(grads, rounded_grads);
+  return rounded_grads;
 }
 
 void ShardedGrads::reduce(std::size_t bucket, const Tensor& full, bool is_last) {
-  const bool is_packed = context_.grad_wire != GradWire::Full;
+  const bool is_packed = context_.grad_reduce_format != GradReduceFormat::Full;
   const Tensor sent = is_packed ? full : rounded(full);
   // The gradients were encoded and are not needed any more, which frees their memory for the next unit.
   Tensor part = is_packed ? Tensor::empty({full.numel() / context_.parts}, dtype_, context_.device, MemoryClass::Grads)

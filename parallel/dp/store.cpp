@@ -1,14 +1,14 @@
 #include "parallel/dp/store.h"
 
-#include "parallel/dp/narrow_reduce.h"
+#include "parallel/dp/compressed_reduce.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
 
 Work StoreContext::reduce_scatter(const Tensor& full, Tensor& own) const {
   // A single rank sends nothing.
-  if (grad_wire != GradWire::Full && groups.shard.size() > 1)
-    return narrow_reduce_scatter(groups, grad_wire, full, own);
+  if (grad_reduce_format != GradReduceFormat::Full && groups.shard.size() > 1)
+    return compressed_reduce_scatter(groups, grad_reduce_format, full, own);
   return groups.shard.reduce_scatter(full, own);
 }
 

@@ -16,7 +16,7 @@ struct StoreContext {
   DataParallelGroups groups;
   /// This rank updates part `part` of `parts` equal parts of every bucket: those of groups.shard, or the whole bucket.
   int part = 0, parts = 1;
-  GradWire grad_wire = GradWire::Full;
+  GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
 
   /// Returns this rank's part of a tensor of a whole bucket.
   Tensor own_part(const Tensor& bucket) const {
@@ -55,7 +55,7 @@ class ParamStore {
   /// Returns what this rank updates of the bucket. The storage never moves. Undefined if offloaded.
   virtual Tensor shard(std::size_t bucket) const = 0;
   /// Returns the store of offloaded weights, with one segment of one vector per bucket; null if they are in memory.
-  virtual StateStore* away() const { return nullptr; }
+  virtual StateStore* offload_store() const { return nullptr; }
 };
 
 class GradStore {
@@ -69,7 +69,7 @@ class GradStore {
   /// Returns what this rank updates of the bucket. The storage never moves.
   virtual Tensor shard(std::size_t bucket) const = 0;
   /// Same contracts as in ParamAndGradBuffer.
-  virtual void sum_in_full(bool) {}
+  virtual void set_exact_reduction(bool) {}
   virtual void end_step(const Tensor&) {}
   virtual std::span<const PowerSgdState> power_sgd_states() const { return {}; }
 };

@@ -4,16 +4,16 @@
 
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_states.h"
+#include "parallel/dp/replicated_grads.h"
+#include "parallel/dp/replicated_params.h"
 #include "parallel/dp/sharded_grads.h"
 #include "parallel/dp/sharded_params.h"
-#include "parallel/dp/whole_grads.h"
-#include "parallel/dp/whole_params.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 namespace {
 
-std::unique_ptr<StateStore> make_away_store(const ParamOffload& offload, Device& device, SideCopies& copies) {
+std::unique_ptr<StateStore> make_offload_store(const ParamOffload& offload, Device& device, AsyncCopyEngine& copies) {
   switch (offload.tier) {
     case OffloadTier::Device:
       break;
@@ -22,7 +22,7 @@ std::unique_ptr<StateStore> make_away_store(const ParamOffload& offload, Device&
     case OffloadTier::File:
       return make_file_states({.folder = offload.folder,
                                .key = offload.key,
-                               .takes_snapshots = offload.takes_snapshots,
+                               .supports_snapshots = offload.supports_snapshots,
                                .what = "the weights",
                                .memory_class = MemoryClass::Params,
                                .copies = &copies},
@@ -31,23 +31,23 @@ std::unique_ptr<StateStore> make_away_store(const ParamOffload& offload, Device&
   fail(ExitCode::Internal, "unknown place for weights that are away");
 }
 
-std::unique_ptr<AwayParams> make_away_params(const ParamOffload& offload, Device& device) {
+std::unique_ptr<OffloadedParams> make_offloaded_params(const ParamOffload& offload, Device& device) {
   if (offload.tier == OffloadTier::Device) return nullptr;
   auto copies = offload.make_copies(device);
-  auto store = make_away_store(offload, device, *copies);
-  return std::make_unique<AwayParams>(std::move(store), std::move(copies), device);
+  auto store = make_offload_store(offload, device, *copies);
+  return std::make_unique<OffloadedParams>(std::move(store), std::move(copies), device);
 }
 
 std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype,
                                              const DataParallelOptions& options) {
   MCPP_CHECK(options.zero_stage == 3 || options.params.tier == OffloadTier::Device,
              "weights that every rank holds whole cannot be away");
-  const Wire wire(dtype, options.quantized_weights);
+  const WeightCodec wire(dtype, options.quantized_weights);
   const bool overlap = options.overlap_param_gather;
   if (options.zero_stage == 3)
     return std::make_unique<ShardedParams>(context, wire, dtype, overlap,
-                                           make_away_params(options.params, context.device));
-  return std::make_unique<WholeParams>(context, wire, dtype, overlap);
+                                           make_offloaded_params(options.params, context.device));
+  return std::make_unique<ReplicatedParams>(context, wire, dtype, overlap);
 }
 
 std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype,
@@ -55,11 +55,11 @@ std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dt
   const bool overlap = options.overlap_grad_reduce;
   if (options.zero_stage >= 2)
     return std::make_unique<ShardedGrads>(context, dtype, options.bf16_grads ? DType::BF16 : dtype, overlap);
-  return std::make_unique<WholeGrads>(context, dtype, overlap, options.power_sgd_rank);
+  return std::make_unique<ReplicatedGrads>(context, dtype, overlap, options.power_sgd_rank);
 }
 
 bool packs(const DataParallelOptions& options) {
-  return options.quantized_weights || options.grad_wire != GradWire::Full;
+  return options.quantized_weights || options.grad_reduce_format != GradReduceFormat::Full;
 }
 
 }  // namespace
@@ -67,14 +67,14 @@ bool packs(const DataParallelOptions& options) {
 ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
                        const DataParallelOptions& options)
     : ParamAndGradBuffer(params, dtype, device, groups.shard.size(),
-                         closing_elements(options.zero_stage, options.bucket_elements, packs(options))),
+                         bucket_close_threshold(options.zero_stage, options.bucket_elements, packs(options))),
       stage_(options.zero_stage),
       groups_(groups),
       context_{plan(), this->params(), device, groups} {
   MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1, "ZeRO stage 0 cuts nothing: its shard group is all ranks");
   MCPP_CHECK(stage_ > 0 || !packs(options), "ZeRO stage 0 packs nothing");
   MCPP_CHECK(stage_ < 2 || options.power_sgd_rank == 0, "ZeRO stage ", stage_, " has no whole gradients to factorize");
-  context_.grad_wire = options.grad_wire;
+  context_.grad_reduce_format = options.grad_reduce_format;
   if (stage_ > 0) {
     context_.part = groups.shard.rank();
     context_.parts = groups.shard.size();
@@ -84,7 +84,7 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
     MCPP_CHECK(stage_ < 2 || is_one_unit, "unit ", bucket.first_unit, " or a neighbour has no elements");
   }
   params_ = make_param_store(context_, dtype, options);
-  grads_ = make_grad_store(context_, wide(dtype), options);
+  grads_ = make_grad_store(context_, accumulate_dtype(dtype), options);
   clear_grads();
 }
 
@@ -132,7 +132,7 @@ std::vector<ShardSegment> ZeroBuffer::shard() const {
                         .count = bucket.size() / context_.parts,
                         .params = params_->shard(b),
                         .grads = grads_->shard(b),
-                        .away = params_->away(),
+                        .offload_store = params_->offload_store(),
                         .place = b});
   }
   return segments;

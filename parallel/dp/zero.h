@@ -18,10 +18,10 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   void finish() override;
   void publish() override;
   std::vector<ShardSegment> shard() const override;
-  void sum_in_full(bool in_full) override { grads_->sum_in_full(in_full); }
+  void set_exact_reduction(bool is_exact) override { grads_->set_exact_reduction(is_exact); }
   void end_step(const Tensor& factor) override { grads_->end_step(factor); }
   std::span<const PowerSgdState> power_sgd_states() const override { return grads_->power_sgd_states(); }
-  bool reduces_every_pass() const override { return stage_ >= 2; }
+  bool reduces_every_microbatch() const override { return stage_ >= 2; }
   Communicator& replicas() const override { return stage_ == 0 ? groups_.shard : groups_.replicate; }
 
  private:

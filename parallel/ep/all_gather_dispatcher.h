@@ -12,19 +12,19 @@ class AllGatherDispatcher final : public TokenDispatcher {
   /// The exchange must have more than one rank.
   AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
 
-  Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;
+  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
-  Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
   /// Gathers the rows of all ranks.
   Tensor all(
-      const Tensor& own, const Meanwhile& meanwhile = [] {}) const;
+      const Tensor& own, const OverlapFn& overlap_fn = [] {}) const;
   /// Returns this rank's part of the sum over ranks.
-  Tensor own_sum(
-      const Tensor& parts, const Meanwhile& meanwhile = [] {}) const;
+  Tensor reduce_scatter_rows(
+      const Tensor& parts, const OverlapFn& overlap_fn = [] {}) const;
 
   ExpertParallel parallel_;
   DispatchPlan plan_;  // tokens of all ranks, restricted to this rank's experts

@@ -1,14 +1,14 @@
 #include "parallel/ep/all_to_all_dispatcher.h"
 
 #include "tensor/integers.h"
-#include "tensor/ops/choices.h"
 #include "tensor/ops/ops.h"
+#include "tensor/ops/routing_tables.h"
 
 namespace mcpp {
 namespace {
 
 DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel) {
-  const HostValues<i32> counts(choice.told);  // the host needs the message sizes
+  const HostValues<i32> counts(choice.gathered_choices);  // the host needs the message sizes
   const int rank = parallel.exchange ? parallel.exchange->rank() : 0;
   return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
 }
@@ -33,7 +33,7 @@ AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertP
   if (plan_.is_sorted()) return;
   by_expert_ = Tensor::empty({plan_.received_rows()}, DType::I32, device);
   by_rank_ = Tensor::like(by_expert_);
-  ops::order_of_runs(integers(plan_.runs, device).view({-1, 3}), by_expert_, by_rank_);
+  ops::permutation_from_runs(integers(plan_.runs, device).view({-1, 3}), by_expert_, by_rank_);
   if (parallel_.tp > 1)
     copies_ = integers(places_of_copies(tokens_.numel(), parallel_.tp), {tokens_.numel(), parallel_.tp}, device);
 }
@@ -53,24 +53,24 @@ std::vector<Part> AllToAllDispatcher::received(i64 width) const {
   return parts;
 }
 
-Tensor AllToAllDispatcher::to_experts(const Tensor& choices, const Meanwhile& meanwhile) const {
+Tensor AllToAllDispatcher::to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const {
   if (plan_.is_sorted()) {
-    meanwhile();
+    overlap_fn();
     return choices;
   }
   const i64 width = choices.dim(1);
   Tensor arrived = Tensor::like(choices, {by_expert_.numel(), width});
   Work exchange = parallel_.exchange->all_to_all_v(choices, sent(width, 0), arrived, received(width));
-  meanwhile();
+  overlap_fn();
   exchange.wait();
   Tensor rows = Tensor::like(arrived);
   ops::gather_rows(arrived, by_expert_, rows);
   return rows;
 }
 
-Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const Meanwhile& meanwhile) const {
+Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const {
   if (plan_.is_sorted()) {
-    meanwhile();
+    overlap_fn();
     return rows;
   }
   const i64 width = rows.dim(1), count = tokens_.numel(), copies = parallel_.tp;
@@ -78,7 +78,7 @@ Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const Meanwhile& mea
   ops::gather_rows(rows, by_rank_, leaving);
   Tensor parts = Tensor::like(rows, {copies * count, width});
   Work exchange = parallel_.exchange->all_to_all_v(leaving, received(width), parts, sent(width, count));
-  meanwhile();
+  overlap_fn();
   exchange.wait();
   if (copies == 1) return parts;
   Tensor sums = Tensor::like(rows, {count, width});
@@ -86,15 +86,15 @@ Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const Meanwhile& mea
   return sums;
 }
 
-Tensor AllToAllDispatcher::dispatch(const Tensor& tokens, const Meanwhile& meanwhile) {
+Tensor AllToAllDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
   Tensor choices = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
   ops::gather_rows(tokens, tokens_, choices);
-  return to_experts(choices, meanwhile);
+  return to_experts(choices, overlap_fn);
 }
 
-Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) {
+Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
   Tensor d_tokens = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
-  ops::combine_rows(from_experts(d_rows, meanwhile), slots_, nullptr, d_tokens);
+  ops::combine_rows(from_experts(d_rows, overlap_fn), slots_, nullptr, d_tokens);
   return d_tokens;
 }
 

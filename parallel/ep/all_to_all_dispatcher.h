@@ -10,17 +10,17 @@ class AllToAllDispatcher final : public TokenDispatcher {
  public:
   AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
 
-  Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;
+  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
-  Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
   /// Sends the rows [N, h] of choices, in the order of tokens_, to their experts; returns [M, h] by expert.
-  Tensor to_experts(const Tensor& choices, const Meanwhile& meanwhile) const;
+  Tensor to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const;
   /// Sends rows back, summed over ranks that share an expert's width. Each of the two is the backward of the other.
-  Tensor from_experts(const Tensor& rows, const Meanwhile& meanwhile) const;
+  Tensor from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const;
   /// Convert parts in rows to parts in elements, one per rank of the exchange.
   std::vector<Part> sent(i64 width, i64 copy_stride) const;
   std::vector<Part> received(i64 width) const;

@@ -3,14 +3,14 @@
 #include <cmath>
 
 #include "tensor/integers.h"
-#include "tensor/ops/choices.h"
 #include "tensor/ops/ops.h"
+#include "tensor/ops/routing_tables.h"
 
 namespace mcpp {
 namespace {
 
 /// Gathers the values of all ranks of the microbatch.
-Tensor of_all(const Tensor& own, Communicator* sample) {
+Tensor gather_all(const Tensor& own, Communicator* sample) {
   if (!sample || sample->size() == 1) return own;
   Tensor all = Tensor::like(own, {sample->size() * own.numel()});
   sample->all_gather(own, all).wait();
@@ -31,7 +31,7 @@ i64 expert_capacity(i64 choices, i64 num_experts, double factor) {
   return share < static_cast<double>(choices) ? static_cast<i64>(share) : choices;
 }
 
-i64 most_microbatches(i64 exchange, i64 sample) {
+i64 max_microbatches(i64 exchange, i64 sample) {
   if (sample % exchange == 0) return 1;
   return exchange % sample == 0 ? exchange / sample : exchange / sample + 2;  // a partial one at either end
 }
@@ -39,8 +39,9 @@ i64 most_microbatches(i64 exchange, i64 sample) {
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample) {
   Device& device = rule.experts.device();
   const i64 own = rule.experts.dim(0), topk = rule.experts.dim(1);
-  const Tensor all = of_all(rule.experts, sample).view({-1, topk}), weights = of_all(comparable_weights(rule), sample),
-               order = of_all(integers(rule.order, device), sample);
+  const Tensor all = gather_all(rule.experts, sample).view({-1, topk}),
+               weights = gather_all(comparable_weights(rule), sample),
+               order = gather_all(integers(rule.order, device), sample);
   const i64 first = all.dim(0) > own ? own * sample->rank() : 0;
   Tensor kept = Tensor::like(rule.experts);
   ops::drop_overflow(all, weights, order, {.num_experts = rule.num_experts, .most = rule.capacity}, first, kept);

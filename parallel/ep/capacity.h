@@ -12,7 +12,7 @@ i64 expert_capacity(i64 choices, i64 num_experts, double factor);
 
 /// Returns the maximum number of microbatches whose tokens an expert may see, if `exchange` consecutive ranks exchange
 /// tokens and `sample` consecutive ranks share each microbatch.
-i64 most_microbatches(i64 exchange, i64 sample);
+i64 max_microbatches(i64 exchange, i64 sample);
 
 struct CapacityRule {
   Tensor experts;              ///< int32 [T, k]

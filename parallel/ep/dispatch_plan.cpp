@@ -37,27 +37,28 @@ std::vector<i32> order_by_expert(const std::vector<std::vector<i64>>& rows_of_ra
 }  // namespace
 
 DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int rank, int parts, int part) {
-  const std::size_t all = static_cast<std::size_t>(num_experts), own = all / static_cast<std::size_t>(parts);
-  const std::size_t ranks = counts.size() / all, first = own * static_cast<std::size_t>(part);
-  MCPP_CHECK(counts.size() == ranks * all && own * static_cast<std::size_t>(parts) == all &&
+  const std::size_t all = static_cast<std::size_t>(num_experts),
+                    num_local_experts = all / static_cast<std::size_t>(parts);
+  const std::size_t ranks = counts.size() / all, first = num_local_experts * static_cast<std::size_t>(part);
+  MCPP_CHECK(counts.size() == ranks * all && num_local_experts * static_cast<std::size_t>(parts) == all &&
                  static_cast<std::size_t>(rank) < ranks,
              counts.size(), " counts of ", num_experts, " experts in ", parts, " parts, for rank ", rank);
   const auto sum = [&](std::size_t of_rank, std::size_t begin) {
-    const std::span<const i32> experts = counts.subspan(of_rank * all + begin, own);
+    const std::span<const i32> experts = counts.subspan(of_rank * all + begin, num_local_experts);
     return std::accumulate(experts.begin(), experts.end(), i64{0});
   };
   DispatchPlan plan;
   std::vector<i64> sent, received;
   for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p)
-    sent.push_back(sum(static_cast<std::size_t>(rank), p * own));
+    sent.push_back(sum(static_cast<std::size_t>(rank), p * num_local_experts));
   plan.choices = std::accumulate(sent.begin(), sent.end(), i64{0});
   plan.sent = parts_of(sent);
   std::vector<std::vector<i64>> rows_of_ranks;
-  plan.rows.assign(own, 0);
+  plan.rows.assign(num_local_experts, 0);
   for (std::size_t r = 0; r < ranks; ++r) {
-    const std::span<const i32> here = counts.subspan(r * all + first, own);
-    rows_of_ranks.emplace_back(here.begin(), here.end());
-    for (std::size_t e = 0; e < own; ++e) plan.rows[e] += here[e];
+    const std::span<const i32> local_counts = counts.subspan(r * all + first, num_local_experts);
+    rows_of_ranks.emplace_back(local_counts.begin(), local_counts.end());
+    for (std::size_t e = 0; e < num_local_experts; ++e) plan.rows[e] += local_counts[e];
     received.push_back(sum(r, first));
   }
   plan.received = parts_of(received);

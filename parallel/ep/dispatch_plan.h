@@ -16,7 +16,7 @@ struct DispatchPlan {
   std::vector<Part> sent;
   /// Ranges of the M received rows by sending rank, each ordered by expert, then by token.
   std::vector<Part> received;
-  /// [R, 3] for ops::order_of_runs(): the order of the received rows by expert, then by rank, then by token.
+  /// [R, 3] for ops::permutation_from_runs(): the order of the received rows by expert, then by rank, then by token.
   std::vector<i32> runs;
   /// Number of rows of each expert on this rank.
   std::vector<i64> rows;

@@ -32,8 +32,8 @@ Tensor PaddedDispatcher::without_padding(const Tensor& rows) const {
   return taken;
 }
 
-Tensor PaddedDispatcher::dispatch(const Tensor& tokens, const Meanwhile& meanwhile) {
-  return padded(inner_->dispatch(tokens, meanwhile));
+Tensor PaddedDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
+  return padded(inner_->dispatch(tokens, overlap_fn));
 }
 
 TokenDispatcher::Combined PaddedDispatcher::combine(const Tensor& y, const Tensor& weights) {
@@ -47,8 +47,8 @@ TokenDispatcher::Gradients PaddedDispatcher::combine_backward(const Tensor& d_ou
   return gradients;
 }
 
-Tensor PaddedDispatcher::dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) {
-  return inner_->dispatch_backward(without_padding(d_rows), meanwhile);
+Tensor PaddedDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
+  return inner_->dispatch_backward(without_padding(d_rows), overlap_fn);
 }
 
 }  // namespace mcpp

@@ -11,11 +11,11 @@ class PaddedDispatcher final : public TokenDispatcher {
   /// `rows` is the padded number of rows per expert, at least the maximum of `inner`.
   PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device);
 
-  Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;
+  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return rows_; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
-  Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
   Tensor padded(const Tensor& rows) const;

@@ -3,7 +3,7 @@
 #include "parallel/ep/all_gather_dispatcher.h"
 #include "parallel/ep/all_to_all_dispatcher.h"
 #include "parallel/ep/padded_dispatcher.h"
-#include "tensor/ops/choices.h"
+#include "tensor/ops/routing_tables.h"
 
 namespace mcpp {
 namespace {
@@ -24,7 +24,7 @@ Tensor counts_of(const Tensor& experts, i64 num_experts) {
 
 }  // namespace
 
-ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel) {
+ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel) {
   const i64 ranks = ranks_of_exchange(parallel);
   const Tensor own = gathers_tokens(parallel) ? experts : counts_of(experts, num_experts);
   if (ranks == 1) return {experts, own, num_experts};

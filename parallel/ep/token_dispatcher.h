@@ -15,12 +15,12 @@ struct ExpertChoice {
   Tensor experts;  ///< int32 [T, k]; negative = dropped
   /// int32, by rank of the exchange. All-to-all: number of tokens per expert, [ranks, num_experts]. All-gather: the
   /// experts of all tokens, [ranks * T, k].
-  Tensor told;
+  Tensor gathered_choices;
   i64 num_experts = 0;
 };
 
 /// Work that a rank overlaps with communication.
-using Meanwhile = std::function<void()>;
+using OverlapFn = std::function<void()>;
 
 /// Dispatcher of one microbatch. Collective over the exchange; T and k must be the same on each rank.
 class TokenDispatcher {
@@ -28,8 +28,8 @@ class TokenDispatcher {
   virtual ~TokenDispatcher() = default;
 
   /// Sends tokens [T, h] to their experts; returns the M rows of this rank's experts, one expert after another. Calls
-  /// `meanwhile` once.
-  virtual Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) = 0;
+  /// `overlap_fn` once.
+  virtual Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) = 0;
   /// Returns the number of rows of each expert of this rank.
   virtual std::span<const i64> rows() const = 0;
 
@@ -45,12 +45,12 @@ class TokenDispatcher {
   };
   /// Returns the gradients of combine() given that of its output. May overwrite `kept`.
   virtual Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) = 0;
-  /// Returns the gradient of tokens [T, h] given that of the dispatched rows [M, h]. Calls `meanwhile` once.
-  virtual Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) = 0;
+  /// Returns the gradient of tokens [T, h] given that of the dispatched rows [M, h]. Calls `overlap_fn` once.
+  virtual Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) = 0;
 };
 
 /// Exchanges the information that a dispatcher needs about the other ranks' choices. Collective.
-ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
+ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
 /// Creates a dispatcher. Each expert's rows are padded with zeros to `padded_rows`; 0 = no padding.
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows);

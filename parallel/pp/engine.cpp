@@ -23,24 +23,24 @@ class Transit {
 
   /// Stores the result of `stage` for a stage on this rank or for send(). Does nothing for the stage at the end.
   void put(int stage, int microbatch, Tensor result) {
-    const int taker = stage + step_;
-    if (taker < 0 || taker >= schedule_.stages()) return;
+    const int receiver_stage = stage + step_;
+    if (receiver_stage < 0 || receiver_stage >= schedule_.stages()) return;
     MCPP_CHECK(result.defined(), "stage ", stage, " has no result for microbatch ", microbatch);
-    parcels_[{taker, microbatch}].tensor = std::move(result);
+    parcels_[{receiver_stage, microbatch}].tensor = std::move(result);
   }
   /// Returns the input of `stage`; undefined for the stage at the beginning.
   Tensor take(int stage, int microbatch) {
-    const int giver = stage - step_;
-    if (giver < 0 || giver >= schedule_.stages()) return {};
+    const int sender_stage = stage - step_;
+    if (sender_stage < 0 || sender_stage >= schedule_.stages()) return {};
     const auto node = parcels_.extract({stage, microbatch});
     MCPP_CHECK(!node.empty(), "nothing there for microbatch ", microbatch, " in stage ", stage);
     return std::move(node.mapped().tensor);
   }
 
   void send(int stage, int microbatch) {
-    const int taker = stage + step_;
+    const int receiver_stage = stage + step_;
     std::erase_if(sends_, [](const Work& work) { return work.is_done(); });  // releases their tensors
-    sends_.push_back(channel_.send(take(taker, microbatch), schedule_.rank_of(taker)));
+    sends_.push_back(channel_.send(take(receiver_stage, microbatch), schedule_.rank_of(receiver_stage)));
   }
   void post_receive(int stage, int microbatch, Tensor buffer) {
     Parcel& parcel = parcels_[{stage, microbatch}];
@@ -85,7 +85,7 @@ class Engine {
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       post_receives(i);
-      if (computes(actions_[i].kind)) expect_after(i);
+      if (computes(actions_[i].kind)) prefetch_after(i);
       act(actions_[i]);
     }
     activations_.finish();
@@ -112,11 +112,11 @@ class Engine {
   }
 
   /// Lets the backward pass after action i prefetch during it.
-  void expect_after(std::size_t i) {
+  void prefetch_after(std::size_t i) {
     do ++i;
     while (i < actions_.size() && !computes(actions_[i].kind));
     if (i < actions_.size() && computes_input_grad(actions_[i].kind))
-      stage_of(actions_[i]).expect_backward(actions_[i].microbatch);
+      stage_of(actions_[i]).prefetch_backward(actions_[i].microbatch);
   }
 
   void act(const Action& a) {

@@ -5,7 +5,7 @@
 
 #include "comm/communicator.h"
 #include "parallel/pp/schedule.h"
-#include "tensor/host/device_waits.h"
+#include "tensor/host/device_wait_timer.h"
 
 namespace mcpp {
 
@@ -24,7 +24,7 @@ class PipelineStage {
   virtual Tensor backward_input(int microbatch, const Tensor& dy) = 0;
   virtual void backward_weight(int microbatch, bool is_last) = 0;
   /// Announces that backward() or backward_input() of this microbatch follows the computation that starts now.
-  virtual void expect_backward(int /*microbatch*/) {}
+  virtual void prefetch_backward(int /*microbatch*/) {}
   /// Starts the reduction of weight gradients, all of which have been computed for this step.
   virtual void reduce_gradients() = 0;
   /// Allocates a receive buffer for an activation or its gradient.
@@ -41,7 +41,7 @@ struct EngineOptions {
   Profiler* profiler = nullptr;  ///< records each wait
   /// Wait timer of a device that runs asynchronously to the host. The device then does the waiting, and its wait time
   /// may be included in the times of a later call.
-  DeviceWaits* waits = nullptr;
+  DeviceWaitTimer* waits = nullptr;
   /// Disables posting receives ahead; requires `waits`, and makes the host wait for each receive. Used for the first
   /// run of a schedule with serialized first microbatches, because loading a kernel may wait for all queued device
   /// work: it would deadlock with a pending receive of the answer to what that kernel computes.

@@ -19,13 +19,13 @@ Schedule lower(const Schedule& schedule) {
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     std::vector<Action>& actions = lowered.per_rank[rank];
     actions.clear();
-    const auto is_elsewhere = [&](int stage) {
+    const auto is_remote = [&](int stage) {
       return stage >= 0 && stage < schedule.stages() && schedule.rank_of(stage) != rank;
     };
     for (const Action& action : schedule.per_rank[rank]) {
       const auto add = [&](ActionKind kind) { actions.push_back({kind, action.stage, action.microbatch}); };
       const bool forward = action.kind == ActionKind::Forward, backward = computes_input_grad(action.kind);
-      const bool has_rank_before = is_elsewhere(action.stage - 1), has_rank_after = is_elsewhere(action.stage + 1);
+      const bool has_rank_before = is_remote(action.stage - 1), has_rank_after = is_remote(action.stage + 1);
       if (forward && has_rank_before) add(ActionKind::RecvForward);
       if (backward && has_rank_after) add(ActionKind::RecvBackward);
       actions.push_back(action);

@@ -180,7 +180,7 @@ Schedule zb_v(int ranks, int microbatches) {
   return schedule;
 }
 
-Schedule forwards_of(const Schedule& schedule) {
+Schedule forward_schedule(const Schedule& schedule) {
   Schedule forwards = schedule;
   forwards.forward_only = true;
   for (auto& actions : forwards.per_rank)
@@ -188,7 +188,7 @@ Schedule forwards_of(const Schedule& schedule) {
   return forwards;
 }
 
-Schedule in_turn_at_first(const Schedule& schedule, int microbatches) {
+Schedule serialize_first_microbatches(const Schedule& schedule, int microbatches) {
   const auto place = [](const Action& action) {
     const bool is_forward = action.kind == ActionKind::Forward;
     return std::tuple(action.microbatch, !is_forward, is_forward ? action.stage : -action.stage, action.kind);

@@ -98,11 +98,11 @@ Schedule zb_h1(int ranks, int microbatches);
 Schedule zb_v(int ranks, int microbatches);
 
 /// Returns the forwards of a schedule that is not lowered, in order.
-Schedule forwards_of(const Schedule& schedule);
+Schedule forward_schedule(const Schedule& schedule);
 
 /// Returns a schedule that runs the first `microbatches` one at a time, each through all stages and back, and then the
 /// others in the order of `schedule`, which must not be lowered. Results are bitwise identical. While only one rank
 /// computes, no two ranks wait for each other.
-Schedule in_turn_at_first(const Schedule& schedule, int microbatches);
+Schedule serialize_first_microbatches(const Schedule& schedule, int microbatches);
 
 }  // namespace mcpp

@@ -1,7 +1,7 @@
 #include "parallel/pp/schedule_kind.h"
 
 #include "base/check.h"
-#include "base/text/nearest.h"
+#include "base/text/nearest_values.h"
 
 namespace mcpp {
 namespace {
@@ -40,48 +40,49 @@ Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunk
 }
 
 std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches) {
-  std::vector<std::string> found;
+  std::vector<std::string> problems;
   const auto at_least_one = [&](const char* name, int value) {
-    if (value < 1) found.push_back(str(name, " = ", value, " must be at least 1"));
+    if (value < 1) problems.push_back(str(name, " = ", value, " must be at least 1"));
   };
   at_least_one("pipeline_model_parallel_size", ranks);
   at_least_one("num_virtual_stages_per_pipeline_rank", chunks);
   at_least_one("num_microbatches", microbatches);
-  if (!found.empty()) return found;
+  if (!problems.empty()) return problems;
   // Every rank stores the whole schedule. This limit corresponds to some hundred MiB, more than any training needs.
-  constexpr i64 kMost = i64{1} << 23;
-  if (i64{ranks} * chunks > kMost / microbatches)
-    found.push_back(str(i64{ranks} * chunks, " pipeline stages x ", microbatches, " microbatches are more than ", kMost,
-                        "; raise micro_batch_size, or use fewer stages"));
+  constexpr i64 kMaxActions = i64{1} << 23;
+  if (i64{ranks} * chunks > kMaxActions / microbatches)
+    problems.push_back(str(i64{ranks} * chunks, " pipeline stages x ", microbatches, " microbatches are more than ",
+                           kMaxActions, "; raise micro_batch_size, or use fewer stages"));
 
   const ScheduleRow& row = row_of(kind);
   const std::string name = str("pipeline_schedule = ", row.name), simplest(enum_name(ScheduleKind::OneFOneB));
-  if (!row.takes_more_chunks && chunks != row.fewest_chunks)
-    found.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank = ", row.fewest_chunks, ", not ", chunks,
-                        "; with ", chunks, " there is ",
-                        chunks == 1 ? simplest : std::string(enum_name(ScheduleKind::Interleaved))));
-  if (ranks < row.fewest_ranks)
-    found.push_back(str(name, " needs pipeline_model_parallel_size of at least ", row.fewest_ranks, ", not ", ranks,
-                        "; with ", ranks, " there is ", simplest));
-  if (row.takes_more_chunks && chunks < row.fewest_chunks)
-    found.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank of at least ", row.fewest_chunks, ", not ",
-                        chunks, "; with ", chunks, " there is ", simplest));
-  if (row.in_rounds && microbatches % ranks != 0)
-    found.push_back(str(name, " needs num_microbatches, which is global_batch_size / (micro_batch_size x data-parallel",
-                        " ranks), to be a multiple of pipeline_model_parallel_size = ", ranks, ", not ", microbatches,
-                        "; nearest: ", one_of(nearest_multiples(ranks, microbatches))));
-  return found;
+  if (!row.allows_more_chunks && chunks != row.min_chunks)
+    problems.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank = ", row.min_chunks, ", not ", chunks,
+                           "; with ", chunks, " there is ",
+                           chunks == 1 ? simplest : std::string(enum_name(ScheduleKind::Interleaved))));
+  if (ranks < row.min_ranks)
+    problems.push_back(str(name, " needs pipeline_model_parallel_size of at least ", row.min_ranks, ", not ", ranks,
+                           "; with ", ranks, " there is ", simplest));
+  if (row.allows_more_chunks && chunks < row.min_chunks)
+    problems.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank of at least ", row.min_chunks, ", not ",
+                           chunks, "; with ", chunks, " there is ", simplest));
+  if (row.needs_multiple_of_ranks && microbatches % ranks != 0)
+    problems.push_back(str(name,
+                           " needs num_microbatches, which is global_batch_size / (micro_batch_size x data-parallel",
+                           " ranks), to be a multiple of pipeline_model_parallel_size = ", ranks, ", not ",
+                           microbatches, "; nearest: ", join_alternatives(nearest_multiples(ranks, microbatches))));
+  return problems;
 }
 
-std::string chunks_needed() {
+std::string describe_min_chunks() {
   std::vector<std::string> needs;
   for (const ScheduleRow& row : kSchedules)
-    if (row.fewest_chunks > 1)
-      needs.push_back(str(row.takes_more_chunks ? "at least " : "", row.fewest_chunks, " for ", row.name));
+    if (row.min_chunks > 1)
+      needs.push_back(str(row.allows_more_chunks ? "at least " : "", row.min_chunks, " for ", row.name));
   return join(needs, ", ");
 }
 
-std::string kinds_with_whole_backward() {
+std::string kinds_with_fused_backward() {
   std::vector<std::string> names;
   for (const ScheduleRow& row : kSchedules)
     if (!row.splits_backward) names.emplace_back(row.name);

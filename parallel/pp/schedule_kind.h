@@ -23,10 +23,10 @@ struct ScheduleRow {
   std::string_view name;  ///< in the configuration and on the command line
   StagePlacement placement;
   bool splits_backward;  ///< weight gradients are computed after input gradients
-  int fewest_ranks;
-  int fewest_chunks;       ///< model chunks per rank
-  bool takes_more_chunks;  ///< if false, exactly fewest_chunks
-  bool in_rounds;          ///< microbatches must be a multiple of the ranks
+  int min_ranks;
+  int min_chunks;                ///< model chunks per rank
+  bool allows_more_chunks;       ///< if false, exactly min_chunks
+  bool needs_multiple_of_ranks;  ///< microbatches must be a multiple of the ranks
   Schedule (*build)(const PipelineSize&);
   /// Returns the fraction of idle time according to the paper, which ignores communication, or nothing if there is no
   /// formula for these costs or this few microbatches. `costs` are those of one stage.
@@ -45,10 +45,10 @@ inline constexpr std::array<ScheduleRow, 5> kSchedules{{
      .name = "gpipe",
      .placement = StagePlacement::Loop,
      .splits_backward = false,
-     .fewest_ranks = 1,
-     .fewest_chunks = 1,
-     .takes_more_chunks = false,
-     .in_rounds = false,
+     .min_ranks = 1,
+     .min_chunks = 1,
+     .allows_more_chunks = false,
+     .needs_multiple_of_ranks = false,
      .build = [](const PipelineSize& size) { return gpipe(size.ranks, size.microbatches); },
      .published_bubble = bubble_of_1f1b,
      .formula = "(p-1) / (m+p-1)"},
@@ -56,10 +56,10 @@ inline constexpr std::array<ScheduleRow, 5> kSchedules{{
      .name = "1f1b",
      .placement = StagePlacement::Loop,
      .splits_backward = false,
-     .fewest_ranks = 1,
-     .fewest_chunks = 1,
-     .takes_more_chunks = false,
-     .in_rounds = false,
+     .min_ranks = 1,
+     .min_chunks = 1,
+     .allows_more_chunks = false,
+     .needs_multiple_of_ranks = false,
      .build = [](const PipelineSize& size) { return one_f_one_b(size.ranks, size.microbatches); },
      .published_bubble = bubble_of_1f1b,
      .formula = "(p-1) / (m+p-1)"},
@@ -67,10 +67,10 @@ inline constexpr std::array<ScheduleRow, 5> kSchedules{{
      .name = "interleaved",
      .placement = StagePlacement::Loop,
      .splits_backward = false,
-     .fewest_ranks = 2,
-     .fewest_chunks = 2,
-     .takes_more_chunks = true,
-     .in_rounds = true,
+     .min_ranks = 2,
+     .min_chunks = 2,
+     .allows_more_chunks = true,
+     .needs_multiple_of_ranks = true,
      .build = [](const PipelineSize& size) { return interleaved_1f1b(size.ranks, size.microbatches, size.chunks); },
      .published_bubble = bubble_of_1f1b,
      .formula = "(p-1) / (v m+p-1)"},
@@ -78,10 +78,10 @@ inline constexpr std::array<ScheduleRow, 5> kSchedules{{
      .name = "zb-h1",
      .placement = StagePlacement::Loop,
      .splits_backward = true,
-     .fewest_ranks = 1,
-     .fewest_chunks = 1,
-     .takes_more_chunks = false,
-     .in_rounds = false,
+     .min_ranks = 1,
+     .min_chunks = 1,
+     .allows_more_chunks = false,
+     .needs_multiple_of_ranks = false,
      .build = [](const PipelineSize& size) { return zb_h1(size.ranks, size.microbatches); },
      .published_bubble = bubble_of_zb_h1,
      .formula = "(p-1) / (3m+p-1), m >= p"},
@@ -89,10 +89,10 @@ inline constexpr std::array<ScheduleRow, 5> kSchedules{{
      .name = "zb-v",
      .placement = StagePlacement::V,
      .splits_backward = true,
-     .fewest_ranks = 1,
-     .fewest_chunks = 2,
-     .takes_more_chunks = false,
-     .in_rounds = false,
+     .min_ranks = 1,
+     .min_chunks = 2,
+     .allows_more_chunks = false,
+     .needs_multiple_of_ranks = false,
      .build = [](const PipelineSize& size) { return zb_v(size.ranks, size.microbatches); },
      .published_bubble = bubble_of_zb_v,
      .formula = "0, m >= 2p"},
@@ -120,8 +120,8 @@ Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunk
 std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches);
 
 /// Returns "at least 2 for interleaved, 2 for zb-v": the kinds that need several chunks per rank.
-std::string chunks_needed();
+std::string describe_min_chunks();
 /// Returns "gpipe, 1f1b or interleaved": the kinds that do not split the backward pass.
-std::string kinds_with_whole_backward();
+std::string kinds_with_fused_backward();
 
 }  // namespace mcpp

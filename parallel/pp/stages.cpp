@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "base/check.h"
-#include "base/text/nearest.h"
+#include "base/text/nearest_values.h"
 
 namespace mcpp {
 namespace {
@@ -23,7 +23,7 @@ class LayoutReader {
   explicit LayoutReader(const std::string& layout) {
     for (const char c : layout)
       if (c != ',' && c != ' ') text_ += c;
-    check_input(text_.size() <= kLongestText, "pipeline_model_parallel_layout: longer than ", kLongestText,
+    check_input(text_.size() <= kMaxTextLength, "pipeline_model_parallel_layout: longer than ", kMaxTextLength,
                 " characters");
   }
 
@@ -36,8 +36,8 @@ class LayoutReader {
 
  private:
   // Far above what models need; prevents typing errors from exhausting memory.
-  static constexpr std::size_t kLongestText = 10'000, kLongest = 100'000;
-  static constexpr int kDeepest = 16;
+  static constexpr std::size_t kMaxTextLength = 10'000, kMaxExpandedLength = 100'000;
+  static constexpr int kMaxDepth = 16;
 
   bool next_is(char c) const { return at_ < text_.size() && text_[at_] == c; }
   void require(bool condition, const std::string& why) const {
@@ -49,7 +49,7 @@ class LayoutReader {
     while (at_ < text_.size() && !next_is(')')) {
       const std::string one = item();
       const std::size_t times = next_is('*') ? number() : 1;
-      require(items.size() + one.size() * times <= kLongest, "too many stages and layers");
+      require(items.size() + one.size() * times <= kMaxExpandedLength, "too many stages and layers");
       for (std::size_t i = 0; i < times; ++i) items += one;
     }
     return items;
@@ -64,7 +64,7 @@ class LayoutReader {
       ++at_;
       return {c};
     }
-    require(++depth_ <= kDeepest, str("more than ", kDeepest, " \"(\" within one another"));
+    require(++depth_ <= kMaxDepth, str("more than ", kMaxDepth, " \"(\" within one another"));
     ++at_;
     std::string items = sequence();
     require(next_is(')'), "a \")\" is missing");
@@ -79,7 +79,7 @@ class LayoutReader {
     std::size_t times = 0;
     const char* const begin = text_.data() + at_;
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), times);
-    require(error == std::errc() && times >= 1 && times <= kLongest, "a number of at least 1 is missing");
+    require(error == std::errc() && times >= 1 && times <= kMaxExpandedLength, "a number of at least 1 is missing");
     at_ += static_cast<std::size_t>(end - begin);
     return times;
   }
@@ -128,7 +128,7 @@ class Splitter {
 
   /// Fills the stages in order; layers_of_rank returns the number of layers of each chunk of a rank.
   template <class LayersOfRank>
-  void deal(const LayersOfRank& layers_of_rank) {
+  void fill_stages(const LayersOfRank& layers_of_rank) {
     if (!conflicts.empty()) return;
     const StageMap pipeline{static_cast<int>(ranks()), static_cast<int>(chunks()), split_.placement};
     i64 layer = 0;
@@ -148,7 +148,7 @@ class Splitter {
               nearest.size() == 1 ? "" : str(" and ", nearest[1]), "; or give ", kFirst, ", ", kLast,
               " or pipeline_model_parallel_layout"));
     }
-    deal([&](i64) { return split_.num_layers / ranks(); });
+    fill_stages([&](i64) { return split_.num_layers / ranks(); });
   }
 
   void split_unevenly() {
@@ -157,11 +157,11 @@ class Splitter {
     for (const auto& [name, layers] : {std::pair(kFirst, first()), std::pair(kLast, last())})
       if (layers % chunks() != 0)
         add(str(name, " = ", layers, " is not a multiple of num_virtual_stages_per_pipeline_rank = ", chunks(),
-                "; nearest: ", one_of(nearest_multiples(chunks(), layers))));
+                "; nearest: ", join_alternatives(nearest_multiples(chunks(), layers))));
     const i64 others = ranks() - (first() > 0) - (last() > 0), rest = split_.num_layers - first() - last();
     if (others == 0 ? rest != 0 : rest < others * chunks() || rest % (others * chunks()) != 0)
-      add(wrong_rest(others, rest));
-    deal([&](i64 rank) {
+      add(describe_uneven_rest(others, rest));
+    fill_stages([&](i64 rank) {
       if (rank == 0 && first() > 0) return first();
       if (rank == ranks() - 1 && last() > 0) return last();
       return rest / others;
@@ -169,7 +169,7 @@ class Splitter {
   }
 
   /// Suggests values of one key (the last one that is set) with which the remaining layers divide evenly.
-  std::string wrong_rest(i64 others, i64 rest) const {
+  std::string describe_uneven_rest(i64 others, i64 rest) const {
     const std::string given = first() > 0 && last() > 0 ? str(kFirst, " = ", first(), " and ", kLast, " = ", last())
                               : first() > 0             ? str(kFirst, " = ", first())
                                                         : str(kLast, " = ", last());
@@ -182,7 +182,7 @@ class Splitter {
     return str(given, " leave ", rest, " of num_layers = ", split_.num_layers, " for the ", others,
                " other pipeline ranks, which must be ",
                others == 0 ? "0" : str("a multiple of ", times_chunks(str(others, " ranks"), others)),
-               good.empty() ? "" : str("; nearest ", last() > 0 ? kLast : kFirst, ": ", one_of(good)));
+               good.empty() ? "" : str("; nearest ", last() > 0 ? kLast : kFirst, ": ", join_alternatives(good)));
   }
 
   void follow_layout() {

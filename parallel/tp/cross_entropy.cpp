@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "tensor/accumulate_dtype.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -32,7 +32,7 @@ i64 TokenLosses::tokens() const {
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
                                          double grad_scale, Communicator& tp, double soft_cap) {
   const i64 valid_columns = std::clamp<i64>(vocab_size - first_row, 0, logits.dim(1));
-  const auto vector = [&] { return Tensor::empty({logits.dim(0)}, wide(logits.dtype()), logits.device()); };
+  const auto vector = [&] { return Tensor::empty({logits.dim(0)}, accumulate_dtype(logits.dtype()), logits.device()); };
   Tensor largest = vector(), sum_exp = vector(), target_logit = vector();
   ops::cross_entropy_stats(logits, targets, first_row, valid_columns, largest, sum_exp, target_logit);
   if (tp.size() > 1) combine(largest, sum_exp, target_logit, tp);

@@ -10,7 +10,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, i64 padd
     : region_(tp, sequence_parallel),
       weight_(name + ".weight", split_box({padded_vocab_size, hidden_size}, 0, tp), Init::Normal, init_std) {}
 
-Tensor VocabParallelEmbedding::forward(const Tensor& tokens, Pass& pass) {
+Tensor VocabParallelEmbedding::forward(const Tensor& tokens, MicrobatchContext& pass) {
   pass.save(this, tokens);
   const Tensor& table = weight_.value;
   Tensor y = Tensor::empty({tokens.dim(0), tokens.dim(1), table.dim(1)}, table.dtype(), table.device());
@@ -18,9 +18,9 @@ Tensor VocabParallelEmbedding::forward(const Tensor& tokens, Pass& pass) {
   return region_.sum(y).wait();
 }
 
-Tensor VocabParallelEmbedding::backward(const Tensor& dy, Pass& pass) {
+Tensor VocabParallelEmbedding::backward(const Tensor& dy, MicrobatchContext& pass) {
   const Tensor tokens = pass.take(this);
-  pass.run_or_defer([this, dy, tokens] {
+  pass.run_or_delay_wgrad([this, dy, tokens] {
     const Tensor whole_dy = region_.whole(dy).wait();
     weight_.add_grad(
         [&](Tensor& sum, float beta) { ops::embedding_backward(whole_dy, tokens, weight_.box.offset[0], sum, beta); });
@@ -28,7 +28,7 @@ Tensor VocabParallelEmbedding::backward(const Tensor& dy, Pass& pass) {
   return {};
 }
 
-ActivationPlacement VocabParallelEmbedding::gives(ActivationPlacement tokens) const {
+ActivationPlacement VocabParallelEmbedding::output_placement(ActivationPlacement tokens) const {
   MCPP_CHECK(tokens == ActivationPlacement::Whole, weight_.name, " takes all tokens, and is given some that are ",
              name_of(tokens));
   return region_.outside();

@@ -24,7 +24,7 @@ LinearScales Fp8Scaling::scales(const Tensor& saved) const {
 }
 
 LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight,
-                                 Pass& pass) const {
+                                 MicrobatchContext& pass) const {
   if (!recipe_) return {};
   Tensor amax = zeros(kSaved, input), of_input = amax.flat(kInput, 1), of_weight = amax.flat(kWeight, 1);
   ops::add_amax(input, of_input);
@@ -34,7 +34,8 @@ LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, std::in
   return scales(amax);
 }
 
-LinearScales Fp8Scaling::backward(const void* owner, std::initializer_list<Tensor> gradient, Pass& pass) const {
+LinearScales Fp8Scaling::backward(const void* owner, std::initializer_list<Tensor> gradient,
+                                  MicrobatchContext& pass) const {
   if (!recipe_) return {};
   LinearScales all = scales(pass.take(owner));
   Tensor amax = zeros(1, *gradient.begin());

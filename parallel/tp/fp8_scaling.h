@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "nn/pass.h"
-#include "tensor/ops/narrow/fp8.h"
+#include "nn/microbatch_context.h"
+#include "tensor/ops/low_precision/fp8.h"
 
 namespace mcpp {
 
@@ -31,9 +31,10 @@ class Fp8Scaling {
 
   /// Returns the scales of a layer's input and weight. Both may consist of several tensors or be sharded over ranks.
   /// Saves 8 bytes for backward() under `owner`.
-  LinearScales forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight, Pass& pass) const;
+  LinearScales forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight,
+                       MicrobatchContext& pass) const;
   /// Returns the scales of forward(), taken from the pass, and of the output's gradient.
-  LinearScales backward(const void* owner, std::initializer_list<Tensor> gradient, Pass& pass) const;
+  LinearScales backward(const void* owner, std::initializer_list<Tensor> gradient, MicrobatchContext& pass) const;
 
  private:
   LinearScales scales(const Tensor& saved) const;

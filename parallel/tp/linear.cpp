@@ -94,7 +94,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, cons
   MCPP_CHECK(!gather_output || out.size() == 1, name, " gathers an output of shape ", out);
 }
 
-Tensor ColumnParallelLinear::forward(const Tensor& x, Pass& pass) {
+Tensor ColumnParallelLinear::forward(const Tensor& x, MicrobatchContext& pass) {
   pass.save(this, x);
   const LinearScales scales = fp8_.forward(this, x, {slice_.weight.value}, pass);
   const Tensor whole_x = region_.whole(x).wait();
@@ -102,13 +102,13 @@ Tensor ColumnParallelLinear::forward(const Tensor& x, Pass& pass) {
   return gather_output_ ? gather_from_tensor_parallel_region(y, region_.tp()) : y;
 }
 
-Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, Pass& pass, Tensor& u) {
+Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, MicrobatchContext& pass, Tensor& u) {
   MCPP_CHECK(skip_bias_add_ && !gather_output_, slice_.weight.name, " is not made for a GELU");
   pass.save(this, x);
   return slice_.multiply_gelu(region_.whole(x).wait(), u);
 }
 
-Tensor ColumnParallelLinear::backward(const Tensor& dy, Pass& pass) {
+Tensor ColumnParallelLinear::backward(const Tensor& dy, MicrobatchContext& pass) {
   const Tensor own_dy = gather_output_ ? scatter_to_tensor_parallel_region(dy, region_.tp()) : dy;
   const LinearScales scales = fp8_.backward(this, {own_dy}, pass);
   const Tensor x = pass.take(this);
@@ -117,7 +117,7 @@ Tensor ColumnParallelLinear::backward(const Tensor& dy, Pass& pass) {
       [this, own_dy, scales](const Tensor& whole_x) { slice_.weight_gradient(own_dy, whole_x, scales); });
 }
 
-ActivationPlacement ColumnParallelLinear::gives(ActivationPlacement x) const {
+ActivationPlacement ColumnParallelLinear::output_placement(ActivationPlacement x) const {
   region_.check_entry(x, slice_.weight.name);
   return gather_output_ ? ActivationPlacement::Whole : ActivationPlacement::Columns;
 }
@@ -132,7 +132,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, C
   if (slice_.bias) slice_.bias->placement.tp = {gradient_spread(ActivationPlacement::Whole)};
 }
 
-Tensor RowParallelLinear::forward(const Tensor& x, Pass& pass) {
+Tensor RowParallelLinear::forward(const Tensor& x, MicrobatchContext& pass) {
   const Tensor own_x = input_is_parallel_ ? x : scatter_to_tensor_parallel_region(x, region_.tp());
   pass.save(this, own_x);
   const LinearScales scales = fp8_.forward(this, own_x, {slice_.weight.value}, pass);
@@ -141,7 +141,7 @@ Tensor RowParallelLinear::forward(const Tensor& x, Pass& pass) {
   return y;
 }
 
-Tensor RowParallelLinear::backward(const Tensor& dy, Pass& pass) {
+Tensor RowParallelLinear::backward(const Tensor& dy, MicrobatchContext& pass) {
   const LinearScales scales = fp8_.backward(this, {dy}, pass);
   const Tensor x = pass.take(this);
   const Tensor whole_dy = region_.whole(dy).wait();
@@ -150,7 +150,8 @@ Tensor RowParallelLinear::backward(const Tensor& dy, Pass& pass) {
   return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
 }
 
-Tensor RowParallelLinear::backward_gelu(const Tensor& dy, Pass& pass, const std::function<Tensor()>& take_u) {
+Tensor RowParallelLinear::backward_gelu(const Tensor& dy, MicrobatchContext& pass,
+                                        const std::function<Tensor()>& take_u) {
   MCPP_CHECK(input_is_parallel_, slice_.weight.name, " is not made for a GELU");
   const Tensor x = pass.take(this), u = take_u();
   const Tensor whole_dy = region_.whole(dy).wait();
@@ -160,15 +161,15 @@ Tensor RowParallelLinear::backward_gelu(const Tensor& dy, Pass& pass, const std:
 }
 
 void RowParallelLinear::weight_gradient(const Tensor& dy, const Tensor& whole_dy, const Tensor& x,
-                                        const LinearScales& scales, Pass& pass) {
-  if (pass.defers_weights) {  // keeps only this rank's part, like TensorParallelRegion::backward()
-    pass.run_or_defer([this, dy, x, scales] { slice_.weight_gradient(region_.whole(dy).wait(), x, scales); });
+                                        const LinearScales& scales, MicrobatchContext& pass) {
+  if (pass.delay_wgrad_compute) {  // keeps only this rank's part, like TensorParallelRegion::backward()
+    pass.run_or_delay_wgrad([this, dy, x, scales] { slice_.weight_gradient(region_.whole(dy).wait(), x, scales); });
   } else {
     slice_.weight_gradient(whole_dy, x, scales);
   }
 }
 
-ActivationPlacement RowParallelLinear::gives(ActivationPlacement x) const {
+ActivationPlacement RowParallelLinear::output_placement(ActivationPlacement x) const {
   const ActivationPlacement taken = input_is_parallel_ ? ActivationPlacement::Columns : ActivationPlacement::Whole;
   MCPP_CHECK(x == taken, slice_.weight.name, " takes activations that are ", name_of(taken),
              ", and is given some that are ", name_of(x));

@@ -53,12 +53,12 @@ class ColumnParallelLinear final : public Module {
   /// If `gather_output`, y and dy are [s, b, out] on every rank; `out` must then have one axis.
   ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis, Communicator& tp,
                        const LinearOptions& options, bool gather_output = false);
-  Tensor forward(const Tensor& x, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
   /// Replaces forward() with skip_bias_add and without fp8: returns gelu(y + bias) and stores the input of GELU in `u`.
   /// dy of backward() is then the gradient of u.
-  Tensor forward_gelu(const Tensor& x, Pass& pass, Tensor& u);
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor forward_gelu(const Tensor& x, MicrobatchContext& pass, Tensor& u);
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   /// Returns the bias, or null without one.
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
@@ -78,18 +78,18 @@ class RowParallelLinear final : public Module {
   /// Without `input_is_parallel`, x and dx are [s, b, in] on every rank.
   RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp, const LinearOptions& options,
                     bool input_is_parallel = true);
-  Tensor forward(const Tensor& x, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
   /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u, which is obtained from `take_u` after
   /// what forward() saved was taken.
-  Tensor backward_gelu(const Tensor& dy, Pass& pass, const std::function<Tensor()>& take_u);
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor backward_gelu(const Tensor& dy, MicrobatchContext& pass, const std::function<Tensor()>& take_u);
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
 
  private:
   void weight_gradient(const Tensor& dy, const Tensor& whole_dy, const Tensor& x, const LinearScales& scales,
-                       Pass& pass);
+                       MicrobatchContext& pass);
 
   TensorParallelRegion region_;
   Fp8Scaling fp8_;

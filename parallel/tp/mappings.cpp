@@ -11,30 +11,30 @@ Shape with_dim(const Tensor& x, std::size_t axis, i64 size) {
   return shape;
 }
 
-/// Copies columns starting at `first` of `wide` [.., n] to `block` [.., columns], or back.
+/// Copies columns starting at `first` of `full` [.., n] to `block` [.., columns], or back.
 template <bool kIntoBlock>
-void copy_columns(const Tensor& wide, const Tensor& block, i64 first) {
-  const i64 columns = block.dim(-1), n = wide.dim(-1);
-  for (i64 row = 0; row < wide.numel() / n; ++row) {
-    Tensor inside = wide.flat(row * n + first, columns), own = block.flat(row * columns, columns);
+void copy_columns(const Tensor& full, const Tensor& block, i64 first) {
+  const i64 columns = block.dim(-1), n = full.dim(-1);
+  for (i64 row = 0; row < full.numel() / n; ++row) {
+    Tensor inside = full.flat(row * n + first, columns), own = block.flat(row * columns, columns);
     kIntoBlock ? ops::copy(inside, own) : ops::copy(own, inside);
   }
 }
 
 }  // namespace
 
-Pending reduce_from_tensor_parallel_region(Tensor x, Communicator& tp) {
+PendingTensor reduce_from_tensor_parallel_region(Tensor x, Communicator& tp) {
   Work work = tp.all_reduce(x, ReduceOp::Sum);
   return {std::move(x), std::move(work)};
 }
 
-Pending gather_from_sequence_parallel_region(const Tensor& x, Communicator& tp) {
+PendingTensor gather_from_sequence_parallel_region(const Tensor& x, Communicator& tp) {
   Tensor whole = Tensor::like(x, with_dim(x, 0, x.dim(0) * tp.size()));
   Work work = tp.all_gather(x, whole);
   return {std::move(whole), std::move(work)};
 }
 
-Pending reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp) {
+PendingTensor reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp) {
   MCPP_CHECK(x.dim(0) % tp.size() == 0, "a sequence of ", x.dim(0), " over ", tp.size(), " ranks");
   Tensor part = Tensor::like(x, with_dim(x, 0, x.dim(0) / tp.size()));
   Work work = tp.reduce_scatter(x, part);
@@ -65,27 +65,29 @@ void TensorParallelRegion::check_entry(ActivationPlacement x, const std::string&
              name_of(x));
 }
 
-Pending TensorParallelRegion::whole(const Tensor& x) const {
+PendingTensor TensorParallelRegion::whole(const Tensor& x) const {
   if (!sequence_parallel_) return {x, Work()};
   return gather_from_sequence_parallel_region(x, tp_);
 }
 
-Pending TensorParallelRegion::sum(const Tensor& x) const {
+PendingTensor TensorParallelRegion::sum(const Tensor& x) const {
   if (sequence_parallel_) return reduce_scatter_to_sequence_parallel_region(x, tp_);
   if (tp_.size() == 1) return {x, Work()};
   return reduce_from_tensor_parallel_region(x, tp_);
 }
 
-Tensor TensorParallelRegion::backward(const Tensor& x, Pass& pass, const std::function<Tensor()>& input_gradient,
+Tensor TensorParallelRegion::backward(const Tensor& x, MicrobatchContext& pass,
+                                      const std::function<Tensor()>& input_gradient,
                                       std::function<void(const Tensor& whole_x)> weight_gradient) const {
-  if (pass.defers_weights) {
+  if (pass.delay_wgrad_compute) {
     // A delayed weight gradient keeps only this rank's part of x: schedules that hold many microbatches need the memory
     // more than the overlap. All ranks of the group run the same schedule, so they gather in the same order.
-    pass.run_or_defer([this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(whole(x).wait()); });
+    pass.run_or_delay_wgrad(
+        [this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(whole(x).wait()); });
     return sum(input_gradient()).wait();
   }
-  Pending whole_x = whole(x);
-  Pending dx = sum(input_gradient());
+  PendingTensor whole_x = whole(x);
+  PendingTensor dx = sum(input_gradient());
   weight_gradient(whole_x.wait());
   return dx.wait();
 }

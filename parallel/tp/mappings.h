@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "comm/communicator.h"
-#include "nn/pass.h"
+#include "nn/microbatch_context.h"
 #include "nn/placement.h"
 
 namespace mcpp {
 
 /// Tensor whose collective is in flight.
-class Pending {
+class PendingTensor {
  public:
-  Pending(Tensor tensor, Work work) : tensor_(std::move(tensor)), work_(std::move(work)) {}
+  PendingTensor(Tensor tensor, Work work) : tensor_(std::move(tensor)), work_(std::move(work)) {}
   Tensor wait() {
     work_.wait();
     return std::move(tensor_);
@@ -26,11 +26,11 @@ class Pending {
 };
 
 /// Sums x over the group in place.
-Pending reduce_from_tensor_parallel_region(Tensor x, Communicator& tp);
+PendingTensor reduce_from_tensor_parallel_region(Tensor x, Communicator& tp);
 /// Gathers [s / tp, ...] -> [s, ...] along the sequence.
-Pending gather_from_sequence_parallel_region(const Tensor& x, Communicator& tp);
+PendingTensor gather_from_sequence_parallel_region(const Tensor& x, Communicator& tp);
 /// Reduce-scatters [s, ...] -> [s / tp, ...] along the sequence.
-Pending reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp);
+PendingTensor reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp);
 /// Gathers [.., n / tp] -> [.., n] along the columns.
 Tensor gather_from_tensor_parallel_region(const Tensor& x, Communicator& tp);
 /// Returns this rank's columns, [.., n] -> [.., n / tp].
@@ -54,15 +54,15 @@ class TensorParallelRegion {
   void check_entry(ActivationPlacement x, const std::string& user) const;
 
   /// Returns the whole sequence of x: x itself, or gathered.
-  Pending whole(const Tensor& x) const;
+  PendingTensor whole(const Tensor& x) const;
   /// Sums the partial results x [s, b, h] over the ranks; returns the replicated sum or this rank's part of the
   /// sequence. May overwrite x.
-  Pending sum(const Tensor& x) const;
+  PendingTensor sum(const Tensor& x) const;
 
   /// Backward pass of products of whole(x) with weights sharded along their outputs; returns dx. Overlaps each
   /// collective with a product: the gathering of x with the input gradient, the reduction of dx with the weight
   /// gradient.
-  Tensor backward(const Tensor& x, Pass& pass, const std::function<Tensor()>& input_gradient,
+  Tensor backward(const Tensor& x, MicrobatchContext& pass, const std::function<Tensor()>& input_gradient,
                   std::function<void(const Tensor& whole_x)> weight_gradient) const;
 
  private:

@@ -85,14 +85,14 @@ double Collectives::message(double bytes, i64 stride) const {
   return 0;
 }
 
-std::string Collectives::farthest_tier(const RankGroup& group) const {
+std::string Collectives::outermost_tier(const RankGroup& group) const {
   if (group.ranks < 2) return "";
   for (std::size_t tier = 0; tier + 1 < tiers(); ++tier)
     if (members(tier, group) == group.ranks) return hardware_.links.tier[tier];
   return hardware_.links.tier.back();
 }
 
-i64 Collectives::most_ranks() const {
+i64 Collectives::max_ranks() const {
   return hardware_.links.ranks.back();
 }
 

@@ -27,10 +27,10 @@ class Collectives {
   double message(double bytes, i64 stride) const;
 
   /// Returns the name of the farthest tier that a group needs; "" for one rank.
-  std::string farthest_tier(const RankGroup& group) const;
-  i64 most_ranks() const;
+  std::string outermost_tier(const RankGroup& group) const;
+  i64 max_ranks() const;
   /// Returns true if the nearest tier of links joins all ranks of the group.
-  bool is_in_first_tier(const RankGroup& group) const { return members(0, group) >= group.ranks; }
+  bool is_within_first_tier(const RankGroup& group) const { return members(0, group) >= group.ranks; }
 
  private:
   std::size_t tiers() const { return hardware_.links.tier.size(); }

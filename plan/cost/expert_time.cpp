@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "plan/hardware/real.h"
 
 namespace mcpp {
@@ -14,24 +14,25 @@ constexpr double kForwardKernels = 14, kBackwardKernels = 12;
 
 class ExpertLayer {
  public:
-  explicit ExpertLayer(const RankWork& rank)
+  explicit ExpertLayer(const RankCostModel& rank)
       : rank_(rank),
         model_(rank.model()),
         layout_(rank.layout()),
         imbalance_(layout_.ep > 1 ? rank.job().work.expert_imbalance : 1),
         tokens_(ceil_div(rank.tokens(), layout_.tp)),
         choices_(tokens_ * model_.moe.router_topk),
-        own_(model_.moe.num_experts / layout_.ep),
+        local_experts_(model_.moe.num_experts / layout_.ep),
         width_(model_.moe_ffn() / layout_.etp),
         // Rows from all ranks of the exchange, divided evenly among the expert shards.
-        rows_each_(std::max<i64>(1, std::llround(imbalance_ * real(choices_ * layout_.etp) / real(own_)))) {}
+        rows_per_expert_(
+            std::max<i64>(1, std::llround(imbalance_ * real(choices_ * layout_.etp) / real(local_experts_)))) {}
 
   UnitTime time() const {
-    const ProductType type = rank_.job().work.fine_products();
+    const ProductType type = rank_.job().work.non_fp8_products();
     const i64 hidden = model_.hidden_size;
     UnitTime t = router();
-    t += rank_.weight_products(rows_each_, up(width_), hidden, type, own_);
-    t += rank_.weight_products(rows_each_, hidden, width_, type, own_);
+    t += rank_.weight_products(rows_per_expert_, up(width_), hidden, type, local_experts_);
+    t += rank_.weight_products(rows_per_expert_, hidden, width_, type, local_experts_);
     t += rank_.activation(rows(), width_);
     t += moves();
     t += exchange();
@@ -43,13 +44,13 @@ class ExpertLayer {
 
   std::vector<std::pair<std::string, ProductShape>> products() const {
     const i64 hidden = model_.hidden_size;
-    return {{"expert fc1", {.m = rows_each_, .n = up(width_), .k = hidden, .batch = own_}},
-            {"expert fc2", {.m = rows_each_, .n = hidden, .k = width_, .batch = own_}}};
+    return {{"expert fc1", {.m = rows_per_expert_, .n = up(width_), .k = hidden, .batch = local_experts_}},
+            {"expert fc2", {.m = rows_per_expert_, .n = hidden, .k = width_, .batch = local_experts_}}};
   }
 
  private:
   i64 up(i64 width) const { return (model_.gated() ? 2 : 1) * width; }
-  i64 rows() const { return rows_each_ * own_; }
+  i64 rows() const { return rows_per_expert_ * local_experts_; }
   bool exchanges() const { return layout_.ep * layout_.etp > 1; }
 
   /// A thin fp32 product over tokens that are converted to fp32.
@@ -90,7 +91,7 @@ class ExpertLayer {
     // Each rank routed its own part of the tokens and needs the results of the others.
     if (layout_.tp > 1 && !layout_.sequence_parallel)
       t.forward.tensor_parallel = t.backward_input.tensor_parallel =
-          collectives.all_gather(rank_.whole_bytes(), layout_.tp_group());
+          collectives.all_gather(rank_.unsharded_bytes(), layout_.tp_group());
     return t;
   }
 
@@ -106,24 +107,24 @@ class ExpertLayer {
     return t;
   }
 
-  const RankWork& rank_;
+  const RankCostModel& rank_;
   const ModelConfig& model_;
   const Layout& layout_;
   double imbalance_;
-  i64 tokens_, choices_, own_, width_, rows_each_;
+  i64 tokens_, choices_, local_experts_, width_, rows_per_expert_;
 };
 
 }  // namespace
 
-UnitTime expert_time(const RankWork& rank) {
+UnitTime expert_time(const RankCostModel& rank) {
   return ExpertLayer(rank).time();
 }
 
-double expert_activation_seconds(const RankWork& rank) {
+double expert_activation_seconds(const RankCostModel& rank) {
   return ExpertLayer(rank).activation_seconds();
 }
 
-std::vector<std::pair<std::string, ProductShape>> expert_products(const RankWork& rank) {
+std::vector<std::pair<std::string, ProductShape>> expert_products(const RankCostModel& rank) {
   return ExpertLayer(rank).products();
 }
 

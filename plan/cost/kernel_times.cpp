@@ -1,16 +1,16 @@
 #include "plan/cost/kernel_times.h"
 
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 namespace {
 
-KernelTimes by_bytes(const Hardware& hardware, const Implementation& program, const Workload& work) {
+KernelTimes by_bytes(const Hardware& hardware, const KernelTraits& program, const Workload& work) {
   const double wide = 4, element = static_cast<double>(size_of(work.dtype));
   const double sweep = hardware.traffic_seconds(element);
-  const auto seconds = [&](const Sweeps& s) { return PassSeconds{s.forward * sweep, s.backward * sweep}; };
+  const auto seconds = [&](const MemoryPasses& s) { return PassSeconds{s.forward * sweep, s.backward * sweep}; };
   // The norm reads gradients; the update reads them, reads and writes states and master weights, and writes weights.
-  const double states = work.states.of_matrices + work.states.master(work.dtype);
+  const double states = work.states.matrix_states + work.states.master(work.dtype);
   return {.norm = seconds(program.norm),
           .residual = seconds(program.residual),
           .heads = seconds(program.heads),
@@ -51,7 +51,7 @@ KernelTimes as_measured(const Hardware& hardware, const MeasuredRates& rates, co
 
 }  // namespace
 
-KernelTimes kernel_times(const Hardware& hardware, const Implementation& program, const Workload& work) {
+KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work) {
   const MeasuredRates* measured = hardware.measured(work.products);
   return measured ? as_measured(hardware, *measured, work) : by_bytes(hardware, program, work);
 }

@@ -1,7 +1,7 @@
 // Kernel times of everything except matrix products and attention, in seconds per element.
 #pragma once
 #include "plan/cost/layout.h"
-#include "plan/hardware/implementation.h"
+#include "plan/hardware/kernel_traits.h"
 
 namespace mcpp {
 
@@ -22,6 +22,6 @@ struct KernelTimes {
 };
 
 /// Returns the times measured on the machine if there are any, otherwise those of the kernels' passes over memory.
-KernelTimes kernel_times(const Hardware& hardware, const Implementation& program, const Workload& work);
+KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work);
 
 }  // namespace mcpp

@@ -3,24 +3,24 @@
 #include <algorithm>
 
 #include "model/config/expert_layers.h"
+#include "plan/cost/attended_keys.h"
 #include "plan/cost/expert_time.h"
-#include "plan/cost/rank_work.h"
-#include "plan/cost/seen_keys.h"
+#include "plan/cost/rank_cost_model.h"
 #include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {
 
 /// Attention over s keys runs at s / (s + kAttentionRamp) of full speed; heads below 128 use the units less.
-constexpr double kAttentionRamp = 340, kNarrowHeads = 0.72;
+constexpr double kAttentionRamp = 340, kSmallHeadEfficiency = 0.72;
 /// Attention's backward pass relative to its forward pass: operations, and speed.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
 
-constexpr double kWide = 4;  // bytes per element that is reduced over kernels or ranks
+constexpr double kAccumulateBytes = 4;  // bytes per element that is reduced over kernels or ranks
 
 class Layer {
  public:
-  explicit Layer(const Job& job)
+  explicit Layer(const PredictionInput& job)
       : rank_(job),
         hw_(job.hardware),
         program_(job.program),
@@ -46,9 +46,9 @@ class Layer {
     const bool is_attention = which == LayerHalf::Attention;
     UnitTime t = is_attention ? attention_branch() : kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
     t += elementwise(which);
-    if (work_.products == ProductType::Fp8 && (is_attention || kind == LayerKind::Dense)) t += quantising(which);
+    if (work_.products == ProductType::Fp8 && (is_attention || kind == LayerKind::Dense)) t += fp8_overhead(which);
     if (is_attention) t += context_parallel(t);
-    keep_less(t, kind, which);
+    add_selective_recompute(t, kind, which);
     return t;
   }
 
@@ -72,19 +72,20 @@ class Layer {
     UnitTime t;
     t.forward.elementwise = rank_.seconds(rank_.stream_elements() * kernels.embedding.forward, 1);
     t.backward_weight.elementwise = rank_.seconds(rank_.stream_elements() * kernels.embedding.backward, 1);
-    t.forward.tensor_parallel = layout_.tp > 1 ? collectives_.all_reduce(rank_.whole_bytes(), layout_.tp_group()) : 0;
+    t.forward.tensor_parallel =
+        layout_.tp > 1 ? collectives_.all_reduce(rank_.unsharded_bytes(), layout_.tp_group()) : 0;
     return t;
   }
 
   UnitTime output() const {
     const i64 vocabulary = model_.padded_vocab_size() / layout_.tp;
-    UnitTime t = rank_.weight_products(tokens_, vocabulary, model_.hidden_size, work_.fine_products());
+    UnitTime t = rank_.weight_products(tokens_, vocabulary, model_.hidden_size, work_.non_fp8_products());
     const KernelTimes& kernels = rank_.kernels();
     const double half = kernels.loss / 2 * real(tokens_) * real(vocabulary), stream = rank_.stream_elements();
     t.forward.elementwise = rank_.seconds(half + kernels.norm.forward * stream, 3);
     t.backward_input.elementwise = rank_.seconds(half + kernels.norm.backward * stream, 3);
     if (layout_.tp > 1) {
-      const double gather = collectives_.all_gather(rank_.whole_bytes(), layout_.tp_group());
+      const double gather = collectives_.all_gather(rank_.unsharded_bytes(), layout_.tp_group());
       t.forward.tensor_parallel = layout_.sequence_parallel ? gather : 0;
       t.backward_input.tensor_parallel = 2 * gather;
     }
@@ -127,12 +128,12 @@ class Layer {
       return measured->attention_rate(length, width, is_backward);
     const double of_bf16 = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
     const double s = real(length), rate = 1e12 * hw_.device.attention_attained * program_.attention * of_bf16 * s /
-                                          (s + kAttentionRamp) * (width >= 128 ? 1 : kNarrowHeads);
+                                          (s + kAttentionRamp) * (width >= 128 ? 1 : kSmallHeadEfficiency);
     return is_backward ? rate * kBackwardSpeed : rate;
   }
 
   UnitTime flash_attention() const {
-    const double flops = 4 * real(tokens_) * mean_seen_keys(work_) * real(queries_);
+    const double flops = 4 * real(tokens_) * mean_attended_keys(work_) * real(queries_);
     const double scores = model_.attention_dropout > 0 ? flops / (4 * real(model_.head_dim())) : 0;
     const PassSeconds& dropped = rank_.kernels().dropped_score;
     UnitTime t;
@@ -184,23 +185,23 @@ class Layer {
   }
 
   /// Overhead of fp8 products.
-  UnitTime quantising(LayerHalf half) const {
+  UnitTime fp8_overhead(LayerHalf half) const {
     const bool is_attention = half == LayerHalf::Attention;
     const double hidden = real(tokens_ * model_.hidden_size), end = real(tokens_ * (is_attention ? queries_ : ffn_));
     const double weights = real(model_.hidden_size) * real(is_attention ? 2 * queries_ + 2 * keys_ : up_ + ffn_);
     const double operands = hidden + end + weights;
     const double gradients = hidden + real(tokens_) * real(is_attention ? queries_ + 2 * keys_ : up_);
     UnitTime t;
-    t.forward.elementwise = rank_.traffic_seconds(program_.quantise.forward * operands, 0);
+    t.forward.elementwise = rank_.traffic_seconds(program_.quantize.forward * operands, 0);
     t.backward_input.elementwise =
-        rank_.traffic_seconds(program_.quantise.backward * gradients + program_.quantise_again * operands, 0);
-    agree_on_scales(t);
+        rank_.traffic_seconds(program_.quantize.backward * gradients + program_.requantize * operands, 0);
+    add_scale_all_reduce(t);
     return t;
   }
 
   /// Adds the max all-reduces of the fp8 scales of the two linear layers of half a layer, in both passes: a few bytes
   /// among all ranks that hold parts of their tensors.
-  void agree_on_scales(UnitTime& t) const {
+  void add_scale_all_reduce(UnitTime& t) const {
     constexpr double kBytes = 8, kLinearLayers = 2;
     const auto seconds = [&](i64 ranks, const RankGroup& group) {
       return ranks > 1 ? kLinearLayers * collectives_.all_reduce(kBytes, group) : 0;
@@ -219,11 +220,11 @@ class Layer {
   }
   double key_bytes() const { return 2 * real(tokens_ * exchanged_keys()) * element_; }
   /// Gradients of keys are sent in fp32.
-  double key_gradient_bytes() const { return key_bytes() * kWide / element_; }
+  double key_gradient_bytes() const { return key_bytes() * kAccumulateBytes / element_; }
 
-  UnitTime context_parallel(const UnitTime& sofar) const {
+  UnitTime context_parallel(const UnitTime& partial_time) const {
     UnitTime t = exchanged_heads();
-    if (layout_.keys_group().ranks > 1) t += goes_around_ring() ? ring(sofar) : gathered_keys();
+    if (layout_.keys_group().ranks > 1) t += goes_around_ring() ? ring(partial_time) : gathered_keys();
     return t;
   }
 
@@ -250,23 +251,23 @@ class Layer {
 
   /// Keys and values travel around the ring concurrently with compute. In backward their gradients follow, and the last
   /// hop back to the owner is exposed.
-  UnitTime ring(const UnitTime& sofar) const {
+  UnitTime ring(const UnitTime& partial_time) const {
     const RankGroup group = layout_.keys_group();
     const double hops = real(group.ranks - 1), keys = collectives_.message(key_bytes(), group.stride),
                  gradients = collectives_.message(key_gradient_bytes(), group.stride);
     const auto exposed = [&](double sent, double computed) {
-      return std::max(hw_.lost_to_communication() * sent, sent - computed);
+      return std::max(hw_.communication_slowdown() * sent, sent - computed);
     };
     UnitTime t = merging(hops);
-    t.forward.context_parallel += exposed(hops * keys, sofar.forward.attention);
+    t.forward.context_parallel += exposed(hops * keys, partial_time.forward.attention);
     t.backward_input.context_parallel +=
-        exposed(hops * keys + (hops - 1) * gradients, sofar.backward_input.attention) + gradients;
+        exposed(hops * keys + (hops - 1) * gradients, partial_time.backward_input.attention) + gradients;
     return t;
   }
 
   /// Merges the fp32 results of each hop after the first: outputs, and gradients of queries, keys and values.
   UnitTime merging(double hops) const {
-    const double wide = kWide / element_, queries = real(tokens_ * queries_);
+    const double wide = kAccumulateBytes / element_, queries = real(tokens_ * queries_);
     UnitTime t;
     t.forward.context_parallel = rank_.traffic_seconds(hops * 3 * wide * queries, hops);
     t.backward_input.context_parallel =
@@ -275,7 +276,7 @@ class Layer {
   }
 
   /// Adds the cost of selective recomputation.
-  void keep_less(UnitTime& t, LayerKind kind, LayerHalf half) const {
+  void add_selective_recompute(UnitTime& t, LayerKind kind, LayerHalf half) const {
     const Recompute& r = layout_.recompute;
     if (r.granularity != Recompute::Granularity::Selective) return;
     const bool is_mlp = half == LayerHalf::Mlp;
@@ -293,9 +294,9 @@ class Layer {
     t.backward_input += again;
   }
 
-  RankWork rank_;
+  RankCostModel rank_;
   const Hardware& hw_;
-  const Implementation& program_;
+  const KernelTraits& program_;
   const Workload& work_;
   const ModelConfig& model_;
   const Layout& layout_;
@@ -306,23 +307,23 @@ class Layer {
 
 }  // namespace
 
-UnitTime layer_time(const Job& job, LayerKind kind) {
+UnitTime layer_time(const PredictionInput& job, LayerKind kind) {
   return Layer(job).time(kind);
 }
 
-UnitTime half_time(const Job& job, LayerKind kind, LayerHalf half) {
+UnitTime half_time(const PredictionInput& job, LayerKind kind, LayerHalf half) {
   return Layer(job).half(kind, half);
 }
 
-std::vector<std::pair<std::string, ProductShape>> layer_products(const Job& job) {
+std::vector<std::pair<std::string, ProductShape>> layer_products(const PredictionInput& job) {
   return Layer(job).shapes();
 }
 
-UnitTime embedding_time(const Job& job) {
+UnitTime embedding_time(const PredictionInput& job) {
   return Layer(job).embedding();
 }
 
-UnitTime output_time(const Job& job) {
+UnitTime output_time(const PredictionInput& job) {
   return Layer(job).output();
 }
 

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "plan/cost/job.h"
+#include "plan/cost/matmul_time.h"
 #include "plan/cost/pass_time.h"
-#include "plan/cost/products.h"
+#include "plan/cost/prediction_input.h"
 
 namespace mcpp {
 
@@ -14,13 +14,13 @@ enum class LayerKind { Dense, Experts };
 
 /// One of the two branches of a layer, including its norm and its residual addition.
 enum class LayerHalf { Attention, Mlp };
-UnitTime half_time(const Job& job, LayerKind kind, LayerHalf half);
+UnitTime half_time(const PredictionInput& job, LayerKind kind, LayerHalf half);
 /// Returns the time of a layer with average attention. Selective recomputation is included, full recomputation is not.
-UnitTime layer_time(const Job& job, LayerKind kind = LayerKind::Dense);
+UnitTime layer_time(const PredictionInput& job, LayerKind kind = LayerKind::Dense);
 /// Returns the matrix products of a layer's forward pass on one rank, by name, for all layer kinds of the model.
-std::vector<std::pair<std::string, ProductShape>> layer_products(const Job& job);
-UnitTime embedding_time(const Job& job);
+std::vector<std::pair<std::string, ProductShape>> layer_products(const PredictionInput& job);
+UnitTime embedding_time(const PredictionInput& job);
 /// Returns the time of the output matrix and the loss.
-UnitTime output_time(const Job& job);
+UnitTime output_time(const PredictionInput& job);
 
 }  // namespace mcpp

@@ -1,6 +1,6 @@
 #include "plan/cost/layout.h"
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -18,19 +18,19 @@ std::string count_text(const Recompute& recompute) {
 
 }  // namespace
 
-bool Rounding::goes_with(int zero_stage) const {
-  return (zero_stage >= 1 || !packs()) && (zero_stage >= 2 || !bf16_gradients) &&
+bool Rounding::is_compatible_with(int zero_stage) const {
+  return (zero_stage >= 1 || !has_quantized_comm()) && (zero_stage >= 2 || !bf16_gradients) &&
          (zero_stage <= 1 || power_sgd_rank == 0);
 }
 
 bool Layout::uses(OffloadTier tier) const {
-  return states_place == tier || params_place == tier || activations_place == tier;
+  return states_tier == tier || params_tier == tier || activations_tier == tier;
 }
 
 RankGroup Layout::shard_group() const {
   // Ranks along cp and dp are consecutive, unless the pipeline is in between.
   const i64 ranks = cp * dp() / instances;
-  return {.ranks = ranks, .stride = pipeline_inside && cp == 1 ? tp * pp : tp};
+  return {.ranks = ranks, .stride = is_pipeline_innermost && cp == 1 ? tp * pp : tp};
 }
 
 RankGroup Layout::instance_group() const {
@@ -64,7 +64,7 @@ ActivationSetup Layout::activations(const Workload& work) const {
           .expert_parallel = ep,
           .expert_tensor_parallel = etp,
           .dispatcher = dispatcher,
-          .offload = activations_place};
+          .offload = activations_tier};
 }
 
 std::string Layout::describe() const {
@@ -79,21 +79,20 @@ std::string Layout::describe() const {
   if (!stages.empty()) text += " of " + stages;
   text += str(", dp ", dp(), " zero ", zero_stage);
   if (instances > 1) text += str(" in ", instances, " groups");
-  if (has_second_copy()) text += str(" with a second copy in every ", node_ranks);
+  if (has_secondary_shard()) text += str(" with a second copy in every ", node_ranks);
   if (rounding.packed_weights) text += ", weights packed";
-  if (rounding.gradients == GradWire::Byte) text += ", gradients packed";
-  if (rounding.gradients == GradWire::Bf16) text += ", gradients sent in bf16";
-  if (rounding.gradients != GradWire::Full && node_ranks > 1)
+  if (rounding.gradients == GradReduceFormat::Int8) text += ", gradients packed";
+  if (rounding.gradients == GradReduceFormat::Bf16) text += ", gradients sent in bf16";
+  if (rounding.gradients != GradReduceFormat::Full && node_ranks > 1)
     text += str(" and summed by every ", node_ranks, " first");
   if (rounding.bf16_gradients) text += ", gradients in bf16";
   if (rounding.power_sgd_rank > 0) text += str(", factors of rank ", rounding.power_sgd_rank);
   text += str(", micro batch ", micro_batch_size);
   if (recompute.granularity == Recompute::Granularity::Full) text += ", recompute full" + count_text(recompute);
   if (recompute.granularity == Recompute::Granularity::Selective) text += ", recompute selective";
-  const std::string part = states_elsewhere < 1 ? str(fixed(100 * states_elsewhere, 0), " % of ") : "";
-  for (const auto& [place, what] : {std::pair(states_place, part + "optimizer state"),
-                                    {params_place, "weights"},
-                                    {activations_place, "activations"}})
+  const std::string part = offloaded_state_fraction < 1 ? str(fixed(100 * offloaded_state_fraction, 0), " % of ") : "";
+  for (const auto& [place, what] :
+       {std::pair(states_tier, part + "optimizer state"), {params_tier, "weights"}, {activations_tier, "activations"}})
     if (place != OffloadTier::Device) text += str(", ", what, " ", place_name(place));
   return text;
 }

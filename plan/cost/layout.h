@@ -10,14 +10,14 @@ namespace mcpp {
 
 /// Lossy formats of communication and of gradient sums: keys that change results (docs/communication_compression.md).
 struct Rounding {
-  bool packed_weights = false;          ///< zero_quantized_weights
-  GradWire gradients = GradWire::Full;  ///< grad_reduce_dtype, zero_quantized_gradients
-  bool bf16_gradients = false;          ///< main_grads_dtype
+  bool packed_weights = false;                          ///< zero_quantized_weights
+  GradReduceFormat gradients = GradReduceFormat::Full;  ///< grad_reduce_dtype, zero_quantized_gradients
+  bool bf16_gradients = false;                          ///< main_grads_dtype
   i64 power_sgd_rank = 0;
 
   bool operator==(const Rounding&) const = default;
-  bool packs() const { return packed_weights || gradients != GradWire::Full; }
-  bool goes_with(int zero_stage) const;
+  bool has_quantized_comm() const { return packed_weights || gradients != GradReduceFormat::Full; }
+  bool is_compatible_with(int zero_stage) const;
 };
 
 /// Training workload, identical for all layouts.
@@ -30,7 +30,7 @@ struct Workload {
   i64 bucket_elements = 40'000'000;     ///< ddp_bucket_size
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
   Rounding rounding = {};               ///< required of every layout
-  bool may_round_gradients = true;      ///< the optimizer accepts gradients in bf16
+  bool can_round_gradients = true;      ///< the optimizer accepts gradients in bf16
   /// Expert load imbalance: tokens routed to the experts of the busiest rank over an even share.
   double expert_imbalance = 1.1;
   /// Mean length in tokens of the documents that attention is restricted to; 0: each sample is one document.
@@ -38,7 +38,7 @@ struct Workload {
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
   /// Precision of the products of the experts and of the output layer, which never use fp8.
-  ProductType fine_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
+  ProductType non_fp8_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
 };
 
 /// Parallel layout. Names are those of the configuration.
@@ -58,15 +58,15 @@ struct Layout {
   i64 instances = 1;  ///< num_distributed_optimizer_instances
   i64 micro_batch_size = 1;
   Recompute recompute = {};
-  OffloadTier states_place = OffloadTier::Device;  ///< offload tier of the optimizer states and master weights
-  double states_elsewhere = 1;                     ///< fraction of them that is offloaded, unless the tier is Device
-  OffloadTier params_place = OffloadTier::Device;  ///< offload tier of ZeRO 3's weights; offload_params
-  OffloadTier activations_place = OffloadTier::Device;
+  OffloadTier states_tier = OffloadTier::Device;  ///< offload tier of the optimizer states and master weights
+  double offloaded_state_fraction = 1;            ///< fraction of them that is offloaded, unless the tier is Device
+  OffloadTier params_tier = OffloadTier::Device;  ///< offload tier of ZeRO 3's weights; offload_params
+  OffloadTier activations_tier = OffloadTier::Device;
   i64 node_ranks = 1;  ///< zero_hpz_partition_size
   Rounding rounding = {};
   /// If true, consecutive ranks are in the same pipeline rather than data-parallel group; this program does the
   /// opposite.
-  bool pipeline_inside = false;
+  bool is_pipeline_innermost = false;
 
   i64 dp() const { return world_size / (tp * cp * pp); }
   i64 microbatches(i64 global_batch_size) const { return global_batch_size / (micro_batch_size * dp()); }
@@ -80,7 +80,7 @@ struct Layout {
   RankGroup shard_group() const;
   /// Ranks of different instances that hold the same shard.
   RankGroup instance_group() const;
-  bool has_second_copy() const { return node_ranks > 1 && zero_stage == 3; }
+  bool has_secondary_shard() const { return node_ranks > 1 && zero_stage == 3; }
   /// Consecutive ranks of shard_group() given by zero_hpz_partition_size, and the ranks with the same position in each
   /// such group.
   RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
@@ -93,10 +93,12 @@ struct Layout {
   /// shard_group() and instance_group() of the experts' parameters.
   RankGroup expert_shard_group() const { return {.ranks = expert_dp() / instances, .stride = ep * etp}; }
   RankGroup expert_instance_group() const;
-  i64 pipeline_stride() const { return tp * cp * (pipeline_inside ? 1 : dp()); }
+  i64 pipeline_stride() const { return tp * cp * (is_pipeline_innermost ? 1 : dp()); }
 
   /// Fraction of the optimizer states that is offloaded.
-  double share_elsewhere() const { return states_place == OffloadTier::Device ? 0 : states_elsewhere; }
+  double effective_offloaded_fraction() const {
+    return states_tier == OffloadTier::Device ? 0 : offloaded_state_fraction;
+  }
   /// Returns true if anything is offloaded to `tier`.
   bool uses(OffloadTier tier) const;
   StageSplit stage_split(const ModelConfig& model) const;

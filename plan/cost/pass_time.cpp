@@ -10,7 +10,7 @@ PassTime& PassTime::operator+=(const PassTime& other) {
   context_parallel += other.context_parallel;
   expert_parallel += other.expert_parallel;
   data_parallel += other.data_parallel;
-  elsewhere += other.elsewhere;
+  offloaded += other.offloaded;
   return *this;
 }
 
@@ -22,7 +22,7 @@ PassTime PassTime::operator*(double factor) const {
           .context_parallel = factor * context_parallel,
           .expert_parallel = factor * expert_parallel,
           .data_parallel = factor * data_parallel,
-          .elsewhere = factor * elsewhere};
+          .offloaded = factor * offloaded};
 }
 
 PassTime UnitTime::total() const {

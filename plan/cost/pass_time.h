@@ -9,11 +9,11 @@ struct PassTime {
   /// Exposed communication.
   double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0, data_parallel = 0;
 
-  double elsewhere = 0;  ///< waiting for activations and weights that are offloaded to host memory or disk
+  double offloaded = 0;  ///< waiting for activations and weights that are offloaded to host memory or disk
 
   double communication() const { return tensor_parallel + context_parallel + expert_parallel + data_parallel; }
   double computing() const { return products + attention + elementwise; }
-  double total() const { return computing() + communication() + elsewhere; }
+  double total() const { return computing() + communication() + offloaded; }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
 };

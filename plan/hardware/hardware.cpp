@@ -9,9 +9,9 @@
 namespace mcpp {
 namespace {
 
-void check_attained(const DeviceRates& d, std::vector<std::string>& found) {
-  const auto check = [&](const char* key, double attained, double most, const char* of) {
-    if (attained > most) found.push_back(str("device.", key, ": ", attained, " is above ", of, " = ", most));
+void check_attained(const DeviceRates& d, std::vector<std::string>& errors) {
+  const auto check = [&](const char* key, double attained, double limit, const char* of) {
+    if (attained > limit) errors.push_back(str("device.", key, ": ", attained, " is above ", of, " = ", limit));
   };
   check("bf16_attained", d.bf16_attained, d.bf16_peak, "bf16_peak");
   check("fp8_attained", d.fp8_attained, d.fp8_peak, "fp8_peak");
@@ -19,35 +19,36 @@ void check_attained(const DeviceRates& d, std::vector<std::string>& found) {
   check("attention_attained", d.attention_attained, d.bf16_peak, "bf16_peak");
   check("memory_attained", d.memory_attained, d.memory_bandwidth, "memory_bandwidth");
   if (d.communication_cores > d.cores)
-    found.push_back(str("device.communication_cores: ", d.communication_cores, " is above cores = ", d.cores));
+    errors.push_back(str("device.communication_cores: ", d.communication_cores, " is above cores = ", d.cores));
 }
 
-void check_tiers(const LinkTiers& l, std::vector<std::string>& found) {
+void check_tiers(const LinkTiers& l, std::vector<std::string>& errors) {
   const std::size_t tiers = l.tier.size();
   const auto check = [&](const char* key, std::size_t size) {
     if (size != tiers)
-      found.push_back(str("links.", key, ": has ", size, " elements, but links.tier has ", tiers, "; one for each"));
+      errors.push_back(str("links.", key, ": has ", size, " elements, but links.tier has ", tiers, "; one for each"));
   };
-  if (tiers == 0) found.push_back("links.tier: is empty; name one at least, all devices of one machine as \"machine\"");
+  if (tiers == 0)
+    errors.push_back("links.tier: is empty; name one at least, all devices of one machine as \"machine\"");
   check("ranks", l.ranks.size());
   check("bandwidth", l.bandwidth.size());
   check("attained", l.attained.size());
   check("latency", l.latency.size());
   for (std::size_t i = 1; i < l.ranks.size(); ++i)
     if (l.ranks[i] <= l.ranks[i - 1] || l.ranks[i] % l.ranks[i - 1] != 0)
-      found.push_back(
+      errors.push_back(
           str("links.ranks: ", l.ranks[i], " is no multiple of the ", l.ranks[i - 1], " of the tier before"));
 }
 
 }  // namespace
 
 std::vector<std::string> Hardware::conflicts() const {
-  std::vector<std::string> found;
-  check_attained(device, found);
-  check_tiers(links, found);
-  measured_bf16.add_conflicts("measured_bf16", found);
-  measured_fp32.add_conflicts("measured_fp32", found);
-  return found;
+  std::vector<std::string> errors;
+  check_attained(device, errors);
+  check_tiers(links, errors);
+  measured_bf16.add_conflicts("measured_bf16", errors);
+  measured_fp32.add_conflicts("measured_fp32", errors);
+  return errors;
 }
 
 const MeasuredRates* Hardware::measured(ProductType type) const {
@@ -67,7 +68,7 @@ double Hardware::peak_flops(ProductType type) const {
                                             : device.fp32_peak);
 }
 
-double Hardware::slowest(i64 ranks) const {
+double Hardware::slowest_device_factor(i64 ranks) const {
   if (ranks < 2) return 1;
   // Mean of the maximum of n normal variables, by Gumbel's limit.
   const double n = static_cast<double>(ranks), root = std::sqrt(2 * std::log(n));
@@ -76,13 +77,13 @@ double Hardware::slowest(i64 ranks) const {
   return 1 + device.speed_spread * std::max(0.0, largest);
 }
 
-double Hardware::at_once(i64 ranks) const {
+double Hardware::concurrent_ranks(i64 ranks) const {
   const auto here = static_cast<double>(std::min(ranks, links.ranks.front()));
   if (host.cores == 0) return here;
   return std::min(here, std::max(1.0, static_cast<double>(host.cores) / static_cast<double>(device.cores)));
 }
 
-double Hardware::lost_to_communication() const {
+double Hardware::communication_slowdown() const {
   return static_cast<double>(device.communication_cores) / static_cast<double>(device.cores);
 }
 

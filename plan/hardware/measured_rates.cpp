@@ -12,12 +12,12 @@ namespace mcpp {
 namespace {
 
 /// Interpolation point between two values of a list, on a logarithmic scale.
-struct Place {
+struct Interpolation {
   std::size_t below = 0, above = 0;
   double share = 0;  ///< weight of `above`
 };
 
-Place place_in(const std::vector<i64>& values, i64 value) {
+Interpolation interpolation_point(const std::vector<i64>& values, i64 value) {
   const auto above = std::ranges::upper_bound(values, value);
   if (above == values.begin()) return {};
   const auto at = static_cast<std::size_t>(above - values.begin());
@@ -27,10 +27,10 @@ Place place_in(const std::vector<i64>& values, i64 value) {
 }
 
 /// Interpolates in a table with one axis per place, the last one fastest. Averages times, not rates.
-double rate_at(const std::vector<double>& table, std::span<const Place> places, std::span<const std::size_t> sizes,
-               std::size_t first = 0) {
+double rate_at(const std::vector<double>& table, std::span<const Interpolation> places,
+               std::span<const std::size_t> sizes, std::size_t first = 0) {
   if (places.empty()) return table[first];
-  const Place& place = places.front();
+  const Interpolation& place = places.front();
   const auto of = [&](std::size_t at) {
     return rate_at(table, places.subspan(1), sizes.subspan(1), (first + at) * (sizes.size() > 1 ? sizes[1] : 1));
   };
@@ -40,24 +40,24 @@ double rate_at(const std::vector<double>& table, std::span<const Place> places, 
 
 }  // namespace
 
-void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::string>& found) const {
+void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::string>& errors) const {
   if (!has()) return;
   const auto increases = [&](const char* key, const std::vector<i64>& values) {
     if (std::ranges::adjacent_find(values, std::greater_equal()) != values.end())
-      found.push_back(str(section, ".", key, ": must increase"));
+      errors.push_back(str(section, ".", key, ": must increase"));
   };
   increases("sizes", sizes);
   increases("attention_lengths", attention_lengths);
   const auto has_elements = [&](const char* key, const std::vector<double>& values, std::size_t count) {
     if (values.size() != count)
-      found.push_back(str(section, ".", key, ": has ", values.size(), " elements, must have ", count));
+      errors.push_back(str(section, ".", key, ": has ", values.size(), " elements, must have ", count));
   };
   const std::size_t products = sizes.size() * sizes.size() * sizes.size();
   has_elements("forward", forward, products);
   has_elements("input_gradient", input_gradient, products);
   has_elements("weight_gradient", weight_gradient, products);
   const std::size_t attentions = attention_lengths.size() * attention_widths.size();
-  if (attentions == 0) found.push_back(str(section, ".attention_lengths, attention_widths: must have elements"));
+  if (attentions == 0) errors.push_back(str(section, ".attention_lengths, attention_widths: must have elements"));
   has_elements("attention_forward", attention_forward, attentions);
   has_elements("attention_backward", attention_backward, attentions);
   for (const auto& [key, values] : {std::pair("norm_forward", &norm_forward),
@@ -74,13 +74,14 @@ double MeasuredRates::product_seconds(const ProductShape& shape, ProductPass pas
   const std::vector<double>& table = pass == ProductPass::Forward         ? forward
                                      : pass == ProductPass::InputGradient ? input_gradient
                                                                           : weight_gradient;
-  const std::array places{place_in(sizes, shape.m), place_in(sizes, shape.n), place_in(sizes, shape.k)};
+  const std::array places{interpolation_point(sizes, shape.m), interpolation_point(sizes, shape.n),
+                          interpolation_point(sizes, shape.k)};
   const std::array counts{sizes.size(), sizes.size(), sizes.size()};
   return shape.flops() / (1e9 * rate_at(table, places, counts));
 }
 
 double MeasuredRates::attention_rate(i64 length, i64 width, bool is_backward) const {
-  const std::array places{place_in(attention_lengths, length), place_in(attention_widths, width)};
+  const std::array places{interpolation_point(attention_lengths, length), interpolation_point(attention_widths, width)};
   const std::array counts{attention_lengths.size(), attention_widths.size()};
   return 1e9 * rate_at(is_backward ? attention_backward : attention_forward, places, counts);
 }

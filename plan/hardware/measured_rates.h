@@ -64,7 +64,7 @@ struct MeasuredRates {
 
   bool has() const { return !sizes.empty(); }
   /// Appends an error "section.key: ..." for every list with the wrong number of elements.
-  void add_conflicts(const std::string& section, std::vector<std::string>& found) const;
+  void add_conflicts(const std::string& section, std::vector<std::string>& errors) const;
 
   /// Returns seconds, interpolated between measured sizes on a logarithmic scale and clamped outside of them.
   double product_seconds(const ProductShape& shape, ProductPass pass) const;

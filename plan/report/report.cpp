@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "base/json/json.h"
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
-#include "plan/report/step_parts.h"
+#include "plan/report/step_breakdown.h"
 #include "plan/utilization.h"
 
 namespace mcpp {
@@ -27,7 +27,7 @@ std::string line(const std::string& name, double seconds, double all) {
              "\n");
 }
 
-std::string row(const Job& job, const Candidate& candidate) {
+std::string row(const PredictionInput& job, const Candidate& candidate) {
   const double seconds = candidate.time.seconds;
   return str(pad_left(fixed(seconds, 3), 9), pad_left(fixed(model_tflops(job, seconds), 0), 9),
              pad_left(percent(model_flops_utilization(job, seconds)), 9),
@@ -36,13 +36,13 @@ std::string row(const Job& job, const Candidate& candidate) {
 
 }  // namespace
 
-std::string recipe_text(const std::vector<RecipeStep>& recipe) {
+std::string recipe_text(const std::vector<RuleOfThumb>& recipe) {
   std::string text = "the usual recipe:\n";
-  for (const RecipeStep& step : recipe) text += str("  ", step.rule, "\n     ", step.here, "\n");
+  for (const RuleOfThumb& step : recipe) text += str("  ", step.rule, "\n     ", step.advice, "\n");
   return text;
 }
 
-std::string search_text(const Job& job, const SearchResult& result) {
+std::string search_text(const PredictionInput& job, const SearchResult& result) {
   std::string text = str(job.layout.world_size, " x ", job.hardware.device.name, ": ", result.possible,
                          " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9),
                          pad_left("TFLOP/s", 9), pad_left("MFU", 9), pad_left("memory", 12), "  layout\n");
@@ -54,7 +54,7 @@ std::string search_text(const Job& job, const SearchResult& result) {
   return text;
 }
 
-std::string step_text(const Job& job, const StepTime& t) {
+std::string step_text(const PredictionInput& job, const StepTime& t) {
   const double all = t.seconds;
   std::string text = str("a step of ", job.layout.describe(), "\n  ", pad_right(str("on pipeline rank ", t.rank), 34),
                          pad_left("ms", 12), pad_left("of step", 10), "\n");
@@ -67,7 +67,7 @@ std::string step_text(const Job& job, const StepTime& t) {
                     percent(hardware_flops_utilization(job, all)), "\n");
 }
 
-std::string step_json(const Job& job, const StepTime& t, const PredictedMemory& memory,
+std::string step_json(const PredictionInput& job, const StepTime& t, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost) {
   OrderedJson json{{"layout", job.layout.describe()},
                    {"ranks", job.layout.world_size},
@@ -82,15 +82,16 @@ std::string step_json(const Job& job, const StepTime& t, const PredictedMemory& 
   return json.dump();
 }
 
-std::string gains_text(const std::vector<Gain>& gains) {
+std::string gains_text(const std::vector<Speedup>& gains) {
   std::string text = "the same layout would gain by\n";
-  for (const Gain& gain : gains) text += str("  ", pad_right(gain.change, 44), pad_left(percent(gain.part), 9), "\n");
+  for (const Speedup& gain : gains)
+    text += str("  ", pad_right(gain.change, 44), pad_left(percent(gain.part), 9), "\n");
   return text;
 }
 
 std::string failures_text(const FailureLoss& loss) {
   return str("failures: ", fixed(loss.failures_per_day, 2), " a day; a checkpoint each ",
-             human_seconds(loss.interval_seconds), " loses least, ", percent(loss.lost), " of the time\n");
+             human_seconds(loss.interval_seconds), " loses least, ", percent(loss.lost_fraction), " of the time\n");
 }
 
 std::string cost_text(const TrainingCost& cost, double price) {
@@ -100,7 +101,7 @@ std::string cost_text(const TrainingCost& cost, double price) {
   return text;
 }
 
-std::string deadline_text(const Job& job, const FewestDevices& devices, const Deadline& deadline) {
+std::string deadline_text(const PredictionInput& job, const FewestDevices& devices, const Deadline& deadline) {
   const std::string name = job.hardware.device.name,
                     what = str(human_count(deadline.tokens), " tokens in ", hours_text(deadline.hours), " hours: ");
   const auto text_of = [&](const ScalingPoint& point) {
@@ -112,13 +113,14 @@ std::string deadline_text(const Job& job, const FewestDevices& devices, const De
   if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
     return none + "devices fail before anything is done";
   if (devices.fastest) return none + "of those looked at the fastest, " + text_of(*devices.fastest);
-  if (devices.least_hours > deadline.hours)
+  if (devices.min_hours > deadline.hours)
     return none + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
-                      hours_text(devices.least_hours), " hours");
+                      hours_text(devices.min_hours), " hours");
   return none + "nothing fits on any that was looked at";
 }
 
-std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak, double tokens) {
+std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,
+                         double tokens) {
   std::string text =
       str(is_weak ? "weak" : "strong", " scaling on ", job.hardware.device.name, "; device hours are of ",
           human_count(tokens), " tokens\n", pad_left("ranks", 8), pad_left("batch", 8), pad_left("seconds", 10),
@@ -139,7 +141,7 @@ std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points
   }
   const bool shows_growth = std::ranges::count_if(points, &ScalingPoint::fits) > 1;
   if (!is_weak && shows_growth)
-    text += str("by Amdahl's law ", percent(serial_part(points)), " of the first step is not shared\n");
+    text += str("by Amdahl's law ", percent(serial_fraction(points)), " of the first step is not shared\n");
   return text;
 }
 

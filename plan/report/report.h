@@ -1,18 +1,18 @@
 // Text and JSON output of plans.
 #pragma once
-#include "plan/recipe.h"
+#include "plan/rule_of_thumb.h"
+#include "plan/scaling/deadline.h"
+#include "plan/scaling/scaling.h"
+#include "plan/scaling/training_cost.h"
 #include "plan/search.h"
-#include "plan/worlds/deadline.h"
-#include "plan/worlds/scaling.h"
-#include "plan/worlds/training_cost.h"
 
 namespace mcpp {
 
-std::string recipe_text(const std::vector<RecipeStep>& recipe);
+std::string recipe_text(const std::vector<RuleOfThumb>& recipe);
 /// Returns the best layouts, and why others are worse. `job` has the best layout.
-std::string search_text(const Job& job, const SearchResult& result);
+std::string search_text(const PredictionInput& job, const SearchResult& result);
 /// Returns the breakdown of a step.
-std::string step_text(const Job& job, const StepTime& time);
+std::string step_text(const PredictionInput& job, const StepTime& time);
 /// Memory of the rank that needs most.
 struct PredictedMemory {
   double bytes = 0;
@@ -20,16 +20,17 @@ struct PredictedMemory {
 };
 /// Returns the breakdown of a step as a JSON object, in seconds, with the cost of a training if requested; infinite
 /// hours are null.
-std::string step_json(const Job& job, const StepTime& time, const PredictedMemory& memory,
+std::string step_json(const PredictionInput& job, const StepTime& time, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost);
-std::string gains_text(const std::vector<Gain>& gains);
+std::string gains_text(const std::vector<Speedup>& gains);
 std::string failures_text(const FailureLoss& loss);
 /// Returns text like "take 30.2 hours, 25.1K device hours, at 2.00 each 50.2K"; a price of 0 is omitted.
 std::string cost_text(const TrainingCost& cost, double price);
 /// Returns what was found; or, without a trailing newline, why there is nothing.
-std::string deadline_text(const Job& job, const FewestDevices& devices, const Deadline& deadline);
+std::string deadline_text(const PredictionInput& job, const FewestDevices& devices, const Deadline& deadline);
 /// Returns a table of the points. `tokens`: number of tokens that their costs refer to.
-std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak, double tokens);
+std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,
+                         double tokens);
 /// Returns a description of best_point().
 std::string best_point_text(const ScalingPoint& best, Objective objective, const Deadline& training);
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 #include "model/config/expert_layers.h"
+#include "plan/cost/attended_keys.h"
 #include "plan/cost/layer_time.h"
-#include "plan/cost/rank_work.h"
-#include "plan/cost/seen_keys.h"
+#include "plan/cost/rank_cost_model.h"
 #include "plan/hardware/real.h"
 
 namespace mcpp {
@@ -15,14 +15,14 @@ namespace {
 
 class Roofline {
  public:
-  explicit Roofline(const Job& job)
+  explicit Roofline(const PredictionInput& job)
       : job_(job), rank_(job), model_(job.work.model), tokens_(rank_.tokens()), element_(rank_.element_bytes()) {}
 
   std::vector<RooflineRow> rows() {
     const Workload& work = job_.work;
     for (const auto& [name, shape] : layer_products(job_))
-      product(name, shape, name.starts_with("expert") ? work.fine_products() : work.products);
-    product("output", {.m = tokens_, .n = vocabulary(), .k = model_.hidden_size}, work.fine_products());
+      product(name, shape, name.starts_with("expert") ? work.non_fp8_products() : work.products);
+    product("output", {.m = tokens_, .n = vocabulary(), .k = model_.hidden_size}, work.non_fp8_products());
     attention();
     kernels();
     return std::move(rows_);
@@ -45,7 +45,7 @@ class Roofline {
   void attention() {
     const double queries = real(std::max<i64>(model_.num_attention_heads / job_.layout.tp, 1) * model_.head_dim()),
                  keys = real(std::max<i64>(model_.query_groups() / job_.layout.tp, 1) * model_.head_dim());
-    const double seen = mean_seen_keys(job_.work);
+    const double seen = mean_attended_keys(job_.work);
     rows_.push_back({.name = "attention",
                      .size = str(model_.seq_length, " tokens"),
                      .seconds = half_time(job_, any_kind(), LayerHalf::Attention).forward.attention,
@@ -59,7 +59,7 @@ class Roofline {
   /// Memory-bound kernels, with their passes over memory.
   void kernels() {
     const KernelTimes& t = rank_.kernels();
-    const Implementation& p = job_.program;
+    const KernelTraits& p = job_.program;
     const double stream = rank_.stream_elements(), logits = real(tokens_) * real(vocabulary());
     sweep("norm", stream, t.norm.forward, p.norm.forward);
     sweep("residual", stream, t.residual.forward, p.residual.forward);
@@ -80,8 +80,8 @@ class Roofline {
                      .bytes = elements * sweeps * element_});
   }
 
-  const Job& job_;
-  const RankWork rank_;
+  const PredictionInput& job_;
+  const RankCostModel rank_;
   const ModelConfig& model_;
   i64 tokens_;
   double element_;
@@ -90,11 +90,11 @@ class Roofline {
 
 }  // namespace
 
-std::vector<RooflineRow> roofline(const Job& job) {
+std::vector<RooflineRow> roofline(const PredictionInput& job) {
   return Roofline(job).rows();
 }
 
-std::string roofline_text(const Job& job) {
+std::string roofline_text(const PredictionInput& job) {
   const double peak = job.hardware.peak_flops(job.work.products), memory = 1 / job.hardware.traffic_seconds(1);
   const double ridge = job.hardware.product_flops(job.work.products) / memory;
   std::string text =

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/cost/job.h"
+#include "plan/cost/prediction_input.h"
 
 namespace mcpp {
 
@@ -20,8 +20,8 @@ struct RooflineRow {
 
 /// Returns the matrix products of a layer, its attention and elementwise kernels, and those of the embedding and the
 /// output.
-std::vector<RooflineRow> roofline(const Job& job);
+std::vector<RooflineRow> roofline(const PredictionInput& job);
 /// Returns a table with the limit of each row: the device's attained rate or its memory.
-std::string roofline_text(const Job& job);
+std::string roofline_text(const PredictionInput& job);
 
 }  // namespace mcpp

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "parallel/pp/lower.h"
-#include "parallel/pp/shared_cores.h"
+#include "parallel/pp/oversubscription.h"
 #include "plan/hardware/real.h"
 
 namespace mcpp {
@@ -12,7 +12,7 @@ double StageWork::units() const {
   return std::max(1.0, real(contents.num_layers()));
 }
 
-PipelineRun::PipelineRun(const Job& job, std::vector<StageWork> stages)
+PipelineRun::PipelineRun(const PredictionInput& job, std::vector<StageWork> stages)
     : job_(job),
       layout_(job.layout),
       stages_(std::move(stages)),
@@ -21,7 +21,7 @@ PipelineRun::PipelineRun(const Job& job, std::vector<StageWork> stages)
            .placement = row_of(layout_.schedule).placement},
       microbatches_(layout_.microbatches(job.work.global_batch_size)),
       turns_(real(std::min(layout_.world_size, job.hardware.links.ranks.front())) /
-             job.hardware.at_once(layout_.world_size)) {}
+             job.hardware.concurrent_ranks(layout_.world_size)) {}
 
 PassTime PipelineRun::work_of(int rank) const {
   PassTime work;
@@ -31,10 +31,10 @@ PassTime PipelineRun::work_of(int rank) const {
 
 int PipelineRun::busiest() const {
   int busiest = 0;
-  double most = 0;
+  double max_seconds = 0;
   for (int rank = 0; rank < map_.ranks; ++rank) {
     const double seconds = work_of(rank).total();
-    if (seconds > most) most = seconds, busiest = rank;
+    if (seconds > max_seconds) max_seconds = seconds, busiest = rank;
   }
   return busiest;
 }
@@ -58,14 +58,14 @@ std::vector<ScheduleCosts> PipelineRun::costs(double message, double turns) cons
 }
 
 std::pair<Schedule, Timeline> PipelineRun::begin(i64 microbatches, double message) const {
-  const i64 round = row_of(layout_.schedule).in_rounds ? layout_.pp : 1;
+  const i64 round = row_of(layout_.schedule).needs_multiple_of_ranks ? layout_.pp : 1;
   const Schedule& schedule = lowered(std::min(microbatches_, std::max(round, microbatches / round * round)));
   return {schedule, simulate(schedule, costs(message, turns_))};
 }
 
 PipelineRun::Times PipelineRun::simulated(i64 microbatches, double message) const {
   const Schedule& schedule = lowered(microbatches);
-  if (turns_ > 1) return in_turns(schedule, message);
+  if (turns_ > 1) return run_oversubscribed(schedule, message);
   const Timeline timeline = simulate(schedule, costs(message, 1));
   Times times{.seconds = timeline.makespan, .reduced = timeline.makespan};
   for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, reduced_at(actions));
@@ -73,8 +73,8 @@ PipelineRun::Times PipelineRun::simulated(i64 microbatches, double message) cons
 }
 
 /// On shared cores gradients are reduced after all compute because no core is free during it.
-PipelineRun::Times PipelineRun::in_turns(const Schedule& schedule, double message) const {
-  const double seconds = makespan_on_shared_cores(schedule, costs(message, 1), real(layout_.pp) / turns_);
+PipelineRun::Times PipelineRun::run_oversubscribed(const Schedule& schedule, double message) const {
+  const double seconds = oversubscribed_makespan(schedule, costs(message, 1), real(layout_.pp) / turns_);
   double longest = 0;
   for (int rank = 0; rank < map_.ranks; ++rank) {
     double sums = 0;
@@ -97,18 +97,19 @@ double PipelineRun::reduced_at(const std::vector<TimedAction>& actions) const {
                   timed.begin + work.sums / work.units());
   }
   if (!job_.program.overlaps_data_parallel) return computed + all;
-  return std::max(at, computed + job_.hardware.lost_to_communication() * all);
+  return std::max(at, computed + job_.hardware.communication_slowdown() * all);
 }
 
 /// A schedule is periodic once the pipeline is full, so two runs give the time of further rounds of microbatches.
 PipelineRun::Times PipelineRun::run(double message) const {
-  const i64 round = layout_.pp, few = 4 * round + microbatches_ % round;
-  if (microbatches_ <= few + round) return simulated(microbatches_, message);
-  const Times few_take = simulated(few, message), more_take = simulated(few + round, message);
+  const i64 round = layout_.pp, base_microbatches = 4 * round + microbatches_ % round;
+  if (microbatches_ <= base_microbatches + round) return simulated(microbatches_, message);
+  const Times short_run = simulated(base_microbatches, message),
+              longer_run = simulated(base_microbatches + round, message);
   const double busiest_microbatch = work_of(busiest()).total() / real(microbatches_);
-  const double round_seconds = std::max(more_take.seconds - few_take.seconds, real(round) * busiest_microbatch);
-  const double rest = real((microbatches_ - few) / round) * round_seconds;
-  return {.seconds = few_take.seconds + rest, .reduced = few_take.reduced + rest};
+  const double round_seconds = std::max(longer_run.seconds - short_run.seconds, real(round) * busiest_microbatch);
+  const double rest = real((microbatches_ - base_microbatches) / round) * round_seconds;
+  return {.seconds = short_run.seconds + rest, .reduced = short_run.reduced + rest};
 }
 
 }  // namespace mcpp

@@ -7,17 +7,17 @@
 
 #include "parallel/pp/simulate.h"
 #include "parallel/pp/stages.h"
-#include "plan/cost/job.h"
 #include "plan/cost/pass_time.h"
+#include "plan/cost/prediction_input.h"
 
 namespace mcpp {
 
 /// Work of one stage.
 struct StageWork {
   StageContents contents;
-  UnitTime passes;  ///< for one microbatch
-  double sums = 0;  ///< seconds per step to reduce its gradients over links
-  double ends = 0;  ///< extra seconds of its first and last pass of a step (RowWaits)
+  UnitTime passes;              ///< for one microbatch
+  double sums = 0;              ///< seconds per step to reduce its gradients over links
+  double boundary_exposed = 0;  ///< extra seconds of its first and last pass of a step (ExposedComm)
 
   double backward_seconds() const { return passes.backward_input.total() + passes.backward_weight.total(); }
   /// Number of parts in which its gradients are reduced one after another as backward finishes them.
@@ -27,7 +27,7 @@ struct StageWork {
 /// Pipeline simulation of one job. Not thread-safe.
 class PipelineRun {
  public:
-  PipelineRun(const Job& job, std::vector<StageWork> stages);
+  PipelineRun(const PredictionInput& job, std::vector<StageWork> stages);
 
   /// Returns the stages in pipeline order.
   const std::vector<StageWork>& stages() const { return stages_; }
@@ -57,10 +57,10 @@ class PipelineRun {
   const Schedule& lowered(i64 microbatches) const;
   std::vector<ScheduleCosts> costs(double message, double turns) const;
   Times simulated(i64 microbatches, double message) const;
-  Times in_turns(const Schedule& schedule, double message) const;
+  Times run_oversubscribed(const Schedule& schedule, double message) const;
   double reduced_at(const std::vector<TimedAction>& actions) const;
 
-  const Job& job_;
+  const PredictionInput& job_;
   const Layout& layout_;
   std::vector<StageWork> stages_;
   StageMap map_;

@@ -6,9 +6,9 @@
 #include "model/layer_memory.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/hardware/real.h"
-#include "plan/step/elsewhere.h"
+#include "plan/step/exposed_comm.h"
+#include "plan/step/offload_cost.h"
 #include "plan/step/pipeline_run.h"
-#include "plan/step/unit_row.h"
 
 namespace mcpp {
 namespace {
@@ -16,12 +16,12 @@ namespace {
 class Step {
  public:
   /// `sums_gradients` is false only for least(), which is called for many layouts and ignores gradient reduction.
-  explicit Step(const Job& job, bool sums_gradients = true)
+  explicit Step(const PredictionInput& job, bool sums_gradients = true)
       : job_(job),
         layout_(job.layout),
         collectives_(job.hardware),
         traffic_(job),
-        elsewhere_(job),
+        offload_cost_(job),
         layers_(layer_times()),
         update_(kernel_times(job.hardware, job.program, job.work).update),
         pipeline_(job, stages(sums_gradients)) {}
@@ -31,15 +31,15 @@ class Step {
     step.rank = pipeline_.busiest();
     step.work = pipeline_.work_of(step.rank);
     if (layout_.pp == 1) {
-      step.data_parallel = after_alone();
+      step.data_parallel = exposed_reduce_without_pipeline();
       step.turns = (pipeline_.turns() - 1) * step.work.computing();
     } else {
       run_pipeline(step);
     }
-    step.data_parallel +=
-        weights_before() + tied_embeddings() + most_of_ranks([&](const StageWork& stage) {
-          return stage.ends + traffic_.reduce(stage.contents).device + traffic_.gather(stage.contents).device;
-        });
+    step.data_parallel += exposed_initial_gather() + tied_embeddings() + max_over_ranks([&](const StageWork& stage) {
+                            return stage.boundary_exposed + traffic_.reduce(stage.contents).device +
+                                   traffic_.gather(stage.contents).device;
+                          });
     step.optimizer = pipeline_.turns() * optimizer(step.rank);
     step.data = data();
     step.seconds =
@@ -63,9 +63,9 @@ class Step {
     return ranks;
   }
 
-  DrawnStep drawn(i64 most) const {
+  StepTimeline drawn(i64 most) const {
     auto [schedule, timeline] = pipeline_.begin(most, message_seconds());
-    DrawnStep drawn{.schedule = std::move(schedule), .timeline = std::move(timeline), .stages = {}};
+    StepTimeline drawn{.schedule = std::move(schedule), .timeline = std::move(timeline), .stages = {}};
     for (const StageWork& stage : pipeline_.stages()) drawn.stages.push_back(stage.passes);
     return drawn;
   }
@@ -97,7 +97,7 @@ class Step {
       LayerTimes& times = all[kind];
       times.kept = layer_time(job_, kind);
       times.again = recomputed(times.kept);
-      if (layout_.recompute.distributes_saved)
+      if (layout_.recompute.shards_saved_inputs)
         times.again.backward_input.tensor_parallel += collectives_.all_gather(
             real(residual_bytes(job_.work.model, layout_.activations(job_.work))), layout_.tp_group());
       times.traffic = traffic_.of_layer(kind, false);
@@ -113,21 +113,22 @@ class Step {
       UnitTime passes = time_of_layers(contents);
       if (contents.has_embedding) passes += embedding;
       if (contents.has_output) passes += output;
-      const RowWaits waits =
-          layout_.zero_stage < 2 ? RowWaits{} : waits_of(units_of(contents, embedding, output), traffic_);
+      const ExposedComm waits =
+          layout_.zero_stage < 2 ? ExposedComm{} : exposed_comm(unit_costs(contents, embedding, output), traffic_);
       passes.forward.data_parallel += waits.forward;
       passes.backward_input.data_parallel += waits.backward;
-      if (layout_.params_place != OffloadTier::Device || layout_.activations_place != OffloadTier::Device)
-        elsewhere_.add_to(passes, contents, brought(contents));
+      if (layout_.params_tier != OffloadTier::Device || layout_.activations_tier != OffloadTier::Device)
+        offload_cost_.add_to(passes, contents, weight_fetches(contents));
       const double sums = sums_gradients ? traffic_.reduce(contents).links : 0;
-      list.push_back({.contents = contents, .passes = passes, .sums = sums, .ends = waits.ends});
+      list.push_back(
+          {.contents = contents, .passes = passes, .sums = sums, .boundary_exposed = waits.boundary_exposed});
     }
     return list;
   }
 
-  Brought brought(const StageContents& stage) const {
+  WeightFetchCounts weight_fetches(const StageContents& stage) const {
     const double once = traffic_.kept(stage);
-    return {.forward = once + traffic_.kept_twice(stage), .backward = once};
+    return {.forward = once + traffic_.regathered_weights(stage), .backward = once};
   }
 
   /// Calls f(group, times, is_recomputed, count) for the layers of each kind in each recomputation group of a stage.
@@ -154,14 +155,15 @@ class Step {
   }
 
   /// Returns the units of a stage in ZeRO 2 and 3: each group of layers is one.
-  std::vector<RowUnit> units_of(const StageContents& stage, const UnitTime& embedding, const UnitTime& output) const {
-    std::vector<RowUnit> row;
+  std::vector<UnitCost> unit_costs(const StageContents& stage, const UnitTime& embedding,
+                                   const UnitTime& output) const {
+    std::vector<UnitCost> row;
     const auto add = [&](const UnitTime& time, const UnitTraffic& traffic, i64 count) {
       row.back().forward += time.forward.total() * real(count);
       row.back().backward += (time.backward_input.total() + time.backward_weight.total()) * real(count);
       for (i64 i = 0; i < count; ++i) row.back().traffic += traffic;
     };
-    if (stage.has_embedding) row.emplace_back(), add(embedding, traffic_.of_embedding(stage), 1);
+    if (stage.has_embedding) row.emplace_back(), add(embedding, traffic_.embedding_traffic(stage), 1);
     const std::size_t before = row.size();
     for_layers(stage, [&](std::size_t group, const LayerTimes& times, bool is_recomputed, i64 count) {
       if (row.size() == before + group) row.emplace_back();
@@ -173,7 +175,7 @@ class Step {
 
   /// Returns the max over pipeline ranks of the sum of f(stage) over their stages.
   template <class F>
-  double most_of_ranks(const F& f) const {
+  double max_over_ranks(const F& f) const {
     double most = 0;
     for (int rank = 0; rank < layout_.pp; ++rank) {
       double sum = 0;
@@ -184,22 +186,23 @@ class Step {
   }
 
   /// Exposed gradient reduction without a pipeline: all but the first unit's overlaps with the last backward pass.
-  double after_alone() const {
+  double exposed_reduce_without_pipeline() const {
     const StageWork& all = pipeline_.stages().front();
     const double window = all.backward_seconds() * (1 - 1 / all.units());
-    return std::max(traffic_.beside(window, all.sums),
+    return std::max(traffic_.exposed_seconds(window, all.sums),
                     job_.program.overlaps_data_parallel ? all.sums / all.units() : 0);
   }
 
   /// Exposed gathering of weights before or during the first pass.
-  double weights_before() const {
+  double exposed_initial_gather() const {
     const auto links = [&](const StageWork& stage) { return traffic_.gather(stage.contents).links; };
-    if (!job_.program.overlaps_data_parallel) return most_of_ranks(links);
+    if (!job_.program.overlaps_data_parallel) return max_over_ranks(links);
     double longest = 0;
     for (int rank = 0; rank < layout_.pp; ++rank) {
       const StageWork& first = pipeline_.first_of(rank);
       const double gather = links(first);
-      longest = std::max({longest, traffic_.beside(first.passes.forward.total(), gather), gather / first.units()});
+      longest =
+          std::max({longest, traffic_.exposed_seconds(first.passes.forward.total(), gather), gather / first.units()});
     }
     return longest;
   }
@@ -215,8 +218,9 @@ class Step {
   double optimizer(int rank) const {
     double weights = 0;
     pipeline_.for_stages_of(rank, [&](const StageWork& stage) { weights += traffic_.updated(stage.contents); });
-    return job_.hardware.slowest(layout_.world_size) * update_ * weights * (1 - layout_.share_elsewhere()) +
-           elsewhere_.update_seconds(weights) +
+    return job_.hardware.slowest_device_factor(layout_.world_size) * update_ * weights *
+               (1 - layout_.effective_offloaded_fraction()) +
+           offload_cost_.update_seconds(weights) +
            collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // of the gradient norm
   }
 
@@ -247,11 +251,11 @@ class Step {
     step.data_parallel = real_run.reduced - real_run.seconds;
   }
 
-  const Job& job_;
+  const PredictionInput& job_;
   const Layout& layout_;
   Collectives collectives_;
   WeightTraffic traffic_;
-  Elsewhere elsewhere_;
+  OffloadCost offload_cost_;
   std::map<LayerKind, LayerTimes> layers_;
   double update_;
   PipelineRun pipeline_;  // last: constructed from the members above
@@ -259,19 +263,19 @@ class Step {
 
 }  // namespace
 
-StepTime step_time(const Job& job) {
+StepTime step_time(const PredictionInput& job) {
   return Step(job).time();
 }
 
-std::vector<StepTime> step_time_by_rank(const Job& job) {
+std::vector<StepTime> step_time_by_rank(const PredictionInput& job) {
   return Step(job).by_rank();
 }
 
-DrawnStep drawn_step(const Job& job, i64 most_microbatches) {
-  return Step(job).drawn(most_microbatches);
+StepTimeline step_timeline(const PredictionInput& job, i64 max_microbatches) {
+  return Step(job).drawn(max_microbatches);
 }
 
-double least_seconds(const Job& job) {
+double step_time_lower_bound(const PredictionInput& job) {
   return Step(job, false).least();
 }
 

@@ -24,19 +24,19 @@ struct StepTime {
 };
 
 /// Predicts a step. The layout must be one that layout_conflicts() accepts.
-StepTime step_time(const Job& job);
+StepTime step_time(const PredictionInput& job);
 /// Predicts the same step for each pipeline rank: its own work, and waiting for the rest of the time.
-std::vector<StepTime> step_time_by_rank(const Job& job);
+std::vector<StepTime> step_time_by_rank(const PredictionInput& job);
 /// Returns a lower bound of step_time() that is much faster to compute: a rank's work, the first microbatch's way to
 /// it, the last gradient's way back, and the update.
-double least_seconds(const Job& job);
+double step_time_lower_bound(const PredictionInput& job);
 
 /// Pipeline timeline of the first microbatches of a step, for drawing.
-struct DrawnStep {
+struct StepTimeline {
   Schedule schedule;
   Timeline timeline;             ///< seconds
   std::vector<UnitTime> stages;  ///< breakdown of a microbatch's passes, by stage
 };
-DrawnStep drawn_step(const Job& job, i64 most_microbatches);
+StepTimeline step_timeline(const PredictionInput& job, i64 max_microbatches);
 
 }  // namespace mcpp

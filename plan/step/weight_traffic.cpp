@@ -3,17 +3,17 @@
 #include <algorithm>
 
 #include "plan/hardware/real.h"
-#include "tensor/ops/narrow/pack.h"
+#include "tensor/ops/low_precision/pack.h"
 
 namespace mcpp {
 namespace {
 
 constexpr double kPackedBytes = 4.0 * kPackedWords / kPackedBlock;
-constexpr double kWide = 4, kBf16 = 2;  // bytes per element
+constexpr double kAccumulateBytes = 4, kBf16 = 2;  // bytes per element
 
 /// Bytes read and written per element: gradient plus error gives a matrix M, which is multiplied twice and replaced by
 /// the product and the new error.
-constexpr double kFactorBytes = 11 * kWide;
+constexpr double kFactorBytes = 11 * kAccumulateBytes;
 
 }  // namespace
 
@@ -32,13 +32,13 @@ UnitTraffic& UnitTraffic::operator+=(const UnitTraffic& other) {
   return *this;
 }
 
-WeightTraffic::WeightTraffic(const Job& job)
+WeightTraffic::WeightTraffic(const PredictionInput& job)
     : job_(job),
       layout_(job.layout),
       collectives_(job.hardware),
       weights_(job.work.model, job.layout),
       element_(real(size_of(job.work.dtype))),
-      lost_(job.hardware.lost_to_communication()),
+      lost_(job.hardware.communication_slowdown()),
       weight_bytes_(layout_.rounding.packed_weights ? kPackedBytes : element_),
       gradient_bytes_(layout_.rounding.bf16_gradients ? kBf16 : job.program.gradient_bytes) {}
 
@@ -46,7 +46,7 @@ bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
   return stage.has_embedding && stage.has_output && !job_.work.model.untie_embeddings_and_output_weights;
 }
 
-double WeightTraffic::beside(double work, double links) const {
+double WeightTraffic::exposed_seconds(double work, double links) const {
   if (links <= 0) return 0;
   return job_.program.overlaps_data_parallel ? std::max(lost_ * links, links - work) : links;
 }
@@ -84,7 +84,7 @@ std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& 
 
 double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& group) const {
   const MeasuredRates* measured = job_.hardware.measured(job_.work.products);
-  return measured && group.ranks > 1 && collectives_.is_in_first_tier(group) ? measured->*rate : 0;
+  return measured && group.ranks > 1 && collectives_.is_within_first_tier(group) ? measured->*rate : 0;
 }
 
 Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
@@ -100,9 +100,9 @@ Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
 }
 
 Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
-  const double bytes = layout_.rounding.gradients == GradWire::Byte ? kPackedBytes : kBf16;
+  const double bytes = layout_.rounding.gradients == GradReduceFormat::Int8 ? kPackedBytes : kBf16;
   // Each element is read and packed; each received message is added to the sum.
-  const auto device = [&](double of) { return job_.hardware.traffic_seconds((3 * kWide + 2 * bytes) * of); };
+  const auto device = [&](double of) { return job_.hardware.traffic_seconds((3 * kAccumulateBytes + 2 * bytes) * of); };
   if (!group.has_nodes) return {collectives_.all_to_all(bytes * elements, group.shards), device(elements)};
   const double of_node = elements / real(layout_.node_ranks);
   return {collectives_.all_to_all(bytes * elements, layout_.node_group()) +
@@ -111,7 +111,7 @@ Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
 }
 
 Transfer WeightTraffic::scatter_sums(const Group& group) const {
-  if (layout_.rounding.gradients != GradWire::Full) return packed_sums(group.weights.all, group);
+  if (layout_.rounding.gradients != GradReduceFormat::Full) return packed_sums(group.weights.all, group);
   if (const double ns = measured_ns(&MeasuredRates::scattered, group.shards);
       ns > 0 && !layout_.rounding.bf16_gradients)
     return {.links = 1e-9 * ns * group.weights.summed};
@@ -128,12 +128,12 @@ double WeightTraffic::factor_seconds(double elements) const {
 /// Scattered, and accumulated over microbatches.
 Transfer WeightTraffic::unit_sums(const Group& group) const {
   Transfer sums = scatter_sums(group);
-  if (job_.program.sums_gradients_whole) sums.links *= 2;
+  if (job_.program.all_reduces_gradients) sums.links *= 2;
   sums.device += job_.hardware.traffic_seconds(3 * gradient_bytes_ * group.weights.all / real(group.shards.ranks));
   return sums;
 }
 
-UnitTraffic WeightTraffic::of_unit(const Group& group) const {
+UnitTraffic WeightTraffic::unit_traffic(const Group& group) const {
   UnitTraffic unit;
   if (layout_.zero_stage < 2) return unit;
   unit.sums = unit_sums(group);
@@ -145,19 +145,19 @@ UnitTraffic WeightTraffic::of_unit(const Group& group) const {
 
 UnitTraffic WeightTraffic::of_layer(LayerKind kind, bool is_recomputed) const {
   UnitTraffic layer;
-  for (const Group& group : groups_of(kind)) layer += of_unit(group);
+  for (const Group& group : groups_of(kind)) layer += unit_traffic(group);
   if (is_recomputed && job_.program.gathers_again_to_recompute) layer.backward = layer.backward * 2;
   return layer;
 }
 
-UnitTraffic WeightTraffic::of_embedding(const StageContents& stage) const {
-  UnitTraffic unit = of_unit(vocabulary());
+UnitTraffic WeightTraffic::embedding_traffic(const StageContents& stage) const {
+  UnitTraffic unit = unit_traffic(vocabulary());
   if (ties_own_embedding(stage)) unit.backward = {};  // already gathered for the output
   return unit;
 }
 
 UnitTraffic WeightTraffic::of_output(const StageContents& stage) const {
-  UnitTraffic unit = of_unit(vocabulary());
+  UnitTraffic unit = unit_traffic(vocabulary());
   if (!ties_own_embedding(stage)) return unit;
   unit.first = unit.forward;  // the embedding has gathered a secondary shard
   unit.sums = {};             // reduced together with the embedding's
@@ -192,7 +192,7 @@ double WeightTraffic::kept(const StageContents& stage) const {
   return elements;
 }
 
-double WeightTraffic::kept_twice(const StageContents& stage) const {
+double WeightTraffic::regathered_weights(const StageContents& stage) const {
   return ties_own_embedding(stage) ? weights_.vocabulary() / real(layout_.shard_group().ranks) : 0;
 }
 

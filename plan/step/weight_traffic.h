@@ -27,15 +27,15 @@ struct UnitTraffic {
 /// Data-parallel communication of one job.
 class WeightTraffic {
  public:
-  explicit WeightTraffic(const Job& job);
+  explicit WeightTraffic(const PredictionInput& job);
 
   const WeightCounts& weights() const { return weights_; }
   /// Returns the seconds by which `links` seconds of communication prolong `work` that runs concurrently: the
   /// remainder, or the slowdown of the work.
-  double beside(double work, double links) const;
+  double exposed_seconds(double work, double links) const;
 
   UnitTraffic of_layer(LayerKind kind, bool is_recomputed) const;
-  UnitTraffic of_embedding(const StageContents& stage) const;
+  UnitTraffic embedding_traffic(const StageContents& stage) const;
   UnitTraffic of_output(const StageContents& stage) const;
 
   /// Returns the gradient reduction of a stage, once per step.
@@ -45,7 +45,7 @@ class WeightTraffic {
   /// Returns the number of a stage's weights that this rank stores where ZeRO 3 shards them.
   double kept(const StageContents& stage) const;
   /// Returns the number of these that are gathered twice in a forward pass.
-  double kept_twice(const StageContents& stage) const;
+  double regathered_weights(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank updates.
   double updated(const StageContents& stage) const;
 
@@ -71,9 +71,9 @@ class WeightTraffic {
   /// Device time of low-rank factors: products, and passes over gradients and error feedback.
   double factor_seconds(double elements) const;
   Transfer unit_sums(const Group& group) const;
-  UnitTraffic of_unit(const Group& group) const;
+  UnitTraffic unit_traffic(const Group& group) const;
 
-  const Job& job_;
+  const PredictionInput& job_;
   const Layout& layout_;
   Collectives collectives_;
   WeightCounts weights_;

@@ -80,7 +80,7 @@ void on_activation(DType dtype, Activation a, F&& f) {
 
 /// Returns x[i] + bias[i], or x[i] without a bias.
 template <class D, class T>
-HWY_INLINE hn::Vec<D> biased(D d, const T* x, const T* bias, i64 i, auto lanes) {
+HWY_INLINE hn::Vec<D> load_biased(D d, const T* x, const T* bias, i64 i, auto lanes) {
   const auto v = load(d, x + i, lanes);
   return bias ? hn::Add(v, load(d, bias + i, lanes)) : v;
 }
@@ -95,8 +95,8 @@ void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
       for (i64 r = begin; r < end; ++r) {
         const T* row = xs + r * width;
         sweep(d, 0, f, [=, to = ys + r * f](i64 i, auto lanes) {
-          auto value = evaluate(kind, d, biased(d, row, b, i, lanes)).value;
-          if constexpr (is_gated(kind.value)) value = hn::Mul(value, biased(d, row, b, f + i, lanes));
+          auto value = evaluate(kind, d, load_biased(d, row, b, i, lanes)).value;
+          if constexpr (is_gated(kind.value)) value = hn::Mul(value, load_biased(d, row, b, f + i, lanes));
           store(value, d, to + i, lanes);
         });
       }
@@ -115,9 +115,9 @@ void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const 
         const T *row = xs + r * width, *from = dys + r * f;
         sweep(d, 0, f, [=, to = dxs + r * width](i64 i, auto lanes) {
           const auto gradient = load(d, from + i, lanes);
-          const auto gate = evaluate(kind, d, biased(d, row, b, i, lanes));
+          const auto gate = evaluate(kind, d, load_biased(d, row, b, i, lanes));
           if constexpr (is_gated(kind.value)) {
-            const auto up = biased(d, row, b, f + i, lanes);
+            const auto up = load_biased(d, row, b, f + i, lanes);
             store(hn::Mul(hn::Mul(gradient, up), gate.slope), d, to + i, lanes);
             store(hn::Mul(gradient, gate.value), d, to + f + i, lanes);
           } else {

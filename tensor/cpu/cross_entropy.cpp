@@ -74,9 +74,9 @@ void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale, La
     return hn::Mul(slope_of_logit, hn::Max(hn::NegMulAdd(t, t, hn::Set(d, Lane<T>{1})), hn::Zero(d)));
   };
   const bool has_target = target >= 0 && target < count;
-  const auto at_target = has_target ? gradient(load(d, x + target, Part{1}), 1) : hn::Zero(d);
+  const auto at_target = has_target ? gradient(load(d, x + target, FirstLanes{1}), 1) : hn::Zero(d);
   sweep(d, 0, count, [=](i64 i, auto lanes) { store(gradient(load(d, x + i, lanes), 0), d, x + i, lanes); });
-  if (has_target) store(at_target, d, x + target, Part{1});
+  if (has_target) store(at_target, d, x + target, FirstLanes{1});
 }
 
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,

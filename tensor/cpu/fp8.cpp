@@ -1,7 +1,7 @@
 // Emulation of fp8 on the CPU: values are rounded to fp8 and stored in bf16, which represents them exactly.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/fp8.cpp"
-#include "tensor/ops/narrow/fp8.h"
+#include "tensor/ops/low_precision/fp8.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"

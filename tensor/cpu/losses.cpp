@@ -2,15 +2,15 @@
 // number of threads.
 #include <cmath>
 
+#include "tensor/accumulate_dtype.h"
 #include "tensor/ops/kernels.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 
 template <>
 void Kernels<DeviceType::Cpu>::cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest,
                                                      Tensor& sum_exp) {
-  on_wide(sum_exp.dtype(), [&]<class T>() {
+  on_accumulate_dtype(sum_exp.dtype(), [&]<class T>() {
     const T *own = own_largest.data<T>(), *all = largest.data<T>();
     T* sums = sum_exp.data<T>();
     for (i64 t = 0; t < sum_exp.numel(); ++t) sums[t] *= std::exp(own[t] - all[t]);
@@ -20,7 +20,7 @@ void Kernels<DeviceType::Cpu>::cross_entropy_rescale(const Tensor& own_largest, 
 template <>
 void Kernels<DeviceType::Cpu>::cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit,
                                                     const Tensor& targets, Tensor& losses, Tensor& totals) {
-  on_wide(largest.dtype(), [&]<class T>() {
+  on_accumulate_dtype(largest.dtype(), [&]<class T>() {
     const T *sums = sum_exp.data<T>(), *hits = target_logit.data<T>();
     const i32* ids = targets.data<i32>();
     T *lse = largest.data<T>(), *to = losses.data<T>();

@@ -20,7 +20,7 @@ class Columns {
   }
   double norm(i64 j) const { return std::sqrt(product(j, j)); }
   /// Subtracts the projections on the preceding columns from column j.
-  void take_out_others(i64 j) {
+  void subtract_projections(i64 j) {
     for (i64 k = 0; k < j; ++k) {
       const double common = product(j, k);
       for (i64 i = 0; i < rows_; ++i) at(i, j) = static_cast<T>(at(i, j) - common * at(i, k));
@@ -30,7 +30,7 @@ class Columns {
     for (i64 i = 0; i < rows_; ++i) at(i, j) = static_cast<T>(at(i, j) * factor);
   }
   void point_elsewhere(i64 j, int attempt) {
-    for (i64 i = 0; i < rows_; ++i) at(i, j) = direction(i, j, attempt);
+    for (i64 i = 0; i < rows_; ++i) at(i, j) = random_sign(i, j, attempt);
   }
 
  private:
@@ -46,10 +46,10 @@ void orthonormalize_columns(Columns<T> x) {
     for (int attempt = 0; attempt < kDirectionAttempts; ++attempt) {
       if (attempt > 0) x.point_elsewhere(j, attempt);
       const double before = x.norm(j);
-      x.take_out_others(j);
-      x.take_out_others(j);
+      x.subtract_projections(j);
+      x.subtract_projections(j);
       const double left = x.norm(j);
-      if (left <= kLeastLeft * before) continue;
+      if (left <= kMinRelativeResidual * before) continue;
       x.scale(j, 1 / left);
       break;
     }

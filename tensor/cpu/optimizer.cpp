@@ -6,7 +6,7 @@
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/simd-inl.h"
 #include "tensor/ops/kernels.h"
-#include "tensor/ops/on_weights.h"
+#include "tensor/ops/weight_dtypes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -22,7 +22,7 @@ void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamW
   const double steps = static_cast<double>(step.step);
   const double first_correction = 1 / (1 - std::pow(step.beta1, steps));
   const double second_correction = 1 / (1 - std::pow(step.beta2, steps));
-  on_weights(master, model, [&]<class T, class M>() {
+  on_weight_dtypes(master, model, [&]<class T, class M>() {
     M* copies = model ? model->data<M>() : nullptr;
     const LaneTag<T> d;
     T *ws = master.data<T>(), *ms = m.data<T>(), *vs = v.data<T>();
@@ -53,7 +53,7 @@ void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamW
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model) {
   const double factor = factor_of(step.factor, step.grad_scale);
   if (!std::isfinite(factor)) return;
-  on_weights(master, model, [&]<class T, class M>() {
+  on_weight_dtypes(master, model, [&]<class T, class M>() {
     M* copies = model ? model->data<M>() : nullptr;
     const LaneTag<T> d;
     T *ws = master.data<T>(), *buffers = momentum.data<T>();
@@ -77,7 +77,7 @@ void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& st
 void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
   const double factor = factor_of(step.factor);
   if (!std::isfinite(factor)) return;
-  on_weights(buffer, nullptr, [&]<class T, class>() {
+  on_weight_dtypes(buffer, nullptr, [&]<class T, class>() {
     const LaneTag<T> d;
     T *buffers = buffer.data<T>(), *gs = grad.data<T>();
     const T keep = static_cast<T>(step.momentum), grad_scale = static_cast<T>(factor);
@@ -92,9 +92,9 @@ void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
   });
 }
 
-void descend(Tensor& master, const Tensor& direction, const DescentStep& step, Tensor* model) {
+void apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep& step, Tensor* model) {
   if (!std::isfinite(factor_of(step.factor))) return;
-  on_weights(master, model, [&]<class T, class M>() {
+  on_weight_dtypes(master, model, [&]<class T, class M>() {
     M* copies = model ? model->data<M>() : nullptr;
     const LaneTag<T> d;
     T* ws = master.data<T>();
@@ -121,7 +121,7 @@ namespace mcpp {
 HWY_EXPORT(adamw);
 HWY_EXPORT(sgd);
 HWY_EXPORT(momentum);
-HWY_EXPORT(descend);
+HWY_EXPORT(apply_update);
 
 template <>
 void Kernels<DeviceType::Cpu>::adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step,
@@ -141,9 +141,9 @@ void Kernels<DeviceType::Cpu>::momentum(Tensor& buffer, Tensor& grad, const Mome
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::descend(Tensor& master, const Tensor& direction, const DescentStep& step,
-                                       Tensor* model) {
-  HWY_DYNAMIC_DISPATCH(descend)(master, direction, step, model);
+void Kernels<DeviceType::Cpu>::apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep& step,
+                                            Tensor* model) {
+  HWY_DYNAMIC_DISPATCH(apply_update)(master, direction, step, model);
 }
 
 }  // namespace mcpp

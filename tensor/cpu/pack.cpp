@@ -1,11 +1,11 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/pack.cpp"
-#include "tensor/ops/narrow/pack.h"
+#include "tensor/ops/low_precision/pack.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/simd-inl.h"
-#include "tensor/ops/narrow/quantize.h"
+#include "tensor/ops/low_precision/quantize.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -21,7 +21,7 @@ HWY_INLINE i32 largest_magnitude(D d, const T* x) {
   const hn::RebindToSigned<D> bits;
   auto largest = hn::Zero(bits);
   for (i64 i = 0; i < kPackedBlock; i += static_cast<i64>(hn::Lanes(d)))
-    largest = hn::Max(largest, hn::BitCast(bits, hn::Abs(load(d, x + i, Whole()))));
+    largest = hn::Max(largest, hn::BitCast(bits, hn::Abs(load(d, x + i, AllLanes()))));
   return hn::GetLane(hn::MaxOfLanes(bits, largest));
 }
 
@@ -31,7 +31,7 @@ void pack_block(const T* x, i32* words) {
   const hn::Rebind<i8, decltype(d)> bytes;
   const i32 magnitude_bits = largest_magnitude(d, x);
   const auto magnitude = std::bit_cast<float>(magnitude_bits);
-  if (magnitude_bits >= kInfinity || magnitude < kLeastScale) {
+  if (magnitude_bits >= kInfinity || magnitude < kMinScale) {
     std::memset(words, 0, kPackedWords * sizeof(i32));
     if (magnitude_bits >= kInfinity) words[0] = std::bit_cast<i32>(std::numeric_limits<float>::quiet_NaN());
     return;
@@ -40,7 +40,7 @@ void pack_block(const T* x, i32* words) {
   const auto steps = hn::Set(d, 127 / magnitude);
   i8* codes = reinterpret_cast<i8*>(words + 1);
   for (i64 i = 0; i < kPackedBlock; i += static_cast<i64>(hn::Lanes(d)))
-    hn::StoreU(hn::DemoteTo(bytes, hn::NearestInt(hn::Mul(load(d, x + i, Whole()), steps))), bytes, codes + i);
+    hn::StoreU(hn::DemoteTo(bytes, hn::NearestInt(hn::Mul(load(d, x + i, AllLanes()), steps))), bytes, codes + i);
 }
 
 /// Calls f(i, values of elements i, i + 1, ...) for a whole block.
@@ -57,7 +57,7 @@ HWY_INLINE void for_each_unpacked(D d, const i32* words, F&& f) {
 template <class T>
 void unpack_block(const i32* words, T* x) {
   const LaneTag<float> d;
-  for_each_unpacked(d, words, [&](i64 i, auto values) HWY_ATTR { store(values, d, x + i, Whole()); });
+  for_each_unpacked(d, words, [&](i64 i, auto values) HWY_ATTR { store(values, d, x + i, AllLanes()); });
 }
 
 void add_unpacked_block(const i32* words, float* sum) {
@@ -76,14 +76,14 @@ void for_each_block(const Tensor& x, const F& f) {
 
 /// Calls f.operator()<T>() with the type of x, which is not fp64.
 template <class F>
-void on_fp32_or_narrow(const Tensor& x, const F& f) {
+void on_fp32_or_low_precision(const Tensor& x, const F& f) {
   on_float(x.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>) f.template operator()<T>();
   });
 }
 
 void pack(const Tensor& x, Tensor& message) {
-  on_fp32_or_narrow(x, [&]<class T>() {
+  on_fp32_or_low_precision(x, [&]<class T>() {
     const T* numbers = x.data<T>();
     i32* words = message.data<i32>();
     for_each_block(x, [=](i64 b) { pack_block(numbers + b * kPackedBlock, words + b * kPackedWords); });
@@ -91,7 +91,7 @@ void pack(const Tensor& x, Tensor& message) {
 }
 
 void unpack(const Tensor& message, Tensor& x) {
-  on_fp32_or_narrow(x, [&]<class T>() {
+  on_fp32_or_low_precision(x, [&]<class T>() {
     T* numbers = x.data<T>();
     const i32* words = message.data<i32>();
     for_each_block(x, [=](i64 b) { unpack_block(words + b * kPackedWords, numbers + b * kPackedBlock); });

@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/param_remainders.cpp"
-#include "tensor/ops/narrow/param_remainders.h"
+#include "tensor/ops/low_precision/param_remainders.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"
@@ -19,7 +19,7 @@ u64 remainders_of(const u32* master, u16* low) {
   const Halves halves;
   const auto lanes = static_cast<i64>(hn::Lanes(d));
   const auto half = hn::Set(d, 0xFFFF);
-  u64 went_up = 0;
+  u64 rounded_up = 0;
   for (i64 i = 0; i < kRemainderBlock; i += lanes) {
     const auto x = hn::LoadU(d, master + i), lower = hn::And(x, half);
     const auto last_bit = hn::And(hn::ShiftRight<16>(x), hn::Set(d, 1));
@@ -28,18 +28,18 @@ u64 remainders_of(const u32* master, u16* low) {
     hn::StoreMaskBits(d, up, bits);
     u64 of_lanes = 0;
     std::memcpy(&of_lanes, bits, sizeof(of_lanes));
-    went_up |= (of_lanes & ((u64{1} << lanes) - 1)) << i;
+    rounded_up |= (of_lanes & ((u64{1} << lanes) - 1)) << i;
     hn::StoreU(hn::DemoteTo(halves, hn::BitCast(hn::RebindToSigned<Words>(), lower)), halves, low + i);
   }
-  return went_up;
+  return rounded_up;
 }
 
-void join_block(const u16* model, const u16* low, u64 went_up, u32* master) {
+void join_block(const u16* model, const u16* low, u64 rounded_up, u32* master) {
   const Words d;
   const Halves halves;
   const auto lanes = static_cast<i64>(hn::Lanes(d));
   for (i64 i = 0; i < kRemainderBlock; i += lanes) {
-    const u64 of_lanes = went_up >> i;
+    const u64 of_lanes = rounded_up >> i;
     u8 bits[8];
     std::memcpy(bits, &of_lanes, sizeof(bits));
     const auto up = hn::IfThenElseZero(hn::LoadMaskBits(d, bits), hn::Set(d, 1));
@@ -52,22 +52,22 @@ void join_block(const u16* model, const u16* low, u64 went_up, u32* master) {
 void param_remainders(const Tensor& master, ParamRemainders& to) {
   const u32* numbers = static_cast<const u32*>(master.raw());
   u16* low = static_cast<u16*>(to.low.raw());
-  u64* went_up = static_cast<u64*>(to.went_up.raw());
+  u64* rounded_up = static_cast<u64*>(to.rounded_up.raw());
   parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerPiece, [=](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b)
-      went_up[b] = remainders_of(numbers + b * kRemainderBlock, low + b * kRemainderBlock);
+      rounded_up[b] = remainders_of(numbers + b * kRemainderBlock, low + b * kRemainderBlock);
   });
 }
 
 void join_param_remainders(const Tensor& model, const ParamRemainders& from, Tensor& master) {
   const u16* upper = static_cast<const u16*>(model.raw());
   const u16* low = static_cast<const u16*>(from.low.raw());
-  const u64* went_up = static_cast<const u64*>(from.went_up.raw());
+  const u64* rounded_up = static_cast<const u64*>(from.rounded_up.raw());
   u32* numbers = static_cast<u32*>(master.raw());
   parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerPiece, [=](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b) {
       const i64 at = b * kRemainderBlock;
-      join_block(upper + at, low + at, went_up[b], numbers + at);
+      join_block(upper + at, low + at, rounded_up[b], numbers + at);
     }
   });
 }

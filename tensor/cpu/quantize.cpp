@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/quantize.cpp"
-#include "tensor/ops/narrow/quantize.h"
+#include "tensor/ops/low_precision/quantize.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"
@@ -33,7 +33,7 @@ float quantize_block(const float* x, u8* codes, const float* limits, i32 least) 
   auto largest = hn::Zero(d);
   for (i64 i = 0; i < kQuantizedBlock; i += lanes) largest = hn::Max(largest, hn::Abs(hn::LoadU(d, x + i)));
   const float magnitude = hn::GetLane(hn::MaxOfLanes(d, largest));
-  const float scale = magnitude < kLeastScale ? 0 : magnitude;
+  const float scale = magnitude < kMinScale ? 0 : magnitude;
   const auto divisor = hn::Set(d, scale > 0 ? scale : std::numeric_limits<float>::infinity());
   for (i64 i = 0; i < kQuantizedBlock; i += lanes) {
     const auto value = hn::Div(hn::LoadU(d, x + i), divisor);

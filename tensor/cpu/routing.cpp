@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "hwy/foreach_target.h"
+#include "tensor/accumulate_dtype.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/router_scores-inl.h"
 #include "tensor/ops/kernels.h"
-#include "tensor/wide.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -29,20 +29,20 @@ class Largest {
   }
   L sum() const {
     L total = 0;
-    for (const Kept& x : kept_) total += x.value;
+    for (const RankedValue& x : kept_) total += x.value;
     return total;
   }
   i64 number(i64 i) const { return kept_[static_cast<std::size_t>(i)].number; }
 
  private:
-  struct Kept {
+  struct RankedValue {
     L value;
     i64 number;
   };
   static bool is_above(L a, L b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
 
   std::size_t most_;
-  std::vector<Kept> kept_;
+  std::vector<RankedValue> kept_;
 };
 
 /// Chooses the experts of rows, one row at a time.
@@ -113,7 +113,7 @@ class Chooser {
 };
 
 void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule, Tensor& experts) {
-  on_wide(logits.dtype(), [&]<class L>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class L>() {
     const i64 n = logits.dim(1);
     const L* x = logits.data<L>();
     i32* to = experts.data<i32>();
@@ -149,7 +149,7 @@ struct ChosenScores {
 };
 
 void expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights) {
-  on_wide(logits.dtype(), [&]<class L>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class L>() {
     const i64 n = logits.dim(1), k = rule.topk;
     const L* x = logits.data<L>();
     const i32* ids = experts.data<i32>();
@@ -190,7 +190,7 @@ void weights_backward_of_row(const RoutingRule& rule, const ChosenScores<L>& sco
 
 void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
                              const RoutingRule& rule, Tensor& d_logits) {
-  on_wide(logits.dtype(), [&]<class L>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class L>() {
     const i64 n = logits.dim(1), k = rule.topk;
     const L *x = logits.data<L>(), *dw = d_weights.data<L>();
     const i32* ids = experts.data<i32>();

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "hwy/foreach_target.h"
+#include "tensor/accumulate_dtype.h"
 #include "tensor/cpu/simd/partial_sums-inl.h"
 #include "tensor/cpu/simd/router_scores-inl.h"
 #include "tensor/ops/kernels.h"
-#include "tensor/wide.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -21,7 +21,7 @@ L balanced_scores_of_row(RouterScore score, const L* x, i64 n, L* to) {
 }
 
 void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares) {
-  on_wide(logits.dtype(), [&]<class L>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class L>() {
     const LaneTag<double> d;
     const i64 n = logits.dim(1), rows = logits.dim(0), batch = sums.dim(0), all = batch * n;
     const L* x = logits.data<L>();
@@ -70,7 +70,7 @@ void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, 
 
 void router_score_sums_backward(const Tensor& logits, RouterScore score, const Tensor& factors, double z_factor,
                                 Tensor& d_logits) {
-  on_wide(logits.dtype(), [&]<class L>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class L>() {
     const i64 n = logits.dim(1), batch = factors.dim(0);
     const L* x = logits.data<L>();
     L* dx = d_logits.data<L>();

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/integer_math.h"
 #include "base/machine.h"
-#include "base/rounding.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -59,8 +59,8 @@ std::unique_ptr<SharedArena> SharedArena::create() {
   return create("tensors", memory_of_machine());
 }
 
-std::unique_ptr<SharedArena> SharedArena::create(std::string_view what, i64 most_bytes) {
-  ArenaName name{.bytes = round_up(most_bytes, kHugePage), .owner = ::getpid()};
+std::unique_ptr<SharedArena> SharedArena::create(std::string_view what, i64 max_bytes) {
+  ArenaName name{.bytes = round_up(max_bytes, kHugePage), .owner = ::getpid()};
   if (::getrandom(&name.id, sizeof(name.id), 0) != sizeof(name.id)) return nullptr;
   name.id |= 1;  // never 0
   name.fd = ::memfd_create(str(kFileName, "_", what).c_str(), MFD_CLOEXEC);

@@ -42,10 +42,10 @@ class SharedArena {
   /// Minimum block size. Smaller blocks are not worth a page of their own.
   static constexpr i64 kSmallestBlock = 16 << 10;
 
-  /// Creates an arena of at most `most_bytes`; `what` is the name shown by the system. It reserves address space in
+  /// Creates an arena of at most `max_bytes`; `what` is the name shown by the system. It reserves address space in
   /// every process that maps it; memory is allocated on use. Returns nullptr if the system does not support such
   /// memory.
-  static std::unique_ptr<SharedArena> create(std::string_view what, i64 most_bytes);
+  static std::unique_ptr<SharedArena> create(std::string_view what, i64 max_bytes);
   /// Creates the arena for tensors, as large as the machine's memory.
   static std::unique_ptr<SharedArena> create();
   ~SharedArena();

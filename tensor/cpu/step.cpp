@@ -1,13 +1,13 @@
-#include "tensor/ops/decide_update.h"
 #include "tensor/ops/kernels.h"
+#include "tensor/ops/update_scale.h"
 
 namespace mcpp {
 
 template <>
-void Kernels<DeviceType::Cpu>::decide_update(const Tensor& totals, const Tensor& squares, const StepRule& rule,
-                                             Tensor& numbers) {
+void Kernels<DeviceType::Cpu>::compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule,
+                                                    Tensor& numbers) {
   const double* sums = totals.data<double>();
-  decide(sums[0], sums[1], *squares.data<double>(), rule, numbers.data<double>());
+  compute_step_scalars(sums[0], sums[1], *squares.data<double>(), rule, numbers.data<double>());
 }
 
 }  // namespace mcpp

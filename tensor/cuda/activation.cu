@@ -14,7 +14,7 @@ struct ValueAndSlope {
 /// below the rounding of bf16 and fp16; they make the kernel memory-bound instead of compute-bound.
 template <class E, class W>
 __device__ __forceinline__ W logistic(W x) {
-  if constexpr (kIsNarrowElement<E>)
+  if constexpr (kIsLowPrecisionElement<E>)
     return __fdividef(1.0f, 1.0f + __expf(-x));
   else
     return W{1} / (W{1} + exp(-x));
@@ -90,7 +90,7 @@ struct Inputs {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) x[k][half] = load_pack<E, kUnit>(row + half * f + i);
   }
-  __device__ __forceinline__ Wide<E> biased(int k, int half, int j) const {
+  __device__ __forceinline__ AccumulateType<E> biased(int k, int half, int j) const {
     return widen(x[k][half].values[j]) + widen(bias[half].values[j]);
   }
 };
@@ -109,7 +109,7 @@ __global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
         Pack<E, kUnit> out;
 #pragma unroll
         for (int j = 0; j < kUnit; ++j) {
-          Wide<E> value = Act::template evaluate<E>(in.biased(k, 0, j)).value;
+          AccumulateType<E> value = Act::template evaluate<E>(in.biased(k, 0, j)).value;
           if constexpr (Act::kIsGated) value *= in.biased(k, 1, j);
           out.values[j] = narrow<E>(value);
         }
@@ -135,7 +135,7 @@ __global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx,
 #pragma unroll
     for (int j = 0; j < kUnit; ++j) {
       const auto gate = Act::template evaluate<E>(in.biased(k, 0, j));
-      Wide<E> g = widen(gradient[k].values[j]);
+      AccumulateType<E> g = widen(gradient[k].values[j]);
       if constexpr (Act::kIsGated) {
         out[1].values[j] = narrow<E>(g * gate.value);
         g *= in.biased(k, 1, j);

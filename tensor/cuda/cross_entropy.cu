@@ -13,7 +13,7 @@ constexpr int kThreads = 512;
 /// accuracy.
 template <class E, class W>
 __device__ __forceinline__ W exponential(W x) {
-  if constexpr (kIsNarrowElement<E>)
+  if constexpr (kIsLowPrecisionElement<E>)
     return __expf(x);
   else
     return exp(x);
@@ -51,7 +51,7 @@ __device__ __forceinline__ void add_logits(RowStats<W>& stats, const W (&logits)
 
 /// Computes this thread's part of a row: `packs` packs of 16 bytes, then single elements up to `count`.
 template <class W, class E>
-__device__ __forceinline__ RowStats<W> own_stats(const E* x, i64 count, i64 packs) {
+__device__ __forceinline__ RowStats<W> thread_stats(const E* x, i64 count, i64 packs) {
   constexpr int kCount = Pack<E>::kCount;
   RowStats<W> stats;
 #pragma unroll 4
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
     row_stats(const E* logits, const i32* targets, RowShape shape, W* largests, W* sums, W* target_logits) {
   const i64 row = blockIdx.x;
   const E* x = logits + row * shape.n;
-  const RowStats<W> own = own_stats<W>(x, shape.count, shape.packs);
+  const RowStats<W> own = thread_stats<W>(x, shape.count, shape.packs);
   const W largest = block_max(own.largest);
   const W sum = block_sum(own.sum_exp * exponential<E>(own.largest - shift_of(largest)));
   if (threadIdx.x != 0) return;
@@ -152,7 +152,7 @@ void Kernels<DeviceType::Cuda>::cross_entropy_stats(const Tensor& logits, const 
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
   on_float(logits.dtype(), [&]<class T>() {
-    using W = Wide<T>;
+    using W = AccumulateType<T>;
     const auto* x = elements<T>(logits);
     const RowShape shape = shape_of(x, n, valid_columns, std::clamp<i64>(valid_columns, 0, n), first_row);
     row_stats<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, targets.data<i32>(), shape, largest.data<W>(),
@@ -168,7 +168,7 @@ void Kernels<DeviceType::Cuda>::cross_entropy_gradient(Tensor& logits, const Ten
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
   on_float(logits.dtype(), [&]<class T>() {
-    using W = Wide<T>;
+    using W = AccumulateType<T>;
     auto* x = elements<T>(logits);
     const RowShape shape = shape_of(x, n, valid_columns, n, first_row);
     row_gradient<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(

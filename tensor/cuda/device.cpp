@@ -4,7 +4,7 @@ namespace mcpp {
 namespace {
 
 /// Oldest architecture with bf16 tensor cores, which the kernels require.
-constexpr int kOldestMajor = 8;
+constexpr int kMinComputeCapabilityMajor = 8;
 
 cudaDeviceProp properties_of(int ordinal) {
   int count = 0;
@@ -15,8 +15,9 @@ cudaDeviceProp properties_of(int ordinal) {
               ordinal);
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
-  check_input(properties.major >= kOldestMajor, "device.device: the GPU ", properties.name, " has compute capability ",
-              properties.major, ".", properties.minor, "; at least ", kOldestMajor, ".0 is needed");
+  check_input(properties.major >= kMinComputeCapabilityMajor, "device.device: the GPU ", properties.name,
+              " has compute capability ", properties.major, ".", properties.minor, "; at least ",
+              kMinComputeCapabilityMajor, ".0 is needed");
   return properties;
 }
 
@@ -65,7 +66,7 @@ void CudaDevice::system_free(void* data) noexcept {
 }
 
 void CudaDevice::add_notice(const std::string& sentence) {
-  if (told_.insert(sentence).second) notices_.push_back(sentence);
+  if (seen_notices_.insert(sentence).second) notices_.push_back(sentence);
 }
 
 std::vector<std::string> take_notices(Device& device) {

@@ -55,7 +55,7 @@ class CudaDevice final : public Device {
   Staging staging_;
   std::unique_ptr<CublasLt, void (*)(CublasLt*)> cublas_;
   std::unique_ptr<CudnnAttention, void (*)(CudnnAttention*)> cudnn_;
-  std::set<std::string> told_;
+  std::set<std::string> seen_notices_;
   std::vector<std::string> notices_;  // sentences not yet returned
 };
 

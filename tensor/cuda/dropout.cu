@@ -7,7 +7,7 @@ namespace mcpp {
 namespace {
 
 /// Maximum number of samples per launch, passed as kernel arguments; larger batches take several launches.
-constexpr i64 kMostSamples = 128;
+constexpr i64 kMaxSamples = 128;
 
 /// Factor of elements: 1, or the factor of dropout or jitter for their random words.
 enum class Factors { Ones, Dropout, Jitter };
@@ -22,7 +22,7 @@ struct Draw {
   PositionRanges positions;
   i64 first_column = 0;
   i64 first_sample = 0;
-  i64 samples[kMostSamples] = {};
+  i64 samples[kMaxSamples] = {};
 };
 
 /// Computes y [positions, batch, n] = residual + dropout(x + bias); bias and residual may be null.
@@ -55,8 +55,8 @@ __device__ __forceinline__ W factor_of(const Draw<W>& draw, u32 word) {
 
 /// A block processes one column of the batch: blockIdx.z of those in `draw`.
 template <class E, int kUnit, Factors kFactors>
-__global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<Wide<E>> draw) {
-  using W = Wide<E>;
+__global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<AccumulateType<E>> draw) {
+  using W = AccumulateType<E>;
   constexpr int kAtOnce = 2;
   const i64 i = first_column<kUnit>();
   if (i >= t.n) return;
@@ -84,7 +84,7 @@ __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<W
 }
 
 template <class E, Factors kFactors>
-void launch(const Operands<E>& t, const Draw<Wide<E>>& draw, i64 samples, const CudaDevice& device) {
+void launch(const Operands<E>& t, const Draw<AccumulateType<E>>& draw, i64 samples, const CudaDevice& device) {
   const bool in_blocks = draw.first_column % std::min(Pack<E>::kCount, 4) == 0;
   on_unit<E>(in_blocks && is_packable(t.n, t.x, t.bias, t.residual, t.y), [&]<int kUnit>() {
     const auto [grid, block] = columns_launch(t.n / kUnit, t.positions, device, samples);
@@ -107,19 +107,19 @@ void apply_factors(const Tensor& x, const Tensor* bias, const Tensor* residual, 
                   row_count(x),
                   1,
                   x.dim(-1)};
-    Draw<Wide<E>> draw;
+    Draw<AccumulateType<E>> draw;
     if (dropout.p == 0) return launch<E, Factors::Ones>(t, draw, 1, device);
     t.batch = static_cast<i64>(dropout.samples.size());
     t.positions /= t.batch;
     draw.key = dropout.key;
     draw.threshold = dropout_threshold(dropout.p);
-    draw.scale = static_cast<Wide<E>>(dropout_scale(dropout.p));
-    draw.lowest = static_cast<Wide<E>>(jitter_lowest(dropout.p));
-    draw.step = static_cast<Wide<E>>(jitter_step(dropout.p));
+    draw.scale = static_cast<AccumulateType<E>>(dropout_scale(dropout.p));
+    draw.lowest = static_cast<AccumulateType<E>>(jitter_lowest(dropout.p));
+    draw.step = static_cast<AccumulateType<E>>(jitter_step(dropout.p));
     draw.positions = dropout.positions;
     draw.first_column = dropout.first_column;
-    for (; draw.first_sample < t.batch; draw.first_sample += kMostSamples) {
-      const i64 count = std::min(kMostSamples, t.batch - draw.first_sample);
+    for (; draw.first_sample < t.batch; draw.first_sample += kMaxSamples) {
+      const i64 count = std::min(kMaxSamples, t.batch - draw.first_sample);
       std::copy_n(dropout.samples.begin() + draw.first_sample, count, draw.samples);
       launch<E, kFactors>(t, draw, count, device);
     }

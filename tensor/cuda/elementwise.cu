@@ -126,8 +126,8 @@ constexpr int kSumWarps = 8;
 
 /// Computes sums[piece, n] = the sums over the piece's rows; piece = blockIdx.y.
 template <class E, int kUnit>
-__global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, Wide<E>* sums) {
-  using W = Wide<E>;
+__global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, AccumulateType<E>* sums) {
+  using W = AccumulateType<E>;
   __shared__ W shared[kSumWarps][kWarp * kUnit];
   const i64 i = first_column<kUnit>(), begin = blockIdx.y * rows_per_piece;
   const i64 end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
@@ -214,11 +214,11 @@ void Kernels<DeviceType::Cuda>::normalize(Tensor& x, const Tensor& squares, doub
 template <>
 void Kernels<DeviceType::Cuda>::column_sum(const Tensor& dy, Tensor& db, float beta) {
   CudaDevice& device = cuda(dy);
-  constexpr i64 kLeastRows = 64, kMostPieces = 256;
+  constexpr i64 kLeastRows = 64, kMaxPieces = 256;
   const i64 rows = row_count(dy), n = dy.dim(-1);
   on_float(dy.dtype(), [&]<class T>() {
     using E = Element<T>;
-    const PartialSums<Wide<E>> partial(rows, n, kLeastRows, kMostPieces, device);
+    const PartialSums<AccumulateType<E>> partial(rows, n, kLeastRows, kMaxPieces, device);
     const E* x = elements<T>(dy);
     on_unit<E>(is_packable(n, x), [&]<int kUnit>() {
       static_assert(kUnit <= kSumWarps);

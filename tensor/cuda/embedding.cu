@@ -11,7 +11,7 @@ namespace {
 template <int N, class E>
 __global__ void __launch_bounds__(kRowThreads)
     look_up(const i32* tokens, const E* table, i64 first_row, i64 rows, i64 n, E* y) {
-  const i64 t = blockIdx.x, row = tokens[t] - first_row, column = own_column<N>();
+  const i64 t = blockIdx.x, row = tokens[t] - first_row, column = thread_column<N>();
   if (column >= n) return;
   Pack<E, N> pack;
   if (row >= 0 && row < rows) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <int N, class E>
 __global__ void __launch_bounds__(kRowThreads)
     add_table_rows(E* y, const E* table, i64 batch, i64 n, const PositionRanges positions, const i32* starts) {
-  const i64 row = blockIdx.x, column = own_column<N>();
+  const i64 row = blockIdx.x, column = thread_column<N>();
   if (column >= n) return;
   const i64 at = positions.at(row / batch) - (starts ? starts[row] : 0);
   Pack<E, N> sum = load_pack<N>(y + row * n + column);
@@ -82,7 +82,7 @@ struct SortedTokens {
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kRowThreads) add_tokens(const E* dy, SortedTokens tokens, i64 n, W* dtable) {
   i64 i = blockIdx.x;
-  const i64 column = own_column<N>();
+  const i64 column = thread_column<N>();
   const u32 row = tokens.rows[i];
   if (row == tokens.row_count || column >= n || (i > 0 && tokens.rows[i - 1] == row)) return;
   RowSum<N, W> sum;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kRowThreads) add_tokens(const E* dy, SortedTok
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kRowThreads)
     add_batch(const E* dy, i64 batch, i64 n, const PositionRanges positions, W* dtable) {
-  const i64 s = blockIdx.x, column = own_column<N>(), at = positions.at(s) * n + column;
+  const i64 s = blockIdx.x, column = thread_column<N>(), at = positions.at(s) * n + column;
   if (column >= n) return;
   RowSum<N, W> sum;
   sum.load(dtable + at);
@@ -219,7 +219,7 @@ void Kernels<DeviceType::Cuda>::embedding_backward(const Tensor& dy, const Tenso
   const TokenSort sort(tokens, first_row, dtable.dim(0), device);
   on_float(dy.dtype(), [&]<class T>() {
     using E = Element<T>;
-    using W = Wide<T>;
+    using W = AccumulateType<T>;
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
@@ -257,7 +257,7 @@ void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, const P
   const i64 batch = dy.dim(1), n = dy.dim(2);
   on_float(dy.dtype(), [&]<class T>() {
     using E = Element<T>;
-    using W = Wide<T>;
+    using W = AccumulateType<T>;
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {

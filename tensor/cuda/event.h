@@ -16,9 +16,11 @@ class CudaEvent {
 
   void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
   /// Makes `stream` wait for the recorded work.
-  void hold(cudaStream_t stream) const { check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent"); }
+  void block_stream(cudaStream_t stream) const {
+    check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+  }
   /// Returns true if the recorded work is done, without blocking. Callable from any thread.
-  bool happened() const {
+  bool is_done() const {
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) {
       cudaGetLastError();  // clears the recorded error, which the next launch check would report

@@ -5,8 +5,8 @@
 
 #include <bit>
 
+#include "tensor/accumulate_dtype.h"
 #include "tensor/cuda/device.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 
@@ -34,7 +34,7 @@ Element<T>* elements(const Tensor& t) {
 
 /// True for CUDA's low-precision types.
 template <class E>
-inline constexpr bool kIsNarrowElement = std::is_same_v<E, __nv_bfloat16> || std::is_same_v<E, __half>;
+inline constexpr bool kIsLowPrecisionElement = std::is_same_v<E, __nv_bfloat16> || std::is_same_v<E, __half>;
 
 template <class T>
 __device__ __forceinline__ auto widen(T x) {

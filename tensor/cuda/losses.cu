@@ -1,6 +1,6 @@
+#include "tensor/accumulate_dtype.h"
 #include "tensor/cuda/launch.cuh"
 #include "tensor/ops/kernels.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -43,7 +43,7 @@ void Kernels<DeviceType::Cuda>::cross_entropy_rescale(const Tensor& own_largest,
   const i64 rows = sum_exp.numel();
   if (rows == 0) return;
   CudaDevice& device = cuda(sum_exp);
-  on_wide(sum_exp.dtype(), [&]<class W>() {
+  on_accumulate_dtype(sum_exp.dtype(), [&]<class W>() {
     rescale<<<grid_for(rows, kThreads, device), kThreads, 0, device.stream()>>>(
         own_largest.data<W>(), largest.data<W>(), sum_exp.data<W>(), rows);
     check_launch("rescale");
@@ -54,7 +54,7 @@ template <>
 void Kernels<DeviceType::Cuda>::cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit,
                                                      const Tensor& targets, Tensor& losses, Tensor& totals) {
   const cudaStream_t stream = cuda(largest).stream();
-  on_wide(largest.dtype(), [&]<class W>() {
+  on_accumulate_dtype(largest.dtype(), [&]<class W>() {
     row_losses<<<1, kLossThreads, 0, stream>>>(largest.data<W>(), sum_exp.data<W>(), target_logit.data<W>(),
                                                targets.data<i32>(), losses.data<W>(), totals.data<double>(),
                                                largest.numel());

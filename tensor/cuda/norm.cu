@@ -9,18 +9,18 @@ template <class E>
 struct NormRows {
   const E *x, *w, *b;
   E* y;
-  Wide<E>*mean, *rstd;
+  AccumulateType<E>*mean, *rstd;
   i64 rows, n;
-  Wide<E> eps, offset;               ///< of the weights
-  const Wide<E>* squares = nullptr;  ///< of all ranks' columns; null if rows are not sharded
-  Wide<E> columns = 1;
+  AccumulateType<E> eps, offset;               ///< of the weights
+  const AccumulateType<E>* squares = nullptr;  ///< of all ranks' columns; null if rows are not sharded
+  AccumulateType<E> columns = 1;
 };
 
 /// Threads along x share a row and, if kHeld > 0, hold it in registers, so that it is read once whatever the number of
 /// passes. A block processes one row, or if it is one warp wide, one row per warp.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
-__global__ void __launch_bounds__(kMostRowThreads) normalize(const NormRows<E> t) {
-  using W = Wide<E>;
+__global__ void __launch_bounds__(kMaxRowThreads) normalize(const NormRows<E> t) {
+  using W = AccumulateType<E>;
   const i64 row = blockIdx.x * i64{blockDim.y} + threadIdx.y, n = t.n;
   if (row >= t.rows) return;
   RowUnits<E, kUnit, kHeld> x;
@@ -60,7 +60,7 @@ void launch(const NormRows<E>& t, const CudaDevice& device) {
   if (t.rows == 0) return;
   on_unit<E>(is_packable(t.n, t.x, t.w, t.b, t.y), [&]<int kUnit>() {
     const i64 threads = row_threads(t.n / kUnit, kHeld);
-    const bool is_held = threads <= kMostRowThreads;
+    const bool is_held = threads <= kMaxRowThreads;
     const dim3 block(static_cast<unsigned>(is_held ? threads : kLoopThreads), threads == kWarp ? kWarpsOfRows : 1);
     const auto blocks = static_cast<unsigned>((t.rows + block.y - 1) / block.y);
     if (is_held)
@@ -73,8 +73,9 @@ void launch(const NormRows<E>& t, const CudaDevice& device) {
 
 /// Computes dots[row] = the sum of a b, or of a (w + offset) b; one warp per row.
 template <class E>
-__global__ void dot_rows(const E* a, const E* b, const E* w, Wide<E> offset, i64 rows, i64 n, Wide<E>* dots) {
-  using W = Wide<E>;
+__global__ void dot_rows(const E* a, const E* b, const E* w, AccumulateType<E> offset, i64 rows, i64 n,
+                         AccumulateType<E>* dots) {
+  using W = AccumulateType<E>;
   const i64 step = i64{gridDim.x} * (blockDim.x / kWarp), lane = threadIdx.x % kWarp;
   for (i64 row = blockIdx.x * i64{blockDim.x / kWarp} + threadIdx.x / kWarp; row < rows; row += step) {
     W sum = 0;
@@ -97,7 +98,7 @@ void Kernels<DeviceType::Cuda>::row_dots(const Tensor& a, const Tensor& b, const
   const i64 rows = row_count(a);
   if (rows == 0) return;
   on_float(a.dtype(), [&]<class T>() {
-    using W = Wide<Element<T>>;
+    using W = AccumulateType<Element<T>>;
     dot_rows<<<grid_for(rows * kWarp, kDotThreads, device), kDotThreads, 0, device.stream()>>>(
         elements<T>(a), elements<T>(b), w ? elements<T>(*w) : nullptr, static_cast<W>(weight_offset), rows, a.dim(-1),
         dots.data<W>());
@@ -111,7 +112,7 @@ void Kernels<DeviceType::Cuda>::layer_norm(const Tensor& x, const Tensor& w, con
   const CudaDevice& device = cuda(x);
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
-    using W = Wide<E>;
+    using W = AccumulateType<E>;
     launch<E, true>({elements<T>(x), elements<T>(w), elements<T>(b), elements<T>(y), mean.data<W>(), rstd.data<W>(),
                      row_count(x), x.dim(-1), static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset)},
                     device);
@@ -124,7 +125,7 @@ void Kernels<DeviceType::Cuda>::rms_norm(const Tensor& x, const Tensor& w, const
   const CudaDevice& device = cuda(x);
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
-    using W = Wide<E>;
+    using W = AccumulateType<E>;
     launch<E, false>({elements<T>(x), elements<T>(w), nullptr, elements<T>(y), nullptr, rstd.data<W>(), row_count(x),
                       x.dim(-1), static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset),
                       rule.squares.defined() ? rule.squares.data<W>() : nullptr, static_cast<W>(rule.all_columns)},

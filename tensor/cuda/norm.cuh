@@ -13,11 +13,11 @@ __device__ __forceinline__ W row_sum(W x) {
 
 /// Pair of sums, which share the barriers of one reduction.
 template <class W>
-struct Two {
+struct SumPair {
   W first = 0, second = 0;
 };
 template <class W>
-__device__ __forceinline__ Two<W> row_sum(Two<W> x) {
+__device__ __forceinline__ SumPair<W> row_sum(SumPair<W> x) {
   x = {warp_sum(x.first), warp_sum(x.second)};
   if (blockDim.x == kWarp) return x;
   __shared__ W partial[2][kWarp];
@@ -30,7 +30,7 @@ __device__ __forceinline__ Two<W> row_sum(Two<W> x) {
 }
 
 /// Maximum threads per row; more would leave too few registers per thread to hold its part of a row.
-constexpr int kMostRowThreads = 512;
+constexpr int kMaxRowThreads = 512;
 
 /// Returns the threads, in whole warps, that hold a row of `units` units with `held` units each.
 inline i64 row_threads(i64 units, int held) {

@@ -9,14 +9,14 @@ namespace {
 template <class E>
 struct NormOperands {
   const E *dy, *x, *w;
-  const Wide<E>*mean, *rstd;
+  const AccumulateType<E>*mean, *rstd;
   E* dx;
   bool add_to_dx;
-  Wide<E>* sums;  ///< per piece the sums for dw [n], followed for LayerNorm by those for db [n]
+  AccumulateType<E>* sums;  ///< per piece the sums for dw [n], followed for LayerNorm by those for db [n]
   i64 rows, n, rows_per_piece;
-  Wide<E> offset;       ///< of the weights
-  const Wide<E>* dots;  ///< of all ranks' columns; null if rows are not sharded
-  Wide<E> columns;
+  AccumulateType<E> offset;       ///< of the weights
+  const AccumulateType<E>* dots;  ///< of all ranks' columns; null if rows are not sharded
+  AccumulateType<E> columns;
 };
 
 /// Returns how many units of the row, of the weights and of the next row a thread can hold in registers in addition to
@@ -29,14 +29,14 @@ constexpr int held_of_row(int held) {
 template <class E, int kUnit, int kHeld>
 struct Row {
   RowUnits<E, kUnit, held_of_row(kHeld)> dy, x;
-  Wide<E> center, rstd, dot;
+  AccumulateType<E> center, rstd, dot;
 
   __device__ __forceinline__ void load(const NormOperands<E>& t, i64 row) {
     dy.load(t.dy + row * t.n, t.n);
     x.load(t.x + row * t.n, t.n);
-    center = t.mean ? t.mean[row] : Wide<E>{0};
+    center = t.mean ? t.mean[row] : AccumulateType<E>{0};
     rstd = t.rstd[row];
-    dot = t.dots ? t.dots[row] : Wide<E>{0};
+    dot = t.dots ? t.dots[row] : AccumulateType<E>{0};
   }
 };
 
@@ -77,7 +77,7 @@ class ColumnSums {
 template <class E, int kUnit, int kHeld, bool kIsCentered>
 class Backward {
  public:
-  using W = Wide<E>;
+  using W = AccumulateType<E>;
 
   __device__ __forceinline__ Backward(const NormOperands<E>& t, W* sums) : t_(t), dw_(sums), db_(sums + t.n) {
     w_.load(t.w, t.n);
@@ -86,7 +86,7 @@ class Backward {
   __device__ __forceinline__ void add_row(const Row<E, kUnit, kHeld>& row, E* dx, bool is_first) {
     RowUnits<E, kUnit, held_of_row(kHeld)> old_dx;
     if (t_.add_to_dx) old_dx.load(dx, t_.n);
-    const Two<W> means = means_of(row);
+    const SumPair<W> means = means_of(row);
     each_unit<kUnit, kHeld>(t_.n, [&](int k, i64 i) {
       const auto dys = row.dy.at(k, i), xs = row.x.at(k, i), ws = w_.at(k, i);
       Pack<E, kUnit> out;
@@ -111,8 +111,8 @@ class Backward {
 
  private:
   /// Returns mean(g), 0 for RMSNorm, and mean(g xhat).
-  __device__ __forceinline__ Two<W> means_of(const Row<E, kUnit, kHeld>& row) const {
-    Two<W> sums;
+  __device__ __forceinline__ SumPair<W> means_of(const Row<E, kUnit, kHeld>& row) const {
+    SumPair<W> sums;
     each_unit<kUnit, kHeld>(t_.n, [&](int k, i64 i) {
       const auto dys = row.dy.at(k, i), xs = row.x.at(k, i), ws = w_.at(k, i);
 #pragma unroll
@@ -135,7 +135,7 @@ class Backward {
 
 /// A block processes the rows of one piece in order, loading the next row while it computes the current one.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
-__global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const NormOperands<E> t) {
+__global__ void __launch_bounds__(kMaxRowThreads) normalize_backward(const NormOperands<E> t) {
   const i64 begin = blockIdx.x * t.rows_per_piece;
   const i64 end = begin + t.rows_per_piece < t.rows ? begin + t.rows_per_piece : t.rows;
   Backward<E, kUnit, kHeld, kIsCentered> backward(t, t.sums + blockIdx.x * (kIsCentered ? 2 : 1) * t.n);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const Norm
 
 /// Returns the maximum number of pieces of rows, one block each: two per multiprocessor of an H100 or H200 for wide
 /// rows, twice that for narrow rows, which use few threads.
-i64 most_pieces(i64 n) {
+i64 max_pieces(i64 n) {
   return n > 2048 ? 264 : 528;
 }
 
@@ -166,9 +166,9 @@ void launch(const NormOperands<E>& t, i64 pieces, const CudaDevice& device) {
       kernel<<<static_cast<unsigned>(pieces), static_cast<unsigned>(threads), 0, device.stream()>>>(t);
       check_launch("normalize_backward");
     };
-    if (row_threads(units, 2) <= kMostRowThreads)
+    if (row_threads(units, 2) <= kMaxRowThreads)
       run(normalize_backward<E, kUnit, 2, kIsCentered>, row_threads(units, 2));
-    else if (row_threads(units, 4) <= kMostRowThreads)
+    else if (row_threads(units, 4) <= kMaxRowThreads)
       run(normalize_backward<E, kUnit, 4, kIsCentered>, row_threads(units, 4));
     else
       run(normalize_backward<E, kUnit, 0, kIsCentered>, kLoopThreads);
@@ -183,8 +183,8 @@ void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradie
   const i64 rows = row_count(x), n = x.dim(-1);
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
-    using W = Wide<E>;
-    const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kLeastRows, most_pieces(n), device);
+    using W = AccumulateType<E>;
+    const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kLeastRows, max_pieces(n), device);
     const NormOperands<E> t{elements<T>(dy),
                             elements<T>(x),
                             elements<T>(y.w),

@@ -2,7 +2,7 @@
 
 #include "tensor/cuda/launch.cuh"
 #include "tensor/ops/kernels.h"
-#include "tensor/ops/on_weights.h"
+#include "tensor/ops/weight_dtypes.h"
 
 namespace mcpp {
 namespace {
@@ -69,7 +69,8 @@ struct Descent {
   T lr, decay;
   T grad_scale = 0;  // unused
 
-  explicit Descent(const DescentStep& step) : lr(static_cast<T>(step.lr)), decay(static_cast<T>(step.weight_decay)) {}
+  explicit Descent(const ApplyUpdateStep& step)
+      : lr(static_cast<T>(step.lr)), decay(static_cast<T>(step.weight_decay)) {}
 
   __device__ void operator()(T& w, T direction) const { w = fma(-lr, fma(decay, w, direction), w); }
 };
@@ -210,7 +211,7 @@ Element<M>* copies(const Tensor* model) {
 template <>
 void Kernels<DeviceType::Cuda>::adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step,
                                       Tensor* model) {
-  on_weights(master, model, [&]<class T, class M>() {
+  on_weight_dtypes(master, model, [&]<class T, class M>() {
     const AdamWVectors<T, Element<M>> vectors{master.data<T>(), m.data<T>(), v.data<T>(), grad.data<T>(),
                                               copies<M>(model)};
     launch_update<T>(master, vectors, AdamW<T>(step), step.factor, step.grad_scale);
@@ -220,7 +221,7 @@ void Kernels<DeviceType::Cuda>::adamw(Tensor& master, Tensor& m, Tensor& v, cons
 template <>
 void Kernels<DeviceType::Cuda>::sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step,
                                     Tensor* model) {
-  on_weights(master, model, [&]<class T, class M>() {
+  on_weight_dtypes(master, model, [&]<class T, class M>() {
     const SgdVectors<T, Element<M>> vectors{master.data<T>(), momentum.data<T>(), grad.data<T>(), copies<M>(model)};
     launch_update<T>(master, vectors, Sgd<T>(step), step.factor, step.grad_scale);
   });
@@ -228,16 +229,16 @@ void Kernels<DeviceType::Cuda>::sgd(Tensor& master, Tensor& momentum, const Tens
 
 template <>
 void Kernels<DeviceType::Cuda>::momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
-  on_weights(buffer, nullptr, [&]<class T, class>() {
+  on_weight_dtypes(buffer, nullptr, [&]<class T, class>() {
     const MomentumVectors<T> vectors{buffer.data<T>(), grad.data<T>()};
     launch_update<T>(buffer, vectors, Momentum<T>(step), step.factor);
   });
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::descend(Tensor& master, const Tensor& direction, const DescentStep& step,
-                                        Tensor* model) {
-  on_weights(master, model, [&]<class T, class M>() {
+void Kernels<DeviceType::Cuda>::apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep& step,
+                                             Tensor* model) {
+  on_weight_dtypes(master, model, [&]<class T, class M>() {
     const DescentVectors<T, Element<M>> vectors{master.data<T>(), direction.data<T>(), copies<M>(model)};
     launch_update<T>(master, vectors, Descent<T>(step), step.factor);
   });

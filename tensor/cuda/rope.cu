@@ -90,7 +90,7 @@ void Kernels<DeviceType::Cuda>::rope(Heads& x, const Tensor& cos, const Tensor& 
   if (rows == 0 || x.heads == 0 || half == 0) return;
   const CudaDevice& device = cuda(x.base);
   on_float(x.base.dtype(), [&]<class T>() {
-    using W = Wide<T>;
+    using W = AccumulateType<T>;
     const Rotation<Element<T>, W> r{.base = elements<T>(x.base) + x.offset,
                                     .cos = cos.data<W>(),
                                     .sin = sin.data<W>(),

@@ -39,7 +39,7 @@ inline dim3 row_grid(i64 rows, i64 units) {
 }
 /// Returns the first column of the calling thread in such a grid.
 template <int kUnit>
-__device__ __forceinline__ i64 own_column() {
+__device__ __forceinline__ i64 thread_column() {
   return (i64{blockIdx.y} * kRowThreads + threadIdx.x) * kUnit;
 }
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ Pack<E, kUnit> load_bias(const E* bias, i64 i) {
   if (bias) return load_pack<E, kUnit>(bias + i);
   Pack<E, kUnit> none;
 #pragma unroll
-  for (int j = 0; j < kUnit; ++j) none.values[j] = narrow<E>(Wide<E>(-0.0));
+  for (int j = 0; j < kUnit; ++j) none.values[j] = narrow<E>(AccumulateType<E>(-0.0));
   return none;
 }
 

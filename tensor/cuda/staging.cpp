@@ -27,7 +27,7 @@ void Staging::write_piece(const void* from, void* to, i64 bytes, cudaStream_t st
   while (!(place = ring_.take(bytes))) {
     copied_.front().synchronize();
     copied_.pop_front();
-    ring_.give_back_oldest();
+    ring_.release_oldest();
   }
   std::byte* staged = memory_ + *place;
   std::memcpy(staged, from, static_cast<std::size_t>(bytes));

@@ -1,19 +1,19 @@
 #include "tensor/cuda/launch.cuh"
-#include "tensor/ops/decide_update.h"
 #include "tensor/ops/kernels.h"
+#include "tensor/ops/update_scale.h"
 
 namespace mcpp {
 namespace {
 
 __global__ void decide_one(const double* totals, const double* squares, StepRule rule, double* numbers) {
-  decide(totals[0], totals[1], *squares, rule, numbers);
+  compute_step_scalars(totals[0], totals[1], *squares, rule, numbers);
 }
 
 }  // namespace
 
 template <>
-void Kernels<DeviceType::Cuda>::decide_update(const Tensor& totals, const Tensor& squares, const StepRule& rule,
-                                              Tensor& numbers) {
+void Kernels<DeviceType::Cuda>::compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule,
+                                                     Tensor& numbers) {
   decide_one<<<1, 1, 0, cuda(numbers).stream()>>>(totals.data<double>(), squares.data<double>(), rule,
                                                   numbers.data<double>());
   check_launch("decide_one");

@@ -13,19 +13,19 @@ class StagingRing {
 
   /// Reserves `bytes` > 0 contiguous bytes and returns their offset; nullopt while older pieces occupy the space.
   std::optional<i64> take(i64 bytes) {
-    const std::optional<i64> begin = place_for(bytes);
+    const std::optional<i64> begin = find_free_offset(bytes);
     if (begin) pieces_.push_back({*begin, *begin + bytes});
     return begin;
   }
   /// Releases the oldest reserved piece.
-  void give_back_oldest() { pieces_.pop_front(); }
+  void release_oldest() { pieces_.pop_front(); }
 
  private:
   struct Piece {
     i64 begin, end;
   };
 
-  std::optional<i64> place_for(i64 bytes) const {
+  std::optional<i64> find_free_offset(i64 bytes) const {
     const i64 first = pieces_.empty() ? 0 : pieces_.front().begin, next = pieces_.empty() ? 0 : pieces_.back().end;
     const bool has_wrapped = !pieces_.empty() && next <= first;
     const i64 end = has_wrapped ? first : capacity_;

@@ -23,8 +23,8 @@ void check_ranges(const char* op, const PositionRanges& x) {
   MCPP_CHECK(x.first >= 0 && x.split >= 0 && (is_one ? x.second == x.split : x.second >= x.first + x.split), op,
              ": positions must ascend, they are ", x.split, " from ", x.first, ", then from ", x.second);
   MCPP_CHECK(
-      x.more >= 0 && x.more <= PositionRanges::kMostRuns - 2 && (x.more == 0) == (x.length == PositionRanges::kNone),
-      op, ": ", x.more, " more runs of ", x.length);
+      x.more >= 0 && x.more <= PositionRanges::kMaxRuns - 2 && (x.more == 0) == (x.length == PositionRanges::kNone), op,
+      ": ", x.more, " more runs of ", x.length);
   for (i64 i = 0; i < x.more; ++i)
     MCPP_CHECK(x.length > 0 && x.begins[i] >= (i == 0 ? x.second : x.begins[i - 1]) + x.length, op,
                ": positions must ascend, run ", i + 2, " begins at ", x.begins[i]);
@@ -64,8 +64,8 @@ void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& 
 
 /// Checks that an attention result has the operands' dtype or the accumulate dtype.
 void check_result(const char* op, const char* name, DType result, DType type) {
-  MCPP_CHECK(result == type || result == wide(type), op, ": ", name, " must be of ", name_of(type), " or ",
-             name_of(wide(type)), ", not ", name_of(result));
+  MCPP_CHECK(result == type || result == accumulate_dtype(type), op, ": ", name, " must be of ", name_of(type), " or ",
+             name_of(accumulate_dtype(type)), ", not ", name_of(result));
 }
 
 void check_gradient(const char* op, const char* name, const Heads& dx, const Heads& x) {
@@ -83,7 +83,7 @@ Heads dense_heads(const Tensor& x, i64 heads) {
           rows.dim(2), rows.dim(2)};
 }
 
-Heads some_heads(const Heads& x, i64 first, i64 count) {
+Heads slice_heads(const Heads& x, i64 first, i64 count) {
   const i64 inside = first % x.group_size;
   MCPP_CHECK(first >= 0 && first + count <= x.heads &&
                  (inside + count <= x.group_size || (inside == 0 && count % x.group_size == 0)),
@@ -94,7 +94,7 @@ Heads some_heads(const Heads& x, i64 first, i64 count) {
   return part;
 }
 
-Heads every_head(const Heads& x, i64 first, i64 step) {
+Heads strided_heads(const Heads& x, i64 first, i64 step) {
   MCPP_CHECK((x.group_size == 1 || x.group_size == x.heads) && first < step && x.heads % step == 0, "every ", step,
              "th of ", x.heads, " heads from ", first, " on, in groups of ", x.group_size);
   const i64 distance = x.group_size == 1 ? x.group_stride : x.head_dim;
@@ -143,8 +143,8 @@ void rope_table(const std::vector<double>& frequencies, double magnitude, Tensor
 void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse) {
   check_heads("rope", x);
   check_shape("rope", "sin", sin, cos.shape());
-  MCPP_CHECK(cos.dtype() == wide(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim, "rope: a table ", cos.shape(), " of ",
-             name_of(cos.dtype()), " for heads of ", x.head_dim);
+  MCPP_CHECK(cos.dtype() == accumulate_dtype(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim, "rope: a table ",
+             cos.shape(), " of ", name_of(cos.dtype()), " for heads of ", x.head_dim);
   check_table("rope", positions, x.seq, x.batch, cos);
   on_device(x.base, [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, positions, inverse); });
 }
@@ -155,7 +155,7 @@ void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResu
   MCPP_CHECK(y.out.defined() && y.out.numel() == q.seq * q.batch * q.heads * q.head_dim, "attention: out must have ",
              q.seq * q.batch * q.heads * q.head_dim, " elements");
   check_result("attention", "out", y.out.dtype(), q.base.dtype());
-  check_wide("attention", "lse", y.lse, q.base, q.batch * q.heads * q.seq);
+  check_accumulate_dtype("attention", "lse", y.lse, q.base, q.batch * q.heads * q.seq);
   on_device(y.out, [&]<DeviceType D>() { Kernels<D>::attention(x, options, y); });
 }
 
@@ -185,10 +185,10 @@ void merge_attention(const AttentionResult& part, AttentionResult& total) {
              "merge_attention: out ", part.out.shape(), ", lse ", part.lse.shape());
   check_shape("merge_attention", "total.out", total.out, part.out.shape());
   check_shape("merge_attention", "total.lse", total.lse, part.lse.shape());
-  MCPP_CHECK(total.out.dtype() == part.out.dtype() || total.out.dtype() == wide(part.out.dtype()),
+  MCPP_CHECK(total.out.dtype() == part.out.dtype() || total.out.dtype() == accumulate_dtype(part.out.dtype()),
              "merge_attention: ", name_of(part.out.dtype()), " into ", name_of(total.out.dtype()));
   for (const Tensor* lse : {&part.lse, static_cast<const Tensor*>(&total.lse)})
-    check_wide("merge_attention", "lse", *lse, part.out, part.lse.numel());
+    check_accumulate_dtype("merge_attention", "lse", *lse, part.out, part.lse.numel());
   on_device(part.out, [&]<DeviceType D>() { Kernels<D>::merge_attention(part, total); });
 }
 
@@ -200,7 +200,8 @@ void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
 }
 
 void add_positions_backward(const Tensor& dy, const Positions& positions, Tensor& dtable, float beta) {
-  MCPP_CHECK(dy.rank() == 3 && dtable.rank() == 2 && dy.dim(2) == dtable.dim(1) && dtable.dtype() == wide(dy.dtype()),
+  MCPP_CHECK(dy.rank() == 3 && dtable.rank() == 2 && dy.dim(2) == dtable.dim(1) &&
+                 dtable.dtype() == accumulate_dtype(dy.dtype()),
              "add_positions_backward: dy ", dy.shape(), ", dtable ", dtable.shape());
   check_table("add_positions_backward", positions, dy.dim(0), dy.dim(1), dtable);
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::add_positions_backward(dy, positions, dtable, beta); });

@@ -3,8 +3,8 @@
 #pragma once
 #include <algorithm>
 
+#include "tensor/accumulate_dtype.h"
 #include "tensor/ops/ops.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 
@@ -44,9 +44,9 @@ struct ResultRows {
 };
 
 template <class T, class E = T>
-ResultRows<E, Wide<T>> result_rows(const Heads& x) {
+ResultRows<E, AccumulateType<T>> result_rows(const Heads& x) {
   if (x.base.dtype() == DTypeOf<T>::value) return {head_rows<T, E>(x), {}};
-  return {{}, head_rows<Wide<T>>(x)};
+  return {{}, head_rows<AccumulateType<T>>(x)};
 }
 
 /// Arguments of the attention kernels. E: the device's element type; W: the accumulate type.

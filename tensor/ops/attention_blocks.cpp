@@ -4,20 +4,20 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 namespace mcpp {
 namespace {
 
 /// Allocates a dense gradient for heads like x in the accumulate dtype.
-Heads wide_like(const Heads& x) {
-  const DType type = wide(x.base.dtype());
+Heads accumulate_like(const Heads& x) {
+  const DType type = accumulate_dtype(x.base.dtype());
   return dense_heads(
       Tensor::empty({x.seq, x.batch, x.heads, x.head_dim}, type, x.base.device(), MemoryClass::Workspace), x.heads);
 }
 
 /// Copies columns [first, first + count) of lse [b, heads, s].
-Tensor some_queries(const Tensor& lse, i64 first, i64 count) {
+Tensor slice_queries(const Tensor& lse, i64 first, i64 count) {
   const i64 all = lse.dim(2), rows = lse.dim(0) * lse.dim(1);
   Tensor part = Tensor::empty({lse.dim(0), lse.dim(1), count}, lse.dtype(), lse.device(), MemoryClass::Workspace);
   Heads to{part, 0, rows, 1, 1, count, 1, count, count, count};
@@ -26,11 +26,11 @@ Tensor some_queries(const Tensor& lse, i64 first, i64 count) {
 }
 
 /// Sum of parts; the first part is written directly to the result.
-class Total {
+class GradientSum {
  public:
-  explicit Total(const Heads& sum) : sum_(sum) {}
+  explicit GradientSum(const Heads& sum) : sum_(sum) {}
 
-  Heads room() const { return has_any_ ? wide_like(sum_) : sum_; }
+  Heads room() const { return has_any_ ? accumulate_like(sum_) : sum_; }
   void add(const Heads& part) {
     if (std::exchange(has_any_, true)) ops::add_to(part.base, sum_.base);
   }
@@ -46,8 +46,8 @@ class Total {
 };
 
 /// Creates one sum per block of `rows` rows of `all`, a dense tensor.
-std::vector<Total> totals_of(const Heads& all, i64 rows) {
-  std::vector<Total> totals;
+std::vector<GradientSum> make_gradient_sums(const Heads& all, i64 rows) {
+  std::vector<GradientSum> totals;
   for (i64 begin = 0; begin < all.seq; begin += rows) {
     const Tensor block = all.base.slice(begin, std::min(begin + rows, all.seq));
     totals.emplace_back(dense_heads(block, all.heads));
@@ -64,8 +64,8 @@ struct QueryBlock {
 
   QueryBlock(const Tensor& d_out, const Heads& all, const AttentionResult& result, const AttentionOptions& how,
              i64 first, i64 count)
-      : q(some_rows(all, first, count)),
-        y{result.out.slice(first, first + count), some_queries(result.lse, first, count)},
+      : q(slice_rows(all, first, count)),
+        y{result.out.slice(first, first + count), slice_queries(result.lse, first, count)},
         dout(d_out.slice(first, first + count)),
         options(how) {
     options.queries = how.queries.slice(first, first + count);
@@ -75,7 +75,7 @@ struct QueryBlock {
 
 }  // namespace
 
-Heads some_rows(const Heads& x, i64 first, i64 count) {
+Heads slice_rows(const Heads& x, i64 first, i64 count) {
   MCPP_CHECK(first >= 0 && count >= 0 && first + count <= x.seq, "rows ", first, " to ", first + count, " of ", x.seq);
   Heads part = x;
   part.offset += first * x.seq_stride;
@@ -87,26 +87,26 @@ bool attention_backward_by_blocks(const Tensor& dout, const QkvHeads& x, const A
                                   const AttentionOptions& options, QkvHeads& dx, i64 rows,
                                   const BlockBackward& backward) {
   MCPP_CHECK(rows > 0, "blocks of ", rows, " rows");
-  const Heads dk = wide_like(x.k), dv = wide_like(x.v);
-  std::vector<Total> dks = totals_of(dk, rows), dvs = totals_of(dv, rows);
+  const Heads dk = accumulate_like(x.k), dv = accumulate_like(x.v);
+  std::vector<GradientSum> dks = make_gradient_sums(dk, rows), dvs = make_gradient_sums(dv, rows);
   for (i64 first = 0; first < x.q.seq; first += rows) {
     QueryBlock block(dout, x.q, y, options, first, std::min(rows, x.q.seq - first));
-    Total dq(wide_like(block.q));
+    GradientSum dq(accumulate_like(block.q));
     for (i64 key = 0; key < x.k.seq && options.keys.at(key) <= block.last_position(); key += rows) {
-      Total &of_keys = dks[static_cast<std::size_t>(key / rows)],
-            &of_values = dvs[static_cast<std::size_t>(key / rows)];
+      GradientSum &of_keys = dks[static_cast<std::size_t>(key / rows)],
+                  &of_values = dvs[static_cast<std::size_t>(key / rows)];
       const i64 count = std::min(rows, x.k.seq - key);
       block.options.keys = options.keys.from(key);
       QkvHeads part{dq.room(), of_keys.room(), of_values.room()};
-      const QkvHeads some{block.q, some_rows(x.k, key, count), some_rows(x.v, key, count)};
+      const QkvHeads some{block.q, slice_rows(x.k, key, count), slice_rows(x.v, key, count)};
       if (!backward(block.dout, some, block.y, block.options, part)) return false;
       dq.add(part.q), of_keys.add(part.k), of_values.add(part.v);
     }
-    Heads to = some_rows(dx.q, first, block.q.seq);
+    Heads to = slice_rows(dx.q, first, block.q.seq);
     ops::copy_heads(dq.sum(), to);
   }
-  for (std::vector<Total>* totals : {&dks, &dvs}) {
-    for (Total& total : *totals) total.sum();
+  for (std::vector<GradientSum>* totals : {&dks, &dvs}) {
+    for (GradientSum& total : *totals) total.sum();
   }
   ops::copy_heads(dk, dx.k);
   ops::copy_heads(dv, dx.v);

@@ -7,7 +7,7 @@
 namespace mcpp {
 
 /// Returns rows [first, first + count) of the sequence of x.
-Heads some_rows(const Heads& x, i64 first, i64 count);
+Heads slice_rows(const Heads& x, i64 first, i64 count);
 
 /// Backward pass of attention for one pair of blocks, with gradients in the accumulate dtype. Returns false if
 /// unsupported.

@@ -1,7 +1,7 @@
 // Argument checks of ops; errors name the op and the argument.
 #pragma once
+#include "tensor/accumulate_dtype.h"
 #include "tensor/ops/ops.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 
@@ -10,9 +10,9 @@ inline void check_shape(const char* op, const char* name, const Tensor& t, const
              ", not ", wanted);
 }
 
-inline void check_wide(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
-  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == wide(x.dtype()), op, ": ", name, " must be ",
-             name_of(wide(x.dtype())), " with ", count, " elements");
+inline void check_accumulate_dtype(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
+  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == accumulate_dtype(x.dtype()), op, ": ", name, " must be ",
+             name_of(accumulate_dtype(x.dtype())), " with ", count, " elements");
 }
 
 inline void check_same(const char* op, const char* name, const Tensor& t, const Tensor& x) {
@@ -33,7 +33,7 @@ inline void check_numbers(const char* op, const char* name, const Tensor& t, i64
 /// Checks sums over the rows of x whose columns are sharded across ranks; undefined if they are not sharded.
 inline void check_row_sums(const char* op, const char* name, const Tensor& sums, i64 all_columns, const Tensor& x) {
   if (!sums.defined()) return;
-  check_wide(op, name, sums, x, row_count(x));
+  check_accumulate_dtype(op, name, sums, x, row_count(x));
   MCPP_CHECK(all_columns >= x.dim(-1), op, ": ", x.dim(-1), " of ", all_columns, " columns");
 }
 
@@ -44,7 +44,8 @@ inline void check_matmul(const char* op, const Tensor& a, const Tensor& b, const
   const i64 n = b.dim(options.transpose_b ? 0 : 1);
   MCPP_CHECK(b.dim(options.transpose_b ? 1 : 0) == k && c.dim(0) == m && c.dim(1) == n, op, ": ", a.shape(),
              options.transpose_a ? "^T" : "", " times ", b.shape(), options.transpose_b ? "^T" : "", " to ", c.shape());
-  MCPP_CHECK(is_float(a.dtype()) && a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == wide(a.dtype())),
+  MCPP_CHECK(is_float(a.dtype()) && a.dtype() == b.dtype() &&
+                 (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())),
              op, ": ", name_of(a.dtype()), " times ", name_of(b.dtype()), " to ", name_of(c.dtype()));
   MCPP_CHECK(options.beta == 0 || options.beta == 1, op, ": beta is 0 or 1, not ", options.beta);
 }

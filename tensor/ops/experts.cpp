@@ -7,8 +7,8 @@ namespace mcpp::ops {
 namespace {
 
 void check_logits(const char* op, const Tensor& logits) {
-  MCPP_CHECK(logits.rank() == 2 && logits.dtype() == wide(logits.dtype()) && logits.dim(1) > 0, op, ": logits ",
-             name_of(logits.dtype()), " ", logits.shape());
+  MCPP_CHECK(logits.rank() == 2 && logits.dtype() == accumulate_dtype(logits.dtype()) && logits.dim(1) > 0, op,
+             ": logits ", name_of(logits.dtype()), " ", logits.shape());
 }
 
 void check_rule(const char* op, const RoutingRule& rule, i64 experts) {
@@ -47,7 +47,7 @@ void check_slots(const char* op, const Tensor& x, const Tensor& slots, const Ten
              slots.shape());
   check_choices(op, "slots", slots, slots.shape());
   check_vector(op, "y", y, x, slots.dim(0) * x.dim(1));
-  if (weights) check_wide(op, "weights", *weights, x, slots.numel());
+  if (weights) check_accumulate_dtype(op, "weights", *weights, x, slots.numel());
 }
 
 /// Checks grouped rows of `a` and `b`, with one matrix of `each` per group.
@@ -65,8 +65,8 @@ void check_groups(const char* op, const Tensor& a, const Tensor& b, std::span<co
 }
 
 void check_product(const char* op, DType a, DType b, DType c) {
-  MCPP_CHECK(is_float(a) && a == b && (c == a || c == wide(a)), op, ": ", name_of(a), " times ", name_of(b), " to ",
-             name_of(c));
+  MCPP_CHECK(is_float(a) && a == b && (c == a || c == accumulate_dtype(a)), op, ": ", name_of(a), " times ", name_of(b),
+             " to ", name_of(c));
 }
 
 }  // namespace

@@ -50,11 +50,11 @@ struct Kernels {
   static decltype(ops::combine_rows_backward) combine_rows_backward;
   static decltype(ops::grouped_matmul) grouped_matmul;
   static decltype(ops::grouped_weight_gradient) grouped_weight_gradient;
-  static decltype(ops::decide_update) decide_update;
+  static decltype(ops::compute_update_scale) compute_update_scale;
   static decltype(ops::adamw) adamw;
   static decltype(ops::sgd) sgd;
   static decltype(ops::momentum) momentum;
-  static decltype(ops::descend) descend;
+  static decltype(ops::apply_update) apply_update;
 };
 
 }  // namespace mcpp

@@ -7,7 +7,7 @@
 namespace mcpp {
 
 /// Returns a pseudo-random +1 or -1: an element of the replacement for a linearly dependent column.
-constexpr float direction(i64 row, i64 column, int attempt) {
+constexpr float random_sign(i64 row, i64 column, int attempt) {
   u32 h = static_cast<u32>(row) * 0x9E3779B9U ^ static_cast<u32>(column + 1) * 0x85EBCA6BU ^
           static_cast<u32>(attempt) * 0xC2B2AE35U;
   h = (h ^ h >> 16) * 0x7FEB352DU;
@@ -15,7 +15,7 @@ constexpr float direction(i64 row, i64 column, int attempt) {
   return (h >> 16 & 1) != 0 ? 1.0F : -1.0F;
 }
 /// Relative length below which a column, after removing its projections on the others, is considered rounding error.
-inline constexpr double kLeastLeft = 1e-4;
+inline constexpr double kMinRelativeResidual = 1e-4;
 inline constexpr int kDirectionAttempts = 4;
 
 namespace ops {

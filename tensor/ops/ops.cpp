@@ -1,10 +1,10 @@
 #include "tensor/ops/ops.h"
 
+#include "tensor/accumulate_dtype.h"
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
 #include "tensor/ops/kernels.h"
 #include "tensor/transfer.h"
-#include "tensor/wide.h"
 
 namespace mcpp::ops {
 
@@ -55,7 +55,7 @@ void normalize(Tensor& x, const Tensor& squares, double eps) {
 }
 
 void column_sum(const Tensor& dy, Tensor& db, float beta) {
-  check_wide("column_sum", "db", db, dy, dy.dim(-1));
+  check_accumulate_dtype("column_sum", "db", db, dy, dy.dim(-1));
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::column_sum(dy, db, beta); });
 }
 
@@ -69,8 +69,8 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRul
   check_vector("layer_norm", "weight", w, x, x.dim(-1));
   check_vector("layer_norm", "bias", b, x, x.dim(-1));
   check_same("layer_norm", "y", y, x);
-  check_wide("layer_norm", "mean", mean, x, row_count(x));
-  check_wide("layer_norm", "rstd", rstd, x, row_count(x));
+  check_accumulate_dtype("layer_norm", "mean", mean, x, row_count(x));
+  check_accumulate_dtype("layer_norm", "rstd", rstd, x, row_count(x));
   MCPP_CHECK(!rule.squares.defined(), "layer_norm: rows must be whole");
   on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, rule, y, mean, rstd); });
 }
@@ -78,17 +78,17 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRul
 void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
   check_same("layer_norm_backward", "dy", dy, y.x);
   check_same("layer_norm_backward", "dx", gradients.dx, y.x);
-  check_wide("layer_norm_backward", "mean", y.mean, y.x, row_count(y.x));
-  check_wide("layer_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
-  check_wide("layer_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
-  check_wide("layer_norm_backward", "db", gradients.db, y.x, y.x.dim(-1));
+  check_accumulate_dtype("layer_norm_backward", "mean", y.mean, y.x, row_count(y.x));
+  check_accumulate_dtype("layer_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
+  check_accumulate_dtype("layer_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
+  check_accumulate_dtype("layer_norm_backward", "db", gradients.db, y.x, y.x.dim(-1));
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::layer_norm_backward(dy, y, gradients); });
 }
 
 void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y, Tensor& rstd) {
   check_vector("rms_norm", "weight", w, x, x.dim(-1));
   check_same("rms_norm", "y", y, x);
-  check_wide("rms_norm", "rstd", rstd, x, row_count(x));
+  check_accumulate_dtype("rms_norm", "rstd", rstd, x, row_count(x));
   check_row_sums("rms_norm", "squares", rule.squares, rule.all_columns, x);
   on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, rule, y, rstd); });
 }
@@ -96,8 +96,8 @@ void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y,
 void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
   check_same("rms_norm_backward", "dy", dy, y.x);
   check_same("rms_norm_backward", "dx", gradients.dx, y.x);
-  check_wide("rms_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
-  check_wide("rms_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
+  check_accumulate_dtype("rms_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
+  check_accumulate_dtype("rms_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
   check_row_sums("rms_norm_backward", "dots", y.dots, y.all_columns, y.x);
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::rms_norm_backward(dy, y, gradients); });
 }
@@ -105,7 +105,7 @@ void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gr
 void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_offset, Tensor& dots) {
   check_same("row_dots", "b", b, a);
   if (w) check_vector("row_dots", "weight", *w, a, a.dim(-1));
-  check_wide("row_dots", "dots", dots, a, row_count(a));
+  check_accumulate_dtype("row_dots", "dots", dots, a, row_count(a));
   on_device(a, [&]<DeviceType D>() { Kernels<D>::row_dots(a, b, w, weight_offset, dots); });
 }
 
@@ -153,7 +153,7 @@ void embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor&
 
 void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, Tensor& dtable, float beta) {
   MCPP_CHECK(tokens.dtype() == DType::I32 && dtable.rank() == 2 && dy.numel() == tokens.numel() * dtable.dim(1) &&
-                 dtable.dtype() == wide(dy.dtype()),
+                 dtable.dtype() == accumulate_dtype(dy.dtype()),
              "embedding_backward: dy ", dy.shape(), ", dtable ", dtable.shape());
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::embedding_backward(dy, tokens, first_row, dtable, beta); });
 }
@@ -163,9 +163,9 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
   MCPP_CHECK(logits.rank() == 2 && targets.dtype() == DType::I32 && targets.numel() == logits.dim(0) &&
                  valid_columns <= logits.dim(1),
              "cross_entropy_stats: logits ", logits.shape(), ", targets ", targets.shape());
-  check_wide("cross_entropy_stats", "largest", largest, logits, logits.dim(0));
-  check_wide("cross_entropy_stats", "sum_exp", sum_exp, logits, logits.dim(0));
-  check_wide("cross_entropy_stats", "target_logit", target_logit, logits, logits.dim(0));
+  check_accumulate_dtype("cross_entropy_stats", "largest", largest, logits, logits.dim(0));
+  check_accumulate_dtype("cross_entropy_stats", "sum_exp", sum_exp, logits, logits.dim(0));
+  check_accumulate_dtype("cross_entropy_stats", "target_logit", target_logit, logits, logits.dim(0));
   on_device(logits, [&]<DeviceType D>() {
     Kernels<D>::cross_entropy_stats(logits, targets, first_row, valid_columns, largest, sum_exp, target_logit);
   });
@@ -173,14 +173,14 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
 
 void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Tensor& sum_exp) {
   check_same("cross_entropy_rescale", "largest", largest, own_largest);
-  check_wide("cross_entropy_rescale", "sum_exp", sum_exp, own_largest, own_largest.numel());
+  check_accumulate_dtype("cross_entropy_rescale", "sum_exp", sum_exp, own_largest, own_largest.numel());
   on_device(sum_exp, [&]<DeviceType D>() { Kernels<D>::cross_entropy_rescale(own_largest, largest, sum_exp); });
 }
 
 void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit, const Tensor& targets,
                           Tensor& losses, Tensor& totals) {
   for (const Tensor* t : {&sum_exp, &target_logit, static_cast<const Tensor*>(&losses)}) {
-    check_wide("cross_entropy_losses", "a number per row", *t, largest, largest.numel());
+    check_accumulate_dtype("cross_entropy_losses", "a number per row", *t, largest, largest.numel());
   }
   MCPP_CHECK(targets.dtype() == DType::I32 && targets.numel() == largest.numel(), "cross_entropy_losses: targets ",
              targets.shape());
@@ -193,17 +193,17 @@ void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& 
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
                             double scale, double cap) {
   MCPP_CHECK(logits.rank() == 2 && targets.numel() == logits.dim(0), "cross_entropy_gradient: logits ", logits.shape());
-  check_wide("cross_entropy_gradient", "lse", lse, logits, logits.dim(0));
+  check_accumulate_dtype("cross_entropy_gradient", "lse", lse, logits, logits.dim(0));
   on_device(logits, [&]<DeviceType D>() {
     Kernels<D>::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, scale, cap);
   });
 }
 
-void decide_update(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers) {
+void compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers) {
   check_numbers("decide_update", "totals", totals, 2);
   check_numbers("decide_update", "squares", squares, 1);
-  check_numbers("decide_update", "numbers", numbers, StepNumbers::kCount);
-  on_device(numbers, [&]<DeviceType D>() { Kernels<D>::decide_update(totals, squares, rule, numbers); });
+  check_numbers("decide_update", "numbers", numbers, StepScalars::kCount);
+  on_device(numbers, [&]<DeviceType D>() { Kernels<D>::compute_update_scale(totals, squares, rule, numbers); });
 }
 
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {
@@ -226,11 +226,11 @@ void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
   on_device(buffer, [&]<DeviceType D>() { Kernels<D>::momentum(buffer, grad, step); });
 }
 
-void descend(Tensor& master, const Tensor& direction, const DescentStep& step, Tensor* model) {
+void apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep& step, Tensor* model) {
   check_same("descend", "direction", direction, master);
   MCPP_CHECK(!model || model->numel() == master.numel(), "descend: model weights");
   if (step.factor.defined()) check_numbers("descend", "factor", step.factor, 1);
-  on_device(master, [&]<DeviceType D>() { Kernels<D>::descend(master, direction, step, model); });
+  on_device(master, [&]<DeviceType D>() { Kernels<D>::apply_update(master, direction, step, model); });
 }
 
 }  // namespace mcpp::ops

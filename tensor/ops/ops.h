@@ -52,9 +52,9 @@ struct QkvHeads {
 /// Returns a view of a dense tensor [s, b, heads * head_dim], or of one with a separate axis of heads.
 Heads dense_heads(const Tensor& x, i64 heads);
 /// Returns heads [first, first + count) of x: whole groups, or some heads of one group.
-Heads some_heads(const Heads& x, i64 first, i64 count);
+Heads slice_heads(const Heads& x, i64 first, i64 count);
 /// Returns heads first, first + step, ... of x, whose heads must be equally spaced.
-Heads every_head(const Heads& x, i64 first, i64 step);
+Heads strided_heads(const Heads& x, i64 first, i64 step);
 /// Returns views into a fused QKV tensor [s, b, groups, (q_per_group + 2), head_dim], Megatron's layout: per group its
 /// query heads, then its key, then its value.
 QkvHeads packed_heads(const Tensor& qkv);
@@ -144,33 +144,33 @@ struct MomentumStep {
   Tensor factor = {};  ///< as in AdamWStep
 };
 
-struct DescentStep {
+struct ApplyUpdateStep {
   double lr = 0, weight_decay = 0;
   Tensor factor = {};  ///< nothing is updated if it is not finite; it does not multiply
 };
 
-/// Parameters of decide_update().
+/// Parameters of compute_update_scale().
 struct StepRule {
   double grad_scale = 1;  ///< multiplies the gradient in addition to 1 / number of targets: 1 / loss scale
   double clip_grad = 0;   ///< maximum gradient norm; 0 = no limit. Scales by clip_grad / (norm + 1e-6), as Megatron-LM
-  bool rounds_norm = true;  ///< to fp32, which hides that layouts sum squares in different orders
+  bool round_norm_to_fp32 = true;  ///< to fp32, which hides that layouts sum squares in different orders
   /// A finite step above one of these is a spike.
-  double most_loss = std::numeric_limits<double>::infinity();
-  double most_grad_norm = std::numeric_limits<double>::infinity();
-  bool skips_spikes = false;
+  double max_loss = std::numeric_limits<double>::infinity();
+  double max_grad_norm = std::numeric_limits<double>::infinity();
+  bool should_skip_spikes = false;
 };
 
 /// Status of a step, worst last.
-enum class StepVerdict : u8 { Fine, Spike, NotFinite };
+enum class StepStatus : u8 { Fine, Spike, NotFinite };
 
-/// Indices of the results of decide_update(); fp64, never NaN. All ranks use the maximum of each over all ranks:
+/// Indices of the results of compute_update_scale(); fp64, never NaN. All ranks use the maximum of each over all ranks:
 /// normally they are equal, but a rank with faulty memory may compute different ones.
-struct StepNumbers {
+struct StepScalars {
   static constexpr i64 kLoss = 0;      ///< mean over the targets; infinity if not finite
   static constexpr i64 kTargets = 1;   ///< number of targets
   static constexpr i64 kGradNorm = 2;  ///< before clipping; infinity if not finite
   static constexpr i64 kFactor = 3;    ///< scale of the update, from normalization and clipping; infinity = no update
-  static constexpr i64 kVerdict = 4;   ///< a StepVerdict
+  static constexpr i64 kStatus = 4;    ///< a StepStatus
   static constexpr i64 kCount = 5;
 };
 
@@ -330,9 +330,9 @@ void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const 
 
 /// Decides on the device whether a step updates the weights, and how its gradient is scaled. totals as from
 /// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: sum of squares of the gradient of the
-/// summed loss, over all shards. numbers, fp64 [StepNumbers::kCount], is overwritten. A step with a non-finite loss or
+/// summed loss, over all shards. numbers, fp64 [StepScalars::kCount], is overwritten. A step with a non-finite loss or
 /// norm must be skipped.
-void decide_update(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
+void compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
 /// AdamW update of flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat) + eps) +
 /// weight_decay master). `model`, if not null, receives the new weights rounded to its dtype.
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model);
@@ -342,7 +342,7 @@ void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& st
 /// with nesterov g + momentum buffer.
 void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step);
 /// Computes master -= lr (direction + weight_decay master); `model` as in adamw().
-void descend(Tensor& master, const Tensor& direction, const DescentStep& step, Tensor* model);
+void apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep& step, Tensor* model);
 
 }  // namespace ops
 }  // namespace mcpp

@@ -14,13 +14,13 @@ namespace mcpp {
 /// continuation of a cache; several runs result from context parallelism. Usable on the host and in kernels.
 struct PositionRanges {
   static constexpr i64 kNone = std::numeric_limits<i64>::max();
-  static constexpr i64 kMostRuns = 16;
+  static constexpr i64 kMaxRuns = 16;
   i64 first = 0;
-  i64 split = kNone;               ///< rows of the first run; kNone = all
-  i64 second = kNone;              ///< first position of the second run
-  i64 length = kNone;              ///< rows of the second run and of the middle ones; kNone without `more`
-  i64 more = 0;                    ///< number of runs after the second
-  i64 begins[kMostRuns - 2] = {};  ///< first positions of the runs after the second
+  i64 split = kNone;              ///< rows of the first run; kNone = all
+  i64 second = kNone;             ///< first position of the second run
+  i64 length = kNone;             ///< rows of the second run and of the middle ones; kNone without `more`
+  i64 more = 0;                   ///< number of runs after the second
+  i64 begins[kMaxRuns - 2] = {};  ///< first positions of the runs after the second
 
   /// Returns runs of `rows` rows each that begin at the positions `at`.
   static constexpr PositionRanges runs(std::span<const i64> at, i64 rows) {

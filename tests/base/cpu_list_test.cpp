@@ -24,8 +24,8 @@ TEST(CpuListTest, ReadsCpusOfPciDeviceNode) {
   const Path device = scratch.path() / "sys/bus/pci/devices/0000:3b:00.0";
   mcpp::create_directories(device);
   write_file_atomic(device / "local_cpulist", "16-17,48\n");
-  EXPECT_EQ(cpus_near_pci_device("0000:3B:00.0", scratch.path()), (Cpus{16, 17, 48}));
-  EXPECT_EQ(cpus_near_pci_device("0000:3C:00.0", scratch.path()), Cpus{});
+  EXPECT_EQ(cpus_local_to_pci_device("0000:3B:00.0", scratch.path()), (Cpus{16, 17, 48}));
+  EXPECT_EQ(cpus_local_to_pci_device("0000:3C:00.0", scratch.path()), Cpus{});
 }
 
 /// Runs in its own thread because the thread's CPU affinity changes.
@@ -40,12 +40,12 @@ TEST(CpuListTest, PinsThreadOnlyToAllowedCpus) {
       return cpus;
     };
     const Cpus all = allowed();
-    EXPECT_FALSE(keep_to_cpus({}));
-    EXPECT_FALSE(keep_to_cpus(all));
-    EXPECT_FALSE(keep_to_cpus({CPU_SETSIZE - 1}));  // no test machine has this many CPUs
+    EXPECT_FALSE(set_cpu_affinity({}));
+    EXPECT_FALSE(set_cpu_affinity(all));
+    EXPECT_FALSE(set_cpu_affinity({CPU_SETSIZE - 1}));  // no test machine has this many CPUs
     EXPECT_EQ(allowed(), all);
     if (all.size() < 2) GTEST_SKIP() << "one CPU is all that there is";
-    EXPECT_TRUE(keep_to_cpus({all[1], CPU_SETSIZE - 1}));
+    EXPECT_TRUE(set_cpu_affinity({all[1], CPU_SETSIZE - 1}));
     EXPECT_EQ(allowed(), Cpus{all[1]});
   }).join();
 }

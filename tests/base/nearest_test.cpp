@@ -1,7 +1,7 @@
-#include "base/text/nearest.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "base/text/nearest_values.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,8 @@
-#include "base/number_text.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "base/number_format.h"
 
 namespace mcpp {
 namespace {

@@ -23,7 +23,7 @@ TEST(ProgressTest, TextShowsBarShareRateAndRemainingTime) {
 }
 
 TEST(ProgressTest, TextFitsTerminalWidth) {
-  const ProgressOf of{.total = 100, .unit = "files"};
+  const ProgressOptions of{.total = 100, .unit = "files"};
   for (std::size_t columns = 1; columns < 120; ++columns)
     EXPECT_LE(progress_text("import", of, 50, 10, "more", columns).size(), columns);
   EXPECT_EQ(progress_text("import", of, 50, 10, "", 48), "import [=====>     ] 50 %, 5 files/s, 10.0s left");
@@ -66,7 +66,7 @@ void verify(const Log& log) {
 }
 
 void build(const Log& log) {
-  const Waiting waiting(log, "building");
+  const WaitIndicator waiting(log, "building");
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
 }
 
@@ -85,7 +85,7 @@ TEST(ProgressTest, WaitIndicatorShowsItsNameOnTerminal) {
 
 TEST(ProgressTest, DumbTerminalReceivesNoEscapes) {
   const auto both = [](const Log& log) {
-    const Waiting waiting(log, "building");
+    const WaitIndicator waiting(log, "building");
     verify(log);
   };
   EXPECT_EQ(on_terminal("dumb", both), "done\r\n");

@@ -1,6 +1,6 @@
-#include "base/rounding.h"
-
 #include <gtest/gtest.h>
+
+#include "base/integer_math.h"
 
 namespace mcpp {
 namespace {

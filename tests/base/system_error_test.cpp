@@ -26,15 +26,14 @@ TEST(SystemErrorTest, KeepsErrnoOfFailedCallWhenMessagePartChangesIt) {
 
 TEST(SystemErrorTest, NeverReportsSuccess) {
   EXPECT_EQ(test::error_of([&] { MCPP_CHECK_SYSTEM(fails_with(0) == 0, "x"); }), "x: Input/output error");
-  EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(error_of_write(0), "x"); }), "x: No space left on device");
-  EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(error_of_write(fails_with(EDQUOT)), "x"); }),
-            "x: Disk quota exceeded");
+  EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(write_error(0), "x"); }), "x: No space left on device");
+  EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(write_error(fails_with(EDQUOT)), "x"); }), "x: Disk quota exceeded");
 }
 
 TEST(SystemErrorTest, DoesNotEvaluateMessageWithoutFailure) {
   errno = ENOENT;
   MCPP_CHECK_SYSTEM(true, part_that_changes_errno());
-  MCPP_CHECK_ERROR(error_of_write(1), part_that_changes_errno());
+  MCPP_CHECK_ERROR(write_error(1), part_that_changes_errno());
   EXPECT_EQ(errno, ENOENT);
 }
 

@@ -100,7 +100,7 @@ TEST_F(Async, HasTheBitsOfASaveThatIsWaitedFor) {
   const Path path = finish(*save);
   EXPECT_EQ(path, folder_ / "iter_0000002");
   EXPECT_TRUE(read_text_file(file_of(path)) == read_text_file(file_of(waited)));
-  EXPECT_EQ(problems_of(path), std::vector<std::string>{});
+  EXPECT_EQ(find_problems(path), std::vector<std::string>{});
   EXPECT_EQ(latest_in(folder_), path);
 }
 
@@ -147,7 +147,7 @@ TEST_P(AsyncOf, ADeviceHasTheBitsOfTheHost) {
   if (const std::string why = test::why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const std::string waited = read_text_file(file_of(save(1, state_of(7))));
   const std::unique_ptr<Device> device = test::make_device(GetParam());
-  HostStaging staging(make_side_copies(*device));
+  HostStaging staging(make_async_copy_engine(*device));
   for (const i64 iteration : {2, 3}) {
     std::vector<NamedShard> shards = state_of(7);
     for (NamedShard& shard : shards) {
@@ -174,14 +174,14 @@ TEST_F(Async, CopiesToRoomThatWasMadeBefore) {
   save->wait_for_copy();
   CheckpointReader reader(finish(*save));
   EXPECT_EQ(staging_.bytes(), room) << "made once";
-  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), shards[0].data));
+  EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), shards[0].data));
 }
 
 TEST_F(Async, CopiesOtherShardsThanRoomWasMadeFor) {
   const std::vector<NamedShard> shards = state_of(7);
   staging_.prepare(std::span(shards).subspan(1));
   CheckpointReader reader(finish(*begin(2, shards, files_)));
-  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), shards[0].data));
+  EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), shards[0].data));
 }
 
 TEST_F(Async, RoomThatNoSaveNeedsIsGivenUp) {
@@ -198,7 +198,7 @@ TEST_F(Async, TheThreadCopiesWhileTheNextBackwardRuns) {
   spoil(shards);  // which wait_for_copy() is there to keep anybody from
   gate.open();
   CheckpointReader reader(finish(*save));
-  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), shards[0].data));
+  EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), shards[0].data));
 }
 
 TEST_F(Async, TrainingGoesOnWhileASlowDiskWrites) {
@@ -218,7 +218,7 @@ TEST_F(Async, TrainingGoesOnWhileASlowDiskWrites) {
   const Path path = finish(*save);
   EXPECT_EQ(newest_good(folder_, log_), path);
   CheckpointReader reader(path);
-  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), state_of(2)[0].data));
+  EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), state_of(2)[0].data));
 }
 
 TEST_F(Async, TrainingGoesOnWhileTheCheckpointIsCommittedAndOldOnesGo) {
@@ -276,7 +276,7 @@ TEST_F(Async, ACommitThatHasBegunGoesOnToItsEnd) {
     gate.open_in(20);
     save.reset();
     EXPECT_EQ(latest_in(folder_), folder_ / checkpoint_name(iteration));
-    EXPECT_EQ(problems_of(folder_ / checkpoint_name(iteration)), std::vector<std::string>{});
+    EXPECT_EQ(find_problems(folder_ / checkpoint_name(iteration)), std::vector<std::string>{});
     EXPECT_EQ(entries().size(), static_cast<std::size_t>(iteration) + 1) << "nothing else is left";
     ++iteration;
   }
@@ -439,20 +439,21 @@ TEST_F(Async, ReplacesACheckpointWhereNamesCannotBeExchanged) {
   save(5, state_of(1));
   save_checkpoint(folder_, {.iteration = 5}, state_of(2), *self_, log_, {}, files);
   CheckpointReader reader(folder_ / "iter_0000005");
-  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), state_of(2)[0].data));
+  EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), state_of(2)[0].data));
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
   files.rename_fails = true;
   EXPECT_CONTAINS(error_of([&] { save_checkpoint(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, files); }),
                   "cannot rename");
-  EXPECT_EQ(problems_of(folder_ / "iter_0000005"), std::vector<std::string>{}) << "the old one is still there";
+  EXPECT_EQ(find_problems(folder_ / "iter_0000005"), std::vector<std::string>{}) << "the old one is still there";
   FaultyFiles second;
   second.cannot_exchange = true;
   second.last_rename = 1;
   const std::string error =
       error_of([&] { save_checkpoint(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, second); });
   EXPECT_CONTAINS(error, "cannot rename");
-  remove_stale(folder_, log_);
-  EXPECT_TRUE(same_bits(CheckpointReader(folder_ / "iter_0000005").read_whole("model/b", device_), state_of(2)[0].data))
+  remove_stale_entries(folder_, log_);
+  EXPECT_TRUE(
+      same_bits(CheckpointReader(folder_ / "iter_0000005").read_full_tensor("model/b", device_), state_of(2)[0].data))
       << "the old one is back";
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
 }
@@ -483,10 +484,10 @@ TEST_F(Async, DyingWhileACheckpointIsReplacedLosesNothing) {
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     EXPECT_EQ(fs::exists(folder_ / "iter_0000005"), !is_between);
-    remove_stale(folder_, log_);  // what a run does first
+    remove_stale_entries(folder_, log_);  // what a run does first
     EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000005");
     CheckpointReader reader(folder_ / "iter_0000005");
-    EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), state_of(is_between ? 1 : 2)[0].data));
+    EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), state_of(is_between ? 1 : 2)[0].data));
     EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000004", "iter_0000005", "latest"}));
   }
 }
@@ -509,15 +510,15 @@ TEST_F(Async, PartsAreSoundByThemselves) {
   EXPECT_EQ(errors, std::vector<std::string>(2));
   for (int rank = 0; rank < 2; ++rank) {
     const Path directory = folder_ / str(rank) / "iter_0000003";
-    EXPECT_EQ(problems_of(directory), std::vector<std::string>{});
+    EXPECT_EQ(find_problems(directory), std::vector<std::string>{});
     CheckpointReader reader(directory);
     const ShardList mine(part_of(rank)), other(part_of(1 - rank));
-    EXPECT_TRUE(reader.holds(mine.shards()[0]) && reader.holds(mine.shards()[1]));
-    EXPECT_FALSE(reader.holds(other.shards()[0]));
+    EXPECT_TRUE(reader.has_all_elements(mine.shards()[0]) && reader.has_all_elements(mine.shards()[1]));
+    EXPECT_FALSE(reader.has_all_elements(other.shards()[0]));
     NamedShard back = numbered("model/w", whole({shape, {2 * rank, 0}, {2, 6}}), DType::F32, 100);
     reader.read(back);
     EXPECT_TRUE(same_bits(back.data, part_of(rank)[0].data));
-    EXPECT_CONTAINS(error_of([&] { reader.read_whole("model/w", device_); }), "only 12 of 24 elements");
+    EXPECT_CONTAINS(error_of([&] { reader.read_full_tensor("model/w", device_); }), "only 12 of 24 elements");
   }
 }
 

@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-class BlocksRead : public CheckpointTest, public testing::WithParamInterface<ReadWay> {
+class BlocksRead : public CheckpointTest, public testing::WithParamInterface<ReadMode> {
  protected:
   Path file(const std::string& name, const std::string& content) const {
     write_file_atomic(folder_ / name, content);
@@ -43,7 +43,7 @@ TEST_P(BlocksRead, AreTheBytesOfTheirFiles) {
   for (const i64 most : {i64{4} << 20, i64{100001}}) {
     for (std::size_t skipped = 0; skipped <= ranges.size(); ++skipped) {
       BlockReader blocks;
-      for (const Range& range : ranges) blocks.expect(*range.file, range.offset, range.bytes, GetParam());
+      for (const Range& range : ranges) blocks.declare(*range.file, range.offset, range.bytes, GetParam());
       for (const Range& range : ranges) {
         if (&range == ranges.data() + skipped) continue;
         const std::string& whole = range.file == &first ? a : b;
@@ -58,7 +58,7 @@ TEST_P(BlocksRead, AreTheBytesOfTheirFiles) {
 TEST_P(BlocksRead, NameAFileThatEndsTooEarly) {
   const InputFile input(file("a", numbered_text(kSeveralBlocks)));
   BlockReader blocks;
-  blocks.expect(input, 0, kSeveralBlocks + 1, GetParam());
+  blocks.declare(input, 0, kSeveralBlocks + 1, GetParam());
   text(blocks, input, 0, kSeveralBlocks / BlockMemory::kBlockBytes * BlockMemory::kBlockBytes,
        kSeveralBlocks);  // what is there, comes
   EXPECT_CONTAINS(error_of([&] { blocks.at(input, kSeveralBlocks - 1, 1); }),
@@ -70,8 +70,8 @@ TEST_P(BlocksRead, HaveWholeNumbersWhereRangesOverlap) {
   const std::string text = numbered_text(kSeveralBlocks);
   const InputFile input(file("a", text));
   BlockReader blocks;
-  blocks.expect(input, 4096, 6, GetParam());
-  blocks.expect(input, 4100, 12, GetParam());
+  blocks.declare(input, 4096, 6, GetParam());
+  blocks.declare(input, 4100, 12, GetParam());
   EXPECT_EQ(blocks.at(input, 4096, 6, 2).size(), 6);
   const std::span<const std::byte> numbers = blocks.at(input, 4100, 12, 4);
   ASSERT_EQ(numbers.size(), 12);
@@ -81,19 +81,19 @@ TEST_P(BlocksRead, HaveWholeNumbersWhereRangesOverlap) {
 TEST_P(BlocksRead, AreOnlyThoseThatWereExpected) {
   const InputFile input(file("a", numbered_text(kSeveralBlocks)));
   BlockReader blocks;
-  blocks.expect(input, 0, 100, GetParam());
+  blocks.declare(input, 0, 100, GetParam());
   EXPECT_CONTAINS(error_of([&] { blocks.at(input, 5 << 20, 1); }), "was not expected");
 }
 
 TEST_P(BlocksRead, NeedNotBeUsed) {
   const InputFile input(file("a", numbered_text(kSeveralBlocks)));
   BlockReader unused, begun;
-  for (BlockReader* blocks : {&unused, &begun}) blocks->expect(input, 0, kSeveralBlocks, GetParam());
+  for (BlockReader* blocks : {&unused, &begun}) blocks->declare(input, 0, kSeveralBlocks, GetParam());
   EXPECT_FALSE(begun.at(input, 0, 1).empty());  // its thread waits for a block to be used, and ends with the reader
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, BlocksRead, testing::Values(ReadWay::PageCache, ReadWay::Direct),
-                         [](const auto& way) { return way.param == ReadWay::Direct ? "Direct" : "PageCache"; });
+INSTANTIATE_TEST_SUITE_P(Ways, BlocksRead, testing::Values(ReadMode::PageCache, ReadMode::Direct),
+                         [](const auto& way) { return way.param == ReadMode::Direct ? "Direct" : "PageCache"; });
 
 using FileChecksum = CheckpointTest;
 

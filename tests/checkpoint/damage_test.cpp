@@ -1,5 +1,5 @@
 // Damaged checkpoints: each kind of damage is found, named, and the newest sound checkpoint is used instead.
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/inspect.h"
 #include "tests/checkpoint/fixture.h"
 
@@ -20,7 +20,7 @@ class Damage : public CheckpointTest {
 
   /// That the newest is refused with a message naming `file`, and the one before is used.
   void expect_fallback(const std::string& file) {
-    const std::vector<std::string> problems = problems_of(newest_);
+    const std::vector<std::string> problems = find_problems(newest_);
     ASSERT_FALSE(problems.empty());
     EXPECT_CONTAINS(problems[0], file);
     testing::internal::CaptureStderr();
@@ -80,17 +80,17 @@ TEST_F(Damage, EveryFlippedBitIsFound) {
     std::string content = original;
     content[random() % content.size()] ^= static_cast<char>(1 << (random() % 8));
     overwrite(shard_, content);
-    const std::vector<std::string> problems = problems_of(newest_);
+    const std::vector<std::string> problems = find_problems(newest_);
     ASSERT_EQ(problems.size(), 1u);
     ASSERT_NE(problems[0].find(shard_.string() + " differs from its checksum"), std::string::npos) << problems[0];
   }
   overwrite(shard_, original);
-  EXPECT_TRUE(problems_of(newest_).empty());
+  EXPECT_TRUE(find_problems(newest_).empty());
 }
 
 TEST_F(Damage, TheDamagedTensorIsNamed) {
   std::string content = read_text_file(shard_);
-  const Tensor b = CheckpointReader(newest_).read_whole("model/b", device_);
+  const Tensor b = CheckpointReader(newest_).read_full_tensor("model/b", device_);
   const std::string numbers(static_cast<const char*>(b.raw()), static_cast<std::size_t>(b.bytes()));
   const std::size_t at = content.find(numbers);
   ASSERT_NE(at, std::string::npos);

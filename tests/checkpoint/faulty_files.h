@@ -10,7 +10,7 @@
 #include <chrono>
 #include <thread>
 
-#include "checkpoint/folder/file_system.h"
+#include "checkpoint/directory/file_system.h"
 
 namespace mcpp::test {
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/writer.h"
 #include "comm/local.h"
@@ -23,8 +23,8 @@ using test::error_of;
 /// The newest checkpoint of which every byte is sound; of each that is not, the log gets the warning of a load.
 inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
   const auto self = make_self_communicator();
-  for (const Path& path : checkpoints_to_try(folder, *self)) {
-    const auto damage = defect_of_files(path, *self, /*checksums=*/true);
+  for (const Path& path : load_candidates(folder, *self)) {
+    const auto damage = find_damage(path, *self, /*checksums=*/true);
     if (!damage) return path;
     log.warn(damage_warning(path, damage->text));
   }

@@ -42,7 +42,7 @@ class Hostile : public CheckpointTest {
   std::string error_of_loading() {
     return error_of([&] {
       CheckpointReader reader(newest_);
-      for (const TensorEntry& tensor : reader.manifest().tensors) reader.read_whole(tensor.name, device_);
+      for (const TensorEntry& tensor : reader.manifest().tensors) reader.read_full_tensor(tensor.name, device_);
     });
   }
   void expect_fallback() {
@@ -63,7 +63,7 @@ TEST_F(Hostile, EveryFileFlippedAnywhereOrCutAnywhere) {
     const std::size_t step = std::max<std::size_t>(1, original.size() / 150);
     const auto attempt = [&](const std::string& content) {
       overwrite(entry.path(), content);
-      ASSERT_FALSE(problems_of(newest_).empty()) << entry.path();
+      ASSERT_FALSE(find_problems(newest_).empty()) << entry.path();
     };
     for (std::size_t at = 0; at < original.size(); at += step) {
       std::string content = original;
@@ -75,7 +75,7 @@ TEST_F(Hostile, EveryFileFlippedAnywhereOrCutAnywhere) {
     expect_fallback();
     overwrite(entry.path(), original);
   }
-  EXPECT_TRUE(problems_of(newest_).empty());
+  EXPECT_TRUE(find_problems(newest_).empty());
 }
 
 /// Without the checksums' help HDF5's own, and the bounds of ours, stand between a changed layout and wrong weights.
@@ -175,11 +175,11 @@ TEST_F(Hostile, LinksAndPipesInPlaceOfFiles) {
     fs::create_symlink(target, shard_);
   };
   link_to(outside);  // somebody else's numbers
-  EXPECT_CONTAINS(problems_of(newest_)[0], "differs from its checksum");
+  EXPECT_CONTAINS(find_problems(newest_)[0], "differs from its checksum");
   expect_fallback();
   for (const Path& target : {Path("/dev/zero"), Path("/dev/null"), Path("/etc"), shard_, folder_ / "nowhere"}) {
     link_to(target);
-    EXPECT_FALSE(problems_of(newest_).empty()) << target;
+    EXPECT_FALSE(find_problems(newest_).empty()) << target;
     EXPECT_NE(error_of_loading(), "") << target;
     expect_fallback();
   }

@@ -1,4 +1,4 @@
-#include "checkpoint/folder/lock.h"
+#include "checkpoint/directory/lock.h"
 
 #include <sys/socket.h>
 #include <sys/wait.h>

@@ -99,9 +99,9 @@ TEST_F(Reader, NamesTheDamagedTensorAndReadsTheOthers) {
   const Path directory = save(1, std::vector{numbered("model/v", {70}), numbered("model/w", {100})});
   flip(directory / "shard_00000-of-00001.h5", numbered("model/w", {100}).data);
   CheckpointReader reader(directory);
-  EXPECT_CONTAINS(error_of([&] { reader.read_whole("model/w", device_); }),
+  EXPECT_CONTAINS(error_of([&] { reader.read_full_tensor("model/w", device_); }),
                   "shard_00000-of-00001.h5 is damaged: model/w");
-  EXPECT_TRUE(same_bits(reader.read_whole("model/v", device_), numbered("model/v", {70}).data));
+  EXPECT_TRUE(same_bits(reader.read_full_tensor("model/v", device_), numbered("model/v", {70}).data));
 }
 
 TEST_F(Reader, APartIsVerifiedWithTheWholeShard) {

@@ -1,4 +1,4 @@
-#include "checkpoint/folder/shared_folder.h"
+#include "checkpoint/directory/shared_folder.h"
 
 #include <unistd.h>
 

@@ -50,13 +50,13 @@ TEST_F(Writer, RoundTripsEveryTypeAndTheState) {
   const Path directory = save_checkpoint(folder_, state, shards, *self_, log_);
   EXPECT_EQ(directory, folder_ / "iter_0000100");
   EXPECT_EQ(read_text_file(folder_ / "latest"), "iter_0000100\n");
-  EXPECT_EQ(problems_of(directory), std::vector<std::string>{});
+  EXPECT_EQ(find_problems(directory), std::vector<std::string>{});
 
   CheckpointReader reader(directory);
   EXPECT_EQ(reader.state(), state);
   EXPECT_EQ(reader.manifest().tensors.size(), shards.size());
   for (const NamedShard& shard : shards) {
-    const Tensor back = reader.read_whole(shard.name, device_);
+    const Tensor back = reader.read_full_tensor(shard.name, device_);
     EXPECT_TRUE(same_bits(back, shard.data)) << shard.name;
     EXPECT_EQ(back.shape(), shard.box.global);
   }
@@ -84,7 +84,7 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
   });
   EXPECT_EQ(errors, std::vector<std::string>(kRanks));
   const Path directory = folder_ / "iter_0000007";
-  EXPECT_EQ(problems_of(directory), std::vector<std::string>{});
+  EXPECT_EQ(find_problems(directory), std::vector<std::string>{});
 
   CheckpointReader reader(directory);
   EXPECT_EQ(reader.manifest().files.size(), 3u);
@@ -99,8 +99,8 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
   // The same answer on all ranks, with the reading shared.
   std::vector<std::vector<Path>> to_try(kRanks);
   run_local_ranks(kRanks, [&](Communicator& world, int rank) {
-    to_try[static_cast<std::size_t>(rank)] = checkpoints_to_try(folder_, world);
-    EXPECT_FALSE(defect_of_files(directory, world, /*checksums=*/true));
+    to_try[static_cast<std::size_t>(rank)] = load_candidates(folder_, world);
+    EXPECT_FALSE(find_damage(directory, world, /*checksums=*/true));
   });
   for (const auto& paths : to_try) EXPECT_EQ(paths, std::vector{directory});
 }
@@ -140,7 +140,7 @@ TEST_F(Writer, ReplacesACheckpointOfTheSameIteration) {
   save(5, std::vector{numbered("model/w", {4})});
   save(5, std::vector{numbered("model/w", {4}, DType::F32, 10)});
   CheckpointReader reader(folder_ / "iter_0000005");
-  EXPECT_EQ(load(reader.read_whole("model/w", device_), 0), 10);
+  EXPECT_EQ(load(reader.read_full_tensor("model/w", device_), 0), 10);
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
 }
 
@@ -166,7 +166,7 @@ TEST_F(Writer, WhatCannotBeListedIsLeftWithAWarning) {
     testing::internal::CaptureStderr();
     const std::string error = error_of([&] {
       prune(folder_, {.keep_latest_k = 1}, log_);
-      remove_stale(folder_, log_);
+      remove_stale_entries(folder_, log_);
     });
     const std::string text = testing::internal::GetCapturedStderr();
     const bool is_told = text.find("cannot look for old checkpoints in ") != std::string::npos &&
@@ -222,7 +222,7 @@ TEST_F(Writer, SurvivesBeingKilled) {
     ASSERT_TRUE(good.has_value());
     CheckpointReader reader(*good);
     const bool is_old = *good == folder_ / "iter_0000001";
-    ASSERT_TRUE(same_bits(reader.read_whole("model/w", device_), (is_old ? before : after)[0].data));
+    ASSERT_TRUE(same_bits(reader.read_full_tensor("model/w", device_), (is_old ? before : after)[0].data));
   }
   save(100, after, {.keep_latest_k = 1});
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"})) << completed << " saves ended in time";

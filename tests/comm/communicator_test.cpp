@@ -56,7 +56,7 @@ Tensor filled(i64 count, T value, Device& device) {
 
 template <class T>
 T reduced(ReduceOp op, int ranks, i64 i) {
-  using A = std::conditional_t<kIsNarrow<T>, float, T>;
+  using A = std::conditional_t<kIsLowPrecision<T>, float, T>;
   A acc = static_cast<A>(number<T>(0, i));
   for (int r = 1; r < ranks; ++r) {
     const A x = static_cast<A>(number<T>(r, i));

@@ -1,4 +1,4 @@
-#include "comm/watch/flight_recorder.h"
+#include "comm/watchdog/flight_recorder.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST(FlightRecorderTest, ReportsOpenAndFinishedOperations) {
   receive.pause();
   const auto waiting = tp.collective("all_gather", 0);
 
-  const Flight flight = recorder.flight();
+  const FlightSnapshot flight = recorder.flight();
   EXPECT_EQ(flight.activity, Activity::Training);
   ASSERT_EQ(flight.open.size(), 2u);
   EXPECT_EQ(flight.open[0].state, State::Started);
@@ -83,7 +83,8 @@ TEST(FlightRecorderTest, ShowsWaitOfRankWhileItLasts) {
       return;
     }
     std::thread watcher([&] {
-      for (Flight flight; flight.open.empty() || flight.open[0].state != State::Waiting; flight = recorder.flight())
+      for (FlightSnapshot flight; flight.open.empty() || flight.open[0].state != State::Waiting;
+           flight = recorder.flight())
         std::this_thread::yield();
       seen = true;
     });
@@ -96,27 +97,29 @@ TEST(FlightRecorderTest, DropsOldestEntriesWithoutAffectingNewerOnes) {
   FlightRecorder recorder;
   GroupLog group(recorder, "tp", {0});
   auto old = group.collective("all_reduce", 1);
-  for (u64 i = 0; i < FlightRecorder::kKept; ++i) group.collective("barrier", 0).pause();
+  for (u64 i = 0; i < FlightRecorder::kCapacity; ++i) group.collective("barrier", 0).pause();
   EXPECT_TRUE(recorder.flight().open.empty());
   const auto last = group.collective("broadcast", 0);
   old.resume();  // its slot belongs to a newer entry now
   ASSERT_EQ(recorder.flight().open.size(), 1u);
   EXPECT_STREQ(recorder.flight().open[0].name, "broadcast");
-  EXPECT_EQ(recorder.last_done(1u << 20).size(), FlightRecorder::kKept - 1);
+  EXPECT_EQ(recorder.last_done(1u << 20).size(), FlightRecorder::kCapacity - 1);
 }
 
 TEST(FlightRecorderTest, PollsDeviceForQueuedOperations) {
   FlightRecorder recorder;
   GroupLog group(recorder, "tp", {0});
   bool done = false, failed = false;
-  group.collective("all_reduce", 0).hand_on([&] { return done; });
+  group.collective("all_reduce", 0).track_completion([&] { return done; });
   recorder.poll();
   ASSERT_EQ(recorder.flight().open.size(), 1u);
   EXPECT_EQ(recorder.flight().open[0].state, State::Queued);
   done = true;
   recorder.poll();
   EXPECT_TRUE(recorder.flight().open.empty());
-  group.collective("all_reduce", 0).hand_on([&] { return failed ? throw std::runtime_error("no network") : false; });
+  group.collective("all_reduce", 0).track_completion([&] {
+    return failed ? throw std::runtime_error("no network") : false;
+  });
   recorder.poll();
   EXPECT_EQ(recorder.flight().error, "");
   failed = true;
@@ -128,7 +131,7 @@ TEST(FlightRecorderTest, GroupLogWithoutRecorderDoesNothing) {
   GroupLog none;
   auto entry = none.collective("all_reduce", 1);
   entry.pause();
-  entry.hand_on([] { return true; });
+  entry.track_completion([] { return true; });
   EXPECT_NO_THROW(none.send(3, 1));
 }
 

@@ -1,9 +1,9 @@
-#include "comm/watch/hang_detector.h"
+#include "comm/watchdog/hang_detector.h"
 
 #include <gtest/gtest.h>
 
-#include "comm/watch/status_board.h"
-#include "comm/watch/watchdog.h"
+#include "comm/watchdog/status_board.h"
+#include "comm/watchdog/watchdog.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {
@@ -61,7 +61,7 @@ TEST_F(HangDetectorTest, IgnoresOperationsThatNothingWaitsFor) {
 }
 
 TEST_F(HangDetectorTest, CountsOperationsQueuedOnDevice) {
-  group.collective("all_reduce", 4).hand_on([] { return false; });
+  group.collective("all_reduce", 4).track_completion([] { return false; });
   EXPECT_NE(after(602), std::nullopt);
 }
 
@@ -127,7 +127,7 @@ TEST_F(HangDetectorTest, IgnoresSaveWithoutCommunication) {
 }
 
 TEST_F(HangDetectorTest, ReportsDeviceFailuresImmediately) {
-  group.collective("all_reduce", 4).hand_on([]() -> bool { throw std::runtime_error("remote error"); });
+  group.collective("all_reduce", 4).track_completion([]() -> bool { throw std::runtime_error("remote error"); });
   recorder.poll();
   EXPECT_EQ(after(1), "communication failed: remote error");
 }
@@ -144,13 +144,17 @@ TEST(StatusBoardTest, ShowsActivityOfEachRank) {
   EXPECT_EQ(all[1].rank, 7);
   EXPECT_TRUE(all[1].waits);
   EXPECT_EQ(all[1].text, std::string(192, 'x'));
-  EXPECT_EQ(all[1].beats, 1u);
+  EXPECT_EQ(all[1].heartbeats, 1u);
   EXPECT_TRUE(second.claim());
   EXPECT_FALSE(first.claim());
 }
 
-StatusBoard::Status status(int rank, u64 beats, bool waits) {
-  return {.rank = rank, .process = 100 + rank, .beats = beats, .waits = waits, .text = waits ? "waits" : "computes"};
+StatusBoard::Status status(int rank, u64 heartbeats, bool waits) {
+  return {.rank = rank,
+          .process = 100 + rank,
+          .heartbeats = heartbeats,
+          .waits = waits,
+          .text = waits ? "waits" : "computes"};
 }
 
 TEST(MachineReportTest, NamesMissingRanks) {

@@ -1,20 +1,20 @@
-#include "comm/lane_choice.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
+#include "comm/cuda/lane_selector.h"
+
 namespace mcpp {
 namespace {
 
-constexpr LaneChoice::Kind kSum = LaneChoice::Kind::Sum, kGather = LaneChoice::Kind::Gather;
+constexpr LaneSelector::Kind kSum = LaneSelector::Kind::Sum, kGather = LaneSelector::Kind::Gather;
 
 // Tensor parallelism waits for each operation. It must not use a second lane, which would cost memory.
 TEST(LaneSelectorTest, UsesOneLaneWhenEachOperationIsAwaited) {
-  LaneChoice choice;
+  LaneSelector choice;
   for (int i = 0; i < 10; ++i) {
-    const LaneChoice::Kind kind = i % 2 == 0 ? kSum : kGather;
+    const LaneSelector::Kind kind = i % 2 == 0 ? kSum : kGather;
     const std::size_t lane = choice.begin(kind);
     EXPECT_EQ(lane, 0U);
     choice.end(lane, kind);
@@ -23,7 +23,7 @@ TEST(LaneSelectorTest, UsesOneLaneWhenEachOperationIsAwaited) {
 
 // Backward pass with ZeRO 3: while the gradients of a unit are reduced, the weights of the next two units are gathered.
 TEST(LaneSelectorTest, GathersDoNotWaitBehindReductions) {
-  LaneChoice choice;
+  LaneSelector choice;
   std::size_t gather = choice.begin(kGather);
   std::vector<std::size_t> sums;
   for (int unit = 0; unit < 10; ++unit) {
@@ -38,7 +38,7 @@ TEST(LaneSelectorTest, GathersDoNotWaitBehindReductions) {
 
 // After an update, ZeRO 1 gathers all buckets. The first bucket has to arrive first.
 TEST(LaneSelectorTest, KeepsOrderWithinKind) {
-  LaneChoice choice;
+  LaneSelector choice;
   for (int bucket = 0; bucket < 5; ++bucket) EXPECT_EQ(choice.begin(kGather), 0U);
   EXPECT_EQ(choice.begin(kSum), 1U);
   for (int bucket = 0; bucket < 5; ++bucket) choice.end(0, kGather);
@@ -47,9 +47,9 @@ TEST(LaneSelectorTest, KeepsOrderWithinKind) {
 }
 
 TEST(LaneSelectorTest, NeverMixesKindsInFlight) {
-  LaneChoice choice;
+  LaneSelector choice;
   std::mt19937 random(1);
-  std::vector<std::pair<std::size_t, LaneChoice::Kind>> in_flight;
+  std::vector<std::pair<std::size_t, LaneSelector::Kind>> in_flight;
   for (int i = 0; i < 10000; ++i) {
     if (random() % 2 == 0 && !in_flight.empty()) {
       const auto ended = in_flight.begin() + static_cast<std::ptrdiff_t>(random() % in_flight.size());
@@ -57,9 +57,9 @@ TEST(LaneSelectorTest, NeverMixesKindsInFlight) {
       in_flight.erase(ended);
       continue;
     }
-    const LaneChoice::Kind kind = random() % 2 == 0 ? kSum : kGather;
+    const LaneSelector::Kind kind = random() % 2 == 0 ? kSum : kGather;
     const std::size_t lane = choice.begin(kind);
-    ASSERT_LT(lane, LaneChoice::kLanes);
+    ASSERT_LT(lane, LaneSelector::kLanes);
     for (const auto& [other, other_kind] : in_flight) ASSERT_EQ(other == lane, other_kind == kind);
     in_flight.emplace_back(lane, kind);
   }

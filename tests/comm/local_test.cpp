@@ -5,7 +5,7 @@
 #include <array>
 #include <atomic>
 
-#include "comm/broadcast_value.h"
+#include "comm/object_collectives.h"
 
 namespace mcpp {
 namespace {

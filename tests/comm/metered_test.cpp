@@ -46,7 +46,7 @@ class LateRank {
 
  private:
   bool is_waiting() const {
-    const Flight flight = recorders_[0].flight();
+    const FlightSnapshot flight = recorders_[0].flight();
     return !flight.open.empty() && flight.open[0].state == OperationRecord::State::Waiting;
   }
 

@@ -1,17 +1,16 @@
-#include "comm/start_limit.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <map>
 
+#include "comm/startup_timeout.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {
 namespace {
 
 double limit_of(const std::string& text) {
-  return read_start_limit([&](const char* name) -> const char* {
+  return read_startup_timeout([&](const char* name) -> const char* {
     return std::string(name) == "MEGATRON_CPP_START_TIMEOUT_MINUTES" ? text.c_str() : nullptr;
   });
 }
@@ -37,7 +36,7 @@ TEST(StartupTimeoutTest, ReadsRankFromLauncher) {
 
 TEST(StartupTimeoutTest, DoesNothingWhenStartIsInTime) {
   const auto begin = std::chrono::steady_clock::now();
-  { const StartLimit limit(3600, {.ranks = 2, .variable = "WORLD_SIZE"}, "0"); }
+  { const StartupTimeout limit(3600, {.ranks = 2, .variable = "WORLD_SIZE"}, "0"); }
   EXPECT_LT(std::chrono::steady_clock::now() - begin,
             std::chrono::seconds(30));  // the destructor does not wait for the limit
 }
@@ -45,7 +44,7 @@ TEST(StartupTimeoutTest, DoesNothingWhenStartIsInTime) {
 TEST(StartupTimeoutDeathTest, ExitsNamingPendingOperationWhenStartTakesTooLong) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto wait = [] {
-    StartLimit limit(0.2, {.ranks = 2, .variable = "WORLD_SIZE"}, "1");
+    StartupTimeout limit(0.2, {.ranks = 2, .variable = "WORLD_SIZE"}, "1");
     limit.enter("the exchange");
     std::this_thread::sleep_for(std::chrono::seconds(60));
     std::exit(0);

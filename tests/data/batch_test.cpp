@@ -1,4 +1,4 @@
-#include "data/read/batch.h"
+#include "data/dataset/batch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <set>
 #include <type_traits>
 
-#include "data/prepare/indexed_writer.h"
-#include "data/read/gpt_dataset.h"
-#include "data/read/sampler.h"
+#include "data/dataset/gpt_dataset.h"
+#include "data/dataset/sampler.h"
+#include "data/preprocess/indexed_writer.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

@@ -8,8 +8,8 @@
 
 #include "base/json/json.h"
 #include "base/philox.h"
-#include "data/prepare/training/byte_bpe_trainer.h"
-#include "data/prepare/training/tokenizer_training.h"
+#include "data/preprocess/training/byte_bpe_trainer.h"
+#include "data/preprocess/training/tokenizer_training.h"
 #include "data/tokenizer/bpe/byte_characters.h"
 #include "data/tokenizer/bpe/rank_files.h"
 #include "data/tokenizer/bpe/regex.h"

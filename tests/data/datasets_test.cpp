@@ -1,15 +1,15 @@
-#include "data/read/datasets.h"
+#include "data/dataset/datasets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "data/prepare/indexed_writer.h"
-#include "data/read/blend.h"
-#include "data/read/dataset_identity.h"
-#include "data/read/gpt_dataset.h"
-#include "data/read/index/random_state.h"
+#include "data/dataset/blend.h"
+#include "data/dataset/dataset_identity.h"
+#include "data/dataset/gpt_dataset.h"
+#include "data/dataset/index/random_state.h"
+#include "data/preprocess/indexed_writer.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {
@@ -277,7 +277,7 @@ TEST(DatasetsTest, SeparatePathsUseAllTheirText) {
 }
 
 TEST(BlendTest, SharesFollowWeights) {
-  const std::vector<double> weights = normalized(std::vector<double>{1, 2, 5});
+  const std::vector<double> weights = normalize_weights(std::vector<double>{1, 2, 5});
   const BlendIndices indices = build_blend_indices(weights, 8000);
   std::array<i64, 3> counts{};
   for (std::size_t i = 0; i < indices.dataset_index.size(); ++i) {

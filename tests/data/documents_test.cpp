@@ -1,8 +1,8 @@
-#include "data/read/documents.h"
+#include "data/dataset/documents.h"
 
 #include <gtest/gtest.h>
 
-#include "data/read/dataset_info.h"
+#include "data/dataset/dataset_info.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 
@@ -37,7 +37,7 @@ TEST(DocumentsTest, DoNotExtendIntoNextSample) {
 
 TEST(DocumentsTest, LabelsAfterEodAreMasked) {
   Batch batch = two_samples();
-  leave_out_after_eod(batch, kEod);
+  mask_labels_at_eod(batch, kEod);
   EXPECT_EQ(batch.labels, (std::vector<i32>{2, 9, -1, 9, -1, -1, 5, 6, 9, -1, 8, 1}));
   EXPECT_EQ(batch.tokens, two_samples().tokens);
 }

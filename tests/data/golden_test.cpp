@@ -1,10 +1,10 @@
 // Compares file bytes, indices, blends and tokens with Megatron Core 0.16.1 (tests/golden/data).
 #include <gtest/gtest.h>
 
-#include "data/prepare/indexed_writer.h"
-#include "data/read/blend.h"
-#include "data/read/datasets.h"
-#include "data/read/gpt_dataset.h"
+#include "data/dataset/blend.h"
+#include "data/dataset/datasets.h"
+#include "data/dataset/gpt_dataset.h"
+#include "data/preprocess/indexed_writer.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/readers/hdf5_file.h"
 

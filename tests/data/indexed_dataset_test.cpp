@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/philox.h"
-#include "data/prepare/indexed_writer.h"
+#include "data/preprocess/indexed_writer.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "base/check.h"
-#include "data/prepare/input_files.h"
-#include "data/read/index/indexed_dataset.h"
+#include "data/dataset/index/indexed_dataset.h"
+#include "data/preprocess/input_files.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/preprocess_fixture.h"
 

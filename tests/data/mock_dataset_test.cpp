@@ -42,7 +42,7 @@ TEST(MockDatasetTest, EndsDocumentsAtExpectedRate) {
   const MockDataset dataset({.seed = 1, .split_name = "train", .vocab_size = kVocab, .eod = kEod}, 1, kTokens);
   std::vector<i64> counts(kVocab);
   for (const i32 token : tokens_of(dataset, 0)) ++counts.at(static_cast<std::size_t>(token));
-  EXPECT_NEAR(static_cast<double>(counts[kEod]), kTokens / static_cast<double>(kMockDocument), 80);
+  EXPECT_NEAR(static_cast<double>(counts[kEod]), kTokens / static_cast<double>(kMeanMockDocumentTokens), 80);
   for (i64 token = 0; token < kVocab; ++token) {
     if (token == kEod) continue;
     const double expected = kTokens / static_cast<double>(kVocab - 1);

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "data/parts/assemble.h"
-#include "data/parts/merge.h"
-#include "data/parts/part_writer.h"
-#include "data/parts/unit_places.h"
+#include "data/preprocess/distributed/merge.h"
+#include "data/preprocess/distributed/part_assembler.h"
+#include "data/preprocess/distributed/part_writer.h"
+#include "data/preprocess/distributed/unit_placement.h"
 #include "tests/data/preprocess_fixture.h"
 
 namespace mcpp {
@@ -34,49 +34,49 @@ class PreprocessPartsTest : public test::PreprocessFixture {
   /// Options for a run that is interrupted or has little memory.
   struct Run {
     int processes = 1;
-    std::size_t tokenised = std::numeric_limits<std::size_t>::max();  ///< units to tokenize, the last ones first
+    std::size_t tokenized = std::numeric_limits<std::size_t>::max();  ///< units to tokenize, the last ones first
     std::size_t written = std::numeric_limits<std::size_t>::max();    ///< units to write before the process is killed
-    i64 memory = TokenMemory::kMost;                                  ///< memory of each process
+    i64 memory = TokenMemory::kDefaultLimit;                          ///< memory of each process
     i64 unit_bytes = 5'000;
   };
 
   /// Runs the steps of preprocess_in_parts(), tokenizing the last unit first. Returns the number of units.
   std::size_t in_parts(const PreprocessOptions& o, const Run& run) {
     const Tokenizer tokenizer{Path(o.tokenizer_model)};
-    const std::vector<WorkUnit> units = work_units(o.input, o.format(), run.unit_bytes);
+    const std::vector<WorkUnit> units = make_work_units(o.input, o.format(), run.unit_bytes);
     const PartsFolder folder(o, output_keys(o, InputFiles(o.input, o.format(), 1 << 16).are_json_lines()));
     folder.open(tokenizer);
-    const std::vector<std::optional<PartNote>> kept = folder.keep_parts_of(units);
+    const std::vector<std::optional<PartMetadata>> kept = folder.retain_parts(units);
     const auto processes = static_cast<std::size_t>(run.processes);
-    std::vector<std::unique_ptr<UnitPlaces>> places;
+    std::vector<std::unique_ptr<UnitPlacement>> output_ranges;
     std::vector<std::unique_ptr<PartWriter>> writers;
     std::vector<std::unique_ptr<TokenMemory>> memories;
     for (std::size_t process = 0; process < processes; ++process) {
-      places.push_back(std::make_unique<UnitPlaces>(folder, units));
+      output_ranges.push_back(std::make_unique<UnitPlacement>(folder, units));
       writers.push_back(std::make_unique<PartWriter>(folder));
       memories.push_back(std::make_unique<TokenMemory>(run.memory));
     }
     std::vector<std::unique_ptr<UnitTokens>> tokens(units.size());
-    made_ = found_ = in_files_ = 0;
+    made_ = found_ = mapped_files_ = 0;
     for (std::size_t unit = units.size(); unit-- > 0;) {
-      PartNote note;
-      if (kept[unit]) note = *kept[unit];
-      found_ += !note.places.empty();
-      if (note.places.empty()) {
-        if (made_ == run.tokenised) return units.size();
+      PartMetadata metadata;
+      if (kept[unit]) metadata = *kept[unit];
+      found_ += !metadata.output_ranges.empty();
+      if (metadata.output_ranges.empty()) {
+        if (made_ == run.tokenized) return units.size();
         ++made_;
-        tokens[unit] = tokenise_unit(folder, units[unit], tokenizer, 2, *memories[unit % processes], [](i64) {});
-        note = tokens[unit]->part().note;
-        in_files_ += folder.read_note(units[unit]).has_value();
+        tokens[unit] = tokenize_unit(folder, units[unit], tokenizer, 2, *memories[unit % processes], [](i64) {});
+        metadata = tokens[unit]->part().metadata;
+        mapped_files_ += folder.read_metadata(units[unit]).has_value();
       }
-      for (const auto& of_process : places) of_process->add(unit, note);
+      for (const auto& of_process : output_ranges) of_process->add(unit, metadata);
     }
-    PartsAssembly assembly(folder, units);
+    PartAssembler assembly(folder, units);
     std::size_t written = 0;
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
       if (tokens[unit]) {
         if (written++ == run.written) return units.size();
-        writers[unit % processes]->write(*tokens[unit], *places[unit % processes]->wait_for(unit, {}));
+        writers[unit % processes]->write(*tokens[unit], *output_ranges[unit % processes]->wait_for(unit, {}));
         tokens[unit].reset();
       }
       assembly.add(unit);
@@ -93,7 +93,7 @@ class PreprocessPartsTest : public test::PreprocessFixture {
   }
 
   std::size_t made_ = 0, found_ = 0,
-              in_files_ = 0;  // units that the last run tokenized, that were already at their places, ...
+              mapped_files_ = 0;  // units that the last run tokenized, that were already at their places, ...
 };
 
 TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
@@ -116,7 +116,7 @@ TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
       PreprocessOptions o = one;
       o.output_prefix = (out_ / "parts").string();
       if (kind == TextDocument::Line && unit_bytes == 1) continue;  // would make some ten thousand parts
-      for (const i64 memory : {TokenMemory::kMost, i64{1}}) {
+      for (const i64 memory : {TokenMemory::kDefaultLimit, i64{1}}) {
         most = std::max(most, in_parts(o, {.processes = 3, .memory = memory, .unit_bytes = unit_bytes}));
         expect_same("one_text_document", "parts_text_document");
       }
@@ -155,7 +155,7 @@ TEST_F(PreprocessPartsTest, ResumesAfterInterruption) {
   run_preprocess(one, Log(1));
   PreprocessOptions o = one;
   o.output_prefix = (out_ / "parts").string();
-  const std::size_t units = in_parts(o, {.tokenised = 4});
+  const std::size_t units = in_parts(o, {.tokenized = 4});
   ASSERT_GT(units, 8u);
   in_parts(o, {.processes = 2, .written = 3});
   EXPECT_EQ(made_, units) << "what was in memory is lost";
@@ -165,7 +165,7 @@ TEST_F(PreprocessPartsTest, ResumesAfterInterruption) {
   in_parts(o, {.written = 0});
   EXPECT_EQ(found_, 5u);
   // Simulates a unit whose tokens were copied but whose metadata was not written.
-  const std::vector<WorkUnit> all = work_units(o.input, o.format(), Run().unit_bytes);
+  const std::vector<WorkUnit> all = make_work_units(o.input, o.format(), Run().unit_bytes);
   std::filesystem::remove(PartsFolder(o, {"text"}).part_path(all[1]));
   in_parts(o, {.written = 0});
   EXPECT_EQ(found_, 4u);
@@ -182,16 +182,16 @@ TEST_F(PreprocessPartsTest, SpillsToFilesWhenMemoryIsFull) {
   run_preprocess(one, Log(1));
   PreprocessOptions o = one;
   o.output_prefix = (out_ / "parts").string();
-  const std::size_t units = in_parts(o, {.tokenised = 6, .memory = 8'000});
+  const std::size_t units = in_parts(o, {.tokenized = 6, .memory = 8'000});
   ASSERT_GT(units, 12u);
-  const std::size_t in_files = in_files_;
+  const std::size_t in_files = mapped_files_;
   EXPECT_GT(in_files, 0u);
   EXPECT_LT(in_files, made_) << "the first ones have room";
   in_parts(o, {.processes = 2, .written = 3, .memory = 1});
-  EXPECT_EQ(in_files_, units) << "all are kept in files";
+  EXPECT_EQ(mapped_files_, units) << "all are kept in files";
   in_parts(o, {.processes = 3});
   EXPECT_EQ(found_, 3u);
-  EXPECT_EQ(in_files_, units - 3) << "and found again";
+  EXPECT_EQ(mapped_files_, units - 3) << "and found again";
   expect_same("one_text_document", "parts_text_document");
   expect_same("one_other_document", "parts_other_document");
 }
@@ -200,12 +200,12 @@ TEST(TokenMemoryTest, WaitsForPendingWrites) {
   TokenMemory memory(100);
   EXPECT_TRUE(memory.take(60));
   EXPECT_FALSE(memory.take(60)) << "nothing will give room";
-  auto writing = std::make_unique<TokenMemory::Writing>(memory);
+  auto writing = std::make_unique<TokenMemory::WriteScope>(memory);
   std::atomic<bool> has_room = false;
   std::jthread waiting([&] { has_room = memory.take(60); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(has_room);
-  memory.give_back(60);
+  memory.release(60);
   waiting.join();
   EXPECT_TRUE(has_room);
   waiting = std::jthread([&] { has_room = memory.take(60); });
@@ -232,37 +232,39 @@ TEST_F(PreprocessPartsTest, RebuildsIncompleteParts) {
   PreprocessOptions o = options({file("a.txt", play().substr(0, 300'000)), file("b.txt", "one\n\ntwo\n")}, "d");
   const Run one_unit{.written = 1, .unit_bytes = i64{1} << 30};
   const PartsFolder folder(o, {"text"});
-  const auto note = [&] { return folder.read_note(work_units(o.input, o.format(), one_unit.unit_bytes)[0]); };
+  const auto metadata = [&] {
+    return folder.read_metadata(make_work_units(o.input, o.format(), one_unit.unit_bytes)[0]);
+  };
   const auto make = [&] { in_parts(o, one_unit); };
   const auto resize = [&](const Path& path, i64 by) {
     std::filesystem::resize_file(path,
                                  static_cast<std::uintmax_t>(static_cast<i64>(std::filesystem::file_size(path)) + by));
   };
-  const auto part = [&] { return folder.part_path(work_units(o.input, o.format(), one_unit.unit_bytes)[0]); };
+  const auto part = [&] { return folder.part_path(make_work_units(o.input, o.format(), one_unit.unit_bytes)[0]); };
   make();
-  ASSERT_TRUE(note());
+  ASSERT_TRUE(metadata());
   for (const i64 by : {-1, 1}) {
     resize(part(), by);
-    EXPECT_FALSE(note()) << by;
+    EXPECT_FALSE(metadata()) << by;
     make();
     EXPECT_EQ(found_, 0u);
-    ASSERT_TRUE(note());
+    ASSERT_TRUE(metadata());
   }
-  std::filesystem::remove(folder.joined_path("text"));
-  EXPECT_FALSE(note()) << "without its tokens";
-  write_file_atomic(folder.joined_path("text"), "");
-  EXPECT_FALSE(note()) << "with some of them";
-  folder.keep_parts_of(work_units(o.input, o.format(), one_unit.unit_bytes));
+  std::filesystem::remove(folder.shared_output_path("text"));
+  EXPECT_FALSE(metadata()) << "without its tokens";
+  write_file_atomic(folder.shared_output_path("text"), "");
+  EXPECT_FALSE(metadata()) << "with some of them";
+  folder.retain_parts(make_work_units(o.input, o.format(), one_unit.unit_bytes));
   EXPECT_FALSE(std::filesystem::exists(part())) << "what is not whole could look as if it were, later";
   in_parts(o, {.written = 0, .memory = 1, .unit_bytes = one_unit.unit_bytes});
-  ASSERT_TRUE(note()) << "in a file of its own";
-  EXPECT_TRUE(note()->places.empty());
-  resize(folder.tokens_path(work_units(o.input, o.format(), one_unit.unit_bytes)[0], "text"), -2);
-  EXPECT_FALSE(note());
+  ASSERT_TRUE(metadata()) << "in a file of its own";
+  EXPECT_TRUE(metadata()->output_ranges.empty());
+  resize(folder.tokens_path(make_work_units(o.input, o.format(), one_unit.unit_bytes)[0], "text"), -2);
+  EXPECT_FALSE(metadata());
   make();
-  ASSERT_TRUE(note());
+  ASSERT_TRUE(metadata());
   file("a.txt", play() + "more");
-  EXPECT_FALSE(note()) << "another text";
+  EXPECT_FALSE(metadata()) << "another text";
 }
 
 /// Units after a changed one move to a different place and must be rebuilt as well.
@@ -306,9 +308,9 @@ TEST_F(PreprocessPartsTest, RejectsPartsOfIncompatibleVersion) {
 }
 
 TEST(AlignedBlockRangeTest, ContainsOnlyUnsharedBlocks) {
-  constexpr i64 k = WholeBlocks::kBytes;
+  constexpr i64 k = AlignedBlockRange::kBytes;
   const auto blocks = [](i64 begin, i64 end) {
-    const WholeBlocks found(begin, end);
+    const AlignedBlockRange found(begin, end);
     return std::pair(found.begin, found.end);
   };
   EXPECT_EQ(blocks(0, 2 * k), std::pair(i64{0}, 2 * k));
@@ -317,7 +319,7 @@ TEST(AlignedBlockRangeTest, ContainsOnlyUnsharedBlocks) {
   EXPECT_EQ(blocks(k - 1, 3 * k + 1), std::pair(k, 3 * k));
   for (const auto& [begin, end] : {std::pair(i64{0}, i64{0}), std::pair(i64{0}, k - 1), std::pair(i64{1}, k),
                                    std::pair(k - 1, k + 1), std::pair(k, k + 1), std::pair(k + 1, k + 5)}) {
-    const WholeBlocks none(begin, end);
+    const AlignedBlockRange none(begin, end);
     EXPECT_EQ(none.begin, none.end) << begin << " " << end;
     EXPECT_GE(none.begin, begin);
     EXPECT_LE(none.end, end);
@@ -332,23 +334,23 @@ TEST_F(PreprocessPartsTest, EveryBlockIsWrittenByOneProcess) {
   const std::string whole = read_text_file(out_ / "one_text_document.bin");
   o.output_prefix = (out_ / "shared").string();
   const Tokenizer tokenizer{Path(o.tokenizer_model)};
-  const std::vector<WorkUnit> units = work_units(o.input, o.format(), 700'000);
+  const std::vector<WorkUnit> units = make_work_units(o.input, o.format(), 700'000);
   ASSERT_GE(units.size(), 3u);
   const PartsFolder folder(o, {"text"});
   folder.open(tokenizer);
   TokenMemory memory;
-  UnitPlaces places(folder, units);
-  std::vector<int> writer_of(whole.size() / WholeBlocks::kBytes + 1, -1);
+  UnitPlacement output_ranges(folder, units);
+  std::vector<int> writer_of(whole.size() / AlignedBlockRange::kBytes + 1, -1);
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    const auto tokens = tokenise_unit(folder, units[unit], tokenizer, 2, memory, [](i64) {});
-    places.add(unit, tokens->part().note);
-    std::filesystem::remove(folder.joined_path("text"));
-    PartWriter(folder).write(*tokens, *places.wait_for(unit, {}));
-    const std::string written = read_text_file(folder.joined_path("text"));
-    EXPECT_EQ(written.size() % WholeBlocks::kBytes, 0u);
+    const auto tokens = tokenize_unit(folder, units[unit], tokenizer, 2, memory, [](i64) {});
+    output_ranges.add(unit, tokens->part().metadata);
+    std::filesystem::remove(folder.shared_output_path("text"));
+    PartWriter(folder).write(*tokens, *output_ranges.wait_for(unit, {}));
+    const std::string written = read_text_file(folder.shared_output_path("text"));
+    EXPECT_EQ(written.size() % AlignedBlockRange::kBytes, 0u);
     for (std::size_t at = 0; at < written.size(); ++at) {
       if (written[at] == '\0') continue;
-      int& writer = writer_of[at / WholeBlocks::kBytes];
+      int& writer = writer_of[at / AlignedBlockRange::kBytes];
       ASSERT_TRUE(writer == -1 || writer == static_cast<int>(unit)) << at;
       writer = static_cast<int>(unit);
       ASSERT_EQ(written[at], whole[at]) << at;

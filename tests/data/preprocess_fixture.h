@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "data/prepare/preprocess.h"
-#include "data/prepare/training/tokenizer_training.h"
+#include "data/preprocess/preprocess.h"
+#include "data/preprocess/training/tokenizer_training.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp::test {

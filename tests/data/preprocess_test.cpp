@@ -1,4 +1,4 @@
-#include "data/prepare/preprocess.h"
+#include "data/preprocess/preprocess.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "data/prepare/document_reader.h"
-#include "data/prepare/verify.h"
-#include "data/read/index/indexed_dataset.h"
+#include "data/dataset/index/indexed_dataset.h"
+#include "data/preprocess/document_reader.h"
+#include "data/preprocess/verify.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/preprocess_fixture.h"
 #include "tests/support/build.h"
@@ -133,7 +133,7 @@ TEST_F(PreprocessTest, EverySplitPreservesText) {
   const std::string text =
       "a line\nanother \xE4\xB8\xAD\xE6\x96\x87\n\n\nparagraph with words\nandaverylongwordwithoutspace";
   const std::string path = file("d.txt", text);
-  for (const Cut cut : {Cut::Anywhere, Cut::Line, Cut::Paragraph}) {
+  for (const SplitMode cut : {SplitMode::Anywhere, SplitMode::Line, SplitMode::Paragraph}) {
     for (std::size_t target = 4; target < text.size() + 3; ++target) {
       TextSource source{Path(path)};
       TextPiece piece;
@@ -173,7 +173,7 @@ TEST_F(PreprocessTest, ParagraphsAreIndependentOfPieceBoundaries) {
     TextSource source(path);
     TextPiece piece;
     std::vector<std::string> found{""};
-    while (source.next(piece, piece_bytes, Cut::Paragraph)) {
+    while (source.next(piece, piece_bytes, SplitMode::Paragraph)) {
       const PieceDocuments parsed = parse_piece(path, piece, format);
       for (const Segment& segment : parsed.by_key[0]) {
         found.back() += segment.text;
@@ -238,7 +238,7 @@ TEST_F(PreprocessTest, RejectsGzipBombs) {
   gzFile file = gzopen(path.c_str(), "wb9");
   for (int i = 0; i < 30; ++i) gzwrite(file, text.data(), static_cast<unsigned>(kMebi));
   gzclose(file);
-  for (const Cut cut : {Cut::Anywhere, Cut::Line}) {
+  for (const SplitMode cut : {SplitMode::Anywhere, SplitMode::Line}) {
     TextSource source(path);
     TextPiece piece;
     i64 bytes = 0;
@@ -255,7 +255,7 @@ i64 bytes_of(const Path& path) {
   TextSource source(path);
   TextPiece piece;
   i64 bytes = 0;
-  while (source.next(piece, 1 << 20, Cut::Line)) bytes += static_cast<i64>(piece.text.size());
+  while (source.next(piece, 1 << 20, SplitMode::Line)) bytes += static_cast<i64>(piece.text.size());
   return bytes;
 }
 
@@ -276,7 +276,7 @@ std::string text_or_error(const Path& path) {
   const std::string error = input_error([&] {
     TextSource source(path);
     TextPiece piece;
-    while (source.next(piece, 1 << 16, Cut::Anywhere)) text += piece.text;
+    while (source.next(piece, 1 << 16, SplitMode::Anywhere)) text += piece.text;
   });
   return error.empty() ? text : error;
 }
@@ -352,18 +352,18 @@ TEST_F(PreprocessTest, VerifyAndShowReportContents) {
   o.text_document = TextDocument::Paragraph;
   const PreprocessResult result = run_preprocess(o, Log(1));
   const Path prefix = out_ / "d_text_document";
-  const DatasetSummary summary = data_verify(prefix, 0, Log(1));
+  const DatasetSummary summary = verify_dataset(prefix, 0, Log(1));
   EXPECT_EQ(summary.documents, result.outputs[0].info.documents);
   EXPECT_EQ(summary.documents_with_eod, summary.documents);
   EXPECT_EQ(summary.tokens, result.outputs[0].info.tokens);
   EXPECT_THAT(to_text(summary), HasSubstr("202651 words"));
-  EXPECT_THAT(input_error([&] { data_verify(prefix, 10, Log(1)); }), HasSubstr("outside the vocabulary 0 .. 9"));
+  EXPECT_THAT(input_error([&] { verify_dataset(prefix, 10, Log(1)); }), HasSubstr("outside the vocabulary 0 .. 9"));
   DatasetInfo wrong = result.outputs[0].info;
   ++wrong.tokens;
   write_dataset_info(prefix, wrong);
-  EXPECT_THAT(input_error([&] { data_verify(prefix, 0, Log(1)); }), HasSubstr("do not belong together"));
+  EXPECT_THAT(input_error([&] { verify_dataset(prefix, 0, Log(1)); }), HasSubstr("do not belong together"));
   write_file_atomic(info_path(prefix), "{");
-  EXPECT_THAT(input_error([&] { data_verify(prefix, 0, Log(1)); }), HasSubstr("damaged"));
+  EXPECT_THAT(input_error([&] { verify_dataset(prefix, 0, Log(1)); }), HasSubstr("damaged"));
 }
 
 }  // namespace

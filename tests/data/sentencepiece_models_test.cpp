@@ -8,8 +8,8 @@
 #include <map>
 #include <random>
 
-#include "data/prepare/preprocess.h"
-#include "data/read/index/indexed_dataset.h"
+#include "data/dataset/index/indexed_dataset.h"
+#include "data/preprocess/preprocess.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"
@@ -77,7 +77,7 @@ class RandomTexts {
 
   u32 below(u32 bound) { return static_cast<u32>(random_() % bound); }
   bool coin() { return below(2) == 0; }
-  const std::string& one_of(const std::vector<std::string>& choices) {
+  const std::string& join_alternatives(const std::vector<std::string>& choices) {
     return choices[below(static_cast<u32>(choices.size()))];
   }
 
@@ -89,7 +89,7 @@ class RandomTexts {
     while (text.size() < bytes) {
       const std::size_t begin = prose.find(' ', below(1'000'000)) + below(2), size = 1 + below(60);
       text += prose.substr(begin, size);
-      if (below(rarity) == 0) text += one_of(unusual_parts());
+      if (below(rarity) == 0) text += join_alternatives(unusual_parts());
       if (below(rarity) == 1) text += "\n" + std::string(below(12), ' ') + "if x:";
       if (below(4) == 0) text += ' ';
     }
@@ -105,8 +105,8 @@ Options random_options(RandomTexts& random) {
   static const std::vector<std::string> kTypes{"bpe", "unigram", "unigram", "bpe", "char", "word"},
       kRules{"nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"};
   const auto flag = [&] { return std::string(random.coin() ? "true" : "false"); };
-  Options options{{"model_type", random.one_of(kTypes)},
-                  {"normalization_rule_name", random.one_of(kRules)},
+  Options options{{"model_type", random.join_alternatives(kTypes)},
+                  {"normalization_rule_name", random.join_alternatives(kRules)},
                   {"byte_fallback", flag()},
                   {"split_by_whitespace", random.below(4) == 0 ? "false" : "true"},
                   {"allow_whitespace_only_pieces", flag()},

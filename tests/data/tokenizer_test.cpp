@@ -9,7 +9,7 @@
 
 #include "base/philox.h"
 #include "base/text/utf8.h"
-#include "data/prepare/training/tokenizer_training.h"
+#include "data/preprocess/training/tokenizer_training.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"
 

@@ -1,11 +1,11 @@
-#include "data/prepare/verify.h"
+#include "data/preprocess/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/prepare/indexed_writer.h"
-#include "data/prepare/thread_pool.h"
-#include "data/read/datasets.h"
+#include "data/dataset/datasets.h"
+#include "data/preprocess/indexed_writer.h"
+#include "data/preprocess/thread_pool.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {
@@ -16,19 +16,19 @@ using test::input_error;
 using testing::HasSubstr;
 
 TEST(DataVerifyTest, SummarizesGoldenDatasets) {
-  const DatasetSummary a = data_verify(golden_data() / "a", 257, Log(1));
+  const DatasetSummary a = verify_dataset(golden_data() / "a", 257, Log(1));
   EXPECT_EQ(a.documents, 400);
   EXPECT_EQ(a.sequences, 400);
   EXPECT_EQ(a.largest_id, 256);
   EXPECT_FALSE(a.info.has_value());
   EXPECT_THAT(to_text(a), HasSubstr("uint16"));
-  EXPECT_THAT(input_error([] { data_verify(golden_data() / "a", 256, Log(1)); }), HasSubstr("document 0, token"));
+  EXPECT_THAT(input_error([] { verify_dataset(golden_data() / "a", 256, Log(1)); }), HasSubstr("document 0, token"));
 }
 
 TEST(DataVerifyTest, AcceptsEmptyDataset) {
   const test::ScratchFolder folder;
   IndexedDatasetWriter(folder / "d", 100).finish();
-  const DatasetSummary summary = data_verify(folder / "d", 100, Log(1));
+  const DatasetSummary summary = verify_dataset(folder / "d", 100, Log(1));
   EXPECT_EQ(summary.documents, 0);
   EXPECT_EQ(summary.tokens, 0);
   EXPECT_THAT(to_text(summary), HasSubstr("0 documents"));
@@ -42,7 +42,7 @@ TEST(DataShowTest, NamesDocumentsAndOffsets) {
   config.data_cache_path = folder.path().string();
   const Datasets datasets = build_train_valid_test_datasets(config, 64, 1234, {100, 0, 0}, Log(1));
   const IndexedDataset source(golden_data() / "a");
-  const auto views = data_show_batch(*datasets.train, 40, 8, nullptr);
+  const auto views = show_batch(*datasets.train, 40, 8, nullptr);
   ASSERT_EQ(views.size(), 8u);
   for (std::size_t i = 0; i < views.size(); ++i) {
     EXPECT_EQ(views[i].sample, 40 + static_cast<i64>(i));
@@ -55,7 +55,7 @@ TEST(DataShowTest, NamesDocumentsAndOffsets) {
     }
     EXPECT_EQ(tokens, views[i].tokens);
   }
-  EXPECT_THAT(input_error([&] { data_show(*datasets.train, datasets.train->size(), nullptr); }),
+  EXPECT_THAT(input_error([&] { show_sample(*datasets.train, datasets.train->size(), nullptr); }),
               HasSubstr("is not in the dataset"));
 }
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <zstd.h>
 
-#include "data/prepare/input_files.h"
+#include "data/preprocess/input_files.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
@@ -46,7 +46,7 @@ class ZstdTest : public testing::Test {
     std::string text;
     const std::string error = input_error([&] {
       TextSource source(path);
-      for (TextPiece piece; source.next(piece, piece_bytes, Cut::Anywhere);) text += piece.text;
+      for (TextPiece piece; source.next(piece, piece_bytes, SplitMode::Anywhere);) text += piece.text;
     });
     return error.empty() ? text : error;
   }

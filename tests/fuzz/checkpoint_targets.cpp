@@ -51,7 +51,7 @@ void checkpoint_file(std::string_view input) {
   CheckpointReader reader(folder);
   CpuDevice memory;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
-    MCPP_CHECK(reader.read_whole(tensor.name, memory).numel() == numel(tensor.global));
+    MCPP_CHECK(reader.read_full_tensor(tensor.name, memory).numel() == numel(tensor.global));
   }
 }
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/prepare/document_reader.h"
-#include "data/read/index/indexed_dataset.h"
+#include "data/dataset/index/indexed_dataset.h"
+#include "data/preprocess/document_reader.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/fuzz/targets.h"
 
@@ -40,7 +40,7 @@ std::vector<std::string> read_documents(const Path& path, u8 way, std::size_t pi
   std::string open;
   piece.is_json_lines = path.extension() == ".jsonl";
   format.input_format = piece.is_json_lines ? InputFormat::JsonLines : InputFormat::Text;
-  while (source.next(piece, piece_bytes, cut_for(piece.is_json_lines, format))) {
+  while (source.next(piece, piece_bytes, split_mode_for(piece.is_json_lines, format))) {
     MCPP_CHECK(!piece.text.empty(), "an empty piece never ends");
     const PieceDocuments parsed = parse_piece(path, piece, format);
     for (const Segment& segment : parsed.by_key[0]) {

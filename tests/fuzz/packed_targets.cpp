@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "data/prepare/input_stream.h"
+#include "data/preprocess/input_stream.h"
 #include "tests/fuzz/targets.h"
 
 namespace mcpp::fuzz {

@@ -2,10 +2,10 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "data/read/blend.h"
+#include "data/dataset/blend.h"
 #include "megatron_cpp/config/batch_size_schedule.h"
 #include "parallel/pp/stages.h"
-#include "tensor/gemm_choices.h"
+#include "tensor/gemm_algo_cache.h"
 #include "tests/fuzz/targets.h"
 
 namespace mcpp::fuzz {
@@ -26,7 +26,7 @@ void blend(std::string_view input) {
   const BlendList list = parse_blend_list(entries, "data.data_path");
   MCPP_CHECK(list.weights.empty() || list.weights.size() == list.prefixes.size());
   if (list.weights.empty()) return;
-  const std::vector<double> shares = normalized(list.weights);
+  const std::vector<double> shares = normalize_weights(list.weights);
   for (const double share : shares) {
     MCPP_CHECK(0 <= share && share <= 1, share, " is no share");
     MCPP_CHECK(0 <= blend_target_with_surplus(1'000'000, share) && blend_target(1'000'000, share) <= 1'000'000);
@@ -36,7 +36,7 @@ void blend(std::string_view input) {
 }
 
 void gemm_choices(std::string_view input) {
-  const GemmChoices choices = gemm_choices_from_text(input, "gpu", "choices.txt");
+  const GemmAlgoCache choices = gemm_choices_from_text(input, "gpu", "choices.txt");
   MCPP_CHECK(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "again") == choices, "reads back otherwise");
 }
 

@@ -71,7 +71,7 @@ TEST_P(GPTModelTest, DropoutIsIdenticalInForwardAndBackward) {
   m.make_batch(2);
   m.step();
   const auto loss = [&] {
-    Pass p = m.pass(true);
+    MicrobatchContext p = m.pass(true);
     return m.model.loss(m.tokens, m.targets, 1, p).sum();
   };
   m.model.visit(
@@ -136,13 +136,13 @@ TEST_P(GPTModelDeviceTest, ThreadsAndDelayedWeightGradientsAreBitwiseIdentical) 
 TEST_P(GPTModelDeviceTest, CachedGenerationMatchesLogitsOfWholeContext) {
   TinyModel m(device(), config(), DType::F64);
   m.make_batch(1);
-  Pass whole = m.pass(false);
+  MicrobatchContext whole = m.pass(false);
   const Tensor expected = m.model.logits(m.tokens, whole);
   const i64 vocab = expected.dim(1), length = m.tokens.dim(0);
   KvCache cache(m.model.context(), 1, length);
   for (i64 done = 0; done < length;) {
     const i64 count = done == 0 ? 3 : 1;  // a prompt, then token by token
-    Pass p = m.pass(false);
+    MicrobatchContext p = m.pass(false);
     p.positions.first = done;
     p.kv_cache = &cache;
     const Tensor logits = m.model.logits(m.tokens.slice(done, done + count), p);
@@ -176,7 +176,7 @@ TEST(GPTModelBatchTest, MicrobatchesAddUpToBatch) {
       tokens.data<i32>()[s] = whole.tokens.data<i32>()[s * 4 + b];
       targets.data<i32>()[s] = whole.targets.data<i32>()[s * 4 + b];
     }
-    Pass p = whole.pass(true);
+    MicrobatchContext p = whole.pass(true);
     p.samples = {whole.samples[static_cast<std::size_t>(b)]};
     p.is_last = b == 3;
     sum += whole.model.loss(tokens, targets, 1, p).sum();
@@ -227,7 +227,7 @@ TEST(EstimateMemoryTest, MatchesAllocatedMemory) {
       m.make_batch(4);
       m.step();
       const MemoryEstimate estimate =
-          estimate_memory(config, {.recompute = recompute, .micro_batch_size = 4}, {}, whole_share(config));
+          estimate_memory(config, {.recompute = recompute, .micro_batch_size = 4}, {}, single_rank_spec(config));
       const auto peak = [&](MemoryClass c) {
         return static_cast<double>(m.device.memory().by_class[static_cast<std::size_t>(c)].peak);
       };

@@ -97,20 +97,20 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
     return table[static_cast<std::size_t>(MemoryClass::Activations)].bytes;
   };
   const Shape input{config.seq_length / (split.sequence_parallel ? split.tp : 1), kBatch, config.hidden_size};
-  Pass first;  // builds the table of rotary positions, which belongs to the model
-  first.keeps_stash = false;
+  MicrobatchContext first;  // builds the table of rotary positions, which belongs to the model
+  first.saves_for_backward = false;
   first.samples = {0, 1};
   layer->forward(Tensor::zeros(input, dtype, device), first);
 
   const i64 before = activations();
-  Pass pass;
+  MicrobatchContext pass;
   pass.samples = {0, 1};
   Tensor x = Tensor::zeros(input, dtype, device);
   Tensor y = layer->forward(x, pass);
   const Shape shape = y.shape();
   x = y = {};
   const i64 kept = activations() - before;
-  EXPECT_EQ(pass.stash.bytes(), kept);
+  EXPECT_EQ(pass.saved_tensors.bytes(), kept);
   layer->backward(Tensor::zeros(shape, dtype, device), pass);
   EXPECT_EQ(activations(), before) << "something is kept after backward";
   return kept;

@@ -19,7 +19,7 @@ ModelConfig four_layers() {
   return config;
 }
 
-MemoryByModule modules_of(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share) {
+MemoryByModule modules_of(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share) {
   return memory_by_module(config, setup, {}, share);
 }
 
@@ -32,7 +32,7 @@ std::vector<std::string> names(const MemoryByModule& modules) {
 TEST(ModuleMemoryTest, AddsUpToMemoryOfRank) {
   const ModelConfig config = four_layers();
   const ActivationSetup setup{.dtype = DType::BF16, .micro_batch_size = 2};
-  RankShare share = whole_share(config);
+  RankMemorySpec share = single_rank_spec(config);
   const auto elements = static_cast<double>(rank_parameters(config, setup, share).dense.front().all);
   for (const int stage : {0, 1, 2, 3}) {
     share.zero_stage = stage, share.shards = 4;
@@ -49,7 +49,7 @@ TEST(ModuleMemoryTest, AddsUpToMemoryOfRank) {
 TEST(ModuleMemoryTest, CountsActivationsInModuleThatSavesThem) {
   const ModelConfig config = four_layers();
   ActivationSetup setup{.dtype = DType::F32, .micro_batch_size = 2};
-  const RankShare share = whole_share(config);
+  const RankMemorySpec share = single_rank_spec(config);
   const auto result = static_cast<double>(residual_bytes(config, setup));
   MemoryByModule modules = modules_of(config, setup, share);
   EXPECT_THAT(names(modules), testing::ElementsAre("decoder.layers.0", "decoder.layers.1", "decoder.layers.2",
@@ -70,9 +70,9 @@ TEST(ModuleMemoryTest, CountsActivationsInModuleThatSavesThem) {
 
 TEST(ModuleMemoryTest, ContainsOnlyStagesOfRank) {
   const ModelConfig config = four_layers();
-  RankShare share{.stages = split_stages({.num_layers = 4, .pipeline_model_parallel_size = 2}),
-                  .schedule = one_f_one_b(2, 2),
-                  .pipeline_rank = 1};
+  RankMemorySpec share{.stages = split_stages({.num_layers = 4, .pipeline_model_parallel_size = 2}),
+                       .schedule = one_f_one_b(2, 2),
+                       .pipeline_rank = 1};
   const MemoryByModule modules = modules_of(config, {}, share);
   // Includes a copy of the embeddings to which the output is tied.
   EXPECT_THAT(names(modules),

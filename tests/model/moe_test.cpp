@@ -75,8 +75,8 @@ INSTANTIATE_TEST_SUITE_P(Models, MoeModelTest, testing::ValuesIn(models()), [](c
 
 /// Returns the total loss: that of the tokens, and the losses added by routers, which they report without coefficients.
 double whole_loss(TinyModel& m) {
-  for (const auto& [layer, router] : m.model.routers()) router->clear_tally();
-  Pass pass = m.pass(true);
+  for (const auto& [layer, router] : m.model.routers()) router->clear_counts();
+  MicrobatchContext pass = m.pass(true);
   double loss = m.model.loss(m.tokens, m.targets, 1, pass).sum();
   const MoeConfig& moe = m.model.context().config.moe;
   for (const auto& [layer, router] : m.model.routers())
@@ -125,7 +125,7 @@ TEST_P(MoeModelTest, CountsEveryChoiceOnce) {
   const auto choices = static_cast<double>(2 * config.seq_length * config.moe.router_topk);
   ASSERT_FALSE(m.model.routers().empty());
   for (const auto& [layer, router] : m.model.routers()) {
-    const RouterTally& tally = router->tally();
+    const RoutingCounts& tally = router->tally();
     EXPECT_EQ(std::accumulate(tally.tokens.begin(), tally.tokens.end(), 0.0), choices);
     EXPECT_EQ(tally.dropped > 0, config.moe.expert_capacity_factor > 0);
   }
@@ -140,7 +140,7 @@ TEST(MoeCapacityTest, IsIgnoredOutsideTraining) {
   TinyModel m(config, DType::F64);
   m.make_batch(kBatch);
   const auto losses_of = [&](const Tensor& tokens, const Tensor& targets, bool training) {
-    Pass pass = m.pass(training);
+    MicrobatchContext pass = m.pass(training);
     return test::numbers(m.model.loss(tokens, targets, 0, pass).per_token);
   };
   const auto first_sample = [&](const auto& all) {
@@ -206,7 +206,7 @@ TEST(MoeRouterTest, ComputesInFp32WhateverModelType) {
     });
     Tensor x = Tensor::empty({8, config.hidden_size}, dtype, m.device);
     test::set_numbers(x, values);
-    Pass pass = m.pass(false);
+    MicrobatchContext pass = m.pass(false);
     return test::numbers(m.model.routers()[0].router->forward(x, {.count = 8}, pass).weights);
   };
   const test::Numbers expected = route(DType::F64);
@@ -226,12 +226,12 @@ TEST(MoeExpertBiasTest, BalancesExpertsOverTime) {
   TinyModel m(config, DType::F32);
   m.make_batch(4);
   Router& router = *m.model.routers()[0].router;
-  router.make_state();
+  router.allocate_state();
   ASSERT_NE(router.expert_bias(), nullptr);
   test::set_numbers(*router.expert_bias(), {0.2, 0, 0, -0.2});
   double first = 0, last = 0;
   for (int step = 0; step < 60; ++step) {
-    router.clear_tally();
+    router.clear_counts();
     m.step();
     const std::vector<double>& tokens = router.tally().tokens;
     last = *std::max_element(tokens.begin(), tokens.end());

@@ -15,7 +15,7 @@ namespace {
 
 /// Made-up bytes of a chunk.
 struct Bytes {
-  i64 kept, waiting, working, working_put_off;
+  i64 kept, waiting, working, working_delayed_wgrad;
 };
 
 i64 made_up(int trial, int chunk, int kind) {
@@ -42,18 +42,18 @@ Most walked(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks
     const Bytes& chunk = chunks[static_cast<std::size_t>(schedule.chunk_of(action.stage))];
     if (action.kind == ActionKind::Forward) most.after_forward = std::max(most.after_forward, kept += chunk.kept);
     if (computes_input_grad(action.kind)) {
-      const bool puts_off = action.kind == ActionKind::BackwardInput;
+      const bool delays_wgrad = action.kind == ActionKind::BackwardInput;
       most.in_backward =
-          std::max(most.in_backward, kept + waiting + (puts_off ? chunk.working_put_off : chunk.working));
+          std::max(most.in_backward, kept + waiting + (delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
       kept -= chunk.kept;
-      waiting += puts_off ? chunk.waiting : 0;
+      waiting += delays_wgrad ? chunk.waiting : 0;
     }
     if (action.kind == ActionKind::BackwardWeight) waiting -= chunk.waiting;
   }
   return most;
 }
 
-Most at_fullest(const FullestMoments& moments, const std::vector<Bytes>& chunks) {
+Most at_fullest(const PeakCandidates& moments, const std::vector<Bytes>& chunks) {
   const auto bytes = [&](const std::vector<i64>& counts, i64 Bytes::*kind) {
     i64 sum = 0;
     for (std::size_t i = 0; i < counts.size(); ++i) sum += counts[i] * chunks[i].*kind;
@@ -62,18 +62,18 @@ Most at_fullest(const FullestMoments& moments, const std::vector<Bytes>& chunks)
   Most most;
   for (const std::vector<i64>& kept : moments.after_forward)
     most.after_forward = std::max(most.after_forward, bytes(kept, &Bytes::kept));
-  for (const FullMoment& moment : moments.in_backward) {
+  for (const PeakCandidate& moment : moments.in_backward) {
     const Bytes& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
     most.in_backward =
         std::max(most.in_backward, bytes(moment.kept, &Bytes::kept) + bytes(moment.waiting, &Bytes::waiting) +
-                                       (moment.puts_off ? chunk.working_put_off : chunk.working));
+                                       (moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
   }
   return most;
 }
 
 void expect_most_at_fullest(const Schedule& schedule) {
   for (int rank = 0; rank < schedule.ranks; ++rank) {
-    const FullestMoments moments = fullest_moments(schedule, rank);
+    const PeakCandidates moments = find_peak_candidates(schedule, rank);
     for (int trial = 0; trial < 10; ++trial) {
       const std::vector<Bytes> chunks = made_up_chunks(trial, schedule.chunks_per_rank);
       EXPECT_EQ(at_fullest(moments, chunks), walked(schedule, rank, chunks)) << "rank " << rank << ", trial " << trial;
@@ -85,7 +85,7 @@ TEST(PeakCandidatesTest, ContainPeakOfEverySchedule) {
   for (const ScheduleRow& row : kSchedules)
     for (const int ranks : {2, 4})
       for (const int microbatches : {4, 12})
-        for (int chunks = row.fewest_chunks; chunks <= (row.takes_more_chunks ? 4 : row.fewest_chunks); ++chunks) {
+        for (int chunks = row.min_chunks; chunks <= (row.allows_more_chunks ? 4 : row.min_chunks); ++chunks) {
           SCOPED_TRACE(str(row.name, ", ranks ", ranks, ", microbatches ", microbatches, ", chunks ", chunks));
           expect_most_at_fullest(row.build({.ranks = ranks, .microbatches = microbatches, .chunks = chunks}));
         }
@@ -95,18 +95,18 @@ TEST(PeakCandidatesTest, ContainPeakOfEverySchedule) {
 TEST(PeakCandidatesTest, AreFew) {
   using testing::ElementsAre;
   for (int rank = 0; rank < 4; ++rank) {
-    const FullestMoments moments = fullest_moments(one_f_one_b(4, 16), rank);
+    const PeakCandidates moments = find_peak_candidates(one_f_one_b(4, 16), rank);
     EXPECT_THAT(moments.after_forward, ElementsAre(ElementsAre(4 - rank)));
-    EXPECT_THAT(moments.in_backward, ElementsAre(testing::Field(&FullMoment::kept, ElementsAre(4 - rank))));
+    EXPECT_THAT(moments.in_backward, ElementsAre(testing::Field(&PeakCandidate::kept, ElementsAre(4 - rank))));
   }
   const Schedule interleaved = interleaved_1f1b(8, 32, 4);
-  EXPECT_LT(8 * fullest_moments(interleaved, 0).in_backward.size(), interleaved.per_rank.front().size());
+  EXPECT_LT(8 * find_peak_candidates(interleaved, 0).in_backward.size(), interleaved.per_rank.front().size());
 }
 
 /// A rank receives the next gradient while it computes the previous one, if another rank sends it.
 TEST(PeakCandidatesTest, IncludeConcurrentReceives) {
   const auto receives = [](int ranks, int rank) {
-    return fullest_moments(one_f_one_b(ranks, 4), rank).in_backward.front().receives;
+    return find_peak_candidates(one_f_one_b(ranks, 4), rank).in_backward.front().receives;
   };
   EXPECT_FALSE(receives(1, 0));
   EXPECT_TRUE(receives(2, 0));

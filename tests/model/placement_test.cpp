@@ -34,9 +34,9 @@ void on_two_ranks(bool sequence_parallel, const std::function<void(const ModelCo
 /// Layer that fails to sum over the ranks.
 class WithoutSum final : public Module {
  public:
-  Tensor forward(const Tensor& x, Pass&) override { return x; }
-  Tensor backward(const Tensor& dy, Pass&) override { return dy; }
-  ActivationPlacement gives(ActivationPlacement) const override { return A::Sum; }
+  Tensor forward(const Tensor& x, MicrobatchContext&) override { return x; }
+  Tensor backward(const Tensor& dy, MicrobatchContext&) override { return dy; }
+  ActivationPlacement output_placement(ActivationPlacement) const override { return A::Sum; }
   void visit(const ParamVisitor&) override {}
 };
 
@@ -45,7 +45,7 @@ std::string refusal(A x, std::unique_ptr<Modules>... modules) {
   std::vector<std::unique_ptr<Module>> list;
   (list.push_back(std::move(modules)), ...);
   const RecomputedLayers chain(std::move(list));
-  return test::error_of([&] { chain.gives(x); });
+  return test::error_of([&] { chain.output_placement(x); });
 }
 
 std::unique_ptr<ColumnParallelLinear> column(const ModelContext& context, bool sequence_parallel) {
@@ -82,12 +82,12 @@ TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
     EXPECT_CONTAINS(refusal(A::Sequence, column(context, true), row(context, false), column(context, true)),
                     "fc1.weight takes activations that are cut along the sequence, and is given some that are whole");
     const auto norm = std::make_unique<Norm>("norm", context);
-    EXPECT_CONTAINS(test::error_of([&] { norm->gives(A::Whole); }),
+    EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Whole); }),
                     "norm.weight is placed Partial along tp, but is used for activations that are whole");
   });
   on_two_ranks(false, [](const ModelContext& context) {
     const auto norm = std::make_unique<Norm>("norm", context);
-    EXPECT_CONTAINS(test::error_of([&] { norm->gives(A::Sequence); }), "makes its gradient Partial");
+    EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Sequence); }), "makes its gradient Partial");
   });
 }
 

@@ -57,7 +57,7 @@ TEST_P(RouterGoldenTest, ChoicesWeightsLossesAndGradientsMatchPyTorch) {
   const Tensor x = tensor("x");
   const TokenRows rows{.count = x.dim(0), .batch = 2};
   Router& router = *m.model.routers()[0].router;
-  Pass pass = m.pass(true);
+  MicrobatchContext pass = m.pass(true);
   const Router::Output routed = router.forward(x, rows, pass);
   Tensor dx = Tensor::zeros(x.shape(), DType::F64, m.device);
   router.backward(tensor("d_weights"), x, rows, dx, pass);

@@ -156,10 +156,10 @@ TEST_P(TensorParallelTest, RecomputationAndDelayedWeightGradientsAreBitwiseIdent
       EXPECT_EQ(plain.step(true), loss);
       EXPECT_EQ(own_gradients(plain), expected);
       for (const Recompute& recompute : variants) {
-        for (const bool defers_weights : {false, true}) {
+        for (const bool delay_wgrad_compute : {false, true}) {
           TinyModel m(model, DType::F32, recompute, 1, &tp, sequence_parallel);
           prepare(m);
-          EXPECT_EQ(m.step(defers_weights), loss);
+          EXPECT_EQ(m.step(delay_wgrad_compute), loss);
           EXPECT_EQ(own_gradients(m), expected);
         }
       }
@@ -179,7 +179,7 @@ TEST_P(TensorParallelTest, SequenceParallelismKeepsLossBitwiseIdentical) {
 TEST_P(TensorParallelTest, CachedGenerationMatchesLogitsOfSingleRank) {
   TinyModel whole(config(), DType::F64);
   prepare(whole);
-  Pass all = whole.pass(false);
+  MicrobatchContext all = whole.pass(false);
   const Tensor expected = whole.model.logits(whole.tokens, all);
   const Numbers logits = test::numbers(expected);
   run_local_ranks(ranks(), [&](Communicator& tp, int) {
@@ -189,7 +189,7 @@ TEST_P(TensorParallelTest, CachedGenerationMatchesLogitsOfSingleRank) {
     KvCache cache(m.model.context(), batch, length);
     for (i64 done = 0; done < length;) {
       const i64 count = done == 0 ? 5 : 1;
-      Pass p = m.pass(false);
+      MicrobatchContext p = m.pass(false);
       p.positions.first = done;
       p.kv_cache = &cache;
       const Tensor part = m.model.logits(m.tokens.slice(done, done + count), p);
@@ -214,7 +214,7 @@ TEST(TensorParallelVolumeTest, MatchesFormulaPerLayer) {
         model.num_layers = layers;
         TinyModel m(model, DType::F32, {}, 1, tp.get(), sequence_parallel);
         m.make_batch(2);
-        Pass p = m.pass(true);
+        MicrobatchContext p = m.pass(true);
         m.model.loss(m.tokens, m.targets, 1, p);
         m.model.backward({}, p);
         return *meter;
@@ -234,9 +234,9 @@ TEST(TensorParallelMemoryTest, SequenceParallelismShardsAllSavedTensors) {
   const ModelConfig model = cases()[3].config;
   const auto kept = [](TinyModel& m) {
     m.make_batch(2);
-    Pass p = m.pass(true);
+    MicrobatchContext p = m.pass(true);
     m.model.loss(m.tokens, m.targets, 1, p);
-    return p.stash.bytes();
+    return p.saved_tensors.bytes();
   };
   TinyModel whole(model, DType::F32);
   const i64 all = kept(whole), tokens = whole.tokens.bytes();
@@ -280,7 +280,7 @@ TEST(TensorParallelOutputTest, AddsSharedGradientOnceAfterBackward) {
   embedding.visit(allocate), beside.visit(allocate), apart.visit(allocate);
   const Tensor targets = Tensor::zeros({model.seq_length, 2}, DType::I32, device);
   const auto microbatch = [&](OutputLayer& output, u64 seed) {
-    Pass pass;
+    MicrobatchContext pass;
     output.loss(test::random_tensor({model.seq_length, 2, model.hidden_size}, DType::F32, device, seed), targets, 1,
                 pass);
     output.backward(pass);

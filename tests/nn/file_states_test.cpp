@@ -80,7 +80,7 @@ class FileStatesTest : public testing::Test {
   }
   void look_at(std::size_t segment) {
     (void)store_.fetch(segment);
-    store_.drop_unchanged(segment);
+    store_.release_clean(segment);
   }
 
   const test::DiskFolder folder_;
@@ -96,10 +96,10 @@ TEST_F(FileStatesTest, MemoryIsBoundedByLongestSegments) {
   const std::vector<std::size_t> backward(forward.rbegin(), forward.rend());
   for (int step = 0; step < 5; ++step) {
     for (const auto& order : {forward, backward}) {
-      store_.expect(order);
+      store_.prefetch(order);
       for (const std::size_t segment : order) look_at(segment);
     }
-    store_.expect(forward);
+    store_.prefetch(forward);
     for (const std::size_t segment : forward) update(segment);
   }
   std::vector<i64> bytes;
@@ -116,7 +116,7 @@ TEST_F(FileStatesTest, FetchReturnsLastUpdateInAnyOrder) {
   for (int round = 0; round < 200; ++round) {
     std::vector<std::size_t> order(1 + random() % 6);
     for (std::size_t& segment : order) segment = random() % 3 == 0 ? 0 : random() % count;
-    if (random() % 4 != 0) store_.expect(order);
+    if (random() % 4 != 0) store_.prefetch(order);
     if (random() % 8 == 0) order.front() = random() % count;
     for (const std::size_t segment : order) {
       if (random() % 2 == 0)
@@ -138,7 +138,7 @@ TEST_F(FileStatesTest, PrefetchReadsEachSegmentOnceBeforeFetch) {
     for (std::size_t others = 0; others < 4; ++others) {
       for (std::size_t segment = 1; segment <= others; ++segment) update(segment);
       reads_.clear();
-      store_.expect(order);
+      store_.prefetch(order);
       for (const std::size_t segment : order) {
         ASSERT_EQ(reads(segment), 1) << "segment " << segment << ", the table after " << before << ", " << others;
         update(segment);
@@ -150,7 +150,7 @@ TEST_F(FileStatesTest, PrefetchReadsEachSegmentOnceBeforeFetch) {
 /// Each fetch evicts the slot of at most one prefetched segment, which is then read again.
 TEST_F(FileStatesTest, PrefetchedSegmentsStayWhenOthersAreFetched) {
   for (std::size_t segment = 0; segment < segments().size(); ++segment) update(segment);
-  store_.expect({0, 1});
+  store_.prefetch({0, 1});
   for (const std::size_t segment : {2, 3, 4}) (void)store_.fetch(segment);
   reads_.clear();
   for (const std::size_t segment : {2, 3, 4}) store_.drop(segment);
@@ -163,7 +163,7 @@ TEST_F(FileStatesTest, PrefetchedSegmentsStayWhenOthersAreFetched) {
 /// A snapshot keeps its values through later updates. Each live snapshot costs one more place in the file.
 TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
   const test::DiskFolder folder;
-  FileStates store({.folder = folder.path(), .key = "key", .takes_snapshots = true}, std::make_shared<CpuDevice>(),
+  FileStates store({.folder = folder.path(), .key = "key", .supports_snapshots = true}, std::make_shared<CpuDevice>(),
                    make_transfer_queue());
   for (int segment = 0; segment < 6; ++segment) store.add({{DType::F32, 10}, {DType::F32, 5'000}});
   store.reserve();
@@ -172,7 +172,7 @@ TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
     for (Tensor& t : vectors) test::set_numbers(t, test::Numbers(static_cast<std::size_t>(t.numel()), to));
     store.drop(segment);
   };
-  const auto expect_of = [](const StoredNumbers& numbers, double value) {
+  const auto expect_of = [](const TensorStorage& numbers, double value) {
     CpuDevice device;
     Tensor read = Tensor::empty({numbers.numel()}, DType::F32, device);
     numbers.read(read);
@@ -181,15 +181,15 @@ TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
   for (int round = 0; round < 3; ++round) {
     const double before = 10 * round, after = before + 1;
     for (std::size_t segment = 0; segment < 6; ++segment) set(segment, before + 100 * static_cast<double>(segment));
-    std::vector<std::shared_ptr<const StoredNumbers>> kept;
+    std::vector<std::shared_ptr<const TensorStorage>> kept;
     for (std::size_t segment = 0; segment < 6; ++segment)
-      kept.push_back(store.at_rest(segment, 1, 100, 4'000)->snapshot());
+      kept.push_back(store.stored_view(segment, 1, 100, 4'000)->snapshot());
     for (int update = 0; update < 3; ++update) {
       for (std::size_t segment = 0; segment < 6; ++segment) set(segment, after);
     }
     for (std::size_t segment = 0; segment < 6; ++segment) {
       expect_of(*kept[segment], before + 100 * static_cast<double>(segment));
-      expect_of(*store.at_rest(segment, 1, 0, 5'000), after);
+      expect_of(*store.stored_view(segment, 1, 0, 5'000), after);
     }
   }
 }

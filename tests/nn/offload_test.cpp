@@ -5,9 +5,9 @@
 #include <deque>
 #include <numeric>
 
+#include "nn/microbatch_context.h"
 #include "nn/offload/file_activations.h"
 #include "nn/offload/host_activations.h"
-#include "nn/pass.h"
 #include "tensor/transfer.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
@@ -24,7 +24,7 @@ class ActivationOffloadTest : public testing::Test {
   std::unique_ptr<ActivationStore> on_file(std::unique_ptr<TransferQueue> queue = make_transfer_queue(),
                                            i64 bytes = 0) {
     const ActivationOffload offload{.tier = OffloadTier::File, .folder = folder_.path(), .key = "key", .bytes = bytes};
-    return std::make_unique<FileActivations>(offload, device_, std::move(queue), make_side_copies(device_));
+    return std::make_unique<FileActivations>(offload, device_, std::move(queue), make_async_copy_engine(device_));
   }
   std::unique_ptr<ActivationStore> on_file_beside() {
     const ActivationOffload offload{.tier = OffloadTier::File, .folder = folder_.path(), .key = "key"};
@@ -34,7 +34,7 @@ class ActivationOffloadTest : public testing::Test {
   /// Both kinds of stores, each as used on a CPU and on a GPU, whose copies overlap with compute.
   std::vector<std::unique_ptr<ActivationStore>> stores() {
     std::vector<std::unique_ptr<ActivationStore>> list;
-    list.push_back(std::make_unique<HostActivations>(make_side_copies(device_)));
+    list.push_back(std::make_unique<HostActivations>(make_async_copy_engine(device_)));
     list.push_back(std::make_unique<HostActivations>(std::make_unique<test::LazyCopies>(device_)));
     list.push_back(on_file_beside());
     list.push_back(on_file());
@@ -50,10 +50,10 @@ class ActivationOffloadTest : public testing::Test {
   }
   void give_up_and_go_on(ActivationStore& store) {
     for (i32 round = 0; round < 20; ++round) {
-      std::vector<std::unique_ptr<TensorsAway>> away;
-      for (i32 i = 0; i < 8; ++i) away.push_back(store.put({counting(100000, round * 8 + i)}));
-      away[1]->expect();
-      EXPECT_EQ(read_values<i32>(away[5]->take()[0]), read_values<i32>(counting(100000, round * 8 + 5)));
+      std::vector<std::unique_ptr<OffloadedTensors>> offloaded;
+      for (i32 i = 0; i < 8; ++i) offloaded.push_back(store.put({counting(100000, round * 8 + i)}));
+      offloaded[1]->prefetch();
+      EXPECT_EQ(read_values<i32>(offloaded[5]->take()[0]), read_values<i32>(counting(100000, round * 8 + 5)));
     }
   }
   i64 bytes_here() const { return device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)].bytes; }
@@ -67,12 +67,12 @@ class ActivationOffloadTest : public testing::Test {
 TEST_F(ActivationOffloadTest, RestoresTensorsBitwiseInAnyOrder) {
   for (const auto& store : stores()) {
     for (const bool oldest_first : {false, true}) {
-      std::deque<std::unique_ptr<TensorsAway>> away;
-      for (i32 i = 0; i < 12; ++i) away.push_back(store->put({counting(1 + i * 40000, i), counting(7, -i)}));
+      std::deque<std::unique_ptr<OffloadedTensors>> offloaded;
+      for (i32 i = 0; i < 12; ++i) offloaded.push_back(store->put({counting(1 + i * 40000, i), counting(7, -i)}));
       for (i32 i = 0; i < 12; ++i) {
         const i32 which = oldest_first ? i : 11 - i;
-        auto& next = away[static_cast<std::size_t>(which)];
-        if (i % 3 == 0) next->expect(), next->expect();
+        auto& next = offloaded[static_cast<std::size_t>(which)];
+        if (i % 3 == 0) next->prefetch(), next->prefetch();
         const std::vector<Tensor> tensors = next->take();
         next.reset();
         ASSERT_EQ(tensors.size(), 2U);
@@ -86,18 +86,19 @@ TEST_F(ActivationOffloadTest, RestoresTensorsBitwiseInAnyOrder) {
 TEST_F(ActivationOffloadTest, UsesMemoryOfFewBuffersOnly) {
   constexpr i64 kBytes = 1 << 20;
   const auto all = stores();
-  const std::vector<i64> kept{0, HostActivations::kLeaving, FileActivations::kSlots + 1, FileActivations::kSlots};
+  const std::vector<i64> kept{0, HostActivations::kMaxPendingOffloads, FileActivations::kSlots + 1,
+                              FileActivations::kSlots};
   for (std::size_t s = 0; s < all.size(); ++s) {
     ActivationStore& store = *all[s];
     const i64 before = bytes_here();
-    std::vector<std::unique_ptr<TensorsAway>> away;
-    for (i32 i = 0; i < 20; ++i) away.push_back(store.put({counting(kBytes / 4, i)}));
+    std::vector<std::unique_ptr<OffloadedTensors>> offloaded;
+    for (i32 i = 0; i < 20; ++i) offloaded.push_back(store.put({counting(kBytes / 4, i)}));
     EXPECT_LE(bytes_here() - before, kept[s] * (kBytes + kBytes / 16));
     const i64 peak = store.peak().in_host + store.peak().on_disk;
     EXPECT_GE(peak, 20 * kBytes);
     EXPECT_LE(peak, 20 * (kBytes + kBytes / 16));  // each block of pinned memory occupies whole pages
-    away.clear();
-    away.push_back(store.put({counting(kBytes / 4, 1)}));
+    offloaded.clear();
+    offloaded.push_back(store.put({counting(kBytes / 4, 1)}));
     EXPECT_EQ(store.peak().in_host + store.peak().on_disk, peak);
   }
 }
@@ -108,24 +109,25 @@ TEST_F(ActivationOffloadTest, HostCopiesOverlapWithCompute) {
   const test::LazyCopies& copies = *lazy;
   HostActivations store(std::move(lazy));
   constexpr i32 kUnits = 6;
-  std::deque<std::unique_ptr<TensorsAway>> away;
+  std::deque<std::unique_ptr<OffloadedTensors>> offloaded;
   std::vector<const void*> places;
   for (i32 i = 0; i < kUnits; ++i) {
     const Tensor t = counting(5000, i);
     places.push_back(t.raw());
-    away.push_back(store.put({t}));
-    EXPECT_EQ(copies.under_way(), std::min<std::size_t>(static_cast<std::size_t>(i) + 1, HostActivations::kLeaving));
+    offloaded.push_back(store.put({t}));
+    EXPECT_EQ(copies.under_way(),
+              std::min<std::size_t>(static_cast<std::size_t>(i) + 1, HostActivations::kMaxPendingOffloads));
   }
   for (i32 i = kUnits - 1; i >= 0; --i) {
-    const bool is_still_here = i >= kUnits - static_cast<i32>(HostActivations::kLeaving);
-    away.back()->expect();
+    const bool is_still_here = i >= kUnits - static_cast<i32>(HostActivations::kMaxPendingOffloads);
+    offloaded.back()->prefetch();
     EXPECT_EQ(copies.under_way(), i + 2 == kUnits ? 0U : i + 1 == kUnits ? 2U : 1U) << i;
-    const std::vector<Tensor> tensors = away.back()->take();
+    const std::vector<Tensor> tensors = offloaded.back()->take();
     if (is_still_here) {
       EXPECT_EQ(tensors[0].raw(), places[static_cast<std::size_t>(i)]) << i;
     }
     EXPECT_EQ(read_values<i32>(tensors[0]), read_values<i32>(counting(5000, i)));
-    away.pop_back();
+    offloaded.pop_back();
   }
   EXPECT_EQ(copies.under_way(), 0U);
 }
@@ -143,10 +145,10 @@ TEST_F(ActivationOffloadTest, DiskErrorsAreNamedAndEndRun) {
     return test::error_of_fault({fault, 3}, [&](const FaultyQueue::Plan& plan) {
       const std::shared_ptr<ActivationStore> store = on_file(std::make_unique<FaultyQueue>(plan));
       return [this, store] {
-        std::deque<std::unique_ptr<TensorsAway>> away;
-        for (i32 i = 0; i < 12; ++i) away.push_back(store->put({counting(100000, i)}));
-        for (; !away.empty(); away.pop_back())
-          EXPECT_EQ(read_values<i32>(away.back()->take()[0])[0], static_cast<i32>(away.size()) - 1);
+        std::deque<std::unique_ptr<OffloadedTensors>> offloaded;
+        for (i32 i = 0; i < 12; ++i) offloaded.push_back(store->put({counting(100000, i)}));
+        for (; !offloaded.empty(); offloaded.pop_back())
+          EXPECT_EQ(read_values<i32>(offloaded.back()->take()[0])[0], static_cast<i32>(offloaded.size()) - 1);
       };
     });
   };
@@ -163,9 +165,9 @@ TEST_F(ActivationOffloadTest, DiskErrorsAreNamedAndEndRun) {
 TEST_F(ActivationOffloadTest, WorksAfterFolderIsRemoved) {
   const auto store = on_file();
   std::filesystem::remove_all(folder_.path());
-  std::vector<std::unique_ptr<TensorsAway>> away;
-  for (i32 i = 0; i < 8; ++i) away.push_back(store->put({counting(200000, i)}));
-  EXPECT_EQ(read_values<i32>(away[0]->take()[0]), read_values<i32>(counting(200000, 0)));
+  std::vector<std::unique_ptr<OffloadedTensors>> offloaded;
+  for (i32 i = 0; i < 8; ++i) offloaded.push_back(store->put({counting(200000, i)}));
+  EXPECT_EQ(read_values<i32>(offloaded[0]->take()[0]), read_values<i32>(counting(200000, 0)));
 }
 
 TEST_F(ActivationOffloadTest, RefusesSizeBeyondDiskSpace) {
@@ -179,27 +181,27 @@ TEST_F(ActivationOffloadTest, RestoresSavedTensorsAndRecomputationInputs) {
   const auto all = stores();
   for (const auto& store : all) {
     const i64 before = bytes_here();
-    Pass pass;
+    MicrobatchContext pass;
     const int a = 0, b = 0;
     pass.save(&a, counting(5, 50));
     for (i32 unit = 0; unit < 6; ++unit) {
-      const std::size_t saved = pass.stash.size();
+      const std::size_t saved = pass.saved_tensors.size();
       const Tensor x = counting(1000, unit), y = counting(1000, 7 * unit);
       pass.save(&a, x);
       pass.save(&b, x.view({10, 100}));
       pass.save(&b, Tensor());
-      const Pass::DiscardScope scope(pass, y, {x}, [&](std::span<const Tensor> inputs) {
+      const MicrobatchContext::DiscardScope scope(pass, y, {x}, [&](std::span<const Tensor> inputs) {
         return counting(1000, 7 * read_values<i32>(inputs[0])[0]);
       });
       pass.save(&a, y);
       pass.save(&b, y);
-      pass.stash.put_away(saved, *store);
+      pass.saved_tensors.offload(saved, *store);
     }
     pass.save(&b, counting(3, 9));
     if (store == all.front()) {
       EXPECT_EQ(bytes_here() - before, 2 * 64);
     }
-    pass.stash.expect();
+    pass.saved_tensors.prefetch();
     EXPECT_EQ(read_values<i32>(pass.take(&b))[0], 9);
     for (i32 unit = 5; unit >= 0; --unit) {
       const Tensor y1 = pass.take(&b), y2 = pass.take(&a);
@@ -212,7 +214,7 @@ TEST_F(ActivationOffloadTest, RestoresSavedTensorsAndRecomputationInputs) {
       EXPECT_EQ(read_values<i32>(x2), read_values<i32>(counting(1000, unit)));
     }
     EXPECT_EQ(read_values<i32>(pass.take(&a)), read_values<i32>(counting(5, 50)));
-    EXPECT_TRUE(pass.stash.empty());
+    EXPECT_TRUE(pass.saved_tensors.empty());
   }
 }
 

@@ -1,9 +1,9 @@
-#include "nn/region.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <set>
+
+#include "nn/tensor_region.h"
 
 namespace mcpp {
 namespace {
@@ -42,7 +42,7 @@ TEST(RegionTest, RunsAndBoxesMatchDefinition) {
   for (const Shape& global : {Shape{}, Shape{7}, Shape{5, 6}, Shape{3, 4, 5}, Shape{2, 3, 2, 3}, Shape{1, 4, 1}}) {
     for (int round = 0; round < 500; ++round) {
       const Region from = random_region(global, random), to = random_region(global, random);
-      ASSERT_EQ(defect_of(from), "");
+      ASSERT_EQ(find_defect(from), "");
       const std::vector<i64> source = elements_of(from), target = elements_of(to);
 
       std::vector<i64> boxed;
@@ -82,14 +82,14 @@ TEST(RegionTest, WholeTensorIsOneRun) {
 }
 
 TEST(RegionTest, ReportsDefects) {
-  EXPECT_NE(defect_of({.box = {{4}, {0, 0}, {4}}, .flat_begin = 0, .flat_end = 1}), "");
-  EXPECT_NE(defect_of({.box = {{4}, {2}, {3}}, .flat_begin = 0, .flat_end = 1}), "");
-  EXPECT_NE(defect_of({.box = {{4}, {-1}, {3}}, .flat_begin = 0, .flat_end = 1}), "");
-  EXPECT_NE(defect_of({.box = {{4}, {1}, {3}}, .flat_begin = 0, .flat_end = 4}), "");
-  EXPECT_NE(defect_of({.box = {{4}, {1}, {3}}, .flat_begin = 2, .flat_end = 1}), "");
+  EXPECT_NE(find_defect({.box = {{4}, {0, 0}, {4}}, .flat_begin = 0, .flat_end = 1}), "");
+  EXPECT_NE(find_defect({.box = {{4}, {2}, {3}}, .flat_begin = 0, .flat_end = 1}), "");
+  EXPECT_NE(find_defect({.box = {{4}, {-1}, {3}}, .flat_begin = 0, .flat_end = 1}), "");
+  EXPECT_NE(find_defect({.box = {{4}, {1}, {3}}, .flat_begin = 0, .flat_end = 4}), "");
+  EXPECT_NE(find_defect({.box = {{4}, {1}, {3}}, .flat_begin = 2, .flat_end = 1}), "");
   const i64 huge = i64{1} << 62;
-  EXPECT_NE(defect_of({.box = {{4}, {huge}, {huge}}, .flat_begin = 0, .flat_end = 1}), "");
-  EXPECT_NE(defect_of({.box = {{huge, huge}, {0, 0}, {1, 1}}, .flat_begin = 0, .flat_end = 1}), "");
+  EXPECT_NE(find_defect({.box = {{4}, {huge}, {huge}}, .flat_begin = 0, .flat_end = 1}), "");
+  EXPECT_NE(find_defect({.box = {{huge, huge}, {0, 0}, {1, 1}}, .flat_begin = 0, .flat_end = 1}), "");
 }
 
 }  // namespace

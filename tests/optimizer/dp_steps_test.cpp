@@ -116,7 +116,7 @@ TEST_P(ZeroStepsTest, MatchesSingleRankReferenceBitwise) {
     Optimizer optimizer(buffers, config_of(c.kind), scope);
 
     Reference reference(config_of(c.kind), c.dtype,
-                        {.layout = c.layout, .microbatches = c.microbatches, .reduces_every_pass = stage >= 2});
+                        {.layout = c.layout, .microbatches = c.microbatches, .reduces_every_microbatch = stage >= 2});
     ToyTraining training{model, *buffer, rank, c.microbatches};
     training.on_forward = [&](const Param& param) { reference.expect_same(param); };
     for (int step = 0; step < kSteps; ++step) {

@@ -76,7 +76,7 @@ TEST(LossScaleTest, ContinuesFromSavedState) {
 TEST(LossScaleTest, StartsWithMegatronDefaults) {
   LossScale scale(OptimizerConfig{}, true);
   EXPECT_EQ(scale.value(), std::ldexp(1, 32));
-  EXPECT_TRUE(scale.adapts());
+  EXPECT_TRUE(scale.is_dynamic());
   EXPECT_EQ(scale.factor(1024), std::ldexp(1, 22));
   EXPECT_EQ(scale.factor(1025), std::ldexp(1, 21)) << "tokens are rounded up to a power of two";
 }
@@ -84,9 +84,9 @@ TEST(LossScaleTest, StartsWithMegatronDefaults) {
 TEST(LossScaleTest, StaysConstantWhenFixed) {
   OptimizerConfig config;
   config.loss_scale = 1000;
-  for (const bool adapts : {false, true}) {
-    LossScale scale(config, adapts);
-    EXPECT_FALSE(scale.adapts());
+  for (const bool is_dynamic : {false, true}) {
+    LossScale scale(config, is_dynamic);
+    EXPECT_FALSE(scale.is_dynamic());
     EXPECT_EQ(scale.state(), "");
     EXPECT_EQ(scale.update(true), Overflow::Final);
     EXPECT_EQ(scale.update(false), Overflow::None);

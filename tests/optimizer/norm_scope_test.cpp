@@ -59,7 +59,7 @@ TEST(NormScopeTest, CountsAllParametersOfSingleRank) {
   const ParallelState parallel = make_parallel_state(*self, {});
   const NormScope scope = make_norm_scope(parallel, false);
   EXPECT_EQ(scope.groups.at(GridKind::Dense), std::vector<Communicator*>{parallel.model.get()});
-  EXPECT_TRUE(scope.counts(Param("w", Shape{2}, Init::Ones)));
+  EXPECT_TRUE(scope.is_counted(Param("w", Shape{2}, Init::Ones)));
 }
 
 /// There are fewer key and value groups than ranks, so that neighboring ranks share a box.
@@ -68,7 +68,7 @@ TEST(NormScopeTest, CountsOnlyFirstRankOfSharedBox) {
     const ParallelState parallel = make_parallel_state(world, {.tensor_model_parallel_size = 4});
     Param shared("kv", Shape{2}, Init::Ones);
     shared.placement.tp = {Spread::Partial, Holders{.first = rank / 2 * 2, .count = 2}};
-    EXPECT_EQ(make_norm_scope(parallel, false).counts(shared), rank % 2 == 0);
+    EXPECT_EQ(make_norm_scope(parallel, false).is_counted(shared), rank % 2 == 0);
   });
 }
 

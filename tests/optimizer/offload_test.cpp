@@ -41,7 +41,8 @@ class OptimizerOffloadTest : public testing::Test {
   }
   std::unique_ptr<StateStore> on_file(Device& device, std::unique_ptr<TransferQueue> queue) const {
     return std::make_unique<FileStates>(
-        FileStatesOptions{.folder = folder_.path(), .key = "key", .longest_segment = kSegment, .takes_snapshots = true},
+        FileStatesOptions{
+            .folder = folder_.path(), .key = "key", .longest_segment = kSegment, .supports_snapshots = true},
         std::shared_ptr<CpuDevice>(std::shared_ptr<void>(), dynamic_cast<CpuDevice*>(&device)), std::move(queue));
   }
 
@@ -151,9 +152,9 @@ TEST_F(OptimizerOffloadTest, ContinuesFromValuesWrittenIntoStore) {
       to(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
   for (int i = 0; i < 3; ++i) from.step(), to.step();
   from.step();  // `to` has not taken this step
-  std::list<std::shared_ptr<StoredNumbers>> places;
+  std::list<std::shared_ptr<TensorStorage>> places;
   to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first,
-                                        const std::shared_ptr<StoredNumbers>& values) {
+                                        const std::shared_ptr<TensorStorage>& values) {
     from.optimizer().visit_state([&](std::string_view other, const Param& source, i64 begin, const Tensor& numbers) {
       if (other != state || source.name != param.name) return;
       const i64 at = std::max(first, begin), end = std::min(first + values->numel(), begin + numbers.numel());
@@ -172,7 +173,7 @@ TEST_F(OptimizerOffloadTest, SnapshotsKeepTheirValues) {
   for (int round = 0; round < 3; ++round) {
     model.step(), near.step();
     const auto expected = model.numbers();
-    std::vector<std::pair<std::string, std::shared_ptr<const StoredNumbers>>> snapshots;
+    std::vector<std::pair<std::string, std::shared_ptr<const TensorStorage>>> snapshots;
     model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
       snapshots.emplace_back(str(state, " ", param.name), values->snapshot());
     });

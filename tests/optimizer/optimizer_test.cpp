@@ -48,7 +48,7 @@ struct Fixture {
       for (i64 i = 0; i < param.numel(); ++i) set_element(param.value, i, normal(random));
     }
     ParamAndGradBuffer* const buffers[]{buffer.get()};
-    optimizer.emplace(buffers, config, std::move(scope), MatrixHolders{}, std::move(states));
+    optimizer.emplace(buffers, config, std::move(scope), MatrixGroups{}, std::move(states));
   }
 
   /// Writes new gradients of about the given magnitude.
@@ -275,7 +275,7 @@ TEST(OptimizerTest, CopiesBetweenModelAndMasterWeights) {
 }
 
 TEST(OptimizerTest, VisitsStateOfEveryParameter) {
-  const auto kinds_of = [](DType dtype, OptimizerKind kind) {
+  const auto layout_tags = [](DType dtype, OptimizerKind kind) {
     OptimizerConfig config;
     config.optimizer = kind;
     Fixture f(dtype, config);
@@ -287,9 +287,9 @@ TEST(OptimizerTest, VisitsStateOfEveryParameter) {
     });
     return kinds;
   };
-  EXPECT_EQ(kinds_of(DType::F32, OptimizerKind::Adam), "exp_avg exp_avg_sq ");
-  EXPECT_EQ(kinds_of(DType::BF16, OptimizerKind::Adam), "master exp_avg exp_avg_sq ");
-  EXPECT_EQ(kinds_of(DType::BF16, OptimizerKind::Sgd), "master momentum_buffer ");
+  EXPECT_EQ(layout_tags(DType::F32, OptimizerKind::Adam), "exp_avg exp_avg_sq ");
+  EXPECT_EQ(layout_tags(DType::BF16, OptimizerKind::Adam), "master exp_avg exp_avg_sq ");
+  EXPECT_EQ(layout_tags(DType::BF16, OptimizerKind::Sgd), "master momentum_buffer ");
 }
 
 /// State copied to a second optimizer through visit_state and set_steps, as a checkpoint does, must continue bitwise
@@ -339,8 +339,8 @@ class ParkedStates final : public StateStore {
     fetched_.clear();
   }
   bool is_resident() const override { return false; }
-  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
-    return in_memory(parked_[segment][vector].flat(first, count));
+  std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
+    return make_tensor_storage(parked_[segment][vector].flat(first, count));
   }
 
  private:
@@ -362,19 +362,19 @@ TEST(OptimizerTest, UpdatesOffloadedStates) {
 }
 
 TEST(OptimizerTest, GradNormExcludesParametersCountedByOtherRanks) {
-  const NormScope scope{.groups = {}, .counts = [](const Param& p) { return p.name != "norm.weight"; }};
+  const NormScope scope{.groups = {}, .is_counted = [](const Param& p) { return p.name != "norm.weight"; }};
   Fixture f(DType::F64, {}, scope);
   f.make_grads(1);
   double sum = 0;
   for (const Param& param : f.params) {
-    if (scope.counts(param)) sum += ops::sum_of_squares(param.main_grad);
+    if (scope.is_counted(param)) sum += ops::sum_of_squares(param.main_grad);
   }
   EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, std::sqrt(sum), 1e-12);
 }
 
 TEST(OptimizerTest, GradNormIsReducedOverItsGroups) {
   MirrorCommunicator tensor_parallel, pipeline;
-  Fixture f(DType::F64, {}, {.groups = {{GridKind::Dense, {&tensor_parallel, &pipeline}}}, .counts = {}});
+  Fixture f(DType::F64, {}, {.groups = {{GridKind::Dense, {&tensor_parallel, &pipeline}}}, .is_counted = {}});
   f.make_grads(1);
   const double alone = std::sqrt(ops::sum_of_squares(f.buffer->shard()[0].grads));
   EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, 2 * alone, 1e-12);  // four times the sum of squares

@@ -18,7 +18,7 @@
 namespace mcpp::test {
 
 /// Appends the fp32 values to `all`.
-inline void append(const StoredNumbers& numbers, std::vector<float>& all) {
+inline void append(const TensorStorage& numbers, std::vector<float>& all) {
   CpuDevice host;
   Tensor copy = Tensor::empty({numbers.numel()}, numbers.dtype(), host, MemoryClass::Other);
   numbers.read(copy);
@@ -33,7 +33,7 @@ class SmallModel {
       : SmallModel(dtype, config, [&](Device& device) { return make_state_store(config, device, true); }) {}
   SmallModel(DType dtype, const OptimizerConfig& config,
              const std::function<std::unique_ptr<StateStore>(Device&)>& make_states,
-             const std::function<std::unique_ptr<SideCopies>(Device&)>& make_copies = make_side_copies) {
+             const std::function<std::unique_ptr<AsyncCopyEngine>(Device&)>& make_copies = make_async_copy_engine) {
     std::vector<UnitParam> list;
     const auto add = [&](const std::string& name, Shape shape, int unit) {
       Param& param = params_.emplace_back(name, shape, Init::Normal);
@@ -48,7 +48,7 @@ class SmallModel {
     buffer_ = make_param_and_grad_buffer(list, dtype, device_, {*self_, *self_}, {.bucket_elements = 2000});
     buffer_->visit_weights([&](const Param&, i64, Tensor values) { draw(values, 1); });
     ParamAndGradBuffer* const buffers[]{buffer_.get()};
-    optimizer_.emplace(buffers, config, NormScope{}, MatrixHolders{}, make_states(device_), make_copies(device_));
+    optimizer_.emplace(buffers, config, NormScope{}, MatrixGroups{}, make_states(device_), make_copies(device_));
   }
 
   StepResult step(double size = 1) {
@@ -140,7 +140,7 @@ inline void load_states(const SmallModel& from, SmallModel& to) {
 inline std::size_t expect_snapshots_stay(SmallModel& model) {
   model.step();
   const auto expected = model.states();
-  std::map<std::string, std::vector<std::shared_ptr<const StoredNumbers>>> snapshots;
+  std::map<std::string, std::vector<std::shared_ptr<const TensorStorage>>> snapshots;
   model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
     if (values->tensor().defined()) return;
     const i64 half = values->numel() / 2;  // halves, as ranks share the work

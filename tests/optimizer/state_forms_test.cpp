@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "nn/offload/encoded_numbers.h"
+#include "nn/offload/encoded_storage.h"
 #include "optimizer/states/state_codec.h"
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
@@ -71,7 +71,7 @@ TEST_F(LowPrecisionMomentsTest, UseExpectedMemory) {
 /// Covers more values than are decoded at a time, also starting in the middle of a block. Each must be read as its
 /// format stores it.
 TEST_F(LowPrecisionMomentsTest, ReadAndWriteInPieces) {
-  constexpr i64 kCount = 2 * EncodedNumbers::kPiece + 1024, kFirst = 37, kSome = EncodedNumbers::kPiece + 500;
+  constexpr i64 kCount = 2 * EncodedStorage::kPiece + 1024, kFirst = 37, kSome = EncodedStorage::kPiece + 500;
   CpuDevice device;
   Tensor values = Tensor::empty({kCount}, DType::F32, device), model = Tensor::empty({kCount}, DType::BF16, device);
   for (i64 i = 0; i < kCount; ++i) values.data<float>()[i] = 1e-3F * static_cast<float>((i * 7919) % 100003);
@@ -79,7 +79,7 @@ TEST_F(LowPrecisionMomentsTest, ReadAndWriteInPieces) {
     const StateCodec codec({form}, DType::F32);
     const auto store = make_resident_states(device), at_once = make_resident_states(device);
     for (StateStore* each : {store.get(), at_once.get()}) each->add(codec.vectors(kCount));
-    const auto all = codec.at_rest(*store, 0, 0, 0, kCount, in_memory(model));
+    const auto all = codec.stored_view(*store, 0, 0, 0, kCount, make_tensor_storage(model));
     all->write(values);
     Tensor expected = values;
     if (form != StateForm::Remainder) {

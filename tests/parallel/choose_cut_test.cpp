@@ -1,7 +1,5 @@
 // Partition of the sequences of a microbatch over ranks: balanced, whatever documents are packed, and such that keys
 // are sent only where they are visible.
-#include "parallel/cp/choose_cut.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "base/strings.h"
+#include "parallel/cp/sequence_balancer.h"
 
 namespace mcpp {
 namespace {
@@ -37,31 +36,33 @@ std::vector<i64> mixed_lengths(i64 seq, unsigned seed) {
   return lengths;
 }
 
-double slowest_to_fastest(const SequenceCut& ranks, const AttentionWork& work, const SampleCut& cut) {
-  const std::vector<i64> costs = costs_of_members(ranks, work, cut);
+double slowest_to_fastest(const SequencePartition& ranks, const AttentionWork& work, const SamplePartition& cut) {
+  const std::vector<i64> costs = member_costs(ranks, work, cut);
   return static_cast<double>(*std::max_element(costs.begin(), costs.end())) /
          static_cast<double>(*std::min_element(costs.begin(), costs.end()));
 }
 
 TEST(BalanceSequencePartitionTest, IsZigzagForSamplesOfOneDocument) {
   for (const i64 n : {2, 3, 4, 8}) {
-    const SequenceCut ranks{.heads = 1, .rings = n};
-    const SampleCut cut = choose_cut(ranks, {.seq_length = 2 * n * 100, .starts = {}, .windows = {0, 0}}),
-                    zigzag = SampleCut::zigzag(ranks, 2 * n * 100);
+    const SequencePartition ranks{.heads = 1, .rings = n};
+    const SamplePartition cut = balance_sequence_partition(
+                              ranks, {.seq_length = 2 * n * 100, .starts = {}, .windows = {0, 0}}),
+                          zigzag = SamplePartition::zigzag(ranks, 2 * n * 100);
     ASSERT_EQ(cut.runs(), 2);
     for (i64 rank = 0; rank < n; ++rank) EXPECT_EQ(cut.of_rank(rank), zigzag.of_rank(rank));
   }
 }
 
 TEST(BalanceSequencePartitionTest, KeepsShortDocumentsAndWindowsTogether) {
-  const SequenceCut ranks{.heads = 1, .rings = 4};
-  const SampleCut documents = choose_cut(ranks, packed(8192, {std::vector<i64>(16, 512)}));
+  const SequencePartition ranks{.heads = 1, .rings = 4};
+  const SamplePartition documents = balance_sequence_partition(ranks, packed(8192, {std::vector<i64>(16, 512)}));
   EXPECT_EQ(documents.runs(), 1);
   for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(documents.reach(owner, 0), 0) << "no document is cut";
-  const SampleCut windows = choose_cut(ranks, {.seq_length = 32768, .starts = {}, .windows = {256}});
+  const SamplePartition windows =
+      balance_sequence_partition(ranks, {.seq_length = 32768, .starts = {}, .windows = {256}});
   EXPECT_EQ(windows.runs(), 1);
   for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(windows.reach(owner, 256), owner == 3 ? 0 : 1);
-  EXPECT_EQ(choose_cut(ranks, {.seq_length = 32768, .starts = {}, .windows = {256, 0}}).runs(), 2)
+  EXPECT_EQ(balance_sequence_partition(ranks, {.seq_length = 32768, .starts = {}, .windows = {256, 0}}).runs(), 2)
       << "a layer without a window costs most";
 }
 
@@ -69,12 +70,12 @@ TEST(BalanceSequencePartitionTest, BalancesDocumentsOfAllLengths) {
   double worst = 1, worst_zigzag = 1;
   for (const i64 seq : {8192, 32768}) {
     for (const i64 n : {2, 4, 8}) {
-      const SequenceCut ranks{.heads = 1, .rings = n};
+      const SequencePartition ranks{.heads = 1, .rings = n};
       for (unsigned seed = 1; seed <= 20; ++seed) {
         const AttentionWork work =
             packed(seq, {mixed_lengths(seq, seed)}, seed % 3 == 0 ? std::vector<i64>{0, 1024} : std::vector<i64>{0});
-        worst = std::max(worst, slowest_to_fastest(ranks, work, choose_cut(ranks, work)));
-        worst_zigzag = std::max(worst_zigzag, slowest_to_fastest(ranks, work, SampleCut::zigzag(ranks, seq)));
+        worst = std::max(worst, slowest_to_fastest(ranks, work, balance_sequence_partition(ranks, work)));
+        worst_zigzag = std::max(worst_zigzag, slowest_to_fastest(ranks, work, SamplePartition::zigzag(ranks, seq)));
       }
     }
   }
@@ -84,12 +85,12 @@ TEST(BalanceSequencePartitionTest, BalancesDocumentsOfAllLengths) {
 
 /// Covers hundreds of tiny documents, several samples at once, and partitions that are also exchanged for heads.
 TEST(BalanceSequencePartitionTest, AssignsEveryPositionToOneRank) {
-  for (const SequenceCut ranks : {SequenceCut{1, 2}, {1, 3}, {2, 2}, {4, 2}, {2, 4}}) {
+  for (const SequencePartition ranks : {SequencePartition{1, 2}, {1, 3}, {2, 2}, {4, 2}, {2, 4}}) {
     const i64 seq = 64 * 16 * ranks.ranks();
     for (unsigned seed = 1; seed <= 5; ++seed) {
       const AttentionWork work =
           packed(seq, {mixed_lengths(seq, seed), std::vector<i64>(static_cast<std::size_t>(seq), 3)});
-      const SampleCut cut = choose_cut(ranks, work);
+      const SamplePartition cut = balance_sequence_partition(ranks, work);
       std::vector<int> owners(static_cast<std::size_t>(seq), 0);
       for (i64 rank = 0; rank < ranks.ranks(); ++rank) {
         const PositionRanges at = cut.of_rank(rank);
@@ -103,7 +104,7 @@ TEST(BalanceSequencePartitionTest, AssignsEveryPositionToOneRank) {
 /// Compares with the visibility of every pair of positions.
 TEST(SamplePartitionTest, ReachMatchesPairwiseVisibility) {
   constexpr i64 kSeq = 96;
-  const SequenceCut ranks{.heads = 1, .rings = 4};
+  const SequencePartition ranks{.heads = 1, .rings = 4};
   for (const i64 window : {0, 1, 5, 30}) {
     const AttentionWork work = packed(kSeq, {{10, 40, 3, 20, 23}, {50, 46}}, {window});
     const std::vector<i64> dealt{0, 5, 1, 2, 3, 7, 4, 6};
@@ -111,7 +112,7 @@ TEST(SamplePartitionTest, ReachMatchesPairwiseVisibility) {
     for (i64 piece = 0; piece < 8; ++piece)
       first_keys.push_back(std::min(work.starts[static_cast<std::size_t>(24 * piece)],
                                     work.starts[static_cast<std::size_t>(24 * piece + 1)]));
-    const SampleCut cut(ranks, kSeq, dealt, first_keys);
+    const SamplePartition cut(ranks, kSeq, dealt, first_keys);
     for (i64 asks = 0; asks < 4; ++asks) {
       for (i64 has = 0; has < 4; ++has) {
         bool sees = false;

@@ -22,7 +22,7 @@ using test::Numbers;
 struct Way {
   const char* name;
   CpCommType type;
-  i64 heads, rings;  ///< SequenceCut
+  i64 heads, rings;  ///< SequencePartition
 
   int ranks() const { return static_cast<int>(heads * rings); }
   friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
@@ -86,10 +86,10 @@ struct Outcome {
 };
 
 Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Positions& at, const ContextParallel& cp,
-               std::shared_ptr<const SampleCut> cut) {
+               std::shared_ptr<const SamplePartition> cut) {
   ContextAttention attention(cp, p.heads(), p.groups);
   const CoreAttentionOptions how = attention.options(options_for(p, at), std::move(cut));
-  const ContextAttention::Kept kept = attention.forward(qkv, how);
+  const ContextAttention::SavedAttention kept = attention.forward(qkv, how);
   return {attention.output(kept, how), attention.backward(dout, kept, how, qkv.like())};
 }
 
@@ -97,8 +97,8 @@ Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Posit
 /// sums for keys pass through a rank that does not see these keys.
 enum class Cut : u8 { Zigzag, Consecutive, Swapped, Random };
 
-SampleCut cut_of(Cut kind, const Problem& p, const SequenceCut& ranks, const Tensor& starts) {
-  if (kind == Cut::Zigzag) return SampleCut::zigzag(ranks, p.seq);
+SamplePartition cut_of(Cut kind, const Problem& p, const SequencePartition& ranks, const Tensor& starts) {
+  if (kind == Cut::Zigzag) return SamplePartition::zigzag(ranks, p.seq);
   i64 runs = 1;
   if (kind == Cut::Random) runs = p.seq % (4 * ranks.ranks()) == 0 ? 4 : 3;
   const i64 count = runs * ranks.rings;
@@ -144,7 +144,7 @@ Numeric on_ranks(const Problem& p, const Types& t, const Way& way, Cut kind) {
     const ContextParallel cp = state.context_parallel(way.type);
     const Whole whole(p, t, device);
     const i64 rows = p.seq / cp.size();
-    const auto cut = std::make_shared<const SampleCut>(cut_of(kind, p, cp.cut, whole.starts));
+    const auto cut = std::make_shared<const SamplePartition>(cut_of(kind, p, cp.cut, whole.starts));
     const PositionRanges at = cut->of_rank(cp.rank);
     const auto mine = [&](const Tensor& x) { return x.defined() ? rows_at(x, at, rows) : x; };
     Positions place{at, {}};
@@ -212,9 +212,9 @@ TEST_P(ContextParallelAttentionTest, MatchesSingleRank) {
 
 TEST(SamplePartitionTest, ZigzagAssignsEveryPositionOnceAndEvenly) {
   for (const auto& [heads, rings] : {std::pair{1, 1}, {1, 4}, {4, 1}, {2, 3}, {3, 2}}) {
-    const SequenceCut ranks{heads, rings};
+    const SequencePartition ranks{heads, rings};
     const i64 rows = 12, length = rows * ranks.ranks();
-    const SampleCut cut = SampleCut::zigzag(ranks, length);
+    const SamplePartition cut = SamplePartition::zigzag(ranks, length);
     std::vector<int> owners(static_cast<std::size_t>(length), 0);
     std::vector<i64> work(static_cast<std::size_t>(rings), 0);  // keys seen by the queries of a ring member
     for (i64 rank = 0; rank < ranks.ranks(); ++rank) {

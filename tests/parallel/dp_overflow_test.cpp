@@ -20,7 +20,7 @@ using test::ToyModel;
 
 struct Reduction {
   int zero_stage = 0;
-  GradWire format = GradWire::Full;
+  GradReduceFormat format = GradReduceFormat::Full;
   i64 power_sgd_rank = 0;
   DpLayout layout = {3, 1};
 };
@@ -34,7 +34,7 @@ class OverflowRank {
     buffer_ = make_param_and_grad_buffer(model_.unit_params(), DType::F32, device_, groups_.refs(),
                                          {.zero_stage = reduction.zero_stage,
                                           .bucket_elements = 400,
-                                          .grad_wire = reduction.format,
+                                          .grad_reduce_format = reduction.format,
                                           .power_sgd_rank = reduction.power_sgd_rank});
   }
 
@@ -95,7 +95,8 @@ TEST_P(GradOverflowTest, DoesNotAffectNextStep) {
   }
 }
 
-constexpr GradWire kFull = GradWire::Full, kBf16 = GradWire::Bf16, kByte = GradWire::Byte;
+constexpr GradReduceFormat kFull = GradReduceFormat::Full, kBf16 = GradReduceFormat::Bf16,
+                           kByte = GradReduceFormat::Int8;
 INSTANTIATE_TEST_SUITE_P(All, GradOverflowTest,
                          testing::Values(Reduction{0, kFull}, Reduction{0, kFull, 2}, Reduction{1, kFull},
                                          Reduction{1, kFull, 2}, Reduction{1, kBf16}, Reduction{1, kByte},

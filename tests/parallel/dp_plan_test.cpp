@@ -129,12 +129,12 @@ TEST(BufferPlanTest, HoldsInvariantsForRandomParameters) {
 
 TEST(ClosingElementsTest, AreFewerForCompressedGradients) {
   constexpr i64 kWanted = 40'000'000;
-  EXPECT_EQ(closing_elements(0, kWanted, false), kWanted);
-  EXPECT_EQ(closing_elements(1, 0, false), 0);
-  EXPECT_EQ(closing_elements(1, kWanted, true), kPackedBucket);
-  EXPECT_EQ(closing_elements(1, 0, true), kPackedBucket);
-  EXPECT_EQ(closing_elements(1, 1000, true), 1000);
-  for (const bool is_packed : {false, true}) EXPECT_EQ(closing_elements(2, kWanted, is_packed), 1);
+  EXPECT_EQ(bucket_close_threshold(0, kWanted, false), kWanted);
+  EXPECT_EQ(bucket_close_threshold(1, 0, false), 0);
+  EXPECT_EQ(bucket_close_threshold(1, kWanted, true), kPackedBucket);
+  EXPECT_EQ(bucket_close_threshold(1, 0, true), kPackedBucket);
+  EXPECT_EQ(bucket_close_threshold(1, 1000, true), 1000);
+  for (const bool is_packed : {false, true}) EXPECT_EQ(bucket_close_threshold(2, kWanted, is_packed), 1);
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ TEST(PowerSgdTest, MayStartAfterExactSteps) {
       ToyTraining training{late.model, *late.buffer, rank, 2}, other{factors.model, *factors.buffer, rank, 2};
       const ToySum<double> all{.layout = {2, 1}, .microbatches = 2};
       for (int step = 0; step < 4; ++step) {
-        late.buffer->sum_in_full(step < kFull);
+        late.buffer->set_exact_reduction(step < kFull);
         training.run_step(step);
         if (step < kFull) {
           late.buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {

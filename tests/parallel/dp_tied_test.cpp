@@ -7,7 +7,7 @@
 #include "comm/metered.h"
 #include "parallel/dp/zero.h"
 #include "parallel/partial_gradients.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 #include "tests/support/layouts/dp_toy.h"
 
 namespace mcpp {

@@ -1,11 +1,11 @@
 // Compressed communication of weights and gradients, and a secondary shard of the weights within each node.
 #include <gtest/gtest.h>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "parallel/dp/zero.h"
-#include "tensor/ops/narrow/pack.h"
+#include "tensor/ops/low_precision/pack.h"
 #include "tensor/ops/ops.h"
 #include "tests/support/layouts/dp_toy.h"
 #include "tests/support/packed.h"
@@ -23,7 +23,7 @@ struct Options {
   int stage;
   bool overlap;
   bool weights = false;
-  GradWire gradients = GradWire::Full;
+  GradReduceFormat gradients = GradReduceFormat::Full;
 };
 
 /// Buffer of one rank over metered groups.
@@ -40,7 +40,7 @@ struct Rank {
                                          .overlap_grad_reduce = o.overlap,
                                          .overlap_param_gather = o.overlap,
                                          .quantized_weights = o.weights,
-                                         .grad_wire = o.gradients});
+                                         .grad_reduce_format = o.gradients});
   }
   void reset_meters() const { shard->reset(), node->reset(), across->reset(); }
 
@@ -104,10 +104,10 @@ TEST(QuantizedWeightsTest, AreIdenticalOnAllRanksAndKeptInFullPrecision) {
 }
 
 /// Returns the compressed part of a parameter's gradient sum, computed from the definition.
-Floats narrow_sum(GradWire wire, const std::vector<Floats>& parts) {
+Floats narrow_sum(GradReduceFormat wire, const std::vector<Floats>& parts) {
   Floats sum;
   for (const Floats& part : parts) {
-    const Floats arrived = wire == GradWire::Byte ? test::packed_and_back(part) : test::rounded_to_bf16(part);
+    const Floats arrived = wire == GradReduceFormat::Int8 ? test::packed_and_back(part) : test::rounded_to_bf16(part);
     if (sum.empty())
       sum = arrived;
     else
@@ -117,7 +117,7 @@ Floats narrow_sum(GradWire wire, const std::vector<Floats>& parts) {
 }
 
 /// Returns the sum over the ranks of a shard group, in one microbatch.
-Floats expected_sum(GradWire wire, const DpLayout& layout, int replica, int step, const Param& param) {
+Floats expected_sum(GradReduceFormat wire, const DpLayout& layout, int replica, int step, const Param& param) {
   std::vector<Floats> of_nodes;
   for (int first = 0; first < layout.shards; first += layout.node) {
     std::vector<Floats> of_ranks;
@@ -134,10 +134,10 @@ Floats expected_sum(GradWire wire, const DpLayout& layout, int replica, int step
 
 TEST(CompressedGradientsTest, AreSummedInFullPrecisionByRankAndNode) {
   for (const DpLayout& layout : {DpLayout{2, 1}, {3, 1}, {2, 2}, {4, 1, 2}, {6, 1, 2}, {6, 1, 3}}) {
-    using enum GradWire;
-    for (const Options& o : {Options{1, true, false, Byte},
-                             {2, false, false, Byte},
-                             {3, true, true, Byte},
+    using enum GradReduceFormat;
+    for (const Options& o : {Options{1, true, false, Int8},
+                             {2, false, false, Int8},
+                             {3, true, true, Int8},
                              {1, true, false, Bf16},
                              {2, true, true, Bf16},
                              {3, false, false, Bf16}}) {
@@ -167,15 +167,15 @@ TEST(CompressedGradientsTest, PropagateNonFiniteValues) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   struct Case {
     int stage;
-    GradWire wire;
+    GradReduceFormat wire;
     float number;
     double bad;
   };
-  for (const Case& c : {Case{1, GradWire::Byte, kInfinity, 11},
-                        {2, GradWire::Byte, kInfinity, 11},
-                        {1, GradWire::Bf16, kInfinity, 1},
-                        {2, GradWire::Bf16, -kInfinity, 1},
-                        {3, GradWire::Bf16, kNan, 1}}) {
+  for (const Case& c : {Case{1, GradReduceFormat::Int8, kInfinity, 11},
+                        {2, GradReduceFormat::Int8, kInfinity, 11},
+                        {1, GradReduceFormat::Bf16, kInfinity, 1},
+                        {2, GradReduceFormat::Bf16, -kInfinity, 1},
+                        {3, GradReduceFormat::Bf16, kNan, 1}}) {
     run_local_ranks(4, [&](Communicator& world, int rank) {
       Rank r(world, {4, 1, 2}, {c.stage, true, false, c.wire});
       test::reduce_gradients(r.model, *r.buffer, [&](const Param& param, Tensor& sum) {
@@ -223,16 +223,16 @@ TEST_P(TrafficVolumeTest, MatchesFormula) {
     training.run_step(2);
     const i64 p = r.buffer->plan().total, d = layout.shards, k = layout.node, bytes = packed_words(p);
     const i64 weights = o.weights ? bytes : p;
-    const bool is_narrow = o.gradients != GradWire::Full;
+    const bool is_low_precision = o.gradients != GradReduceFormat::Full;
     const i64 width = size_of(message_type(o.gradients)), numbers = message_elements(message_type(o.gradients), p);
     const i64 gathers = o.stage == 3 ? 2 * m : 1, reductions = o.stage == 1 ? 1 : m;
     const bool has_nodes = k > 1;
     const bool has_copy = has_nodes && o.stage == 3;
     EXPECT_EQ((*r.shard)[CommOp::AllGather].bytes, (has_copy ? 1 : gathers) * sent(weights, d));
     EXPECT_EQ((*r.node)[CommOp::AllGather].bytes, has_copy ? (gathers - 1) * sent(weights, k) : 0);
-    EXPECT_EQ((*r.shard)[CommOp::ReduceScatter].bytes, is_narrow ? 0 : reductions * sent(p, d));
+    EXPECT_EQ((*r.shard)[CommOp::ReduceScatter].bytes, is_low_precision ? 0 : reductions * sent(p, d));
     const auto exchanged = [&](bool is_so, i64 n, i64 ranks) {
-      return is_narrow && is_so ? reductions * sent(n, ranks, width) : 0;
+      return is_low_precision && is_so ? reductions * sent(n, ranks, width) : 0;
     };
     EXPECT_EQ((*r.shard)[CommOp::AllToAll].bytes, exchanged(!has_nodes, numbers, d));
     EXPECT_EQ((*r.node)[CommOp::AllToAll].bytes, exchanged(has_nodes, numbers, k));
@@ -241,7 +241,8 @@ TEST_P(TrafficVolumeTest, MatchesFormula) {
   });
 }
 
-constexpr GradWire kFull = GradWire::Full, kBf16 = GradWire::Bf16, kByte = GradWire::Byte;
+constexpr GradReduceFormat kFull = GradReduceFormat::Full, kBf16 = GradReduceFormat::Bf16,
+                           kByte = GradReduceFormat::Int8;
 INSTANTIATE_TEST_SUITE_P(
     All, TrafficVolumeTest,
     testing::Values(Volume{{4, 1}, {1, true, true, kFull}, 1}, Volume{{4, 1}, {1, true, true, kByte}, 3},

@@ -3,7 +3,7 @@
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "parallel/dp/zero.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 #include "tensor/ops/ops.h"
 #include "tests/support/layouts/dp_toy.h"
 
@@ -78,7 +78,7 @@ TEST_P(ZeroStagesTest, SumGradientsAndPublishNewWeights) {
     ToyModel model;
     const auto buffer =
         make_param_and_grad_buffer(model.unit_params(), c.dtype, device, groups.refs(), options_of(stage, c.overlap));
-    EXPECT_EQ(buffer->reduces_every_pass(), stage >= 2);
+    EXPECT_EQ(buffer->reduces_every_microbatch(), stage >= 2);
     set_weights(*buffer, -1);
     buffer->publish();  // replaced immediately, as after loading
     ToyTraining training{model, *buffer, rank, c.microbatches, c.is_tied};

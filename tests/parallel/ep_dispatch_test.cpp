@@ -6,8 +6,8 @@
 #include "comm/metered.h"
 #include "parallel/ep/capacity.h"
 #include "parallel/ep/dispatch_plan.h"
+#include "parallel/ep/sequence_shard.h"
 #include "parallel/ep/token_dispatcher.h"
-#include "parallel/ep/token_part.h"
 #include "tensor/transfer.h"
 #include "tests/support/tensors.h"
 
@@ -154,7 +154,7 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
     const Tensor tokens = tensor(own.x, {kRankTokens, kWidth}), weights = tensor(own.weights, {kRankTokens, kTopk}),
                  d_out = tensor(own.dy, {kRankTokens, kWidth});
     const ExpertChoice choice =
-        agree_on(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
+        exchange_choices(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
     const auto dispatcher = make_token_dispatcher(choice, parallel, c.padded_rows);
     int calls = 0;
     const Tensor rows = dispatcher->dispatch(tokens, [&] { ++calls; });
@@ -179,7 +179,7 @@ TEST(TokenDispatcherExchangeTest, ExchangesCountsOnce) {
       const auto exchange = make_metered(world.split(0, rank), meter);
       CpuDevice device;
       const ExpertParallel parallel{.dispatcher = type, .ep = 2, .ep_rank = rank, .exchange = exchange.get()};
-      const ExpertChoice choice = agree_on(integers_of({0, 1, 2, 3, 1, 0}, device).view({3, 2}), 4, parallel);
+      const ExpertChoice choice = exchange_choices(integers_of({0, 1, 2, 3, 1, 0}, device).view({3, 2}), 4, parallel);
       for (int pass = 0; pass < 2; ++pass) make_token_dispatcher(choice, parallel, 0);
       i64 calls = 0;
       for (const CommMeter::Count& count : meter->by_op) calls += count.calls;
@@ -192,14 +192,14 @@ TEST(PaddedDispatchTest, RejectsMoreRowsThanCapacity) {
   CpuDevice device;
   const Tensor experts = integers_of({0, 0, 1}, device).view({3, 1});
   const ExpertParallel alone;
-  EXPECT_THROW(make_token_dispatcher(agree_on(experts, 2, alone), alone, 1), std::exception);
+  EXPECT_THROW(make_token_dispatcher(exchange_choices(experts, 2, alone), alone, 1), std::exception);
 }
 
 TEST(ExpertCapacityTest, CountsMicrobatchesSharingTokens) {
-  EXPECT_EQ(most_microbatches(1, 1), 1);
-  EXPECT_EQ(most_microbatches(2, 4), 1);  // a part of one
-  EXPECT_EQ(most_microbatches(8, 2), 4);
-  EXPECT_EQ(most_microbatches(6, 4),
+  EXPECT_EQ(max_microbatches(1, 1), 1);
+  EXPECT_EQ(max_microbatches(2, 4), 1);  // a part of one
+  EXPECT_EQ(max_microbatches(8, 2), 4);
+  EXPECT_EQ(max_microbatches(6, 4),
             3);  // ranks 2 .. 7 in microbatches of 4: parts of two, and ranks 6 .. 11: parts of three
 }
 
@@ -270,7 +270,7 @@ TEST(SequenceShardTest, ScattersAndGathersRows) {
       std::iota(values.begin(), values.end(), 1);
       Tensor x = Tensor::empty({rows, 2}, DType::F32, device);
       test::set_numbers(x, values);
-      const TokenPart part(&world);
+      const SequenceShard part(&world);
       EXPECT_EQ(numbers(part.whole(part.of(x), rows)), values) << rows << " rows";
     });
   }

@@ -8,7 +8,7 @@
 #include <list>
 
 #include "comm/local.h"
-#include "parallel/dp/model_memory.h"
+#include "parallel/dp/chunk_param_buffers.h"
 #include "parallel/dp/zero.h"
 #include "tests/support/errors.h"
 
@@ -137,7 +137,7 @@ TEST(ChunkParamBuffersTest, HasOneBufferPerGrid) {
         list.push_back({&params.emplace_back(str("expert", unit), Shape{7}, Init::Zeros), unit});
         params.back().placement.grid = GridKind::Expert;
       }
-      const ModelMemory memory(
+      const ChunkParamBuffers memory(
           list, DType::F32, device,
           [&](GridKind grid) {
             return grid == GridKind::Dense ? DataParallelGroups{world, *self} : DataParallelGroups{*pair, *self};
@@ -178,7 +178,7 @@ TEST(ChunkParamBuffersTest, RejectsParametersThatWouldBeSummedWrongly) {
   const auto refusal = [&](const Placement& placement) {
     param.placement = placement;
     return test::error_of([&] {
-      ModelMemory(list, DType::F32, device, [&](GridKind) { return DataParallelGroups{*self, *self}; }, {});
+      ChunkParamBuffers(list, DType::F32, device, [&](GridKind) { return DataParallelGroups{*self, *self}; }, {});
     });
   };
   EXPECT_EQ(refusal({}), "");

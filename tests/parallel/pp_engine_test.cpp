@@ -148,10 +148,10 @@ TEST_P(PipelineScheduleRunTest, MatchesSequentialMicrobatchesBitwise) {
       const Schedule schedule = make_schedule(kind, ranks, microbatches, chunks);
       for (const bool one_at_a_time : {false, true}) {
         for (const int in_turn : {0, 2, 100})
-          expect_same(run_on_threads(in_turn_at_first(schedule, in_turn), device, one_at_a_time),
+          expect_same(run_on_threads(serialize_first_microbatches(schedule, in_turn), device, one_at_a_time),
                       reference(schedule.stages(), microbatches, device), 1);
       }
-      expect_same(run_on_threads(forwards_of(schedule), device),
+      expect_same(run_on_threads(forward_schedule(schedule), device),
                   reference(schedule.stages(), microbatches, device, /*forward_only=*/true), 0);
       ++runs;
     }

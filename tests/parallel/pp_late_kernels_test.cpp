@@ -117,10 +117,10 @@ bool ends(const Schedule& schedule, int loads, bool one_at_a_time) {
 /// Calls f(schedule, description) for schedules of every kind.
 void for_each_schedule(const std::function<void(const Schedule&, const std::string&)>& f) {
   for (const ScheduleRow& row : kSchedules) {
-    for (int ranks = row.fewest_ranks; ranks <= 6; ++ranks) {
+    for (int ranks = row.min_ranks; ranks <= 6; ++ranks) {
       for (int microbatches = 1; microbatches <= 12; ++microbatches) {
-        if (!schedule_conflicts(row.kind, ranks, row.fewest_chunks, microbatches).empty()) continue;
-        f(make_schedule(row.kind, ranks, microbatches, row.fewest_chunks),
+        if (!schedule_conflicts(row.kind, ranks, row.min_chunks, microbatches).empty()) continue;
+        f(make_schedule(row.kind, ranks, microbatches, row.min_chunks),
           str(row.name, ", ", ranks, " ranks, ", microbatches, " microbatches"));
       }
     }
@@ -129,8 +129,10 @@ void for_each_schedule(const std::function<void(const Schedule&, const std::stri
 
 TEST(LateKernelsTest, SchedulesCompleteWhenFirstMicrobatchesAreSerialized) {
   for_each_schedule([](const Schedule& schedule, const std::string& what) {
-    for (const Schedule& passes : {schedule, forwards_of(schedule)})
-      EXPECT_TRUE(ends(in_turn_at_first(passes, kSettingAndAdding), kSettingAndAdding, /*one_at_a_time=*/true)) << what;
+    for (const Schedule& passes : {schedule, forward_schedule(schedule)})
+      EXPECT_TRUE(
+          ends(serialize_first_microbatches(passes, kSettingAndAdding), kSettingAndAdding, /*one_at_a_time=*/true))
+          << what;
   });
 }
 
@@ -144,7 +146,7 @@ TEST(LateKernelsTest, RanksThatAnswerEachOtherDeadlock) {
 TEST(LateKernelsTest, ForwardOnlySchedulesCompleteWithPostedReceives) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
     for (int microbatches = 1; microbatches <= 12; ++microbatches)
-      EXPECT_TRUE(ends(forwards_of(gpipe(ranks, microbatches)), kAlways, /*one_at_a_time=*/false))
+      EXPECT_TRUE(ends(forward_schedule(gpipe(ranks, microbatches)), kAlways, /*one_at_a_time=*/false))
           << ranks << " ranks, " << microbatches << " microbatches";
   }
 }

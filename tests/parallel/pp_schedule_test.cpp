@@ -194,7 +194,7 @@ TEST(ScheduleTest, ConflictsMatchErrorsOfMakeSchedule) {
 TEST(ScheduleTest, ForwardOnlySchedulesRunForwardsOfAllChunks) {
   for (const Schedule& schedule :
        {gpipe(3, 4), one_f_one_b(1, 1), one_f_one_b(4, 9), interleaved_1f1b(4, 8, 3), zb_h1(4, 8), zb_v(3, 7)}) {
-    const Schedule forwards = forwards_of(schedule);
+    const Schedule forwards = forward_schedule(schedule);
     const Timeline timeline = run(forwards);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
       EXPECT_DOUBLE_EQ(timeline.busy[rank], schedule.microbatches * schedule.chunks_per_rank);
@@ -207,7 +207,7 @@ TEST(ScheduleTest, ForwardOnlySchedulesRunForwardsOfAllChunks) {
     bad.per_rank[0].pop_back();
     EXPECT_NE(rejection(bad), "");
   }
-  EXPECT_DOUBLE_EQ(run(forwards_of(one_f_one_b(4, 9))).makespan, 4 + 9 - 1);
+  EXPECT_DOUBLE_EQ(run(forward_schedule(one_f_one_b(4, 9))).makespan, 4 + 9 - 1);
 }
 
 std::vector<Schedule> lowered_schedules() {
@@ -284,7 +284,7 @@ TEST(SimulateTest, NamesMistake) {
     return rejection(bad);
   };
   EXPECT_THAT(without_microbatch(good, 1), HasSubstr("weight gradients are still missing"));
-  EXPECT_THAT(without_microbatch(lower(forwards_of(one_f_one_b(2, 2))), 1),
+  EXPECT_THAT(without_microbatch(lower(forward_schedule(one_f_one_b(2, 2))), 1),
               HasSubstr("microbatch 1 is lost in stage 0"));
   Schedule reversed = lower(gpipe(1, 3));
   std::swap(reversed.per_rank[0][3], reversed.per_rank[0][5]);

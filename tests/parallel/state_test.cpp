@@ -31,7 +31,7 @@ TEST(ParallelStateTest, GroupsConnectRanksOfTopology) {
     };
     expect(*state.tp, dense.group(rank, {Axis::Tp}));
     expect(*state.data, dense.group(rank, {Axis::Dp}));
-    expect(*state.data_context, dense.group(rank, {Axis::Cp, Axis::Dp}));
+    expect(*state.dp_cp, dense.group(rank, {Axis::Cp, Axis::Dp}));
     expect(state.gradient_groups(GridKind::Dense).shard, dense.group(rank, {Axis::Cp, Axis::Dp}));
     EXPECT_EQ(state.output_rank, 1);
     expect(*state.pp, dense.group(rank, {Axis::Pp}));
@@ -55,7 +55,7 @@ TEST(ParallelStateTest, BuildsAndNamesShardAndReplicaGroups) {
     };
     expect(*state.tp, {rank - tp, rank - tp + 1});
     expect(*state.data, {tp, 2 + tp, 4 + tp, 6 + tp});
-    EXPECT_EQ(state.data, state.data_context) << "the same ranks need one group";
+    EXPECT_EQ(state.data, state.dp_cp) << "the same ranks need one group";
     expect(*state.dp_shard, {dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp});
     expect(*state.dp_replicate, {dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp});
     const int first = dp / 2 * 4;

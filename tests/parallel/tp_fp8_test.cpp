@@ -29,7 +29,7 @@ Numbers uneven(i64 rows, i64 columns, bool by_rows, u64 seed) {
 }
 
 struct Case {
-  bool is_row_parallel, sequence_parallel, defers_weights;
+  bool is_row_parallel, sequence_parallel, delay_wgrad_compute;
   Fp8Format gradients;
 };
 
@@ -111,15 +111,15 @@ void expect_reference(const Case& c, int ranks) {
     const auto part = [&](const Numbers& all, const Box& box) {
       return test::tensor_of(test::part_of(all, box), box.shape, DType::BF16, device);
     };
-    Pass pass;
-    pass.defers_weights = c.defers_weights;
+    MicrobatchContext pass;
+    pass.delay_wgrad_compute = c.delay_wgrad_compute;
     // bf16 rounds the result, and before it the parts of a sum over ranks. Gradients of weights are in fp32.
     constexpr double kOnce = 0x1p-8, kTwice = 2 * kOnce;
     expect_part(layer->forward(part(data.x, x_box), pass), y, y_box, c.is_row_parallel ? kTwice : kOnce, "y");
-    EXPECT_LE(pass.stash.bytes(), (kRows * kIn * 2) + 8) << "of the input, and two numbers";
+    EXPECT_LE(pass.saved_tensors.bytes(), (kRows * kIn * 2) + 8) << "of the input, and two numbers";
     expect_part(layer->backward(part(data.dy, y_box), pass), dx, x_box, c.is_row_parallel ? kOnce : kTwice, "dx");
-    pass.run_deferred();
-    EXPECT_TRUE(pass.stash.empty());
+    pass.run_delayed_wgrads();
+    EXPECT_TRUE(pass.saved_tensors.empty());
     expect_part(weight->main_grad, dw, weight->box, 1e-6, "dw");
   });
 }
@@ -147,10 +147,10 @@ TEST(LinearWithoutFp8Test, ComputesInModelType) {
   ColumnParallelLinear layer("column", kIn, {kOut}, 0, *self, {.bias = false});
   layer.visit([&](Param& param) { param.value = test::tensor_of(data.w, param.box.shape, DType::BF16, device); });
   const Tensor x = test::tensor_of(data.x, {kSeq, kBatch, kIn}, DType::BF16, device);
-  Pass pass;
+  MicrobatchContext pass;
   const Truth y = product(data.x, kIn, 1, data.w, kIn, 1, kRows, kOut, kIn);
   expect_part(layer.forward(x, pass), y, slab({kSeq, kBatch, kOut}, 0, 0, kSeq), 0x1p-8, "y");
-  EXPECT_EQ(pass.stash.bytes(), x.bytes());
+  EXPECT_EQ(pass.saved_tensors.bytes(), x.bytes());
 }
 
 }  // namespace

@@ -19,13 +19,13 @@ constexpr i64 kSeq = 8, kBatch = 3, kIn = 12, kOut = 16;
 constexpr double kTolerance = 1e-12;
 
 struct Variant {
-  bool bias, skip_bias_add, sequence_parallel, whole_columns, defers_weights;
+  bool bias, skip_bias_add, sequence_parallel, whole_columns, delay_wgrad_compute;
 };
 
 std::string name_of(const Variant& v) {
   return str(v.bias ? "bias " : "", v.skip_bias_add ? "skip_bias_add " : "",
              v.sequence_parallel ? "sequence_parallel " : "", v.whole_columns ? "whole_columns " : "",
-             v.defers_weights ? "defers_weights " : "");
+             v.delay_wgrad_compute ? "defers_weights " : "");
 }
 
 std::vector<Variant> variants() {
@@ -62,14 +62,14 @@ struct Passed {
   std::map<std::string, Param*> params;
 };
 
-Passed run(Module& module, const Tensor& x, const Tensor& dy, bool defers_weights) {
-  Pass pass;
-  pass.defers_weights = defers_weights;
+Passed run(Module& module, const Tensor& x, const Tensor& dy, bool delay_wgrad_compute) {
+  MicrobatchContext pass;
+  pass.delay_wgrad_compute = delay_wgrad_compute;
   Passed result;
   result.y = module.forward(x, pass);
   result.dx = module.backward(dy, pass);
-  pass.run_deferred();
-  EXPECT_TRUE(pass.stash.empty());
+  pass.run_delayed_wgrads();
+  EXPECT_TRUE(pass.saved_tensors.empty());
   module.visit([&](Param& param) { result.params[param.name] = &param; });
   return result;
 }
@@ -95,7 +95,7 @@ void expect_same(int ranks, const Variant& v, const std::function<std::unique_pt
     const Box own_y = y_axis < 0 ? y_box : split_box(y_box.shape, y_axis, tp);
     const auto layer = make(tp);
     allocate(*layer, own_device);
-    const Passed actual = run(*layer, part(kX, own_x, own_device), part(kDy, own_y, own_device), v.defers_weights);
+    const Passed actual = run(*layer, part(kX, own_x, own_device), part(kDy, own_y, own_device), v.delay_wgrad_compute);
     EXPECT_EQ(actual.y.shape(), own_y.shape);
     test::expect_part(actual.y, y, own_y, kTolerance, "y " + name_of(v));
     test::expect_part(actual.dx, dx, own_x, kTolerance, "dx " + name_of(v));
@@ -164,7 +164,7 @@ TEST_P(ParallelLinearTest, VocabParallelEmbeddingMatchesUnshardedTable) {
       VocabParallelEmbedding words("words", kVocab, kOut, tp, 0.1, v.sequence_parallel);
       allocate(words, own_device);
       const Box box = v.sequence_parallel ? split_box(whole.shape, 0, tp) : whole;
-      const Passed actual = run(words, tokens_on(own_device), part(kDy, box, own_device), v.defers_weights);
+      const Passed actual = run(words, tokens_on(own_device), part(kDy, box, own_device), v.delay_wgrad_compute);
       test::expect_part(actual.y, y, box, kTolerance, "y " + name_of(v));
       test::expect_part(words.weight().main_grad, gradient, words.weight().box, kTolerance, "gradient " + name_of(v));
     });

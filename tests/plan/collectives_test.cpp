@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/cost/products.h"
+#include "plan/cost/matmul_time.h"
 
 namespace mcpp {
 namespace {
@@ -45,8 +45,8 @@ TEST(CollectivesTest, SplitsVolumeByTier) {
   EXPECT_NEAR(c.all_to_all(kBytes, {.ranks = 8}), kStart + 3.0 / 8 * kBytes / 100e9 + 4.0 / 8 * kBytes / 10e9, 1e-12);
   EXPECT_NEAR(c.message(kBytes, 1), kBytes / 100e9, 1e-12);
   EXPECT_NEAR(c.message(kBytes, 4), kBytes / 10e9, 1e-12);
-  EXPECT_EQ(c.farthest_tier({.ranks = 4}), "near");
-  EXPECT_EQ(c.farthest_tier({.ranks = 2, .stride = 4}), "far");
+  EXPECT_EQ(c.outermost_tier({.ranks = 4}), "near");
+  EXPECT_EQ(c.outermost_tier({.ranks = 2, .stride = 4}), "far");
 }
 
 TEST(CollectivesTest, AddsLatencyOfRingsAndTrees) {
@@ -82,12 +82,12 @@ TEST(ProductsTest, SmallShapesAreBoundByTilesOrBytes) {
 
 TEST(HardwareTest, SlowestGrowsWithDeviceCount) {
   Hardware hardware = two_tiers();
-  EXPECT_EQ(hardware.slowest(1000), 1);
+  EXPECT_EQ(hardware.slowest_device_factor(1000), 1);
   hardware.device.speed_spread = 0.02;
-  EXPECT_EQ(hardware.slowest(1), 1);
+  EXPECT_EQ(hardware.slowest_device_factor(1), 1);
   // Expected maximum of n normal values: 1.42 standard deviations for 8, 3.24 for 1000.
-  EXPECT_NEAR(hardware.slowest(8), 1 + 0.02 * 1.42, 0.003);
-  EXPECT_NEAR(hardware.slowest(1000), 1 + 0.02 * 3.24, 0.003);
+  EXPECT_NEAR(hardware.slowest_device_factor(8), 1 + 0.02 * 1.42, 0.003);
+  EXPECT_NEAR(hardware.slowest_device_factor(1000), 1 + 0.02 * 3.24, 0.003);
 }
 
 }  // namespace

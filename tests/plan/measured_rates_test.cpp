@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/cost/kernel_times.h"
-#include "plan/cost/products.h"
+#include "plan/cost/matmul_time.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
@@ -55,7 +55,7 @@ TEST(MeasuredRatesTest, InterpolateTimeBetweenSizes) {
 TEST(MeasuredRatesTest, ReplaceTileAndByteEstimates) {
   Hardware hardware = test::toy_cluster(100, 10);
   Workload work = test::toy_workload(2, 400, 4, 1);
-  const Implementation program;
+  const KernelTraits program;
   const double by_bytes = kernel_times(hardware, program, work).norm.forward;
   hardware.measured_bf16 = rates();
   EXPECT_NE(by_bytes, 1e-9);

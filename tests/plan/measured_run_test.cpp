@@ -20,7 +20,7 @@ std::vector<std::string> names(const std::vector<RunPart>& parts) {
 
 /// Returns a run on different hardware than the prediction assumes.
 MeasuredRun run_on(const Hardware& hardware, const Workload& work) {
-  const Implementation program;
+  const KernelTraits program;
   const StepTime t = step_time({hardware, program, work, kLayout});
   return {.seconds = t.seconds,
           .bubble = (t.bubble + t.messages) / t.seconds,
@@ -30,12 +30,12 @@ MeasuredRun run_on(const Hardware& hardware, const Workload& work) {
 TEST(MeasuredRunTest, NamesPartsThatExceedTolerance) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_workload(16, 2048, 16, 64);
-  const Implementation program;
+  const KernelTraits program;
   const StepTime predicted = step_time({hardware, program, work, kLayout});
   const auto off = [&](const MeasuredRun& run) {
     std::vector<std::string> list;
     for (const RunPart& part : compare(predicted, 1e9, run))
-      if (is_much_off(part, run)) list.push_back(part.name);
+      if (exceeds_tolerance(part, run)) list.push_back(part.name);
     return list;
   };
   EXPECT_THAT(off(run_on(hardware, work)), testing::IsEmpty());
@@ -57,8 +57,8 @@ TEST(MeasuredRunTest, NamesPartsThatExceedTolerance) {
 TEST(MeasuredRunTest, ComparesStagesAndGroups) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_workload(16, 2048, 16, 64);
-  const Implementation program;
-  const PredictedStep predicted = predicted_step({hardware, program, work, kLayout}, 1e9);
+  const KernelTraits program;
+  const PredictedStep predicted = predict_step({hardware, program, work, kLayout}, 1e9);
   EXPECT_EQ(predicted.global_batch_size, 64);
   MeasuredRun run = run_on(hardware, work);
   EXPECT_THAT(compare_stages(predicted.stages, run), testing::IsEmpty());
@@ -69,8 +69,8 @@ TEST(MeasuredRunTest, ComparesStagesAndGroups) {
   EXPECT_NEAR(stages[0].measured, own, 1e-12);
   EXPECT_NEAR(stages[1].measured, 3 * own, 1e-12);
   EXPECT_NEAR(stages[static_cast<std::size_t>(predicted.time.rank)].predicted / own, 1, 0.01);
-  EXPECT_FALSE(is_much_off(stages[0], run));
-  EXPECT_TRUE(is_much_off(stages[1], run));
+  EXPECT_FALSE(exceeds_tolerance(stages[0], run));
+  EXPECT_TRUE(exceeds_tolerance(stages[1], run));
   EXPECT_THAT(compare_groups(predicted.time, run), testing::IsEmpty());
   run.groups = {{"tp", 1}, {"tp_cp", 2}, {"dp_shard", 4}, {"model", 8}};
   const std::vector<RunPart> groups = compare_groups(predicted.time, run);
@@ -79,13 +79,13 @@ TEST(MeasuredRunTest, ComparesStagesAndGroups) {
   EXPECT_EQ(groups[0].measured, 3);
   EXPECT_EQ(groups[0].predicted, predicted.time.work.tensor_parallel);
   EXPECT_EQ(groups[1].measured, 12);
-  EXPECT_EQ(much_off_text({.name = "computing", .predicted = 0.2, .measured = 0.31}),
+  EXPECT_EQ(tolerance_warning({.name = "computing", .predicted = 0.2, .measured = 0.31}),
             "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %");
 }
 
 TEST(MeasuredRunTest, FittedHardwarePredictsRun) {
   const Workload work = test::toy_workload(16, 2048, 16, 64);
-  const Implementation program;
+  const KernelTraits program;
   Hardware slow = test::toy_cluster(50, 5);
   for (double* rate : {&slow.device.bf16_attained, &slow.device.attention_attained, &slow.device.memory_attained})
     *rate *= 0.6;
@@ -93,7 +93,7 @@ TEST(MeasuredRunTest, FittedHardwarePredictsRun) {
   const MeasuredRun run = run_on(slow, work);
   const StepTime predicted = step_time({file, program, work, kLayout});
   EXPECT_GT(run.seconds / predicted.seconds, 1.5);
-  const Hardware found = at_speed(file, speed_of(predicted, run));
+  const Hardware found = scale_hardware(file, infer_speed(predicted, run));
   EXPECT_NEAR(step_time({found, program, work, kLayout}).seconds / run.seconds, 1, 0.02);
   EXPECT_NEAR(found.device.bf16_attained / slow.device.bf16_attained, 1, 0.02);
 }
@@ -103,15 +103,15 @@ TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
   Hardware file = test::toy_cluster(100, 10);
   file.device.kernel_gap = 50;
   const Workload work = test::toy_workload(4, 128, 4, 64);
-  const Implementation program;
-  const Job job{file, program, work, {.world_size = 1, .micro_batch_size = 1}};
+  const KernelTraits program;
+  const PredictionInput job{file, program, work, {.world_size = 1, .micro_batch_size = 1}};
   const StepTime predicted = step_time(job);
   for (const double factor : {0.1, 0.9, 3.0}) {
     const MeasuredRun run{.seconds = predicted.seconds / factor};
-    const RunSpeed speed = speed_of(predicted, run);
+    const RunSpeed speed = infer_speed(predicted, run);
     EXPECT_NEAR(speed.computing, factor, 1e-9);
     EXPECT_EQ(speed.links, 1);
-    const Hardware found = at_speed(file, speed);
+    const Hardware found = scale_hardware(file, speed);
     EXPECT_THAT(found.conflicts(), testing::IsEmpty());
     EXPECT_NEAR(step_time({found, program, work, job.layout}).seconds / run.seconds, 1, 0.02) << factor;
   }
@@ -120,31 +120,31 @@ TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
 // Ranks that wait for each other count the wait as communication. Without data to send, it says nothing about links.
 TEST(MeasuredRunTest, FitsLinksOnlyWhereStepUsesThem) {
   const Workload work = test::toy_workload(16, 2048, 16, 64);
-  const Implementation program;
+  const KernelTraits program;
   const Layout pipeline{.world_size = 2, .pp = 2};
   const StepTime predicted = step_time({test::toy_cluster(100, 10), program, work, pipeline});
   MeasuredRun run{.seconds = 2 * predicted.seconds, .bubble = 0.1, .exposed_communication = 0.2};
-  EXPECT_EQ(speed_of(predicted, run).links, 1);
+  EXPECT_EQ(infer_speed(predicted, run).links, 1);
   const Layout tensors{.world_size = 2, .tp = 2};
   const StepTime of_tensors = step_time({test::toy_cluster(100, 10), program, work, tensors});
   run = {.seconds = of_tensors.seconds, .exposed_communication = 2 * of_tensors.communication() / of_tensors.seconds};
-  EXPECT_NEAR(speed_of(of_tensors, run).links, 0.5, 1e-9);
+  EXPECT_NEAR(infer_speed(of_tensors, run).links, 0.5, 1e-9);
 }
 
 // Passes consist of half layers, embedding and output only. A recomputed layer counts once more.
 TEST(MeasuredRunTest, ModulesAddUpToStep) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_mixture(4, 2048, 16, 8, 8);
-  const Implementation program;
+  const KernelTraits program;
   for (const auto granularity :
        {Recompute::Granularity::None, Recompute::Granularity::Selective, Recompute::Granularity::Full}) {
-    const Job job{hardware,
-                  program,
-                  work,
-                  {.world_size = 2,
-                   .tp = 2,
-                   .sequence_parallel = true,
-                   .recompute = {.granularity = granularity, .mlp_act = true}}};
+    const PredictionInput job{hardware,
+                              program,
+                              work,
+                              {.world_size = 2,
+                               .tp = 2,
+                               .sequence_parallel = true,
+                               .recompute = {.granularity = granularity, .mlp_act = true}}};
     MeasuredRun run{.seconds = 1};
     for (const char* module : {"embedding", "output_layer", "decoder.layers.0.self_attention", "decoder.layers.0.mlp",
                                "decoder.layers.3.mlp", "unknown"})
@@ -200,17 +200,17 @@ TEST(MeasuredRunTest, ComparesMemoryByModule) {
 // Offloaded bytes are compared as well, each kind in its place according to the layout.
 TEST(MeasuredRunTest, ComparesOffloadedMemory) {
   const std::vector<MemoryEstimate> ranks{
-      {.elsewhere = 100, .params_elsewhere = 20, .activations_elsewhere = 3, .activations_on_disk = 4096}};
+      {.offloaded = 100, .offloaded_params = 20, .offloaded_activations = 3, .activations_on_disk = 4096}};
   const MeasuredRun run{.peak_by_class = {{"other", 0}}, .in_host_bytes = 130, .on_disk_bytes = 5000};
   Layout layout{
-      .states_place = OffloadTier::Host, .params_place = OffloadTier::Host, .activations_place = OffloadTier::File};
+      .states_tier = OffloadTier::Host, .params_tier = OffloadTier::Host, .activations_tier = OffloadTier::File};
   std::vector<RunPart> parts = compare_memory(layout, ranks, run);
   ASSERT_THAT(names(parts), testing::ElementsAre("kept in host memory", "kept on disk"));
   EXPECT_EQ(parts[0].predicted, 120);
   EXPECT_EQ(parts[0].measured, 130);
   EXPECT_EQ(parts[1].predicted, 4096);
   EXPECT_EQ(parts[1].measured, 5000);
-  layout = {.activations_place = OffloadTier::Host};
+  layout = {.activations_tier = OffloadTier::Host};
   parts = compare_memory(layout, ranks, run);
   EXPECT_EQ(parts[0].predicted, 3);
   EXPECT_EQ(parts[1].predicted, 0);

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "plan/save_time.h"
-#include "plan/worlds/scaling.h"
+#include "plan/scaling/scaling.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
@@ -53,8 +53,8 @@ TEST(BestPointTest, MeetsDeadline) {
 TEST(TrainingCostTest, MatchesHandComputedValues) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   const Workload work = test::toy_workload(8, 4096, 32, 16);
-  const Implementation program;
-  const Job job{hardware, program, work, {.world_size = 4}};
+  const KernelTraits program;
+  const PredictionInput job{hardware, program, work, {.world_size = 4}};
   const double steps = 25, tokens = steps * 16 * 2048;
   const TrainingCost cost = training_cost(job, 7.2, tokens, {});
   EXPECT_NEAR(cost.hours, steps * 7.2 / 3600, 1e-12);
@@ -66,16 +66,16 @@ TEST(TrainingCostTest, GrowsWithFailures) {
   Hardware hardware = test::toy_cluster(300, 2.5);
   hardware.host.nvme_bandwidth = 2;
   const Workload work = test::toy_workload(8, 4096, 32, 16);
-  const Implementation program;
-  const Job job{hardware, program, work, {.world_size = 4}};
+  const KernelTraits program;
+  const PredictionInput job{hardware, program, work, {.world_size = 4}};
   const double tokens = 100 * work.tokens();
   const Failures failures{.device_hours = 400, .save_seconds = 0, .restart_seconds = 60};
   Failures timed = failures;
   timed.save_seconds = save_time(job).seconds;
   ASSERT_GT(timed.save_seconds, 0);
-  const double plain = training_cost(job, 7.2, tokens, {}).hours, lost = loss_by_failures(timed, 4).lost;
-  EXPECT_NEAR(training_cost(job, 7.2, tokens, failures).hours, plain / (1 - lost), 1e-9 * plain);
-  EXPECT_NEAR(training_cost(job, 7.2, tokens, timed).hours, plain / (1 - lost), 1e-9 * plain);
+  const double plain = training_cost(job, 7.2, tokens, {}).hours, lost_fraction = failure_loss(timed, 4).lost_fraction;
+  EXPECT_NEAR(training_cost(job, 7.2, tokens, failures).hours, plain / (1 - lost_fraction), 1e-9 * plain);
+  EXPECT_NEAR(training_cost(job, 7.2, tokens, timed).hours, plain / (1 - lost_fraction), 1e-9 * plain);
   EXPECT_TRUE(std::isinf(training_cost(job, 7.2, tokens, {.device_hours = 0.01, .restart_seconds = 1e6}).hours));
 }
 

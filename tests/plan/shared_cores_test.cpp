@@ -1,9 +1,8 @@
 // Ranks that share fewer cores than there are ranks.
-#include "parallel/pp/shared_cores.h"
-
 #include <gtest/gtest.h>
 
 #include "parallel/pp/lower.h"
+#include "parallel/pp/oversubscription.h"
 #include "parallel/pp/schedule_kind.h"
 #include "plan/step/step_time.h"
 #include "tests/support/layouts/toy_cluster.h"
@@ -34,7 +33,7 @@ TEST(OversubscribedSimulationTest, OneCorePerRankMatchesSimulation) {
   for (const auto& [kind, chunks] : kRows) {
     const Schedule schedule = lowered(kind, 4, 8, chunks);
     const std::vector<ScheduleCosts> costs = uneven_costs(schedule.stages());
-    EXPECT_NEAR(makespan_on_shared_cores(schedule, costs, 4), simulate(schedule, costs).makespan, 1e-9)
+    EXPECT_NEAR(oversubscribed_makespan(schedule, costs, 4), simulate(schedule, costs).makespan, 1e-9)
         << enum_name(kind);
   }
 }
@@ -47,9 +46,9 @@ TEST(OversubscribedSimulationTest, SingleCoreTakesSumOfAllWork) {
     const Timeline timeline = simulate(schedule, costs);
     double work = 0;
     for (const double busy : timeline.busy) work += busy;
-    EXPECT_NEAR(makespan_on_shared_cores(schedule, costs, 1), work, 1e-9) << enum_name(kind);
+    EXPECT_NEAR(oversubscribed_makespan(schedule, costs, 1), work, 1e-9) << enum_name(kind);
     // Two cores lie between the two; waiting ranks use none.
-    const double two = makespan_on_shared_cores(schedule, costs, 2);
+    const double two = oversubscribed_makespan(schedule, costs, 2);
     EXPECT_GE(two, std::max(work / 2, timeline.makespan) - 1e-9) << enum_name(kind);
     EXPECT_LT(two, work) << enum_name(kind);
   }
@@ -59,9 +58,9 @@ TEST(OversubscribedSimulationTest, TwoRanksMatchHandComputedTime) {
   // One microbatch: forward 0, forward 1, backward 1, backward 0, one after another, without sharing.
   const Schedule schedule = lowered(ScheduleKind::OneFOneB, 2, 1, 1);
   const ScheduleCosts costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .message = 0.5};
-  EXPECT_NEAR(makespan_on_shared_cores(schedule, {&costs, 1}, 1), 7, 1e-12);
+  EXPECT_NEAR(oversubscribed_makespan(schedule, {&costs, 1}, 1), 7, 1e-12);
   // Half a core each if it represents two ranks.
-  EXPECT_NEAR(makespan_on_shared_cores(schedule, {&costs, 1}, 0.5), 13, 1e-12);
+  EXPECT_NEAR(oversubscribed_makespan(schedule, {&costs, 1}, 0.5), 13, 1e-12);
 }
 
 TEST(OversubscribedSimulationTest, StepSlowsDownByRanksPerCore) {
@@ -69,7 +68,7 @@ TEST(OversubscribedSimulationTest, StepSlowsDownByRanksPerCore) {
   own.device.cores = 1;
   Hardware shared = own;
   shared.host.cores = 4;
-  const Implementation program;
+  const KernelTraits program;
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   for (const Layout& layout : {Layout{.world_size = 8}, Layout{.world_size = 8, .tp = 2},
                                Layout{.world_size = 8, .tp = 2, .pp = 4}, Layout{.world_size = 8, .pp = 8}}) {
@@ -81,7 +80,7 @@ TEST(OversubscribedSimulationTest, StepSlowsDownByRanksPerCore) {
     EXPECT_NEAR(
         turns.seconds,
         turns.work.total() + turns.turns + turns.bubble + turns.messages + turns.data_parallel + turns.optimizer, 1e-9);
-    EXPECT_LE(least_seconds({shared, program, work, layout}), turns.seconds) << layout.describe();
+    EXPECT_LE(step_time_lower_bound({shared, program, work, layout}), turns.seconds) << layout.describe();
   }
   // One core per rank: nothing changes.
   shared.host.cores = 8;

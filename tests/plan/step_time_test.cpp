@@ -20,14 +20,14 @@ Workload work_of(i64 batch) {
 }
 
 double seconds(const Hardware& hardware, const Workload& work, const Layout& layout) {
-  const Implementation program;
+  const KernelTraits program;
   return step_time({hardware, program, work, layout}).seconds;
 }
 
 TEST(StepTimeTest, PartsAddUp) {
   const Hardware hardware = hardware_with(50);
   const Workload work = work_of(64);
-  const Implementation program;
+  const KernelTraits program;
   for (const Layout& layout : {Layout{.world_size = 8, .zero_stage = 3},
                                Layout{.world_size = 16, .tp = 4, .pp = 2, .sequence_parallel = true, .zero_stage = 1},
                                Layout{.world_size = 8, .cp = 2, .pp = 4}}) {
@@ -36,7 +36,7 @@ TEST(StepTimeTest, PartsAddUp) {
     for (const double part :
          {t.work.products, t.work.attention, t.work.elementwise, t.bubble, t.messages, t.data_parallel, t.optimizer})
       EXPECT_GE(part, 0) << layout.describe();
-    EXPECT_LE(least_seconds({hardware, program, work, layout}), t.seconds) << layout.describe();
+    EXPECT_LE(step_time_lower_bound({hardware, program, work, layout}), t.seconds) << layout.describe();
   }
 }
 
@@ -59,7 +59,7 @@ TEST(StepTimeTest, SlowLinksAddTime) {
 TEST(StepTimeTest, RingAttentionIsComputedInPieces) {
   const Hardware hardware = hardware_with(1e12);
   const Workload work = work_of(8);
-  const Implementation program;
+  const KernelTraits program;
   const auto layer = [&](CpCommType type) {
     return layer_time({hardware, program, work, Layout{.world_size = 4, .cp = 4, .cp_comm_type = type}}).forward;
   };
@@ -75,7 +75,7 @@ TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   Hardware hardware = hardware_with(1);
   hardware.device.attention_attained = hardware.device.memory_attained = 1e12;
   const Workload work = work_of(8);
-  const Implementation program;
+  const KernelTraits program;
   const double tokens = 2048 / 4, q = tokens * 2048 * 2, k = 2 * q, w = 2 * k, bandwidth = 1e9;
   const auto expect = [&](CpCommType type, i64 heads, double forward, double backward) {
     const UnitTime t =
@@ -108,7 +108,7 @@ TEST(StepTimeTest, FullRecomputationAddsOneForward) {
   const Hardware hardware = hardware_with(1e12);
   const Workload work = work_of(8);
   const Layout none{.world_size = 1}, full{.world_size = 1, .recompute = {.granularity = Recompute::Granularity::Full}};
-  const Implementation program;
+  const KernelTraits program;
   const double forward = layer_time({hardware, program, work, none}).forward.total();
   EXPECT_NEAR(seconds(hardware, work, full) - seconds(hardware, work, none), 8 * 16 * forward, 1e-9);
 }
@@ -116,9 +116,9 @@ TEST(StepTimeTest, FullRecomputationAddsOneForward) {
 TEST(StepTimeTest, HardwareUtilizationCountsRecomputation) {
   const Hardware hardware = hardware_with(50);
   const Workload work = work_of(8);
-  const Implementation program;
+  const KernelTraits program;
   const auto more = [&](const Recompute& recompute) {
-    const Job job{hardware, program, work, {.world_size = 1, .recompute = recompute}};
+    const PredictionInput job{hardware, program, work, {.world_size = 1, .recompute = recompute}};
     return hardware_flops_utilization(job, 1) / model_flops_utilization(job, 1);
   };
   const double output = 6.0 * 2048 * 32000 / flops_per_token(work.model);
@@ -137,7 +137,7 @@ TEST(StepTimeTest, CountsOnlyActiveExperts) {
   Workload dense = test::toy_workload(8, 4096, 32, 16);
   dense.model.ffn_hidden_size = 2 * dense.model.ffn();
   EXPECT_NEAR(flops_per_token(experts.model) / flops_per_token(dense.model), 1, 0.001);
-  const Implementation program;
+  const KernelTraits program;
   const auto step = [&](const Workload& work, i64 micro_batch_size) {
     return step_time({hardware, program, work, {.world_size = 1, .micro_batch_size = micro_batch_size}});
   };
@@ -152,7 +152,7 @@ TEST(StepTimeTest, CountsOnlyActiveExperts) {
 
 TEST(StepTimeTest, TokenExchangeMatchesFormula) {
   const Workload work = test::toy_mixture(8, 4096, 32, 64, 16);
-  const Implementation program;
+  const KernelTraits program;
   const auto exchange = [&](const Hardware& hardware, const Layout& layout, double imbalance = 1) {
     Workload uneven = work;
     uneven.expert_imbalance = imbalance;

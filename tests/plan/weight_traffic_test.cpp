@@ -31,7 +31,7 @@ class WeightTrafficTest : public testing::Test {
 
   Hardware hardware_;
   Workload work_;
-  Implementation program_;
+  KernelTraits program_;
   Layout layout_;
 };
 
@@ -49,11 +49,11 @@ TEST_F(WeightTrafficTest, Zero3MatchesTable) {
   layout_.rounding.packed_weights = true;
   const double packed = once * kPacked * part(32) + (gathers - once) * kPacked * part(8);
   EXPECT_NEAR(sent(), packed + 4 * m * once * part(32), 0.05);
-  layout_.rounding.gradients = GradWire::Byte;
+  layout_.rounding.gradients = GradReduceFormat::Int8;
   EXPECT_NEAR(sent(), packed + m * once * kPacked * (part(8) + part(4) / 8), 0.05);
-  layout_.rounding.gradients = GradWire::Bf16;
+  layout_.rounding.gradients = GradReduceFormat::Bf16;
   EXPECT_NEAR(sent(), packed + m * once * 2 * (part(8) + part(4) / 8), 0.05);
-  layout_.rounding.gradients = GradWire::Byte;
+  layout_.rounding.gradients = GradReduceFormat::Int8;
   layout_.node_ranks = 1;
   EXPECT_NEAR(sent(), (gathers + m * once) * kPacked * part(32), 0.05);
   layout_.rounding = {.bf16_gradients = true};
@@ -73,9 +73,9 @@ TEST_F(WeightTrafficTest, Zero1SendsOncePerStep) {
   EXPECT_NEAR(sent(), (2 + 4) * part(32), 0.05);
   layout_.rounding.packed_weights = true;
   EXPECT_NEAR(sent(), (kPacked + 4) * part(32), 0.05);
-  layout_.rounding.gradients = GradWire::Bf16;
+  layout_.rounding.gradients = GradReduceFormat::Bf16;
   EXPECT_NEAR(sent(), (kPacked + 2) * part(32), 0.05);
-  layout_.rounding.gradients = GradWire::Byte;
+  layout_.rounding.gradients = GradReduceFormat::Int8;
   EXPECT_NEAR(sent(), 2 * kPacked * part(32), 0.05);
 }
 

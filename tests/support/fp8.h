@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "tensor/ops/narrow/fp8.h"
+#include "tensor/ops/low_precision/fp8.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::test {

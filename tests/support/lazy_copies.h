@@ -7,22 +7,22 @@
 #include <map>
 #include <utility>
 
-#include "tensor/host/side_copies.h"
+#include "tensor/host/async_copy.h"
 #include "tensor/transfer.h"
 
 namespace mcpp::test {
 
 /// Copies between CPU tensors, one device acting as the accelerator. Reports host memory that is not pinned, or pinned
 /// twice, as a test failure.
-class LazyCopies final : public SideCopies {
+class LazyCopies final : public AsyncCopyEngine {
  public:
-  explicit LazyCopies(Device& device) : SideCopies(device) {}
+  explicit LazyCopies(Device& device) : AsyncCopyEngine(device) {}
   /// Shares the set of pinned memory with `other`.
-  LazyCopies(Device& device, const LazyCopies& other) : SideCopies(device), pinned_(other.pinned_) {}
+  LazyCopies(Device& device, const LazyCopies& other) : AsyncCopyEngine(device), pinned_(other.pinned_) {}
 
-  SideCopy to_host(const Tensor& from, const Tensor& to) override { return start(to_host_, from, to, to); }
-  SideCopy to_device(const Tensor& from, const Tensor& to) override { return start(to_device_, from, to, from); }
-  bool are_immediate() const override { return false; }
+  AsyncCopy to_host(const Tensor& from, const Tensor& to) override { return start(to_host_, from, to, to); }
+  AsyncCopy to_device(const Tensor& from, const Tensor& to) override { return start(to_device_, from, to, from); }
+  bool is_synchronous() const override { return false; }
 
   std::shared_ptr<void> pin(void* memory, i64 bytes) override {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + static_cast<std::uintptr_t>(bytes);
@@ -43,12 +43,12 @@ class LazyCopies final : public SideCopies {
   using Queue = std::deque<std::shared_ptr<Pending>>;
 
   /// Copies in one direction are made in order.
-  class State final : public SideCopy::State {
+  class State final : public AsyncCopy::State {
    public:
     State(std::shared_ptr<Queue> queue, std::shared_ptr<Pending> copy)
         : queue_(std::move(queue)), copy_(std::move(copy)) {}
     void wait() override { run(); }
-    void hold_ops() override { run(); }
+    void make_stream_wait() override { run(); }
 
    private:
     void run() {
@@ -63,14 +63,14 @@ class LazyCopies final : public SideCopies {
     std::shared_ptr<Pending> copy_;
   };
 
-  SideCopy start(const std::shared_ptr<Queue>& queue, const Tensor& from, const Tensor& to, const Tensor& on_host) {
+  AsyncCopy start(const std::shared_ptr<Queue>& queue, const Tensor& from, const Tensor& to, const Tensor& on_host) {
     EXPECT_EQ(from.bytes(), to.bytes());
     if (from.bytes() == 0) return {};
     EXPECT_TRUE(is_pinned(on_host));
     std::memset(to.raw(), 0xff, static_cast<std::size_t>(to.bytes()));
     queue->push_back(std::make_shared<Pending>(Pending{from, to}));
     ++begun_;
-    return SideCopy(std::make_unique<State>(queue, queue->back()));
+    return AsyncCopy(std::make_unique<State>(queue, queue->back()));
   }
   bool is_pinned(const Tensor& t) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(t.raw());

@@ -52,7 +52,7 @@ class Ops : public testing::TestWithParam<std::tuple<DType, Place>> {
 
   DType dtype() const { return std::get<0>(GetParam()); }
   /// Returns the type of statistics and main gradients.
-  DType wide() const { return dtype() == DType::F64 ? DType::F64 : DType::F32; }
+  DType accumulate_dtype() const { return dtype() == DType::F64 ? DType::F64 : DType::F32; }
   const Place& place() const { return std::get<1>(GetParam()); }
   /// Returns a device for checks that run only once.
   Device& any_device() { return *devices_.back(); }

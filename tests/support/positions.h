@@ -25,7 +25,7 @@ inline PositionRanges random_ranges(i64 rows, u64 seed) {
   if (draw("runs", 3) == 0) return after(first);
   const i64 split = draw("split", rows + 1);
   PositionRanges ranges{.first = first, .split = split, .second = first + split + draw("gap", 100)};
-  ranges.more = draw("more", 3) * draw("many", PositionRanges::kMostRuns - 2) / 2;
+  ranges.more = draw("more", 3) * draw("many", PositionRanges::kMaxRuns - 2) / 2;
   if (ranges.more > 0) ranges.length = 1 + draw("length", rows / ranges.more + 1);
   for (i64 i = 0, begin = ranges.second; i < ranges.more; ++i)
     ranges.begins[i] = begin += ranges.length + draw(i % 2 == 0 ? "even" : "odd", 20);

@@ -78,7 +78,7 @@ struct LlamaRow {
             .chunks = 8,
             .stages = "E|(t|)*126L",
             .zero_stage = 1,
-            .pipeline_inside = true};
+            .is_pipeline_innermost = true};
   }
 };
 inline constexpr LlamaRow kLlama405B[]{

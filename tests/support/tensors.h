@@ -118,7 +118,7 @@ inline void expect_close(const Tensor& actual, const Numbers& expected, double r
   }
 }
 inline void expect_close(const Tensor& actual, const Numbers& expected, const std::string& what, double factor = 1) {
-  expect_close(actual, expected, factor * tolerance(actual.dtype()), is_narrow(actual.dtype()) ? 1e-3 : 1, what);
+  expect_close(actual, expected, factor * tolerance(actual.dtype()), is_low_precision(actual.dtype()) ? 1e-3 : 1, what);
 }
 
 }  // namespace mcpp::test

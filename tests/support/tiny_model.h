@@ -98,13 +98,13 @@ struct TinyModel {
                .sequence_parallel = sequence_parallel}) {
     std::vector<UnitParam> params;
     model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
-    memory = std::make_unique<ModelMemory>(
+    memory = std::make_unique<ChunkParamBuffers>(
         params, dtype, device,
         [this](GridKind) {
           return DataParallelGroups{*self, *self};
         },
         DataParallelOptions{.bucket_elements = 0});
-    partial_gradients = std::make_unique<PartialGradients>(memory->buffers(), HolderGroups{model.context().tp});
+    partial_gradients = std::make_unique<PartialGradients>(memory->buffers(), ReplicaGroups{model.context().tp});
     model.visit([&](Param& param, int) { initialize(param, 7); });
     model.set_memory(*memory);
   }
@@ -138,27 +138,27 @@ struct TinyModel {
     attention_starts = position_starts = integers_of(starts, device).view(tokens.shape());
   }
 
-  Pass pass(bool training) const {
-    Pass p;
-    p.training = p.keeps_stash = training;
+  MicrobatchContext pass(bool training) const {
+    MicrobatchContext p;
+    p.training = p.saves_for_backward = training;
     p.samples = samples;
     p.attention_starts = attention_starts, p.position_starts = position_starts;
     return p;
   }
 
   double loss() {
-    Pass p = pass(false);
+    MicrobatchContext p = pass(false);
     return model.loss(tokens, targets, 1, p).sum();
   }
   /// Runs forward and backward, and returns the sum of the losses.
-  double step(bool defers_weights = false) {
+  double step(bool delay_wgrad_compute = false) {
     memory->clear_grads();
-    Pass p = pass(true);
-    p.defers_weights = defers_weights;
-    p.is_last = !defers_weights;  // otherwise gradients are reduced during backward
+    MicrobatchContext p = pass(true);
+    p.delay_wgrad_compute = delay_wgrad_compute;
+    p.is_last = !delay_wgrad_compute;  // otherwise gradients are reduced during backward
     const double sum = model.loss(tokens, targets, 1, p).sum();
     model.backward({}, p);
-    p.run_deferred();
+    p.run_delayed_wgrads();
     model.release_gradients();
     partial_gradients->finish();
     return sum;
@@ -177,7 +177,7 @@ struct TinyModel {
   Device& device;
   std::unique_ptr<Communicator> self;
   GPTModel model;
-  std::unique_ptr<ModelMemory> memory;
+  std::unique_ptr<ChunkParamBuffers> memory;
   std::unique_ptr<PartialGradients> partial_gradients;
   Tensor tokens, targets;
   Tensor attention_starts, position_starts;  ///< like those of Pass

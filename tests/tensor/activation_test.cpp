@@ -81,7 +81,7 @@ TEST_P(ActivationOpsTest, MatchesReferenceInForwardAndBackward) {
       const std::string name = str("activation ", static_cast<int>(a));
       const Expected plain = reference(a, x, {}, dy, rows, f), biased = reference(a, x, bias, dy, rows, f);
       // In fp32 the slope is limited by the rounding of arguments around 10.
-      const double factor = is_narrow(dtype()) ? 1 : 8;
+      const double factor = is_low_precision(dtype()) ? 1 : 8;
       expect_close(outputs[0], plain.y, name + " y", factor);
       expect_close(outputs[1], biased.y, name + " y with bias", factor);
       expect_close(outputs[2], plain.dx, name + " dx", factor);

@@ -48,18 +48,19 @@ TEST_P(CrossEntropyOpsTest, StatsAndGradientMatchReference) {
         const std::vector<i32> ids = targets_for(rows, valid);
         const Stats stats = reference(x, ids, n, valid);
         Numbers lse = stats.lse;
-        for (double& v : lse) v = rounded(v, wide());
+        for (double& v : lse) v = rounded(v, accumulate_dtype());
         const auto outputs = run([&](Device& device) {
           const Tensor targets = integers_of(ids, device);
           Tensor logits = tensor_of(x, {rows, n}, dtype(), device);
-          Tensor largest = garbage({rows}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
+          Tensor largest = garbage({rows}, accumulate_dtype(), device), sum = Tensor::like(largest),
+                 hit = Tensor::like(largest);
           ops::cross_entropy_stats(logits, targets, kFirst, valid, largest, sum, hit);
-          ops::cross_entropy_gradient(logits, targets, kFirst, valid, tensor_of(lse, {rows}, wide(), device), kScale,
-                                      0);
+          ops::cross_entropy_gradient(logits, targets, kFirst, valid,
+                                      tensor_of(lse, {rows}, accumulate_dtype(), device), kScale, 0);
           return std::vector{largest, sum, hit, logits};
         });
         expect_close(outputs[0], stats.largest, 0, 0, "largest");
-        expect_close(outputs[1], stats.sum, 4 * tolerance(wide()), 1, "sum of exp");
+        expect_close(outputs[1], stats.sum, 4 * tolerance(accumulate_dtype()), 1, "sum of exp");
         expect_close(outputs[2], stats.target, 0, 0, "target");
         Numbers gradient(x.size());
         for (i64 r = 0; r < rows; ++r) {
@@ -69,7 +70,7 @@ TEST_P(CrossEntropyOpsTest, StatsAndGradientMatchReference) {
                 (std::exp(x[r * n + i] - lse[static_cast<std::size_t>(r)]) - (i == target - kFirst)) * kScale;
         }
         // The error of exp(x - lse) is that of rounding x - lse, which is relative to its magnitude.
-        const double magnitude = is_narrow(dtype()) ? 1e-4 : spread;
+        const double magnitude = is_low_precision(dtype()) ? 1e-4 : spread;
         expect_close(outputs[3], gradient, tolerance(dtype()), magnitude, "gradient");
       }
     }
@@ -85,9 +86,9 @@ TEST_P(CrossEntropyOpsTest, HandlesInfiniteAndNaNLogits) {
   const auto outputs = run([&](Device& device) {
     const Tensor targets = integers_of({4600, 0, -1}, device);
     Tensor logits = tensor_of(x, {3, n}, dtype(), device);
-    Tensor largest = garbage({3}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
+    Tensor largest = garbage({3}, accumulate_dtype(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
     ops::cross_entropy_stats(logits, targets, 0, n, largest, sum, hit);
-    ops::cross_entropy_gradient(logits, targets, 0, n, tensor_of({3, 3, 3}, {3}, wide(), device), 1, 0);
+    ops::cross_entropy_gradient(logits, targets, 0, n, tensor_of({3, 3, 3}, {3}, accumulate_dtype(), device), 1, 0);
     return std::vector{largest, sum, logits};
   });
   const Numbers sum = numbers(outputs[1]), gradient = numbers(outputs[2]);
@@ -122,7 +123,8 @@ TEST_P(CrossEntropyOpsTest, ExponentialIsAccurate) {
   const i64 n = static_cast<i64>(x.size());
   const auto outputs = run([&](Device& device) {
     Tensor logits = tensor_of(x, {1, n}, dtype(), device);
-    ops::cross_entropy_gradient(logits, integers_of({0}, device), kFirst, n, Tensor::zeros({1}, wide(), device), 1, 0);
+    ops::cross_entropy_gradient(logits, integers_of({0}, device), kFirst, n,
+                                Tensor::zeros({1}, accumulate_dtype(), device), 1, 0);
     return std::vector{logits};
   });
   expect_close(outputs[0], expected, range.relative, 0, "exp");

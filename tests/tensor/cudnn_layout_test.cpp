@@ -63,7 +63,7 @@ TEST_P(CudnnLayoutTest, DescribesDenseTensorsWithoutAllocation) {
   const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
   for (const Heads* heads : {&x.q, &x.k}) {
     const Heads dense = dense_heads(Tensor::empty({5, batch, heads->heads * 8}, DType::BF16, device_), heads->heads);
-    const Heads places = dense_places(*heads);
+    const Heads places = dense_heads_layout(*heads);
     for (const bool prefer_folded : {false, true})
       EXPECT_EQ(cudnn_shapes(std::array{&places}, x.k.heads, prefer_folded),
                 cudnn_shapes(std::array{&dense}, x.k.heads, prefer_folded));
@@ -128,7 +128,7 @@ TEST(CudnnShapesTest, BackwardBlocksStayWithinLimit) {
       const i64 rows = block(heads, seq);
       ASSERT_GT(rows, 0) << seq << " " << heads;
       EXPECT_EQ(seq % rows, 0);
-      EXPECT_LE(probability_bytes(CudnnShape::dense(1, heads, rows, 128)), kMostProbabilities);
+      EXPECT_LE(probability_bytes(CudnnShape::dense(1, heads, rows, 128)), kMaxProbabilityBytes);
     }
   }
 }

@@ -68,7 +68,7 @@ TEST_P(DropoutOpsTest, DropoutMatchesDefinition) {
         with_bias[i] = residual[i] + (x[i] + bias[i % static_cast<std::size_t>(n)]) * factor[i];
         without[i] = residual[i] + y[i];
       }
-      const double magnitude = is_narrow(dtype()) ? 0.01 : p > 0.9f ? 1000 : 4;
+      const double magnitude = is_low_precision(dtype()) ? 0.01 : p > 0.9f ? 1000 : 4;
       expect_close(outputs[0], y, tolerance(dtype()), magnitude, "dropout");
       EXPECT_TRUE(same_bits(outputs[0], outputs[1]));
       expect_close(outputs[2], with_bias, tolerance(dtype()), magnitude, "bias_dropout_add");
@@ -139,7 +139,7 @@ TEST_P(DropoutOpsTest, JitterMatchesDefinition) {
     EXPECT_TRUE(std::ranges::all_of(factor, [p](double f) { return f >= 1 - p && f < 1 + p; }));
     Numbers y = x;
     for (std::size_t i = 0; i < x.size(); ++i) y[i] *= factor[i];
-    expect_close(outputs[0], y, tolerance(dtype()), is_narrow(dtype()) ? 0.01 : 4, "jitter");
+    expect_close(outputs[0], y, tolerance(dtype()), is_low_precision(dtype()) ? 0.01 : 4, "jitter");
     EXPECT_TRUE(same_bits(outputs[0], outputs[1]));
   }
 }

@@ -101,10 +101,10 @@ TEST_P(ElementwiseOpsTest, SumOfSquaresIsAccurateAndPropagatesNonFiniteValues) {
 
 TEST_P(ElementwiseOpsTest, ColumnSumAndAddBiasMatchReference) {
   for (const auto [rows, n] : kSizes) {
-    const Numbers x = normals(rows * n, 5), bias = normals(n, 6), old = test::normals(n, 7, wide());
+    const Numbers x = normals(rows * n, 5), bias = normals(n, 6), old = test::normals(n, 7, accumulate_dtype());
     const auto outputs = run([&](Device& device) {
       Tensor t = tensor_of(x, {rows, n}, dtype(), device);
-      Tensor fresh = garbage({n}, wide(), device), added = tensor_of(old, {n}, wide(), device);
+      Tensor fresh = garbage({n}, accumulate_dtype(), device), added = tensor_of(old, {n}, accumulate_dtype(), device);
       ops::column_sum(t, fresh, 0);
       ops::column_sum(t, added, 1);
       ops::add_bias(t, tensor_of(bias, {n}, dtype(), device));
@@ -117,9 +117,9 @@ TEST_P(ElementwiseOpsTest, ColumnSumAndAddBiasMatchReference) {
       with_bias[i] += bias[column];
     }
     const double magnitude = 2 * std::sqrt(static_cast<double>(rows)) + 1;
-    expect_close(outputs[0], sums, tolerance(wide()), magnitude, "column_sum");
+    expect_close(outputs[0], sums, tolerance(accumulate_dtype()), magnitude, "column_sum");
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += old[i];
-    expect_close(outputs[1], sums, tolerance(wide()), magnitude, "column_sum added");
+    expect_close(outputs[1], sums, tolerance(accumulate_dtype()), magnitude, "column_sum added");
     expect_close(outputs[2], with_bias, "add_bias");
   }
 }

@@ -26,11 +26,12 @@ TEST_P(EmbeddingOpsTest, EmbeddingAndBackwardMatchReference) {
       if (rows * n > 2'000'000) continue;
       const i64 first = 100;
       const std::vector<i32> ids = tokens_around(count, first, rows);
-      const Numbers table = normals(rows * n, 1), dy = normals(count * n, 2), old = test::normals(rows * n, 3, wide());
+      const Numbers table = normals(rows * n, 1), dy = normals(count * n, 2),
+                    old = test::normals(rows * n, 3, accumulate_dtype());
       const auto outputs = run([&](Device& device) {
         const Tensor tokens = integers_of(ids, device), g = tensor_of(dy, {count, n}, dtype(), device);
-        Tensor y = garbage({count, n}, dtype(), device), fresh = garbage({rows, n}, wide(), device),
-               added = tensor_of(old, {rows, n}, wide(), device);
+        Tensor y = garbage({count, n}, dtype(), device), fresh = garbage({rows, n}, accumulate_dtype(), device),
+               added = tensor_of(old, {rows, n}, accumulate_dtype(), device);
         ops::embedding(tokens, tensor_of(table, {rows, n}, dtype(), device), first, y);
         ops::embedding_backward(g, tokens, first, fresh, 0);
         ops::embedding_backward(g, tokens, first, added, 1);
@@ -48,8 +49,8 @@ TEST_P(EmbeddingOpsTest, EmbeddingAndBackwardMatchReference) {
       }
       expect_close(outputs[0], y, 0, 0, "embedding");
       const double magnitude = 4 * std::sqrt(static_cast<double>(count)) + 4;
-      expect_close(outputs[1], sums, tolerance(wide()), magnitude, "embedding_backward");
-      expect_close(outputs[2], added, tolerance(wide()), magnitude, "embedding_backward added");
+      expect_close(outputs[1], sums, tolerance(accumulate_dtype()), magnitude, "embedding_backward");
+      expect_close(outputs[2], added, tolerance(accumulate_dtype()), magnitude, "embedding_backward added");
     }
   }
 }
@@ -59,12 +60,14 @@ TEST_P(EmbeddingOpsTest, PositionsAndBackwardMatchReference) {
     for (const Standing& standing : every_standing(seq)) {
       const i64 batch = standing.ranges.first == 2 ? 1 : 3, rows = seq + 5;
       const Numbers x = normals(seq * batch * n, 1), table = normals(rows * n, 2),
-                    old = test::normals(rows * n, 3, wide());
+                    old = test::normals(rows * n, 3, accumulate_dtype());
       const auto outputs = run([&](Device& device) {
         const Positions positions = standing.of(seq, batch, device);
         const Tensor dy = tensor_of(x, {seq, batch, n}, dtype(), device);
-        Tensor y = tensor_of(x, {seq, batch, n}, dtype(), device), fresh = garbage({rows, n}, wide(), device),
-               added = tensor_of(old, {rows, n}, wide(), device), halved = tensor_of(old, {rows, n}, wide(), device);
+        Tensor y = tensor_of(x, {seq, batch, n}, dtype(), device),
+               fresh = garbage({rows, n}, accumulate_dtype(), device),
+               added = tensor_of(old, {rows, n}, accumulate_dtype(), device),
+               halved = tensor_of(old, {rows, n}, accumulate_dtype(), device);
         ops::add_positions(y, tensor_of(table, {rows, n}, dtype(), device), positions);
         ops::add_positions_backward(dy, positions, fresh, 0);
         ops::add_positions_backward(dy, positions, added, 1);
@@ -83,9 +86,9 @@ TEST_P(EmbeddingOpsTest, PositionsAndBackwardMatchReference) {
       }
       const double magnitude = standing.documents == 0 ? 4 : 4 * std::sqrt(static_cast<double>(seq * batch)) + 4;
       expect_close(outputs[0], y, "add_positions");
-      expect_close(outputs[1], sums, tolerance(wide()), magnitude, "add_positions_backward");
-      expect_close(outputs[2], added, tolerance(wide()), magnitude, "add_positions_backward added");
-      expect_close(outputs[3], halved, tolerance(wide()), magnitude, "add_positions_backward halved");
+      expect_close(outputs[1], sums, tolerance(accumulate_dtype()), magnitude, "add_positions_backward");
+      expect_close(outputs[2], added, tolerance(accumulate_dtype()), magnitude, "add_positions_backward added");
+      expect_close(outputs[3], halved, tolerance(accumulate_dtype()), magnitude, "add_positions_backward halved");
     }
   }
 }

@@ -1,21 +1,21 @@
-#include "tensor/gemm_choices.h"
-
 #include <gtest/gtest.h>
+
+#include "tensor/gemm_algo_cache.h"
 
 namespace mcpp {
 namespace {
 
-GemmChoices example() {
+GemmAlgoCache example() {
   return {{{DType::BF16, DType::F32, false, true, false, true, 50304, 768, 8192, 16},
            {{0x1f, 0, ~u64{0}, 3, 4, 5, 6, 0x8000000000000000}, 33554432}},
           {{DType::F64, DType::F64, false, false, true, false, 1, 2, 3, 8}, {{1, 2, 3, 4, 5, 6, 7, 8}, 0}}};
 }
 
 TEST(GemmAlgoCacheTest, RoundTripsThroughText) {
-  const GemmChoices choices = example();
+  const GemmAlgoCache choices = example();
   const std::string text = to_text(choices, "H200, 130100");
   EXPECT_EQ(gemm_choices_from_text(text, "H200, 130100", "file"), choices);
-  EXPECT_EQ(gemm_choices_from_text(to_text(GemmChoices{}, "H200"), "H200", "file"), GemmChoices{});
+  EXPECT_EQ(gemm_choices_from_text(to_text(GemmAlgoCache{}, "H200"), "H200", "file"), GemmAlgoCache{});
 }
 
 TEST(GemmAlgoCacheTest, KeysAreReadable) {
@@ -28,13 +28,13 @@ TEST(GemmAlgoCacheTest, DistinguishesTf32FromFp32) {
   const GemmKey fp32{.m = 1, .n = 2, .k = 3, .alignment = 16};
   GemmKey tf32 = fp32;
   tf32.tf32 = true;
-  const GemmChoices choices{{fp32, {{1}, 10}}, {tf32, {{2}, 20}}};
+  const GemmAlgoCache choices{{fp32, {{1}, 10}}, {tf32, {{2}, 20}}};
   EXPECT_EQ(choices.size(), 2u);
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
 TEST(GemmAlgoCacheTest, DistinguishesFp8FromBf16) {
-  GemmChoices choices;
+  GemmAlgoCache choices;
   for (const GemmFp8 fp8 : {GemmFp8::None, GemmFp8::E4m3, GemmFp8::E5m2}) {
     const GemmKey key{.in = DType::BF16, .transpose_b = true, .m = 16, .n = 32, .k = 48, .alignment = 16, .fp8 = fp8};
     choices[key] = {{static_cast<u64>(fp8)}, 10};
@@ -45,7 +45,7 @@ TEST(GemmAlgoCacheTest, DistinguishesFp8FromBf16) {
 }
 
 TEST(GemmAlgoCacheTest, DistinguishesEpiloguesFromPlainProducts) {
-  GemmChoices choices;
+  GemmAlgoCache choices;
   for (const GemmEpilogue epilogue :
        {GemmEpilogue::None, GemmEpilogue::Gelu, GemmEpilogue::BiasGelu, GemmEpilogue::GeluGradient}) {
     const GemmKey key{.in = DType::BF16, .m = 16, .n = 32, .k = 48, .alignment = 16, .epilogue = epilogue};
@@ -60,17 +60,17 @@ TEST(GemmAlgoCacheTest, GroupedKeysFitAnyNumberOfRows) {
   const GemmKey rows{.transpose_b = true, .n = 768, .k = 2048, .alignment = 16},
       gradient{.transpose_a = true, .accumulate = true, .m = 2048, .n = 768, .alignment = 16};
   EXPECT_EQ(to_text(rows), "fp32 fp32 NT 0 768 2048 set 16");
-  const GemmChoices choices{{rows, {{1}, 0}}, {gradient, {{2}, 0}}};
+  const GemmAlgoCache choices{{rows, {{1}, 0}}, {gradient, {{2}, 0}}};
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
 TEST(GemmAlgoCacheTest, MergeKeepsChoiceOfLowestRank) {
   const auto key = [](i64 m) { return GemmKey{.m = m, .n = 2, .k = 3, .alignment = 16}; };
-  const std::array<std::string, 4> texts{to_text(GemmChoices{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}}, "gpu"),
-                                         to_text(GemmChoices{}, "gpu"),
-                                         to_text(GemmChoices{{key(4), {{9}, 9}}}, "other"),
-                                         to_text(GemmChoices{{key(2), {{3}, 3}}, {key(3), {{3}, 3}}}, "gpu")};
-  const GemmChoices merged{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}, {key(3), {{3}, 3}}};
+  const std::array<std::string, 4> texts{to_text(GemmAlgoCache{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}}, "gpu"),
+                                         to_text(GemmAlgoCache{}, "gpu"),
+                                         to_text(GemmAlgoCache{{key(4), {{9}, 9}}}, "other"),
+                                         to_text(GemmAlgoCache{{key(2), {{3}, 3}}, {key(3), {{3}, 3}}}, "gpu")};
+  const GemmAlgoCache merged{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}, {key(3), {{3}, 3}}};
   EXPECT_EQ(merged_gemm_choices(texts, "gpu", "ranks"), merged);
   EXPECT_TRUE(merged_gemm_choices({}, "gpu", "ranks").empty());
 }
@@ -102,7 +102,7 @@ TEST(GemmAlgoCacheTest, IgnoresChoicesOfOtherPlatforms) {
 }
 
 TEST(GemmAlgoCacheTest, RejectsMalformedText) {
-  const std::string header = to_text(GemmChoices{}, "gpu");
+  const std::string header = to_text(GemmAlgoCache{}, "gpu");
   const std::string good = "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8";
   EXPECT_EQ(gemm_choices_from_text(header + good + "\n", "gpu", "file").size(), 1u);
   for (const char* bad :

@@ -69,19 +69,20 @@ struct NormInputs {
 
 TEST_P(NormOpsTest, LayerNormAndBackwardMatchReference) {
   for (const auto [rows, n] : kSizes) {
-    const NormInputs in(rows, n, dtype(), wide());
+    const NormInputs in(rows, n, dtype(), accumulate_dtype());
     const auto outputs = run([&](Device& device) {
       const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
                    b = tensor_of(in.b, {n}, dtype(), device), dy = tensor_of(in.dy, in.shape, dtype(), device);
-      Tensor y = garbage(in.shape, dtype(), device), mean = garbage({rows}, wide(), device),
-             rstd = garbage({rows}, wide(), device);
+      Tensor y = garbage(in.shape, dtype(), device), mean = garbage({rows}, accumulate_dtype(), device),
+             rstd = garbage({rows}, accumulate_dtype(), device);
       ops::layer_norm(x, w, b, kEps, y, mean, rstd);
-      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device),
-             db = garbage({n}, wide(), device);
+      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, accumulate_dtype(), device),
+             db = garbage({n}, accumulate_dtype(), device);
       NormGradients fresh{.dx = dx, .dw = dw, .db = db};
       ops::layer_norm_backward(dy, {x, w, mean, rstd}, fresh);
-      Tensor added = tensor_of(in.residual, in.shape, dtype(), device), dw2 = tensor_of(in.old, {n}, wide(), device),
-             db2 = tensor_of(in.old, {n}, wide(), device);
+      Tensor added = tensor_of(in.residual, in.shape, dtype(), device),
+             dw2 = tensor_of(in.old, {n}, accumulate_dtype(), device),
+             db2 = tensor_of(in.old, {n}, accumulate_dtype(), device);
       NormGradients sums{.dx = added, .add_to_dx = true, .dw = dw2, .beta_dw = 1, .db = db2, .beta_db = 1};
       ops::layer_norm_backward(dy, {x, w, mean, rstd}, sums);
       return std::vector{y, mean, rstd, dx, dw, db, added, dw2, db2};
@@ -92,28 +93,29 @@ TEST_P(NormOpsTest, LayerNormAndBackwardMatchReference) {
     const double relative = 10 * tolerance(dtype());
     expect_close(outputs[0], expected.y, relative, 1, "y");
     expect_close(outputs[1], expected.mean, "mean");
-    expect_close(outputs[2], expected.rstd, 4 * tolerance(wide()), 1, "rstd");
+    expect_close(outputs[2], expected.rstd, 4 * tolerance(accumulate_dtype()), 1, "rstd");
     expect_close(outputs[3], expected.dx, relative, n == 1 ? 1000 : 1, "dx");
-    expect_close(outputs[4], expected.dw, 4 * tolerance(wide()), sum_magnitude, "dw");
-    expect_close(outputs[5], expected.db, 4 * tolerance(wide()), sum_magnitude, "db");
+    expect_close(outputs[4], expected.dw, 4 * tolerance(accumulate_dtype()), sum_magnitude, "dw");
+    expect_close(outputs[5], expected.db, 4 * tolerance(accumulate_dtype()), sum_magnitude, "db");
     expect_close(outputs[6], plus(expected.dx, in.residual), relative, n == 1 ? 1000 : 1, "dx added");
-    expect_close(outputs[7], plus(expected.dw, in.old), 4 * tolerance(wide()), sum_magnitude, "dw added");
-    expect_close(outputs[8], plus(expected.db, in.old), 4 * tolerance(wide()), sum_magnitude, "db added");
+    expect_close(outputs[7], plus(expected.dw, in.old), 4 * tolerance(accumulate_dtype()), sum_magnitude, "dw added");
+    expect_close(outputs[8], plus(expected.db, in.old), 4 * tolerance(accumulate_dtype()), sum_magnitude, "db added");
   }
 }
 
 TEST_P(NormOpsTest, RmsNormAndBackwardMatchReference) {
   for (const auto [rows, n] : kSizes) {
-    const NormInputs in(rows, n, dtype(), wide());
+    const NormInputs in(rows, n, dtype(), accumulate_dtype());
     const auto outputs = run([&](Device& device) {
       const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
                    dy = tensor_of(in.dy, in.shape, dtype(), device);
-      Tensor y = garbage(in.shape, dtype(), device), rstd = garbage({rows}, wide(), device);
+      Tensor y = garbage(in.shape, dtype(), device), rstd = garbage({rows}, accumulate_dtype(), device);
       ops::rms_norm(x, w, kEps, y, rstd);
-      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device);
+      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, accumulate_dtype(), device);
       NormGradients fresh{.dx = dx, .dw = dw};
       ops::rms_norm_backward(dy, {x, w, {}, rstd}, fresh);
-      Tensor added = tensor_of(in.residual, in.shape, dtype(), device), dw2 = tensor_of(in.old, {n}, wide(), device);
+      Tensor added = tensor_of(in.residual, in.shape, dtype(), device),
+             dw2 = tensor_of(in.old, {n}, accumulate_dtype(), device);
       NormGradients sums{.dx = added, .add_to_dx = true, .dw = dw2, .beta_dw = 1};
       ops::rms_norm_backward(dy, {x, w, {}, rstd}, sums);
       return std::vector{y, rstd, dx, dw, added, dw2};
@@ -122,18 +124,18 @@ TEST_P(NormOpsTest, RmsNormAndBackwardMatchReference) {
     const double sum_magnitude = 4 * std::sqrt(static_cast<double>(rows)) + 4;
     const double relative = 4 * tolerance(dtype());
     expect_close(outputs[0], expected.y, relative, 1, "y");
-    expect_close(outputs[1], expected.rstd, 4 * tolerance(wide()), 1, "rstd");
+    expect_close(outputs[1], expected.rstd, 4 * tolerance(accumulate_dtype()), 1, "rstd");
     expect_close(outputs[2], expected.dx, relative, 1, "dx");
-    expect_close(outputs[3], expected.dw, 4 * tolerance(wide()), sum_magnitude, "dw");
+    expect_close(outputs[3], expected.dw, 4 * tolerance(accumulate_dtype()), sum_magnitude, "dw");
     expect_close(outputs[4], plus(expected.dx, in.residual), relative, 1, "dx added");
-    expect_close(outputs[5], plus(expected.dw, in.old), 4 * tolerance(wide()), sum_magnitude, "dw added");
+    expect_close(outputs[5], plus(expected.dw, in.old), 4 * tolerance(accumulate_dtype()), sum_magnitude, "dw added");
   }
 }
 
 /// Weights stored as their difference from 1.
 TEST_P(NormOpsTest, AddsOffsetToWeights) {
   const i64 rows = 37, n = 67;
-  const NormInputs in(rows, n, dtype(), wide());
+  const NormInputs in(rows, n, dtype(), accumulate_dtype());
   const auto outputs = run([&](Device& device) {
     const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
                  b = tensor_of(in.b, {n}, dtype(), device), dy = tensor_of(in.dy, in.shape, dtype(), device);
@@ -141,9 +143,10 @@ TEST_P(NormOpsTest, AddsOffsetToWeights) {
     rule.weight_offset = 1;
     std::vector<Tensor> results;
     for (const bool has_mean : {false, true}) {
-      Tensor y = garbage(in.shape, dtype(), device), mean = garbage({rows}, wide(), device),
-             rstd = garbage({rows}, wide(), device);
-      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device), db = Tensor::like(dw);
+      Tensor y = garbage(in.shape, dtype(), device), mean = garbage({rows}, accumulate_dtype(), device),
+             rstd = garbage({rows}, accumulate_dtype(), device);
+      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, accumulate_dtype(), device),
+             db = Tensor::like(dw);
       NormGradients gradients{.dx = dx, .dw = dw, .db = db};
       if (has_mean) {
         ops::layer_norm(x, w, b, rule, y, mean, rstd);
@@ -161,14 +164,14 @@ TEST_P(NormOpsTest, AddsOffsetToWeights) {
     const std::size_t first = has_mean ? 3 : 0;
     expect_close(outputs[first], expected.y, 10 * tolerance(dtype()), 1, "y");
     expect_close(outputs[first + 1], expected.dx, 10 * tolerance(dtype()), 1, "dx");
-    expect_close(outputs[first + 2], expected.dw, 4 * tolerance(wide()), 4 * std::sqrt(37.0) + 4, "dw");
+    expect_close(outputs[first + 2], expected.dw, 4 * tolerance(accumulate_dtype()), 4 * std::sqrt(37.0) + 4, "dw");
   }
 }
 
 /// Computes as two ranks do that have half of the columns each.
 TEST_P(NormOpsTest, RmsNormSupportsShardedColumns) {
   const i64 rows = 33, n = 40, part = n / 2;
-  const NormInputs in(rows, n, dtype(), wide());
+  const NormInputs in(rows, n, dtype(), accumulate_dtype());
   const auto columns = [&](const Numbers& x, i64 first, i64 width) {
     Numbers some;
     for (i64 r = 0; r < static_cast<i64>(x.size()) / n; ++r)
@@ -182,7 +185,8 @@ TEST_P(NormOpsTest, RmsNormSupportsShardedColumns) {
       w.push_back(tensor_of(columns(in.w, first, part), {part}, dtype(), device));
       dy.push_back(tensor_of(columns(in.dy, first, part), {rows, part}, dtype(), device));
     }
-    Tensor squares = garbage({rows}, wide(), device), dots = Tensor::like(squares), more = Tensor::like(squares);
+    Tensor squares = garbage({rows}, accumulate_dtype(), device), dots = Tensor::like(squares),
+           more = Tensor::like(squares);
     ops::row_dots(x[0], x[0], nullptr, 0, squares);
     ops::row_dots(x[1], x[1], nullptr, 0, more);
     ops::add_to(more, squares);
@@ -192,8 +196,8 @@ TEST_P(NormOpsTest, RmsNormSupportsShardedColumns) {
     NormRule rule(kEps);
     rule.weight_offset = 1, rule.squares = squares, rule.all_columns = n;
     for (const std::size_t i : {0u, 1u}) {
-      Tensor y = garbage({rows, part}, dtype(), device), rstd = garbage({rows}, wide(), device);
-      Tensor dx = garbage({rows, part}, dtype(), device), dw = garbage({part}, wide(), device);
+      Tensor y = garbage({rows, part}, dtype(), device), rstd = garbage({rows}, accumulate_dtype(), device);
+      Tensor dx = garbage({rows, part}, dtype(), device), dw = garbage({part}, accumulate_dtype(), device);
       ops::rms_norm(x[i], w[i], rule, y, rstd);
       NormGradients gradients{.dx = dx, .dw = dw};
       ops::rms_norm_backward(
@@ -207,9 +211,9 @@ TEST_P(NormOpsTest, RmsNormSupportsShardedColumns) {
   for (const i64 i : {0, 1}) {
     const std::size_t first = static_cast<std::size_t>(4 * i);
     expect_close(outputs[first], columns(expected.y, i * part, part), 10 * tolerance(dtype()), 1, "y");
-    expect_close(outputs[first + 1], expected.rstd, 4 * tolerance(wide()), 1, "rstd");
+    expect_close(outputs[first + 1], expected.rstd, 4 * tolerance(accumulate_dtype()), 1, "rstd");
     expect_close(outputs[first + 2], columns(expected.dx, i * part, part), 10 * tolerance(dtype()), 1, "dx");
-    expect_close(outputs[first + 3], columns(expected.dw, i * part, part), 4 * tolerance(wide()), 30, "dw");
+    expect_close(outputs[first + 3], columns(expected.dw, i * part, part), 4 * tolerance(accumulate_dtype()), 30, "dw");
   }
 }
 
@@ -218,7 +222,8 @@ TEST_P(NormOpsTest, PropagateNaN) {
   x[40] = std::nan("");
   const auto outputs = run([&](Device& device) {
     const Tensor t = tensor_of(x, {4, 33}, dtype(), device), w = tensor_of(Numbers(33, 1), {33}, dtype(), device);
-    Tensor y = Tensor::like(t), z = Tensor::like(t), mean = garbage({4}, wide(), device), rstd = Tensor::like(mean);
+    Tensor y = Tensor::like(t), z = Tensor::like(t), mean = garbage({4}, accumulate_dtype(), device),
+           rstd = Tensor::like(mean);
     ops::layer_norm(t, w, w, kEps, y, mean, rstd);
     ops::rms_norm(t, w, kEps, z, rstd);
     return std::vector{y, z};

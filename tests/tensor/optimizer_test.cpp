@@ -15,17 +15,21 @@ TEST_P(OptimizerOpsTest, AdamWMatchesFormula) {
   const AdamWStep step{
       .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = 3, .grad_scale = 0.5};
   for (const i64 count : kCounts) {
-    const Numbers w0 = test::normals(count, 1, wide()), m0 = test::normals(count, 2, wide(), 0.1),
-                  grad = test::normals(count, 3, wide());
-    Numbers v0 = test::normals(count, 4, wide(), 0.1);
-    for (double& v : v0) v = rounded(v * v, wide());
+    const Numbers w0 = test::normals(count, 1, accumulate_dtype()),
+                  m0 = test::normals(count, 2, accumulate_dtype(), 0.1),
+                  grad = test::normals(count, 3, accumulate_dtype());
+    Numbers v0 = test::normals(count, 4, accumulate_dtype(), 0.1);
+    for (double& v : v0) v = rounded(v * v, accumulate_dtype());
     const auto outputs = run([&](Device& device) {
-      Tensor w = tensor_of(w0, {count}, wide(), device), m = tensor_of(m0, {count}, wide(), device),
-             v = tensor_of(v0, {count}, wide(), device), alone = tensor_of(w0, {count}, wide(), device);
-      const Tensor g = tensor_of(grad, {count}, wide(), device);
+      Tensor w = tensor_of(w0, {count}, accumulate_dtype(), device),
+             m = tensor_of(m0, {count}, accumulate_dtype(), device),
+             v = tensor_of(v0, {count}, accumulate_dtype(), device),
+             alone = tensor_of(w0, {count}, accumulate_dtype(), device);
+      const Tensor g = tensor_of(grad, {count}, accumulate_dtype(), device);
       Tensor model = garbage({count}, dtype(), device);
       ops::adamw(w, m, v, g, step, &model);
-      Tensor m2 = tensor_of(m0, {count}, wide(), device), v2 = tensor_of(v0, {count}, wide(), device);
+      Tensor m2 = tensor_of(m0, {count}, accumulate_dtype(), device),
+             v2 = tensor_of(v0, {count}, accumulate_dtype(), device);
       ops::adamw(alone, m2, v2, g, step, nullptr);
       return std::vector{w, m, v, model, alone, tensor_of(numbers(w), {count}, dtype(), device)};
     });
@@ -37,9 +41,9 @@ TEST_P(OptimizerOpsTest, AdamWMatchesFormula) {
       const double mhat = m[i] / (1 - std::pow(step.beta1, 3)), vhat = v[i] / (1 - std::pow(step.beta2, 3));
       w[i] -= step.lr * (mhat / (std::sqrt(vhat) + step.eps) + step.weight_decay * w[i]);
     }
-    expect_close(outputs[0], w, tolerance(wide()), 1, "weights");
-    expect_close(outputs[1], m, tolerance(wide()), 0.1, "m");
-    expect_close(outputs[2], v, 2 * tolerance(wide()), 0, "v");
+    expect_close(outputs[0], w, tolerance(accumulate_dtype()), 1, "weights");
+    expect_close(outputs[1], m, tolerance(accumulate_dtype()), 0.1, "m");
+    expect_close(outputs[2], v, 2 * tolerance(accumulate_dtype()), 0, "v");
     EXPECT_TRUE(same_bits(outputs[3], outputs[5])) << "the model's weights are the rounded master weights";
     EXPECT_TRUE(same_bits(outputs[0], outputs[4]));
   }
@@ -48,12 +52,13 @@ TEST_P(OptimizerOpsTest, AdamWMatchesFormula) {
 TEST_P(OptimizerOpsTest, SgdMatchesFormula) {
   const SgdStep step{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .grad_scale = 2};
   for (const i64 count : kCounts) {
-    const Numbers w0 = test::normals(count, 1, wide()), b0 = test::normals(count, 2, wide()),
-                  grad = test::normals(count, 3, wide());
+    const Numbers w0 = test::normals(count, 1, accumulate_dtype()), b0 = test::normals(count, 2, accumulate_dtype()),
+                  grad = test::normals(count, 3, accumulate_dtype());
     const auto outputs = run([&](Device& device) {
-      Tensor w = tensor_of(w0, {count}, wide(), device), buffer = tensor_of(b0, {count}, wide(), device);
+      Tensor w = tensor_of(w0, {count}, accumulate_dtype(), device),
+             buffer = tensor_of(b0, {count}, accumulate_dtype(), device);
       Tensor model = garbage({count}, dtype(), device);
-      ops::sgd(w, buffer, tensor_of(grad, {count}, wide(), device), step, &model);
+      ops::sgd(w, buffer, tensor_of(grad, {count}, accumulate_dtype(), device), step, &model);
       return std::vector{w, buffer, model, tensor_of(numbers(w), {count}, dtype(), device)};
     });
     Numbers w = w0, buffer = b0;
@@ -61,8 +66,8 @@ TEST_P(OptimizerOpsTest, SgdMatchesFormula) {
       buffer[i] = step.momentum * buffer[i] + (grad[i] * step.grad_scale + step.weight_decay * w[i]);
       w[i] -= step.lr * buffer[i];
     }
-    expect_close(outputs[0], w, tolerance(wide()), 1, "weights");
-    expect_close(outputs[1], buffer, tolerance(wide()), 1, "momentum");
+    expect_close(outputs[0], w, tolerance(accumulate_dtype()), 1, "weights");
+    expect_close(outputs[1], buffer, tolerance(accumulate_dtype()), 1, "momentum");
     EXPECT_TRUE(same_bits(outputs[2], outputs[3]));
   }
 }
@@ -70,9 +75,10 @@ TEST_P(OptimizerOpsTest, SgdMatchesFormula) {
 TEST_P(OptimizerOpsTest, MomentumMatchesFormula) {
   for (const i64 count : kCounts) {
     for (const bool nesterov : {false, true}) {
-      const Numbers b0 = test::normals(count, 2, wide()), g0 = test::normals(count, 3, wide());
+      const Numbers b0 = test::normals(count, 2, accumulate_dtype()), g0 = test::normals(count, 3, accumulate_dtype());
       const auto outputs = run([&](Device& device) {
-        Tensor buffer = tensor_of(b0, {count}, wide(), device), grad = tensor_of(g0, {count}, wide(), device);
+        Tensor buffer = tensor_of(b0, {count}, accumulate_dtype(), device),
+               grad = tensor_of(g0, {count}, accumulate_dtype(), device);
         const Tensor factor = tensor_of({0.25}, {1}, DType::F64, device);
         ops::momentum(buffer, grad, {.momentum = 0.95, .nesterov = nesterov, .factor = factor});
         return std::vector{buffer, grad};
@@ -83,34 +89,37 @@ TEST_P(OptimizerOpsTest, MomentumMatchesFormula) {
         buffer[i] = 0.95 * buffer[i] + g;
         direction[i] = nesterov ? g + 0.95 * buffer[i] : buffer[i];
       }
-      expect_close(outputs[0], buffer, tolerance(wide()), 1, "momentum");
-      expect_close(outputs[1], direction, tolerance(wide()), 1, "direction");
+      expect_close(outputs[0], buffer, tolerance(accumulate_dtype()), 1, "momentum");
+      expect_close(outputs[1], direction, tolerance(accumulate_dtype()), 1, "direction");
     }
   }
 }
 
 TEST_P(OptimizerOpsTest, DescendMatchesFormula) {
   for (const i64 count : kCounts) {
-    const Numbers w0 = test::normals(count, 1, wide()), direction = test::normals(count, 3, wide());
+    const Numbers w0 = test::normals(count, 1, accumulate_dtype()),
+                  direction = test::normals(count, 3, accumulate_dtype());
     const auto outputs = run([&](Device& device) {
-      Tensor w = tensor_of(w0, {count}, wide(), device), model = garbage({count}, dtype(), device);
-      ops::descend(w, tensor_of(direction, {count}, wide(), device), {.lr = 0.1, .weight_decay = 0.01}, &model);
+      Tensor w = tensor_of(w0, {count}, accumulate_dtype(), device), model = garbage({count}, dtype(), device);
+      ops::apply_update(w, tensor_of(direction, {count}, accumulate_dtype(), device), {.lr = 0.1, .weight_decay = 0.01},
+                        &model);
       return std::vector{w, model, tensor_of(numbers(w), {count}, dtype(), device)};
     });
     Numbers w = w0;
     for (std::size_t i = 0; i < w.size(); ++i) w[i] -= 0.1 * (direction[i] + 0.01 * w[i]);
-    expect_close(outputs[0], w, tolerance(wide()), 1, "weights");
+    expect_close(outputs[0], w, tolerance(accumulate_dtype()), 1, "weights");
     EXPECT_TRUE(same_bits(outputs[1], outputs[2]));
   }
 }
 
 TEST_P(OptimizerOpsTest, MomentumAndDescendChangeNothingWhenFactorIsNotFinite) {
   const auto outputs = run([&](Device& device) {
-    Tensor buffer = tensor_of({1, 2}, {2}, wide(), device), grad = tensor_of({3, 4}, {2}, wide(), device),
-           w = tensor_of({5, 6}, {2}, wide(), device);
+    Tensor buffer = tensor_of({1, 2}, {2}, accumulate_dtype(), device),
+           grad = tensor_of({3, 4}, {2}, accumulate_dtype(), device),
+           w = tensor_of({5, 6}, {2}, accumulate_dtype(), device);
     const Tensor factor = tensor_of({std::numeric_limits<double>::infinity()}, {1}, DType::F64, device);
     ops::momentum(buffer, grad, {.momentum = 0.9, .factor = factor});
-    ops::descend(w, grad, {.lr = 1, .factor = factor}, nullptr);
+    ops::apply_update(w, grad, {.lr = 1, .factor = factor}, nullptr);
     return std::vector{buffer, w};
   });
   EXPECT_EQ(numbers(outputs[0]), (Numbers{1, 2}));
@@ -135,9 +144,9 @@ TEST_P(OptimizerOpsTest, NormalizeDividesByNorm) {
 
 TEST_P(OptimizerOpsTest, PropagateNaN) {
   Device& device = any_device();
-  Tensor w = Tensor::zeros({3}, wide(), device), m = Tensor::zeros({3}, wide(), device),
-         v = Tensor::zeros({3}, wide(), device), model = Tensor::zeros({3}, dtype(), device);
-  ops::adamw(w, m, v, tensor_of({1, std::nan(""), 1}, {3}, wide(), device), {.lr = 1e-3}, &model);
+  Tensor w = Tensor::zeros({3}, accumulate_dtype(), device), m = Tensor::zeros({3}, accumulate_dtype(), device),
+         v = Tensor::zeros({3}, accumulate_dtype(), device), model = Tensor::zeros({3}, dtype(), device);
+  ops::adamw(w, m, v, tensor_of({1, std::nan(""), 1}, {3}, accumulate_dtype(), device), {.lr = 1e-3}, &model);
   EXPECT_TRUE(std::isnan(numbers(w)[1]) && std::isnan(numbers(model)[1]) && std::isfinite(numbers(w)[0]));
 }
 

@@ -88,11 +88,10 @@ TEST(ProfilerTest, CountsRangesBeyondCapacity) {
   Profiler profiler;
   profiler.start(nullptr);
   const auto now = Profiler::Clock::now();
-  for (std::size_t i = 0; i < Profiler::kMostRanges + 5; ++i)
-    profiler.add("", Detail::Phase, RangeKind::Work, now, now);
+  for (std::size_t i = 0; i < Profiler::kMaxRanges + 5; ++i) profiler.add("", Detail::Phase, RangeKind::Work, now, now);
   const Profiler::Trace trace = profiler.stop();
-  EXPECT_EQ(trace.ranges.size(), Profiler::kMostRanges);
-  EXPECT_EQ(trace.left_out, 5);
+  EXPECT_EQ(trace.ranges.size(), Profiler::kMaxRanges);
+  EXPECT_EQ(trace.dropped_ranges, 5);
 }
 
 /// A device that is one second behind the host.

@@ -14,12 +14,12 @@ TEST(StagingRingTest, WrapsAroundWhenOldestAreReturned) {
   EXPECT_EQ(ring.take(60), 0);
   EXPECT_EQ(ring.take(40), 60);
   EXPECT_EQ(ring.take(1), std::nullopt);
-  ring.give_back_oldest();
+  ring.release_oldest();
   EXPECT_EQ(ring.take(61), std::nullopt);
   EXPECT_EQ(ring.take(50), 0);
   EXPECT_EQ(ring.take(10), 50);
   EXPECT_EQ(ring.take(1), std::nullopt);  // full, in two parts
-  ring.give_back_oldest();
+  ring.release_oldest();
   EXPECT_EQ(ring.take(40), 60);
 }
 
@@ -27,7 +27,7 @@ TEST(StagingRingTest, DoesNotSplitPieceAtEnd) {
   StagingRing ring(100);
   EXPECT_EQ(ring.take(30), 0);
   EXPECT_EQ(ring.take(50), 30);
-  ring.give_back_oldest();
+  ring.release_oldest();
   EXPECT_EQ(ring.take(25), 0);             // the 20 at the end are too few
   EXPECT_EQ(ring.take(10), std::nullopt);  // and unusable until the ring continues at 0
   EXPECT_EQ(ring.take(5), 25);
@@ -60,7 +60,7 @@ TEST(StagingRingTest, PiecesInUseNeverOverlap) {
                                      << " are refused";
         mark(pieces.front(), false);
         pieces.pop_front();
-        ring.give_back_oldest();
+        ring.release_oldest();
         begin = ring.take(bytes);
       }
       ASSERT_LE(*begin + bytes, capacity);
@@ -69,7 +69,7 @@ TEST(StagingRingTest, PiecesInUseNeverOverlap) {
       if (random() % 3 == 0) {
         mark(pieces.front(), false);
         pieces.pop_front();
-        ring.give_back_oldest();
+        ring.release_oldest();
       }
     }
   }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/host/late_copy.h"
+#include "tensor/host/async_readback.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 #include "tests/support/gpu.h"
@@ -25,11 +25,11 @@ class StepOpsTest : public testing::TestWithParam<DeviceType> {
   Tensor f64(const Numbers& x) { return tensor_of(x, {static_cast<i64>(x.size())}, DType::F64, device()); }
 
   Numbers decide(double loss_sum, double targets, double squares, const StepRule& rule = {}) {
-    Tensor result = garbage({StepNumbers::kCount}, DType::F64, device());
-    ops::decide_update(f64({loss_sum, targets}), f64({squares}), rule, result);
+    Tensor result = garbage({StepScalars::kCount}, DType::F64, device());
+    ops::compute_update_scale(f64({loss_sum, targets}), f64({squares}), rule, result);
     return numbers(result);
   }
-  static StepVerdict verdict(const Numbers& x) { return static_cast<StepVerdict>(x[StepNumbers::kVerdict]); }
+  static StepStatus verdict(const Numbers& x) { return static_cast<StepStatus>(x[StepScalars::kStatus]); }
 
  private:
   std::unique_ptr<Device> device_;
@@ -51,41 +51,41 @@ TEST_P(StepOpsTest, FiniteStepIsNormalizedAndClipped) {
   const Numbers free = decide(8, 4, 400);
   EXPECT_EQ(free, (Numbers{2, 4, 5, 0.25, 0}));
   const Numbers clipped = decide(8, 4, 400, {.clip_grad = 1});
-  EXPECT_DOUBLE_EQ(clipped[StepNumbers::kFactor], 0.25 / (5 + 1e-6));
-  EXPECT_EQ(decide(8, 4, 400, {.clip_grad = 10})[StepNumbers::kFactor], 0.25);
-  EXPECT_EQ(decide(8, 4, 400, {.grad_scale = 0.5})[StepNumbers::kGradNorm], 2.5);
-  EXPECT_EQ(decide(8, 4, 2)[StepNumbers::kGradNorm], static_cast<double>(static_cast<float>(std::sqrt(2.0) / 4)));
-  EXPECT_EQ(decide(8, 4, 2, {.rounds_norm = false})[StepNumbers::kGradNorm], std::sqrt(2.0) / 4);
+  EXPECT_DOUBLE_EQ(clipped[StepScalars::kFactor], 0.25 / (5 + 1e-6));
+  EXPECT_EQ(decide(8, 4, 400, {.clip_grad = 10})[StepScalars::kFactor], 0.25);
+  EXPECT_EQ(decide(8, 4, 400, {.grad_scale = 0.5})[StepScalars::kGradNorm], 2.5);
+  EXPECT_EQ(decide(8, 4, 2)[StepScalars::kGradNorm], static_cast<double>(static_cast<float>(std::sqrt(2.0) / 4)));
+  EXPECT_EQ(decide(8, 4, 2, {.round_norm_to_fp32 = false})[StepScalars::kGradNorm], std::sqrt(2.0) / 4);
 }
 
 TEST_P(StepOpsTest, NonFiniteStepIsNotApplied) {
   for (const double bad : {kNan, kInf, -kInf}) {
     for (const Numbers& x :
          {decide(bad, 4, 400), decide(8, 4, std::abs(bad)), decide(8, 4, bad), decide(bad, 4, bad)}) {
-      EXPECT_EQ(x[StepNumbers::kFactor], kInf);
-      EXPECT_EQ(verdict(x), StepVerdict::NotFinite);
+      EXPECT_EQ(x[StepScalars::kFactor], kInf);
+      EXPECT_EQ(verdict(x), StepStatus::NotFinite);
       for (const double number : x) EXPECT_FALSE(std::isnan(number)) << "no maximum over ranks could be relied on";
     }
-    EXPECT_EQ(decide(bad, 4, 400)[StepNumbers::kLoss], kInf);
-    EXPECT_EQ(decide(8, 4, -std::abs(bad))[StepNumbers::kGradNorm], kInf);
-    EXPECT_EQ(decide(bad, bad, 400)[StepNumbers::kTargets], 0);
+    EXPECT_EQ(decide(bad, 4, 400)[StepScalars::kLoss], kInf);
+    EXPECT_EQ(decide(8, 4, -std::abs(bad))[StepScalars::kGradNorm], kInf);
+    EXPECT_EQ(decide(bad, bad, 400)[StepScalars::kTargets], 0);
   }
-  EXPECT_EQ(verdict(decide(0, 0, 0)), StepVerdict::NotFinite) << "no targets";
-  EXPECT_EQ(verdict(decide(8, 1, 1e300)), StepVerdict::NotFinite) << "a norm that fp32 cannot hold";
+  EXPECT_EQ(verdict(decide(0, 0, 0)), StepStatus::NotFinite) << "no targets";
+  EXPECT_EQ(verdict(decide(8, 1, 1e300)), StepStatus::NotFinite) << "a norm that fp32 cannot hold";
 }
 
 TEST_P(StepOpsTest, DetectsSpikesAboveLimit) {
-  const StepRule rule{.most_loss = 2, .most_grad_norm = 5};
-  EXPECT_EQ(verdict(decide(8, 4, 400, rule)), StepVerdict::Fine) << "not above";
+  const StepRule rule{.max_loss = 2, .max_grad_norm = 5};
+  EXPECT_EQ(verdict(decide(8, 4, 400, rule)), StepStatus::Fine) << "not above";
   for (const Numbers& x : {decide(9, 4, 400, rule), decide(8, 4, 500, rule)}) {
-    EXPECT_EQ(verdict(x), StepVerdict::Spike);
-    EXPECT_EQ(x[StepNumbers::kFactor], 0.25) << "only told";
+    EXPECT_EQ(verdict(x), StepStatus::Spike);
+    EXPECT_EQ(x[StepScalars::kFactor], 0.25) << "only told";
   }
   StepRule skipping = rule;
-  skipping.skips_spikes = true;
-  EXPECT_EQ(decide(9, 4, 400, skipping)[StepNumbers::kFactor], kInf);
-  EXPECT_EQ(decide(8, 4, 400, skipping)[StepNumbers::kFactor], 0.25);
-  EXPECT_EQ(verdict(decide(kNan, 4, 400, skipping)), StepVerdict::NotFinite);
+  skipping.should_skip_spikes = true;
+  EXPECT_EQ(decide(9, 4, 400, skipping)[StepScalars::kFactor], kInf);
+  EXPECT_EQ(decide(8, 4, 400, skipping)[StepScalars::kFactor], 0.25);
+  EXPECT_EQ(verdict(decide(kNan, 4, 400, skipping)), StepStatus::NotFinite);
 }
 
 TEST_P(StepOpsTest, UpdatesReadFactorFromDevice) {
@@ -151,7 +151,7 @@ TEST_P(StepOpsTest, SumsOfExponentialsOfRanksAddUp) {
 }
 
 TEST_P(StepOpsTest, ReadbackHoldsValuesFromItsStart) {
-  const auto copy = make_late_copy(device(), 2);
+  const auto copy = make_async_readback(device(), 2);
   Tensor t = f64({1, 2});
   copy->start(t);
   write_values(std::vector<double>{3, 4}, t);
@@ -164,8 +164,8 @@ TEST_P(StepOpsTest, ReadbackHoldsValuesFromItsStart) {
 TEST_P(StepOpsTest, RejectsWrongTypesAndSizes) {
   Tensor wrong = tensor_of({1}, {1}, DType::F32, device()), two = f64({1, 2}), result = f64(Numbers(5, 0));
   EXPECT_THROW(ops::add_sum_of_squares(two, wrong), Error);
-  EXPECT_THROW(ops::decide_update(two, two, {}, result), Error);
-  EXPECT_THROW(ops::decide_update(two, f64({1}), {}, two), Error);
+  EXPECT_THROW(ops::compute_update_scale(two, two, {}, result), Error);
+  EXPECT_THROW(ops::compute_update_scale(two, f64({1}), {}, two), Error);
   Tensor w = f64({1}), m = f64({1}), v = f64({1});
   EXPECT_THROW(ops::adamw(w, m, v, f64({1}), {.factor = two}, nullptr), Error);
 }

@@ -17,26 +17,26 @@ void check_mpi(int code, const char* call) {
   fail(ExitCode::PeerLost, call, ": ", std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
-void Patience::check() const {
+void WaitPolicy::check() const {
   if (stop.stop_requested()) fail(ExitCode::PeerLost, "nobody waits for this operation any more");
 }
 
-Waiting::Step Waiting::next() {
-  if (patience_.meanwhile) patience_.meanwhile();
-  if (patience_.idle && *patience_.idle == 0) {
-    looks_ = 0;
+PollLoop::Step PollLoop::next() {
+  if (wait_policy_.progress_callback) wait_policy_.progress_callback();
+  if (wait_policy_.idle && *wait_policy_.idle == 0) {
+    poll_count_ = 0;
     return Step::Sleep;
   }
-  const int look = looks_++;
-  if (look < patience_.spins) return Step::Look;
-  return look < patience_.spins + patience_.yields ? Step::Yield : Step::Sleep;
+  const int poll_count = poll_count_++;
+  if (poll_count < wait_policy_.spins) return Step::Poll;
+  return poll_count < wait_policy_.spins + wait_policy_.yields ? Step::Yield : Step::Sleep;
 }
 
-void Waiting::pause() {
+void PollLoop::pause() {
   using namespace std::chrono_literals;
   const Step step = next();
-  if (step == Step::Look) return;
-  patience_.check();
+  if (step == Step::Poll) return;
+  wait_policy_.check();
   if (step == Step::Yield)
     ::sched_yield();
   else
@@ -54,11 +54,11 @@ bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses) {
   return done != 0;
 }
 
-void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses) {
-  for (Waiting waiting(patience); !are_complete(requests, statuses);) waiting.pause();
+void wait_all(std::span<MPI_Request> requests, const WaitPolicy& wait_policy, MPI_Status* statuses) {
+  for (PollLoop poll_loop(wait_policy); !are_complete(requests, statuses);) poll_loop.pause();
 }
 
-void let_messages_move() {
+void drive_mpi_progress() {
   int unused = 0;
   check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &unused, MPI_STATUS_IGNORE), "MPI_Iprobe");
   ::sched_yield();

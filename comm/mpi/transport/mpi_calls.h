@@ -21,7 +21,7 @@ void check_mpi(int code, const char* call);
 
 /// Waiting policy of a thread: how often it polls before yielding its core, how often it yields before sleeping between
 /// polls, and how it is cancelled.
-struct Patience {
+struct WaitPolicy {
   int spins = 0;
   int yields = 2000;  ///< a few hundred microseconds, enough for typical messages
   std::stop_token stop = {};
@@ -29,44 +29,45 @@ struct Patience {
   /// calling thread as idle.
   std::shared_ptr<const std::atomic<int>> idle = {};
   /// Called before each poll, because the peer may be waiting for work of this rank. May be null.
-  std::function<void()> meanwhile = nullptr;
+  std::function<void()> progress_callback = nullptr;
 
   /// Throws PeerLost if a stop was requested.
   void check() const;
 };
 
 /// State of a poll loop that waits for other ranks.
-class Waiting {
+class PollLoop {
  public:
-  enum class Step { Look, Yield, Sleep };
+  enum class Step { Poll, Yield, Sleep };
 
-  explicit Waiting(const Patience& patience) : patience_(patience) {}
-  /// Returns what to do before the next poll, in addition to `meanwhile`.
+  explicit PollLoop(const WaitPolicy& wait_policy) : wait_policy_(wait_policy) {}
+  /// Returns what to do before the next poll, in addition to `progress_callback`.
   Step next();
-  /// Performs the next step. Throws as Patience::check() does.
+  /// Performs the next step. Throws as WaitPolicy::check() does.
   void pause();
 
  private:
-  const Patience& patience_;
-  int looks_ = 0;
+  const WaitPolicy& wait_policy_;
+  int poll_count_ = 0;
 };
 
 /// Lets MPI make progress and returns true if all requests are complete.
 bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
 /// Waits until all requests are complete.
-void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses = MPI_STATUSES_IGNORE);
+void wait_all(std::span<MPI_Request> requests, const WaitPolicy& wait_policy,
+              MPI_Status* statuses = MPI_STATUSES_IGNORE);
 
 /// Starts `call(request)` and waits for it.
 template <class Call>
-void complete(const char* name, const Patience& patience, const Call& call) {
+void complete(const char* name, const WaitPolicy& wait_policy, const Call& call) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(call(&request), name);
-  wait_all({&request, 1}, patience);
+  wait_all({&request, 1}, wait_policy);
 }
 
 /// Lets MPI make progress. MPI moves large messages only inside its own calls, and the awaited peer may itself wait for
 /// a message from this rank.
-void let_messages_move();
+void drive_mpi_progress();
 
 /// Return the rank of this process in the group, and the size of the group.
 int rank_in(MPI_Comm comm);
@@ -110,12 +111,12 @@ class MpiComm {
 constexpr i64 kPromptBytes = 60 << 10;
 
 /// Maximum size of one MPI message.
-constexpr i64 kMostBytes = i64{1} << 30;
+constexpr i64 kMaxMessageBytes = i64{1} << 30;
 
-/// Calls f(begin, bytes) for pieces of at most `most` bytes.
+/// Calls f(begin, bytes) for pieces of at most `max_bytes` bytes.
 template <class F>
-void in_messages(i64 bytes, F&& f, i64 most = kMostBytes) {
-  for (i64 begin = 0; begin < bytes; begin += most) f(begin, static_cast<int>(std::min(most, bytes - begin)));
+void in_messages(i64 bytes, F&& f, i64 max_bytes = kMaxMessageBytes) {
+  for (i64 begin = 0; begin < bytes; begin += max_bytes) f(begin, static_cast<int>(std::min(max_bytes, bytes - begin)));
 }
 
 }  // namespace mcpp

@@ -34,27 +34,27 @@ struct ExchangePiece {
 }  // namespace
 
 MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, const MpiWorld& world)
-    : comm_(comm), nodes_(nodes), world_(world), rank_(comm.rank()), patience_(world.patience()) {}
+    : comm_(comm), nodes_(nodes), world_(world), rank_(comm.rank()), wait_policy_(world.wait_policy()) {}
 
 Work MpiMessages::send(const Tensor& t, int destination) {
   if (t.bytes() == 0) return {};
-  if (goes_by_letter(t.bytes(), destination)) return post(t, destination);
+  if (is_sent_as_letter(t.bytes(), destination)) return post(t, destination);
   if (is_offered(t.bytes(), destination)) return send_offer(t, destination);
   send_copy(t.raw(), t.bytes(), destination);
   return {};
 }
 
 Work MpiMessages::recv(const Tensor& t, int source) {
-  if (goes_by_letter(t.bytes(), source)) return await_letter(t, source);
+  if (is_sent_as_letter(t.bytes(), source)) return await_letter(t, source);
   if (is_offered(t.bytes(), source)) return ask_for_offer(t, source);
-  return Work([in = start_receive(t, source, mpi_tag::kMessage, patience_)]() mutable { in.finish(); });
+  return Work([in = start_receive(t, source, mpi_tag::kMessage, wait_policy_)]() mutable { in.finish(); });
 }
 
 /// Between nodes, sends pieces of the eager size, because the handshakes of larger messages are queued behind data of
 /// other messages. The first piece for each rank is synchronous: its completion shows that the receiver has posted its
 /// buffers for the rest.
 Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
-                           std::span<const Part> receive, const Patience& patience) const {
+                           std::span<const Part> receive, const WaitPolicy& wait_policy) const {
   const int size = static_cast<int>(nodes_.size());
   std::vector<Incoming> incoming;
   for (int r = 0; r < size; ++r) {
@@ -62,7 +62,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
     if (r == rank_)
       copy_bytes(to.raw(), in.flat(send[r].first, send[r].count).raw(), to.bytes());
     else
-      incoming.push_back(start_receive(to, r, mpi_tag::kExchange, patience));
+      incoming.push_back(start_receive(to, r, mpi_tag::kExchange, wait_policy));
   }
   std::vector<MPI_Request> requests;
   std::vector<ExchangePiece> rest;
@@ -71,7 +71,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
     const Tensor from = in.flat(send[r].first, send[r].count);
     const auto send_piece = [&](i64 begin, int n) {
       const ExchangePiece piece{bytes_of(from) + begin, n, r};
-      if (begin == 0 || is_near(r))
+      if (begin == 0 || is_same_node(r))
         piece.start(n < from.bytes() ? MPI_Issend : MPI_Isend, comm_.get(), requests.emplace_back());
       else
         rest.push_back(piece);
@@ -79,39 +79,39 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
     in_messages(from.bytes(), send_piece, exchange_piece(r));
   }
   return Work([in, incoming = std::move(incoming), requests = std::move(requests), rest = std::move(rest),
-               comm = comm_.get(), patience]() mutable {
-    if (!rest.empty()) wait_all(requests, patience);
+               comm = comm_.get(), wait_policy]() mutable {
+    if (!rest.empty()) wait_all(requests, wait_policy);
     for (const ExchangePiece& piece : rest) piece.start(MPI_Isend, comm, requests.emplace_back());
     for (Incoming& message : incoming) message.finish();
-    wait_all(requests, patience);
+    wait_all(requests, wait_policy);
   });
 }
 
 void MpiMessages::finish() {
-  for (Outgoing& message : outgoing_) wait_all(message.requests, patience_);
-  for (Waiting waiting(patience_); !posted_.empty(); release_letters()) {
-    let_messages_move();
-    waiting.pause();
+  for (InFlightSend& message : in_flight_sends_) wait_all(message.requests, wait_policy_);
+  for (PollLoop poll_loop(wait_policy_); !posted_.empty(); release_letters()) {
+    drive_mpi_progress();
+    poll_loop.pause();
   }
 }
 
-bool MpiMessages::is_near(int peer) const {
+bool MpiMessages::is_same_node(int peer) const {
   return nodes_[peer] == nodes_[rank_];
 }
 
 /// Returns the maximum message size in an exchange with `peer`.
 i64 MpiMessages::exchange_piece(int peer) const {
-  return is_near(peer) ? kMostBytes : kPromptBytes;
+  return is_same_node(peer) ? kMaxMessageBytes : kPromptBytes;
 }
 
 /// Returns true if the message is sent as a letter. Sender and receiver agree.
-bool MpiMessages::goes_by_letter(i64 bytes, int peer) const {
-  return bytes >= kLetterBytes && world_.messages && is_near(peer);
+bool MpiMessages::is_sent_as_letter(i64 bytes, int peer) const {
+  return bytes >= kLetterBytes && world_.messages && is_same_node(peer);
 }
 
 /// Returns true if the message is sent as an offer. Sender and receiver agree.
 bool MpiMessages::is_offered(i64 bytes, int peer) const {
-  return bytes >= kOfferBytes && world_.progress && !is_near(peer);
+  return bytes >= kOfferBytes && world_.progress && !is_same_node(peer);
 }
 
 /// Sends the size first, in message order, so that the receiver detects a mismatch.
@@ -121,12 +121,12 @@ Work MpiMessages::send_offer(const Tensor& t, int destination) {
   std::memcpy(card.data(), &bytes, sizeof(bytes));
   send_copy(card.data(), card.size(), destination);
   const OfferTags tags = tags_of_offer(offers_to_[destination]++);
-  return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, patience_);
+  return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, wait_policy_);
 }
 
 Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
   const OfferTags tags = tags_of_offer(offers_from_[source]++);
-  auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, patience_));
+  auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, wait_policy_));
   OfferCard& card = in->card.emplace();
   in->expected.insert(in->expected.begin(), sizeof(card));
   in->requests.insert(in->requests.begin(), MPI_REQUEST_NULL);
@@ -136,19 +136,20 @@ Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
   ask_for_message(source, tags, comm_.get(), in->question);
   return Work([in] {
     in->finish();
-    wait_all({&in->question, 1}, in->patience);
+    wait_all({&in->question, 1}, in->wait_policy);
   });
 }
 
 /// Hands a copy to MPI and does not wait for the receiver.
 void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
-  if (!world_.progress || is_near(destination)) return start_send(room_for(bytes), from, bytes, destination);
-  Outgoing message = world_.progress->room_for(bytes);
+  if (!world_.progress || is_same_node(destination))
+    return start_send(acquire_send_buffer(bytes), from, bytes, destination);
+  InFlightSend message = world_.progress->acquire_send_buffer(bytes);
   start_send(message, from, bytes, destination);
-  world_.progress->carry(std::move(message));
+  world_.progress->keep_until_sent(std::move(message));
 }
 
-void MpiMessages::start_send(Outgoing& message, const void* from, i64 bytes, int destination) const {
+void MpiMessages::start_send(InFlightSend& message, const void* from, i64 bytes, int destination) const {
   copy_bytes(message.copy.get(), from, bytes);
   in_messages(bytes, [&](i64 begin, int n) {
     check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, mpi_tag::kMessage, comm_.get(),
@@ -158,37 +159,38 @@ void MpiMessages::start_send(Outgoing& message, const void* from, i64 bytes, int
 }
 
 /// Returns the buffer of a completed message, or a new one.
-Outgoing& MpiMessages::room_for(i64 bytes) {
-  for (Outgoing& message : outgoing_) {
+InFlightSend& MpiMessages::acquire_send_buffer(i64 bytes) {
+  for (InFlightSend& message : in_flight_sends_) {
     if (message.capacity >= bytes && message.is_done()) return message;
   }
-  outgoing_.remove_if([](Outgoing& message) { return message.is_done(); });
-  return outgoing_.emplace_back(bytes);
+  in_flight_sends_.remove_if([](InFlightSend& message) { return message.is_done(); });
+  return in_flight_sends_.emplace_back(bytes);
 }
 
-MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, int tag, const Patience& patience) const {
-  Incoming message{.to = t, .source = source, .patience = patience};
+MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, int tag,
+                                                 const WaitPolicy& wait_policy) const {
+  Incoming message{.to = t, .source = source, .wait_policy = wait_policy};
   auto* memory = static_cast<std::byte*>(t.raw());
   const auto receive = [&](i64 begin, int n) {
     message.expected.push_back(n);
     check_mpi(MPI_Irecv(memory + begin, n, MPI_BYTE, source, tag, comm_.get(), &message.requests.emplace_back()),
               "MPI_Irecv");
   };
-  in_messages(t.bytes(), receive, tag == mpi_tag::kExchange ? exchange_piece(source) : kMostBytes);
-  if (world_.progress && !is_near(source)) message.moves.reset(new Moves{world_.progress});
+  in_messages(t.bytes(), receive, tag == mpi_tag::kExchange ? exchange_piece(source) : kMaxMessageBytes);
+  if (world_.progress && !is_same_node(source)) message.moves.reset(new Moves{world_.progress});
   return message;
 }
 
 MpiMessages::Moves::~Moves() {
-  if (!has_come) progress->give_up();
+  if (!has_come) progress->cancel();
 }
 
 void MpiMessages::Incoming::finish() {
-  const auto looking = moves ? moves->progress->look() : nullptr;
+  const auto polling_hold = moves ? moves->progress->hold_polling() : nullptr;
   // In order: after a mismatched message the remaining ones may never arrive.
   for (std::size_t i = 0; i < requests.size(); ++i) {
     MPI_Status status;
-    wait_all({&requests[i], 1}, patience, &status);
+    wait_all({&requests[i], 1}, wait_policy, &status);
     int received = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
     check_size(i, received);
@@ -210,7 +212,7 @@ Work MpiMessages::post(const Tensor& t, int destination) {
   release_letters();
   const SharedArena* arena = static_cast<const CpuDevice&>(t.device()).arena();
   const ArenaName own = arena && arena->contains(t.raw()) ? arena->name() : ArenaName();
-  const bool in_place = own.id != 0 && reaches_[{own.id, destination}];
+  const bool in_place = own.id != 0 && is_mappable_[{own.id, destination}];
   PeerMessages& messages = *world_.messages;
   Letter& letter = messages.post(t, in_place);
   posted_.push_back({&letter, own.id, destination});
@@ -230,7 +232,7 @@ Work MpiMessages::post(const Tensor& t, int destination) {
 void MpiMessages::release_letters() {
   std::erase_if(posted_, [this](const Posted& x) {
     if (!PeerMessages::is_taken(*x.letter)) return false;
-    if (x.arena != 0) reaches_[{x.arena, x.destination}] = x.letter->reached;
+    if (x.arena != 0) is_mappable_[{x.arena, x.destination}] = x.letter->is_ask_mappable;
     world_.messages->release(*x.letter);
     return true;
   });
@@ -245,8 +247,8 @@ Work MpiMessages::await_letter(const Tensor& t, int source) const {
   check_mpi(MPI_Irecv(&awaited->card, sizeof(LetterCard), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(),
                       &awaited->request),
             "MPI_Irecv");
-  return Work([awaited, to = Tensor(t), source, messages = world_.messages, patience = patience_]() mutable {
-    wait_all({&awaited->request, 1}, patience);
+  return Work([awaited, to = Tensor(t), source, messages = world_.messages, wait_policy = wait_policy_]() mutable {
+    wait_all({&awaited->request, 1}, wait_policy);
     messages->take(awaited->card, to, source);
   });
 }

@@ -20,17 +20,19 @@ namespace mcpp {
 
 /// State shared by the groups of a world.
 struct MpiWorld {
-  bool has_core_for_each_rank;
+  bool has_core_per_rank;
   std::shared_ptr<PeerArenas> arenas;
   std::shared_ptr<PeerMessages> messages;    ///< null if the ranks of the node cannot map one another's memory
   std::shared_ptr<ProgressThread> progress;  ///< null on a single node, or if MPI does not allow a second thread
 
   /// Returns the progress callback for all waits.
-  std::function<void()> meanwhile() const { return progress ? progress->meanwhile() : nullptr; }
+  std::function<void()> progress_callback() const { return progress ? progress->progress_callback() : nullptr; }
   /// Returns the waiting policy for messages.
-  Patience patience() const { return {.spins = spins_of(has_core_for_each_rank), .meanwhile = meanwhile()}; }
+  WaitPolicy wait_policy() const {
+    return {.spins = spins_of(has_core_per_rank), .progress_callback = progress_callback()};
+  }
   /// Without a core per rank, spinning would keep the peer from running.
-  static int spins_of(bool has_core_for_each_rank) { return has_core_for_each_rank ? 2000 : 0; }
+  static int spins_of(bool has_core_per_rank) { return has_core_per_rank ? 2000 : 0; }
 };
 
 /// Messages of one rank in one group. Contracts as in Communicator.
@@ -41,9 +43,9 @@ class MpiMessages {
 
   Work send(const Tensor& t, int destination);
   Work recv(const Tensor& t, int source);
-  /// Implements all_to_all_v(). `patience` is the policy of the waiting thread.
+  /// Implements all_to_all_v(). `wait_policy` is the policy of the waiting thread.
   Work exchange(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive,
-                const Patience& patience) const;
+                const WaitPolicy& wait_policy) const;
   /// Waits until all sent messages have left this rank's memory.
   void finish();
 
@@ -68,7 +70,7 @@ class MpiMessages {
   struct Incoming {
     Tensor to;
     int source;
-    Patience patience;
+    WaitPolicy wait_policy;
     std::vector<MPI_Request> requests = {};
     std::vector<i64> expected = {};  ///< bytes of each request
     // Offers only: the header and the request of the answer.
@@ -80,16 +82,16 @@ class MpiMessages {
     void check_size(std::size_t request, i64 received) const;
   };
 
-  bool is_near(int peer) const;
-  bool goes_by_letter(i64 bytes, int peer) const;
+  bool is_same_node(int peer) const;
+  bool is_sent_as_letter(i64 bytes, int peer) const;
   bool is_offered(i64 bytes, int peer) const;
   Work send_offer(const Tensor& t, int destination);
   Work ask_for_offer(const Tensor& t, int source);
-  Incoming start_receive(const Tensor& t, int source, int tag, const Patience& patience) const;
+  Incoming start_receive(const Tensor& t, int source, int tag, const WaitPolicy& wait_policy) const;
   i64 exchange_piece(int peer) const;
   void send_copy(const void* from, i64 bytes, int destination);
-  void start_send(Outgoing& message, const void* from, i64 bytes, int destination) const;
-  Outgoing& room_for(i64 bytes);
+  void start_send(InFlightSend& message, const void* from, i64 bytes, int destination) const;
+  InFlightSend& acquire_send_buffer(i64 bytes);
   Work post(const Tensor& t, int destination);
   Work await_letter(const Tensor& t, int source) const;
   void release_letters();
@@ -98,11 +100,11 @@ class MpiMessages {
   const std::vector<int>& nodes_;
   const MpiWorld& world_;
   int rank_;
-  Patience patience_;
-  std::list<Outgoing> outgoing_;
+  WaitPolicy wait_policy_;
+  std::list<InFlightSend> in_flight_sends_;
   std::list<Posted> posted_;
-  std::map<int, i64> offers_to_, offers_from_;   // number of offers by rank
-  std::map<std::pair<u64, int>, bool> reaches_;  // by arena and rank: whether that rank can map the arena
+  std::map<int, i64> offers_to_, offers_from_;       // number of offers by rank
+  std::map<std::pair<u64, int>, bool> is_mappable_;  // by arena and rank: whether that rank can map the arena
 };
 
 }  // namespace mcpp

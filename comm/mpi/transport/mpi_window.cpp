@@ -51,8 +51,8 @@ void check_shared_memory(i64 needed) {
 
 }  // namespace
 
-SharedWindow::SharedWindow(const MpiComm& node, Patience patience)
-    : rank_(node.rank()), patience_(std::move(patience)), slots_(node.size()) {
+SharedWindow::SharedWindow(const MpiComm& node, WaitPolicy wait_policy)
+    : rank_(node.rank()), wait_policy_(std::move(wait_policy)), slots_(node.size()) {
   static_assert(sizeof(Barrier) <= kBarrierBytes && std::atomic<u32>::is_always_lock_free);
   constexpr i64 kBytes = kHeaderBytes + 2 * kSlotBytes;
   void* own = nullptr;
@@ -71,7 +71,7 @@ SharedWindow::SharedWindow(const MpiComm& node, Patience patience)
   if (rank_ == 0) new (barrier_) Barrier{};
   // The barrier's atomics order all loads and stores; MPI only requires an open epoch.
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
-  complete("MPI_Ibarrier", patience_, [&](MPI_Request* all_here) { return MPI_Ibarrier(node.get(), all_here); });
+  complete("MPI_Ibarrier", wait_policy_, [&](MPI_Request* all_here) { return MPI_Ibarrier(node.get(), all_here); });
 }
 
 SharedWindow::~SharedWindow() {
@@ -88,21 +88,21 @@ void SharedWindow::barrier() {
     if (barrier_->sleepers.load() > 0) futex_wake_all(barrier_->generation);
     return;
   }
-  for (Waiting waiting(patience_); barrier_->generation.load() == generation;) {
-    const Waiting::Step step = waiting.next();
-    if (step == Waiting::Step::Look) {
+  for (PollLoop poll_loop(wait_policy_); barrier_->generation.load() == generation;) {
+    const PollLoop::Step step = poll_loop.next();
+    if (step == PollLoop::Step::Poll) {
       pause();
       continue;
     }
-    if (step == Waiting::Step::Yield) {
+    if (step == PollLoop::Step::Yield) {
       ::sched_yield();
       continue;
     }
-    patience_.check();
+    wait_policy_.check();
     ++barrier_->sleepers;
     futex_wait(barrier_->generation, generation);
     --barrier_->sleepers;
-    let_messages_move();
+    drive_mpi_progress();
   }
 }
 

@@ -15,7 +15,7 @@ class SharedWindow {
   static constexpr i64 kSlotBytes = i64{1} << 20;  ///< about the size of an L2 cache; 64 ranks share 128 MiB
 
   /// Collective over `node`, whose ranks must be able to share memory.
-  SharedWindow(const MpiComm& node, Patience patience);
+  SharedWindow(const MpiComm& node, WaitPolicy wait_policy);
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
@@ -46,7 +46,7 @@ class SharedWindow {
   };
 
   int rank_;
-  Patience patience_;
+  WaitPolicy wait_policy_;
   MPI_Win window_ = MPI_WIN_NULL;
   Barrier* barrier_ = nullptr;
   std::vector<std::byte*> slots_;

@@ -22,7 +22,7 @@ OfferedMessage::OfferedMessage(const Tensor& t, int destination, OfferTags tags,
   check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, destination, tags.answer, comm, &answer_), "MPI_Irecv");
 }
 
-bool OfferedMessage::move_on() {
+bool OfferedMessage::make_progress() {
   const std::lock_guard lock(mutex_);
   if (!tensor_.defined()) return true;
   if (requests_.empty()) {
@@ -34,10 +34,10 @@ bool OfferedMessage::move_on() {
   return true;
 }
 
-void OfferedMessage::wait(ProgressThread& progress, const Patience& patience) {
-  const auto looking = progress.look();
+void OfferedMessage::wait(ProgressThread& progress, const WaitPolicy& wait_policy) {
+  const auto polling_hold = progress.hold_polling();
   const auto end = std::chrono::steady_clock::now() + time_of_copy(bytes_);
-  for (Waiting waiting(patience); !move_on(); waiting.pause())
+  for (PollLoop poll_loop(wait_policy); !make_progress(); poll_loop.pause())
     if (std::chrono::steady_clock::now() > end && take_back(progress)) return;
 }
 
@@ -52,11 +52,11 @@ bool OfferedMessage::take_back(ProgressThread& progress) {
     answer = std::exchange(answer_, MPI_REQUEST_NULL);
   }
   if (!tensor.defined()) return true;  // it has been sent
-  Outgoing message = progress.room_for(bytes_);
+  InFlightSend message = progress.acquire_send_buffer(bytes_);
   copy_bytes(message.copy.get(), tensor.raw(), bytes_);
   start(message.copy.get(), message.requests);
   message.requests.push_back(answer);
-  progress.carry(std::move(message));
+  progress.keep_until_sent(std::move(message));
   return true;
 }
 
@@ -67,26 +67,26 @@ void OfferedMessage::start(const std::byte* data, std::vector<MPI_Request>& requ
 }
 
 Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThread> progress,
-           const Patience& patience) {
+           const WaitPolicy& wait_policy) {
   struct Offered {
     std::shared_ptr<OfferedMessage> message;
     std::shared_ptr<ProgressThread> progress;
     bool was_waited_for = false;
     ~Offered() {
       if (was_waited_for) return;
-      progress->give_up();
-      message->give_up();
+      progress->cancel();
+      message->cancel();
     }
   };
-  if (message->move_on()) return {};
-  progress->carry([message] { return message->move_on(); });
+  if (message->make_progress()) return {};
+  progress->keep_until_sent([message] { return message->make_progress(); });
   const std::shared_ptr<Offered> offered(new Offered{message, std::move(progress)});
   return Work(
-      [offered, patience] {
-        offered->message->wait(*offered->progress, patience);
+      [offered, wait_policy] {
+        offered->message->wait(*offered->progress, wait_policy);
         offered->was_waited_for = true;
       },
-      [message] { return message->move_on(); });  // may be queried after the thread has ended
+      [message] { return message->make_progress(); });  // may be queried after the thread has ended
 }
 
 void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request) {

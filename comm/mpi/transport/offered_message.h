@@ -20,11 +20,11 @@ class OfferedMessage {
   OfferedMessage(const Tensor& t, int destination, OfferTags tags, MPI_Comm comm);
 
   /// Sends the message if it has been requested. Returns true if its tensor is no longer needed.
-  bool move_on();
+  bool make_progress();
   /// Waits until the tensor may be modified: the message has left, or was copied before it was requested.
-  void wait(ProgressThread& progress, const Patience& patience);
+  void wait(ProgressThread& progress, const WaitPolicy& wait_policy);
   /// Drops the tensor once this rank no longer makes progress.
-  void give_up() noexcept { tensor_ = {}; }
+  void cancel() noexcept { tensor_ = {}; }
 
  private:
   bool take_back(ProgressThread& progress);
@@ -41,7 +41,8 @@ class OfferedMessage {
 
 /// Returns the Work of Communicator::send(). If destroyed while an exception unwinds the stack, it stops sending,
 /// because tensors and devices are destroyed next.
-Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThread> progress, const Patience& patience);
+Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThread> progress,
+           const WaitPolicy& wait_policy);
 
 /// Requests the message, on the receiver's side.
 void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request);

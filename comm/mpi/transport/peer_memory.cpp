@@ -16,23 +16,23 @@ PeerTensors::PeerTensors(SharedWindow& window, PeerArenas& arenas)
   new (window_.card(window_.rank())) Card{};
 }
 
-bool PeerTensors::exchange(const Tensor& own) {
-  const SharedArena* arena = static_cast<const CpuDevice&>(own.device()).arena();
-  Card& mine = card(window_.rank());
-  if (arena && arena->contains(own.raw())) {
-    mine.arena = arena->name();
-    mine.offset = arena->offset_of(own.raw());
+bool PeerTensors::exchange(const Tensor& local_tensor) {
+  const SharedArena* arena = static_cast<const CpuDevice&>(local_tensor.device()).arena();
+  Card& local_card = card(window_.rank());
+  if (arena && arena->contains(local_tensor.raw())) {
+    local_card.arena = arena->name();
+    local_card.offset = arena->offset_of(local_tensor.raw());
   } else {
-    mine.arena.id = 0;
+    local_card.arena.id = 0;
   }
   window_.barrier();
-  if (find_tensors(own)) return true;
+  if (find_tensors(local_tensor)) return true;
   window_.barrier();  // before cards are reused: the fallback need not synchronize all ranks
   return false;
 }
 
 /// Looks up the tensors of all ranks after they have published their cards.
-bool PeerTensors::find_tensors(const Tensor& own) {
+bool PeerTensors::find_tensors(const Tensor& local_tensor) {
   for (int r = 0; r < window_.size(); ++r)
     if (card(r).arena.id == 0) return false;
   // All ranks see the same cards and therefore agree on which arenas are new.
@@ -40,8 +40,8 @@ bool PeerTensors::find_tensors(const Tensor& own) {
     if (!is_mapped_.contains(card(r).arena.id) && !learn_new_arenas()) return false;
   for (int r = 0; r < window_.size(); ++r) {
     if (!is_mapped_[card(r).arena.id]) return false;
-    tensors_[r] =
-        r == window_.rank() ? static_cast<std::byte*>(own.raw()) : arenas_.find(card(r).arena) + card(r).offset;
+    tensors_[r] = r == window_.rank() ? static_cast<std::byte*>(local_tensor.raw())
+                                      : arenas_.find(card(r).arena) + card(r).offset;
   }
   return true;
 }

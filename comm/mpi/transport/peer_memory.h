@@ -25,9 +25,9 @@ class PeerTensors {
  public:
   PeerTensors(SharedWindow& window, PeerArenas& arenas);
 
-  /// Publishes the location of `own`. Returns true, on all ranks, if every rank can map the tensors of all; they must
-  /// then stay in place until the next barrier of the window. Collective.
-  bool exchange(const Tensor& own);
+  /// Publishes the location of `local_tensor`. Returns true, on all ranks, if every rank can map the tensors of all;
+  /// they must then stay in place until the next barrier of the window. Collective.
+  bool exchange(const Tensor& local_tensor);
   /// Returns the address of the tensor of a rank of the node.
   std::byte* operator[](int rank) const { return tensors_[rank]; }
 
@@ -39,7 +39,7 @@ class PeerTensors {
     bool maps_all;
   };
   Card& card(int rank) const { return *static_cast<Card*>(window_.card(rank)); }
-  bool find_tensors(const Tensor& own);
+  bool find_tensors(const Tensor& local_tensor);
   bool learn_new_arenas();
 
   SharedWindow& window_;

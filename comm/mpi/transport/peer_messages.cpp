@@ -21,7 +21,7 @@ constexpr i64 kOutboxBytes = i64{64} << 30;
 constexpr double kCopyBytesPerSecond = 5e9;
 
 /// Changes a posted letter to `state`. Returns false if the other side was faster.
-bool seize(Letter& letter, State state) {
+bool try_claim(Letter& letter, State state) {
   State posted = State::Posted;
   return letter.state.compare_exchange_strong(posted, state);
 }
@@ -56,7 +56,7 @@ Letter& PeerMessages::post(const Tensor& t, bool in_place) {
   Letter& letter = *free_.back();
   free_.pop_back();
   ++letter.number;
-  letter.reached = false;
+  letter.is_ask_mappable = false;
   letter.bytes = t.bytes();
   if (in_place) {
     const SharedArena& arena = *static_cast<const CpuDevice&>(t.device()).arena();
@@ -80,10 +80,10 @@ LetterCard PeerMessages::card_of(const Letter& letter, const ArenaName& ask) con
 }
 
 void PeerMessages::detach(Letter& letter, const Tensor& t) {
-  const std::chrono::duration<double> patience(static_cast<double>(letter.bytes) / kCopyBytesPerSecond);
+  const std::chrono::duration<double> wait_policy(static_cast<double>(letter.bytes) / kCopyBytesPerSecond);
   const auto begin = Clock::now();
-  while (letter.state.load() == State::Posted && Clock::now() - begin < patience) ::sched_yield();
-  if (seize(letter, State::Moving)) {
+  while (letter.state.load() == State::Posted && Clock::now() - begin < wait_policy) ::sched_yield();
+  if (try_claim(letter, State::Moving)) {
     copy_to_outbox(letter, t);
     letter.state.store(State::Posted);
   }
@@ -103,8 +103,8 @@ std::byte* PeerMessages::find(const ArenaName& arena, i64 offset, int owner) {
 
 void PeerMessages::take(const LetterCard& card, Tensor& t, int source) {
   Letter& letter = *std::launder(reinterpret_cast<Letter*>(find(card.outbox, card.letter, source)));
-  letter.reached = card.ask.id != 0 && arenas_->find(card.ask) != nullptr;
-  while (!seize(letter, State::Reading)) ::sched_yield();  // while the sender copies it
+  letter.is_ask_mappable = card.ask.id != 0 && arenas_->find(card.ask) != nullptr;
+  while (!try_claim(letter, State::Reading)) ::sched_yield();  // while the sender copies it
   const i64 bytes = letter.bytes;
   if (bytes == t.bytes()) copy_bytes(t.raw(), find(letter.arena, letter.offset, source), bytes);
   letter.state.store(State::Taken);  // even on a size mismatch, so that the sender does not wait

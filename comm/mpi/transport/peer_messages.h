@@ -19,7 +19,7 @@ struct Letter {
   };
   std::atomic<State> state;
   std::atomic<u64> number;  ///< counts the messages it was used for, to detect reuse
-  bool reached;             ///< once taken: the receiver can map the arena in LetterCard::ask
+  bool is_ask_mappable;     ///< once taken: the receiver can map the arena in LetterCard::ask
   ArenaName arena;          ///< where the bytes are
   i64 offset, bytes;
 };

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "comm/watch/quiet_thread.h"
+#include "comm/watchdog/background_thread.h"
 
 namespace mcpp {
 namespace {
@@ -11,21 +11,21 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Poll interval while messages are in flight.
-constexpr auto kNap = 100us;
+constexpr auto kPollInterval = 100us;
 /// Poll interval while another thread of the rank polls, to avoid contention.
-constexpr auto kLongNap = 1ms;
+constexpr auto kLongPollInterval = 1ms;
 /// Polls after the last work before sleeping until notified; waking the thread takes longer than short messages do.
-constexpr int kNaps = 20;
+constexpr int kMaxIdlePolls = 20;
 /// Time that a rank gets to wait for an operation it has just started, and so run it itself.
-constexpr auto kGrace = 20us;
+constexpr auto kInlineRunDelay = 20us;
 /// Time that the thread gets to return from MPI when it is stopped.
-constexpr auto kGiveUp = 1s;
+constexpr auto kStopTimeout = 1s;
 
 }  // namespace
 
-Outgoing::Outgoing(i64 bytes) : copy(std::make_unique_for_overwrite<std::byte[]>(bytes)), capacity(bytes) {}
+InFlightSend::InFlightSend(i64 bytes) : copy(std::make_unique_for_overwrite<std::byte[]>(bytes)), capacity(bytes) {}
 
-bool Outgoing::is_done() {
+bool InFlightSend::is_done() {
   if (!are_complete(requests)) return false;
   requests.clear();
   return true;
@@ -34,7 +34,7 @@ bool Outgoing::is_done() {
 ProgressThread::ProgressThread(int spins) : spins_(spins), state_(std::make_shared<State>()) {
   std::promise<void> ended;
   ended_ = ended.get_future();
-  thread_ = start_quiet_thread([state = state_, stop = stop_.get_token(), ended = std::move(ended)]() mutable {
+  thread_ = start_background_thread([state = state_, stop = stop_.get_token(), ended = std::move(ended)]() mutable {
     run(*state, stop);
     ended.set_value();
   });
@@ -50,18 +50,18 @@ ProgressThread::~ProgressThread() {
   thread_.join();
 }
 
-void ProgressThread::give_up() noexcept {
+void ProgressThread::cancel() noexcept {
   if (!thread_.joinable()) return;
   stop_.request_stop();
   if (thread_.get_id() == std::this_thread::get_id()) return;  // it ends by itself
-  if (ended_.wait_for(kGiveUp) == std::future_status::ready)
+  if (ended_.wait_for(kStopTimeout) == std::future_status::ready)
     thread_.join();
   else
     thread_.detach();  // blocked in a collective that its peers never enter
 }
 
 template <class Change>
-void ProgressThread::tell(const Change& change) {
+void ProgressThread::update_state(const Change& change) {
   bool sleeps = false;
   {
     const std::lock_guard lock(state_->mutex);
@@ -80,8 +80,8 @@ void ProgressThread::State::rethrow_failure() const {
 
 /// Records the current exception, unless one is recorded already, and stops sending.
 void ProgressThread::State::note_failure() {
-  carried.clear();
-  moved_on.clear();
+  in_flight_sends.clear();
+  in_flight_callbacks.clear();
   has_to_send = false;
   if (!failure) failure = std::current_exception();
 }
@@ -89,13 +89,13 @@ void ProgressThread::State::note_failure() {
 ProgressThread::Started::~Started() {
   if (!result.valid() || result.wait_for(0s) == std::future_status::ready) return;
   stop.request_stop();
-  result.wait_for(kGiveUp);
+  result.wait_for(kStopTimeout);
 }
 
 Work ProgressThread::start(std::function<void()> operation) {
   Job job{.operation = std::move(operation), .result = {}};
   const std::shared_ptr<Started> started(new Started{.result = job.result.get_future(), .stop = stop_});
-  tell([&](State& state) { state.jobs.push_back(std::move(job)); });
+  update_state([&](State& state) { state.jobs.push_back(std::move(job)); });
   return Work([started, state = state_] {
     wait_for(*state, started->result);
     started->result.get();
@@ -112,13 +112,13 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
   } one{state.idle};
   while (result.wait_for(0s) != std::future_status::ready) {
     if (state.is_over && !state.is_running) {
-      give_up_jobs(state);
+      fail_jobs(state);
     } else if (!state.is_running && !state.jobs.empty()) {
       run_next(state, lock);
       if (state.idle > 1) state.changed.notify_all();
     } else if (state.has_to_send) {  // the thread may be blocked creating a group
       settle(state);
-      state.changed.wait_for(lock, kNap);
+      state.changed.wait_for(lock, kPollInterval);
     } else {
       state.changed.wait(lock);
     }
@@ -140,7 +140,7 @@ void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) 
 }
 
 /// Fails all queued operations.
-void ProgressThread::give_up_jobs(State& state) {
+void ProgressThread::fail_jobs(State& state) {
   for (Job& job : state.jobs) {
     try {
       state.rethrow_failure();
@@ -151,37 +151,37 @@ void ProgressThread::give_up_jobs(State& state) {
   state.jobs.clear();
 }
 
-Outgoing ProgressThread::room_for(i64 bytes) {
+InFlightSend ProgressThread::acquire_send_buffer(i64 bytes) {
   const std::lock_guard lock(state_->mutex);
   settle(*state_);
-  std::list<Outgoing>& spare = state_->spare;
+  std::list<InFlightSend>& spare = state_->spare;
   auto found = spare.end();
-  for (auto room = spare.begin(); room != spare.end(); ++room)
-    if (room->capacity >= bytes && (found == spare.end() || room->capacity < found->capacity)) found = room;
+  for (auto buffer = spare.begin(); buffer != spare.end(); ++buffer)
+    if (buffer->capacity >= bytes && (found == spare.end() || buffer->capacity < found->capacity)) found = buffer;
   if (found == spare.end()) {  // all are too small
     spare.clear();
-    return Outgoing(bytes);
+    return InFlightSend(bytes);
   }
-  Outgoing room = std::move(*found);
+  InFlightSend buffer = std::move(*found);
   spare.erase(found);
-  return room;
+  return buffer;
 }
 
-void ProgressThread::carry(Outgoing message) {
-  tell([&](State& state) {
-    state.carried.push_back(std::move(message));
+void ProgressThread::keep_until_sent(InFlightSend message) {
+  update_state([&](State& state) {
+    state.in_flight_sends.push_back(std::move(message));
     state.has_to_send = true;
   });
 }
 
-void ProgressThread::carry(std::function<bool()> move_on) {
-  tell([&](State& state) {
-    state.moved_on.push_back(std::move(move_on));
+void ProgressThread::keep_until_sent(std::function<bool()> make_progress) {
+  update_state([&](State& state) {
+    state.in_flight_callbacks.push_back(std::move(make_progress));
     state.has_to_send = true;
   });
 }
 
-std::function<void()> ProgressThread::meanwhile() const {
+std::function<void()> ProgressThread::progress_callback() const {
   return [state = state_] {
     if (!state->has_to_send) return;
     const std::unique_lock lock(state->mutex, std::try_to_lock);
@@ -190,16 +190,16 @@ std::function<void()> ProgressThread::meanwhile() const {
 }
 
 std::shared_ptr<void> ProgressThread::expect_message() {
-  tell([](State& state) { ++state.expected; });
+  update_state([](State& state) { ++state.expected; });
   return {nullptr, [state = state_](void*) {
             const std::lock_guard lock(state->mutex);
             --state->expected;
           }};
 }
 
-std::shared_ptr<void> ProgressThread::look() {
-  ++state_->looking;
-  return {nullptr, [state = state_](void*) { --state->looking; }};
+std::shared_ptr<void> ProgressThread::hold_polling() {
+  ++state_->polling_holds;
+  return {nullptr, [state = state_](void*) { --state->polling_holds; }};
 }
 
 std::exception_ptr ProgressThread::Job::run() {
@@ -220,16 +220,16 @@ std::exception_ptr ProgressThread::Job::run() {
 /// Recycles the buffers of sent messages. A failure is rethrown by the next call.
 void ProgressThread::settle(State& state) {
   try {
-    state.moved_on.remove_if([](const auto& move_on) { return move_on(); });
-    for (auto next = state.carried.begin(); next != state.carried.end();) {
+    state.in_flight_callbacks.remove_if([](const auto& make_progress) { return make_progress(); });
+    for (auto next = state.in_flight_sends.begin(); next != state.in_flight_sends.end();) {
       const auto message = next++;
-      if (message->is_done()) state.spare.splice(state.spare.end(), state.carried, message);
+      if (message->is_done()) state.spare.splice(state.spare.end(), state.in_flight_sends, message);
     }
   } catch (...) {
     state.note_failure();
     throw;
   }
-  state.has_to_send = !state.carried.empty() || !state.moved_on.empty();
+  state.has_to_send = !state.in_flight_sends.empty() || !state.in_flight_callbacks.empty();
 }
 
 /// Progresses messages. `lock` is held on entry and on return.
@@ -238,7 +238,7 @@ void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
     settle(state);
     if (state.has_to_send) return;
     lock.unlock();
-    let_messages_move();
+    drive_mpi_progress();
     lock.lock();
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
@@ -247,20 +247,20 @@ void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
 }
 
 void ProgressThread::run(State& state, const std::stop_token& stop) {
-  int naps = 0;
+  int idle_polls = 0;
   std::unique_lock lock(state.mutex);
   // A waiting thread also runs the operations before its own, sooner than this thread could be notified.
   const auto has_job = [&] { return !state.jobs.empty() && !state.is_running && state.idle == 0; };
   const auto has_messages = [&] { return state.has_to_send || (state.expected > 0 && !state.is_last); };
-  const auto nap = [&] {
-    const bool is_looked_after = state.looking > 0 || state.idle > 0;
-    state.changed.wait_for(lock, stop, is_looked_after ? kLongNap : kNap,
+  const auto sleep_until_poll = [&] {
+    const bool is_polled = state.polling_holds > 0 || state.idle > 0;
+    state.changed.wait_for(lock, stop, is_polled ? kLongPollInterval : kPollInterval,
                            [&] { return has_job() || (state.is_last && !state.has_to_send); });
   };
   while (!stop.stop_requested()) {
-    if (has_job() || has_messages()) naps = kNaps;
+    if (has_job() || has_messages()) idle_polls = kMaxIdlePolls;
     if (has_job()) {
-      state.changed.wait_for(lock, stop, kGrace, [&] { return !has_job(); });
+      state.changed.wait_for(lock, stop, kInlineRunDelay, [&] { return !has_job(); });
       if (has_job()) {
         run_next(state, lock);
         if (state.idle > 0) state.changed.notify_all();
@@ -268,12 +268,12 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
       }
     } else if (has_messages()) {
       move(state, lock);
-      nap();
+      sleep_until_poll();
     } else if (state.is_last) {
       return;
-    } else if (naps > 0) {
-      --naps;
-      nap();
+    } else if (idle_polls > 0) {
+      --idle_polls;
+      sleep_until_poll();
     } else {
       state.sleeps = true;
       state.changed.wait(lock, stop, [&] { return has_job() || has_messages() || state.is_last; });
@@ -281,7 +281,7 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
     }
   }
   state.is_over = true;
-  if (!state.is_running) give_up_jobs(state);  // otherwise the thread running an operation does it
+  if (!state.is_running) fail_jobs(state);  // otherwise the thread running an operation does it
   state.changed.notify_all();
 }
 

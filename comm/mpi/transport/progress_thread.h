@@ -21,8 +21,8 @@ namespace mcpp {
 
 /// Message in flight that was copied out of its tensor. The copy is plain memory because the group may outlive the
 /// device.
-struct Outgoing {
-  explicit Outgoing(i64 bytes);
+struct InFlightSend {
+  explicit InFlightSend(i64 bytes);
 
   std::unique_ptr<std::byte[]> copy;
   i64 capacity;
@@ -48,25 +48,28 @@ class ProgressThread {
   Work start(std::function<void()> operation);
   /// Returns a buffer of at least `bytes` bytes, reused from a sent message if possible, because new pages cost more
   /// than a copy.
-  Outgoing room_for(i64 bytes);
+  InFlightSend acquire_send_buffer(i64 bytes);
   /// Keeps the message until it has been sent. A failure is rethrown by the next call.
-  void carry(Outgoing message);
-  /// Calls `move_on` repeatedly until it returns true. It must not call methods of this class.
-  void carry(std::function<bool()> move_on);
-  /// Returns a callback for every wait for other ranks (Patience::meanwhile), also within a node. It progresses the
-  /// messages in flight, unless another thread is doing so.
-  std::function<void()> meanwhile() const;
+  void keep_until_sent(InFlightSend message);
+  /// Calls `make_progress` repeatedly until it returns true. It must not call methods of this class.
+  void keep_until_sent(std::function<bool()> make_progress);
+  /// Returns a callback for every wait for other ranks (WaitPolicy::progress_callback), also within a node. It
+  /// progresses the messages in flight, unless another thread is doing so.
+  std::function<void()> progress_callback() const;
   /// Keeps messages to this rank progressing while the returned token is held.
   std::shared_ptr<void> expect_message();
   /// Makes the thread poll less often while the returned token is held, because its holder calls MPI itself.
-  std::shared_ptr<void> look();
+  std::shared_ptr<void> hold_polling();
 
   /// Returns the waiting policy for waits inside of an operation.
-  Patience patience() const {
-    return {.spins = spins_, .stop = stop_.get_token(), .idle = {state_, &state_->idle}, .meanwhile = meanwhile()};
+  WaitPolicy wait_policy() const {
+    return {.spins = spins_,
+            .stop = stop_.get_token(),
+            .idle = {state_, &state_->idle},
+            .progress_callback = progress_callback()};
   }
   /// Stops running operations while an exception unwinds the stack, so that the objects they refer to may be destroyed.
-  void give_up() noexcept;
+  void cancel() noexcept;
 
  private:
   struct Job {
@@ -89,11 +92,11 @@ class ProgressThread {
     std::deque<Job> jobs;
     bool is_running = false;    ///< an operation is running; it is no longer in `jobs`
     std::atomic<int> idle = 0;  ///< number of threads that wait for an operation
-    std::list<Outgoing> carried, spare;
-    std::list<std::function<bool()>> moved_on;  ///< callbacks still to be called
-    std::atomic<bool> has_to_send = false;      ///< `carried` or `moved_on` is not empty
+    std::list<InFlightSend> in_flight_sends, spare;
+    std::list<std::function<bool()>> in_flight_callbacks;  ///< callbacks still to be called
+    std::atomic<bool> has_to_send = false;                 ///< `in_flight_sends` or `in_flight_callbacks` is not empty
     int expected = 0;
-    std::atomic<int> looking = 0;
+    std::atomic<int> polling_holds = 0;
     bool sleeps = false;         ///< the thread sleeps until notified
     bool is_last = false;        ///< the thread exits once it has no more work
     bool is_over = false;        ///< the thread was stopped early; no more progress
@@ -106,11 +109,11 @@ class ProgressThread {
   static void run(State& state, const std::stop_token& stop);
   static void run_next(State& state, std::unique_lock<std::mutex>& lock);
   static void wait_for(State& state, std::future<void>& result);
-  static void give_up_jobs(State& state);
+  static void fail_jobs(State& state);
   static void settle(State& state);
   static void move(State& state, std::unique_lock<std::mutex>& lock);
   template <class Change>
-  void tell(const Change& change);
+  void update_state(const Change& change);
 
   int spins_;
   std::shared_ptr<State> state_;

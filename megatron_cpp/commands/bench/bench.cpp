@@ -6,20 +6,20 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/monitor/device_notices.h"
-#include "megatron_cpp/monitor/module_bytes.h"
+#include "megatron_cpp/monitor/device_warnings.h"
+#include "megatron_cpp/monitor/module_memory.h"
 #include "megatron_cpp/monitor/step_trace.h"
 #include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/step/training_state.h"
 #include "model/flops.h"
-#include "parallel/scalar.h"
+#include "parallel/reduce_scalar.h"
 #include "tensor/processor.h"
 
 namespace mcpp {
@@ -138,7 +138,7 @@ double peak_memory_bytes(const Device& device) {
 /// peak of the rank that needs most. Collective.
 nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTable& measured) {
   Session& session = context.session;
-  const double most =
+  const double max_tensor_bytes =
       reduce_scalar(static_cast<double>(measured.total.peak), ReduceOp::Max, session.parallel.world, *session.device);
   const MemoryEstimate estimated = estimate_memory_by_stage(
       context.config, session.parallel.world.size())[static_cast<std::size_t>(session.parallel.me.pp)];
@@ -146,7 +146,7 @@ nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTabl
           {"tensors_bytes_estimated", estimated.total()},
           {"activations_bytes", measured.by_class[static_cast<std::size_t>(MemoryClass::Activations)].peak},
           {"activations_bytes_estimated", estimated.activations},
-          {"largest_tensors_bytes", most}};
+          {"largest_tensors_bytes", max_tensor_bytes}};
 }
 
 struct StepFigures {
@@ -170,7 +170,7 @@ nlohmann::ordered_json sent_bytes(const ParallelState& parallel) {
 /// Samples by group.
 using Seconds = std::map<std::string, std::vector<double>>;
 
-void add_exposed(const ParallelState& parallel, Seconds& by_step) {
+void record_exposed(const ParallelState& parallel, Seconds& by_step) {
   for (const auto& [name, meter] : parallel.meters) by_step[name].push_back(meter->exposed_seconds);
 }
 
@@ -214,11 +214,11 @@ void report_step_on_ranks(const BenchContext& context, const BenchOptions& optio
 
 void trace_step(const BenchContext& context, const Path& path, TrainingState& state,
                 std::span<const MicroBatch> batches) {
-  const auto spent = [&] { return spent_by_rank(state, context.session.parallel); };
+  const auto spent = [&] { return rank_timings(state, context.session.parallel); };
   StepTrace trace(context.session, /*records=*/true);
   trace.begin(spent);
   state.train_step(batches, context.config.optimizer.lr, context.config.optimizer.weight_decay);
-  trace.end(spent, kept_by_modules(state, context.config.parallel.zero_stage));
+  trace.end(spent, module_memory_usage(state, context.config.parallel.zero_stage));
   const std::string problem = trace.write(path, "{}");
   check_input(problem.empty(), "--trace=", path.string(), ": ", problem);
 }
@@ -248,7 +248,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     figures.seconds = median_seconds(context.timing, *context.session.device, [&] {
       for (const auto& [name, meter] : context.session.parallel.meters) meter->reset();
       figures.loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
-      add_exposed(context.session.parallel, exposed);
+      record_exposed(context.session.parallel, exposed);
     });
     figures.exposed = medians(exposed, context.timing.repeats);
     figures.sent = sent_bytes(context.session.parallel);
@@ -327,8 +327,8 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
     bench_step(context, options, log);
   else
     bench_rows(context, options, log);
-  tell_notices(*session.device, log);
-  share_gemm_choices(config->device, *session.device, world.ranks);
+  log_device_warnings(*session.device, log);
+  sync_gemm_algos(config->device, *session.device, world.ranks);
   return ExitCode::Done;
 }
 

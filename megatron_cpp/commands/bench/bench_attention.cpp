@@ -3,11 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/options.h"
-#include "megatron_cpp/monitor/device_notices.h"
+#include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -35,7 +35,7 @@ struct BenchAttentionOptions {
 };
 
 /// Reduces the heads to those of one of `tp` tensor-parallel ranks, which attend independently.
-void take_heads_of_one_rank(ModelConfig& model, i64 tp) {
+void shard_heads(ModelConfig& model, i64 tp) {
   check_input(model.num_attention_heads % tp == 0, "parallel.tensor_model_parallel_size = ", tp,
               " does not divide model.num_attention_heads = ", model.num_attention_heads);
   model.kv_channels = model.head_dim();
@@ -48,7 +48,7 @@ std::string table(const std::vector<AttentionRow>& rows) {
       str(pad_right("", 14), pad_left("forward ms", 12), pad_left("backward ms", 13), pad_left("sent MiB", 10),
           pad_left("waiting ms", 12), pad_left("balance", 9), pad_left("pieces", 8), "\n");
   for (const AttentionRow& row : rows) {
-    text += str(pad_right(row.way.name, 14), pad_left(fixed(row.forward_s * 1e3, 2), 12),
+    text += str(pad_right(row.method.name, 14), pad_left(fixed(row.forward_s * 1e3, 2), 12),
                 pad_left(fixed(row.backward_s * 1e3, 2), 13), pad_left(fixed(row.sent_bytes / (1 << 20), 2), 10),
                 pad_left(fixed(row.exposed_s * 1e3, 2), 12), pad_left(fixed(row.balance, 3), 9),
                 pad_left(str(row.runs), 8), "\n");
@@ -59,7 +59,7 @@ std::string table(const std::vector<AttentionRow>& rows) {
 nlohmann::ordered_json as_json(const std::vector<AttentionRow>& rows) {
   auto list = nlohmann::ordered_json::array();
   for (const AttentionRow& row : rows) {
-    list.push_back({{"way", row.way.name},
+    list.push_back({{"way", row.method.name},
                     {"forward_s", row.forward_s},
                     {"backward_s", row.backward_s},
                     {"sent_bytes", row.sent_bytes},
@@ -89,7 +89,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
               world.ranks.size(), world.ranks.size() == 1 ? " rank was" : " ranks were",
               " started, and each of them is to have a part of a sample: start ", cp, ", or leave the key out");
   config.parallel = {};
-  take_heads_of_one_rank(config.model, tp);
+  shard_heads(config.model, tp);
   config.parallel.distributed_backend = read->parallel.distributed_backend;
   config.parallel.distributed_timeout_minutes = read->parallel.distributed_timeout_minutes;
   config.parallel.context_parallel_size = world.ranks.size();
@@ -102,9 +102,9 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
       .dtype = dtype_of(config.training.precision),
       .timing = {.warmup = static_cast<int>(options.warmup), .repeats = static_cast<int>(options.repeats)}};
   std::vector<AttentionRow> rows;
-  for (const AttentionWay& way : attention_ways(config.model, world.ranks.size()))
-    rows.push_back(bench_attention(config.model, way, bench, session.parallel.world, *session.device));
-  tell_notices(*session.device, log);
+  for (const AttentionMethod& method : attention_methods(config.model, world.ranks.size()))
+    rows.push_back(bench_attention(config.model, method, bench, session.parallel.world, *session.device));
+  log_device_warnings(*session.device, log);
   if (options.json)
     log.info(nlohmann::ordered_json{{"ranks", world.ranks.size()},
                                     {"dtype", name_of(bench.dtype)},

@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/number_text.h"
-#include "checkpoint/folder/lock.h"
+#include "base/number_format.h"
+#include "checkpoint/directory/lock.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/model_provider.h"
@@ -36,7 +36,7 @@ std::string table(const CheckpointTimes& t, double bytes) {
                "\n");
   };
   return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
-             line("save", t.save), time("step", t.async.step), time("step beside a save", t.async.step_beside),
+             line("save", t.save), time("step", t.async.step), time("step beside a save", t.async.step_with_save),
              time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
              time("  from begin to end", t.async.total), line("plain read", t.plain_read),
              line("the same past the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
@@ -48,7 +48,7 @@ std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
                                 {"plain_write_s", t.plain_write},
                                 {"save_s", t.save},
                                 {"step_s", t.async.step},
-                                {"step_beside_save_s", t.async.step_beside},
+                                {"step_beside_save_s", t.async.step_with_save},
                                 {"async_first_stall_s", t.async.first_stall},
                                 {"async_stall_s", t.async.stall},
                                 {"async_total_s", t.async.total},

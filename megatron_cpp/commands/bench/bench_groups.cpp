@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "comm/local.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/options.h"
@@ -26,10 +26,10 @@ struct BenchGroupsOptions {
   }
 };
 
-GroupFigures on_threads(int ranks, const ParallelSizes& sizes) {
-  GroupFigures found;
+GroupCosts on_threads(int ranks, const ParallelSizes& sizes) {
+  GroupCosts found;
   run_local_ranks(ranks, [&](Communicator& world, int rank) {
-    const GroupFigures figures = bench_groups(world, sizes);
+    const GroupCosts figures = bench_groups(world, sizes);
     if (rank == 0) found = figures;
   });
   found.own_bytes = 0;  // threads share the memory of the process
@@ -47,7 +47,7 @@ ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
               world.ranks.size(), " ranks");
   const ParallelSizes sizes{.tensor_model_parallel_size = options.tensor_model_parallel_size,
                             .pipeline_model_parallel_size = options.pipeline_model_parallel_size};
-  const GroupFigures found =
+  const GroupCosts found =
       options.threads > 0 ? on_threads(static_cast<int>(options.threads), sizes) : bench_groups(world.ranks, sizes);
   if (options.json)
     log.info(nlohmann::ordered_json{{"ranks", found.ranks},

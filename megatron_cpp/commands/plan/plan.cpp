@@ -1,39 +1,38 @@
 // Command megatron_cpp plan: predicts, explains and chooses a layout without the hardware.
-#include "megatron_cpp/setup/plan.h"
-
 #include <utility>
 
 #include "base/file.h"
-#include "base/number_text.h"
-#include "base/program/shipped_file.h"
+#include "base/number_format.h"
+#include "base/program/installed_file.h"
 #include "megatron_cpp/commands/plan/plan_from_run.h"
 #include "megatron_cpp/commands/plan/plan_options.h"
 #include "megatron_cpp/commands/plan/plan_worlds.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/layout_conversion.h"
 #include "megatron_cpp/setup/layout_search.h"
-#include "megatron_cpp/setup/placement.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "parallel/pp/draw.h"
 #include "plan/hardware/real.h"
-#include "plan/recipe.h"
 #include "plan/report/report.h"
 #include "plan/report/roofline.h"
-#include "plan/report/step_page.h"
+#include "plan/report/step_html.h"
+#include "plan/rule_of_thumb.h"
 #include "plan/save_time.h"
 #include "plan/search.h"
-#include "plan/step/elsewhere.h"
+#include "plan/step/offload_cost.h"
 
 namespace mcpp {
 namespace {
 
 /// Converts to MPI's type for ranks; options and links allow fewer.
-int ranks_of(i64 world_size) {
-  check_input(real(world_size) <= kMostRanks, "world_size = ", world_size, ": must be at most ", kMostRanks);
+int checked_world_size(i64 world_size) {
+  check_input(real(world_size) <= kMaxRanks, "world_size = ", world_size, ": must be at most ", kMaxRanks);
   return static_cast<int>(world_size);
 }
 
-SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
+SearchLimits make_search_limits(const PlanOptions& options, const Hardware& hardware) {
   return {.world_size = options.world_size,
           .tensor_model_parallel_size = options.tp,
           .context_parallel_size = options.cp,
@@ -47,13 +46,14 @@ SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
 }
 
 /// Returns a note if a rank's memory exceeds the limit, otherwise "".
-std::string too_much_text(double memory, const SearchLimits& limits) {
+std::string over_limit_text(double memory, const SearchLimits& limits) {
   return memory <= limits.memory_bytes ? ""
                                        : str(", and it has ", human_bytes(limits.memory_bytes), ": it does not fit");
 }
 
 /// Returns the cost of training on options.deadline.tokens, if given.
-std::optional<TrainingCost> cost_of(const PlanOptions& options, const Job& job, const StepTime& step) {
+std::optional<TrainingCost> estimate_training_cost(const PlanOptions& options, const PredictionInput& job,
+                                                   const StepTime& step) {
   if (options.deadline.tokens == 0) return std::nullopt;
   return training_cost(job, step.seconds, options.deadline.tokens, options.failures);
 }
@@ -63,65 +63,66 @@ std::string training_text(const PlanOptions& options, const TrainingCost& cost) 
 }
 
 /// Predicts the configuration's own layout, whether or not it fits.
-void predict(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
-  const int world_size = ranks_of(options.world_size);
+void predict(const PlanOptions& options, const Config& config, const PredictionInput& any, const Log& log) {
+  const int world_size = checked_world_size(options.world_size);
   std::vector<std::string> problems = layout_problems(config, world_size);
-  if (const i64 most = any.hardware.links.ranks.back(); world_size > most)
-    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name, " join ", most,
-                           " at most (links.ranks)"));
+  if (const i64 max_ranks = any.hardware.links.ranks.back(); world_size > max_ranks)
+    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name, " join ",
+                           max_ranks, " at most (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
-  const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
-  const StepTime step = configured_step(any, config, world_size);
-  const double memory = most_memory(config, world_size);
-  if (!options.html.empty()) write_file_atomic(options.html, step_page(own, step));
-  const std::optional<TrainingCost> cost = cost_of(options, own, step);
-  const bool fits = memory <= limits_of(options, any.hardware).memory_bytes;
-  if (options.json) return log.info(step_json(own, step, {.bytes = memory, .fits = fits}, cost));
-  log.info(str(step_text(own, step), "  ", human_bytes(memory), " of memory on the rank that needs most",
-               too_much_text(memory, limits_of(options, any.hardware)), "\n"));
+  const PredictionInput input{any.hardware, any.program, any.work, layout_from_config(config, world_size)};
+  const StepTime step = predict_configured_step(any, config, world_size);
+  const double memory = max_rank_memory(config, world_size);
+  if (!options.html.empty()) write_file_atomic(options.html, step_html(input, step));
+  const std::optional<TrainingCost> cost = estimate_training_cost(options, input, step);
+  const bool fits = memory <= make_search_limits(options, any.hardware).memory_bytes;
+  if (options.json) return log.info(step_json(input, step, {.bytes = memory, .fits = fits}, cost));
+  log.info(str(step_text(input, step), "  ", human_bytes(memory), " of memory on the rank that needs most",
+               over_limit_text(memory, make_search_limits(options, any.hardware)), "\n"));
   if (cost) log.info(training_text(options, *cost));
 }
 
 /// Describes the configuration's own layout, if it can run.
-std::string configured(const Config& config, const Job& best, const StepTime& best_time, const SearchLimits& limits) {
-  const int world_size = ranks_of(best.layout.world_size);
+std::string describe_configured_layout(const Config& config, const PredictionInput& best, const StepTime& best_time,
+                                       const SearchLimits& limits) {
+  const int world_size = checked_world_size(best.layout.world_size);
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
-  const Layout layout = layout_of(config, world_size);
+  const Layout layout = layout_from_config(config, world_size);
   if (const auto missing = missing_rates(best.hardware, layout); !missing.empty())
     return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
-  const Job own{best.hardware, best.program, best.work, layout};
-  const double seconds = step_time(own).seconds, memory = most_memory(config, world_size);
-  return str("the configuration's own layout: ", own.layout.describe(), "\n  ", human_step_seconds(seconds),
+  const PredictionInput input{best.hardware, best.program, best.work, layout};
+  const double seconds = step_time(input).seconds, memory = max_rank_memory(config, world_size);
+  return str("the configuration's own layout: ", input.layout.describe(), "\n  ", human_step_seconds(seconds),
              " a step, ", fixed(seconds / best_time.seconds, 2), " times the best; a rank needs ", human_bytes(memory),
-             too_much_text(memory, limits), "\n");
+             over_limit_text(memory, limits), "\n");
 }
 
 /// Logs the best layouts for options.world_size ranks and the requested details of the best one.
-void plan_layouts(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
+void plan_layouts(const PlanOptions& options, const Config& config, const PredictionInput& any, const Log& log) {
   const Hardware& hardware = any.hardware;
-  const SearchLimits limits = limits_of(options, hardware);
+  const SearchLimits limits = make_search_limits(options, hardware);
   const SearchResult result = search_layouts(hardware, any.program, any.work, limits);
-  if (result.best.empty()) fail_nothing_fits(result, hardware, any.work, limits);
+  if (result.best.empty()) fail_no_layout_fits(result, hardware, any.work, limits);
   const Candidate& best = result.best.front();
-  const Job job{hardware, any.program, any.work, best.layout};
-  if (options.explain) log.info(recipe_text(usual_recipe(hardware, any.work, options.world_size)));
-  log.info(search_text(job, result) + configured(config, job, best.time, limits));
-  if (const auto cost = cost_of(options, job, best.time)) log.info(training_text(options, *cost));
-  if (options.explain) log.info(step_text(job, best.time) + roofline_text(job) + gains_text(what_helps(job)));
+  const PredictionInput job{hardware, any.program, any.work, best.layout};
+  if (options.explain) log.info(recipe_text(rule_of_thumb_layout(hardware, any.work, options.world_size)));
+  log.info(search_text(job, result) + describe_configured_layout(config, job, best.time, limits));
+  if (const auto cost = estimate_training_cost(options, job, best.time)) log.info(training_text(options, *cost));
+  if (options.explain) log.info(step_text(job, best.time) + roofline_text(job) + gains_text(upgrade_gains(job)));
   if (options.explain || options.failures.device_hours > 0) log.info(save_text(job, save_time(job)));
   if (options.failures.device_hours > 0) {
     Failures failures = options.failures;
     if (failures.save_seconds == 0) failures.save_seconds = save_time(job).seconds;
-    log.info(failures_text(loss_by_failures(failures, options.world_size)));
+    log.info(failures_text(failure_loss(failures, options.world_size)));
   }
   if (!options.svg.empty()) {
-    const DrawnStep drawn = drawn_step(job, 4 * best.layout.pp);
+    const StepTimeline drawn = step_timeline(job, 4 * best.layout.pp);
     write_file_atomic(options.svg, draw_svg(drawn.schedule, drawn.timeline));
   }
-  if (!options.html.empty()) write_file_atomic(options.html, step_page(job, best.time));
+  if (!options.html.empty()) write_file_atomic(options.html, step_html(job, best.time));
   if (!options.emit.empty()) {
-    write_file_atomic(options.emit, print_config(without_unused_keys(with_layout(config, best.layout))));
+    write_file_atomic(options.emit, print_config(without_unused_keys(apply_layout(config, best.layout))));
     log.info(str("the configuration with the best layout is in ", options.emit,
                  best.layout.uses(OffloadTier::File) && config.optimizer.offload_folder.empty()
                      ? "; before it runs it needs optimizer.offload_folder, on a disk"
@@ -142,8 +143,10 @@ void count_documents(const PlanOptions& options, const Config& config, Workload&
 }
 
 /// Rejects hardware described separately by number of ranks for questions that compare several numbers of ranks.
-void check_worlds(const PlanOptions& options, const HardwareKind& kind) {
-  const char* asked = !options.scale.empty() ? "--scale" : options.asks_for_fewest() ? "--deadline_hours" : nullptr;
+void check_hardware_for_worlds(const PlanOptions& options, const HardwareKind& kind) {
+  const char* asked = !options.scale.empty()              ? "--scale"
+                      : options.should_minimize_devices() ? "--deadline_hours"
+                                                          : nullptr;
   if (asked == nullptr || !kind.depends_on_ranks()) return;
   std::vector<std::string> numbers;
   for (const auto& [ranks, ignored] : kind.by_ranks) numbers.push_back(std::to_string(ranks));
@@ -158,7 +161,7 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
   std::string problem;
   const auto load = [&](const PlanOptions& given) {
     try {
-      if (!given.hardware.empty()) kind = load_hardware(given.hardware, find_shipped(given.hardware_folder));
+      if (!given.hardware.empty()) kind = load_hardware(given.hardware, find_installed_file(given.hardware_folder));
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -182,7 +185,7 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
 ExitCode plan_command(Arguments args, Log& log) {
   const bool scales = !args.empty() && args.front() == "scale";
   if (scales) args = args.subspan(1);
-  if (const std::string hint = hint_for(args); !hint.empty() && !asks_for_help(args) && !asks_for_options(args))
+  if (const std::string hint = find_hint(args); !hint.empty() && !asks_for_help(args) && !asks_for_options(args))
     fail(ExitCode::BadInput, hint);
   const Usage usage{.command = scales ? "megatron_cpp plan scale" : "megatron_cpp plan",
                     .summary =
@@ -198,30 +201,30 @@ ExitCode plan_command(Arguments args, Log& log) {
   if (scales && options.scale.empty()) {
     check_input(options.world_size > 0,
                 "plan scale: needs --world_size, up to which ranks double, or --scale=64,96,128");
-    options.scale = doublings(std::exchange(options.world_size, 0));
+    options.scale = powers_of_two_up_to(std::exchange(options.world_size, 0));
   }
   check_options(options);
-  check_worlds(options, kind);
-  std::optional<FormerRun> run;
-  if (!options.from_run.empty()) run = read_former_run(options, *config);
+  check_hardware_for_worlds(options, kind);
+  std::optional<RecordedRun> run;
+  if (!options.from_run.empty()) run = read_recorded_run(options, *config);
   check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; a plan does not read the tokenizer");
-  if (run) kind = hardware_of_run(options, *run, kind, log);
+  if (run) kind = infer_hardware(options, *run, kind, log);
   const Hardware& hardware = kind.of(options.world_size);
-  const Implementation program;
-  Workload work = workload_of(*config);
+  const KernelTraits program;
+  Workload work = make_workload(*config);
   check_fp8_rate(hardware, work);
   work.expert_imbalance = options.expert_imbalance;
   count_documents(options, *config, work, log);
-  const Job any{hardware, program, work, {}};
-  const SearchLimits limits = limits_of(options, hardware);
+  const PredictionInput any{hardware, program, work, {}};
+  const SearchLimits limits = make_search_limits(options, hardware);
   if (options.predict) {
     predict(options, *config, any, log);
     return ExitCode::Done;
   }
   if (!options.scale.empty())
-    plan_worlds(options, any, limits, log);
-  else if (options.asks_for_fewest())
-    plan_deadline(options, any, limits, log);
+    compare_world_sizes(options, any, limits, log);
+  else if (options.should_minimize_devices())
+    plan_for_deadline(options, any, limits, log);
   else
     plan_layouts(options, *config, any, log);
   return ExitCode::Done;

@@ -12,12 +12,12 @@ namespace mcpp {
 namespace {
 
 /// Device to be measured. Auto selects the processors if the program has no CUDA support.
-enum class Calibrated : u8 { Auto, Cpu, Cuda };
+enum class CalibrationTarget : u8 { Auto, Cpu, Cuda };
 
 }  // namespace
 
 template <>
-struct EnumNames<Calibrated> {
+struct EnumNames<CalibrationTarget> {
   static constexpr std::array<std::string_view, 3> value{"auto", "cpu", "cuda"};
 };
 
@@ -25,7 +25,7 @@ namespace {
 
 struct CalibrateOptions {
   std::string out;
-  Calibrated device = Calibrated::Auto;
+  CalibrationTarget device = CalibrationTarget::Auto;
   bool add = false;
   i64 num_threads = 0;
   i64 rounds = CalibrationSizes().rounds;
@@ -47,7 +47,7 @@ struct CalibrateOptions {
 };
 
 /// Returns any configuration that these ranks can run.
-Config config_for(const CalibrateOptions& options, int ranks) {
+Config make_config(const CalibrateOptions& options, int ranks) {
   Config config;
   config.training.global_batch_size = ranks * config.training.micro_batch_size;
   config.device.num_threads = options.num_threads;
@@ -55,13 +55,13 @@ Config config_for(const CalibrateOptions& options, int ranks) {
 }
 
 /// Rejects GPUs: users who train on them must not plan with the rates of the host's processors.
-void check_device(Calibrated device) {
-  const bool is_cpu = device == Calibrated::Cpu || (device == Calibrated::Auto && !kWithCuda);
+void check_device(CalibrationTarget device) {
+  const bool is_cpu = device == CalibrationTarget::Cpu || (device == CalibrationTarget::Auto && !kWithCuda);
   check_input(
       is_cpu, "--device=", enum_name(device), ": plan calibrate measures processors, not GPUs; for these copy ",
       "the nearest file of configs/hardware/, fill in what bench gemm and bench ops measure, and have a short run ",
       "set it right with plan --from_run --emit_hardware (docs/planning.md)",
-      device == Calibrated::Auto ? "; --device=cpu measures this machine's processors" : "");
+      device == CalibrationTarget::Auto ? "; --device=cpu measures this machine's processors" : "");
 }
 
 void check_out(const std::string& out) {
@@ -72,7 +72,7 @@ void check_out(const std::string& out) {
 
 /// Returns the measurements that --add preserves: those of the same processor for other numbers of ranks. Throws
 /// BadInput if `out` describes anything else.
-HardwareKind already_measured(const CalibrateOptions& options, const std::string& device, int cores) {
+HardwareKind load_existing(const CalibrateOptions& options, const std::string& device, int cores) {
   std::error_code error;
   if (!options.add || !std::filesystem::exists(options.out, error)) return {};
   HardwareKind found = parse_hardware(read_text_file(options.out), options.out);
@@ -117,9 +117,9 @@ ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
   check_input(world.ranks_of_node().size() == ranks, "plan calibrate: measures one machine, and ",
               ranks - world.ranks_of_node().size(), " of the ", ranks,
               " ranks are on others; start it on one, and add a tier for the links between them to the file");
-  const Session session = initialize(config_for(options, ranks), world);
+  const Session session = initialize(make_config(options, ranks), world);
   const int cores = world.cores > 0 ? world.cores : static_cast<const CpuDevice&>(*session.device).threads();
-  HardwareKind kind = already_measured(options, device_name(*session.device), cores);
+  HardwareKind kind = load_existing(options, device_name(*session.device), cores);
   const CalibrationSizes sizes{.rounds = static_cast<int>(options.rounds), .disk = options.offload_folder};
   const Hardware hardware = calibrate(*session.device, world.ranks, cores, sizes);
   if (world.ranks.rank() != 0) return ExitCode::Done;

@@ -1,11 +1,11 @@
 #include "megatron_cpp/commands/plan/plan_from_run.h"
 
 #include "base/file.h"
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "megatron_cpp/monitor/metrics/run_metrics.h"
+#include "megatron_cpp/setup/layout_conversion.h"
 #include "megatron_cpp/setup/layout_search.h"
-#include "megatron_cpp/setup/placement.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 
 namespace mcpp {
 namespace {
@@ -15,7 +15,7 @@ std::string ranks_text(int ranks) {
 }
 
 /// Returns the header of the hardware file, which states where its values come from.
-std::string origin(const PlanOptions& options, const FormerRun& run, const std::string& layout, double predicted,
+std::string origin(const PlanOptions& options, const RecordedRun& run, const std::string& layout, double predicted,
                    const RunSpeed& speed) {
   return str(
       "# --hardware=", options.hardware, " as the run in ", options.from_run, " found it, by `megatron_cpp plan ",
@@ -40,39 +40,40 @@ void write_hardware(const std::string& file, const std::string& head, const Hard
 
 }  // namespace
 
-FormerRun read_former_run(PlanOptions& options, Config& config) {
+RecordedRun read_recorded_run(PlanOptions& options, Config& config) {
   MeasuredRun run = read_measured_run(options.from_run);
-  Config own = run.config.empty() ? config : parse_stored_config(run.config, options.from_run + ": its configuration");
+  Config input =
+      run.config.empty() ? config : parse_stored_config(run.config, options.from_run + ": its configuration");
   if (run.world_size == 0) run.world_size = options.world_size;
   check_input(run.world_size > 0, "--from_run=", options.from_run,
               ": does not tell on how many ranks it ran; give them as --world_size");
-  const bool asks_for_no_world = options.scale.empty() && !options.asks_for_fewest();
-  if (options.world_size == 0 && asks_for_no_world) options.world_size = run.world_size;
-  if (config.model.vocab_size == 0) config.model.vocab_size = own.model.vocab_size;
+  const bool needs_no_world_size = options.scale.empty() && !options.should_minimize_devices();
+  if (options.world_size == 0 && needs_no_world_size) options.world_size = run.world_size;
+  if (config.model.vocab_size == 0) config.model.vocab_size = input.model.vocab_size;
   const int ranks = static_cast<int>(run.world_size);
-  return {std::move(run), std::move(own), ranks};
+  return {std::move(run), std::move(input), ranks};
 }
 
-HardwareKind hardware_of_run(const PlanOptions& options, const FormerRun& run, HardwareKind kind, const Log& log) {
+HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, HardwareKind kind, const Log& log) {
   const Hardware& hardware = kind.of(run.world_size);
-  const Implementation program;
-  Workload work = workload_of(run.config);
+  const KernelTraits program;
+  Workload work = make_workload(run.config);
   work.expert_imbalance = options.expert_imbalance;
-  const Job own{hardware, program, work, layout_of(run.config, run.world_size)};
-  const StepTime predicted = configured_step(own, run.config, run.world_size);
-  std::vector<RunPart> details = compare_stages(step_time_by_rank(own), run.measured);
-  for (RunPart& part : compare_modules(own, run.measured)) details.push_back(std::move(part));
+  const PredictionInput input{hardware, program, work, layout_from_config(run.config, run.world_size)};
+  const StepTime predicted = predict_configured_step(input, run.config, run.world_size);
+  std::vector<RunPart> details = compare_stages(step_time_by_rank(input), run.measured);
+  for (RunPart& part : compare_modules(input, run.measured)) details.push_back(std::move(part));
   const std::vector<MemoryEstimate> memory = estimate_memory_by_stage(run.config, run.world_size);
-  for (RunPart& part : compare_memory(own.layout, memory, run.measured)) details.push_back(std::move(part));
-  const std::vector<RunPart> whole = compare(predicted, most_memory(run.config, run.world_size), run.measured);
+  for (RunPart& part : compare_memory(input.layout, memory, run.measured)) details.push_back(std::move(part));
+  const std::vector<RunPart> whole = compare(predicted, max_rank_memory(run.config, run.world_size), run.measured);
   log.info(
-      str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", own.layout.describe(), "\n",
+      str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", input.layout.describe(), "\n",
           comparison_text(whole, details, run.measured),
           module_memory_text(compare_module_memory(module_memory_by_stage(run.config, run.world_size), run.measured),
                              run.measured)));
-  const RunSpeed speed = speed_of(predicted, run.measured);
-  const std::string head = origin(options, run, own.layout.describe(), predicted.seconds, speed);
-  for (auto& [ranks, each] : kind.by_ranks) each = at_speed(each, speed);
+  const RunSpeed speed = infer_speed(predicted, run.measured);
+  const std::string head = origin(options, run, input.layout.describe(), predicted.seconds, speed);
+  for (auto& [ranks, each] : kind.by_ranks) each = scale_hardware(each, speed);
   if (!options.emit_hardware.empty()) {
     write_hardware(options.emit_hardware, head, kind);
     log.info(str("the hardware as it was found is in ", options.emit_hardware,

@@ -8,7 +8,7 @@
 namespace mcpp {
 
 /// Measured run with its configuration and number of ranks, as far as it recorded them.
-struct FormerRun {
+struct RecordedRun {
   MeasuredRun measured;
   Config config;
   int world_size;
@@ -16,10 +16,10 @@ struct FormerRun {
 
 /// Reads the run of options.from_run. Takes the number of ranks and the vocabulary from it if `options` and `config` do
 /// not set them.
-FormerRun read_former_run(PlanOptions& options, Config& config);
+RecordedRun read_recorded_run(PlanOptions& options, Config& config);
 
 /// Reports the speed of a run next to the prediction for this hardware. Returns the hardware adjusted to the run, and
 /// writes it to options.emit_hardware if given.
-HardwareKind hardware_of_run(const PlanOptions& options, const FormerRun& run, HardwareKind kind, const Log& log);
+HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, HardwareKind kind, const Log& log);
 
 }  // namespace mcpp

@@ -9,16 +9,16 @@ namespace mcpp {
 namespace {
 
 /// Minimum for the hours between failures of a device; a training with less would not progress.
-constexpr double kShortestLife = 0.01;
+constexpr double kMinDeviceHours = 0.01;
 
-constexpr const char* kFewest = "--deadline_hours";
+constexpr const char* kDeadlineOption = "--deadline_hours";
 
 /// Rejects options that request several different answers, or a detail of an answer that is not given.
 void check_answers(const PlanOptions& options, std::vector<std::string>& problems) {
   std::vector<std::string> instead;
   for (const auto& [is_asked, name] : {std::pair(options.predict, "--predict"),
                                        {!options.scale.empty(), "--scale"},
-                                       {options.asks_for_fewest(), kFewest}})
+                                       {options.should_minimize_devices(), kDeadlineOption}})
     if (is_asked) instead.emplace_back(name);
   if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": each is instead of the other; give one"));
   if (instead.empty()) return;
@@ -69,7 +69,7 @@ void check_objective(const PlanOptions& options, std::vector<std::string>& probl
 }
 
 /// Checks options that only take effect together with another one.
-void check_companions(const PlanOptions& options, std::vector<std::string>& problems) {
+void check_dependent_options(const PlanOptions& options, std::vector<std::string>& problems) {
   const Failures defaults;
   if (options.deadline.price > 0 && options.deadline.tokens == 0) problems.emplace_back("--price: is for --tokens");
   if (options.json && !options.predict) problems.emplace_back("--json: is for --predict");
@@ -108,14 +108,14 @@ constexpr Hint kHints[]{{"predict", "--predict"},         {"explain", "--explain
 
 }  // namespace
 
-std::vector<i64> doublings(i64 most) {
+std::vector<i64> powers_of_two_up_to(i64 max_world_size) {
   std::vector<i64> worlds;
-  for (i64 world = 1; world < most; world *= 2) worlds.push_back(world);
-  worlds.push_back(most);
+  for (i64 world = 1; world < max_world_size; world *= 2) worlds.push_back(world);
+  worlds.push_back(max_world_size);
   return worlds;
 }
 
-std::string hint_for(std::span<const std::string> words) {
+std::string find_hint(std::span<const std::string> words) {
   std::error_code error;
   if (words.empty() || std::filesystem::exists(words.front(), error)) return "";
   const auto* found = std::ranges::find(kHints, words.front(), &Hint::word);
@@ -134,18 +134,19 @@ std::string output_problem(const std::string& option, const std::string& file) {
 
 void check_options(const PlanOptions& options) {
   std::vector<std::string> problems;
-  if (options.world_size == 0 && options.scale.empty() && !options.asks_for_fewest() && options.from_run.empty())
+  if (options.world_size == 0 && options.scale.empty() && !options.should_minimize_devices() &&
+      options.from_run.empty())
     problems.emplace_back(
         "--world_size: is missing: ranks, one for each device; or --scale=64,128,256, or --tokens and "
         "--deadline_hours");
   if (options.predict && options.world_size == 0 && options.from_run.empty())
     problems.emplace_back("--predict: needs --world_size, the ranks of the configuration's layout");
-  for (const auto& [name, value, least] : {std::tuple("device_hours", options.failures.device_hours, kShortestLife),
+  for (const auto& [name, value, least] : {std::tuple("device_hours", options.failures.device_hours, kMinDeviceHours),
                                            {"tokens", options.deadline.tokens, 1.0},
                                            {"document_tokens", options.document_tokens, 1.0}})
     if (value > 0 && value < least) problems.push_back(str("--", name, "=", value, ": must be 0 or at least ", least));
   check_objective(options, problems);
-  check_companions(options, problems);
+  check_dependent_options(options, problems);
   check_answers(options, problems);
   check_limits(options, problems);
   for (const auto& [option, file] :

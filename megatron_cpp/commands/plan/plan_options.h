@@ -6,12 +6,12 @@
 
 #include "megatron_cpp/commands/plan/plan_commands.h"
 #include "megatron_cpp/setup/layout_search.h"
-#include "plan/worlds/deadline.h"
+#include "plan/scaling/deadline.h"
 
 namespace mcpp {
 
 /// Upper limit for numbers of ranks: more than any links support, and small enough to avoid overflow.
-inline constexpr double kMostRanks = 1e6;
+inline constexpr double kMaxRanks = 1e6;
 
 struct PlanOptions {
   std::string config;
@@ -33,14 +33,16 @@ struct PlanOptions {
   std::string from_run, emit_hardware;
 
   /// Returns true if the smallest number of devices that trains in time is requested, without given candidates.
-  bool asks_for_fewest() const { return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0); }
+  bool should_minimize_devices() const {
+    return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0);
+  }
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML, as pretrain takes it");
     visit("hardware", self.hardware, "kind of cluster: a file of the hardware folder without .toml, or any file");
     visit("hardware_folder", self.hardware_folder, "where the files of kinds of clusters are");
-    visit("world_size", self.world_size, "ranks, one for each device", between(1, kMostRanks));
+    visit("world_size", self.world_size, "ranks, one for each device", between(1, kMaxRanks));
     visit("tp", self.tp, "only layouts with this tensor_model_parallel_size; 0 = any", between(0, 4096));
     visit("cp", self.cp, "the same of context_parallel_size", between(0, 4096));
     visit("pp", self.pp, "the same of pipeline_model_parallel_size", between(0, 4096));
@@ -57,7 +59,7 @@ struct PlanOptions {
           "--scale's worlds, or the devices that train on --tokens in --deadline_hours");
     visit("keep", self.keep, "how many of the best layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
-          "part of a device's memory that is left to libraries, the driver and fragments", from_to_below(0, 1));
+          "part of a device's memory that is left to libraries, the driver and fragments", between_excluding_max(0, 1));
     visit("allow_lossy_comm", self.allow_lossy_comm,
           "also layouts whose ranks send weights or gradients with fewer bits than the configuration says, which "
           "changes what is trained");
@@ -73,7 +75,7 @@ struct PlanOptions {
     visit("scale", self.scale,
           "numbers of ranks: a table of the best layout of each, and which is best, instead of all this; `plan scale` "
           "has 1, 2, 4, ... up to --world_size",
-          between(1, kMostRanks));
+          between(1, kMaxRanks));
     visit("weak", self.weak, "in that table the batch grows with the ranks, from that of the first");
     visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = not looked at",
           at_least(0));
@@ -95,10 +97,10 @@ struct PlanOptions {
   }
 };
 
-/// Returns the default candidates of `plan scale`: 1, 2, 4, ... and `most`.
-std::vector<i64> doublings(i64 most);
+/// Returns the default candidates of `plan scale`: 1, 2, 4, ... and `max_world_size`.
+std::vector<i64> powers_of_two_up_to(i64 max_world_size);
 /// Returns the option that the first word after `plan` seems to ask for; "" if it is a configuration.
-std::string hint_for(std::span<const std::string> words);
+std::string find_hint(std::span<const std::string> words);
 
 /// Throws BadInput with every inconsistency of the options.
 void check_options(const PlanOptions& options);

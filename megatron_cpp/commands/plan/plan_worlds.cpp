@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "megatron_cpp/config/layout.h"
 #include "plan/layouts.h"
 #include "plan/report/report.h"
@@ -11,10 +11,10 @@ namespace mcpp {
 namespace {
 
 /// Default for the number of tokens.
-constexpr double kSomeTokens = 1e9;
+constexpr double kDefaultTokens = 1e9;
 
 /// Checks limits that no number of ranks could satisfy, before searching many.
-void check_limits_of_model(const Job& any, SearchLimits limits) {
+void check_limits_of_model(const PredictionInput& any, SearchLimits limits) {
   limits.world_size = kAnyWorld;
   const std::vector<std::string> conflicts = limit_conflicts(any.hardware, any.work, limits);
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
@@ -32,10 +32,11 @@ void check_batches(const ScalingRequest& request, i64 samples) {
 
 }  // namespace
 
-void plan_worlds(const PlanOptions& options, const Job& any, const SearchLimits& limits, const Log& log) {
+void compare_world_sizes(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+                         const Log& log) {
   check_limits_of_model(any, limits);
   Deadline training = options.deadline;
-  if (training.tokens == 0) training.tokens = kSomeTokens;
+  if (training.tokens == 0) training.tokens = kDefaultTokens;
   ScalingRequest request{
       .worlds = options.scale, .is_weak = options.weak, .tokens = training.tokens, .failures = options.failures};
   std::ranges::sort(request.worlds);
@@ -50,10 +51,11 @@ void plan_worlds(const PlanOptions& options, const Job& any, const SearchLimits&
   log.info(best_point_text(*best, options.objective, training));
 }
 
-void plan_deadline(const PlanOptions& options, const Job& any, const SearchLimits& limits, const Log& log) {
+void plan_for_deadline(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+                       const Log& log) {
   check_limits_of_model(any, limits);
   const FewestDevices devices =
-      fewest_devices(any.hardware, any.program, any.work, limits, options.deadline, options.failures);
+      find_fewest_devices(any.hardware, any.program, any.work, limits, options.deadline, options.failures);
   const std::string text = deadline_text(any, devices, options.deadline);
   check_input(devices.found.has_value(), text);
   log.info(text);

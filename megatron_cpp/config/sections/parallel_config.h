@@ -10,7 +10,7 @@
 #include "base/strings.h"
 #include "optimizer/config.h"
 #include "parallel/cp/comm_type.h"
-#include "parallel/dp/buckets/grad_wire.h"
+#include "parallel/dp/buckets/grad_reduce_format.h"
 #include "parallel/ep/expert_parallel.h"
 #include "parallel/pp/schedule_kind.h"
 
@@ -54,13 +54,13 @@ struct ParallelConfig {
   double step_timeout_minutes = 1;
 
   /// Of the two keys that say so, which exclude one another.
-  GradWire grad_wire() const {
-    if (zero_quantized_gradients) return GradWire::Byte;
-    return grad_reduce_dtype == GradDType::Bf16 ? GradWire::Bf16 : GradWire::Full;
+  GradReduceFormat grad_reduce_format() const {
+    if (zero_quantized_gradients) return GradReduceFormat::Int8;
+    return grad_reduce_dtype == GradDType::Bf16 ? GradReduceFormat::Bf16 : GradReduceFormat::Full;
   }
-  void set_grad_wire(GradWire wire) {
-    zero_quantized_gradients = wire == GradWire::Byte;
-    grad_reduce_dtype = wire == GradWire::Bf16 ? GradDType::Bf16 : GradDType::Fp32;
+  void set_grad_wire(GradReduceFormat wire) {
+    zero_quantized_gradients = wire == GradReduceFormat::Int8;
+    grad_reduce_dtype = wire == GradReduceFormat::Bf16 ? GradDType::Bf16 : GradDType::Fp32;
   }
 
   template <class Self, class Visitor>
@@ -101,7 +101,7 @@ struct ParallelConfig {
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks that the layers are dealt out to",
           between(1, 4096));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
-          str("parts of the model on each pipeline rank: ", chunks_needed()), between(1, 4096));
+          str("parts of the model on each pipeline rank: ", describe_min_chunks()), between(1, 4096));
     visit("pipeline_schedule", self.pipeline_schedule, "order of forward and backward passes over the pipeline");
     visit("decoder_first_pipeline_num_layers", self.decoder_first_pipeline_num_layers,
           "layers on the first pipeline rank; 0 = as many as on the others", at_least(0));

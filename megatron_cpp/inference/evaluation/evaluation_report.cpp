@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 
 namespace mcpp {

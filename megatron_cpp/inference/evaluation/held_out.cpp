@@ -4,9 +4,9 @@
 
 #include "base/check.h"
 #include "base/strings.h"
-#include "data/prepare/input_files.h"
-#include "data/read/dataset_info.h"
-#include "data/read/index/indexed_dataset.h"
+#include "data/dataset/dataset_info.h"
+#include "data/dataset/index/indexed_dataset.h"
+#include "data/preprocess/input_files.h"
 
 namespace mcpp {
 namespace {

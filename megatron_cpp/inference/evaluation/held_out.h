@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/prepare/document_reader.h"
+#include "data/preprocess/document_reader.h"
 #include "megatron_cpp/inference/inference.h"
 
 namespace mcpp {

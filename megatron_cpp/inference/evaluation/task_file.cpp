@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "data/prepare/text_source.h"
+#include "data/preprocess/text_source.h"
 #include "megatron_cpp/inference/json_line.h"
 
 namespace mcpp {
@@ -52,7 +52,8 @@ TaskItem parse_item(std::string_view line) {
 /// Without folder and endings: "arc" of tasks/arc.jsonl.gz.
 std::string name_of(const Path& file) {
   Path name = file.filename();
-  if (const Path packing = name.extension(); packing == ".gz" || packing == ".zst") name = name.stem();
+  if (const Path compression_name = name.extension(); compression_name == ".gz" || compression_name == ".zst")
+    name = name.stem();
   return name.stem().string();
 }
 
@@ -66,7 +67,7 @@ Task read_task(const Path& file) {
   Task task{.name = name_of(file), .file = file, .items = {}};
   TextSource source(file);
   i64 number = 0;
-  for (TextPiece piece; source.next(piece, kPieceBytes, Cut::Line);) {
+  for (TextPiece piece; source.next(piece, kPieceBytes, SplitMode::Line);) {
     for (std::string_view text = piece.text; !text.empty();) {
       const std::string_view line = text.substr(0, text.find('\n'));
       text.remove_prefix(std::min(text.size(), line.size() + 1));

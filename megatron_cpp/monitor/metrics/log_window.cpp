@@ -4,12 +4,12 @@
 
 namespace mcpp {
 
-void LogWindow::leave_out(const RankSeconds& passed) {
+void LogWindow::exclude_from_timing(const RankTimings& passed) {
   begin_ += passed;
   step_begin_ += passed;
 }
 
-void LogWindow::add(const IterationStats& step, const RankSeconds& end) {
+void LogWindow::add(const IterationStats& step, const RankTimings& end) {
   const bool is_skipped = step.skipped_iterations > 0;
   iterations_ += 1;
   samples_ += step.global_batch_size;

@@ -18,12 +18,12 @@ class LogWindow {
   explicit LogWindow(const SampleWork& work) : work_(work) {}
 
   /// Starts counting steps at `now`.
-  void begin(const RankSeconds& now) { begin_ = end_ = step_begin_ = now; }
+  void begin(const RankTimings& now) { begin_ = end_ = step_begin_ = now; }
   /// Excludes `passed` from the training time.
-  void leave_out(const RankSeconds& passed);
+  void exclude_from_timing(const RankTimings& passed);
   /// Adds a step. All of `step` is filled in except for times, rates and ranks; its counts of skipped iterations and of
   /// iterations without a finite loss are 0 or 1.
-  void add(const IterationStats& step, const RankSeconds& end);
+  void add(const IterationStats& step, const RankTimings& end);
   /// Starts a new window where this one ends; called after a log line.
   void restart();
 
@@ -32,7 +32,7 @@ class LogWindow {
   /// Returns the peak of one device in TFLOP/s: as given, or that of the fastest step if it may be raised.
   double peak_tflops() const { return work_.peak_tflops; }
   /// Returns the time that this rank spent in the window.
-  RankSeconds seconds() const { return end_ - begin_; }
+  RankTimings seconds() const { return end_ - begin_; }
   /// Returns times and rates as means over the window, and the loss of the last step.
   const IterationStats& means() const { return means_; }
   /// Returns the mean loss of the steps that were not skipped; NaN if there are none.
@@ -47,7 +47,7 @@ class LogWindow {
   IterationStats means_, last_;
   double loss_sum_ = 0;
   i64 losses_ = 0, iterations_ = 0, samples_ = 0;
-  RankSeconds begin_, end_, step_begin_;
+  RankTimings begin_, end_, step_begin_;
 };
 
 }  // namespace mcpp

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -57,8 +57,8 @@ std::string iteration_line(const IterationStats& stats, std::chrono::system_cloc
   field("number of skipped iterations", padded(stats.skipped_iterations, 3));
   field("number of nan iterations", padded(stats.nan_iterations, 3));
   if (!stats.experts.empty()) {
-    const ExpertLayerStats experts = summary_of(stats.experts);
-    field("largest expert load", fixed(experts.largest_load, 2));
+    const ExpertLayerStats experts = summarize(stats.experts);
+    field("largest expert load", fixed(experts.max_load, 2));
     if (experts.balance_loss > 0) field("load balancing loss", fixed(experts.balance_loss, 4));
     if (experts.z_loss > 0) field("z loss", fixed(experts.z_loss, 4));
     if (experts.dropped > 0) field("dropped tokens", fixed(100 * experts.dropped, 2) + "%");

@@ -107,7 +107,7 @@ struct RankTable {
 class MetricsWriter {
  public:
   /// Opens the file; writes nothing if the path is empty. Throws BadInput if the file cannot be opened.
-  MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log);
+  MetricsWriter(const Path& path, i64 resumed_iteration, StoredRef<Log> log);
 
   /// Returns true if the file contains such an evaluation at the iteration from which the run was resumed, or later.
   bool has_evaluation(const std::string& split, i64 iteration) const {

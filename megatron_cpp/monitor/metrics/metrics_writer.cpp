@@ -46,7 +46,7 @@ std::string utc_now() {
 }
 
 /// Serializes an object. Invalid UTF-8, which a path may contain, is replaced: it must not end the training.
-std::string line_of(const Json& object) {
+std::string to_json_line(const Json& object) {
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
@@ -67,7 +67,7 @@ void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) 
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log) {
+MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, StoredRef<Log> log) {
   if (path.empty()) return;
   if (path.has_parent_path()) mcpp::create_directories(path.parent_path());
   prepare(path, resumed_iteration, evaluations_);
@@ -104,12 +104,12 @@ void MetricsWriter::write(const IterationStats& stats) {
   for (const ExpertLayerStats& layer : stats.experts) {
     object["experts"].push_back({{"layer", layer.layer},
                                  {"tokens_per_expert", layer.tokens},
-                                 {"largest_load", layer.largest_load},
+                                 {"largest_load", layer.max_load},
                                  {"dropped", layer.dropped},
                                  {"load_balancing_loss", layer.balance_loss},
                                  {"z_loss", layer.z_loss}});
   }
-  file_.append(line_of(object));
+  file_.append(to_json_line(object));
 }
 
 void MetricsWriter::write(const ValidationStats& stats) {
@@ -118,38 +118,38 @@ void MetricsWriter::write(const ValidationStats& stats) {
   const Json object{{"type", stats.split},      {"iteration", stats.iteration},
                     {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},
                     {"tokens", stats.tokens},   {"time", utc_now()}};
-  file_.append(line_of(object));
+  file_.append(to_json_line(object));
 }
 
 void MetricsWriter::write(const RunStart& start) {
   if (!file_.is_open()) return;
-  file_.append(line_of(Json{{"type", "run"},
-                            {"iteration", start.iteration},
-                            {"train_iters", start.train_iters},
-                            {"world_size", start.world_size},
-                            {"host", start.host},
-                            {"program", start.program},
-                            {"device", start.device},
-                            {"config", start.config},
-                            {"time", utc_now()}}));
+  file_.append(to_json_line(Json{{"type", "run"},
+                                 {"iteration", start.iteration},
+                                 {"train_iters", start.train_iters},
+                                 {"world_size", start.world_size},
+                                 {"host", start.host},
+                                 {"program", start.program},
+                                 {"device", start.device},
+                                 {"config", start.config},
+                                 {"time", utc_now()}}));
 }
 
 void MetricsWriter::write(const RunEvent& event) {
   if (!file_.is_open()) return;
-  file_.append(line_of(Json{{"type", "event"},
-                            {"iteration", event.iteration},
-                            {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
-                            {"text", event.text},
-                            {"time", utc_now()}}));
+  file_.append(to_json_line(Json{{"type", "event"},
+                                 {"iteration", event.iteration},
+                                 {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
+                                 {"text", event.text},
+                                 {"time", utc_now()}}));
 }
 
 void MetricsWriter::write(const TextSample& sample) {
   if (!file_.is_open()) return;
-  file_.append(line_of(Json{{"type", "sample"},
-                            {"iteration", sample.iteration},
-                            {"prompt", sample.prompt},
-                            {"text", sample.text},
-                            {"time", utc_now()}}));
+  file_.append(to_json_line(Json{{"type", "sample"},
+                                 {"iteration", sample.iteration},
+                                 {"prompt", sample.prompt},
+                                 {"text", sample.text},
+                                 {"time", utc_now()}}));
 }
 
 void MetricsWriter::write(const RankTable& table) {
@@ -160,14 +160,14 @@ void MetricsWriter::write(const RankTable& table) {
     object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
     object["bubble"].push_back(rank.bubble);
     object["exposed_communication"].push_back(rank.exposed_communication);
-    BytesAway away;
-    for (const BytesAway& of_class : rank.away) away += of_class;
+    OffloadedBytes away;
+    for (const OffloadedBytes& of_class : rank.away) away += of_class;
     object["in_host_bytes"].push_back(away.in_host);
     object["on_disk_bytes"].push_back(away.on_disk);
   }
   for (const MemoryColumn& column : memory_columns(table.ranks))
     object[kMemoryKeys[static_cast<std::size_t>(column.place)]][std::string(name_of(column.of))] = column.bytes;
-  file_.append(line_of(object));
+  file_.append(to_json_line(object));
 }
 
 void MetricsWriter::write_layers(i64 iteration, const StepStatistics& step) {
@@ -180,7 +180,7 @@ void MetricsWriter::write_layers(i64 iteration, const StepStatistics& step) {
     object["layers"].push_back(std::move(one));
   }
   object["time"] = utc_now();
-  file_.append(line_of(object));
+  file_.append(to_json_line(object));
 }
 
 }  // namespace mcpp

@@ -22,15 +22,15 @@ double number(const nlohmann::json& object, const char* key) {
 
 /// Returns true for plausible bytes, milliseconds or fractions; damaged files may contain others.
 bool is_amount(double value) {
-  constexpr double kMost = 1e18;
-  return value >= 0 && value <= kMost;
+  constexpr double kMaxPlausible = 1e18;
+  return value >= 0 && value <= kMaxPlausible;
 }
 
 /// Returns a number of ranks or iterations, or 0 if there is no plausible one.
-i64 whole_number(const nlohmann::json& object, const char* key) {
-  constexpr double kMost = 1e12;
+i64 get_count(const nlohmann::json& object, const char* key) {
+  constexpr double kMaxPlausible = 1e12;
   const double value = number(object, key);
-  return value >= 0 && value <= kMost ? static_cast<i64>(value) : 0;
+  return value >= 0 && value <= kMaxPlausible ? static_cast<i64>(value) : 0;
 }
 
 /// Returns a string, or "" if missing.
@@ -47,7 +47,7 @@ bool is_step(const nlohmann::json& object) {
 }
 
 /// Returns the elements of a list with one number per rank; empty if there is no such list.
-std::vector<double> by_rank(const nlohmann::json& object, const std::string& key) {
+std::vector<double> rank_values(const nlohmann::json& object, const std::string& key) {
   std::vector<double> list;
   const auto found = object.find(key);
   if (found == object.end() || !found->is_array()) return list;
@@ -56,7 +56,7 @@ std::vector<double> by_rank(const nlohmann::json& object, const std::string& key
   return list;
 }
 
-double most(const std::vector<double>& list) {
+double max_value(const std::vector<double>& list) {
   return list.empty() ? 0 : *std::ranges::max_element(list);
 }
 
@@ -65,16 +65,17 @@ double mean(const std::vector<double>& list) {
 }
 
 /// Converts a table of ranks to the measurement of a step.
-MeasuredRun told_by(const nlohmann::json& table) {
-  MeasuredRun told{.bubble = mean(by_rank(table, "bubble")),
-                   .exposed_communication = mean(by_rank(table, "exposed_communication")),
-                   .peak_memory_bytes = most(by_rank(table, "peak_memory_bytes")),
-                   .in_host_bytes = most(by_rank(table, "in_host_bytes")),
-                   .on_disk_bytes = most(by_rank(table, "on_disk_bytes"))};
-  for (const double ms : by_rank(table, "compute_ms")) told.computing_by_rank.push_back(1e-3 * ms);
+MeasuredRun make_measured_run(const nlohmann::json& table) {
+  MeasuredRun reported{.bubble = mean(rank_values(table, "bubble")),
+                       .exposed_communication = mean(rank_values(table, "exposed_communication")),
+                       .peak_memory_bytes = max_value(rank_values(table, "peak_memory_bytes")),
+                       .in_host_bytes = max_value(rank_values(table, "in_host_bytes")),
+                       .on_disk_bytes = max_value(rank_values(table, "on_disk_bytes"))};
+  for (const double ms : rank_values(table, "compute_ms")) reported.computing_by_rank.push_back(1e-3 * ms);
   if (const auto classes = table.find("peak_by_class"); classes != table.end() && classes->is_object())
-    for (const auto& [name, ranks] : classes->items()) told.peak_by_class[name] = most(by_rank(*classes, name));
-  return told;
+    for (const auto& [name, ranks] : classes->items())
+      reported.peak_by_class[name] = max_value(rank_values(*classes, name));
+  return reported;
 }
 
 /// Returns the trace of the latest iterations after `start`, where the run started or resumed; earlier traces may
@@ -131,11 +132,11 @@ RunLines read_lines(const Path& file) {
     const double iteration = number(object, "iteration");
     // A resumed run may use a different layout.
     if (type == "run")
-      lines = {.start = {.world_size = whole_number(object, "world_size"), .config = text(object, "config")},
-               .iterations = whole_number(object, "iteration"),
+      lines = {.start = {.world_size = get_count(object, "world_size"), .config = text(object, "config")},
+               .iterations = get_count(object, "iteration"),
                .steps = {},
                .tables = {}};
-    if (type == "ranks") lines.tables[iteration] = told_by(object);
+    if (type == "ranks") lines.tables[iteration] = make_measured_run(object);
     if (is_step(object))
       lines.steps[iteration] = {.seconds = number(object, "elapsed_ms") / 1e3,
                                 .bubble = number(object, "bubble"),
@@ -146,31 +147,31 @@ RunLines read_lines(const Path& file) {
 }
 
 /// Returns all steps but the first, whose start time is unknown. If any have a table of ranks, returns only these.
-std::vector<MeasuredRun> steps_that_count(const RunLines& lines) {
-  std::vector<MeasuredRun> all, told;
+std::vector<MeasuredRun> select_steps(const RunLines& lines) {
+  std::vector<MeasuredRun> all, reported;
   for (auto step = std::next(lines.steps.begin()); step != lines.steps.end(); ++step) {
     all.push_back(step->second);
     if (const auto table = lines.tables.find(step->first); table != lines.tables.end()) {
-      told.push_back(table->second);
-      told.back().seconds = step->second.seconds;
+      reported.push_back(table->second);
+      reported.back().seconds = step->second.seconds;
     }
   }
-  return told.empty() ? all : told;
+  return reported.empty() ? all : reported;
 }
 
 /// Returns the seconds per iteration of each module.
 std::map<std::string, double> seconds_by_module(const nlohmann::json& events, const nlohmann::json& facts) {
   const std::set<std::pair<double, double>> devices = device_threads(events);
-  std::map<std::string, std::map<double, double>> by_rank;
+  std::map<std::string, std::map<double, double>> rank_values;
   for (const auto& event : events) {
     const std::string name = text(event, "name");
     if (!is_module(name) || (!devices.empty() && !devices.contains(thread_of(event)))) continue;
     const double microseconds = number(event, "dur");
-    if (is_amount(microseconds)) by_rank[module_name(name)][number(event, "pid")] += 1e-6 * microseconds;
+    if (is_amount(microseconds)) rank_values[module_name(name)][number(event, "pid")] += 1e-6 * microseconds;
   }
   const double iterations = std::max(1.0, number(facts, "last_iteration") - number(facts, "first_iteration") + 1);
   std::map<std::string, double> modules;
-  for (const auto& [name, ranks] : by_rank) {
+  for (const auto& [name, ranks] : rank_values) {
     for (const auto& [rank, seconds] : ranks) modules[name] += seconds;
     modules[name] /= static_cast<double>(ranks.size()) * iterations;
   }
@@ -179,7 +180,7 @@ std::map<std::string, double> seconds_by_module(const nlohmann::json& events, co
 
 /// Returns the mean bytes of each module over the ranks that report it.
 BytesByModule bytes_by_module(const nlohmann::json& ranks) {
-  std::map<std::string, std::map<std::string, std::vector<double>>> told;
+  std::map<std::string, std::map<std::string, std::vector<double>>> reported;
   for (const auto& rank : ranks) {
     if (!rank.is_object() || !rank.contains("memory_bytes_by_module")) continue;
     const nlohmann::json& modules = rank["memory_bytes_by_module"];
@@ -187,11 +188,11 @@ BytesByModule bytes_by_module(const nlohmann::json& ranks) {
     for (const auto& [module, classes] : modules.items()) {
       if (!classes.is_object()) continue;
       for (const auto& [name, bytes] : classes.items())
-        if (bytes.is_number() && is_amount(bytes.get<double>())) told[module][name].push_back(bytes.get<double>());
+        if (bytes.is_number() && is_amount(bytes.get<double>())) reported[module][name].push_back(bytes.get<double>());
     }
   }
   BytesByModule means;
-  for (const auto& [module, classes] : told)
+  for (const auto& [module, classes] : reported)
     for (const auto& [name, values] : classes) means[module][name] = mean(values);
   return means;
 }
@@ -219,7 +220,7 @@ MeasuredRun read_measured_run(const Path& run) {
   check_input(lines.steps.size() >= 2, file.string(), ": has ", lines.steps.size(),
               " lines of steps since the last start; the first begins with it, so two are needed "
               "(logging.log_interval)");
-  std::vector<MeasuredRun> steps = steps_that_count(lines);
+  std::vector<MeasuredRun> steps = select_steps(lines);
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
   std::ranges::nth_element(steps, middle, {}, &MeasuredRun::seconds);
   MeasuredRun found = *middle;

@@ -41,7 +41,7 @@ class TensorboardMetrics::Record {
       : by_iteration_(wall_seconds(), iteration), by_samples_(wall_seconds(), consumed_samples) {}
 
   void add(std::string_view tag, double value) { by_iteration_.add_scalar(tag, value); }
-  void add_with_twin(std::string_view tag, double value) {
+  void add_on_both_axes(std::string_view tag, double value) {
     add(tag, value);
     by_samples_.add_scalar(str(tag, kVsSamples), value);
   }
@@ -54,7 +54,7 @@ class TensorboardMetrics::Record {
   EventRecord by_iteration_, by_samples_;
 };
 
-bool stands_in_resumed_run(i64 step, std::string_view tag, const ResumedAt& at,
+bool is_valid_after_resume(i64 step, std::string_view tag, const ResumePoint& at,
                            const std::function<bool(const std::string& split)>& has_evaluation) {
   const bool is_by_samples = tag.ends_with(kVsSamples);
   if (is_by_samples) tag.remove_suffix(kVsSamples.size());
@@ -66,31 +66,31 @@ bool stands_in_resumed_run(i64 step, std::string_view tag, const ResumedAt& at,
   return !tag.starts_with(prefix) || has_evaluation(std::string(tag.substr(prefix.size())));
 }
 
-TensorboardMetrics::TensorboardMetrics(KeptRef<Config> config, bool writes, KeptRef<Log> log)
+TensorboardMetrics::TensorboardMetrics(StoredRef<Config> config, bool writes, StoredRef<Log> log)
     : config_(config), writer_(writes ? Path(config_.logging.tensorboard_dir) : Path(), log) {}
 
-void TensorboardMetrics::begin(const ResumedAt& at, const MetricsWriter& metrics) {
+void TensorboardMetrics::begin(const ResumePoint& at, const MetricsWriter& metrics) {
   const auto has_evaluation = [&](const std::string& split) { return metrics.has_evaluation(split, at.iteration); };
   const auto stands = [&](i64 step, std::string_view tag) {
-    return stands_in_resumed_run(step, tag, at, has_evaluation);
+    return is_valid_after_resume(step, tag, at, has_evaluation);
   };
-  writer_.begin(at.iteration > 0 ? TensorboardWriter::Keeps(stands) : nullptr);
-  if (!writer_.is_on()) return;
+  writer_.begin(at.iteration > 0 ? TensorboardWriter::KeepEventFn(stands) : nullptr);
+  if (!writer_.is_enabled()) return;
   EventRecord text(wall_seconds(), at.iteration);
   text.add_text(kConfiguration, str("```toml\n", print_config(config_), "```\n"));
   writer_.write(text);
 }
 
 void TensorboardMetrics::write(const IterationStats& step, const MemoryUse& memory) {
-  if (!writer_.is_on() || step.iteration % config_.logging.tensorboard_log_interval != 0) return;
+  if (!writer_.is_enabled() || step.iteration % config_.logging.tensorboard_log_interval != 0) return;
   Record record(step.iteration, step.consumed_samples);
-  record.add_with_twin(kLoss, step.lm_loss);
-  record.add_with_twin("learning-rate", step.learning_rate);
-  record.add_with_twin("batch-size", static_cast<double>(step.global_batch_size));
-  record.add_with_twin("loss-scale", step.loss_scale);
-  record.add_with_twin("grad-norm", step.grad_norm);
-  if (step.num_zeros) record.add_with_twin("num-zeros", *step.num_zeros);
-  if (step.params_norm) record.add_with_twin("params-norm", *step.params_norm);
+  record.add_on_both_axes(kLoss, step.lm_loss);
+  record.add_on_both_axes("learning-rate", step.learning_rate);
+  record.add_on_both_axes("batch-size", static_cast<double>(step.global_batch_size));
+  record.add_on_both_axes("loss-scale", step.loss_scale);
+  record.add_on_both_axes("grad-norm", step.grad_norm);
+  if (step.num_zeros) record.add_on_both_axes("num-zeros", *step.num_zeros);
+  if (step.params_norm) record.add_on_both_axes("params-norm", *step.params_norm);
   record.add("iteration-time", step.elapsed_ms / 1000);
   record.add("throughput", step.tflops);
   record.add("tokens-per-second", step.tokens_per_second);
@@ -99,12 +99,12 @@ void TensorboardMetrics::write(const IterationStats& step, const MemoryUse& memo
   record.add("mem-max-allocated-bytes", static_cast<double>(memory.peak));
   record.add("skipped-iterations", static_cast<double>(step.skipped_iterations));
   if (!step.experts.empty()) {
-    const ExpertLayerStats experts = summary_of(step.experts);
+    const ExpertLayerStats experts = summarize(step.experts);
     record.add("load_balancing_loss", experts.balance_loss);
     record.add("z_loss", experts.z_loss);
     for (const ExpertLayerStats& layer : step.experts) {
       record.add(str("moe/load_balancing_loss_layer_", layer.layer), layer.balance_loss);
-      record.add(str("moe/largest_load_layer_", layer.layer), layer.largest_load);
+      record.add(str("moe/largest_load_layer_", layer.layer), layer.max_load);
       record.add(str("moe/dropped_layer_", layer.layer), layer.dropped);
     }
   }
@@ -112,7 +112,7 @@ void TensorboardMetrics::write(const IterationStats& step, const MemoryUse& memo
 }
 
 void TensorboardMetrics::write_line(const IterationStats& line) {
-  if (!writer_.is_on()) return;
+  if (!writer_.is_enabled()) return;
   Record record(line.iteration, line.consumed_samples);
   if (!line.ranks.empty()) {
     const RankStats mean = mean_of(line.ranks);
@@ -126,7 +126,7 @@ void TensorboardMetrics::write_line(const IterationStats& line) {
 }
 
 void TensorboardMetrics::write(const StepStatistics& statistics, i64 iteration) {
-  if (!writer_.is_on()) return;
+  if (!writer_.is_enabled()) return;
   EventRecord event(wall_seconds(), iteration);
   for (const StepStatistics::Layer& layer : statistics.layers) {
     event.add_scalar(str("grad-norm/", layer.name), layer.grad_norm);
@@ -140,10 +140,10 @@ void TensorboardMetrics::write(const StepStatistics& statistics, i64 iteration) 
 }
 
 void TensorboardMetrics::write(const ValidationStats& stats, i64 consumed_samples) {
-  if (!writer_.is_on()) return;
+  if (!writer_.is_enabled()) return;
   Record record(stats.iteration, consumed_samples);
-  record.add_with_twin(evaluation_tag(stats.split), stats.lm_loss);
-  record.add_with_twin(str(evaluation_tag(stats.split), kPerplexity), stats.perplexity());
+  record.add_on_both_axes(evaluation_tag(stats.split), stats.lm_loss);
+  record.add_on_both_axes(str(evaluation_tag(stats.split), kPerplexity), stats.perplexity());
   record.write_to(writer_);
 }
 

@@ -7,18 +7,18 @@
 namespace mcpp {
 
 /// Position at which training resumes.
-struct ResumedAt {
+struct ResumePoint {
   i64 iteration = 0, consumed_samples = 0;
 };
 
 class TensorboardMetrics {
  public:
   /// Opens the folder (TensorboardWriter). `writes` must be true on exactly one rank.
-  TensorboardMetrics(KeptRef<Config> config, bool writes, KeptRef<Log> log);
+  TensorboardMetrics(StoredRef<Config> config, bool writes, StoredRef<Log> log);
 
   /// Prepares the folder; call it before anything is written. Drops events of earlier starts for steps that will be
   /// repeated, and evaluations missing from `metrics`, since they will be repeated too. Writes the configuration.
-  void begin(const ResumedAt& at, const MetricsWriter& metrics);
+  void begin(const ResumePoint& at, const MetricsWriter& metrics);
   /// Writes a single step, at logging.tensorboard_log_interval.
   void write(const IterationStats& step, const MemoryUse& memory);
   /// Writes what is only known for a log line.
@@ -35,7 +35,7 @@ class TensorboardMetrics {
 
 /// Returns true if an event of an earlier start is still valid for a run resumed at `at`. An evaluation at that
 /// iteration is valid only if `has_evaluation(split)`.
-bool stands_in_resumed_run(i64 step, std::string_view tag, const ResumedAt& at,
+bool is_valid_after_resume(i64 step, std::string_view tag, const ResumePoint& at,
                            const std::function<bool(const std::string& split)>& has_evaluation);
 
 }  // namespace mcpp

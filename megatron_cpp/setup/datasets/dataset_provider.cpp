@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "data/dataset/documents.h"
 #include "data/mock/mock_dataset.h"
-#include "data/read/documents.h"
 #include "megatron_cpp/config/layout.h"
 #include "tensor/integers.h"
 #include "tensor/transfer.h"
@@ -42,10 +42,10 @@ Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, con
 
 Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log) {
   const TrainingConfig& training = config.training;
-  const i64 held_out = config.evaluation_samples();  // the same samples at every evaluation
-  if (config.data.mock_data) return mock_datasets(config, {train_samples, held_out, held_out}, log);
+  const i64 eval_samples = config.evaluation_samples();  // the same samples at every evaluation
+  if (config.data.mock_data) return mock_datasets(config, {train_samples, eval_samples, eval_samples}, log);
   Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
-                                                      {train_samples, held_out, held_out}, log, ranks);
+                                                      {train_samples, eval_samples, eval_samples}, log, ranks);
   if (training.eval_iters > 0 && !datasets.valid()) {
     log.info(
         "data: no text is held out for validation (data.split, data.valid_data_path): nothing is evaluated while "
@@ -54,7 +54,7 @@ Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRa
   return datasets;
 }
 
-std::vector<i64> MicroBatchWalk::operator()() {
+std::vector<i64> MicroBatchIterator::operator()() {
   const i64 global_batch_size = batch_size_at(batch_sizes_, consumed_);
   std::vector<i64> samples = micro_batch_samples(consumed_, micro_batch_, layout_);
   if (++micro_batch_ == num_micro_batches(global_batch_size, layout_)) {
@@ -71,14 +71,15 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
       model_(config.model),
       cp_comm_type_(config.parallel.cp_comm_type),
       session_(session),
-      walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
-            consumed_samples),
+      microbatches_(std::move(batch_sizes),
+                    {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
+                    consumed_samples),
       needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == session.parallel.output_rank ||
                     config.data.has_document_starts()),
       end_(end) {
   if (!needs_tokens_ || session.parallel.tp_cp->rank() != 0) return;
-  const auto samples_to_read = [walk = walk_, end]() mutable {
-    std::vector<i64> samples = walk();
+  const auto samples_to_read = [iterator = microbatches_, end]() mutable {
+    std::vector<i64> samples = iterator();
     for (i64& sample : samples) sample = std::min(sample, end - 1);  // repeat the last sample past the end
     return samples;
   };
@@ -91,13 +92,13 @@ Batch BatchStream::read(const std::vector<i64>& samples) {
   for (std::size_t i = 0; i < batch.labels.size(); ++i) {
     if (samples[i / static_cast<std::size_t>(batch.seq_length)] >= end_) batch.labels[i] = -1;
   }
-  if (data_.eod_mask_loss) leave_out_after_eod(batch, data_.eod_token);
+  if (data_.eod_mask_loss) mask_labels_at_eod(batch, data_.eod_token);
   return batch;
 }
 
 MicroBatch BatchStream::next_micro_batch() {
   MicroBatch whole;
-  whole.samples = walk_();
+  whole.samples = microbatches_();
   const auto mine = [&] { return cut(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
   if (!needs_tokens_) return mine();
   const Batch batch = prefetcher_ ? read(whole.samples) : Batch();
@@ -119,7 +120,7 @@ MicroBatch BatchStream::next_micro_batch() {
 }
 
 std::vector<MicroBatch> BatchStream::next() {
-  std::vector<MicroBatch> batches(static_cast<std::size_t>(walk_.microbatches()));
+  std::vector<MicroBatch> batches(static_cast<std::size_t>(microbatches_.microbatches()));
   for (MicroBatch& batch : batches) batch = next_micro_batch();
   return batches;
 }

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "data/read/batch.h"
-#include "data/read/datasets.h"
-#include "data/read/sampler.h"
+#include "data/dataset/batch.h"
+#include "data/dataset/datasets.h"
+#include "data/dataset/sampler.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/step/training_state.h"
@@ -18,9 +18,9 @@ namespace mcpp {
 Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log);
 
 /// Iterates over the microbatches of one data-parallel rank; yields the sample indices of each.
-class MicroBatchWalk {
+class MicroBatchIterator {
  public:
-  MicroBatchWalk(std::vector<BatchSizeStep> batch_sizes, SamplerLayout layout, i64 consumed_samples)
+  MicroBatchIterator(std::vector<BatchSizeStep> batch_sizes, SamplerLayout layout, i64 consumed_samples)
       : batch_sizes_(std::move(batch_sizes)), layout_(layout), consumed_(consumed_samples) {}
 
   std::vector<i64> operator()();
@@ -57,7 +57,7 @@ class BatchStream {
   ModelConfig model_;
   CpCommType cp_comm_type_;
   Session& session_;
-  MicroBatchWalk walk_;
+  MicroBatchIterator microbatches_;
   bool needs_tokens_;
   i64 end_;
   std::unique_ptr<Prefetcher> prefetcher_;  // null if this rank does not read

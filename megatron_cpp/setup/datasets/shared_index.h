@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "comm/communicator.h"
-#include "data/read/index/index_ranks.h"
+#include "data/dataset/index/index_ranks.h"
 
 namespace mcpp {
 
@@ -17,10 +17,10 @@ class SharedIndexRanks final : public IndexRanks {
       Communicator& world, Communicator& node, std::function<int()> signal = [] { return 0; })
       : world_(world), node_(node), signal_(std::move(signal)) {}
 
-  bool run(Who who, const std::function<bool(const IndexBuild&)>& f) const override;
+  bool run(RankScope who, const std::function<bool(const IndexBuildOptions&)>& f) const override;
 
  private:
-  bool is_one_of(Who who) const;
+  bool runs_on_this_rank(RankScope who) const;
 
   Communicator& world_;
   Communicator& node_;

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "base/checksum.h"
-#include "base/number_text.h"
-#include "data/read/dataset_info.h"
-#include "data/read/documents.h"
+#include "base/number_format.h"
+#include "data/dataset/dataset_info.h"
+#include "data/dataset/documents.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/datasets/shared_index.h"

@@ -94,7 +94,7 @@ Experts::Linear Experts::linear(const std::string& name, const Shape& shape, std
   return made;
 }
 
-Experts::Experts(const std::string& name, KeptRef<ModelContext> context)
+Experts::Experts(const std::string& name, StoredRef<ModelContext> context)
     : context_(context),
       activation_(activation_of(context_.config.activation_func)),
       fc1_(linear(name + ".linear_fc1", fc1_shape(context_.config), context_.config.gated() ? 2 : 1,
@@ -107,7 +107,7 @@ Tensor Experts::activate(const Tensor& up) const {
   return y;
 }
 
-Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, Pass& pass) {
+Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& pass) {
   pass.save(this, x);
   const Tensor fc1 = matrices(fc1_.weight.value);
   Tensor up = Tensor::like(x, {x.dim(0), fc1.dim(1)});
@@ -115,7 +115,7 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, Pass& pass) 
   if (fc1_.bias) add_biases(*fc1_.bias, rows, up);
   pass.save(this, up);
   const Tensor activated = activate(up);
-  std::optional<Pass::DiscardScope> discard;
+  std::optional<MicrobatchContext::DiscardScope> discard;
   if (context_.recompute.moe_act)
     discard.emplace(pass, activated, std::vector{up},
                     [this](std::span<const Tensor> kept) { return activate(kept[0]); });
@@ -127,8 +127,8 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, Pass& pass) 
 }
 
 void Experts::add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows,
-                                  Pass& pass) {
-  pass.run_or_defer([&linear, dy, x, rows = std::vector(rows.begin(), rows.end())] {
+                                  MicrobatchContext& pass) {
+  pass.run_or_delay_wgrad([&linear, dy, x, rows = std::vector(rows.begin(), rows.end())] {
     linear.weight.add_grad([&](const Tensor& sum, float beta) {
       Tensor dw = matrices(sum);
       ops::grouped_weight_gradient(dy, x, rows, dw, beta);
@@ -137,7 +137,7 @@ void Experts::add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor
   });
 }
 
-Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, Pass& pass) {
+Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, MicrobatchContext& pass) {
   const Tensor activated = pass.take(this);
   Tensor up = pass.take(this);
   const Tensor x = pass.take(this);

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "base/kept_ref.h"
+#include "base/stored_ref.h"
 #include "model/config/context.h"
 #include "nn/module.h"
 
@@ -18,11 +18,11 @@ namespace mcpp {
 /// including bias, and the activation's output [M, ffn].
 class Experts {
  public:
-  Experts(const std::string& name, KeptRef<ModelContext> context);
+  Experts(const std::string& name, StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& x, std::span<const i64> rows, Pass& pass);
+  Tensor forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& pass);
   /// Returns dx.
-  Tensor backward(const Tensor& dy, std::span<const i64> rows, Pass& pass);
+  Tensor backward(const Tensor& dy, std::span<const i64> rows, MicrobatchContext& pass);
   void visit(const ParamVisitor& f);
 
  private:
@@ -33,7 +33,8 @@ class Experts {
   };
   Linear linear(const std::string& name, const Shape& shape, std::size_t ffn_axis, double init_std) const;
   Tensor activate(const Tensor& up) const;
-  void add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows, Pass& pass);
+  void add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows,
+                           MicrobatchContext& pass);
 
   const ModelContext& context_;
   Activation activation_;

@@ -8,8 +8,8 @@
 #include "model/layers/moe/experts.h"
 #include "model/layers/moe/router.h"
 #include "model/layers/moe/shared_expert.h"
+#include "parallel/ep/sequence_shard.h"
 #include "parallel/ep/token_dispatcher.h"
-#include "parallel/ep/token_part.h"
 
 namespace mcpp {
 
@@ -18,21 +18,22 @@ namespace mcpp {
 /// token, and their outputs.
 class MoELayer final : public Branch {
  public:
-  MoELayer(const std::string& name, i64 layer, KeptRef<ModelContext> context);
+  MoELayer(const std::string& name, i64 layer, StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& x, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return nullptr; }
   Router& router() { return router_; }
 
  private:
-  TokenRows rows_of(const Tensor& x, const Pass& pass) const;
-  std::unique_ptr<TokenDispatcher> dispatcher_of(const ExpertChoice& choice, i64 batch, const Pass& pass) const;
+  TokenRows rows_of(const Tensor& x, const MicrobatchContext& pass) const;
+  std::unique_ptr<TokenDispatcher> dispatcher_of(const ExpertChoice& choice, i64 batch,
+                                                 const MicrobatchContext& pass) const;
 
   const ModelContext& context_;
-  TokenPart part_;
+  SequenceShard part_;
   Router router_;
   Experts experts_;
   std::unique_ptr<SharedExpert> shared_;  // null without one

@@ -6,8 +6,8 @@
 
 #include "parallel/ep/capacity.h"
 #include "tensor/integers.h"
-#include "tensor/ops/choices.h"
-#include "tensor/ops/narrow/widened.h"
+#include "tensor/ops/low_precision/accumulate_copy.h"
+#include "tensor/ops/routing_tables.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -23,13 +23,13 @@ std::vector<double> counts_of(const Tensor& experts, i64 num_experts) {
 
 }  // namespace
 
-std::vector<double> RouterTally::numbers() const {
+std::vector<double> RoutingCounts::numbers() const {
   std::vector<double> all = tokens;
   all.insert(all.end(), {dropped, balance_loss, z_loss});
   return all;
 }
 
-RouterTally RouterTally::of(std::span<const double> numbers) {
+RoutingCounts RoutingCounts::of(std::span<const double> numbers) {
   const std::size_t experts = numbers.size() - 3;
   return {.tokens = {numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(experts)},
           .dropped = numbers[experts],
@@ -43,7 +43,7 @@ std::string expert_bias_name(const std::string& weight) {
   return weight.substr(0, weight.size() - kWeight.size()) + "expert_bias";
 }
 
-Router::Router(const std::string& name, KeptRef<ModelContext> context)
+Router::Router(const std::string& name, StoredRef<ModelContext> context)
     : name_(name),
       context_(context),
       config_(context_.config.moe),
@@ -51,10 +51,10 @@ Router::Router(const std::string& name, KeptRef<ModelContext> context)
       linear_(name, context_, config_.num_experts) {
   // Each rank routes its own tokens.
   linear_.weight().placement.tp = {gradient_spread(ActivationPlacement::Sequence)};
-  clear_tally();
+  clear_counts();
 }
 
-void Router::clear_tally() {
+void Router::clear_counts() {
   tally_ = {.tokens = std::vector<double>(static_cast<std::size_t>(config_.num_experts), 0)};
 }
 
@@ -62,7 +62,7 @@ bool Router::has_balance_loss() const {
   return config_.aux_loss_coeff > 0;
 }
 
-void Router::make_state() {
+void Router::allocate_state() {
   const auto make = [&] {
     return Tensor::zeros({config_.num_experts}, DType::F32, context_.device, MemoryClass::Other);
   };
@@ -83,17 +83,17 @@ void Router::end_step(std::span<const double> tokens) {
   bias.write_back();
 }
 
-i64 Router::capacity(i64 batch, const Pass& pass) const {
+i64 Router::capacity(i64 batch, const MicrobatchContext& pass) const {
   if (config_.expert_capacity_factor == 0 || !pass.training) return 0;
   const i64 choices = context_.config.seq_length * batch * rule_.topk;
   return expert_capacity(choices, config_.num_experts, config_.expert_capacity_factor);
 }
 
-Dropout Router::jitter_of(const TokenRows& rows, const Pass& pass) const {
+Dropout Router::jitter_of(const TokenRows& rows, const MicrobatchContext& pass) const {
   return context_.dropout_for(config_.input_jitter_eps, name_, rows.positions.from(rows.first / rows.batch), pass);
 }
 
-Tensor Router::seen(const Tensor& x, const Dropout& jitter) const {
+Tensor Router::router_input(const Tensor& x, const Dropout& jitter) const {
   if (jitter.p == 0) return x;
   const Tensor wide = widened(x);
   Tensor jittered = Tensor::like(wide);
@@ -102,7 +102,7 @@ Tensor Router::seen(const Tensor& x, const Dropout& jitter) const {
 }
 
 /// Forced scores are jitter factors of one, which depend on seed, layer, sample and position.
-Tensor Router::choice_scores(const Tensor& logits, const TokenRows& rows, const Pass& pass) const {
+Tensor Router::routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& pass) const {
   const double forced = config_.router_force_load_balancing ? 0.5 : 0;
   const Dropout draws =
       context_.dropout_for(forced, name_ + ".choice", rows.positions.from(rows.first / rows.batch), pass);
@@ -123,22 +123,24 @@ Tensor Router::weights_of(const Tensor& logits, const Tensor& chosen) const {
   return weights;
 }
 
-Router::Output Router::forward(const Tensor& x, const TokenRows& rows, Pass& pass) {
-  const Tensor logits = linear_.forward(seen(x, jitter_of(rows, pass)));
+Router::Output Router::forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& pass) {
+  const Tensor logits = linear_.forward(router_input(x, jitter_of(rows, pass)));
   pass.save(this, logits);
-  const Pass::Decisions kept = pass.decide(this, [&] { return decide(logits, rows, pass); });
+  const MicrobatchContext::Decisions kept = pass.decide(this, [&] { return decide(logits, rows, pass); });
   for (const Tensor& t : kept) pass.save(this, t);
   const Tensor &chosen = kept[0], &experts = kept[1];
   return {.experts = experts, .weights = weights_of(logits, chosen)};
 }
 
-Pass::Decisions Router::decide(const Tensor& logits, const TokenRows& rows, const Pass& pass) {
+MicrobatchContext::Decisions Router::decide(const Tensor& logits, const TokenRows& rows,
+                                            const MicrobatchContext& pass) {
   Tensor chosen = Tensor::empty({logits.dim(0), rule_.topk}, DType::I32, logits.device());
-  ops::choose_experts(choice_scores(logits, rows, pass), expert_bias(), rule_, chosen);
+  ops::choose_experts(routing_scores(logits, rows, pass), expert_bias(), rule_, chosen);
   Tensor experts = chosen;
-  if (rows.count < logits.dim(0)) experts = without_filling(chosen, rows);
-  if (const i64 most = capacity(rows.batch, pass); most > 0) experts = without_overflow(logits, chosen, rows, most);
-  Pass::Decisions made{chosen, experts};
+  if (rows.count < logits.dim(0)) experts = drop_padding(chosen, rows);
+  if (const i64 capacity_limit = capacity(rows.batch, pass); capacity_limit > 0)
+    experts = drop_overflowing(logits, chosen, rows, capacity_limit);
+  MicrobatchContext::Decisions made{chosen, experts};
   if (!pass.training) return made;
   if (has_balance_loss()) made.push_back(loss_factors(chosen, rows));
   count(logits, made);
@@ -146,17 +148,17 @@ Pass::Decisions Router::decide(const Tensor& logits, const TokenRows& rows, cons
 }
 
 /// Removes the choices of padding rows.
-Tensor Router::without_filling(const Tensor& chosen, const TokenRows& rows) const {
+Tensor Router::drop_padding(const Tensor& chosen, const TokenRows& rows) const {
   std::vector<i32> experts = read_values<i32>(chosen);
   std::fill(experts.begin() + rows.count * rule_.topk, experts.end(), -1);
   return integers(experts, chosen.shape(), chosen.device());
 }
 
 /// Independent of the layout: overflow is decided over the whole microbatch.
-Tensor Router::without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const {
+Tensor Router::drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const {
   const bool by_weight = config_.token_drop_policy == TokenDropPolicy::Probs;
   std::vector<i32> order;
-  for (i64 row = 0; row < chosen.dim(0); ++row) order.push_back(static_cast<i32>(rows.place(row)));
+  for (i64 row = 0; row < chosen.dim(0); ++row) order.push_back(static_cast<i32>(rows.token_index(row)));
   return drop_overflow({.experts = chosen,
                         .weights = by_weight ? weights_of(logits, chosen) : Tensor(),
                         .order = order,
@@ -196,7 +198,7 @@ std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) c
   return counts;
 }
 
-void Router::count(const Tensor& logits, const Pass::Decisions& made) {
+void Router::count(const Tensor& logits, const MicrobatchContext::Decisions& made) {
   const Tensor &chosen = made[0], &experts = made[1];
   const std::vector<double> counts = counts_of(chosen, config_.num_experts);
   std::ranges::transform(counts, tally_.tokens, tally_.tokens.begin(), std::plus());
@@ -224,7 +226,8 @@ void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, doub
   ops::router_score_sums_backward(logits, rule_.score, scaled, config_.z_loss_coeff * grad_scale, d_logits);
 }
 
-void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass) {
+void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
+                      MicrobatchContext& pass) {
   const Tensor factors = has_balance_loss() ? pass.take(this) : Tensor();
   pass.take(this);  // the choices that were not dropped, which the weights do not depend on
   const Tensor chosen = pass.take(this), logits = pass.take(this);
@@ -233,10 +236,10 @@ void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows&
   add_loss_gradient(logits, factors, pass.grad_scale, d_logits);
   const Dropout jitter = jitter_of(rows, pass);
   linear_.weight_gradient(
-      d_logits, [this, x, jitter] { return seen(x, jitter); }, pass);
+      d_logits, [this, x, jitter] { return router_input(x, jitter); }, pass);
   Tensor d_input = linear_.input_gradient(d_logits);
   if (jitter.p > 0) ops::jitter(d_input, jitter, d_input);
-  add_narrowed(d_input, dx);
+  add_converted(d_input, dx);
 }
 
 }  // namespace mcpp

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "base/kept_ref.h"
-#include "model/layers/wide_linear.h"
+#include "base/stored_ref.h"
+#include "model/layers/fp32_linear.h"
 
 namespace mcpp {
 
 /// Routing statistics of the microbatches of a step. Additive over ranks.
-struct RouterTally {
+struct RoutingCounts {
   std::vector<double> tokens;  ///< [num_experts] how often each was chosen, including dropped choices
   double dropped = 0;          ///< choices dropped because their expert was full
   double balance_loss =
@@ -21,7 +21,7 @@ struct RouterTally {
 
   static i64 count(i64 num_experts) { return num_experts + 3; }
   std::vector<double> numbers() const;
-  static RouterTally of(std::span<const double> numbers);
+  static RoutingCounts of(std::span<const double> numbers);
 };
 
 /// Returns the name of the expert bias of the router with this weight name; empty for names of other parameters.
@@ -34,12 +34,12 @@ struct TokenRows {
   PositionRanges positions = {};  ///< of all rows of the sequence
 
   /// Returns the index of a row's token in the microbatch, which is independent of the layout.
-  i64 place(i64 row) const { return positions.at((first + row) / batch) * batch + (first + row) % batch; }
+  i64 token_index(i64 row) const { return positions.at((first + row) / batch) * batch + (first + row) % batch; }
 };
 
 class Router {
  public:
-  Router(const std::string& name, KeptRef<ModelContext> context);
+  Router(const std::string& name, StoredRef<ModelContext> context);
 
   struct Output {
     Tensor experts;  ///< int32 [T, k]; -1 = dropped
@@ -47,19 +47,19 @@ class Router {
   };
   /// Routes x [T, h]. In training it updates the statistics, except when recomputing. Saves its logits [T, num_experts]
   /// and its decisions.
-  Output forward(const Tensor& x, const TokenRows& rows, Pass& pass);
+  Output forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& pass);
   /// x and rows are forward's arguments. dx [T, h] += the gradient from that of the weights [T, k] and from the
   /// balancing losses.
-  void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass);
+  void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, MicrobatchContext& pass);
   void visit(const ParamVisitor& f) { f(linear_.weight()); }
   /// Max tokens per expert for a microbatch of `batch` samples. 0 = unlimited, as outside of training, where a token's
   /// result must not depend on the tokens that it is batched with.
-  i64 capacity(i64 batch, const Pass& pass) const;
+  i64 capacity(i64 batch, const MicrobatchContext& pass) const;
   const Param& weight() const { return linear_.weight(); }
 
-  /// Statistics since the last clear_tally().
-  RouterTally& tally() { return tally_; }
-  void clear_tally();
+  /// Statistics since the last clear_counts().
+  RoutingCounts& tally() { return tally_; }
+  void clear_counts();
 
   /// State that steps update without gradients, fp32 [num_experts]; nullptr if the configuration does not use it. The
   /// bias is part of the model; the token counts of the previous step are not.
@@ -67,26 +67,26 @@ class Router {
   Tensor* global_tokens() { return global_tokens_.defined() ? &global_tokens_ : nullptr; }
   std::string bias_name() const { return expert_bias_name(weight().name); }
   /// Allocates the state, zero-initialized. A model on the meta device has none.
-  void make_state();
+  void allocate_state();
   /// Updates the state after a successful step in which the experts were chosen `tokens` times, summed over all ranks.
   void end_step(std::span<const double> tokens);
 
  private:
   /// Returns the chosen experts, those left after dropping, and the factors of the balancing loss if there is one.
-  Pass::Decisions decide(const Tensor& logits, const TokenRows& rows, const Pass& pass);
+  MicrobatchContext::Decisions decide(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& pass);
   /// Returns p = 0 in evaluation or without jitter.
-  Dropout jitter_of(const TokenRows& rows, const Pass& pass) const;
+  Dropout jitter_of(const TokenRows& rows, const MicrobatchContext& pass) const;
   /// Returns the router's input for x: with jitter, in the dtype of the logits.
-  Tensor seen(const Tensor& x, const Dropout& jitter) const;
+  Tensor router_input(const Tensor& x, const Dropout& jitter) const;
   /// Returns the scores that experts are chosen by: logits, or random values in training if the configuration forces
   /// balance.
-  Tensor choice_scores(const Tensor& logits, const TokenRows& rows, const Pass& pass) const;
+  Tensor routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& pass) const;
   Tensor weights_of(const Tensor& logits, const Tensor& chosen) const;
-  Tensor without_filling(const Tensor& chosen, const TokenRows& rows) const;
-  Tensor without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;
+  Tensor drop_padding(const Tensor& chosen, const TokenRows& rows) const;
+  Tensor drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;
   Tensor loss_factors(const Tensor& chosen, const TokenRows& rows) const;
   std::vector<double> counts_by_sample(const Tensor& chosen, i64 groups) const;
-  void count(const Tensor& logits, const Pass::Decisions& made);
+  void count(const Tensor& logits, const MicrobatchContext::Decisions& made);
   void add_loss_gradient(const Tensor& logits, const Tensor& factors, double grad_scale, Tensor& d_logits) const;
   bool has_balance_loss() const;
 
@@ -94,9 +94,9 @@ class Router {
   const ModelContext& context_;
   const MoeConfig& config_;
   RoutingRule rule_;
-  WideLinear linear_;
+  Fp32Linear linear_;
   Tensor expert_bias_, global_tokens_;  // undefined if the configuration does not use them
-  RouterTally tally_;
+  RoutingCounts tally_;
 };
 
 }  // namespace mcpp

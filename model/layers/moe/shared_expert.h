@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "model/layers/fp32_linear.h"
 #include "model/layers/mlp.h"
-#include "model/layers/wide_linear.h"
 
 namespace mcpp {
 
@@ -13,16 +13,16 @@ namespace mcpp {
 /// With a gate, saves x, the gate's logits [T, 1] and the value that it is applied to.
 class SharedExpert final : public Module {
  public:
-  SharedExpert(const std::string& name, i64 layer, KeptRef<ModelContext> context);
+  SharedExpert(const std::string& name, i64 layer, StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& x, Pass& pass) override;
-  Tensor backward(const Tensor& dy, Pass& pass) override;
-  ActivationPlacement gives(ActivationPlacement x) const override;
+  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
 
  private:
   Mlp mlp_;
-  std::unique_ptr<WideLinear> gate_;  // one output; null without a gate
+  std::unique_ptr<Fp32Linear> gate_;  // one output; null without a gate
 };
 
 }  // namespace mcpp

@@ -45,16 +45,16 @@ void ParamAndGradBuffer::visit_parts(const ShardSegment& segment, const Tensor& 
 
 void ParamAndGradBuffer::visit_weights(const PartVisitor& f) const {
   for (const ShardSegment& segment : shard()) {
-    if (!segment.away) {
+    if (!segment.offload_store) {
       visit_parts(segment, segment.params, f);
       continue;
     }
-    Tensor there = segment.away->fetch(segment.place).front();
-    Tensor here = Tensor::empty({segment.count}, dtype_, device_, MemoryClass::Workspace);
-    copy_over(there, here);
-    visit_parts(segment, here, f);
-    copy_over(here, there);
-    segment.away->drop(segment.place);
+    Tensor stored = segment.offload_store->fetch(segment.place).front();
+    Tensor on_device = Tensor::empty({segment.count}, dtype_, device_, MemoryClass::Workspace);
+    copy_over(stored, on_device);
+    visit_parts(segment, on_device, f);
+    copy_over(on_device, stored);
+    segment.offload_store->drop(segment.place);
   }
 }
 
@@ -62,7 +62,8 @@ void ParamAndGradBuffer::visit_stored_weights(const StoredPartVisitor& f) const 
   for (const ShardSegment& segment : shard()) {
     for_each_part(segment, [&](Param& param, i64 first, i64 at, i64 count) {
       f(param, first,
-        segment.away ? segment.away->at_rest(segment.place, 0, at, count) : in_memory(segment.params.flat(at, count)));
+        segment.offload_store ? segment.offload_store->stored_view(segment.place, 0, at, count)
+                              : make_tensor_storage(segment.params.flat(at, count)));
     });
   }
 }

@@ -23,9 +23,9 @@
 #include "comm/communicator.h"
 #include "nn/offload/state_store.h"
 #include "nn/param.h"
-#include "parallel/dp/buckets/grad_wire.h"
+#include "parallel/dp/buckets/grad_reduce_format.h"
 #include "parallel/dp/buckets/plan.h"
-#include "tensor/host/side_copies.h"
+#include "tensor/host/async_copy.h"
 
 namespace mcpp {
 
@@ -50,11 +50,11 @@ struct DataParallelGroups {
 /// Storage of this rank's shard of the weights in stage 3.
 struct ParamOffload {
   OffloadTier tier = OffloadTier::Device;
-  Path folder = {};              ///< for files
-  std::string key = {};          ///< configuration key that named the folder
-  bool takes_snapshots = false;  ///< allows saves concurrent with training
+  Path folder = {};                 ///< for files
+  std::string key = {};             ///< configuration key that named the folder
+  bool supports_snapshots = false;  ///< allows saves concurrent with training
   /// Creates the device's copy engine for transfers of the weights.
-  std::function<std::unique_ptr<SideCopies>(Device&)> make_copies = make_side_copies;
+  std::function<std::unique_ptr<AsyncCopyEngine>(Device&)> make_copies = make_async_copy_engine;
 };
 
 struct DataParallelOptions {
@@ -70,12 +70,12 @@ struct DataParallelOptions {
   /// Stages 1, 2: publish() does not wait for the weights; the first use of each bucket does. Stage 3: gather one unit
   /// ahead.
   bool overlap_param_gather = true;
-  /// Stages 1 to 3: send weights as int8 (tensor/ops/narrow/pack.h). All ranks, including the owner, compute with the
-  /// decoded values; updates and checkpoints use full precision.
+  /// Stages 1 to 3: send weights as int8 (tensor/ops/low_precision/pack.h). All ranks, including the owner, compute
+  /// with the decoded values; updates and checkpoints use full precision.
   bool quantized_weights = false;
   /// Stages 1 to 3: format in which gradients are sent over `shard`; sums use full precision. With nodes, sums within a
   /// node come first, then sums across nodes.
-  GradWire grad_wire = GradWire::Full;
+  GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
   /// Stages 0, 1: sum gradient matrices over `shard` as factors of this rank (power_sgd.h); 0 disables this.
   i64 power_sgd_rank = 0;
   ParamOffload params = {};
@@ -87,7 +87,7 @@ struct ShardSegment {
   Tensor params;  ///< 1-D, in the model's dtype; undefined if offloaded
   Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with bf16_grads); padding is zero
   /// Store of offloaded weights, in the only vector of one of its segments.
-  StateStore* away = nullptr;
+  StateStore* offload_store = nullptr;
   std::size_t place = 0;
 };
 
@@ -127,13 +127,13 @@ class ParamAndGradBuffer {
   virtual std::vector<ShardSegment> shard() const = 0;
   /// Enables or disables exact sums of gradients despite power_sgd_rank, from the next clear_grads() on. The PowerSGD
   /// state is unchanged.
-  virtual void sum_in_full(bool in_full) = 0;
+  virtual void set_exact_reduction(bool is_exact) = 0;
   /// Commits the PowerSGD state after each update if `factor`, fp64 [1], is finite, i.e. the step was not skipped.
   virtual void end_step(const Tensor& factor) = 0;
   /// Returns the PowerSGD states; empty unless power_sgd_rank is set.
   virtual std::span<const PowerSgdState> power_sgd_states() const = 0;
   /// Returns true if gradients are reduced after every microbatch (stages 2 and 3), not once per step.
-  virtual bool reduces_every_pass() const = 0;
+  virtual bool reduces_every_microbatch() const = 0;
 
   /// Discards all gradients: the next ones overwrite them. Writes no memory.
   void clear_grads();
@@ -143,7 +143,7 @@ class ParamAndGradBuffer {
   using PartVisitor = std::function<void(Param&, i64 first, Tensor values)>;
   void visit_weights(const PartVisitor& f) const;
   /// Like visit_weights(), but passes the storage of the weights, for later reads and writes.
-  using StoredPartVisitor = std::function<void(Param&, i64 first, const std::shared_ptr<StoredNumbers>& values)>;
+  using StoredPartVisitor = std::function<void(Param&, i64 first, const std::shared_ptr<TensorStorage>& values)>;
   void visit_stored_weights(const StoredPartVisitor& f) const;
   /// Like visit_weights(), for gradients.
   void visit_grads(const PartVisitor& f) const;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/rounding.h"
+#include "base/integer_math.h"
 
 namespace mcpp {
 namespace {
@@ -68,7 +68,7 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
   return plan;
 }
 
-i64 closing_elements(int zero_stage, i64 bucket_elements, bool is_packed) {
+i64 bucket_close_threshold(int zero_stage, i64 bucket_elements, bool is_packed) {
   if (zero_stage >= 2) return 1;
   if (!is_packed) return bucket_elements;
   return bucket_elements > 0 ? std::min(bucket_elements, kPackedBucket) : kPackedBucket;

@@ -2,7 +2,7 @@
 // scratch memory. The kernels are in attention_forward.cpp, attention_backward.cpp and attention_decode.cpp.
 #include <omp.h>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/cpu/attention/attention_kernels.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/kernels.h"
@@ -49,7 +49,7 @@ void attention_forward(AttentionProblem<T> p, CpuDevice& device) {
 
 template <class T>
 void attention_backward(const AttentionProblem<T>& p, CpuDevice& device) {
-  const i64 bytes = attention_backward_bytes(p.rows(), sizeof(Wide<T>));
+  const i64 bytes = attention_backward_bytes(p.rows(), sizeof(AccumulateType<T>));
   run_items(device, p.batch * p.kv_heads, bytes, [&](i64 item, std::byte* memory) {
     attention_backward_item(p, item, memory);
     for (const auto& x : {p.dk, p.dv}) zero_rows(x, item / p.kv_heads, item % p.kv_heads, p.keys, p.all_keys);

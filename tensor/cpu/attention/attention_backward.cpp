@@ -15,7 +15,7 @@ namespace mcpp::kernel::HWY_NAMESPACE {
 template <class Engine, class T>
 struct BackwardScratch {
   using P = typename Engine::Packed;
-  using R = Wide<T>;
+  using R = AccumulateType<T>;
   static constexpr i64 kQueryForms = 4, kKeyForms = Engine::kOneForm ? 2 : 3;
   P *k_rows, *v_rows, *k_left_t;
   P *q_right, *q_right_t, *dout_right, *dout_right_t;
@@ -61,8 +61,8 @@ void pack_right(const Engine& engine, const HeadRows<T>& from, i64 b, i64 head, 
 
 /// Returns the sum over a head's channels of a * b.
 template <class T>
-Wide<T> dot(const T* a, const T* b, i64 count) {
-  using D = hn::ScalableTag<Wide<T>>;
+AccumulateType<T> dot(const T* a, const T* b, i64 count) {
+  using D = hn::ScalableTag<AccumulateType<T>>;
   simd::Sum<D> sum;
   simd::sweep_slots(D(), 0, count, [&](i64 i, auto lanes, int slot) HWY_ATTR {
     sum.add_product(simd::load(D(), a + i, lanes), simd::load(D(), b + i, lanes), slot);
@@ -73,7 +73,7 @@ Wide<T> dot(const T* a, const T* b, i64 count) {
 template <class Engine, class T>
 void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 head,
                   const BackwardScratch<Engine, T>& x) {
-  using R = Wide<T>;
+  using R = AccumulateType<T>;
   const R* lse = p.lse + p.lse_row(b, head);
   // Yields probability 0: for queries that see no key, and for padding of the last tile.
   constexpr R nothing = std::numeric_limits<R>::max();
@@ -120,8 +120,8 @@ void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const
 
 template <class Engine, class T>
 void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const ProbabilityDropout& dropout,
-                   const TilePlace& at, const BackwardScratch<Engine, T>& x) {
-  using R = Wide<T>;
+                   const TileOrigin& at, const BackwardScratch<Engine, T>& x) {
+  using R = AccumulateType<T>;
   const Visible v = visible(p, at);
   if (v.none()) return;
   const i64 q_at = at.first_query * p.padded_dim(), k_at = at.first_key * p.padded_dim();
@@ -157,14 +157,14 @@ void store_query_gradient(const AttentionProblem<T>& p, i64 b, i64 head, const B
   for (i64 i = 0; i < p.query_blocks(); ++i) {
     transpose(x.dq_t + i * block_elements(p), p.padded_dim(), kTile, x.wide_rows);
     store_rows(p.dq, b, head, i * kTile, std::min(kTile, p.queries - i * kTile), p.padded_dim(),
-               static_cast<Wide<T>>(p.scale), x.wide_rows);
+               static_cast<AccumulateType<T>>(p.scale), x.wide_rows);
   }
 }
 
 /// Computes one work item: the gradients of a key head and of the query heads that share it.
 template <class Engine, class T>
 void backward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
-  using R = Wide<T>;
+  using R = AccumulateType<T>;
   const Engine engine(p);
   const BackwardScratch<Engine, T> x(p, Scratch(memory));
   const i64 kv_head = item % p.kv_heads, b = item / p.kv_heads;

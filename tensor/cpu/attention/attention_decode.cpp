@@ -12,7 +12,7 @@ namespace mcpp::kernel::HWY_NAMESPACE {
 
 /// Computes scores[k] = q . key k, for `count` keys from `first` on. q and k are processed four vectors at a time, as
 /// in sweep_slots.
-template <class D, class T, class R = Wide<T>>
+template <class D, class T, class R = AccumulateType<T>>
 void key_scores(D d, const AttentionProblem<T>& p, i64 b, i64 kv_head, const T* q, i64 first, i64 count, R* scores) {
   for (i64 k = 0; k < count; ++k) {
     const T* key = p.k.row(b, kv_head, first + k);
@@ -25,14 +25,14 @@ void key_scores(D d, const AttentionProblem<T>& p, i64 b, i64 kv_head, const T* 
 }
 
 /// Computes out = out shrink + sum over k of weights[k] value k, of `count` values.
-template <class D, class T, class R = Wide<T>>
+template <class D, class T, class R = AccumulateType<T>>
 void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, const R* weights, R shrink, R* out) {
   const auto factor = hn::Set(d, shrink);
   const auto n = static_cast<i64>(hn::Lanes(d));
   i64 i = 0;
   // Four independent sums overlap their latencies.
   for (; i + 4 * n <= p.head_dim; i += 4 * n) {
-    const simd::Whole all;
+    const simd::AllLanes all;
     auto t0 = hn::Mul(hn::LoadU(d, out + i), factor), t1 = hn::Mul(hn::LoadU(d, out + i + n), factor);
     auto t2 = hn::Mul(hn::LoadU(d, out + i + 2 * n), factor), t3 = hn::Mul(hn::LoadU(d, out + i + 3 * n), factor);
     const T* value = values + i;
@@ -57,7 +57,7 @@ void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, c
 
 /// Processes one query of one head, over blocks of 64 keys with a running maximum. `out` [head_dim] is in the
 /// accumulate type.
-template <class D, class T, class R = Wide<T>>
+template <class D, class T, class R = AccumulateType<T>>
 void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query, R* out) {
   const i64 kv_head = head / p.group(), end = p.end_of_keys(query);
   const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
@@ -94,8 +94,8 @@ void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query,
 template <class T>
 void decode_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
   const i64 head = item % p.heads, b = item / p.heads;
-  auto* out = reinterpret_cast<Wide<T>*>(memory);
-  for (i64 q = 0; q < p.queries; ++q) decode_query(hn::ScalableTag<Wide<T>>(), p, b, head, q, out);
+  auto* out = reinterpret_cast<AccumulateType<T>*>(memory);
+  for (i64 q = 0; q < p.queries; ++q) decode_query(hn::ScalableTag<AccumulateType<T>>(), p, b, head, q, out);
 }
 
 void decode_f32(const AttentionProblem<float>& p, i64 item, std::byte* memory) {
@@ -137,7 +137,7 @@ void attention_decode_item(const AttentionProblem<Float16>& p, i64 item, std::by
 
 template <class T>
 i64 attention_decode_bytes(const AttentionProblem<T>& p) {
-  return p.head_dim * static_cast<i64>(sizeof(Wide<T>));
+  return p.head_dim * static_cast<i64>(sizeof(AccumulateType<T>));
 }
 template i64 attention_decode_bytes(const AttentionProblem<float>&);
 template i64 attention_decode_bytes(const AttentionProblem<double>&);

@@ -58,7 +58,7 @@ void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 
 }
 
 /// Stores factor * rows [count, padded_dim], rounded, as the first `count` rows of a head from `first` on.
-template <class T, class R = Wide<T>>
+template <class T, class R = AccumulateType<T>>
 void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor, const R* rows) {
   const hn::ScalableTag<R> d;
   const auto f = hn::Set(d, factor);
@@ -80,7 +80,7 @@ void store_rows(const ResultRows<E, W>& to, i64 b, i64 head, i64 first, i64 coun
 template <class T>
 class VectorTiles {
  public:
-  using Packed = Wide<T>;
+  using Packed = AccumulateType<T>;
   static constexpr bool kOneForm = true;  ///< rows also serve as left_t and right
 
   explicit VectorTiles(const AttentionProblem<T>& p) : dim_(p.head_dim), padded_(p.padded_dim()) {}

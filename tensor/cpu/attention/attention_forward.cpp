@@ -93,7 +93,7 @@ void drop(const Span& span, const R* keep, R* x) {
 template <class Engine, class T>
 struct ForwardScratch {
   using P = typename Engine::Packed;
-  using R = Wide<T>;
+  using R = AccumulateType<T>;
   P *k_rows, *v_left_t, *rows, *q_right_t, *tile;
   R *scores, *out_t, *out_rows;
   R* keep;
@@ -123,7 +123,7 @@ void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv
 }
 
 /// Writes out = out_t^T / sum, and lse, for the queries of one block.
-template <class T, class R = Wide<T>>
+template <class T, class R = AccumulateType<T>>
 void finish_block(const AttentionProblem<T>& p, i64 b, i64 head, i64 first, Softmax<R>& softmax, R* out_t, R* rows) {
   const i64 count = std::min(kTile, p.queries - first);
   R* lse = p.lse + p.lse_row(b, head) + first;
@@ -140,7 +140,7 @@ void finish_block(const AttentionProblem<T>& p, i64 b, i64 head, i64 first, Soft
 template <class Engine, class T>
 void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 head, i64 first_query,
                    const ForwardScratch<Engine, T>& x) {
-  using R = Wide<T>;
+  using R = AccumulateType<T>;
   const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
   const ProbabilityDropout dropout(p, b, head);
   copy_rows(p.q, b, head, first_query, std::min(kTile, p.queries - first_query), p.padded_dim(), x.rows);
@@ -150,7 +150,7 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
   const i64 first_block = p.first_key(b, first_query) / kTile;
   const i64 end = p.end_of_keys(std::min(first_query + kTile, p.queries) - 1);
   for (i64 j = first_block; j * kTile < end; ++j) {
-    const TilePlace at{b, first_query, j * kTile};
+    const TileOrigin at{b, first_query, j * kTile};
     const Visible v = visible(p, at);
     if (v.none()) continue;
     for_query_spans(v, [&](const Span& s) {
@@ -229,7 +229,7 @@ void attention_forward_item(const AttentionProblem<Float16>& p, i64 item, std::b
 template <class T>
 i64 attention_forward_bytes(const AttentionProblem<T>& p) {
   const i64 blocks = 2 * p.key_blocks() + 4, tiles = 3;
-  return (blocks * block_elements(p) + tiles * kTile * kTile) * static_cast<i64>(sizeof(Wide<T>));
+  return (blocks * block_elements(p) + tiles * kTile * kTile) * static_cast<i64>(sizeof(AccumulateType<T>));
 }
 template i64 attention_forward_bytes(const AttentionProblem<float>&);
 template i64 attention_forward_bytes(const AttentionProblem<double>&);

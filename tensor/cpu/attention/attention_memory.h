@@ -1,6 +1,6 @@
 // Scratch memory of attention on the CPU.
 #pragma once
-#include "base/rounding.h"
+#include "base/integer_math.h"
 
 namespace mcpp::kernel {
 

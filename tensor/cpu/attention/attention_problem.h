@@ -16,8 +16,8 @@ namespace mcpp::kernel {
 inline constexpr i64 kHalf = 32;  ///< tiles on the causal diagonal are skipped in squares of this size
 
 template <class T>
-struct AttentionProblem : AttentionArguments<T, Wide<T>> {
-  using Arguments = AttentionArguments<T, Wide<T>>;
+struct AttentionProblem : AttentionArguments<T, AccumulateType<T>> {
+  using Arguments = AttentionArguments<T, AccumulateType<T>>;
   using Arguments::queries, Arguments::keys, Arguments::query_at, Arguments::key_at, Arguments::head_dim;
 
   i64 all_keys = 0;  ///< total number of keys; `keys` covers those from the first to the last that any query sees
@@ -47,7 +47,7 @@ struct AttentionProblem : AttentionArguments<T, Wide<T>> {
 };
 
 /// Tile of one head of batch column b that starts at (first_query, first_key).
-struct TilePlace {
+struct TileOrigin {
   i64 b, first_query, first_key;
 };
 
@@ -60,7 +60,7 @@ struct Visible {
 };
 
 template <class T>
-Visible visible(const AttentionProblem<T>& p, const TilePlace& at) {
+Visible visible(const AttentionProblem<T>& p, const TileOrigin& at) {
   Visible result;
   const i64 end_of_tile = at.first_key + kTile, end_of_queries = std::min(p.queries, at.first_query + kTile);
   for (i64 half = 0; half < 2; ++half) {

@@ -58,7 +58,7 @@ HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
 }
 
 /// Applies the soft cap to `count` products: tanh(scale product / soft_cap).
-template <class T, class R = Wide<T>>
+template <class T, class R = AccumulateType<T>>
 void cap_products(const AttentionProblem<T>& p, i64 count, R* products) {
   const hn::ScalableTag<R> d;
   const auto factor = hn::Set(d, static_cast<R>(p.scale / p.soft_cap));
@@ -68,15 +68,15 @@ void cap_products(const AttentionProblem<T>& p, i64 count, R* products) {
 }
 
 /// Applies the soft cap to a span of a tile; no-op without a cap.
-template <class T, class R = Wide<T>>
+template <class T, class R = AccumulateType<T>>
 void cap_tile(const AttentionProblem<T>& p, const Span& span, R* s) {
   if (p.soft_cap == 0) return;
   for (i64 k = 0; k < span.depth; ++k) cap_products(p, span.end - span.begin, s + k * kTile + span.begin);
 }
 
 /// Hides keys that come after a query, and those past the last key.
-template <class T, class R = Wide<T>>
-void hide_later_keys(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+template <class T, class R = AccumulateType<T>>
+void hide_later_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
   const i64 lanes = static_cast<i64>(hn::Lanes(d));
   const auto hidden = hn::Set(d, -std::numeric_limits<R>::infinity());
@@ -96,8 +96,8 @@ void hide_later_keys(const AttentionProblem<T>& p, const TilePlace& at, const Vi
 }
 
 /// Hides keys of earlier documents, and those before the window.
-template <class T, class R = Wide<T>>
-void hide_earlier_keys(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+template <class T, class R = AccumulateType<T>>
+void hide_earlier_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
   alignas(64) R first_keys[kTile];  // relative to the tile
   for (i64 q = 0; q < kTile; ++q) {
@@ -118,8 +118,8 @@ void hide_earlier_keys(const AttentionProblem<T>& p, const TilePlace& at, const 
 }
 
 /// Sets hidden scores to -infinity, in the part to compute according to `v`.
-template <class T, class R = Wide<T>>
-void mask_tile(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+template <class T, class R = AccumulateType<T>>
+void mask_tile(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   hide_later_keys(p, at, v, s);
   if (p.starts || p.window > 0) hide_earlier_keys(p, at, v, s);
 }
@@ -168,7 +168,7 @@ class ProbabilityDropout {
 
   /// Computes keep[64, 64] = 0 where a probability is dropped, otherwise 1 / (1 - p).
   template <class R>
-  void factors(const TilePlace& at, R* keep) const {
+  void factors(const TileOrigin& at, R* keep) const {
     const hn::ScalableTag<u32> d;
     const i64 lanes = static_cast<i64>(hn::Lanes(d));
     alignas(64) u32 query_positions[kTile];

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/simd/amx.h"
 #include "tensor/cpu/simd/avx512_bf16.h"

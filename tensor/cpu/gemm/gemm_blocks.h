@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/cpu/gemm/gemm.h"
 
 namespace mcpp::kernel {
@@ -28,12 +28,12 @@ inline Block block_of(GemmSize size, bool transpose_a) {
 }
 
 /// Limits OpenMP regions of the calling thread to one thread for its lifetime, so that oneDNN runs single-threaded.
-class OneThread {
+class SingleThreadScope {
  public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  SingleThreadScope() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~SingleThreadScope() { omp_set_num_threads(before_); }
+  SingleThreadScope(const SingleThreadScope&) = delete;
+  SingleThreadScope& operator=(const SingleThreadScope&) = delete;
 
  private:
   int before_;

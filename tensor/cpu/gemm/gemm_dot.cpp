@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/cpu/gemm/ordered_blocks.h"
 #include "tensor/cpu/simd/avx512_bf16.h"
 
@@ -36,17 +36,17 @@ struct Rows {
 };
 
 template <int kCount, bool kTransposedA, class C>
-void multiply_rows(const Rows<C>& x, const Strip<C>& strip, Ahead& ahead) {
+void multiply_rows(const Rows<C>& x, const Strip<C>& strip, Prefetcher& prefetcher) {
   __m512 sums[kCount][2];
 #pragma GCC unroll 16
   for (int i = 0; i < kCount; ++i) {
     sums[i][0] = sums[i][1] = _mm512_setzero_ps();
   }
-  if (strip.is_last) ahead.begin(x.c, strip.ldc, kCount, kWidth);
+  if (strip.is_last) prefetcher.begin(x.c, strip.ldc, kCount, kWidth);
   constexpr i64 kRow = kTransposedA ? 1 : kRowStep, kPair = kTransposedA ? kTransposedStripRows : 1;
   const u32 *a = x.a, *b = x.b;
   for (i64 p = pairs_of(strip.depth); p > 0; --p, a += kPair, b += kWidth) {
-    ahead.step();
+    prefetcher.step();
     const auto left = (__m512bh)_mm512_loadu_si512(b), right = (__m512bh)_mm512_loadu_si512(b + kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kCount; ++i) {
@@ -72,21 +72,21 @@ void multiply_rows(const Rows<C>& x, const Strip<C>& strip, Ahead& ahead) {
 }
 
 template <int kMost, bool kTransposedA, class C>
-void multiply_some(const Rows<C>& x, i64 rows, const Strip<C>& strip, Ahead& ahead) {
+void multiply_some(const Rows<C>& x, i64 rows, const Strip<C>& strip, Prefetcher& prefetcher) {
   if constexpr (kMost > 1) {
-    if (rows < kMost) return multiply_some<kMost - 1, kTransposedA>(x, rows, strip, ahead);
+    if (rows < kMost) return multiply_some<kMost - 1, kTransposedA>(x, rows, strip, prefetcher);
   }
-  multiply_rows<kMost, kTransposedA>(x, strip, ahead);
+  multiply_rows<kMost, kTransposedA>(x, strip, prefetcher);
 }
 
 /// Splits into blocks of nearly equal numbers of rows.
 template <bool kTransposedA, class C>
-void multiply_strip(const Strip<C>& strip, Ahead& ahead) {
+void multiply_strip(const Strip<C>& strip, Prefetcher& prefetcher) {
   Rows<C> x{reinterpret_cast<const u32*>(strip.a), reinterpret_cast<const u32*>(strip.b), strip.sums, strip.c};
   i64 rows = strip.rows;
   for (i64 blocks = ceil_div(rows, kRows); blocks > 0; --blocks) {
     const i64 some = ceil_div(rows, blocks);
-    multiply_some<kRows, kTransposedA>(x, some, strip, ahead);
+    multiply_some<kRows, kTransposedA>(x, some, strip, prefetcher);
     x.a += some * (kTransposedA ? 1 : kRowStep);
     x.sums += some * strip.ld;
     x.c += some * strip.ldc;
@@ -165,7 +165,7 @@ void interleave(const PairIndices& at, const BFloat16* first, const BFloat16* se
   }
 }
 
-struct DotKernel {
+struct Bf16DotKernel {
   static constexpr i64 kDepth = 2 * kWords;
   static constexpr bool kWritesTiles = true;
   static i64 width() { return kWidth; }
@@ -173,10 +173,10 @@ struct DotKernel {
     return ceil_div(rows, kRows) * ceil_div(columns, kWidth) * pairs_of(depth);
   }
 
-  static i64 copy_panels(Operand<BFloat16> b, i64 depth, i64 columns, BlockRoom& room, bool is_done) {
+  static i64 copy_panels(Operand<BFloat16> b, i64 depth, i64 columns, BlockScratch& scratch, bool is_done) {
     const i64 size = pairs_of(depth) * kWidth + kPanelApart;
     if (is_done) return size;
-    auto* to = reinterpret_cast<u32*>(room.b);
+    auto* to = reinterpret_cast<u32*>(scratch.b);
     if (b.transposed) {
       for (i64 j = 0; j < columns; j += kWidth, to += size)
         transpose_panel({b.data + j * b.ld, b.ld, true}, depth, std::min(kWidth, columns - j), to);
@@ -194,8 +194,8 @@ struct DotKernel {
     return size;
   }
 
-  static void copy_strip(Operand<BFloat16> a, i64 rows, i64 depth, float* room) {
-    auto* to = reinterpret_cast<u32*>(room);
+  static void copy_strip(Operand<BFloat16> a, i64 rows, i64 depth, float* scratch) {
+    auto* to = reinterpret_cast<u32*>(scratch);
     if (a.transposed) {
       const PairIndices at = pair_indices();
       for (i64 k = 0; k < depth; k += 2, to += kTransposedStripRows)
@@ -208,20 +208,20 @@ struct DotKernel {
     }
   }
 
-  static bool copies_late(Operand<BFloat16>, i64) { return false; }
+  static bool copies_on_first_use(Operand<BFloat16>, i64) { return false; }
 
   template <class C>
-  static void multiply(const Strip<C>& strip, bool, Ahead& ahead) {
+  static void multiply(const Strip<C>& strip, bool, Prefetcher& prefetcher) {
     if (strip.a_is_transposed)
-      multiply_strip<true>(strip, ahead);
+      multiply_strip<true>(strip, prefetcher);
     else
-      multiply_strip<false>(strip, ahead);
+      multiply_strip<false>(strip, prefetcher);
   }
 };
 
 template <class C>
-void dot_block(const Turn<BFloat16, C>& x, BlockRoom& room) {
-  compute_block(DotKernel(), x, room);
+void dot_block(const BlockTask<BFloat16, C>& x, BlockScratch& scratch) {
+  compute_block(Bf16DotKernel(), x, scratch);
 }
 
 }  // namespace
@@ -233,7 +233,7 @@ namespace mcpp::kernel {
 
 template <class C>
 void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products) {
-  run_blocks(device, products, DotKernel::kDepth, /*needs_sums=*/true, dot_block<C>);
+  run_blocks(device, products, Bf16DotKernel::kDepth, /*needs_sums=*/true, dot_block<C>);
 }
 
 template void gemm_dot(CpuDevice&, std::span<const Product<BFloat16, float>>);

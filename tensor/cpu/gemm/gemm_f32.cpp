@@ -17,7 +17,7 @@ namespace {
 
 // Computes one block on the calling thread.
 void sgemm(GemmSize s, Operand<float> a, Operand<float> b, float beta, float* c, i64 ldc) {
-  const OneThread alone;
+  const SingleThreadScope alone;
   const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', s.m, s.n, s.k, 1.0f,
                                           a.data, a.ld, b.data, b.ld, beta, c, ldc);
   MCPP_CHECK(status == dnnl_success, "dnnl_sgemm returned ", static_cast<int>(status));
@@ -28,7 +28,7 @@ class Scratch {
  public:
   Scratch(CpuDevice& device, i64 per_thread)
       : space_(Tensor::empty({device.threads(), per_thread}, DType::F32, device, MemoryClass::Workspace)) {}
-  float* mine() const { return space_.data<float>() + omp_get_thread_num() * space_.dim(1); }
+  float* thread_buffer() const { return space_.data<float>() + omp_get_thread_num() * space_.dim(1); }
 
  private:
   Tensor space_;
@@ -54,7 +54,7 @@ constexpr i64 kWidenedDepth = 512;
 
 // Returns true if rows of a transposed A, which sgemm reads together, are a multiple of 2 KiB apart and thus share L1
 // cache lines, which costs a third of the speed. A copy with another stride costs less.
-bool rows_collide(Operand<float> a) {
+bool has_cache_conflicts(Operand<float> a) {
   return a.transposed && a.ld % 512 == 0;
 }
 
@@ -74,10 +74,10 @@ bool can_use_sgemm() {
 
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c) {
   const Block step = block_of(size, a.transposed);
-  const Scratch scratch(device, rows_collide(a) ? size.k * (step.rows + kSpread) : 0);
+  const Scratch scratch(device, has_cache_conflicts(a) ? size.k * (step.rows + kSpread) : 0);
   for_each_block(device, size, step, [&](Block at) {
-    const Operand<float> part =
-        rows_collide(a) ? spread(at, size.k, a, scratch.mine()) : Operand<float>{a.at(at.row, 0), a.ld, a.transposed};
+    const Operand<float> part = has_cache_conflicts(a) ? spread(at, size.k, a, scratch.thread_buffer())
+                                                       : Operand<float>{a.at(at.row, 0), a.ld, a.transposed};
     sgemm({at.rows, at.columns, size.k}, part, {b.at(0, at.column), b.ld, b.transposed}, beta,
           c + at.row * size.n + at.column, size.n);
   });
@@ -89,7 +89,7 @@ void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, 
   const i64 a_count = step.rows * kWidenedDepth, b_count = step.columns * kWidenedDepth;
   const Scratch scratch(device, a_count + b_count + step.rows * step.columns);
   for_each_block(device, size, step, [&](Block at) {
-    float* wide_a = scratch.mine();
+    float* wide_a = scratch.thread_buffer();
     float* wide_b = wide_a + a_count;
     float* sum = wide_b + b_count;
     C* out = c + at.row * size.n + at.column;

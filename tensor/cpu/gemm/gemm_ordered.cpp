@@ -4,7 +4,7 @@
 // ordered_blocks.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/gemm/gemm_ordered.cpp"
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/gemm/ordered_blocks.h"
@@ -89,7 +89,7 @@ void transpose_whole(const float* b, i64 ld, i64 count, i64 width, float* to) {
 /// Writes to[depth, width] = columns of the transposed b, padded with zeros. Handles the part of k at a time that fits
 /// the L1 cache together with its copy.
 template <class T>
-void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* room, float* to) {
+void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* scratch, float* to) {
   for (i64 k = 0; k < depth; k += kTransposed, to += kTransposed * width) {
     const i64 count = std::min(kTransposed, depth - k), even = (count + 3) / 4 * 4;
     if constexpr (std::is_same_v<T, float>) {
@@ -99,16 +99,16 @@ void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* roo
       }
     }
     for (i64 j = 0; j < width; ++j) {
-      const i64 there = j < columns ? count : 0;
-      if (there > 0) widen(b.data + j * b.ld + k, there, room + j * kTransposedStep);
-      std::fill(room + j * kTransposedStep + there, room + j * kTransposedStep + even, 0.0f);
+      const i64 valid_columns = j < columns ? count : 0;
+      if (valid_columns > 0) widen(b.data + j * b.ld + k, valid_columns, scratch + j * kTransposedStep);
+      std::fill(scratch + j * kTransposedStep + valid_columns, scratch + j * kTransposedStep + even, 0.0f);
     }
-    transpose(room, kTransposedStep, width, even, to, width);
+    transpose(scratch, kTransposedStep, width, even, to, width);
   }
 }
 
 /// Kernel for fp32 panels. Panels are [depth, width], strips [rows, depth], or [depth, rows] if a is transposed.
-struct WideKernel {
+struct Fp32Kernel {
   static constexpr i64 kDepth = kWords;
   static constexpr bool kWritesTiles = false;
 
@@ -126,23 +126,23 @@ struct WideKernel {
   }
 
   template <class T>
-  static i64 copy_panels(Operand<T> b, i64 depth, i64 columns, BlockRoom& room, bool is_done) {
+  static i64 copy_panels(Operand<T> b, i64 depth, i64 columns, BlockScratch& scratch, bool is_done) {
     const i64 size = (depth + 3) / 4 * 4 * width() + kPanelApart;
     if (is_done) return size;
-    float* to = room.b;
+    float* to = scratch.b;
     if (b.transposed) {
       for (i64 j = 0; j < columns; j += width(), to += size)
         transpose_panel<T>({b.data + j * b.ld, b.ld, true}, depth, std::min(width(), columns - j), width(),
-                           room.columns, to);
+                           scratch.columns, to);
       return size;
     }
     for (i64 k = 0; k < depth; ++k) {
       const T* from = b.data + k * b.ld;
-      to = room.b + k * width();
+      to = scratch.b + k * width();
       for (i64 j = 0; j < columns; j += width(), to += size) {
-        const i64 there = std::min(width(), columns - j);
-        widen(from + j, there, to);
-        if (there < width()) std::fill(to + there, to + width(), 0.0f);
+        const i64 valid_columns = std::min(width(), columns - j);
+        widen(from + j, valid_columns, to);
+        if (valid_columns < width()) std::fill(to + valid_columns, to + width(), 0.0f);
       }
     }
     return size;
@@ -158,21 +158,21 @@ struct WideKernel {
   /// Returns true if all panels are whole and their rows of b are stored as in a copy, so that they can be read in
   /// place.
   template <class T>
-  static bool copies_late(Operand<T> b, i64 columns) {
+  static bool copies_on_first_use(Operand<T> b, i64 columns) {
     return std::is_same_v<T, float> && !b.transposed && columns % width() == 0;
   }
 
   template <class C>
-  static void multiply(const Strip<C>& strip, bool adds, Ahead& ahead) {
+  static void multiply(const Strip<C>& strip, bool adds, Prefetcher& prefetcher) {
     Operands<float> x{strip.a, strip.a_is_transposed ? kTransposedStripRows : kRowStep, strip.b, width(), strip.sums,
                       strip.ld};
     if (strip.late.data) x.b = strip.late.data, x.ldb = strip.late.ld;
     float* copy = strip.late.data ? strip.b : nullptr;
     const Sums sums = adds ? Sums::Add : strip.is_first ? Sums::Begin : Sums::Continue;
     if (strip.a_is_transposed)
-      multiply_panel<kRows, 2, true>(F32(), x, strip.rows, strip.depth, sums, ahead, copy);
+      multiply_panel<kRows, 2, true>(F32(), x, strip.rows, strip.depth, sums, prefetcher, copy);
     else
-      multiply_panel<kRows, 2, false>(F32(), x, strip.rows, strip.depth, sums, ahead, copy);
+      multiply_panel<kRows, 2, false>(F32(), x, strip.rows, strip.depth, sums, prefetcher, copy);
   }
 
   template <class T, class C>
@@ -189,20 +189,20 @@ struct WideKernel {
   }
 };
 
-void ordered_f32(const Turn<float, float>& turn, BlockRoom& room) {
-  compute_block(WideKernel(), turn, room);
+void ordered_f32(const BlockTask<float, float>& turn, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), turn, scratch);
 }
-void ordered_bf16(const Turn<BFloat16, BFloat16>& turn, BlockRoom& room) {
-  compute_block(WideKernel(), turn, room);
+void ordered_bf16(const BlockTask<BFloat16, BFloat16>& turn, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), turn, scratch);
 }
-void ordered_bf16_to_f32(const Turn<BFloat16, float>& turn, BlockRoom& room) {
-  compute_block(WideKernel(), turn, room);
+void ordered_bf16_to_f32(const BlockTask<BFloat16, float>& turn, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), turn, scratch);
 }
-void ordered_f16(const Turn<Float16, Float16>& turn, BlockRoom& room) {
-  compute_block(WideKernel(), turn, room);
+void ordered_f16(const BlockTask<Float16, Float16>& turn, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), turn, scratch);
 }
-void ordered_f16_to_f32(const Turn<Float16, float>& turn, BlockRoom& room) {
-  compute_block(WideKernel(), turn, room);
+void ordered_f16_to_f32(const BlockTask<Float16, float>& turn, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), turn, scratch);
 }
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE
@@ -220,17 +220,17 @@ HWY_EXPORT(ordered_f16_to_f32);
 namespace {
 
 template <class T, class C>
-void run_block(const Turn<T, C>& x, BlockRoom& room) {
+void run_block(const BlockTask<T, C>& x, BlockScratch& scratch) {
   if constexpr (std::is_same_v<T, float>) {
-    HWY_DYNAMIC_DISPATCH(ordered_f32)(x, room);
+    HWY_DYNAMIC_DISPATCH(ordered_f32)(x, scratch);
   } else if constexpr (std::is_same_v<C, BFloat16>) {
-    HWY_DYNAMIC_DISPATCH(ordered_bf16)(x, room);
+    HWY_DYNAMIC_DISPATCH(ordered_bf16)(x, scratch);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
-    HWY_DYNAMIC_DISPATCH(ordered_bf16_to_f32)(x, room);
+    HWY_DYNAMIC_DISPATCH(ordered_bf16_to_f32)(x, scratch);
   } else if constexpr (std::is_same_v<C, Float16>) {
-    HWY_DYNAMIC_DISPATCH(ordered_f16)(x, room);
+    HWY_DYNAMIC_DISPATCH(ordered_f16)(x, scratch);
   } else {
-    HWY_DYNAMIC_DISPATCH(ordered_f16_to_f32)(x, room);
+    HWY_DYNAMIC_DISPATCH(ordered_f16_to_f32)(x, scratch);
   }
 }
 

@@ -19,7 +19,7 @@ using Lanes = hn::ScalableTag<float>;
 
 template <class T>
 HWY_INLINE hn::Vec<Lanes> load(Lanes d, const T* x) {
-  return mcpp::HWY_NAMESPACE::load(d, x, mcpp::HWY_NAMESPACE::Whole());
+  return mcpp::HWY_NAMESPACE::load(d, x, mcpp::HWY_NAMESPACE::AllLanes());
 }
 
 template <class T>

@@ -15,7 +15,7 @@ using Products = std::vector<Product<T, C>>;
 
 /// Computes the products one after another, each with all threads.
 template <class T, class C, class Gemm>
-void one_by_one(CpuDevice& device, const Products<T, C>& products, Gemm&& gemm) {
+void run_sequentially(CpuDevice& device, const Products<T, C>& products, Gemm&& gemm) {
   for (const Product<T, C>& x : products)
     if (x.size.m > 0) gemm(device, x.size, x.a, x.b, x.beta, x.c);
 }
@@ -23,11 +23,11 @@ void one_by_one(CpuDevice& device, const Products<T, C>& products, Gemm&& gemm) 
 template <class T, class C>
 void multiply(CpuDevice& device, const Products<T, C>& products) {
   if constexpr (std::is_same_v<T, double>) {
-    return one_by_one(device, products, gemm_f64);
+    return run_sequentially(device, products, gemm_f64);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
       const Bf16Path path = device.gemm_cache().choose_bf16_path();
-      if (path == Bf16Path::Amx) return one_by_one(device, products, gemm_amx<C>);  // its sums are ordered, too
+      if (path == Bf16Path::Amx) return run_sequentially(device, products, gemm_amx<C>);  // its sums are ordered, too
       if (path == Bf16Path::Dots) return gemm_dot<C>(device, products);
     }
     gemm_ordered<T, C>(device, products);
@@ -75,7 +75,7 @@ void on_types(DType in, DType out, F&& f) {
   on_float(in, [&]<class T>() {
     if (out == in) {
       f.template operator()<T, T>();
-    } else if constexpr (kIsNarrow<T>) {
+    } else if constexpr (kIsLowPrecision<T>) {
       f.template operator()<T, float>();
     }
   });

@@ -18,7 +18,7 @@ Operand<T> operand(const Tensor& x, bool transposed) {
 /// with rows of b a multiple of 2 KiB apart, where sgemm reads rows that share L1 cache lines. For very few rows it
 /// does not. Apart from that independent of the number of rows, so that no row's result depends on others.
 template <class T>
-bool is_faster_in_order(GemmSize size, Operand<T> a, Operand<T> b) {
+bool is_ordered_gemm_faster(GemmSize size, Operand<T> a, Operand<T> b) {
   constexpr i64 kOwnKernel = 12;  // maximum rows of sgemm's special kernel
   return std::is_same_v<T, float> && !a.transposed && b.transposed && b.ld % 512 == 0 && size.m > kOwnKernel;
 }
@@ -26,7 +26,7 @@ bool is_faster_in_order(GemmSize size, Operand<T> a, Operand<T> b) {
 /// Multiplies with oneDNN's sgemm, or with ordered sums where sgemm is slower or unsafe.
 template <class T, class C>
 void multiply_in_f32(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
-  if (!device.gemm_cache().choose_sgemm() || is_faster_in_order(size, a, b)) {
+  if (!device.gemm_cache().choose_sgemm() || is_ordered_gemm_faster(size, a, b)) {
     const Product<T, C> product{size, a, b, c, size.n, beta};
     return gemm_ordered<T, C>(device, {&product, 1});
   }
@@ -79,7 +79,7 @@ void Kernels<DeviceType::Cpu>::matmul(const Tensor& a, const Tensor& b, Tensor& 
   on_float(a.dtype(), [&]<class T>() {
     if (c.dtype() == a.dtype()) {
       run.template operator()<T, T>();
-    } else if constexpr (kIsNarrow<T>) {
+    } else if constexpr (kIsLowPrecision<T>) {
       run.template operator()<T, float>();
     }
   });

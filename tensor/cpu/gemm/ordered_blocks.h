@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "base/rounding.h"
-#include "tensor/cpu/gemm/ahead.h"
+#include "base/integer_math.h"
 #include "tensor/cpu/gemm/gemm.h"
+#include "tensor/cpu/gemm/prefetcher.h"
 #include "tensor/tensor.h"
 
 namespace mcpp::kernel {
@@ -25,21 +25,21 @@ inline constexpr i64 kTransposedStripRows = 64;
 /// Padding, so that rows of a's copy, and panels of b's, do not start on the same L1 cache lines.
 inline constexpr i64 kRowStep = kWords + 16, kPanelApart = 16;
 /// Maximum columns of a panel of b: two vectors.
-inline constexpr i64 kMostPanel = 32;
+inline constexpr i64 kMaxPanelColumns = 32;
 /// Elements of k transposed at a time, and their stride.
 inline constexpr i64 kTransposed = 64, kTransposedStep = kTransposed + 4;
 
 /// Scratch memory for the copies of a block, in 32-bit words, and for its sums unless they are in c.
-struct alignas(64) BlockRoom {
+struct alignas(64) BlockScratch {
   float a[kStripRows * kRowStep];
   float b[kBlockColumns * (kWords + kPanelApart)];
-  float columns[kMostPanel * kTransposedStep];
+  float columns[kMaxPanelColumns * kTransposedStep];
   float* sums;  // kBlockRows x kBlockColumns
 };
 
 /// Current block of a thread, and its next one; null at the end.
 template <class T, class C>
-struct Turn {
+struct BlockTask {
   const Product<T, C>* block;
   const Product<T, C>* next = nullptr;
   bool has_panels = false;  ///< the panels of b are already complete
@@ -83,17 +83,17 @@ Operand<T> part_of(const Operand<T>& x, i64 row, i64 column) {
 /// Prefetches what is copied after the strip at `row` of the part of k at `at`: the next strip, and a fraction of the
 /// next panels.
 template <class Kernel, class T, class C>
-void look_ahead(const Turn<T, C>& turn, i64 at, i64 row, Ahead& ahead) {
+void prefetch_next(const BlockTask<T, C>& turn, i64 at, i64 row, Prefetcher& prefetcher) {
   const Product<T, C>& x = *turn.block;
   const i64 m = x.size.m, depth = depth_of<Kernel>(x.size.k), step = strip_rows(x.a);
   const bool is_last_strip = row + step >= m, is_last_part = at + depth >= x.size.k;
   const auto add_strip = [&](const Product<T, C>& from, i64 from_row, i64 from_at) {
-    ahead.add(part_of(from.a, from_row, from_at), std::min(strip_rows(from.a), from.size.m - from_row),
-              std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at));
+    prefetcher.add(part_of(from.a, from_row, from_at), std::min(strip_rows(from.a), from.size.m - from_row),
+                   std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at));
   };
   const auto add_panels = [&](const Product<T, C>& from, i64 from_at) {
-    ahead.add(part_of(from.b, from_at, 0), std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at), from.size.n,
-              row / step, ceil_div(m, step));
+    prefetcher.add(part_of(from.b, from_at, 0), std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at),
+                   from.size.n, row / step, ceil_div(m, step));
   };
   if (!is_last_strip)
     add_strip(x, row + step, at);
@@ -114,18 +114,19 @@ void look_ahead(const Turn<T, C>& turn, i64 at, i64 row, Ahead& ahead) {
 ///   width(): columns of a panel;
 ///   steps(rows, columns, depth): iterations of its loops over k, for a strip;
 ///   copy_panels(b, depth, columns, room, is_done): to room.b; returns the stride of panels in words;
-///   copies_late(b, columns): true if multiply() copies a panel of b from strip.late on first use;
+///   copies_on_first_use(b, columns): true if multiply() copies a panel of b from strip.late on first use;
 ///   copy_strip(a, rows, depth, to): rows kRowStep apart, or if a is transposed elements along k
 ///     kTransposedStripRows apart;
 ///   multiply(strip, adds, ahead);
 ///   write(x, sums, ld): x.c = sums + beta x.c; needed without kWritesTiles.
 template <class Kernel, class T, class C>
-[[gnu::always_inline]] inline void compute_block(const Kernel& kernel, const Turn<T, C>& turn, BlockRoom& room) {
+[[gnu::always_inline]] inline void compute_block(const Kernel& kernel, const BlockTask<T, C>& turn,
+                                                 BlockScratch& scratch) {
   const Product<T, C>& x = *turn.block;
   const auto [m, n, k] = x.size;
   const i64 width = kernel.width(), part = depth_of<Kernel>(k), step = strip_rows(x.a);
   Strip<C> strip{
-      .a_is_transposed = x.a.transposed, .sums = room.sums, .ld = kBlockColumns, .ldc = x.ldc, .beta = x.beta};
+      .a_is_transposed = x.a.transposed, .sums = scratch.sums, .ld = kBlockColumns, .ldc = x.ldc, .beta = x.beta};
   bool is_direct = Kernel::kWritesTiles;
   if constexpr (std::is_same_v<C, float> && !Kernel::kWritesTiles) {
     // This choice is the same for all blocks of a product, independent of its partition.
@@ -135,15 +136,15 @@ template <class Kernel, class T, class C>
   for (i64 at = 0; at < k; at += part) {
     strip.depth = std::min(part, k - at);
     strip.is_first = at == 0, strip.is_last = at + part >= k;
-    const bool is_late = !turn.has_panels && kernel.copies_late(x.b, n);
-    const i64 panel = kernel.copy_panels(part_of(x.b, at, 0), strip.depth, n, room, turn.has_panels || is_late);
+    const bool is_late = !turn.has_panels && kernel.copies_on_first_use(x.b, n);
+    const i64 panel = kernel.copy_panels(part_of(x.b, at, 0), strip.depth, n, scratch, turn.has_panels || is_late);
     for (i64 row = 0; row < m; row += step) {
       strip.rows = std::min(step, m - row);
-      Ahead ahead;
-      look_ahead<Kernel>(turn, at, row, ahead);
-      ahead.spread(kernel.steps(strip.rows, n, strip.depth));
-      kernel.copy_strip(part_of(x.a, row, at), strip.rows, strip.depth, room.a);
-      strip.a = room.a, strip.b = room.b;
+      Prefetcher prefetcher;
+      prefetch_next<Kernel>(turn, at, row, prefetcher);
+      prefetcher.spread(kernel.steps(strip.rows, n, strip.depth));
+      kernel.copy_strip(part_of(x.a, row, at), strip.rows, strip.depth, scratch.a);
+      strip.a = scratch.a, strip.b = scratch.b;
       for (i64 j = 0; j < n; j += width, strip.b += panel) {
         strip.sums = first_sums + row * strip.ld + j;
         strip.c = x.c + row * x.ldc + j, strip.columns = n - j;
@@ -157,24 +158,24 @@ template <class Kernel, class T, class C>
                         : row + step < m ? x.c + (row + step) * x.ldc
                         : turn.next      ? turn.next->c
                                          : strip.c;
-        ahead.set_next_sums(is_direct && strip.is_last ? (next - strip.c) * i64{sizeof(C)} : 0);
-        kernel.multiply(strip, is_direct && x.beta != 0, ahead);
+        prefetcher.set_next_sums(is_direct && strip.is_last ? (next - strip.c) * i64{sizeof(C)} : 0);
+        kernel.multiply(strip, is_direct && x.beta != 0, prefetcher);
       }
     }
   }
   if constexpr (!Kernel::kWritesTiles) {
-    if (!is_direct) kernel.write(x, room.sums, kBlockColumns);
+    if (!is_direct) kernel.write(x, scratch.sums, kBlockColumns);
   }
 }
 
-/// Splits the products into blocks of at most kBlockRows x `most_columns`, of nearly equal width per product, since a
+/// Splits the products into blocks of at most kBlockRows x `max_columns`, of nearly equal width per product, since a
 /// strip of a is copied for each of them.
 template <class T, class C>
-std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i64 most_columns) {
+std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i64 max_columns) {
   std::vector<Product<T, C>> blocks;
   for (const Product<T, C>& x : products) {
-    const i64 across = ceil_div(x.size.n, most_columns) * kMostPanel;
-    const i64 columns = ceil_div(x.size.n, across) * kMostPanel;
+    const i64 across = ceil_div(x.size.n, max_columns) * kMaxPanelColumns;
+    const i64 columns = ceil_div(x.size.n, across) * kMaxPanelColumns;
     for (i64 column = 0; column < x.size.n; column += columns) {
       for (i64 row = 0; row < x.size.m; row += kBlockRows) {
         Product<T, C> block = x;
@@ -192,17 +193,17 @@ std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i6
 /// Splits the products into enough blocks to balance the threads, if they are large enough.
 template <class T, class C>
 std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, int threads) {
-  constexpr i64 kLeastColumns = 64;
+  constexpr i64 kMinColumns = 64;
   i64 columns = kBlockColumns;
   std::vector<Product<T, C>> blocks = blocks_of(products, columns);
-  while (threads > 1 && columns > kLeastColumns && static_cast<int>(blocks.size()) < 4 * threads)
+  while (threads > 1 && columns > kMinColumns && static_cast<int>(blocks.size()) < 4 * threads)
     blocks = blocks_of(products, columns /= 2);
   if (threads == 1) return blocks;
   // The last blocks are small, so that threads that finish early wait for at most one of them.
   const auto last = blocks.end() - std::min(static_cast<std::ptrdiff_t>(threads), std::ssize(blocks));
   const std::vector<Product<T, C>> rest(last, blocks.end());
   blocks.erase(last, blocks.end());
-  const std::vector<Product<T, C>> pieces = blocks_of(std::span(rest), kLeastColumns);
+  const std::vector<Product<T, C>> pieces = blocks_of(std::span(rest), kMinColumns);
   blocks.insert(blocks.end(), pieces.begin(), pieces.end());
   return blocks;
 }
@@ -211,7 +212,7 @@ std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, i
 template <class T, class C>
 bool are_direct(std::span<const Product<T, C>> products) {
   return std::is_same_v<C, float> && std::ranges::all_of(products, [](const Product<T, C>& x) {
-           return x.size.n % kMostPanel == 0 && x.ldc % kMostPanel == 0;
+           return x.size.n % kMaxPanelColumns == 0 && x.ldc % kMaxPanelColumns == 0;
          });
 }
 
@@ -224,9 +225,9 @@ void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 
   const auto floats = [&](i64 of_each) {
     return Tensor::empty({device.threads() * of_each}, DType::F32, device, MemoryClass::Workspace);
   };
-  const Tensor room = floats(static_cast<i64>(sizeof(BlockRoom) / sizeof(float)));
+  const Tensor scratch = floats(static_cast<i64>(sizeof(BlockScratch) / sizeof(float)));
   const Tensor sums = needs_sums ? floats(kSums) : Tensor();
-  auto* rooms = static_cast<BlockRoom*>(room.raw());
+  auto* thread_scratch = static_cast<BlockScratch*>(scratch.raw());
   std::atomic<std::size_t> taken = 0;
   const auto take = [&]() -> const Product<T, C>* {
     const std::size_t i = taken++;
@@ -234,12 +235,12 @@ void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 
   };
 #pragma omp parallel num_threads(device.threads()) if (blocks.size() > 1)
   {
-    BlockRoom& own = rooms[omp_get_thread_num()];
-    own.sums = needs_sums ? sums.data<float>() + omp_get_thread_num() * kSums : nullptr;
-    Turn<T, C> turn{.block = take()};
+    BlockScratch& current_scratch = thread_scratch[omp_get_thread_num()];
+    current_scratch.sums = needs_sums ? sums.data<float>() + omp_get_thread_num() * kSums : nullptr;
+    BlockTask<T, C> turn{.block = take()};
     while (turn.block) {
       turn.next = take();
-      run(turn, own);
+      run(turn, current_scratch);
       turn.has_panels = turn.next && turn.next->b.data == turn.block->b.data &&
                         turn.next->size.n == turn.block->size.n && turn.next->size.k == turn.block->size.k &&
                         turn.block->size.k <= depth;

@@ -5,7 +5,7 @@
 // of 16 x 32 elements, 1 KiB each: tile t of an A panel is rows 16 t .. 16 t + 15, contiguous in k; tile t of a B panel
 // is [k / 2][column][k % 2] of columns 16 t .. 16 t + 15, as required by the tile product.
 #pragma once
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/dtype.h"
 
 namespace mcpp::kernel {

@@ -3,7 +3,7 @@
 #pragma once
 #include <algorithm>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 

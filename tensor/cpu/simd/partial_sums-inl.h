@@ -18,7 +18,7 @@ template <class L>
 class PartialSums {
  public:
   PartialSums(i64 rows, i64 n, const Tensor& like)
-      : rows_per_piece(std::max<i64>(64, ceil_div(rows, kMostPieces))),
+      : rows_per_piece(std::max<i64>(64, ceil_div(rows, kMaxPieces))),
         pieces_(ceil_div(rows, rows_per_piece)),
         sums_(Tensor::empty({pieces_, n}, DTypeOf<L>::value, like.device(), MemoryClass::Workspace)) {}
 
@@ -42,7 +42,7 @@ class PartialSums {
   }
 
  private:
-  static constexpr i64 kMostPieces = 256, kColumnsPerPiece = 256;
+  static constexpr i64 kMaxPieces = 256, kColumnsPerPiece = 256;
 
   i64 pieces_;
   Tensor sums_;

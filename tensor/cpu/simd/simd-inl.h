@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -21,24 +21,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// Type in which arithmetic on elements of type T is done.
 template <class T>
-using Lane = Wide<T>;
+using Lane = AccumulateType<T>;
 /// Highway's tag of a full vector of Lane<T>.
 template <class T>
 using LaneTag = hn::ScalableTag<Lane<T>>;
 
 /// Active lanes of a vector: all, or the first `count` at the end of a row. Kernels are written once as a lambda over
 /// either.
-struct Whole {};
-struct Part {
+struct AllLanes {};
+struct FirstLanes {
   std::size_t count;
 };
 
 template <class D>
-HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* p, Whole) {
+HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* p, AllLanes) {
   return hn::LoadU(d, p);
 }
 template <class D>
-requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const BFloat16* p, Whole) {
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const BFloat16* p, AllLanes) {
   const hn::Rebind<u32, D> wide;
   const hn::Rebind<u16, D> narrow;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const u16*>(p)))));
@@ -46,14 +46,14 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const BFloa
 // Highway's fallback conversion of halves rounds down on processors without a conversion instruction.
 #if HWY_TARGET <= HWY_AVX2
 template <class D>
-requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, Whole) {
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, AllLanes) {
   const hn::Rebind<hwy::float16_t, D> narrow;
   return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 #else
 /// Vectorized form of Float16's conversion.
 template <class D>
-requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, Whole) {
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, AllLanes) {
   const hn::RebindToSigned<D> bits;
   const hn::Rebind<u16, D> narrow;
   const auto x = hn::PromoteTo(bits, hn::LoadU(narrow, reinterpret_cast<const u16*>(p)));
@@ -68,17 +68,17 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float
 }
 #endif
 template <class D, class T>
-requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE hn::Vec<D> load(D d, const T* p, Whole) {
-  return hn::PromoteTo(d, load(hn::Rebind<float, D>(), p, Whole()));
+requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE hn::Vec<D> load(D d, const T* p, AllLanes) {
+  return hn::PromoteTo(d, load(hn::Rebind<float, D>(), p, AllLanes()));
 }
 
 template <class D>
-HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* p, Whole) {
+HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* p, AllLanes) {
   hn::StoreU(v, d, p);
 }
 /// Rounds as BFloat16's constructor does.
 template <class D>
-requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFloat16* p, Whole) {
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFloat16* p, AllLanes) {
   const hn::RebindToUnsigned<D> bits;
   const hn::RebindToSigned<D> integers;
   const hn::Rebind<u16, D> narrow;
@@ -103,14 +103,14 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFlo
 }
 #if HWY_TARGET <= HWY_AVX2
 template <class D>
-requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, Float16* p, Whole) {
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, Float16* p, AllLanes) {
   const hn::Rebind<hwy::float16_t, D> narrow;
   hn::StoreU(hn::DemoteTo(narrow, v), narrow, reinterpret_cast<hwy::float16_t*>(p));
 }
 #else
 /// Vectorized form of the rounding in Float16's constructor.
 template <class D>
-requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D d, Float16* p, Whole) {
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D d, Float16* p, AllLanes) {
   const hn::RebindToSigned<D> bits;
   const hn::Rebind<u16, D> narrow;
   const auto all = [=](i32 x) HWY_ATTR { return hn::Set(bits, x); };
@@ -129,32 +129,32 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D d, Fl
 }
 #endif
 template <class D, class T>
-requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE void store(hn::Vec<D> v, D, T* p, Whole) {
+requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE void store(hn::Vec<D> v, D, T* p, AllLanes) {
   const hn::Rebind<float, D> narrow;
-  store(hn::DemoteTo(narrow, v), narrow, p, Whole());
+  store(hn::DemoteTo(narrow, v), narrow, p, AllLanes());
 }
 
 /// Loads the used lanes; unused lanes read as 0.
 template <class D, class T>
-HWY_INLINE hn::Vec<D> load(D d, const T* p, Part part) {
+HWY_INLINE hn::Vec<D> load(D d, const T* p, FirstLanes part) {
   T buffer[hn::MaxLanes(d)]{};
   std::memcpy(buffer, p, part.count * sizeof(T));
-  return load(d, buffer, Whole());
+  return load(d, buffer, AllLanes());
 }
 template <class D, class T>
-HWY_INLINE void store(hn::Vec<D> v, D d, T* p, Part part) {
+HWY_INLINE void store(hn::Vec<D> v, D d, T* p, FirstLanes part) {
   T buffer[hn::MaxLanes(d)];
-  store(v, d, buffer, Whole());
+  store(v, d, buffer, AllLanes());
   std::memcpy(p, buffer, part.count * sizeof(T));
 }
 
 /// Returns v in used lanes, `other` in the rest.
 template <class D>
-HWY_INLINE hn::Vec<D> used_or(D, hn::Vec<D> v, hn::Vec<D>, Whole) {
+HWY_INLINE hn::Vec<D> used_or(D, hn::Vec<D> v, hn::Vec<D>, AllLanes) {
   return v;
 }
 template <class D>
-HWY_INLINE hn::Vec<D> used_or(D d, hn::Vec<D> v, hn::Vec<D> other, Part part) {
+HWY_INLINE hn::Vec<D> used_or(D d, hn::Vec<D> v, hn::Vec<D> other, FirstLanes part) {
   return hn::IfThenElse(hn::FirstN(d, part.count), v, other);
 }
 
@@ -169,8 +169,8 @@ template <class D, class F>
 HWY_INLINE void sweep(D d, i64 begin, i64 end, F&& f) {
   const i64 step = static_cast<i64>(hn::Lanes(d));
   i64 i = begin;
-  for (; i + step <= end; i += step) f(i, Whole());
-  if (i < end) f(i, Part{static_cast<std::size_t>(end - i)});
+  for (; i + step <= end; i += step) f(i, AllLanes());
+  if (i < end) f(i, FirstLanes{static_cast<std::size_t>(end - i)});
 }
 
 /// Calls f(i, lanes, slot) as sweep() does, for reductions: slot is one of four accumulators, which overlap their
@@ -180,13 +180,13 @@ HWY_INLINE void sweep_slots(D d, i64 begin, i64 end, F&& f) {
   const i64 step = static_cast<i64>(hn::Lanes(d));
   i64 i = begin;
   for (; i + 4 * step <= end; i += 4 * step) {
-    f(i, Whole(), 0);
-    f(i + step, Whole(), 1);
-    f(i + 2 * step, Whole(), 2);
-    f(i + 3 * step, Whole(), 3);
+    f(i, AllLanes(), 0);
+    f(i + step, AllLanes(), 1);
+    f(i + 2 * step, AllLanes(), 2);
+    f(i + 3 * step, AllLanes(), 3);
   }
-  for (; i + step <= end; i += step) f(i, Whole(), 0);
-  if (i < end) f(i, Part{static_cast<std::size_t>(end - i)}, 1);
+  for (; i + step <= end; i += step) f(i, AllLanes(), 0);
+  if (i < end) f(i, FirstLanes{static_cast<std::size_t>(end - i)}, 1);
 }
 
 /// Sum kept in four vectors.

@@ -9,7 +9,7 @@
 #define MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
 #endif
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "base/types.h"
 #include "hwy/highway.h"
 
@@ -30,7 +30,7 @@ struct Operands {
 };
 
 /// No-op callback of the loop over k.
-struct Nothing {
+struct NoLoopHook {
   template <class R>
   void begin(const R*, i64, i64, i64) {}
   void step() {}
@@ -42,11 +42,11 @@ enum class Sums { Begin, Continue, Add };
 /// Computes a block of kRows rows and kVectors vectors of C, held in registers during the loop over k, which calls
 /// meanwhile.step() in each iteration. With kCopiesB the vectors of B are also written to copy[k, kVectors].
 template <int kRows, int kVectors, bool kTransposedA, bool kCopiesB = false, class D, class R = hn::TFromD<D>,
-          class Meanwhile = Nothing>
-HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Meanwhile&& meanwhile = {},
+          class LoopHook = NoLoopHook>
+HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, LoopHook&& loop_hook = {},
                                R* copy = nullptr) {
   const i64 lanes = static_cast<i64>(hn::Lanes(d));
-  meanwhile.begin(x.c, x.ldc, kRows, kVectors * lanes);
+  loop_hook.begin(x.c, x.ldc, kRows, kVectors * lanes);
   const i64 row_step = kTransposedA ? 1 : x.lda, k_step = kTransposedA ? x.lda : 1;
   hn::Vec<D> sum[kRows][kVectors];
 #pragma GCC unroll 16
@@ -59,7 +59,7 @@ HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Mean
   const R* a = x.a;
   const R* b = x.b;
   for (i64 p = 0; p < k; ++p, a += k_step, b += x.ldb) {
-    meanwhile.step();
+    loop_hook.step();
     hn::Vec<D> row[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
@@ -98,29 +98,29 @@ HWY_NOINLINE void multiply_columns(D d, Operands<R> x, i64 m, i64 k, bool accumu
   for (; m >= 1; advance(1)) multiply_block<1, kVectors, kTransposedA>(d, x, k, sums);
 }
 
-/// Computes multiply_block for `rows` <= kMostRows rows.
-template <int kMostRows, int kVectors, bool kTransposedA, bool kCopiesB, class D, class Meanwhile,
+/// Computes multiply_block for `rows` <= kMaxRows rows.
+template <int kMaxRows, int kVectors, bool kTransposedA, bool kCopiesB, class D, class LoopHook,
           class R = hn::TFromD<D>>
-HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums sums, Meanwhile& meanwhile, R* copy) {
-  if constexpr (kMostRows > 1) {
-    if (rows < kMostRows)
-      return multiply_rows<kMostRows - 1, kVectors, kTransposedA, kCopiesB>(d, x, rows, k, sums, meanwhile, copy);
+HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums sums, LoopHook& loop_hook, R* copy) {
+  if constexpr (kMaxRows > 1) {
+    if (rows < kMaxRows)
+      return multiply_rows<kMaxRows - 1, kVectors, kTransposedA, kCopiesB>(d, x, rows, k, sums, loop_hook, copy);
   }
-  multiply_block<kMostRows, kVectors, kTransposedA, kCopiesB>(d, x, k, sums, meanwhile, copy);
+  multiply_block<kMaxRows, kVectors, kTransposedA, kCopiesB>(d, x, k, sums, loop_hook, copy);
 }
 
-/// Computes multiply_columns at full speed for any m: in blocks of nearly equal size, at most kMostRows. With a `copy`,
+/// Computes multiply_columns at full speed for any m: in blocks of nearly equal size, at most kMaxRows. With a `copy`,
 /// the first block writes B there, [k, kVectors], at no extra cost, and the other blocks read it.
-template <int kMostRows, int kVectors, bool kTransposedA, class D, class Meanwhile, class R = hn::TFromD<D>>
-HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, Meanwhile& meanwhile, R* copy) {
-  for (i64 blocks = ceil_div(m, kMostRows); blocks > 0; --blocks) {
+template <int kMaxRows, int kVectors, bool kTransposedA, class D, class LoopHook, class R = hn::TFromD<D>>
+HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, LoopHook& loop_hook, R* copy) {
+  for (i64 blocks = ceil_div(m, kMaxRows); blocks > 0; --blocks) {
     const i64 rows = ceil_div(m, blocks);
     if (copy) {
-      multiply_rows<kMostRows, kVectors, kTransposedA, true>(d, x, rows, k, sums, meanwhile, copy);
+      multiply_rows<kMaxRows, kVectors, kTransposedA, true>(d, x, rows, k, sums, loop_hook, copy);
       x.b = copy, x.ldb = kVectors * static_cast<i64>(hn::Lanes(d));
       copy = nullptr;
     } else {
-      multiply_rows<kMostRows, kVectors, kTransposedA, false>(d, x, rows, k, sums, meanwhile, copy);
+      multiply_rows<kMaxRows, kVectors, kTransposedA, false>(d, x, rows, k, sums, loop_hook, copy);
     }
     x.a += rows * (kTransposedA ? 1 : x.lda);
     x.c += rows * x.ldc;

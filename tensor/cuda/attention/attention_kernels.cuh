@@ -46,9 +46,9 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
   extern __shared__ double shared[];
   W* q = reinterpret_cast<W*>(shared);
   W* keys = q + kOwn<W> * kStride<kDim>;
-  const Place at(p.heads, p.queries, kOwn<W>);
+  const BlockTile at(p.heads, p.queries, kOwn<W>);
   const i64 kv_head = at.head / p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
-  const Keep<E, W> keep(p, at.b, at.head);
+  const DropoutFactors<E, W> keep(p, at.b, at.head);
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   Softmax<kRows, W> softmax;
   Sums<kDim, kRows, W> sums = {};
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__
 /// Computes from the product of one (query, key) pair and dot(dout, v) the probability after dropout and the gradient
 /// of the product. `seen` are the query's keys; `row` is the head's first row of lse and delta.
 template <class E, class W>
-__device__ void score_gradient(const Problem<E, W>& p, const Keep<E, W>& keep, const SeenKeys& seen, i64 row, i64 query,
-                               i64 key, W& score, W& gradient) {
+__device__ void score_gradient(const Problem<E, W>& p, const DropoutFactors<E, W>& keep, const SeenKeys& seen, i64 row,
+                               i64 query, i64 key, W& score, W& gradient) {
   if (!seen.has(key)) {
     score = gradient = 0;
     return;
@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
   W* dout = q + kOwn<W> * kStride<kDim>;
   W* k = dout + kOwn<W> * kStride<kDim>;
   W* v = k + kWarp * kStride<kDim>;
-  const Place at(p.heads, p.queries, kOwn<W>);
+  const BlockTile at(p.heads, p.queries, kOwn<W>);
   const i64 kv_head = at.head / p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
-  const Keep<E, W> keep(p, at.b, at.head);
+  const DropoutFactors<E, W> keep(p, at.b, at.head);
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   load_tile<kDim>(p.dout, at.b, at.head, at.first, p.queries, kOwn<W>, dout);
   Sums<kDim, kRows, W> sums = {};
@@ -161,14 +161,14 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant_
   W* v = k + kOwn<W> * kStride<kDim>;
   W* q = v + kOwn<W> * kStride<kDim>;
   W* dout = q + kWarp * kStride<kDim>;
-  const Place at(p.kv_heads, p.keys, kOwn<W>);
+  const BlockTile at(p.kv_heads, p.keys, kOwn<W>);
   const i64 group = p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
   load_tile<kDim>(p.k, at.b, at.head, at.first, p.keys, kOwn<W>, k);
   load_tile<kDim>(p.v, at.b, at.head, at.first, p.keys, kOwn<W>, v);
   Sums<kDim, kRows, W> dk = {}, dv = {};
   const i64 begin = p.query_at.rows_before(p.key_at.at(at.first)) / kWarp * kWarp;
   for (i64 head = at.head * group; head < (at.head + 1) * group; ++head) {
-    const Keep<E, W> keep(p, at.b, head);
+    const DropoutFactors<E, W> keep(p, at.b, head);
     for (i64 first = begin; first < p.queries; first += kWarp) {
       if (p.first_key(at.b, first) >= at.first + kOwn<W>) break;  // documents that begin after these keys
       __syncthreads();

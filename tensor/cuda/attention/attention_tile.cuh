@@ -55,12 +55,12 @@ struct Problem : AttentionArguments<E, W> {
 
 /// Dropout factors of the probabilities of one head: 0 or 1 / (1 - p), or 1 without dropout.
 template <class E, class W>
-struct Keep {
+struct DropoutFactors {
   const Problem<E, W>& p;
   u64 key = 0;
   i64 sample = 0;
 
-  __device__ Keep(const Problem<E, W>& problem, i64 b, i64 head) : p(problem) {
+  __device__ DropoutFactors(const Problem<E, W>& problem, i64 b, i64 head) : p(problem) {
     if (!p.samples) return;
     key = philox_key(p.dropout_key, "attention", static_cast<u64>(p.first_head + head));
     sample = p.samples[b];
@@ -89,7 +89,7 @@ __device__ void load_tile(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 
 /// Computes dots[i] = row i of this warp times the lane's row of `other`.
 template <int kDim, int kRows, class W>
 __device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[kRows]) {
-  const W* mine = own + threadIdx.x / kWarp * kRows * kStride<kDim>;
+  const W* lane_row = own + threadIdx.x / kWarp * kRows * kStride<kDim>;
   const W* theirs = other + threadIdx.x % kWarp * kStride<kDim>;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) dots[i] = 0;
@@ -97,7 +97,7 @@ __device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[k
 #pragma unroll 4
   for (int d = 0; d < n; ++d) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) dots[i] += mine[i * kStride<kDim> + d] * theirs[d];
+    for (int i = 0; i < kRows; ++i) dots[i] += lane_row[i * kStride<kDim> + d] * theirs[d];
   }
 }
 
@@ -127,11 +127,11 @@ __device__ void add_rows(const W (&weights)[kRows], const W* other, Sums<kDim, k
 template <int kDim, int kRows, class E, class W>
 __device__ void store_rows(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 count, const W (&factor)[kRows],
                            const Sums<kDim, kRows, W>& sums) {
-  const i64 mine = first + threadIdx.x / kWarp * kRows;
+  const i64 lane_row = first + threadIdx.x / kWarp * kRows;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if (mine + i >= count) continue;
-    E* to = x.row(b, head, mine + i);
+    if (lane_row + i >= count) continue;
+    E* to = x.row(b, head, lane_row + i);
 #pragma unroll
     for (int c = 0; c < kDim / kWarp; ++c) {
       const int d = c * kWarp + threadIdx.x % kWarp;
@@ -150,9 +150,9 @@ __device__ void store_rows(const ResultRows<E, W>& x, i64 b, i64 head, i64 first
 }
 
 /// Tile, head and sample of a block.
-struct Place {
+struct BlockTile {
   i64 first, head, b;
-  __device__ Place(i64 heads, i64 rows, int own) {
+  __device__ BlockTile(i64 heads, i64 rows, int own) {
     const i64 tiles = (rows + own - 1) / own;
     first = blockIdx.x % tiles * own;
     head = blockIdx.x / tiles % heads;

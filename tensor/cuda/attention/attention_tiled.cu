@@ -18,9 +18,9 @@ Tensor device_samples(const Dropout& dropout, CudaDevice& device) {
 }
 
 template <class T>
-Problem<Element<T>, Wide<T>> make_problem(const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
-                                          const Tensor& samples) {
-  using W = Wide<T>;
+Problem<Element<T>, AccumulateType<T>> make_problem(const QkvHeads& x, const AttentionResult& y,
+                                                    const AttentionOptions& options, const Tensor& samples) {
+  using W = AccumulateType<T>;
   Problem<Element<T>, W> p;
   p.template read<T>(x, options, y);
   p.scale = static_cast<W>(options.softmax_scale);
@@ -96,7 +96,7 @@ void TiledAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
   on_float(x.q.base.dtype(), [&]<class T>() {
     auto p = attention::make_problem<T>(x, y, options, samples);
     p.template read_backward<T>(dout, y, dx);
-    p.delta = delta.data<Wide<T>>();
+    p.delta = delta.data<AccumulateType<T>>();
     attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
   });
 }

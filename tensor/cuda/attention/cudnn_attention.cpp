@@ -13,10 +13,10 @@ namespace mcpp {
 
 struct CudnnAttention {
   cudnnHandle_t handle = nullptr;
-  std::map<AttentionCase, CudnnAnswer> answers;
+  std::map<AttentionCase, CudnnPlanResult> plan_cache;
 
   ~CudnnAttention() {
-    answers.clear();
+    plan_cache.clear();
     cudnnDestroy(handle);
   }
 };
@@ -34,7 +34,7 @@ void destroy_cudnn(CudnnAttention* state) {
 
 namespace {
 
-void note_slow_way(CudaDevice& device, bool backward, const std::string& why) {
+void warn_fallback_kernel(CudaDevice& device, bool backward, const std::string& why) {
   device.add_notice(str("attention's ", backward ? "backward" : "forward",
                         " runs in this program's own kernel, several times slower than cuDNN's: ", why));
 }
@@ -91,9 +91,9 @@ void transposed_product(CudnnGraph& graph, cudnnDataType_t type, const CudnnValu
   const CudnnValue at = graph.inner(s.transposed(), type);
   graph.reshape(a, at);
   if (dx.shape.dims[1] == s.dims[1]) return graph.matmul(at, b, dx);
-  const CudnnValue every_head = graph.inner(like_dense(dx.shape, s.dims[1]), type);
-  graph.matmul(at, b, every_head);
-  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, every_head, dx);
+  const CudnnValue strided_heads = graph.inner(like_dense(dx.shape, s.dims[1]), type);
+  graph.matmul(at, b, strided_heads);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, strided_heads, dx);
 }
 
 /// Computes the sum over channels of dout * out. It goes through memory: the kernels for dq and for dk, dv read it.
@@ -140,7 +140,7 @@ void build_backward(CudnnGraph& graph, const AttentionCase& c) {
 }
 
 /// Turns library errors into a refusal, since every case has an alternative implementation.
-CudnnAnswer ask(CudnnAttention& state, const AttentionCase& c) {
+CudnnPlanResult try_compile(CudnnAttention& state, const AttentionCase& c) {
   try {
     CudnnGraph graph(state.handle);
     c.backward ? build_backward(graph, c) : build_forward(graph, c);
@@ -150,18 +150,18 @@ CudnnAnswer ask(CudnnAttention& state, const AttentionCase& c) {
   }
 }
 
-const CudnnAnswer& answer_for(CudaDevice& device, const AttentionCase& c) {
+const CudnnPlanResult& find_plan(CudaDevice& device, const AttentionCase& c) {
   CudnnAttention& state = device.cudnn();
-  auto found = state.answers.find(c);
-  if (found == state.answers.end()) found = state.answers.emplace(c, ask(state, c)).first;
+  auto found = state.plan_cache.find(c);
+  if (found == state.plan_cache.end()) found = state.plan_cache.emplace(c, try_compile(state, c)).first;
   return found->second;
 }
 
 /// Returns null, and records a notice, if cuDNN has no plan.
 const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
-  const CudnnAnswer& answer = answer_for(device, c);
+  const CudnnPlanResult& answer = find_plan(device, c);
   if (answer.plan) return &*answer.plan;
-  note_slow_way(device, c.backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", answer.refusal));
+  warn_fallback_kernel(device, c.backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", answer.refusal));
   return nullptr;
 }
 
@@ -186,11 +186,12 @@ bool is_small(const Heads& q) {
 }
 
 /// Returns the reason why cuDNN's kernels do not support this case, with constant wording; "" if they do.
-std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& options) {
+std::string unsupported_reason(const Heads& q, const Heads& k, const AttentionOptions& options) {
   // Before 9.16 other lengths need padding masks in the backward pass.
   constexpr std::size_t kAnyLength = 91600;
   if (q.seq != k.seq) return "the queries are a part of the context, and cuDNN's masks are for as many queries as keys";
-  if (!is_narrow(q.base.dtype())) return str("cuDNN's kernels take bf16 and fp16, not ", name_of(q.base.dtype()));
+  if (!is_low_precision(q.base.dtype()))
+    return str("cuDNN's kernels take bf16 and fp16, not ", name_of(q.base.dtype()));
   if (options.dropout.p > 0) return "model.attention_dropout is not 0";
   if (options.soft_cap > 0) return "model.attn_logit_softcapping is set";
   if (mask_of(k, options) == Mask::Other) return "the mask is of documents, of a window, or of a part of the context";
@@ -217,17 +218,18 @@ bool is_aligned(const Heads& x) {
 AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options,
                         CudaDevice& device) {
   const Heads &q = *operands[0], &k = *operands[1];
-  std::string why = obstacle(q, k, options);
+  std::string why = unsupported_reason(q, k, options);
   AttentionCase c{backward, why.empty() && mask_of(k, options) == Mask::Causal, {}, q.base.dtype()};
   if (why.empty() && !std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
     why = "rows of heads do not begin at multiples of 16 bytes";
   if (why.empty()) c.shapes = cudnn_shapes(operands, k.heads, backward);
-  if (c.shapes.empty()) note_slow_way(device, backward, why.empty() ? "the layout of its tensors is not cuDNN's" : why);
+  if (c.shapes.empty())
+    warn_fallback_kernel(device, backward, why.empty() ? "the layout of its tensors is not cuDNN's" : why);
   return c;
 }
 
 /// Returns the reason why dq cannot be computed in a required fixed order; "" if it can.
-std::string obstacle_to_order(const CudaDevice& device) {
+std::string nondeterminism_reason(const CudaDevice& device) {
   // On later GPUs the graph of build_backward() does not make the library choose an engine with a fixed order of sums.
   constexpr int kNewest = 9;
   if (!device.options().deterministic || device.properties().major <= kNewest) return "";
@@ -238,14 +240,14 @@ std::string obstacle_to_order(const CudaDevice& device) {
 /// Returns true if dq is accumulated by atomic additions: allowed by the options, and supported by the library.
 bool accumulates(CudaDevice& device, AttentionCase c) {
   c.accumulates = true;
-  return !device.options().deterministic && answer_for(device, c).plan;
+  return !device.options().deterministic && find_plan(device, c).plan;
 }
 
 /// Returns the reason why the probabilities of the case cannot go through memory in parts; "" if they can.
-std::string obstacle_to_parts(const AttentionCase& c) {
+std::string split_unsupported_reason(const AttentionCase& c) {
   const CudnnShape& q = c.shapes[0];
   const i64 bytes = probability_bytes(q), rows = backward_part(q) * q.dims[1] * q.dims[2];
-  if (bytes > kMostProbabilities)
+  if (bytes > kMaxProbabilityBytes)
     return str("probabilities of ", q.dims[2], " queries, which blocks of whole tiles of ", kAttentionTile,
                " do not divide, take ", bytes, " bytes");
   // cuDNN requires 16-byte alignment of each part of lse.
@@ -255,7 +257,7 @@ std::string obstacle_to_parts(const AttentionCase& c) {
 }
 
 /// Allocates the fp32 memory in which dq is accumulated; empty if dq is a product.
-Tensor room_for_sum(const AttentionCase& c, CudaDevice& device) {
+Tensor allocate_dq_accumulator(const AttentionCase& c, CudaDevice& device) {
   // Before 9.6 the library does not zero it.
   constexpr std::size_t kZeroes = 90600;
   const auto& dims = c.shapes[0].dims;
@@ -292,11 +294,13 @@ bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options,
 i64 FusedAttention::backward_rows(const QkvHeads& x, const QkvHeads& dx, const AttentionOptions& options) {
   CudaDevice& device = cuda(x.q.base);
   const i64 all = x.q.seq;
-  if (is_small(x.q) || !obstacle_to_order(device).empty() || !obstacle(x.q, x.k, options).empty()) return all;
+  if (is_small(x.q) || !nondeterminism_reason(device).empty() || !unsupported_reason(x.q, x.k, options).empty())
+    return all;
   const bool is_narrow_too = dx.q.base.dtype() == x.q.base.dtype();
   const auto result = [&](const Heads& dense, const Heads& given) { return is_narrow_too ? given : dense; };
-  const Heads o = dense_places(x.q);
-  const Heads dq = result(o, dx.q), dk = result(dense_places(x.k), dx.k), dv = result(dense_places(x.v), dx.v);
+  const Heads o = dense_heads_layout(x.q);
+  const Heads dq = result(o, dx.q), dk = result(dense_heads_layout(x.k), dx.k),
+              dv = result(dense_heads_layout(x.v), dx.v);
   const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &o, &dq, &dk, &dv};
   const AttentionCase c{true, mask_of(x.k, options) == Mask::Causal, cudnn_shapes(operands, x.k.heads, true),
                         x.q.base.dtype()};
@@ -309,24 +313,24 @@ bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
   if (is_small(x.q)) return false;
   CudaDevice& device = cuda(dout);
   const auto refuse = [&](const std::string& why) {
-    note_slow_way(device, true, why);
+    warn_fallback_kernel(device, true, why);
     return false;
   };
-  if (const std::string why = obstacle_to_order(device); !why.empty()) return refuse(why);
+  if (const std::string why = nondeterminism_reason(device); !why.empty()) return refuse(why);
   const Heads o = dense_heads(y.out, x.q.heads), d = dense_heads(dout, x.q.heads);
   const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &d, &dx.q, &dx.k, &dx.v};
   AttentionCase c = make_case(operands, true, options, device);
   if (c.shapes.empty()) return false;
   const i64 all = c.shapes[0].dims[0];
   c.accumulates = accumulates(device, c);
-  if (const std::string why = c.accumulates ? "" : obstacle_to_parts(c); !why.empty()) return refuse(why);
+  if (const std::string why = c.accumulates ? "" : split_unsupported_reason(c); !why.empty()) return refuse(why);
   const i64 part = c.accumulates ? all : backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * x.q.seq;
   for (CudnnShape& shape : c.shapes) shape.dims[0] = part;
   const CudnnPlan* plan = plan_for(device, c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale), one = 1;
   const Tensor delta = Tensor::empty({rows}, DType::F32, device, MemoryClass::Workspace);
-  const Tensor sum = room_for_sum(c, device);
+  const Tensor sum = allocate_dq_accumulator(c, device);
   const Buffer workspace(plan->workspace(), device, MemoryClass::Workspace);
   for (i64 begin = 0; begin < all; begin += part) {
     std::vector<CudnnBinding> bindings{{kScale, &scale}, {kOne, &one}, {kDelta, delta.raw()}};

@@ -152,7 +152,7 @@ void CudnnGraph::reshape(const CudnnValue& x, const CudnnValue& y) {
 
 namespace {
 
-CudnnAnswer refused(const char* what, cudnnStatus_t status) {
+CudnnPlanResult refused(const char* what, cudnnStatus_t status) {
   return {.plan = std::nullopt, .refusal = std::string(what) + ": " + cudnnGetErrorString(status)};
 }
 
@@ -181,7 +181,7 @@ std::vector<CudnnDescriptor> engine_configurations(cudnnBackendDescriptor_t grap
 
 }  // namespace
 
-CudnnAnswer CudnnGraph::compile() {
+CudnnPlanResult CudnnGraph::compile() {
   CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set_all(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::span(operations_));
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle_);

@@ -66,7 +66,7 @@ class CudnnPlan {
 };
 
 /// Plan, or the library's reason for refusing it.
-struct CudnnAnswer {
+struct CudnnPlanResult {
   std::optional<CudnnPlan> plan;
   std::string refusal;
 };
@@ -97,7 +97,7 @@ class CudnnGraph {
   void reshape(const CudnnValue& x, const CudnnValue& y);
 
   /// Returns the first plan of the library's heuristics that compiles. Consumes the graph.
-  CudnnAnswer compile();
+  CudnnPlanResult compile();
 
   static constexpr i64 kFirstInner = 1000;
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/rounding.h"
+#include "base/integer_math.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -30,7 +30,7 @@ struct CudnnShape {
 };
 
 /// Returns the layout of a dense tensor with heads like those of x, for its shape only; it refers to no valid elements.
-inline Heads dense_places(const Heads& x) {
+inline Heads dense_heads_layout(const Heads& x) {
   Heads dense = x;
   dense.offset = 0, dense.group_size = x.heads;
   dense.batch_stride = dense.group_stride = x.heads * x.head_dim;
@@ -90,7 +90,7 @@ struct AttentionCase {
 /// Memory limit for probabilities. A fixed order of sums in the backward pass stores all probabilities, in low
 /// precision. Samples (and, if folded, key heads) are therefore processed in parts that need about this much, and long
 /// sequences in blocks.
-inline constexpr i64 kMostProbabilities = i64{1} << 30;
+inline constexpr i64 kMaxProbabilityBytes = i64{1} << 30;
 /// Tile size to which the kernels pad queries and keys.
 inline constexpr i64 kAttentionTile = 128;
 
@@ -100,15 +100,15 @@ inline i64 probability_bytes(const CudnnShape& q) {
   return q.dims[1] * padded * padded * 2;
 }
 
-/// Returns the largest part along axis 0 of q that divides it and stays within kMostProbabilities; at least 1.
+/// Returns the largest part along axis 0 of q that divides it and stays within kMaxProbabilityBytes; at least 1.
 inline i64 backward_part(const CudnnShape& q) {
   i64 part = q.dims[0];
-  while (part > 1 && (q.dims[0] % part != 0 || part * probability_bytes(q) > kMostProbabilities)) --part;
+  while (part > 1 && (q.dims[0] % part != 0 || part * probability_bytes(q) > kMaxProbabilityBytes)) --part;
   return part;
 }
 
-/// Returns the largest block of queries and keys along axis 2 of q whose probabilities stay within kMostProbabilities:
-/// all, or whole tiles that divide all. 0 if there is no such block.
+/// Returns the largest block of queries and keys along axis 2 of q whose probabilities stay within
+/// kMaxProbabilityBytes: all, or whole tiles that divide all. 0 if there is no such block.
 inline i64 backward_block(const CudnnShape& q) {
   const i64 most = std::max<i64>(1, q.dims[2] / kAttentionTile);
   for (i64 blocks = 1; blocks <= most; ++blocks) {
@@ -116,7 +116,7 @@ inline i64 backward_block(const CudnnShape& q) {
     CudnnShape block = q;
     block.dims[2] = rows;
     const bool is_even = blocks == 1 || (rows * blocks == q.dims[2] && rows % kAttentionTile == 0);
-    if (is_even && probability_bytes(block) <= kMostProbabilities) return rows;
+    if (is_even && probability_bytes(block) <= kMaxProbabilityBytes) return rows;
   }
   return 0;
 }

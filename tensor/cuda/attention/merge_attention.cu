@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, class S>
 void launch_merge(const AttentionResult& part, AttentionResult& total) {
-  using W = Wide<T>;
+  using W = AccumulateType<T>;
   const CudaDevice& device = cuda(part.out);
   const i64 heads = part.lse.dim(1), seq = part.out.dim(0), batch = part.out.dim(1), rows = seq * batch * heads;
   if (rows == 0) return;
@@ -44,7 +44,7 @@ void Kernels<DeviceType::Cuda>::merge_attention(const AttentionResult& part, Att
     if (total.out.dtype() == part.out.dtype())
       attention::launch_merge<T, T>(part, total);
     else
-      attention::launch_merge<T, Wide<T>>(part, total);
+      attention::launch_merge<T, AccumulateType<T>>(part, total);
   });
 }
 

@@ -8,7 +8,7 @@ namespace {
 template <int N, class E, class W>
 __global__ void __launch_bounds__(kRowThreads)
     combine(const E* x, const i32* slots, const W* weights, i64 k, i64 n, E* y) {
-  const i64 t = blockIdx.x, column = own_column<N>();
+  const i64 t = blockIdx.x, column = thread_column<N>();
   if (column >= n) return;
   W sums[N] = {};
 #pragma unroll 4
@@ -59,7 +59,7 @@ void Kernels<DeviceType::Cuda>::combine_rows(const Tensor& x, const Tensor& slot
   const cudaStream_t stream = cuda(y).stream();
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
-    using W = Wide<T>;
+    using W = AccumulateType<T>;
     const E* from = elements<T>(x);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
@@ -77,7 +77,7 @@ void Kernels<DeviceType::Cuda>::combine_rows_backward(const Tensor& dy, const Te
   const cudaStream_t stream = cuda(dy).stream();
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
-    using W = Wide<T>;
+    using W = AccumulateType<T>;
     const E *g = elements<T>(dy), *from = elements<T>(x);
     E* to = elements<T>(dx);
     on_unit<E>(is_packable(x.dim(1), g, from, to), [&]<int N>() {

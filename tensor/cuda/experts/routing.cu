@@ -1,7 +1,7 @@
 // Routers of mixtures of experts: one warp per row of logits.
+#include "tensor/accumulate_dtype.h"
 #include "tensor/cuda/reduce_rows.cuh"
 #include "tensor/ops/kernels.h"
-#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -58,12 +58,12 @@ struct Softmax {
 
 /// Candidate for the best; number -1 = none.
 template <class W>
-struct Ranked {
+struct RankedExpert {
   W value = 0;
   int number = -1;
 
   /// Returns true if this candidate ranks before x: higher score, NaN above all; ties by lower number.
-  __device__ bool is_before(const Ranked& x) const {
+  __device__ bool is_before(const RankedExpert& x) const {
     if (number < 0 || x.number < 0) return number >= 0;
     const bool nan = value != value, other_nan = x.value != x.value;
     if (nan != other_nan) return nan;
@@ -74,14 +74,14 @@ struct Ranked {
 
 /// Returns the best of f(0) to f(n - 1) after `last` among those that may(i), with one warp.
 template <class W, class F, class May>
-__device__ Ranked<W> next_best(i64 n, const Ranked<W>& last, F&& f, May&& may) {
-  Ranked<W> best;
+__device__ RankedExpert<W> next_best(i64 n, const RankedExpert<W>& last, F&& f, May&& may) {
+  RankedExpert<W> best;
   each_of_lane(n, [&](i64 i) {
-    const Ranked<W> x{f(i), static_cast<int>(i)};
+    const RankedExpert<W> x{f(i), static_cast<int>(i)};
     if (may(i) && (last.number < 0 || last.is_before(x)) && x.is_before(best)) best = x;
   });
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const Ranked<W> other{__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.number, offset)};
+    const RankedExpert<W> other{__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.number, offset)};
     if (other.is_before(best)) best = other;
   }
   return best;
@@ -110,7 +110,7 @@ __device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* 
   const i64 size = n / rule.groups;
   for (i64 g = 0; g < rule.groups; ++g) {
     W sum = 0;
-    Ranked<W> last;
+    RankedExpert<W> last;
     for (i64 j = 0; j < rule.topk / rule.group_topk; ++j) {
       last = next_best(
           size, last, [&](i64 i) { return scores[g * size + i]; }, any);
@@ -119,7 +119,7 @@ __device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* 
     if (threadIdx.x % kWarp == 0) sums[g] = sum, is_best[g] = 0;
   }
   __syncwarp();
-  Ranked<W> last;
+  RankedExpert<W> last;
   for (i64 j = 0; j < rule.group_topk; ++j) {
     last = next_best(
         rule.groups, last, [&](i64 g) { return sums[g]; }, any);
@@ -139,7 +139,7 @@ __global__ void choose(const W* logits, const float* bias, const RoutingRule rul
   W *sums = scores + n, *is_best = sums + rule.groups;
   if (rule.groups > 0) mark_groups(scores, rule, n, sums, is_best);
   const i64 size = rule.groups > 0 ? n / rule.groups : n;
-  Ranked<W> last;
+  RankedExpert<W> last;
   for (i64 j = 0; j < rule.topk; ++j) {
     last = next_best(
         n, last, [&](i64 i) { return scores[i]; },
@@ -284,7 +284,7 @@ void Kernels<DeviceType::Cuda>::choose_experts(const Tensor& logits, const Tenso
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
-  on_wide(logits.dtype(), [&]<class W>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     const i64 bytes = (n + 2 * rule.groups) * static_cast<i64>(sizeof(W));
     MCPP_CHECK(bytes <= kMostShared, "choose_experts: ", n, " experts are too many for this GPU");
     const int warps = static_cast<int>(std::min<i64>(kWarps, kMostShared / bytes));
@@ -300,7 +300,7 @@ void Kernels<DeviceType::Cuda>::expert_weights(const Tensor& logits, const Tenso
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
-  on_wide(logits.dtype(), [&]<class W>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     weigh<<<blocks_for(rows), kThreads, 0, stream>>>(logits.data<W>(), experts.data<i32>(), rule, rows, n,
                                                      weights.data<W>());
     check_launch("weigh");
@@ -314,7 +314,7 @@ void Kernels<DeviceType::Cuda>::expert_weights_backward(const Tensor& d_weights,
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
-  on_wide(logits.dtype(), [&]<class W>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     weigh_backward<<<blocks_for(rows), kThreads, 0, stream>>>(d_weights.data<W>(), logits.data<W>(),
                                                               experts.data<i32>(), rule, rows, n, d_logits.data<W>());
     check_launch("weigh_backward");
@@ -324,11 +324,11 @@ void Kernels<DeviceType::Cuda>::expert_weights_backward(const Tensor& d_weights,
 template <>
 void Kernels<DeviceType::Cuda>::router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums,
                                                   Tensor& squares) {
-  constexpr i64 kLeastRows = 32, kMostPieces = 512;
+  constexpr i64 kLeastRows = 32, kMaxPieces = 512;
   const i64 rows = logits.dim(0), n = logits.dim(1), batch = sums.dim(0);
   CudaDevice& device = cuda(logits);
-  const PartialSums<double> partial(rows, batch * n + 1, kLeastRows, kMostPieces, device);
-  on_wide(logits.dtype(), [&]<class W>() {
+  const PartialSums<double> partial(rows, batch * n + 1, kLeastRows, kMaxPieces, device);
+  on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     if (rows == 0) return;
     using Scores = BalancedScores<W>;
     const Tensor found = Tensor::empty({rows * static_cast<i64>(sizeof(Scores) / sizeof(W))}, logits.dtype(), device,
@@ -351,7 +351,7 @@ void Kernels<DeviceType::Cuda>::router_score_sums_backward(const Tensor& logits,
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
-  on_wide(logits.dtype(), [&]<class W>() {
+  on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     add_score_gradients<<<blocks_for(rows), kThreads, 0, stream>>>(
         logits.data<W>(), score, factors.data<double>(), z_factor, rows, factors.dim(0), n, d_logits.data<W>());
     check_launch("add_score_gradients");

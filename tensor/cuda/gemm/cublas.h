@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tensor/cuda/device.h"
-#include "tensor/gemm_choices.h"
+#include "tensor/gemm_algo_cache.h"
 
 namespace mcpp {
 
@@ -23,8 +23,8 @@ struct GemmPlan {
 /// identical if they use the same choices, as they do without `timed`.
 struct CublasLt {
   cublasLtHandle_t handle = nullptr;
-  std::string platform;  ///< library version and GPU for which choices are valid
-  GemmChoices choices;   ///< found by timing or loaded; looked up before timing
+  std::string platform;   ///< library version and GPU for which choices are valid
+  GemmAlgoCache choices;  ///< found by timing or loaded; looked up before timing
   std::map<GemmKey, GemmPlan> plans;
   bool timed = false;       ///< otherwise the heuristics' first candidate is used
   bool allow_tf32 = false;  ///< for fp32 products

@@ -1,7 +1,7 @@
 // Conversion of tensors to fp8, one byte per element, for cuBLASLt products.
 #pragma once
 #include "tensor/cuda/device.h"
-#include "tensor/ops/narrow/fp8.h"
+#include "tensor/ops/low_precision/fp8.h"
 
 namespace mcpp {
 

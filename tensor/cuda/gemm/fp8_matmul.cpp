@@ -8,7 +8,7 @@ namespace mcpp {
 namespace {
 
 constexpr i64 kMultiple = 16;
-constexpr int kOldestMajor = 8, kOldestMinor = 9;
+constexpr int kMinComputeCapabilityMajor = 8, kMinComputeCapabilityMinor = 9;
 
 /// Memory for the two factors, each aligned as the library may require.
 constexpr i64 kUnscaleBytes = 16;
@@ -45,9 +45,11 @@ void Fp8Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Fp8Scale& a_sca
 template <>
 std::string Fp8Kernels<DeviceType::Cuda>::problem(const Device& device) {
   const cudaDeviceProp& gpu = static_cast<const CudaDevice&>(device).properties();
-  if (gpu.major > kOldestMajor || (gpu.major == kOldestMajor && gpu.minor >= kOldestMinor)) return "";
+  if (gpu.major > kMinComputeCapabilityMajor ||
+      (gpu.major == kMinComputeCapabilityMajor && gpu.minor >= kMinComputeCapabilityMinor))
+    return "";
   return str("the GPU ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor, "; products in fp8 need ",
-             kOldestMajor, ".", kOldestMinor);
+             kMinComputeCapabilityMajor, ".", kMinComputeCapabilityMinor);
 }
 
 }  // namespace mcpp

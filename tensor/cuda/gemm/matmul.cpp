@@ -30,7 +30,7 @@ std::string gemm_choices_text(Device& device) {
 
 void use_gemm_choices(Device& device, std::span<const std::string> texts, std::string_view name) {
   CublasLt& state = static_cast<CudaDevice&>(device).cublas();
-  GemmChoices choices = merged_gemm_choices(texts, state.platform, name);
+  GemmAlgoCache choices = merged_gemm_choices(texts, state.platform, name);
   if (choices == state.choices) return;
   state.choices = std::move(choices);
   state.plans.clear();
@@ -39,7 +39,7 @@ void use_gemm_choices(Device& device, std::span<const std::string> texts, std::s
 namespace {
 
 /// Workspace required by Hopper's kernels.
-constexpr u64 kMostWorkspace = u64{32} << 20;
+constexpr u64 kMaxWorkspace = u64{32} << 20;
 constexpr int kCandidates = 8;
 constexpr int kTimings = 5;
 /// Replaces the heuristics' first candidate only by one that takes less than this fraction of its time, so that timer
@@ -163,10 +163,10 @@ void check_product(cublasStatus_t status, const char* call, const GemmKey& key) 
 }
 
 /// Returns the heuristics' candidates, most promising first.
-std::vector<GemmChoice> candidates(const CublasLt& state, const GemmKey& key, const GemmPlan& plan) {
+std::vector<GemmAlgo> candidates(const CublasLt& state, const GemmKey& key, const GemmPlan& plan) {
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspace);
   // A split of sums would be tuned for one number of rows.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       is_grouped(key) ? u32{CUBLASLT_REDUCTION_SCHEME_NONE} : kReductions);
@@ -181,7 +181,7 @@ std::vector<GemmChoice> candidates(const CublasLt& state, const GemmKey& key, co
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.operation, &plan.b, &plan.a, &plan.c,
                                                                &plan.c, &preference, kCandidates, found.data(), &count);
   check_product(status, "cublasLtMatmulAlgoGetHeuristic", key);
-  std::vector<GemmChoice> choices;
+  std::vector<GemmAlgo> choices;
   for (const auto& result : std::span(found).first(static_cast<std::size_t>(count))) {
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
     choices.push_back({std::to_array(result.algo.data), static_cast<i64>(result.workspaceSize)});
@@ -190,7 +190,7 @@ std::vector<GemmChoice> candidates(const CublasLt& state, const GemmKey& key, co
   return choices;
 }
 
-void choose(GemmPlan& plan, const GemmChoice& choice) {
+void choose(GemmPlan& plan, const GemmAlgo& choice) {
   std::ranges::copy(choice.algorithm, plan.algorithm.data);
   plan.workspace = choice.workspace;
 }
@@ -210,12 +210,12 @@ float time_of(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, c
   return best;
 }
 
-GemmChoice fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, const Operands& x, CudaDevice& device) {
-  const std::vector<GemmChoice> all = candidates(state, key, plan);
+GemmAlgo fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, const Operands& x, CudaDevice& device) {
+  const std::vector<GemmAlgo> all = candidates(state, key, plan);
   if (!state.timed || all.size() == 1 || is_grouped(key)) return all.front();  // the current group may be small
-  GemmChoice best = all.front();
+  GemmAlgo best = all.front();
   float limit = std::numeric_limits<float>::infinity();
-  for (const GemmChoice& choice : all) {
+  for (const GemmAlgo& choice : all) {
     choose(plan, choice);
     const float time = time_of(state, key, plan, x, device);
     if (time >= limit) continue;
@@ -227,8 +227,7 @@ GemmChoice fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, con
 
 /// Calls fastest() while preserving the contents of c if the product is added to it. (Otherwise the product overwrites
 /// c anyway.)
-GemmChoice find_choice(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, Operands x,
-                       CudaDevice& device) {
+GemmAlgo find_choice(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, Operands x, CudaDevice& device) {
   if (!key.accumulate) return fastest(state, key, plan, x, device);
   const auto bytes = static_cast<std::size_t>(key.m * key.n * size_of(key.out));
   const Buffer scratch(key.m * key.n * size_of(key.out), device, MemoryClass::Workspace);
@@ -252,7 +251,7 @@ const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x,
   const auto known = state.choices.find(key);
   if (known != state.choices.end()) choose(plan, known->second);
   if (known == state.choices.end() || !is_valid(state, plan)) {
-    const GemmChoice choice = find_choice(state, key, plan, x, device);
+    const GemmAlgo choice = find_choice(state, key, plan, x, device);
     choose(plan, choice);
     state.choices[key] = choice;
   }

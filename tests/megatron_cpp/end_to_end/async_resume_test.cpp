@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {

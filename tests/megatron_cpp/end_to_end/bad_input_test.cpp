@@ -4,7 +4,7 @@
 #include <functional>
 #include <limits>
 
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/host_staging.h"
 #include "checkpoint/save/writer.h"
@@ -29,7 +29,7 @@ class BadInput : public EndToEnd {
     CpuDevice device;
     std::vector<NamedShard> shards;
     for (const TensorEntry& tensor : reader.manifest().tensors) {
-      Tensor values = reader.read_whole(tensor.name, device);
+      Tensor values = reader.read_full_tensor(tensor.name, device);
       change(tensor.name, values);
       shards.emplace_back(tensor.name, Box{tensor.global, Shape(tensor.global.size(), 0), tensor.global}, values);
     }

@@ -1,7 +1,7 @@
 // Faults on demand (section [fault_injection]) in the real program: what it does then, and what a restart makes of it.
 #include <csignal>
 
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {

@@ -6,7 +6,7 @@
 
 #include "base/io/transfer_queue.h"
 #include "base/machine.h"
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 #include "tests/support/disk_folder.h"
 

@@ -98,7 +98,7 @@ TEST_F(ActivationOffloadLayouts, InputsCutOverTensorParallelRanksTrainTheSameBit
       for (const Recompute& recompute : {kFull, kBlock}) {
         RunLayout layout{.tp = tp, .pp = 4 / tp, .recompute = recompute};
         const test::RunResult whole = test::run_layout(task_of(false, DType::BF16), layout);
-        layout.recompute.distributes_saved = true;
+        layout.recompute.shards_saved_inputs = true;
         layout.activations = tier;
         SCOPED_TRACE(str(tp, " ", enum_name(tier)));
         test::expect_same_bits(test::run_layout(task_of(false, DType::BF16), layout), whole);
@@ -119,9 +119,9 @@ TEST_F(ActivationOffloadLayouts, AStepThatIsGivenUpLeavesNoTrace) {
         run_local_ranks(static_cast<int>(pp), [&](Communicator& world, int rank) {
           test::LayoutRank self(task, {.pp = pp, .activations = tier}, world);
           test::SignalAfter signal(rank == 0 ? passes : 1000);
-          self.state().set_watch(&signal);
-          EXPECT_TRUE(self.step(0).is_given_up);
-          self.state().set_watch(nullptr);
+          self.state().set_observer(&signal);
+          EXPECT_TRUE(self.step(0).is_aborted);
+          self.state().set_observer(nullptr);
           test::Numbers losses;
           for (i64 step = 0; step < task.steps; ++step) losses.push_back(self.step(step).loss);
           const std::lock_guard lock(mutex);

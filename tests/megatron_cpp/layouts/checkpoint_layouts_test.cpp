@@ -2,7 +2,7 @@
 // and a training that goes on as the one that was saved. Ranks as threads.
 #include <gtest/gtest.h>
 
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/huggingface/huggingface.h"
@@ -177,7 +177,7 @@ class CheckpointLayouts : public testing::Test {
   void expect_any_to_any(const RunTask& task, const std::vector<RunLayout>& layouts) {
     for (const RunLayout& from : layouts) {
       const SavedRun saved = save(task, from);
-      EXPECT_EQ(problems_of(saved.checkpoint), std::vector<std::string>{});
+      EXPECT_EQ(find_problems(saved.checkpoint), std::vector<std::string>{});
       for (const RunLayout& to : layouts) {
         SCOPED_TRACE(str("saved by ", from.name, ", loaded by ", to.name));
         const Numbers losses = load(task, to, saved);

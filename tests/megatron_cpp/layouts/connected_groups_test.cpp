@@ -30,7 +30,7 @@ void expect_connected(const RunTask& task, const RunLayout& layout) {
                              std::make_unique<LaneRecorder>(all.split(0, all.rank()), opened)};
     });
     test::SignalAfter never(1'000'000);
-    self.state().set_watch(&never);
+    self.state().set_observer(&never);
     const auto at_start = static_cast<std::ptrdiff_t>(opened->size());
     for (const i64 step : {0, 1}) self.step(step);
     self.evaluate(task, 0);
@@ -66,7 +66,12 @@ TEST(ConnectedGroups, AreThoseThatStepsUse) {
       {.name = "zero2, hsdp", .dp = 4, .zero_stage = 2, .instances = 2},
       {.name = "zero3", .dp = 4, .zero_stage = 3},
       {.name = "zero3, second copy", .dp = 4, .zero_stage = 3, .hpz = 2},
-      {.name = "bytes", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true, .grad_wire = GradWire::Byte},
+      {.name = "bytes",
+       .dp = 4,
+       .zero_stage = 3,
+       .hpz = 2,
+       .quantized_weights = true,
+       .grad_reduce_format = GradReduceFormat::Int8},
       {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2},
   };
   for (const RunLayout& layout : layouts) {

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/layouts/compare_runs.h"
 #include "tests/support/layouts/layout_run.h"

@@ -67,13 +67,13 @@ Result train(const RunLayout& layout, int victim, i64 passes) {
     test::Numbers losses{self.step(0).loss};
     if (victim >= 0) {
       SignalAfter watch(rank == victim ? passes : kNever);
-      self.state().set_watch(&watch);
+      self.state().set_observer(&watch);
       const i64 steps_before = self.state().optimizer().steps();
       const StepOutcome outcome = self.step(1);
-      EXPECT_TRUE(outcome.is_given_up) << layout.name;
-      EXPECT_EQ(self.state().notices().signal, 15) << layout.name;
+      EXPECT_TRUE(outcome.is_aborted) << layout.name;
+      EXPECT_EQ(self.state().stop_request().signal, 15) << layout.name;
       EXPECT_EQ(self.state().optimizer().steps(), steps_before);
-      self.state().set_watch(nullptr);
+      self.state().set_observer(nullptr);
     }
     for (i64 step = 1; step < what.steps; ++step) losses.push_back(self.step(step).loss);
     const std::lock_guard lock(mutex);
@@ -99,22 +99,24 @@ TEST(GivenUpStep, LeavesNoTraceOnAnyLayout) {
 }
 
 TEST(GivenUpStep, ComputesNoFurtherPass) {
-  struct Count final : StepWatch {
+  struct Count final : StepObserver {
     int signal() const override { return last >= 5 ? 15 : 0; }
     double minutes() const override { return 0; }
-    void passed(i64 done, i64 all_passes, i64 count) override { last = done, all = all_passes, microbatches = count; }
+    void on_pass_finished(i64 done, i64 all_passes, i64 count) override {
+      last = done, all = all_passes, microbatches = count;
+    }
     i64 last = -1, all = 0, microbatches = 0;
   };
   const RunTask what = task();
   run_local_ranks(1, [&](Communicator& world, int) {
     LayoutRank self(what, {}, world);
     Count count;
-    self.state().set_watch(&count);
-    EXPECT_TRUE(self.step(0).is_given_up);
+    self.state().set_observer(&count);
+    EXPECT_TRUE(self.step(0).is_aborted);
     EXPECT_EQ(count.last, 5) << "asked again";
     EXPECT_EQ(count.all, 16);
     EXPECT_EQ(count.microbatches, 8);
-    EXPECT_TRUE(self.step(1).is_given_up) << "the signal is still there";
+    EXPECT_TRUE(self.step(1).is_aborted) << "the signal is still there";
   });
 }
 

@@ -31,7 +31,7 @@ struct GoldenAttention : testing::TestWithParam<const char*> {
       weights[imported.weights->shards()[i].name] = imported.weights->data(i);
     m.model.visit([&](Param& param, int) { write_bytes(weights.at("model/" + param.name).raw(), param.value); });
     for (const auto& [layer, router] : m.model.routers()) {
-      router->make_state();
+      router->allocate_state();
       if (Tensor* bias = router->expert_bias()) write_bytes(weights.at("model/" + router->bias_name()).raw(), *bias);
     }
   }
@@ -60,7 +60,7 @@ TEST_P(GoldenAttention, LogitsAreThoseOfTransformers) {
   const auto tokens = expected.read<i32>("tokens");
   const Numbers theirs = expected.read<double>("logits").values;  // [batch, s, vocabulary]
   const i64 batch = tokens.shape[0], seq = tokens.shape[1], vocab = imported.model.vocab_size;
-  Pass pass = m.pass(false);
+  MicrobatchContext pass = m.pass(false);
   const Tensor logits = m.model.logits(rows(tokens, 0, seq), pass);
   const Numbers ours = test::numbers(logits);
   double largest = 0;
@@ -82,7 +82,7 @@ TEST_P(GoldenAttention, GeneratesWhatTransformersDoes) {
   KvCache cache(m.model.context(), batch, length);
   for (i64 done = 0; done < length - 1;) {
     const i64 end = done == 0 ? 8 : done + 1;
-    Pass pass = m.pass(false);
+    MicrobatchContext pass = m.pass(false);
     pass.positions.first = done;
     pass.kv_cache = &cache;
     const Tensor logits = m.model.logits(rows(theirs, done, end), pass);

@@ -130,8 +130,8 @@ class GoldenModel {
 
   /// [batch, seq, vocabulary], as the golden values.
   Numbers logits() {
-    Pass pass;
-    pass.training = pass.keeps_stash = false;
+    MicrobatchContext pass;
+    pass.training = pass.saves_for_backward = false;
     const MicroBatch all = batch(0, 0, kBatch);
     const Numbers ours = test::numbers(model().logits(all.tokens, pass));  // [seq * batch, padded vocabulary]
     const i64 seq = all.tokens.dim(0), vocab = imported_.model.vocab_size, padded = imported_.model.padded_vocab_size();

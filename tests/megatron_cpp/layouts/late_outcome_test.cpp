@@ -96,13 +96,13 @@ TEST(LateOutcome, TheLargestNoticeOfAllRanksReachesAll) {
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(what, layout, world);
     test::SignalAfter watch(rank == 2 ? 0 : kNever, 0.5 * rank);
-    self.state().set_watch(&watch);
+    self.state().set_observer(&watch);
     self.backward(0);
     self.state().update({.lr = 1e-3});
-    EXPECT_EQ(self.state().notices().signal, 0) << "nobody has heard of it yet";
+    EXPECT_EQ(self.state().stop_request().signal, 0) << "nobody has heard of it yet";
     self.state().outcome();
-    EXPECT_EQ(self.state().notices().signal, 15);
-    EXPECT_EQ(self.state().notices().minutes, 1.5);
+    EXPECT_EQ(self.state().stop_request().signal, 15);
+    EXPECT_EQ(self.state().stop_request().minutes, 1.5);
   });
 }
 
@@ -130,11 +130,11 @@ TEST(LateOutcome, AllRanksSeeTheSameOne) {
     self.backward(0);
     Tensor loss = self.state().loss_totals().flat(0, 1);
     if (rank == 3) ops::scale(loss, 1000);
-    self.state().update({.lr = 1e-3, .rule = {.most_loss = 100}});
+    self.state().update({.lr = 1e-3, .rule = {.max_loss = 100}});
     outcomes[static_cast<std::size_t>(rank)] = self.state().outcome();
   });
   for (const StepOutcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.verdict, StepVerdict::Spike);
+    EXPECT_EQ(outcome.verdict, StepStatus::Spike);
     EXPECT_EQ(outcome.loss, outcomes[0].loss);
     EXPECT_EQ(outcome.tokens, outcomes[0].tokens);
   }
@@ -146,17 +146,17 @@ TEST(LateOutcome, OfAnEvaluationIsThatOfOneThatWaits) {
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
       LayoutRank self(what, layout, world);
       test::SignalAfter never(kNever), now(rank == layout.ranks() - 1 ? 0 : kNever);
-      self.state().set_watch(&never);
+      self.state().set_observer(&never);
       self.start_evaluation(what, 0);
       self.start_evaluation(what, 1);
       const EvaluationOutcome first = self.state().evaluation(), second = self.state().evaluation();
       EXPECT_THROW(self.state().evaluation(), Error);
-      EXPECT_EQ(self.state().notices().signal, 0);
-      self.state().set_watch(&now);
+      EXPECT_EQ(self.state().stop_request().signal, 0);
+      self.state().set_observer(&now);
       self.start_evaluation(what, 1);
       self.state().evaluation();
-      EXPECT_EQ(self.state().notices().signal, 15) << "of the last rank alone";
-      self.state().set_watch(nullptr);
+      EXPECT_EQ(self.state().stop_request().signal, 15) << "of the last rank alone";
+      self.state().set_observer(nullptr);
       EXPECT_EQ(first.tokens, what.global_batch_size * what.model.seq_length);
       EXPECT_NE(first.loss, second.loss);
       EXPECT_EQ(first.loss, self.evaluate(what, 0).loss) << layout.name;

@@ -88,7 +88,7 @@ Course course_of(const RunTask& task, const RunLayout& layout, Order order = Ord
     for (i64 step = 0; step < task.steps; ++step) {
       self.backward(step);
       if (order == Order::Late && step > 0) settle();
-      if (self.state().must_repeat_backward()) {
+      if (self.state().needs_backward_rerun()) {
         EXPECT_THROW(self.update(step), Error) << "by another scale";
         course.repeated += 1;
         self.backward(step);

@@ -3,7 +3,7 @@
 
 #include "checkpoint/save/host_staging.h"
 #include "megatron_cpp/setup/memory_check.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/layouts/layout_run.h"
@@ -71,7 +71,7 @@ double planned_copy(const Config& config, const RunLayout& layout, int stage) {
 
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
 constexpr Recompute kFullAndCut{
-    .granularity = Recompute::Granularity::Full, .num_layers = 2, .distributes_saved = true};
+    .granularity = Recompute::Granularity::Full, .num_layers = 2, .shards_saved_inputs = true};
 /// As the planner recomputes where there is room for some of what layers keep.
 constexpr Recompute some_layers(i64 layers) {
   return {.granularity = Recompute::Granularity::Full, .method = Recompute::Method::Block, .num_layers = layers};
@@ -198,11 +198,11 @@ TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
     const auto expect_near = [&](double estimate, double peak, double tolerance, const char* what) {
       EXPECT_NEAR(estimate / peak, 1, tolerance) << what << " of rank " << rank;
     };
-    const bool puts_off = row_of(layout.schedule).splits_backward;
+    const bool delays_wgrad = row_of(layout.schedule).splits_backward;
     expect_near(e.params, peak_of(table, MemoryClass::Params), 1e-9, "parameters");
     expect_near(e.grads, peak_of(table, MemoryClass::Grads), 1e-9, "gradients");
     expect_near(e.optimizer_state, peak_of(table, MemoryClass::OptimizerState), 1e-9, "optimizer state");
-    const double tolerance = puts_off ? 0.01 : task.model.moe.num_experts > 0 ? 0.01 : 0.001;
+    const double tolerance = delays_wgrad ? 0.01 : task.model.moe.num_experts > 0 ? 0.01 : 0.001;
     expect_near(e.activations, peak_of(table, MemoryClass::Activations), tolerance, "activations");
     // The plan leaves out Workspace, which some of the peak is: how much depends on this machine's matrix kernels.
     const double all = static_cast<double>(table.total.peak);
@@ -326,13 +326,14 @@ TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {
         EXPECT_LT(plan.activations, here.activations);  // the buffers of a disk are more than some inputs
       }
       const double planned =
-          tier == OffloadTier::Host ? plan.activations_elsewhere : static_cast<double>(plan.activations_on_disk);
+          tier == OffloadTier::Host ? plan.offloaded_activations : static_cast<double>(plan.activations_on_disk);
       run_local_ranks(near.ranks(), [&](Communicator& world, int rank) {
         LayoutRank self(task, away, world);
         self.step(0);
-        const BytesAway elsewhere = self.state().bytes_away()[static_cast<std::size_t>(MemoryClass::Activations)];
+        const OffloadedBytes offloaded =
+            self.state().offloaded_bytes()[static_cast<std::size_t>(MemoryClass::Activations)];
         if (rank == 0) {
-          EXPECT_EQ(static_cast<double>(elsewhere.in_host + elsewhere.on_disk), planned);
+          EXPECT_EQ(static_cast<double>(offloaded.in_host + offloaded.on_disk), planned);
         }
       });
     }
@@ -350,7 +351,7 @@ TEST(PlannedMemoryOfWeightsAway, IsThePeak) {
     task.optimizer.offload_params = tier;
     const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
     if (tier == OffloadTier::Host) {
-      EXPECT_NEAR(plan.params + plan.params_elsewhere, here.params, 0.02 * here.params);
+      EXPECT_NEAR(plan.params + plan.offloaded_params, here.params, 0.02 * here.params);
     }
     for (const MemoryTable& table : peaks(task, layout)) {
       const double measured = peak_of(table, MemoryClass::Params);
@@ -460,7 +461,7 @@ TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
     task.optimizer.offload = OffloadTier::Host;
     const MemoryEstimate on_host = expect_planned(task, layout);
     EXPECT_EQ(on_host.optimizer_state, 0);
-    EXPECT_EQ(on_host.elsewhere, full.optimizer_state);
+    EXPECT_EQ(on_host.offloaded, full.optimizer_state);
     task.optimizer.offload = OffloadTier::File;
     task.optimizer.offload_folder = folder.path().string();
     task.optimizer.offload_segment_size = 16384;  // less than ranks update of a unit
@@ -471,22 +472,22 @@ TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
 /// Of a second copy of the weights, and of messages of a byte or two for each number: these come and go, so that what
 /// is planned of them is near.
 TEST(PlannedMemoryOfLessTraffic, IsThePeak) {
-  using enum GradWire;
+  using enum GradReduceFormat;
   const RunLayout layouts[]{
       {.name = "copy", .dp = 4, .zero_stage = 3, .hpz = 2},
       {.name = "packed_copy", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true},
-      {.name = "packed", .dp = 2, .zero_stage = 3, .quantized_weights = true, .grad_wire = Byte},
+      {.name = "packed", .dp = 2, .zero_stage = 3, .quantized_weights = true, .grad_reduce_format = Int8},
       {.name = "no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false, .quantized_weights = true},
-      {.name = "zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .grad_wire = Byte},
-      {.name = "zero2", .dp = 2, .zero_stage = 2, .grad_wire = Byte},
-      {.name = "zero1_bf16", .dp = 2, .zero_stage = 1, .grad_wire = Bf16},
-      {.name = "zero2_bf16", .dp = 2, .zero_stage = 2, .grad_wire = Bf16},
-      {.name = "zero3_bf16", .dp = 4, .zero_stage = 3, .grad_wire = Bf16},
-      {.name = "bf16_nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_wire = Bf16},
-      {.name = "zero3_bf16_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .grad_wire = Bf16},
-      {.name = "nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_wire = Byte},
-      {.name = "zero2_nodes", .dp = 4, .zero_stage = 2, .hpz = 2, .grad_wire = Byte},
-      {.name = "zero3_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true, .grad_wire = Byte},
+      {.name = "zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .grad_reduce_format = Int8},
+      {.name = "zero2", .dp = 2, .zero_stage = 2, .grad_reduce_format = Int8},
+      {.name = "zero1_bf16", .dp = 2, .zero_stage = 1, .grad_reduce_format = Bf16},
+      {.name = "zero2_bf16", .dp = 2, .zero_stage = 2, .grad_reduce_format = Bf16},
+      {.name = "zero3_bf16", .dp = 4, .zero_stage = 3, .grad_reduce_format = Bf16},
+      {.name = "bf16_nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_reduce_format = Bf16},
+      {.name = "zero3_bf16_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .grad_reduce_format = Bf16},
+      {.name = "nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_reduce_format = Int8},
+      {.name = "zero2_nodes", .dp = 4, .zero_stage = 2, .hpz = 2, .grad_reduce_format = Int8},
+      {.name = "z3_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true, .grad_reduce_format = Int8},
       {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 4}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {
@@ -546,11 +547,11 @@ TEST(PlannedMemoryOfSaves, IsNothingWhereSavesWait) {
   config.checkpoint.save_interval = 10;
   const double without = estimate_memory_by_stage(config, 1)[0].total();
   EXPECT_EQ(planned(), 0);
-  EXPECT_EQ(run_plan(config, 1).find("copy for saves"), std::string::npos);
+  EXPECT_EQ(describe_run(config, 1).find("copy for saves"), std::string::npos);
   config.checkpoint.async_save = true;
   EXPECT_GT(planned(), 0);
   EXPECT_EQ(estimate_memory_by_stage(config, 1)[0].total(), without + planned());
-  EXPECT_NE(run_plan(config, 1).find("copy for saves"), std::string::npos);
+  EXPECT_NE(describe_run(config, 1).find("copy for saves"), std::string::npos);
   config.device.device = DeviceType::Cuda;
   EXPECT_EQ(planned(), 0) << "not in the GPU's memory";
   config.device.device = DeviceType::Cpu;
@@ -561,7 +562,7 @@ TEST(PlannedMemoryOfSaves, IsNothingWhereSavesWait) {
 TEST(PlannedMemoryText, NamesTheRankThatNeedsMost) {
   const RunTask task = task_of("llama", DType::F32, 16);
   const auto has = [&](const RunLayout& layout, const char* text) {
-    return run_plan(config_of(task, layout), layout.ranks()).find(text) != std::string::npos;
+    return describe_run(config_of(task, layout), layout.ranks()).find(text) != std::string::npos;
   };
   EXPECT_TRUE(has({.pp = 2}, " per rank estimated, most on pipeline rank 0\n"));
   EXPECT_TRUE(has({.pp = 2, .first_layers = 1}, " per rank estimated, most on pipeline rank 1\n"));

@@ -4,7 +4,7 @@
 
 #include <latch>
 
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/async_save.h"
 #include "megatron_cpp/step/training_shards.h"

@@ -24,14 +24,16 @@ using test::save_and_go_on;
 
 const std::vector<RunLayout> kLayouts = [] {
   std::vector<RunLayout> layouts = test::kStateLayouts;
-  layouts.insert(
-      layouts.end(),
-      {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
-       {.name = "dp4_hsdp_zero1", .dp = 4, .zero_stage = 1, .instances = 2},
-       {.name = "second_copy", .dp = 4, .zero_stage = 3, .hpz = 2},
-       {.name = "packed_zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .grad_wire = GradWire::Byte},
-       {.name = "packed_zero3", .dp = 2, .zero_stage = 3, .quantized_weights = true},
-       {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2}});
+  layouts.insert(layouts.end(), {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
+                                 {.name = "dp4_hsdp_zero1", .dp = 4, .zero_stage = 1, .instances = 2},
+                                 {.name = "second_copy", .dp = 4, .zero_stage = 3, .hpz = 2},
+                                 {.name = "packed_zero1",
+                                  .dp = 2,
+                                  .zero_stage = 1,
+                                  .quantized_weights = true,
+                                  .grad_reduce_format = GradReduceFormat::Int8},
+                                 {.name = "packed_zero3", .dp = 2, .zero_stage = 3, .quantized_weights = true},
+                                 {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2}});
   return layouts;
 }();
 
@@ -63,7 +65,7 @@ class ParamRemaindersLayouts : public testing::Test {
     ASSERT_EQ(first.manifest().tensors.size(), second.manifest().tensors.size());
     CpuDevice host;
     for (const TensorEntry& tensor : first.manifest().tensors) {
-      const Tensor one = first.read_whole(tensor.name, host), other = second.read_whole(tensor.name, host);
+      const Tensor one = first.read_full_tensor(tensor.name, host), other = second.read_full_tensor(tensor.name, host);
       ASSERT_EQ(one.dtype(), other.dtype()) << tensor.name;
       ASSERT_EQ(one.bytes(), other.bytes()) << tensor.name;
       EXPECT_EQ(std::memcmp(one.raw(), other.raw(), static_cast<std::size_t>(one.bytes())), 0) << tensor.name;

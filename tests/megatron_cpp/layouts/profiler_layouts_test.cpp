@@ -21,7 +21,7 @@ RunTask task_of(bool has_experts) {
 
 struct Traced {
   Profiler::Trace trace;
-  RankSeconds spent;
+  RankTimings spent;
   i64 bytes = 0;  ///< that the groups say the rank sent
   int chunks = 0;
 };
@@ -34,11 +34,11 @@ Traced trace_of_a_step(LayoutRank& self) {
   };
   self.step(0);
   const i64 bytes_before = bytes();
-  const RankSeconds before = spent_by_rank(self.state(), self.parallel());
+  const RankTimings before = rank_timings(self.state(), self.parallel());
   self.profiler().start(nullptr);
   self.step(1);
   Traced traced{.trace = self.profiler().stop(), .spent = {}, .bytes = bytes() - bytes_before, .chunks = 0};
-  traced.spent = spent_by_rank(self.state(), self.parallel()) - before;
+  traced.spent = rank_timings(self.state(), self.parallel()) - before;
   traced.chunks = static_cast<int>(self.state().chunks().size());
   return traced;
 }
@@ -67,7 +67,7 @@ void expect_sums(const Traced& traced, const RunLayout& layout) {
   i64 bytes = 0;
   for (const ProfiledRange& range : traced.trace.ranges) bytes += std::max<i64>(range.facts.bytes, 0);
   EXPECT_EQ(bytes, traced.bytes) << layout.name;
-  EXPECT_EQ(traced.trace.left_out, 0);
+  EXPECT_EQ(traced.trace.dropped_ranges, 0);
 }
 
 void expect_passes(const Traced& traced, const RunLayout& layout) {

@@ -61,7 +61,8 @@ bool sums_by_factors(const RunLayout& layout) {
 }
 /// Whether all that is other than in full is weights in blocks that a rank alone has, too.
 bool packs_as_one_rank(const RunLayout& layout) {
-  return layout.quantized_weights && layout.tp == 1 && layout.grad_wire == GradWire::Full && !sums_by_factors(layout);
+  return layout.quantized_weights && layout.tp == 1 && layout.grad_reduce_format == GradReduceFormat::Full &&
+         !sums_by_factors(layout);
 }
 
 /// Small moments of numbers that differ by rounding may be the one or the other of two neighbours; sums of gradients in
@@ -82,8 +83,8 @@ Distance tolerance_of(const RunTask& task, const RunLayout& layout) {
   if (packs_as_one_rank(layout))
     return {std::max(in_full.losses, 1e-3), std::max(in_full.norms, 1e-2), std::max(in_full.weights, 2e-3)};
   if (sums_by_factors(layout)) return {3e-2, 1, 3e-2};
-  if (layout.quantized_weights || layout.grad_wire == GradWire::Byte) return {2e-2, 0.1, 2e-2};
-  if (layout.grad_wire == GradWire::Bf16)
+  if (layout.quantized_weights || layout.grad_reduce_format == GradReduceFormat::Int8) return {2e-2, 0.1, 2e-2};
+  if (layout.grad_reduce_format == GradReduceFormat::Bf16)
     return {std::max(in_full.losses, 1e-3), std::max(in_full.norms, 1e-2), std::max(in_full.weights, 2e-3)};
   return in_full;
 }
@@ -107,7 +108,7 @@ RunLayout same_sums_as(const RunLayout& layout) {
 }
 bool promises_bits(const RunTask& task, const RunLayout& layout) {
   return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1 && !layout.quantized_weights &&
-         layout.grad_wire == GradWire::Full;
+         layout.grad_reduce_format == GradReduceFormat::Full;
 }
 
 /// How many choices of experts are others, of all. Scores as near as rounding trade places, and a token that goes

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "checkpoint/save/host_staging.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/layouts/layout_run.h"

@@ -34,11 +34,11 @@ Result statistics_of(const RunTask& task, const RunLayout& layout) {
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(task, layout, world);
     self.step(0);
-    StatisticsWatch watch(config, self.state(), world, [](i64) { return true; });
+    StatisticsCollector watch(config, self.state(), world, [](i64) { return true; });
     watch.before_backward(1);
     self.backward(1);
     watch.after_backward();
-    StepStatistics statistics = watch.of_gradients(1);
+    StepStatistics statistics = watch.gradient_statistics(1);
     self.update(1);
     const double norm = self.state().outcome().grad_norm;
     watch.add_weights(1, norm, statistics);
@@ -81,7 +81,7 @@ TEST(Statistics, OfOneRankAreThoseOfItsBuffers) {
     for (const auto& [limit, count] : stats.buckets) counted += count;
     EXPECT_GT(stats.count, 0) << name;
   }
-  EXPECT_EQ(counted, total_of(result.statistics.weights).count);
+  EXPECT_EQ(counted, total_stats(result.statistics.weights).count);
 }
 
 void expect_same(const Result& a, const Result& b, const std::string& name) {
@@ -90,7 +90,7 @@ void expect_same(const Result& a, const Result& b, const std::string& name) {
   near(a.grad_norm, b.grad_norm);
   near(a.statistics.params_norm.value(), b.statistics.params_norm.value());
   EXPECT_EQ(a.statistics.num_zeros.value(), b.statistics.num_zeros.value()) << name;
-  EXPECT_EQ(total_of(a.statistics.weights).count, total_of(b.statistics.weights).count) << name;
+  EXPECT_EQ(total_stats(a.statistics.weights).count, total_stats(b.statistics.weights).count) << name;
   ASSERT_EQ(a.statistics.layers.size(), b.statistics.layers.size()) << name;
   for (std::size_t i = 0; i < a.statistics.layers.size(); ++i) {
     const StepStatistics::Layer &x = a.statistics.layers[i], &y = b.statistics.layers[i];

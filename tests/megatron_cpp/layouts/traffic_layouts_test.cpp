@@ -36,12 +36,12 @@ RunTask task_of(DType dtype, const char* family = "gpt2") {
 
 RunLayout packed(RunLayout layout, bool weights, bool gradients) {
   layout.quantized_weights = weights;
-  if (gradients) layout.grad_wire = GradWire::Byte;
+  if (gradients) layout.grad_reduce_format = GradReduceFormat::Int8;
   return layout;
 }
 
 RunLayout in_bf16(RunLayout layout) {
-  layout.grad_wire = GradWire::Bf16;
+  layout.grad_reduce_format = GradReduceFormat::Bf16;
   return layout;
 }
 

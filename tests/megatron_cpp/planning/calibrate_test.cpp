@@ -52,7 +52,7 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   EXPECT_GT(found.links.bandwidth[0], 0.01);
   EXPECT_EQ(found.device.cores, 1);
   EXPECT_EQ(found.host.cores, 2);
-  EXPECT_EQ(found.at_once(2), 2);
+  EXPECT_EQ(found.concurrent_ranks(2), 2);
   for (const MeasuredRates* rates : {&found.measured_bf16, &found.measured_fp32}) {
     EXPECT_EQ(rates->forward.size(), 27);
     for (const double ns : {rates->loss, rates->update, rates->gathered, rates->scattered, rates->rope_forward,
@@ -73,8 +73,8 @@ TEST(Calibration, RanksThatShareCoresAreMeasuredOneForEachCore) {
   });
   EXPECT_EQ(computed, (std::array<bool, 4>{true, true, false, false}));
   EXPECT_EQ(found.links.ranks, std::vector<i64>{4});
-  EXPECT_EQ(found.at_once(4), 2);
-  EXPECT_EQ(found.at_once(1), 1);
+  EXPECT_EQ(found.concurrent_ranks(4), 2);
+  EXPECT_EQ(found.concurrent_ranks(1), 1);
 }
 
 // A disk is measured where one is named, and must be one.

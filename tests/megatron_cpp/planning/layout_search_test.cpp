@@ -10,15 +10,15 @@
 #include "base/strings.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/placement.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/layout_conversion.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "parallel/layout.h"
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
-#include "plan/places.h"
+#include "plan/offload_placement.h"
+#include "plan/scaling/deadline.h"
 #include "plan/search.h"
 #include "plan/stage_layouts.h"
-#include "plan/worlds/deadline.h"
 #include "tests/support/errors.h"
 #include "tests/support/layouts/every_layout.h"
 #include "tests/support/published_runs.h"
@@ -63,7 +63,7 @@ std::vector<Layout> published_layout(const GptRow& row, i64 chunks) {
 /// Searches within 10 seconds, and finds what is at least as fast as each of `published`.
 void expect_at_least_as_fast(const Hardware& hardware, const std::string& name, const Workload& work,
                              const std::vector<Layout>& published) {
-  const Implementation program;
+  const KernelTraits program;
   const i64 gpus = published.front().world_size;
   SearchResult result;
   const double seconds =
@@ -111,7 +111,7 @@ void expect_least_memory(const std::vector<Candidate>& best, const EveryLayout& 
 // A bound that were above what it bounds would hide the best; and the order must not depend on anything but the input.
 TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
+  const KernelTraits program;
   const Workload work{.model = llama(16, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 32);  // over three tiers of links
   const EveryLayout all(hardware, work, limits);
@@ -145,17 +145,17 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
 // With states on the host as they must be there, as many as can: what has room on the device is not what is asked for.
 TEST(Search, KeepsNoStatesThatNeedNotBeThere) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
+  const KernelTraits program;
+  const Workload work = make_workload(load_config(source_folder() / "configs/llama_70b.toml"));
   SearchLimits limits = limits_for(hardware, 16);
   const SearchResult fast = search_layouts(hardware, program, work, limits);
   limits.objective = Objective::Memory;
   const SearchResult small = search_layouts(hardware, program, work, limits);
   ASSERT_FALSE(small.best.empty());
   const Layout& layout = small.best.front().layout;
-  EXPECT_EQ(layout.states_place, OffloadTier::Host);
-  EXPECT_EQ(layout.states_elsewhere, 1);
-  EXPECT_EQ(layout.activations_place, OffloadTier::Device);
+  EXPECT_EQ(layout.states_tier, OffloadTier::Host);
+  EXPECT_EQ(layout.offloaded_state_fraction, 1);
+  EXPECT_EQ(layout.activations_tier, OffloadTier::Device);
   EXPECT_LT(small.best.front().memory.total(), 0.8 * fast.best.front().memory.total());
 }
 
@@ -216,7 +216,7 @@ TEST(Search, TakesLargerMicrobatchesOfShortSamples) {
 // Experts are cut by some of the tensor-parallel ranks, too.
 TEST(Search, CutsExpertsByEveryDivisor) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Workload work = workload_of(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
+  const Workload work = make_workload(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
   SearchLimits limits = limits_for(hardware, 16);
   limits.tensor_model_parallel_size = 4;
   std::set<i64> found;
@@ -227,7 +227,7 @@ TEST(Search, CutsExpertsByEveryDivisor) {
 // The fewest devices: no smaller world that was to be looked at is in time, and of multiples where limits ask for them.
 TEST(Search, FindsTheFewestDevices) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
+  const KernelTraits program;
   const Workload work{.model = llama(12, 1536, 6144, 12, 12, 49152, 4096), .global_batch_size = 192};
   SearchLimits limits = limits_for(hardware, 1);
   const Deadline deadline{.tokens = 3e10, .hours = 24};
@@ -237,25 +237,25 @@ TEST(Search, FindsTheFewestDevices) {
     const SearchResult found = search_layouts(hardware, program, work, of_world);
     return deadline.tokens / work.tokens() * found.best.front().time.seconds / 3600;
   };
-  const FewestDevices any = fewest_devices(hardware, program, work, limits, deadline, {});
+  const FewestDevices any = find_fewest_devices(hardware, program, work, limits, deadline, {});
   ASSERT_TRUE(any.found);
   EXPECT_LE(hours(any.found->world_size), 24);
   EXPECT_NEAR(any.found->cost.hours / hours(any.found->world_size), 1, 1e-9);
   for (i64 world = 1; world < any.found->world_size; world *= 2) EXPECT_GT(hours(world), 24) << world;
   limits.tensor_model_parallel_size = 3;
-  const FewestDevices of_three = fewest_devices(hardware, program, work, limits, deadline, {});
+  const FewestDevices of_three = find_fewest_devices(hardware, program, work, limits, deadline, {});
   ASSERT_TRUE(of_three.found);
   EXPECT_EQ(of_three.found->world_size % 3, 0);
   EXPECT_GE(of_three.found->world_size, any.found->world_size);
   // Never in time: the fastest that was looked at, or what all devices would take.
-  const FewestDevices late = fewest_devices(hardware, program, work, limits, {.tokens = 3e10, .hours = 1e-2}, {});
+  const FewestDevices late = find_fewest_devices(hardware, program, work, limits, {.tokens = 3e10, .hours = 1e-2}, {});
   EXPECT_FALSE(late.found);
-  EXPECT_TRUE(late.fastest.has_value() || late.least_hours > 1e-2);
+  EXPECT_TRUE(late.fastest.has_value() || late.min_hours > 1e-2);
 }
 
 TEST(Search, TellsWhyOthersLose) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
+  const KernelTraits program;
   const Workload work{.model = llama(80, 8192, 28672, 64, 8, 128256, 8192), .global_batch_size = 1024};
   const SearchResult result = search_layouts(hardware, program, work, limits_for(hardware, 512));
   const auto reason = [&](const std::string& kind) -> std::string {
@@ -271,7 +271,7 @@ TEST(Search, TellsWhyOthersLose) {
 void expect_memory_of_dry_run(const std::string& config_name, int every, int at_least) {
   const Hardware hardware = catalogue("h100_sxm");
   const Config base = load_config(source_folder() / "configs" / config_name);
-  const Workload work = workload_of(base);
+  const Workload work = make_workload(base);
   LayoutMemory memory(work);
   int compared = 0;
   std::set<int> roundings;
@@ -280,19 +280,19 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
   for_each_layout(hardware, work, limits, [&](Layout layout) {
     if (++compared % every != 0) return;  // a few hundred of all
     const auto tier = [&](int i) { return static_cast<OffloadTier>(compared / every / i % 3); };
-    layout.states_place = tier(1);
-    if (layout.zero_stage == 3) layout.params_place = tier(3);
-    layout.activations_place = tier(9);
-    Config config = with_layout(base, layout);
+    layout.states_tier = tier(1);
+    if (layout.zero_stage == 3) layout.params_tier = tier(3);
+    layout.activations_tier = tier(9);
+    Config config = apply_layout(base, layout);
     if (layout.uses(OffloadTier::File)) config.optimizer.offload_folder = "/scratch";
     EXPECT_THAT(config.conflicts(), testing::IsEmpty()) << layout.describe();
     roundings.insert(layout.rounding.packed_weights + 2 * layout.rounding.bf16_gradients +
                      4 * static_cast<int>(layout.rounding.gradients));
     ASSERT_THAT(layout_problems(config, 32), testing::IsEmpty()) << layout.describe();
-    double most = 0;
-    for (const MemoryEstimate& rank : estimate_memory_by_stage(config, 32)) most = std::max(most, rank.total());
-    EXPECT_NEAR(memory.most(layout).total() / most, 1, 1e-9) << layout.describe();
-    EXPECT_EQ(layout_of(config, 32).describe(), layout.describe());
+    double peak = 0;
+    for (const MemoryEstimate& rank : estimate_memory_by_stage(config, 32)) peak = std::max(peak, rank.total());
+    EXPECT_NEAR(memory.peak(layout).total() / peak, 1, 1e-9) << layout.describe();
+    EXPECT_EQ(layout_from_config(config, 32).describe(), layout.describe());
   });
   EXPECT_GT(compared, at_least);
   EXPECT_EQ(roundings.size(), 2 * 5);  // what is kept in bf16 is not sent so once more
@@ -305,8 +305,8 @@ TEST(Search, KnowsTheMemoryOfTheDryRun) {
 
 TEST(Search, SharesExperts) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work = workload_of(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
+  const KernelTraits program;
+  const Workload work = make_workload(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
   SearchLimits limits = limits_for(hardware, 64);
   const SearchResult result = search_layouts(hardware, program, work, limits);
   ASSERT_FALSE(result.best.empty());
@@ -327,18 +327,18 @@ TEST(Search, SharesExperts) {
 // where nobody knows how fast these are.
 TEST(Search, PutsStatesElsewhereWhereNothingElseFits) {
   Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
+  const KernelTraits program;
+  const Workload work = make_workload(load_config(source_folder() / "configs/llama_70b.toml"));
   const auto found = [&](i64 world) {
     return search_layouts(hardware, program, work, limits_for(hardware, world)).best;
   };
-  const auto place = [&](i64 world) { return found(world).front().layout.states_place; };
+  const auto place = [&](i64 world) { return found(world).front().layout.states_tier; };
   EXPECT_EQ(place(64), OffloadTier::Device);
   ASSERT_FALSE(found(8).empty());
   EXPECT_EQ(place(8), OffloadTier::Host);
   const Candidate on_host = found(8).front();
-  EXPECT_GT(on_host.memory.elsewhere, 0.8 * 70e9 * 12 / 8);
-  EXPECT_LE(on_host.memory.elsewhere, 1e9 * hardware.host.memory);
+  EXPECT_GT(on_host.memory.offloaded, 0.8 * 70e9 * 12 / 8);
+  EXPECT_LE(on_host.memory.offloaded, 1e9 * hardware.host.memory);
   hardware.host.memory = 64;
   EXPECT_EQ(place(8), OffloadTier::File);
   const Candidate on_disk = found(8).front();
@@ -355,7 +355,7 @@ TEST(Search, PutsStatesElsewhereWhereNothingElseFits) {
 // takes what is found.
 TEST(Search, PutsActivationsAndWeightsElsewhere) {
   Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
+  const KernelTraits program;
   // Samples so long that inputs of layers are more than their weights' states.
   const Workload longer{.model = llama(64, 1024, 3584, 8, 8, 2048, 1 << 17), .global_batch_size = 1};
   const double inputs = 64.0 * (1 << 17) * 1024 * 2;
@@ -364,23 +364,23 @@ TEST(Search, PutsActivationsAndWeightsElsewhere) {
   hardware.host.memory = 4000;
   const SearchResult on_host = search_layouts(hardware, program, longer, limits);
   ASSERT_FALSE(on_host.best.empty());
-  EXPECT_EQ(on_host.best.front().layout.activations_place, OffloadTier::Host) << on_host.best.front().layout.describe();
-  EXPECT_GE(on_host.best.front().memory.activations_elsewhere, inputs);
-  EXPECT_GT(on_host.best.front().time.work.elsewhere, 0);
+  EXPECT_EQ(on_host.best.front().layout.activations_tier, OffloadTier::Host) << on_host.best.front().layout.describe();
+  EXPECT_GE(on_host.best.front().memory.offloaded_activations, inputs);
+  EXPECT_GT(on_host.best.front().time.work.offloaded, 0);
   hardware.host.memory = 8;
   const SearchResult on_disk = search_layouts(hardware, program, longer, limits);
   ASSERT_FALSE(on_disk.best.empty());
-  EXPECT_EQ(on_disk.best.front().layout.activations_place, OffloadTier::File) << on_disk.best.front().layout.describe();
+  EXPECT_EQ(on_disk.best.front().layout.activations_tier, OffloadTier::File) << on_disk.best.front().layout.describe();
   EXPECT_GT(on_disk.best.front().time.seconds, on_host.best.front().time.seconds);
   hardware.host.memory = 4000;
 
-  const Workload large = workload_of(load_config(source_folder() / "configs/llama_8b.toml"));
+  const Workload large = make_workload(load_config(source_folder() / "configs/llama_8b.toml"));
   limits = limits_for(hardware, 1);
   limits.memory_bytes = 46e9;  // gradients take 32, and weights 16 beside them
   const SearchResult found = search_layouts(hardware, program, large, limits);
   ASSERT_FALSE(found.best.empty());
-  EXPECT_EQ(found.best.front().layout.params_place, OffloadTier::Host) << found.best.front().layout.describe();
-  EXPECT_NE(found.best.front().layout.states_place, OffloadTier::Device);
+  EXPECT_EQ(found.best.front().layout.params_tier, OffloadTier::Host) << found.best.front().layout.describe();
+  EXPECT_NE(found.best.front().layout.states_tier, OffloadTier::Device);
   EXPECT_EQ(found.best.front().layout.zero_stage, 3);
 }
 
@@ -388,7 +388,7 @@ TEST(Search, PutsActivationsAndWeightsElsewhere) {
 TEST(Search, RoundsOnlyWhenAsked) {
   Hardware hardware = catalogue("h100_sxm");
   hardware.links.bandwidth = {450, 2, 2, 2};
-  const Implementation program;
+  const KernelTraits program;
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 64);
   limits.pipeline_model_parallel_size = 1;  // so that gradients go over slow links
@@ -415,7 +415,7 @@ TEST(Search, RoundsOnlyWhenAsked) {
 TEST(Search, KeepsWeightsTwiceWhereLinksAreSlow) {
   Hardware hardware = catalogue("h100_sxm");
   hardware.links.bandwidth = {450, 2, 2, 2};
-  const Implementation program;
+  const KernelTraits program;
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   const auto seconds = [&](i64 node_ranks) {
     const Layout layout{.world_size = 32,
@@ -436,14 +436,14 @@ TEST(Search, KeepsWeightsTwiceWhereLinksAreSlow) {
 // When nothing fits, what was tried, and what would help if other numbers were taken.
 TEST(Search, SaysWhatWasTried) {
   Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work = workload_of(load_config(source_folder() / "configs/llama_8b.toml"));
+  const KernelTraits program;
+  const Workload work = make_workload(load_config(source_folder() / "configs/llama_8b.toml"));
   SearchLimits limits = limits_for(hardware, 1);
   const auto error_with = [&](double bytes) {
     limits.memory_bytes = bytes;
     const SearchResult result = search_layouts(hardware, program, work, limits);
     EXPECT_TRUE(result.best.empty());
-    return input_error([&] { fail_nothing_fits(result, hardware, work, limits); });
+    return input_error([&] { fail_no_layout_fits(result, hardware, work, limits); });
   };
   const std::string error = error_with(30e9);
   EXPECT_CONTAINS(error, "even with optimizer state, weights and activations in host memory and on disks");
@@ -481,36 +481,36 @@ TEST(Search, LooksAtEveryWayToMeetKeys) {
 // more elsewhere the step is longer.
 TEST(Search, KeepsTheStatesThatHaveRoom) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
+  const KernelTraits program;
+  const Workload work = make_workload(load_config(source_folder() / "configs/llama_70b.toml"));
   const SearchLimits limits = limits_for(hardware, 16);
   const SearchResult result = search_layouts(hardware, program, work, limits);
   ASSERT_FALSE(result.best.empty());
   const Candidate& best = result.best.front();
-  ASSERT_EQ(best.layout.states_place, OffloadTier::Host);
-  ASSERT_GT(best.layout.states_elsewhere, 0.02);
-  ASSERT_LT(best.layout.states_elsewhere, 1);
+  ASSERT_EQ(best.layout.states_tier, OffloadTier::Host);
+  ASSERT_GT(best.layout.offloaded_state_fraction, 0.02);
+  ASSERT_LT(best.layout.offloaded_state_fraction, 1);
   EXPECT_THAT(best.layout.describe(), HasSubstr(" % of optimizer state in host memory"));
   LayoutMemory memory(work);
   for (const double more : {-0.01, 0.01}) {
     Layout other = best.layout;
-    other.states_elsewhere += more;
+    other.offloaded_state_fraction += more;
     if (more < 0)
-      EXPECT_GT(memory.most(other).total(), limits.memory_bytes);
+      EXPECT_GT(memory.peak(other).total(), limits.memory_bytes);
     else
       EXPECT_GT(step_time({hardware, program, work, other}).seconds, best.time.seconds);
   }
-  const Config run = with_layout(load_config(source_folder() / "configs/llama_70b.toml"), best.layout);
-  EXPECT_EQ(run.optimizer.offload_fraction, best.layout.states_elsewhere);
-  EXPECT_EQ(layout_of(run, 16).describe(), best.layout.describe());
+  const Config run = apply_layout(load_config(source_folder() / "configs/llama_70b.toml"), best.layout);
+  EXPECT_EQ(run.optimizer.offload_fraction, best.layout.offloaded_state_fraction);
+  EXPECT_EQ(layout_from_config(run, 16).describe(), best.layout.describe());
 }
 
 // Where all layers recomputed are too many and none too few: as few as fit, as the program takes it.
 TEST(Search, RecomputesNoMoreLayersThanItMust) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
+  const KernelTraits program;
   const Config base = load_config(source_folder() / "configs/llama_8b.toml");
-  const Workload work = workload_of(base);
+  const Workload work = make_workload(base);
   const SearchLimits limits = limits_for(hardware, 3);
   const SearchResult result = search_layouts(hardware, program, work, limits);
   ASSERT_FALSE(result.best.empty());
@@ -520,16 +520,16 @@ TEST(Search, RecomputesNoMoreLayersThanItMust) {
   LayoutMemory memory(work);
   Layout fewer = best.layout, all = best.layout;
   fewer.recompute.num_layers -= 1;
-  EXPECT_GT(memory.most(fewer).total(), limits.memory_bytes);
+  EXPECT_GT(memory.peak(fewer).total(), limits.memory_bytes);
   all.recompute = {.granularity = Recompute::Granularity::Full};
   EXPECT_LT(best.time.seconds, 0.98 * step_time({hardware, program, work, all}).seconds);
-  const Config run = with_layout(base, best.layout);
+  const Config run = apply_layout(base, best.layout);
   EXPECT_THAT(run.conflicts(), testing::IsEmpty());
   EXPECT_EQ(run.training.recompute_num_layers, best.layout.recompute.num_layers);
-  EXPECT_EQ(layout_of(run, 3).describe(), best.layout.describe());
-  double most = 0;
-  for (const MemoryEstimate& rank : estimate_memory_by_stage(run, 3)) most = std::max(most, rank.total());
-  EXPECT_NEAR(best.memory.total() / most, 1, 1e-9);
+  EXPECT_EQ(layout_from_config(run, 3).describe(), best.layout.describe());
+  double peak = 0;
+  for (const MemoryEstimate& rank : estimate_memory_by_stage(run, 3)) peak = std::max(peak, rank.total());
+  EXPECT_NEAR(best.memory.total() / peak, 1, 1e-9);
 }
 
 // An output that computes as much as layers do is given to a stage with fewer of them.
@@ -540,7 +540,7 @@ TEST(Search, DealsLayersOutUnevenly) {
   EXPECT_THAT(stage_layouts(llama(126, 16384, 53248, 128, 8, 128256, 8192), 128), testing::ElementsAre("E|(t|)*126L"));
   EXPECT_THAT(stage_layouts(gpt(4, 1024, 16), 8), testing::IsEmpty());
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
+  const KernelTraits program;
   const Workload work{.model = m, .global_batch_size = 64};
   const auto seconds = [&](const std::string& stages) {
     return step_time({hardware, program, work, {.world_size = 8, .tp = 2, .pp = 4, .stages = stages}}).seconds;

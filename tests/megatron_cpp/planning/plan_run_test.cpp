@@ -6,8 +6,8 @@
 
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/monitor/metrics/run_metrics.h"
+#include "megatron_cpp/setup/layout_conversion.h"
 #include "megatron_cpp/setup/layout_search.h"
-#include "megatron_cpp/setup/placement.h"
 #include "tests/support/errors.h"
 #include "tests/support/program.h"
 #include "tests/support/published_runs.h"
@@ -40,7 +40,7 @@ TEST_F(PlannedStart, TakesTheBestLayout) {
       config,
       {.hardware = "h100_sxm", .hardware_folder = (source_folder() / "configs/hardware").string(), .plan = true}, 64);
   EXPECT_THAT(outcome.out, HasSubstr(run.text));
-  EXPECT_THAT(run.text, HasSubstr(layout_of(run.config, 64).describe()));
+  EXPECT_THAT(run.text, HasSubstr(layout_from_config(run.config, 64).describe()));
 }
 
 TEST_F(PlannedStart, WarnsWhereAnotherLayoutIsMuchFaster) {

@@ -7,7 +7,7 @@
 
 #include "base/json/json.h"
 #include "base/strings.h"
-#include "data/read/dataset_info.h"
+#include "data/dataset/dataset_info.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/program.h"
@@ -385,7 +385,7 @@ TEST(HardwareFile, MayDescribeSomeNumbersOfRanksApart) {
   EXPECT_EQ(kind.of(2).links.ranks, std::vector<i64>{2});
   EXPECT_EQ(kind.of(3).links.ranks, std::vector<i64>{4});  // the fewest that are as many
   EXPECT_EQ(kind.of(1000).links.ranks, std::vector<i64>{4});
-  EXPECT_EQ(kind.of(4).at_once(4), 2);
+  EXPECT_EQ(kind.of(4).concurrent_ranks(4), 2);
   const HardwareKind any = load_hardware("h100_sxm", source_folder() / "configs/hardware");
   EXPECT_FALSE(any.depends_on_ranks());
   EXPECT_EQ(&any.of(1), &any.of(64));

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/number_text.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 #include "plan/step/step_time.h"
 #include "plan/utilization.h"
@@ -29,8 +29,8 @@ constexpr Recompute kFull{.granularity = Recompute::Granularity::Full};
 // What other programs do, as their sources and papers say.
 
 /// Megatron-LM in 2021: attention with its scores in memory, dropout, biases and their gradients, nothing hidden.
-Implementation megatron_2021() {
-  Implementation p;
+KernelTraits megatron_2021() {
+  KernelTraits p;
   p.residual = {3.5, 3.5};
   p.heads = {2.67, 3.67};
   p.activation = {1, 1.33};
@@ -44,38 +44,38 @@ Implementation megatron_2021() {
 }
 /// DeepSpeed's ZeRO 3 of that time around the same layers: each tensor is gathered by itself, for forward,
 /// recomputation and backward, and waited for; gradients are summed whole.
-Implementation deepspeed_2021() {
-  Implementation p = megatron_2021();
-  p.gathers_each_tensor = p.gathers_again_to_recompute = p.sums_gradients_whole = true;
+KernelTraits deepspeed_2021() {
+  KernelTraits p = megatron_2021();
+  p.gathers_each_tensor = p.gathers_again_to_recompute = p.all_reduces_gradients = true;
   return p;
 }
 /// llmq, and Meta's own: everything fused.
-Implementation fused() {
-  Implementation p;
+KernelTraits fused() {
+  KernelTraits p;
   p.norm = {3, 5};
   p.residual = {0, 0};
   p.kernels = {8, 12};
-  p.quantise = {2, 3};
-  p.quantise_again = 0;
+  p.quantize = {2, 3};
+  p.requantize = 0;
   return p;
 }
 /// torchtitan with torch.compile, and without: FlashAttention 2, rotation in complex fp32, norms in fp32, every second
 /// product recomputed.
-Implementation torch_compiled() {
-  Implementation p;
+KernelTraits torch_compiled() {
+  KernelTraits p;
   p.norm = {4, 6};
   p.residual = {0, 1};
   p.heads = {12, 12};
   p.loss = 8;
   p.kernels = {10, 16};
   p.attention = 0.6;
-  p.quantise = {2.5, 4};
-  p.quantise_again = 0;
+  p.quantize = {2.5, 4};
+  p.requantize = 0;
   p.recomputed_products = 0.5;
   return p;
 }
-Implementation torch_eager() {
-  Implementation p = torch_compiled();
+KernelTraits torch_eager() {
+  KernelTraits p = torch_compiled();
   p.norm = {17, 30};
   p.residual = {3, 1};
   p.heads = {14, 18};
@@ -110,21 +110,21 @@ double paper_flops(const ModelConfig& m, i64 batch) {
 /// The best micro batch and number of chunks, which the paper leaves open; `most_chunks`: 1 = 1F1B.
 double best_tflops(const Hardware& hardware, const GptRow& row, i64 most_micro_batch, i64 most_chunks,
                    std::string* chosen = nullptr) {
-  const Implementation program = megatron_2021();
+  const KernelTraits program = megatron_2021();
   const Workload work{.model = gpt(row.layers, row.hidden, row.heads), .global_batch_size = row.batch};
   double best = 0;
   for (i64 micro = 1; micro <= most_micro_batch; micro *= 2) {
     for (i64 chunks = 1; chunks <= (row.pp > 1 ? most_chunks : 1); ++chunks) {
-      Job job{hardware,
-              program,
-              work,
-              {.world_size = row.gpus,
-               .tp = row.tp,
-               .pp = row.pp,
-               .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
-               .chunks = chunks,
-               .micro_batch_size = micro,
-               .recompute = kFull}};
+      PredictionInput job{hardware,
+                          program,
+                          work,
+                          {.world_size = row.gpus,
+                           .tp = row.tp,
+                           .pp = row.pp,
+                           .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
+                           .chunks = chunks,
+                           .micro_batch_size = micro,
+                           .recompute = kFull}};
       const i64 dp = job.layout.dp();
       if (row.batch % (micro * dp) != 0 || row.layers % (row.pp * chunks) != 0) continue;
       if (chunks > 1 && job.layout.microbatches(row.batch) % row.pp != 0) continue;
@@ -184,13 +184,13 @@ TEST(PublishedRuns, TensorAndPipelineAgainstZero3) {
       {174.6, 96, 12288, 96, 8, 12, 1536, 1536, 141},   {529.6, 128, 20480, 105, 8, 35, 560, 2240, 171},
       {529.6, 128, 20480, 105, 8, 35, 1120, 2240, 167}, {529.6, 128, 20480, 105, 8, 35, 2240, 2240, 159}};
   std::vector<Row> rows;
-  const Implementation program = deepspeed_2021();
+  const KernelTraits program = deepspeed_2021();
   for (const auto& [row, micro] : zero) {
     const Workload work{.model = gpt(row.layers, row.hidden, row.heads), .global_batch_size = row.batch};
-    const Job job{hardware,
-                  program,
-                  work,
-                  {.world_size = row.gpus, .zero_stage = 3, .micro_batch_size = micro, .recompute = kFull}};
+    const PredictionInput job{hardware,
+                              program,
+                              work,
+                              {.world_size = row.gpus, .zero_stage = 3, .micro_batch_size = micro, .recompute = kFull}};
     rows.push_back({.name = str("ZeRO-3, ", row.billions, " B, ", row.gpus, " A100"),
                     .published = row.tflops,
                     .predicted = paper_flops(work.model, row.batch) / step_time(job).seconds /
@@ -230,11 +230,11 @@ TEST(PublishedRuns, OneStepOfZero3IsLongerThanAllThatItIsMadeOf) {
 
 TEST(PublishedRuns, Llama405B) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program = fused();
+  const KernelTraits program = fused();
   std::vector<Row> rows;
   for (const LlamaRow& row : kLlama405B) {
     const Workload work = row.work();
-    const Job job{hardware, program, work, row.layout()};
+    const PredictionInput job{hardware, program, work, row.layout()};
     rows.push_back({.name = str("405B, ", row.gpus, " H100, sequences of ", row.sequence),
                     .published = row.tflops,
                     .predicted = model_tflops(job, step_time(job).seconds)});
@@ -244,7 +244,7 @@ TEST(PublishedRuns, Llama405B) {
 
 TEST(PublishedRuns, Llmq) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program = fused();
+  const KernelTraits program = fused();
   struct Published {
     const char* size;
     ModelConfig model;
@@ -253,7 +253,7 @@ TEST(PublishedRuns, Llmq) {
     double tokens_per_second;
     bool recomputes_ffn = false;
   };
-  Implementation recomputing = program;
+  KernelTraits recomputing = program;
   recomputing.recomputed_products = 0.6;  // the MLP's first of a layer's products
   const auto qwen = [](i64 layers, i64 hidden, i64 ffn, i64 heads, i64 groups, i64 vocabulary, bool tied) {
     ModelConfig m = llama(layers, hidden, ffn, heads, groups, vocabulary, 1024);
@@ -273,14 +273,14 @@ TEST(PublishedRuns, Llmq) {
   for (const Published& p : published) {
     const Workload work{
         .model = p.model, .products = p.products, .global_batch_size = p.gpus * p.micro_batch * p.accumulation};
-    const Job job{hardware,
-                  p.recomputes_ffn ? recomputing : program,
-                  work,
-                  {.world_size = p.gpus,
-                   .zero_stage = p.gpus > 1 ? 1 : 0,
-                   .micro_batch_size = p.micro_batch,
-                   .recompute = {.granularity = p.recomputes_ffn ? Recompute::Granularity::Selective
-                                                                 : Recompute::Granularity::None}}};
+    const PredictionInput job{hardware,
+                              p.recomputes_ffn ? recomputing : program,
+                              work,
+                              {.world_size = p.gpus,
+                               .zero_stage = p.gpus > 1 ? 1 : 0,
+                               .micro_batch_size = p.micro_batch,
+                               .recompute = {.granularity = p.recomputes_ffn ? Recompute::Granularity::Selective
+                                                                             : Recompute::Granularity::None}}};
     rows.push_back({.name = str("llmq ", p.size, " ", enum_name(p.products), ", ", p.gpus, " H100"),
                     .published = p.tokens_per_second,
                     .predicted = work.tokens() / step_time(job).seconds});
@@ -290,10 +290,10 @@ TEST(PublishedRuns, Llmq) {
 
 TEST(PublishedRuns, Torchtitan8B) {
   const Hardware hardware = catalogue("h100_sxm_500w");
-  const Implementation eager = torch_eager(), compiled = torch_compiled();
+  const KernelTraits eager = torch_eager(), compiled = torch_compiled();
   struct Published {
     const char* name;
-    const Implementation& program;
+    const KernelTraits& program;
     i64 gpus;
     ProductType products;
     double tokens_per_second;
@@ -306,13 +306,13 @@ TEST(PublishedRuns, Torchtitan8B) {
         Published{"compiled", compiled, 128, Bf16, 6514}, Published{"compiled fp8", compiled, 128, Fp8, 8380}}) {
     const Workload work{
         .model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .products = p.products, .global_batch_size = 2 * p.gpus};
-    const Job job{hardware,
-                  p.program,
-                  work,
-                  {.world_size = p.gpus,
-                   .zero_stage = 3,
-                   .micro_batch_size = 2,
-                   .recompute = {.granularity = Recompute::Granularity::Selective}}};
+    const PredictionInput job{hardware,
+                              p.program,
+                              work,
+                              {.world_size = p.gpus,
+                               .zero_stage = 3,
+                               .micro_batch_size = 2,
+                               .recompute = {.granularity = Recompute::Granularity::Selective}}};
     rows.push_back({.name = str("torchtitan 8B ", p.name, ", ", p.gpus, " H100"),
                     .published = p.tokens_per_second,
                     .predicted = work.tokens() / step_time(job).seconds / static_cast<double>(p.gpus)});

@@ -18,7 +18,7 @@ using Source = DevicePeak::Source;
 void add_step(LogWindow& window, double& now, double seconds) {
   IterationStats step;
   step.global_batch_size = 1;
-  RankSeconds end;
+  RankTimings end;
   end.clock = now += seconds;
   window.add(step, end);
 }

@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-LayerTally tally_of(i64 layer, std::vector<double> tokens, double dropped = 0) {
+LayerRoutingStats tally_of(i64 layer, std::vector<double> tokens, double dropped = 0) {
   return {.layer = layer, .tally = {.tokens = std::move(tokens), .dropped = dropped, .balance_loss = 30, .z_loss = 5}};
 }
 
@@ -17,12 +17,12 @@ TEST(ExpertStats, AreOfEachLayerAndOfAll) {
       expert_stats({tally_of(1, {6, 2, 0, 12}, 4), tally_of(3, {5, 5, 5, 5})}, 10);
   ASSERT_EQ(layers.size(), 2u);
   EXPECT_EQ(layers[0].layer, 1);
-  EXPECT_DOUBLE_EQ(layers[0].largest_load, 12 / 5.0);
+  EXPECT_DOUBLE_EQ(layers[0].max_load, 12 / 5.0);
   EXPECT_DOUBLE_EQ(layers[0].dropped, 0.2);
   EXPECT_DOUBLE_EQ(layers[0].balance_loss, 3);
   EXPECT_DOUBLE_EQ(layers[0].z_loss, 0.5);
-  const ExpertLayerStats all = summary_of(layers);
-  EXPECT_DOUBLE_EQ(all.largest_load, 12 / 5.0);
+  const ExpertLayerStats all = summarize(layers);
+  EXPECT_DOUBLE_EQ(all.max_load, 12 / 5.0);
   EXPECT_DOUBLE_EQ(all.dropped, 0.1);
   EXPECT_DOUBLE_EQ(all.balance_loss, 3);
 }
@@ -32,9 +32,9 @@ TEST(ExpertStats, AreNothingOfAStepThatWasGivenUp) {
   EXPECT_TRUE(expert_stats({}, 10).empty());
 }
 
-TEST(IdleExperts, AreNamedOnceEachTime) {
-  IdleExperts idle(3);
-  const std::vector<LayerTally> busy{tally_of(0, {1, 1}), tally_of(2, {1, 1})},
+TEST(IdleExpertDetector, AreNamedOnceEachTime) {
+  IdleExpertDetector idle(3);
+  const std::vector<LayerRoutingStats> busy{tally_of(0, {1, 1}), tally_of(2, {1, 1})},
       lazy{tally_of(0, {1, 1}), tally_of(2, {2, 0})};
   EXPECT_TRUE(idle.add(lazy).empty());
   EXPECT_TRUE(idle.add(lazy).empty());

@@ -39,7 +39,7 @@ std::string error_of_loading(const DeviceConfig& config) {
   std::string message;
   run_local_ranks(2, [&](Communicator& world, int rank) {
     CpuDevice device;
-    const std::string error = error_of([&] { load_gemm_choices(config, device, world); });
+    const std::string error = error_of([&] { load_gemm_algos(config, device, world); });
     if (rank == 1) message = error;
   });
   return message;

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "checkpoint/save/writer.h"
-#include "data/prepare/training/tokenizer_training.h"
+#include "data/preprocess/training/tokenizer_training.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "megatron_cpp/inference/inference.h"
@@ -118,8 +118,8 @@ TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
   constexpr i64 kHidden = 48, kHeads = 4, kDim = 12;
   const Matrix attention = theirs(hf, "transformer.h.2.attn.c_attn.weight");  // [in, q | k | v]
   const Matrix bias = theirs(hf, "transformer.h.2.attn.c_attn.bias");
-  const Tensor qkv = ours.read_whole("model/decoder.layers.2.self_attention.linear_qkv.weight", device_);
-  const Tensor qkv_bias = ours.read_whole("model/decoder.layers.2.self_attention.linear_qkv.bias", device_);
+  const Tensor qkv = ours.read_full_tensor("model/decoder.layers.2.self_attention.linear_qkv.weight", device_);
+  const Tensor qkv_bias = ours.read_full_tensor("model/decoder.layers.2.self_attention.linear_qkv.bias", device_);
   ASSERT_EQ(qkv.shape(), (Shape{kHeads, 3 * kDim, kHidden}));
   ASSERT_EQ(qkv_bias.shape(), (Shape{kHeads, 3 * kDim}));
   for (i64 head = 0; head < kHeads; ++head) {
@@ -134,7 +134,7 @@ TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
     }
   }
   const Matrix up = theirs(hf, "transformer.h.0.mlp.c_fc.weight");
-  const Tensor fc1 = ours.read_whole("model/decoder.layers.0.mlp.linear_fc1.weight", device_);
+  const Tensor fc1 = ours.read_full_tensor("model/decoder.layers.0.mlp.linear_fc1.weight", device_);
   ASSERT_EQ(fc1.shape(), (Shape{192, kHidden}));
   EXPECT_EQ(fc1.data<float>()[100 * kHidden + 7], up.at(7, 100));
   EXPECT_FALSE(ours.has("model/output_layer.weight"));
@@ -146,7 +146,7 @@ TEST_F(Huggingface, LlamaWeightsLandWhereTheyBelong) {
   CheckpointReader ours(import_to_checkpoint(golden("llama")));
   const SafetensorsReader hf(golden("llama"));
   constexpr i64 kHidden = 64, kGroups = 4, kQueries = 2, kDim = 8, kFfn = 160;
-  const Tensor qkv = ours.read_whole("model/decoder.layers.1.self_attention.linear_qkv.weight", device_);
+  const Tensor qkv = ours.read_full_tensor("model/decoder.layers.1.self_attention.linear_qkv.weight", device_);
   ASSERT_EQ(qkv.shape(), (Shape{kGroups, (kQueries + 2) * kDim, kHidden}));
   const std::string layer = "model.layers.1.";
   const Matrix q = theirs(hf, layer + "self_attn.q_proj.weight"), k = theirs(hf, layer + "self_attn.k_proj.weight"),
@@ -161,7 +161,7 @@ TEST_F(Huggingface, LlamaWeightsLandWhereTheyBelong) {
       }
     }
   }
-  const Tensor fc1 = ours.read_whole("model/decoder.layers.3.mlp.linear_fc1.weight", device_);
+  const Tensor fc1 = ours.read_full_tensor("model/decoder.layers.3.mlp.linear_fc1.weight", device_);
   ASSERT_EQ(fc1.shape(), (Shape{2, kFfn, kHidden}));
   const Matrix gate = theirs(hf, "model.layers.3.mlp.gate_proj.weight"),
                up = theirs(hf, "model.layers.3.mlp.up_proj.weight");
@@ -182,7 +182,7 @@ TEST_F(Huggingface, ExportGivesBackTheSameFile) {
     const ImportedModel again = import_huggingface(out, {}, device_);
     const auto specs = again.weights->shards();
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      ASSERT_TRUE(same_bits(again.weights->data(i), reader.read_whole(specs[i].name, device_))) << specs[i].name;
+      ASSERT_TRUE(same_bits(again.weights->data(i), reader.read_full_tensor(specs[i].name, device_))) << specs[i].name;
     }
     EXPECT_CONTAINS(error_of([&] { export_huggingface(out, again.model, reader); }), "already holds a model");
   }

@@ -56,7 +56,7 @@ TEST(NumberTable, ARowTakesThePlaceOfThoseFromItsIterationOn) {
   EXPECT_TRUE(std::isnan(a[2]));
   EXPECT_TRUE(std::isnan(b[0]) && std::isnan(b[1]));
   EXPECT_EQ(b[2], 5);
-  table.keep_up_to(1);
+  table.truncate_after(1);
   EXPECT_EQ(table.rows(), 1u);
   EXPECT_EQ(table.column("b").size(), 1u);
   EXPECT_TRUE(table.column("c").empty());
@@ -65,7 +65,7 @@ TEST(NumberTable, ARowTakesThePlaceOfThoseFromItsIterationOn) {
 TEST(NumberTable, KeepsNoMoreColumnsThanARunHas) {
   NumberTable table;
   for (i64 i = 1; i <= 1000; ++i) table.add(1, std::vector<std::pair<std::string, double>>{{str("column", i), 1}});
-  EXPECT_EQ(table.columns().size(), NumberTable::kMostColumns);
+  EXPECT_EQ(table.columns().size(), NumberTable::kMaxColumns);
 }
 
 TEST(RunHistory, TimesAreUtc) {
@@ -144,7 +144,7 @@ TEST(RunHistory, ReadsBackWhatTheWriterWrote) {
   IterationStats stats;
   stats.iteration = 1;
   stats.lm_loss = std::numeric_limits<double>::quiet_NaN();
-  stats.experts = {{.layer = 1, .tokens = {3, 1}, .largest_load = 1.5, .dropped = 0.25}};
+  stats.experts = {{.layer = 1, .tokens = {3, 1}, .max_load = 1.5, .dropped = 0.25}};
   writer.write(stats);
   writer.write(RunEvent{.kind = RunEvent::Kind::RollBack, .iteration = 1, .text = "back"});
   RankStats rank{.peak_memory_bytes = 100, .bubble = 0.25, .exposed_communication = 0.125};
@@ -177,10 +177,10 @@ TEST(PageData, NumbersKeepSevenDigitsAndWholeOnesAll) {
 }
 
 TEST(PageData, RecordsOfRanksAreSpreadEvenly) {
-  EXPECT_TRUE(evenly_spread(0, 5).empty());
-  EXPECT_EQ(evenly_spread(3, 1), std::vector<std::size_t>{2});
-  EXPECT_EQ(evenly_spread(3, 5), (std::vector<std::size_t>{0, 1, 2}));
-  EXPECT_EQ(evenly_spread(101, 5), (std::vector<std::size_t>{0, 25, 50, 75, 100}));
+  EXPECT_TRUE(spread_indices(0, 5).empty());
+  EXPECT_EQ(spread_indices(3, 1), std::vector<std::size_t>{2});
+  EXPECT_EQ(spread_indices(3, 5), (std::vector<std::size_t>{0, 1, 2}));
+  EXPECT_EQ(spread_indices(101, 5), (std::vector<std::size_t>{0, 25, 50, 75, 100}));
 }
 
 TEST(Page, NoTextOfARunBecomesMarkup) {
@@ -215,31 +215,31 @@ std::string config_text(const std::vector<std::string>& more, i64 batch_size = 6
 TEST(RunLayout, NamesRanksAndDrawsThePipeline) {
   const std::string config =
       config_text({"--parallel.pipeline_model_parallel_size=2", "--parallel.tensor_model_parallel_size=2"});
-  const RunLayout layout = layout_of_run(config, 4);
+  const RunLayout layout = make_run_layout(config, 4);
   ASSERT_EQ(layout.rank_names.size(), 4u) << layout.problem;
   EXPECT_EQ(layout.rank_names[3], "rank 3 (tp 1, pp 1)");
   ASSERT_EQ(layout.pipeline.size(), 1u);
   EXPECT_TRUE(layout.pipeline[0].svg.starts_with("<svg"));
   EXPECT_TRUE(layout.pipeline[0].caption.starts_with("1f1b, 64 microbatches")) << layout.pipeline[0].caption;
-  EXPECT_TRUE(layout_of_run(config_text({}), 1).pipeline.empty());
-  EXPECT_EQ(layout_of_run(config_text({}), 1).rank_names, std::vector<std::string>{"rank 0"});
+  EXPECT_TRUE(make_run_layout(config_text({}), 1).pipeline.empty());
+  EXPECT_EQ(make_run_layout(config_text({}), 1).rank_names, std::vector<std::string>{"rank 0"});
 }
 
 TEST(RunLayout, AStepOfManyMicrobatchesIsDrawnInPart) {
-  const RunLayout layout = layout_of_run(config_text({"--parallel.pipeline_model_parallel_size=4"}, 8192), 4);
+  const RunLayout layout = make_run_layout(config_text({"--parallel.pipeline_model_parallel_size=4"}, 8192), 4);
   ASSERT_EQ(layout.pipeline.size(), 1u) << layout.problem;
   EXPECT_NE(layout.pipeline[0].caption.find("8192 microbatches in a step, of which "), std::string::npos);
   EXPECT_LT(layout.pipeline[0].svg.size(), 4'000'000u);
 }
 
 TEST(RunLayout, WhatCannotBeReadHereIsSaid) {
-  EXPECT_EQ(layout_of_run("", 4).problem, "its configuration is not known");
-  EXPECT_EQ(layout_of_run(config_text({}), 0).problem, "its number of ranks is not known");
-  EXPECT_EQ(layout_of_run(config_text({}), std::numeric_limits<i64>::max()).problem,
+  EXPECT_EQ(make_run_layout("", 4).problem, "its configuration is not known");
+  EXPECT_EQ(make_run_layout(config_text({}), 0).problem, "its number of ranks is not known");
+  EXPECT_EQ(make_run_layout(config_text({}), std::numeric_limits<i64>::max()).problem,
             "its number of ranks is not known");
-  EXPECT_NE(layout_of_run("[model]\nlayers_of_another_version = 3\n", 4).problem.find("layers_of_another_version"),
+  EXPECT_NE(make_run_layout("[model]\nlayers_of_another_version = 3\n", 4).problem.find("layers_of_another_version"),
             std::string::npos);
-  EXPECT_NE(layout_of_run(config_text({"--parallel.pipeline_model_parallel_size=2"}), 3).problem, "");
+  EXPECT_NE(make_run_layout(config_text({"--parallel.pipeline_model_parallel_size=2"}), 3).problem, "");
 }
 
 TEST(RunLayout, ConfigurationsOfAnyVersionAreLists) {

@@ -24,7 +24,7 @@ Outcome compare(const std::string& text, const std::string& last) {
     const auto meter = std::make_shared<CommMeter>();
     const auto group = make_metered(world.split(0, rank), meter);
     try {
-      check_same_on_ranks("text", rank + 1 < kRanks ? text : last, *group, "give all the same");
+      check_identical_on_ranks("text", rank + 1 < kRanks ? text : last, *group, "give all the same");
     } catch (const Error& error) {
       outcome.errors[static_cast<std::size_t>(rank)] = error.what();
     }

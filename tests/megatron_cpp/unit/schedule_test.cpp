@@ -94,8 +94,9 @@ TEST_F(ScheduleCommand, TheDocumentationSaysTheSame) {
       const auto row = std::ranges::find(kSchedules, name, &ScheduleRow::name);
       if (row == kSchedules.end()) continue;
       ++kinds;
-      EXPECT_THAT(page, HasSubstr(str("\n| ", name, " | ", of_rank, " | ", bubble, " % | ", row->formula, " | ", time,
-                                      " | ", kept, " | ", row->in_rounds ? "multiples of p" : "any", " |\n")));
+      EXPECT_THAT(page,
+                  HasSubstr(str("\n| ", name, " | ", of_rank, " | ", bubble, " % | ", row->formula, " | ", time, " | ",
+                                kept, " | ", row->needs_multiple_of_ranks ? "multiples of p" : "any", " |\n")));
     }
     EXPECT_EQ(kinds, kSchedules.size());
   }

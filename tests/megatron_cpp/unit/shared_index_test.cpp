@@ -12,8 +12,8 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
-#include "comm/watch/hang_detector.h"
-#include "data/read/index/index_cache.h"
+#include "comm/watchdog/hang_detector.h"
+#include "data/dataset/index/index_cache.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 
@@ -45,7 +45,7 @@ class SharedIndex : public testing::Test {
     on_two_nodes([&](int rank, const SharedIndexRanks& ranks) {
       const IndexArrays arrays = cached_index(
           folder_of(rank), "test", "an index",
-          [&](const IndexBuild& how) {
+          [&](const IndexBuildOptions& how) {
             ++builds_;
             copies_ = how.copies;
             return truth_;
@@ -124,12 +124,12 @@ TEST_F(SharedIndex, AFolderThatCannotBeWrittenIsNamedBeforeAnythingIsBuilt) {
   write_file_atomic(scratch_ / "file", "");
   std::string said;
   testing::internal::CaptureStderr();
-  const auto build = [&](const IndexBuild&) {
+  const auto build = [&](const IndexBuildOptions&) {
     said = testing::internal::GetCapturedStderr();
     return std::vector<std::vector<u32>>{{1, 2}};
   };
   const IndexArrays arrays =
-      cached_index(scratch_ / "file" / "cache", "kind", "description", build, OneIndexRank(), Log());
+      cached_index(scratch_ / "file" / "cache", "kind", "description", build, SingleIndexRank(), Log());
   EXPECT_THAT(said, HasSubstr("cannot be cached"));
   EXPECT_EQ(arrays[0].size(), 2u);
 }
@@ -150,7 +150,7 @@ TEST_F(SharedIndex, WhatTheBuilderThrowsAllThrow) {
     errors[static_cast<std::size_t>(rank)] = test::input_error([&] {
       cached_index(
           scratch_ / "cache", "test", "an index",
-          [](const IndexBuild&) -> Arrays { fail(ExitCode::BadInput, "no such document"); }, ranks, Log(1));
+          [](const IndexBuildOptions&) -> Arrays { fail(ExitCode::BadInput, "no such document"); }, ranks, Log(1));
     });
   });
   EXPECT_THAT(errors, Each("rank 0: no such document"));
@@ -163,9 +163,9 @@ TEST_F(SharedIndex, ASignalOnAnyRankEndsTheBuild) {
   on_two_nodes(
       [&](int rank, const SharedIndexRanks& ranks) {
         errors[static_cast<std::size_t>(rank)] = test::error_of([&] {
-          ranks.run(IndexRanks::Who::First, [&](const IndexBuild& how) {
+          ranks.run(IndexRanks::RankScope::First, [&](const IndexBuildOptions& how) {
             is_building = true;
-            while (std::chrono::steady_clock::now() < begin + 30s) how.check_goes_on("an index");
+            while (std::chrono::steady_clock::now() < begin + 30s) how.throw_if_canceled("an index");
             return true;
           });
         });
@@ -191,7 +191,7 @@ TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
       for (; !is_over && hangs[r].empty(); std::this_thread::sleep_for(50ms))
         hangs[r] = detector.check(recorder.flight(), 0.05).value_or("");
     });
-    SharedIndexRanks(*world, *node).run(IndexRanks::Who::First, [](const IndexBuild&) {
+    SharedIndexRanks(*world, *node).run(IndexRanks::RankScope::First, [](const IndexBuildOptions&) {
       std::this_thread::sleep_for(2s);
       return true;
     });

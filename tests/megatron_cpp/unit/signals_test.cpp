@@ -44,7 +44,7 @@ void wait_for(const std::function<bool()>& condition) {
 TEST(SignalWatch, TheFirstRankOfAMachineSaysSoAndTheOthersHearOfIt) {
   const std::shared_ptr<void> memory(std::calloc(1, static_cast<std::size_t>(StatusBoard::bytes_for(2))), std::free);
   StatusBoard board(memory, 2, 0, 6), other(memory, 2, 1, 7);
-  EXPECT_EQ(other.noted_signal(), 0);
+  EXPECT_EQ(other.recorded_signal(), 0);
   std::vector<int> said;
   {
     const SignalWatch watch(&board, [&](int signal) { said.push_back(signal); });
@@ -52,12 +52,12 @@ TEST(SignalWatch, TheFirstRankOfAMachineSaysSoAndTheOthersHearOfIt) {
       ::kill(::getpid(), signal);
       wait_for([&] { return watch.received() != 0; });
     }
-    wait_for([&] { return other.noted_signal() != 0; });
+    wait_for([&] { return other.recorded_signal() != 0; });
     EXPECT_EQ(watch.received(), SIGTERM);
   }
-  EXPECT_EQ(other.noted_signal(), SIGTERM);
+  EXPECT_EQ(other.recorded_signal(), SIGTERM);
   EXPECT_EQ(said, std::vector{SIGTERM});
-  EXPECT_FALSE(other.note_signal(SIGINT)) << "it is no news";
+  EXPECT_FALSE(other.record_signal(SIGINT)) << "it is no news";
 }
 
 }  // namespace

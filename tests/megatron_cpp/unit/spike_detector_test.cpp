@@ -39,26 +39,26 @@ TEST(SpikeDetector, HistoryKeepsTheNewest) {
 
 TEST(StepPolicy, SaysWhatFollows) {
   TrainingConfig config;
-  EXPECT_EQ(action_for(config, StepVerdict::Fine), StepAction::GoOn);
-  EXPECT_EQ(action_for(config, StepVerdict::NotFinite), StepAction::Skip);
-  EXPECT_EQ(action_for(config, StepVerdict::Spike), StepAction::Warn);
+  EXPECT_EQ(choose_action(config, StepStatus::Fine), StepAction::Continue);
+  EXPECT_EQ(choose_action(config, StepStatus::NotFinite), StepAction::Skip);
+  EXPECT_EQ(choose_action(config, StepStatus::Spike), StepAction::Warn);
   config.nan_policy = NanPolicy::Stop;
   config.spike_policy = SpikePolicy::Rollback;
-  EXPECT_EQ(action_for(config, StepVerdict::NotFinite), StepAction::Stop);
-  EXPECT_EQ(action_for(config, StepVerdict::Spike), StepAction::RollBack);
+  EXPECT_EQ(choose_action(config, StepStatus::NotFinite), StepAction::Stop);
+  EXPECT_EQ(choose_action(config, StepStatus::Spike), StepAction::RollBack);
 }
 
 TEST(StepPolicy, OnlyPoliciesThatAvoidSpikesKeepTheUpdateBack) {
   TrainingConfig config;
   config.spike_window = 2;
   const SpikeHistory history{.losses = {1, 3}, .grad_norms = {2, 2}};
-  EXPECT_FALSE(step_rule(config, history).skips_spikes);
-  EXPECT_DOUBLE_EQ(step_rule(config, history).most_loss, 2 + 6);
-  EXPECT_EQ(step_rule(config, history).most_grad_norm, kNone);
+  EXPECT_FALSE(make_step_rule(config, history).should_skip_spikes);
+  EXPECT_DOUBLE_EQ(make_step_rule(config, history).max_loss, 2 + 6);
+  EXPECT_EQ(make_step_rule(config, history).max_grad_norm, kNone);
   config.spike_policy = SpikePolicy::Skip;
-  EXPECT_TRUE(step_rule(config, history).skips_spikes);
+  EXPECT_TRUE(make_step_rule(config, history).should_skip_spikes);
   config.spike_policy = SpikePolicy::Off;
-  EXPECT_EQ(step_rule(config, history).most_loss, kNone);
+  EXPECT_EQ(make_step_rule(config, history).max_loss, kNone);
 }
 
 }  // namespace

@@ -21,18 +21,18 @@ Topology topology(int ranks, i64 pp) {
 }
 
 TEST(Stragglers, TheSlowRankIsNamedAndNotTheOnesThatWait) {
-  const auto found = slow_rank(computing({100, 101, 99, 180}), topology(4, 1), 1.5);
+  const auto found = find_slow_rank(computing({100, 101, 99, 180}), topology(4, 1), 1.5);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->what, "rank 3");
   EXPECT_EQ(found->text,
             "rank 3 computes 180.0 ms in an iteration, 1.8 times as long as others that do the same; they wait for it");
-  EXPECT_FALSE(slow_rank(computing({100, 101, 99, 149}), topology(4, 1), 1.5));
+  EXPECT_FALSE(find_slow_rank(computing({100, 101, 99, 149}), topology(4, 1), 1.5));
 }
 
 TEST(Stragglers, StagesOfAPipelineDoNotDoTheSame) {
-  EXPECT_FALSE(slow_rank(computing({100, 100, 300, 300}), topology(4, 2), 1.5));
-  EXPECT_EQ(slow_rank(computing({100, 200, 300, 310}), topology(4, 2), 1.5)->what, "rank 1");
-  EXPECT_FALSE(slow_rank(computing({100, 900}), topology(2, 2), 1.5));  // nobody to compare with
+  EXPECT_FALSE(find_slow_rank(computing({100, 100, 300, 300}), topology(4, 2), 1.5));
+  EXPECT_EQ(find_slow_rank(computing({100, 200, 300, 310}), topology(4, 2), 1.5)->what, "rank 1");
+  EXPECT_FALSE(find_slow_rank(computing({100, 900}), topology(2, 2), 1.5));  // nobody to compare with
 }
 
 TEST(Stragglers, AGroupWhoseLastMemberWaitsLongHasASlowLink) {
@@ -42,16 +42,16 @@ TEST(Stragglers, AGroupWhoseLastMemberWaitsLongHasASlowLink) {
   ranks[1]["dp"] = {.first = 0, .seconds = 1.0, .bytes = 1e9};
   ranks[2]["dp"] = {.first = 2, .seconds = 3.0, .bytes = 1e9};
   ranks[3]["dp"] = {.first = 2, .seconds = 3.1, .bytes = 1e9};
-  const auto found = slow_group(ranks, 10, 1.5);
+  const auto found = find_slow_group(ranks, 10, 1.5);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->what, "the group dp (ranks 2 3)");
   EXPECT_THAT(found->text, HasSubstr("takes 3.0 times as long as others of its kind to send"));
-  EXPECT_FALSE(slow_group(ranks, 1000, 1.5));  // too little to matter
-  EXPECT_FALSE(slow_group({ranks[0], ranks[1]}, 10, 1.5));
+  EXPECT_FALSE(find_slow_group(ranks, 1000, 1.5));  // too little to matter
+  EXPECT_FALSE(find_slow_group({ranks[0], ranks[1]}, 10, 1.5));
 }
 
 TEST(Stragglers, AreToldOnceWhenTheyStandOutTwiceInARow) {
-  StragglerWatch watch;
+  StragglerReporter watch;
   const Straggler three{.what = "rank 3", .text = "three"}, one{.what = "rank 1", .text = "one"};
   EXPECT_FALSE(watch.add(three));
   EXPECT_EQ(watch.add(three), "three");

@@ -50,7 +50,7 @@ TEST(EventFile, ReadsWholeRecordsAloneAndStopsAtDamage) {
   }
 }
 
-void write_steps(const Path& folder, i64 first, i64 last, const TensorboardWriter::Keeps& keeps) {
+void write_steps(const Path& folder, i64 first, i64 last, const TensorboardWriter::KeepEventFn& keeps) {
   const Log log;
   TensorboardWriter writer(folder, log);
   writer.begin(keeps);
@@ -71,7 +71,7 @@ TEST(TensorboardFiles, ARunThatGoesOnHasEachStepOnce) {
   write_file_atomic(first, read_text_file(first) + "cut off");
   EXPECT_EQ(test::read_events(folder.path()).unread, 7u);
   const auto keeps = [](i64 step, std::string_view tag) {
-    return stands_in_resumed_run(step, tag, {.iteration = 3, .consumed_samples = 24},
+    return is_valid_after_resume(step, tag, {.iteration = 3, .consumed_samples = 24},
                                  [](const std::string&) { return true; });
   };
   write_steps(folder.path(), 4, 6, keeps);
@@ -103,24 +103,24 @@ TEST(TensorboardFiles, ANewRunSetsOldEventsAsideAndLeavesOthers) {
 }
 
 TEST(TensorboardFiles, EvaluationsThatAreOwedAreDropped) {
-  const ResumedAt at{.iteration = 10, .consumed_samples = 80};
+  const ResumePoint at{.iteration = 10, .consumed_samples = 80};
   const auto has = [](const std::string& split) { return split == "validation"; };
-  EXPECT_TRUE(stands_in_resumed_run(10, "lm loss", at, has));
-  EXPECT_FALSE(stands_in_resumed_run(11, "lm loss", at, has));
-  EXPECT_TRUE(stands_in_resumed_run(80, "lm loss vs samples", at, has));
-  EXPECT_FALSE(stands_in_resumed_run(88, "lm loss vs samples", at, has));
+  EXPECT_TRUE(is_valid_after_resume(10, "lm loss", at, has));
+  EXPECT_FALSE(is_valid_after_resume(11, "lm loss", at, has));
+  EXPECT_TRUE(is_valid_after_resume(80, "lm loss vs samples", at, has));
+  EXPECT_FALSE(is_valid_after_resume(88, "lm loss vs samples", at, has));
   for (const std::string twin : {"", " vs samples"}) {
     const i64 step = twin.empty() ? 10 : 80;
-    EXPECT_TRUE(stands_in_resumed_run(step, "lm loss validation" + twin, at, has));
-    EXPECT_TRUE(stands_in_resumed_run(step, "lm loss validation ppl" + twin, at, has));
-    EXPECT_FALSE(stands_in_resumed_run(step, "lm loss test" + twin, at, has));
-    EXPECT_FALSE(stands_in_resumed_run(step, "lm loss test ppl" + twin, at, has));
-    EXPECT_TRUE(stands_in_resumed_run(step - 1, "lm loss test" + twin, at, has));
+    EXPECT_TRUE(is_valid_after_resume(step, "lm loss validation" + twin, at, has));
+    EXPECT_TRUE(is_valid_after_resume(step, "lm loss validation ppl" + twin, at, has));
+    EXPECT_FALSE(is_valid_after_resume(step, "lm loss test" + twin, at, has));
+    EXPECT_FALSE(is_valid_after_resume(step, "lm loss test ppl" + twin, at, has));
+    EXPECT_TRUE(is_valid_after_resume(step - 1, "lm loss test" + twin, at, has));
   }
   for (const char* tag :
        {"lm loss validation-books", "lm loss validation-books ppl", "lm loss validation-books vs samples"})
-    EXPECT_FALSE(stands_in_resumed_run(at.iteration, tag, {.iteration = 10, .consumed_samples = 10}, has)) << tag;
-  EXPECT_FALSE(stands_in_resumed_run(10, "configuration", at, has));  // the start writes it anew
+    EXPECT_FALSE(is_valid_after_resume(at.iteration, tag, {.iteration = 10, .consumed_samples = 10}, has)) << tag;
+  EXPECT_FALSE(is_valid_after_resume(10, "configuration", at, has));  // the start writes it anew
 }
 
 TEST(TensorboardFiles, AFolderThatCannotBeIsRefusedAtOnce) {
@@ -133,7 +133,7 @@ TEST(TensorboardFiles, AFolderThatCannotBeIsRefusedAtOnce) {
   EXPECT_THROW(TensorboardWriter(folder / "file" / "below", log), Error);
   TensorboardWriter nowhere(Path(), log);
   nowhere.begin(nullptr);
-  EXPECT_FALSE(nowhere.is_on());
+  EXPECT_FALSE(nowhere.is_enabled());
 }
 
 TEST(TensorboardFiles, HistogramsAndTextsAreWhatTheReaderFinds) {
@@ -153,8 +153,8 @@ TEST(TensorboardFiles, HistogramsAndTextsAreWhatTheReaderFinds) {
   std::memcpy(&number, test::field_of(histogram, 3).bytes.data(), sizeof(number));
   EXPECT_EQ(number, 5);
   EXPECT_EQ(test::field_of(histogram, 7).bytes.size(), 16u);
-  EXPECT_EQ(key_of_event(event.bytes(), "").tag, "weights");
-  EXPECT_EQ(key_of_event(event.bytes(), "").step, 7);
+  EXPECT_EQ(parse_event_key(event.bytes(), "").tag, "weights");
+  EXPECT_EQ(parse_event_key(event.bytes(), "").step, 7);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 TEST(ClockOffset, RanksOfOneProcessHaveOneClock) {
   run_local_ranks(3, [](Communicator& world, int) {
-    const ClockOffset offset = compare_clocks(world);
+    const ClockOffset offset = measure_clock_offset(world);
     EXPECT_EQ(offset.seconds, 0);
     EXPECT_NEAR(offset.reference, steady_seconds(), 60);
     const std::vector<double> apart{offset.at - offset.reference};
@@ -24,23 +24,23 @@ TEST(ClockOffset, RanksOfOneProcessHaveOneClock) {
 TEST(ClockOffset, RunApartEvenlyBetweenTwoComparisons) {
   const ClockOffset before{.at = 100, .seconds = 5, .uncertainty = 0, .reference = 0};
   const ClockOffset after{.at = 200, .seconds = 7, .uncertainty = 0, .reference = 0};
-  EXPECT_DOUBLE_EQ(on_first_rank(100, before, after), 105);
-  EXPECT_DOUBLE_EQ(on_first_rank(150, before, after), 156);
-  EXPECT_DOUBLE_EQ(on_first_rank(200, before, after), 207);
+  EXPECT_DOUBLE_EQ(to_rank0_clock(100, before, after), 105);
+  EXPECT_DOUBLE_EQ(to_rank0_clock(150, before, after), 156);
+  EXPECT_DOUBLE_EQ(to_rank0_clock(200, before, after), 207);
   // What no comparison can tell from chance is none.
   const ClockOffset unsure{.at = 100, .seconds = 5, .uncertainty = 3, .reference = 0};
-  EXPECT_DOUBLE_EQ(on_first_rank(100, unsure, after), 107);
-  EXPECT_DOUBLE_EQ(on_first_rank(200, unsure, after), 207);
+  EXPECT_DOUBLE_EQ(to_rank0_clock(100, unsure, after), 107);
+  EXPECT_DOUBLE_EQ(to_rank0_clock(200, unsure, after), 207);
 }
 
 /// A rank whose clock is `ahead` seconds before that of rank 0 and which did something at second 3 of the trace.
 RankTrace trace_of(int rank, double ahead) {
   const ProfiledRange::Clock::time_point begin{std::chrono::seconds(1003 + static_cast<i64>(ahead))};
   RankTrace trace{
-      .name = "rank \"" + std::to_string(rank) + "\"", .trace = {}, .before = {}, .after = {}, .figures = {}};
+      .name = "rank \"" + std::to_string(rank) + "\"", .trace = {}, .before = {}, .after = {}, .totals = {}};
   trace.before = {.at = 1000 + ahead, .seconds = -ahead, .uncertainty = 1e-6, .reference = 1000};
   trace.after = {.at = 1010 + ahead, .seconds = -ahead, .uncertainty = 1e-6, .reference = 1010};
-  trace.figures["bubble_seconds"] = 0.25 * rank;
+  trace.totals["bubble_seconds"] = 0.25 * rank;
   trace.trace.ranges.push_back({.name = "tp all_reduce",
                                 .kind = RangeKind::Communication,
                                 .begin = begin,

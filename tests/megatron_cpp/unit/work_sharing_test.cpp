@@ -1,5 +1,3 @@
-#include "megatron_cpp/prepare/work_sharing.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "comm/local.h"
+#include "megatron_cpp/prepare/work_distribution.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {
@@ -20,21 +19,21 @@ TEST(WorkSharing, EveryPieceIsDoneOnce) {
     std::multiset<i64> done;
     std::set<int> workers;
     run_local_ranks(3, [&](Communicator& world, int rank) {
-      WorkDone last;
+      WorkProgress last;
       std::set<std::string> told;
       std::set<i64> ended;
-      share_work(
+      distribute_work(
           world, pieces,
-          [&](i64 piece, const std::function<void(double)>& add) -> WorkedPiece {
+          [&](i64 piece, const std::function<void(double)>& add) -> ProcessedPiece {
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
             add(10);
             const std::lock_guard lock(mutex);
             done.insert(piece), workers.insert(rank);
             return {str("piece ", piece, " of rank ", rank), [](const std::stop_token&) {}};
           },
-          [&](const WorkDone& all) {
+          [&](const WorkProgress& all) {
             last = all;
-            for (const PieceNews& news : all.news) {
+            for (const WorkUpdate& news : all.news) {
               EXPECT_EQ(news.text, str("piece ", news.piece, " of rank ", news.rank));
               told.insert(news.text);
             }
@@ -59,9 +58,9 @@ TEST(WorkSharing, AnErrorOfOneRankIsThatOfAll) {
   std::atomic<int> given_up = 0;
   run_local_ranks(3, [&](Communicator& world, int rank) {
     const std::string error = test::input_error([&] {
-      share_work(
+      distribute_work(
           world, 3,
-          [&](i64 piece, const std::function<void(double)>& add) -> WorkedPiece {
+          [&](i64 piece, const std::function<void(double)>& add) -> ProcessedPiece {
             if (piece == 1) fail(ExitCode::BadInput, "piece 1 is bad");
             try {
               while (true) {
@@ -73,7 +72,7 @@ TEST(WorkSharing, AnErrorOfOneRankIsThatOfAll) {
               throw;
             }
           },
-          [](const WorkDone&) {});
+          [](const WorkProgress&) {});
     });
     EXPECT_EQ(error, "rank 1: piece 1 is bad") << rank;
   });
@@ -85,10 +84,10 @@ TEST(WorkSharing, WorksOnWhileAPieceEnds) {
   run_local_ranks(2, [&](Communicator& world, int) {
     std::promise<void> third;
     std::atomic<int> begun = 0;
-    WorkDone last;
-    share_work(
+    WorkProgress last;
+    distribute_work(
         world, 10,
-        [&](i64, const std::function<void(double)>&) -> WorkedPiece {
+        [&](i64, const std::function<void(double)>&) -> ProcessedPiece {
           const int number = begun++;
           if (number == 2) third.set_value();
           return {
@@ -97,7 +96,7 @@ TEST(WorkSharing, WorksOnWhileAPieceEnds) {
                   fail(ExitCode::BadInput, "nothing was begun");
               }};
         },
-        [&](const WorkDone& all) { last = all; });
+        [&](const WorkProgress& all) { last = all; });
     EXPECT_EQ(last.pieces, 10);
   });
 }
@@ -106,14 +105,14 @@ TEST(WorkSharing, WorksOnWhileAPieceEnds) {
 TEST(WorkSharing, AnEndMayWaitForNewsOfOthers) {
   run_local_ranks(3, [&](Communicator& world, int) {
     std::atomic<std::size_t> told = 0;
-    share_work(
+    distribute_work(
         world, 9,
-        [&](i64 piece, const std::function<void(double)>&) -> WorkedPiece {
+        [&](i64 piece, const std::function<void(double)>&) -> ProcessedPiece {
           return {"", [&, piece](const std::stop_token&) {
                     while (piece == 0 && told < 9) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                   }};
         },
-        [&](const WorkDone& all) { told += all.news.size(); });
+        [&](const WorkProgress& all) { told += all.news.size(); });
     EXPECT_EQ(told, 9u);
   });
 }
@@ -121,16 +120,16 @@ TEST(WorkSharing, AnEndMayWaitForNewsOfOthers) {
 TEST(WorkSharing, AnErrorAtAnEndIsThatOfAll) {
   run_local_ranks(3, [&](Communicator& world, int rank) {
     const std::string error = test::input_error([&] {
-      share_work(
+      distribute_work(
           world, 9,
-          [&](i64 piece, const std::function<void(double)>&) -> WorkedPiece {
+          [&](i64 piece, const std::function<void(double)>&) -> ProcessedPiece {
             return {"", [piece](const std::stop_token& stop) {
                       check_input(piece != 2, "the disk is full");
                       while (piece == 0 && !stop.stop_requested())  // for what will never be
                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
                     }};
           },
-          [](const WorkDone&) {});
+          [](const WorkProgress&) {});
     });
     EXPECT_EQ(error, "rank 2: the disk is full") << rank;
   });

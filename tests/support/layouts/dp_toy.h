@@ -160,14 +160,14 @@ struct ToySum {
   DpLayout layout;
   int microbatches = 1;
   bool is_tied = false;
-  bool reduces_every_pass = false;  ///< at stages 2 and 3
+  bool reduces_every_microbatch = false;  ///< at stages 2 and 3
 
   T operator()(int step, const Param& param, i64 i) const {
     if (!ToyModel::is_used(param)) return 0;
     return sum(layout.replicas, [&](int replica) {
       const auto rank = [&](int place) { return replica * layout.shards + place; };
       const auto pass = [&](int r, int m) { return contributions(step, m, r, param, i, 0, true); };
-      if (reduces_every_pass) {
+      if (reduces_every_microbatch) {
         return sum(microbatches, [&](int m) { return sum(layout.shards, [&](int p) { return pass(rank(p), m); }); });
       }
       return sum(layout.shards, [&](int p) {

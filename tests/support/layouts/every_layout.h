@@ -37,9 +37,9 @@ class EveryLayout {
  private:
   /// Returns true if the layout fits with activations in this tier. `fits`: whether it fits with a nearer tier.
   bool look_at_tier(Layout layout, OffloadTier tier, bool fits) {
-    layout.activations_place = tier;
-    const MemoryEstimate estimate = memory_.most(layout);
-    const double in_host = tier == OffloadTier::Host ? estimate.activations_elsewhere : 0;
+    layout.activations_tier = tier;
+    const MemoryEstimate estimate = memory_.peak(layout);
+    const double in_host = tier == OffloadTier::Host ? estimate.offloaded_activations : 0;
     if (estimate.total() > limits_.memory_bytes || in_host > 1e9 * hardware_.host.memory) return false;
     away += !fits && tier != OffloadTier::Device;
     const double seconds = time(layout);
@@ -49,14 +49,14 @@ class EveryLayout {
 
   /// Checks any number of recomputed layers per stage. Counts a layout once if it fits with some but not all of them.
   void look_at_parts(Layout layout) {
-    layout.activations_place = OffloadTier::Device;
+    layout.activations_tier = OffloadTier::Device;
     layout.recompute.method = Recompute::Method::Block;
     i64 most_layers = 0;
     for (const StageContents& stage : split_stages(layout.stage_split(work_.model)))
       most_layers = std::max(most_layers, stage.num_layers());
     bool fits_in_part = false, fits_without = false;
     for (layout.recompute.num_layers = 0; layout.recompute.num_layers < 16; ++layout.recompute.num_layers) {
-      if (memory_.most(layout).total() > limits_.memory_bytes) continue;
+      if (memory_.peak(layout).total() > limits_.memory_bytes) continue;
       fits_without |= layout.recompute.num_layers == 0;
       fits_in_part |= layout.recompute.num_layers < most_layers;
       time(layout);
@@ -65,9 +65,9 @@ class EveryLayout {
   }
 
   double time(const Layout& layout) {
-    const Job job{hardware_, program_, work_, layout};
+    const PredictionInput job{hardware_, program_, work_, layout};
     const double seconds = step_time(job).seconds;
-    EXPECT_LE(least_seconds(job), seconds * (1 + 1e-12)) << layout.describe();
+    EXPECT_LE(step_time_lower_bound(job), seconds * (1 + 1e-12)) << layout.describe();
     best_seconds = std::min(best_seconds, seconds);
     return seconds;
   }
@@ -75,7 +75,7 @@ class EveryLayout {
   const Hardware& hardware_;
   const Workload& work_;
   const SearchLimits& limits_;
-  const Implementation program_;
+  const KernelTraits program_;
   LayoutMemory memory_;
 };
 

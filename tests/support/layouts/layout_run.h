@@ -10,7 +10,7 @@
 
 #include "base/philox.h"
 #include "comm/local.h"
-#include "data/read/documents.h"
+#include "data/dataset/documents.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/connect_groups.h"
 #include "megatron_cpp/setup/model_provider.h"
@@ -39,7 +39,7 @@ struct RunLayout {
   const char* stages = "";
   i64 hpz = 1;  ///< zero_hpz_partition_size
   bool quantized_weights = false;
-  GradWire grad_wire = GradWire::Full;
+  GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
   i64 power_sgd_rank = 0;
 
   int ranks() const { return static_cast<int>(tp * cp * pp * dp); }
@@ -94,12 +94,12 @@ inline RankPlace cpu_place(Communicator&) {
 }
 
 /// Reports a signal after a number of passes, and a run time of a number of minutes.
-class SignalAfter final : public StepWatch {
+class SignalAfter final : public StepObserver {
  public:
   explicit SignalAfter(i64 passes, double minutes = 0) : passes_left_(passes), minutes_(minutes) {}
   int signal() const override { return passes_left_ < 0 ? 15 : 0; }
   double minutes() const override { return minutes_; }
-  void passed(i64, i64, i64) override { --passes_left_; }
+  void on_pass_finished(i64, i64, i64) override { --passes_left_; }
 
  private:
   i64 passes_left_;
@@ -124,7 +124,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   t.recompute_method =
       layout.recompute.method == Recompute::Method::Block ? RecomputeMethod::Block : RecomputeMethod::Uniform;
   t.recompute_num_layers = layout.recompute.num_layers;
-  t.distribute_saved_activations = layout.recompute.distributes_saved;
+  t.distribute_saved_activations = layout.recompute.shards_saved_inputs;
   t.offload_activations = layout.activations;
   if (layout.recompute.core_attn) t.recompute_modules.emplace_back("core_attn");
   if (layout.recompute.layernorm) t.recompute_modules.emplace_back("layernorm");
@@ -150,7 +150,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   p.num_distributed_optimizer_instances = layout.instances;
   p.zero_hpz_partition_size = layout.hpz;
   p.zero_quantized_weights = layout.quantized_weights;
-  p.set_grad_wire(layout.grad_wire);
+  p.set_grad_wire(layout.grad_reduce_format);
   p.power_sgd_rank = layout.power_sgd_rank;
   p.ddp_bucket_size = layout.bucket_elements;
   p.overlap_grad_reduce = p.overlap_param_gather = layout.overlaps;
@@ -215,7 +215,7 @@ class LayoutRank {
     for (const ParamAndGradBuffer* buffer : state_.buffers()) {
       if (buffer->replicas().rank() != 0) continue;
       buffer->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
-        if (!state_.saves(param)) return;
+        if (!state_.should_save(param)) return;
         Numbers& whole = weights[param.name];
         whole.resize(static_cast<std::size_t>(numel(param.box.global)), std::nan(""));
         const Numbers part = numbers(values);
@@ -260,7 +260,7 @@ class LayoutRank {
       whole.labels.insert(whole.labels.end(), sample.begin() + 1, sample.end());
       whole.samples.push_back(first_sample + i);
     }
-    if (task.eod >= 0) leave_out_after_eod(whole, task.eod);
+    if (task.eod >= 0) mask_labels_at_eod(whole, task.eod);
     MicroBatch batch{
         .tokens = on_device(whole, whole.tokens), .targets = on_device(whole, whole.labels), .samples = whole.samples};
     if (task.eod >= 0)
@@ -295,7 +295,7 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const 
       const StepOutcome outcome = self.step(step);
       losses.push_back(outcome.loss);
       norms.push_back(outcome.grad_norm);
-      for (const LayerTally& layer : outcome.experts)
+      for (const LayerRoutingStats& layer : outcome.experts)
         choices.insert(choices.end(), layer.tally.tokens.begin(), layer.tally.tokens.end());
     }
     const std::lock_guard lock(mutex);

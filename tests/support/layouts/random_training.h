@@ -67,7 +67,7 @@ class RandomTraining {
             .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
             .zero_stage = static_cast<int>(p.zero_stage),
             .instances = p.num_distributed_optimizer_instances,
-            .recompute = recompute_of(config_),
+            .recompute = make_recompute(config_),
             .activations = config_.training.offload_activations,
             .bucket_elements = p.ddp_bucket_size,
             .overlaps = p.overlap_grad_reduce,
@@ -75,7 +75,7 @@ class RandomTraining {
             .last_layers = p.decoder_last_pipeline_num_layers,
             .hpz = p.zero_hpz_partition_size,
             .quantized_weights = p.zero_quantized_weights,
-            .grad_wire = p.grad_wire(),
+            .grad_reduce_format = p.grad_reduce_format(),
             .power_sgd_rank = p.power_sgd_rank};
   }
   /// Returns the settings that differ from the defaults, for debugging.
@@ -150,7 +150,7 @@ class RandomTraining {
     ModelConfig& m = config_.model;
     // No norms after branches in a low-precision type: their divisor is small at first, which amplifies rounding.
     m.norm_position =
-        is_narrow(dtype_)
+        is_low_precision(dtype_)
             ? NormPosition::Pre
             : pick("norm_position", {NormPosition::Pre, NormPosition::Pre, NormPosition::Post, NormPosition::Both});
     // A bias of keys without rotation has no effect: AdamW amplifies the rounding errors of its gradient.
@@ -172,7 +172,7 @@ class RandomTraining {
   /// Not in a low-precision type: where rounding sends a token to a different expert, all correct layouts differ.
   void draw_experts() {
     ModelConfig& m = config_.model;
-    if (is_narrow(dtype_) || !flip("experts")) return;
+    if (is_low_precision(dtype_) || !flip("experts")) return;
     m.moe.num_experts = pick<i64>("num_experts", {4, 8});
     m.moe.router_topk = pick<i64>("moe_router_topk", {1, 2, 3});
     m.moe.router_score_function = pick("moe_router_score_function", {RouterScore::Softmax, RouterScore::Sigmoid});
@@ -213,7 +213,7 @@ class RandomTraining {
       p.hierarchical_context_parallel_sizes = {std::min<i64>(2, p.context_parallel_size), p.context_parallel_size / 2};
     p.pipeline_schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB,
                                                      ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::ZbV});
-    p.num_virtual_stages_per_pipeline_rank = row_of(p.pipeline_schedule).fewest_chunks;
+    p.num_virtual_stages_per_pipeline_rank = row_of(p.pipeline_schedule).min_chunks;
     if (p.pipeline_model_parallel_size > 1 && flip("uneven"))
       p.decoder_first_pipeline_num_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
     if (config_.model.moe.num_experts > 0) {
@@ -241,7 +241,7 @@ class RandomTraining {
     };
     o.exp_avg_dtype = form("exp_avg_dtype");
     if (o.optimizer != OptimizerKind::Sgd) o.exp_avg_sq_dtype = form("exp_avg_sq_dtype");
-    if (config_.parallel.zero_stage >= 2 && o.may_round_gradients())
+    if (config_.parallel.zero_stage >= 2 && o.can_round_gradients())
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
@@ -257,7 +257,7 @@ class RandomTraining {
     p.power_sgd_rank = may_factorize ? pick<i64>("power_sgd_rank", {0, 0, 0, 2}) : 0;
     if (may_pack && !p.zero_quantized_gradients && p.power_sgd_rank == 0)
       p.grad_reduce_dtype = pick("grad_reduce_dtype", {GradDType::Fp32, GradDType::Bf16});
-    const bool sums_in_steps = p.grad_wire() != GradWire::Full;
+    const bool sums_in_steps = p.grad_reduce_format() != GradReduceFormat::Full;
     const bool has_nodes = (p.zero_stage == 3 || sums_in_steps) && shards > 2 && shards % 2 == 0;
     p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
   }

@@ -1,6 +1,6 @@
 // Training that is saved and continues, and training resumed from that save.
 #pragma once
-#include "checkpoint/folder/folder.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/host_staging.h"
 #include "checkpoint/save/writer.h"

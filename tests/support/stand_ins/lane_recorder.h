@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/lane_choice.h"
+#include "comm/cuda/lane_selector.h"
 
 namespace mcpp::test {
 
@@ -45,10 +45,10 @@ class LaneRecorder final : public Communicator {
   void abort(int exit_code) noexcept override { inner_->abort(exit_code); }
 
  private:
-  static constexpr LaneChoice::Kind kSum = LaneChoice::Kind::Sum, kGather = LaneChoice::Kind::Gather;
+  static constexpr LaneSelector::Kind kSum = LaneSelector::Kind::Sum, kGather = LaneSelector::Kind::Gather;
 
   /// Uses a lane only if NCCL has work to do. `t` is the full tensor of the operation.
-  Work in_lane(const char* name, LaneChoice::Kind kind, const Tensor& t, Work work) {
+  Work in_lane(const char* name, LaneSelector::Kind kind, const Tensor& t, Work work) {
     if (size() == 1 || t.numel() == 0) return work;
     const std::size_t lane = choice_->begin(kind);
     if (!std::exchange(is_open_[lane], true))
@@ -62,8 +62,8 @@ class LaneRecorder final : public Communicator {
 
   std::unique_ptr<Communicator> inner_;
   std::shared_ptr<Opened> opened_;
-  std::shared_ptr<LaneChoice> choice_ = std::make_shared<LaneChoice>();  // Works may outlive the group
-  std::array<bool, LaneChoice::kLanes> is_open_{};
+  std::shared_ptr<LaneSelector> choice_ = std::make_shared<LaneSelector>();  // Works may outlive the group
+  std::array<bool, LaneSelector::kLanes> is_open_{};
 };
 
 }  // namespace mcpp::test

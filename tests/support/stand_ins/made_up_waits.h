@@ -4,11 +4,11 @@
 
 #include <utility>
 
-#include "tensor/host/device_waits.h"
+#include "tensor/host/device_wait_timer.h"
 
 namespace mcpp::test {
 
-class MadeUpWaits final : public DeviceWaits {
+class MadeUpWaits final : public DeviceWaitTimer {
  public:
   void begin() noexcept override {
     EXPECT_FALSE(std::exchange(is_open_, true));

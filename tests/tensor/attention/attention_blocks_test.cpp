@@ -81,7 +81,7 @@ TEST(AttentionBlockTest, RejectedBlockEndsBackward) {
   EXPECT_FALSE(attention_backward_by_blocks(call.dout, call.x, call.y, call.options, call.dx, 16, refuses_second));
   EXPECT_EQ(calls, 2);
   EXPECT_NE(error_of([&] { run_by_blocks(call, 0); }), "");
-  EXPECT_NE(error_of([&] { some_rows(call.x.q, 60, 5); }), "");
+  EXPECT_NE(error_of([&] { slice_rows(call.x.q, 60, 5); }), "");
 }
 
 // The purpose of blocks: without them, memory would grow with the square of the sequence length.

@@ -1,6 +1,6 @@
 // Attention to keys that arrive in parts, as from other ranks.
 #include "base/check.h"
-#include "tensor/wide.h"
+#include "tensor/accumulate_dtype.h"
 #include "tests/support/attention.h"
 
 namespace mcpp::test {
@@ -15,7 +15,7 @@ struct RingRank {
   RingRank(const AttentionCall& whole, i64 rank, i64 ranks, i64 piece)
       : at(zigzag(rank, ranks, piece)), mine(rows_of(whole, at, piece)) {
     const Tensor& q = whole.x.q.base;
-    total.out = Tensor::zeros(mine.y.out.shape(), wide(q.dtype()), q.device());
+    total.out = Tensor::zeros(mine.y.out.shape(), accumulate_dtype(q.dtype()), q.device());
     total.lse = tensor_of(Numbers(static_cast<std::size_t>(mine.y.lse.numel()), -HUGE_VAL), mine.y.lse.shape(),
                           mine.y.lse.dtype(), q.device());
     for (i64 hop = 0; hop < ranks; ++hop) {
@@ -122,7 +122,7 @@ TEST_P(AttentionPartsTest, AccumulateTypeResultsAreUnroundedLowPrecisionResults)
   const AttentionCase c{{70, 70, 2, 4, 2, 24}, {}, {}, 0, 1, 3};
   AttentionCall narrow(c, dtype(), any_device(), place().first), wide_one = narrow;
   narrow.run();
-  const auto widened = [&](Tensor& t) { t = garbage(t.shape(), wide(), t.device()); };
+  const auto widened = [&](Tensor& t) { t = garbage(t.shape(), accumulate_dtype(), t.device()); };
   widened(wide_one.y.out);
   widened(wide_one.dx.k.base), widened(wide_one.dx.v.base);  // dq stays in low precision: each output has its own type
   wide_one.dx.k = dense_heads(wide_one.dx.k.base), wide_one.dx.v = dense_heads(wide_one.dx.v.base);
@@ -159,21 +159,21 @@ TEST_P(AttentionPartsTest, CopiesHeadsBetweenAnyViews) {
   const Heads sources[]{fused(2, 1).q, fused(3, 2).q,
                         mcpp::dense_heads(random_tensor({kSeq, kBatch, 12 * kDim}, dtype(), any_device(), 3), 12)};
   for (const Heads& from : sources) {
-    for (const DType type : {dtype(), wide()}) {
+    for (const DType type : {dtype(), accumulate_dtype()}) {
       Heads to = packed_heads(garbage({kSeq, kBatch, 3, 6, kDim}, type, any_device())).q;
       ops::copy_heads(from, to);
       EXPECT_EQ(elements_of(to), elements_of(from));
-      EXPECT_EQ(elements_of(some_heads(to, 4, 4)), elements_of(some_heads(mcpp::dense_heads(to.base, 18), 6, 4)));
-      const Heads odd = every_head(dense_heads(garbage({kSeq, kBatch, 8, kDim}, type, any_device())), 1, 2);
-      Heads fifth = some_heads(odd, 2, 1);
-      ops::copy_heads(some_heads(from, 0, 1), fifth);
-      EXPECT_EQ(elements_of(some_heads(odd, 2, 1)), elements_of(some_heads(from, 0, 1)));
+      EXPECT_EQ(elements_of(slice_heads(to, 4, 4)), elements_of(slice_heads(mcpp::dense_heads(to.base, 18), 6, 4)));
+      const Heads odd = strided_heads(dense_heads(garbage({kSeq, kBatch, 8, kDim}, type, any_device())), 1, 2);
+      Heads fifth = slice_heads(odd, 2, 1);
+      ops::copy_heads(slice_heads(from, 0, 1), fifth);
+      EXPECT_EQ(elements_of(slice_heads(odd, 2, 1)), elements_of(slice_heads(from, 0, 1)));
     }
   }
-  Heads few = some_heads(sources[2], 0, 4);
+  Heads few = slice_heads(sources[2], 0, 4);
   EXPECT_THROW(ops::copy_heads(sources[0], few), Error);
-  EXPECT_THROW(some_heads(sources[0], 3, 6), Error) << "from the middle of one group to that of the next";
-  EXPECT_THROW(every_head(sources[2], 0, 5), Error);
+  EXPECT_THROW(slice_heads(sources[0], 3, 6), Error) << "from the middle of one group to that of the next";
+  EXPECT_THROW(strided_heads(sources[2], 0, 5), Error);
 }
 
 TEST_P(AttentionPartsTest, MergesExtremeValues) {
@@ -181,14 +181,14 @@ TEST_P(AttentionPartsTest, MergesExtremeValues) {
   const Numbers totals{-inf, -inf, 5, 700, -700, 3e4}, parts{-inf, 2, -inf, -700, 700, 3e4};
   const auto outputs = run([&](Device& device) {
     const AttentionResult part{tensor_of(Numbers(12, 4.0), {6, 1, 2}, dtype(), device),
-                               tensor_of(parts, {1, 1, 6}, wide(), device)};
+                               tensor_of(parts, {1, 1, 6}, accumulate_dtype(), device)};
     AttentionResult total{tensor_of({0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8}, {6, 1, 2}, dtype(), device),
-                          tensor_of(totals, {1, 1, 6}, wide(), device)};
+                          tensor_of(totals, {1, 1, 6}, accumulate_dtype(), device)};
     ops::merge_attention(part, total);
     return std::vector{total.out, total.lse};
   });
   expect_close(outputs[0], {0, 0, 4, 4, 8, 8, 8, 8, 4, 4, 6, 6}, tolerance(dtype()), 1, "out");
-  expect_close(outputs[1], {-inf, 2, 5, 700, 700, 3e4 + std::log(2.0)}, tolerance(wide()), 1, "lse");
+  expect_close(outputs[1], {-inf, 2, 5, 700, 700, 3e4 + std::log(2.0)}, tolerance(accumulate_dtype()), 1, "lse");
 }
 
 }  // namespace

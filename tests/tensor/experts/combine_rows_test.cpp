@@ -42,18 +42,19 @@ TEST_P(RowOpsTest, CombineRowsMatchesReference) {
       const i64 count = (tokens + 1) * k;
       const std::vector<i32> slots = scattered(tokens, k);
       const Numbers x = normals(count * n, 1), g = normals(tokens * n, 2),
-                    weights = test::normals(tokens * k, 3, wide());
+                    weights = test::normals(tokens * k, 3, accumulate_dtype());
       const auto outputs = run([&](Device& device) {
         const Tensor from = tensor_of(x, {count, n}, dtype(), device), dy = tensor_of(g, {tokens, n}, dtype(), device),
-                     w = tensor_of(weights, {tokens, k}, wide(), device),
+                     w = tensor_of(weights, {tokens, k}, accumulate_dtype(), device),
                      at = integers_of(slots, device).view({tokens, k});
         Tensor y = garbage({tokens, n}, dtype(), device), plain = Tensor::like(y),
                dx = tensor_of(Numbers(x.size(), 7), {count, n}, dtype(), device),
-               dw = garbage({tokens, k}, wide(), device);
+               dw = garbage({tokens, k}, accumulate_dtype(), device);
         ops::combine_rows(from, at, &w, y);
         ops::combine_rows(from, at, nullptr, plain);
         ops::combine_rows_backward(dy, from, at, w, dx, dw);
-        Tensor in_place = tensor_of(x, {count, n}, dtype(), device), dw_again = garbage({tokens, k}, wide(), device);
+        Tensor in_place = tensor_of(x, {count, n}, dtype(), device),
+               dw_again = garbage({tokens, k}, accumulate_dtype(), device);
         ops::combine_rows_backward(dy, in_place, at, w, in_place, dw_again);
         EXPECT_TRUE(same_bits(dw, dw_again));
         return std::vector{y, plain, dx, dw, in_place};
@@ -72,7 +73,7 @@ TEST_P(RowOpsTest, CombineRowsMatchesReference) {
       expect_close(outputs[0], y, tolerance(dtype()), 4, "combine_rows");
       expect_close(outputs[1], plain, tolerance(dtype()), 4, "combine_rows without weights");
       expect_close(outputs[2], dx, tolerance(dtype()), 1, "dx");
-      expect_close(outputs[3], dw, tolerance(wide()), size, "d_weights");
+      expect_close(outputs[3], dw, tolerance(accumulate_dtype()), size, "d_weights");
       expect_close(outputs[4], in_place, tolerance(dtype()), 1, "dx in the place of x");
       if (HasFailure()) return;
     }

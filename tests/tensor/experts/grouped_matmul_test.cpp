@@ -10,10 +10,12 @@ class GroupedMatmulOpsTest : public Ops {
  protected:
   /// Returns the output types supported for inputs of dtype().
   std::vector<DType> outputs() const {
-    return is_narrow(dtype()) ? std::vector{dtype(), DType::F32} : std::vector{dtype()};
+    return is_low_precision(dtype()) ? std::vector{dtype(), DType::F32} : std::vector{dtype()};
   }
   /// Returns the error of sums of this many products of normal values, relative to the magnitude of the sums.
-  double rounding(DType out) const { return is_narrow(out) ? tolerance(out) : 8 * tolerance(wide()); }
+  double rounding(DType out) const {
+    return is_low_precision(out) ? tolerance(out) : 8 * tolerance(accumulate_dtype());
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Types, GroupedMatmulOpsTest, every_type(), ops_name);
 
@@ -149,7 +151,7 @@ std::vector<std::vector<std::byte>> products_of(const Groups& groups, DType type
   ops::grouped_matmul(x, w, groups.rows, y, true);
   ops::grouped_matmul(dy, w, groups.rows, dx, false);
   std::vector<std::vector<std::byte>> bytes{bytes_of(y), bytes_of(dx)};
-  const DType wide = is_narrow(type) ? DType::F32 : type;
+  const DType wide = is_low_precision(type) ? DType::F32 : type;
   for (const float beta : {0.0f, 1.0f}) {
     Tensor dw =
         beta == 0 ? garbage(shape, wide, device) : tensor_of(test::normals(numel(shape), 4, wide), shape, wide, device);

@@ -13,10 +13,10 @@ namespace {
 
 constexpr ParallelSizes kSizes{.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2};
 
-GroupFigures figures_of(int ranks) {
-  GroupFigures found;
+GroupCosts figures_of(int ranks) {
+  GroupCosts found;
   run_local_ranks(ranks, [&](Communicator& world, int rank) {
-    const GroupFigures own = bench_groups(world, kSizes);
+    const GroupCosts own = bench_groups(world, kSizes);
     if (rank == ranks - 1) found = own;
   });
   return found;
@@ -25,7 +25,7 @@ GroupFigures figures_of(int ranks) {
 /// tp, pp twice and the two embeddings of 2 ranks, model of 4; dp and dp_shard of ranks / 4, with slices of twice that.
 TEST(BenchGroups, CountsGroupsAndTheirRanks) {
   for (const int ranks : {8, 64}) {
-    const GroupFigures figures = figures_of(ranks);
+    const GroupCosts figures = figures_of(ranks);
     EXPECT_EQ(figures.ranks, ranks);
     EXPECT_EQ(figures.groups, 8);
     EXPECT_EQ(figures.members, 4 * 2 + 4 + ranks / 4 * (1 + 1 + 2));

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/number_text.h"
-#include "megatron_cpp/setup/plan.h"
+#include "base/number_format.h"
+#include "megatron_cpp/setup/run_summary.h"
 
 namespace mcpp {
 namespace {
@@ -29,12 +29,12 @@ TEST(AttentionScratch, IsInThePlanOfARunOnCpus) {
   const double three = attention_scratch_bytes(config), rows = 8192 * 64 * 4;
   EXPECT_GT(three, 3 * 10 * rows);
   EXPECT_LT(three, 3 * 10.2 * rows);
-  EXPECT_THAT(run_plan(config, 1), HasSubstr(human_bytes(three) + " in which attention computes"));
+  EXPECT_THAT(describe_run(config, 1), HasSubstr(human_bytes(three) + " in which attention computes"));
   config.device.num_threads = 1;
   EXPECT_EQ(attention_scratch_bytes(config), three / 3);
   config.device.device = DeviceType::Cuda;
   EXPECT_EQ(attention_scratch_bytes(config), 0);
-  EXPECT_THAT(run_plan(config, 1), Not(HasSubstr("attention computes")));
+  EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("attention computes")));
 }
 
 TEST(AttentionScratch, IsOfAsManyThreadsAsARankHas) {
@@ -42,7 +42,7 @@ TEST(AttentionScratch, IsOfAsManyThreadsAsARankHas) {
   EXPECT_EQ(attention_scratch_bytes(config, 2), attention_scratch_bytes(config)) << "as many as were asked for";
   config.device.num_threads = 0;
   EXPECT_EQ(attention_scratch_bytes(config, 2), 2 * attention_scratch_bytes(config, 1));
-  EXPECT_THAT(run_plan(config, 1, 2),
+  EXPECT_THAT(describe_run(config, 1, 2),
               HasSubstr(human_bytes(attention_scratch_bytes(config, 2)) + " in which attention"));
 }
 

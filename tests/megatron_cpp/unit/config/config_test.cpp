@@ -13,7 +13,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/config/settings.h"
 #include "megatron_cpp/setup/model_provider.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "model/flops.h"
 #include "plan/hardware/hardware.h"
 #include "tests/support/build.h"
@@ -127,10 +127,10 @@ TEST(Config, SqrtRecomputesInAsManyGroupsAsTheyHaveLayers) {
   config.training.recompute_granularity = RecomputeGranularity::Full;
   config.training.recompute_method = RecomputeMethod::Sqrt;
   config.model.num_layers = 32;
-  EXPECT_EQ(recompute_of(config).num_layers, 6);
+  EXPECT_EQ(make_recompute(config).num_layers, 6);
   config.parallel.pipeline_model_parallel_size = 2;
-  EXPECT_EQ(recompute_of(config).num_layers, 4);
-  EXPECT_EQ(recompute_of(config).method, Recompute::Method::Uniform);
+  EXPECT_EQ(make_recompute(config).num_layers, 4);
+  EXPECT_EQ(make_recompute(config).method, Recompute::Method::Uniform);
 }
 
 TEST(Config, UnknownNamesComeWithASuggestion) {

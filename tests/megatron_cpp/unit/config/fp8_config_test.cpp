@@ -4,10 +4,10 @@
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/hardware_file.h"
+#include "megatron_cpp/setup/layout_conversion.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/model_provider.h"
-#include "megatron_cpp/setup/placement.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 
@@ -107,9 +107,9 @@ TEST(Fp8Config, BelongsToARun) {
 
 TEST(Fp8Config, ThePlanSaysWhatIsInFp8) {
   Config config = config_in_fp8();
-  EXPECT_THAT(run_plan(config, 1), HasSubstr("bf16, linear maps of 12 layers in fp8 (hybrid), emulated"));
+  EXPECT_THAT(describe_run(config, 1), HasSubstr("bf16, linear maps of 12 layers in fp8 (hybrid), emulated"));
   config.training.fp8 = Fp8::None;
-  EXPECT_THAT(run_plan(config, 1), Not(HasSubstr("fp8")));
+  EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("fp8")));
 }
 
 /// A step of Llama 8B on H100 is faster in fp8, by less than products alone; without fp8 there is no prediction.
@@ -118,9 +118,9 @@ TEST(Fp8Config, IsPredictedWhereHardwareHasIt) {
   const Path folder = test::source_folder() / "configs/hardware";
   const auto seconds = [&](const char* hardware) {
     const Hardware h100 = load_hardware(hardware, folder).of(64);
-    const Workload work = workload_of(config);
+    const Workload work = make_workload(config);
     check_fp8_rate(h100, work);
-    return configured_step({h100, {}, work, {}}, config, 64).seconds;
+    return predict_configured_step({h100, {}, work, {}}, config, 64).seconds;
   };
   config.parallel.tensor_model_parallel_size = 2;
   config.parallel.zero_stage = 1;

@@ -3,7 +3,7 @@
 
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 
 namespace mcpp {
 namespace {
@@ -42,8 +42,8 @@ TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
   EXPECT_THAT(layout_problems(config, 4), ElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no meaning with")));
   config.parallel.zero_quantized_gradients = true;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // of the sums of gradients it makes two steps
-  EXPECT_THAT(run_plan(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
-  EXPECT_THAT(run_plan(config, 4), Not(HasSubstr("second copy")));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
+  EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("second copy")));
   config.parallel.zero_stage = 3;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
 }
@@ -58,12 +58,12 @@ TEST(TrafficConfig, GradientsInBf16NeedAStageAndNoOtherWay) {
     config.parallel.zero_stage = stage;
     EXPECT_THAT(layout_problems(config, 4), IsEmpty());
   }
-  EXPECT_THAT(run_plan(config, 4), HasSubstr("travel in bf16, and are summed in fp32\n"));
-  EXPECT_THAT(run_plan(config, 4), Not(HasSubstr("of these ranks first")));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("travel in bf16, and are summed in fp32\n"));
+  EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("of these ranks first")));
   config.parallel.zero_stage = 1;
   config.parallel.zero_hpz_partition_size = 2;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // of the sums of gradients it makes two steps
-  EXPECT_THAT(run_plan(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
   config.parallel.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4),
               ElementsAre("power_sgd_rank = 4 and grad_reduce_dtype = \"bf16\" are two ways to send the same "
@@ -87,7 +87,7 @@ TEST(TrafficConfig, FactorsThatBeginLaterAreFactors) {
               UnorderedElementsAre(HasSubstr("power_sgd_start_iter = 10 is only read with power_sgd_rank")));
   config.parallel.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
-  EXPECT_THAT(run_plan(config, 4), HasSubstr("by factors of rank 4 after iteration 10"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("by factors of rank 4 after iteration 10"));
   Config other = config;
   other.parallel.power_sgd_start_iter = 20;
   ASSERT_EQ(differences(config, other).size(), 1U);
@@ -133,12 +133,12 @@ TEST(TrafficConfig, WhatChangesNumbersDefinesARun) {
 
 TEST(TrafficConfig, ThePlanTells) {
   Config config = config_of(3);
-  EXPECT_THAT(run_plan(config, 4), Not(HasSubstr("a byte each")));
+  EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("a byte each")));
   const double params = estimate_memory_by_stage(config, 4)[0].params;
   config.parallel.zero_hpz_partition_size = 2;
   config.parallel.zero_quantized_weights = config.parallel.zero_quantized_gradients = true;
-  EXPECT_THAT(run_plan(config, 4), HasSubstr("weights and gradients travel so\n"));
-  EXPECT_THAT(run_plan(config, 4), HasSubstr("of the weights, in every 2 of these ranks\n"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("weights and gradients travel so\n"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("of the weights, in every 2 of these ranks\n"));
   EXPECT_NE(estimate_memory_by_stage(config, 4)[0].params, params);
 }
 

@@ -16,7 +16,7 @@
 #include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/run_summary.h"
 #include "optimizer/lr_schedule.h"
 #include "tests/support/errors.h"
 
@@ -175,7 +175,7 @@ std::string value_of(const Field& field) {
 
 /// What the program derives from a configuration before it starts: plan, layout, schedules.
 std::string derived(const Config& config) {
-  std::string text = run_plan(config, kWorld, 1);
+  std::string text = describe_run(config, kWorld, 1);
   const LrSchedule schedule(config.optimizer, {.train_iters = config.training.train_iters,
                                                .train_samples = config.training.train_samples,
                                                .global_batch_size = config.batch_sizes().front().batch_size});

@@ -1,0 +1,256 @@
+#include "checkpoint/directory/folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <set>
+
+#include "checkpoint/format/block_reader.h"
+#include "checkpoint/format/hdf5.h"
+#include "checkpoint/format/manifest.h"
+#include "comm/object_collectives.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kPrefix = "iter_";
+
+/// The tensors of a damaged file whose numbers are wrong, as " (damaged: a, b)"; empty when HDF5 cannot find them.
+std::string damaged_tensors(const Manifest& manifest, i64 file, const MappedFile& content) {
+  constexpr std::size_t kNamed = 3;
+  std::vector<std::string> damaged;
+  try {
+    const Hdf5File layout(content.path());
+    for (const TensorEntry& tensor : manifest.tensors) {
+      for (const ShardEntry& shard : tensor.shards) {
+        if (shard.file != file || damaged.size() > kNamed) continue;
+        const auto offset = static_cast<u64>(layout.offset_of(shard.dataset, tensor.dtype, shard.numel()));
+        const auto size = static_cast<u64>(shard.numel() * size_of(tensor.dtype));
+        if (checksum_hex(content.bytes().subspan(offset, size)) != shard.checksum) damaged.push_back(tensor.name);
+      }
+    }
+  } catch (const Error&) {
+    return {};  // the layout itself is damaged; the caller reports the file
+  }
+  if (damaged.size() > kNamed) damaged.back() = "...";
+  return damaged.empty() ? std::string() : " (damaged: " + join(damaged, ", ") + ")";
+}
+
+/// Why the datasets of a file are not those of the manifest; empty when they are.
+std::string layout_problem(const Path& path, const Manifest& manifest, i64 file) {
+  try {
+    const Hdf5File layout(path);
+    for (const TensorEntry& tensor : manifest.tensors) {
+      for (const ShardEntry& shard : tensor.shards) {
+        if (shard.file == file) layout.offset_of(shard.dataset, tensor.dtype, shard.numel());
+      }
+    }
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// Returns the problem of file number `index` of the manifest, or an empty string.
+std::string find_file_problem(const Path& directory, const Manifest& manifest, i64 index, bool checksums,
+                              const BytesListener& read) {
+  const FileEntry& file = manifest.files[static_cast<std::size_t>(index)];
+  const Path path = directory / file.name;
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error) return str(path.string(), ": ", error.message());
+  if (static_cast<i64>(size) != file.bytes) {
+    return str(path.string(), " has ", size, " bytes instead of ", file.bytes);
+  }
+  if (!checksums) return {};
+  if (file_checksum(InputFile(path), read) == file.checksum) return layout_problem(path, manifest, index);
+  return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(path)));
+}
+
+std::vector<std::string> surplus_files(const Path& directory, const Manifest& manifest) {
+  std::set<std::string> expected{std::string(kManifestName), std::string(kManifestChecksumName)};
+  for (const FileEntry& file : manifest.files) expected.insert(file.name);
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (!expected.contains(entry.path().filename().string())) {
+      found.push_back(str(entry.path().string(), " does not belong to the checkpoint"));
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+/// A checkpoint under the name of another iteration: what keeps, orders and resumes checkpoints goes by names.
+std::vector<std::string> wrong_name(const Path& directory, const Manifest& manifest) {
+  const std::optional<i64> named = iteration_of(directory.filename().string());
+  if (!named || *named == manifest.state.iteration) return {};
+  return {str(directory.string(), " is the checkpoint of iteration ", manifest.state.iteration,
+              ", by its manifest, and was renamed; call it ", checkpoint_name(manifest.state.iteration), " again")};
+}
+
+/// find_problems for one of `parts` readers: file i is read by reader i % parts, the rest is checked by reader 0.
+std::vector<std::string> find_problems_in_part(const Path& directory, bool checksums, i64 part, i64 parts,
+                                               const BytesListener& read = {}) {
+  std::vector<std::string> problems;
+  try {
+    const Manifest manifest = read_manifest(directory);
+    if (part == 0) problems = surplus_files(directory, manifest);
+    for (i64 i = part; i < static_cast<i64>(manifest.files.size()); i += parts) {
+      std::string problem = find_file_problem(directory, manifest, i, checksums, read);
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+    if (part == 0 && problems.empty()) problems = wrong_name(directory, manifest);  // not the manifest of other files
+  } catch (const Error& error) {
+    problems.emplace_back(error.what());
+  } catch (const fs::filesystem_error& error) {
+    problems.emplace_back(error.what());
+  }
+  return problems;
+}
+
+/// Returns the content of the first line of a small text file; "" when there is no regular file of that name.
+std::string first_line(const Path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
+  const std::string text = read_text_file(path);
+  return text.substr(0, text.find_last_not_of("\r\n ") + 1);
+}
+
+/// Returns what `latest` says, for comparison with a record of begin_publication().
+std::string named_by_latest(const Path& folder) {
+  const std::string name = first_line(folder / kLatestName);
+  return name.empty() ? "-" : name;
+}
+
+/// Returns the record that begin_publication() writes.
+std::string publication_record(const std::string& name, const std::string& checksum, const std::string& before) {
+  return str(name, " ", checksum, " after ", before);
+}
+
+/// Returns the checkpoint that is complete and that a process died before `latest` named.
+std::optional<Path> interrupted_publication(const Path& folder) {
+  const std::string record = first_line(folder / kNextName);
+  const std::string name = record.substr(0, record.find(' '));
+  if (!iteration_of(name)) return std::nullopt;
+  const std::string checksum = first_line(folder / name / kManifestChecksumName);
+  if (record != publication_record(name, checksum, named_by_latest(folder))) return std::nullopt;
+  return folder / name;
+}
+
+/// Replaces a file of a checkpoint folder: a symbolic link of its name is replaced too, not followed.
+void replace_file(const Path& path, const std::string& line) {
+  std::error_code error;
+  if (fs::is_symlink(path, error)) fs::remove(path, error);
+  write_file_atomic(path, line + "\n");
+}
+
+}  // namespace
+
+std::string checkpoint_name(i64 iteration) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%s%07lld", kPrefix.data(), static_cast<long long>(iteration));
+  return text.data();
+}
+
+std::optional<i64> iteration_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  i64 iteration = 0;
+  const char *begin = name.data() + kPrefix.size(), *end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(begin, end, iteration);
+  if (error != std::errc() || stop != end || checkpoint_name(iteration) != name) return std::nullopt;
+  return iteration;
+}
+
+std::vector<Path> checkpoints_in(const Path& folder) {
+  std::vector<Path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (iteration_of(entry.path().filename().string()) && entry.is_directory(error)) found.push_back(entry.path());
+  }
+  check_input(!error || error == std::errc::no_such_file_or_directory, "cannot list ", folder.string(), ": ",
+              error.message());
+  std::ranges::sort(found, {}, [](const Path& path) { return *iteration_of(path.filename().string()); });
+  return found;
+}
+
+std::optional<Path> latest_in(const Path& folder) {
+  const std::string name = first_line(folder / kLatestName);
+  std::error_code error;
+  if (!iteration_of(name) || !fs::is_directory(folder / name, error)) return std::nullopt;
+  return folder / name;
+}
+
+void advance_latest(const Path& checkpoint) {
+  const std::optional<Path> latest = latest_in(checkpoint.parent_path());
+  const i64 iteration = *iteration_of(checkpoint.filename().string());
+  if (!latest || *iteration_of(latest->filename().string()) < iteration) end_publication(checkpoint);
+}
+
+void begin_publication(const Path& checkpoint, const Path& staging) {
+  const Path folder = checkpoint.parent_path();
+  const std::string checksum = first_line(staging / kManifestChecksumName);
+  replace_file(folder / kNextName,
+               publication_record(checkpoint.filename().string(), checksum, named_by_latest(folder)));
+}
+
+void end_publication(const Path& checkpoint) {
+  const Path folder = checkpoint.parent_path();
+  replace_file(folder / kLatestName, checkpoint.filename().string());
+  std::error_code ignored;
+  fs::remove(folder / kNextName, ignored);
+}
+
+void remove_stale_publication(const Path& folder) {
+  const std::optional<Path> next = interrupted_publication(folder);
+  std::error_code ignored;
+  if (!next || next == latest_in(folder)) fs::remove(folder / kNextName, ignored);
+}
+
+std::vector<Path> checkpoints_in_order(const Path& folder) {
+  std::vector<Path> all = checkpoints_in(folder);
+  std::ranges::reverse(all);
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(folder / kLatestName, error))) {
+    const std::optional<Path> latest = latest_in(folder);
+    check_input(latest.has_value(), (folder / kLatestName).string(), ": names no checkpoint of this folder (\"",
+                first_line(folder / kLatestName),
+                "\"): write the name of one into it, put that checkpoint back, or remove the file to take the ",
+                all.empty() ? "folder as empty" : "newest, " + all.front().filename().string());
+    std::ranges::rotate(all, std::ranges::find(all, *latest));
+  }
+  if (const std::optional<Path> next = interrupted_publication(folder)) {
+    const auto found = std::ranges::find(all, *next);
+    if (found != all.end()) std::rotate(all.begin(), found, found + 1);
+  }
+  return all;
+}
+
+std::vector<std::string> find_problems(const Path& directory, bool checksums, const BytesListener& read) {
+  return find_problems_in_part(directory, checksums, 0, 1, read);
+}
+
+std::vector<Path> load_candidates(const Path& folder, Communicator& world) {
+  const auto list_names = [&] {
+    std::vector<std::string> names;
+    for (const Path& path : checkpoints_in_order(folder)) names.push_back(path.string());
+    return join(names, "\n");
+  };
+  const std::string list = broadcast_from_rank0(world, list_names);
+  std::vector<Path> result;
+  if (!list.empty()) {
+    for (const std::string& directory : split(list, '\n')) result.emplace_back(directory);
+  }
+  return result;
+}
+
+std::optional<Damage> find_damage(const Path& directory, Communicator& world, bool checksums) {
+  return first_damage(run_on_all_ranks(
+      world, [&] { return join(find_problems_in_part(directory, checksums, world.rank(), world.size()), "\n"); }));
+}
+
+std::string damage_warning(const Path& directory, const std::string& problem) {
+  return str("the checkpoint ", directory.string(), " is damaged and not used:\n", problem);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,63 @@
+// A checkpoint folder: <folder>/iter_0000100/ for each saved iteration, and `latest`, a text file with the name of the
+// one to resume from.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/format/damage.h"
+#include "checkpoint/format/input_file.h"
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+inline constexpr std::string_view kLatestName = "latest";
+/// Name of the record that begin_publication() writes.
+inline constexpr std::string_view kNextName = "latest.next";
+
+/// "iter_0000100".
+std::string checkpoint_name(i64 iteration);
+/// Returns the iteration of a checkpoint name, or std::nullopt for any other name.
+std::optional<i64> iteration_of(const std::string& name);
+
+/// Returns the directories with a checkpoint name, by ascending iteration; none if the folder does not exist.
+std::vector<Path> checkpoints_in(const Path& folder);
+
+/// Returns the directory that `latest` names; std::nullopt when it is absent, or names no directory here.
+std::optional<Path> latest_in(const Path& folder);
+/// Makes `latest` name this checkpoint of its folder where it names an earlier one, or none, and ends its publication.
+void advance_latest(const Path& checkpoint);
+
+/// Records that `staging`, complete but for its name, is about to become this checkpoint of its folder. A process that
+/// dies before end_publication() leaves the record, which tells a checkpoint that `latest` does not name yet from one
+/// that a user rejected by setting `latest` back.
+void begin_publication(const Path& checkpoint, const Path& staging);
+/// Makes `latest` name the checkpoint and removes the record.
+void end_publication(const Path& checkpoint);
+
+/// Removes the record of begin_publication() unless it names a complete checkpoint that `latest` does not name yet.
+void remove_stale_publication(const Path& folder);
+
+/// Returns the checkpoints of a folder in the order in which every command tries them: the one that `latest` names
+/// first, then older ones, then those above `latest`, which a user set back. A checkpoint whose publication was cut
+/// off comes before all. Without `latest` the newest is first. Throws BadInput when `latest` names no checkpoint of the
+/// folder. Depends on contents alone: copies of the folder give the same order.
+std::vector<Path> checkpoints_in_order(const Path& folder);
+
+/// Checks the manifest, missing or surplus files, sizes and, with `checksums`, every byte of a checkpoint. Returns a
+/// line for each problem, with the file and, if known, the tensors in it; empty if the checkpoint is sound. `read` is
+/// called with the number of bytes that were read.
+std::vector<std::string> find_problems(const Path& directory, bool checksums = true, const BytesListener& read = {});
+
+/// Returns checkpoints_in_order() as rank 0 sees it, on all ranks. Collective.
+std::vector<Path> load_candidates(const Path& folder, Communicator& world);
+
+/// Runs find_problems() with the files divided among the ranks. All ranks return the finding of the first rank that has
+/// one. Collective.
+std::optional<Damage> find_damage(const Path& directory, Communicator& world, bool checksums = false);
+
+/// Returns the log message for a checkpoint that is skipped.
+std::string damage_warning(const Path& directory, const std::string& problem);
+
+}  // namespace mcpp

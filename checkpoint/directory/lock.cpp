@@ -1,0 +1,162 @@
+#include "checkpoint/directory/lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <thread>
+
+#include "base/check.h"
+#include "base/machine.h"
+#include "base/system_error.h"
+#include "checkpoint/directory/shared_folder.h"
+
+namespace mcpp {
+namespace {
+
+std::string read_owner(int descriptor) {
+  std::array<char, 512> text{};
+  const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
+  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "";
+}
+
+/// Returns the owner that the file of this name states now; another process may have replaced the open one.
+std::string read_owner(const Path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return "";
+  const std::string owner = read_owner(descriptor);
+  ::close(descriptor);
+  return owner;
+}
+
+/// Returns true if the open file is still the one of this name.
+bool is_current(int descriptor, const Path& path) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
+/// Opens a file of the lock, making it where there is none. A symbolic link of that name is removed, not followed.
+int open_lock_file(const Path& path) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  int descriptor = ::open(path.c_str(), kFlags, 0644);
+  if (descriptor < 0 && errno == ELOOP && ::unlink(path.c_str()) == 0) descriptor = ::open(path.c_str(), kFlags, 0644);
+  MCPP_CHECK_SYSTEM(descriptor >= 0, "cannot write in ", path.parent_path().string());
+  return descriptor;
+}
+
+/// Mutual exclusion among processes that inspect and take a lock: between inspecting and replacing the file another
+/// process could take it. Held for moments.
+class Guard {
+ public:
+  explicit Guard(const Path& path) : path_(path) {
+    constexpr std::chrono::milliseconds kPause{10}, kLongest{30'000};
+    for (auto waited = kPause - kPause; !is_taken(); waited += kPause) {
+      check_input(waited < kLongest, "another process has been holding ", path_.string(), " for ",
+                  kLongest.count() / 1000, " s; if none is alive, with its machine, remove that file");
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  ~Guard() {
+    ::unlink(path_.c_str());
+    ::close(descriptor_);
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  bool is_taken() {
+    descriptor_ = open_lock_file(path_);
+    // Where there are no locks FolderLock says so. Who had it before has removed it: the name may be another file's
+    // now.
+    const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    if (is_free && is_current(descriptor_, path_)) return true;
+    ::close(descriptor_);
+    return false;
+  }
+
+  Path path_;
+  int descriptor_ = -1;
+};
+
+/// All of an owner's text up to how often its job was queued again.
+std::string job_text(const SlurmJob& job) {
+  return str(", Slurm ", job.name, ", requeued ");
+}
+
+bool is_earlier_run(const std::string& owner, const SlurmJob& job) {
+  const std::size_t place = job.name.empty() ? std::string::npos : owner.find(job_text(job));
+  if (place == std::string::npos) return false;
+  const char* number = owner.data() + place + job_text(job).size();
+  i64 requeued = 0;
+  const auto [end, error] = std::from_chars(number, owner.data() + owner.size(), requeued);
+  return error == std::errc() && end == owner.data() + owner.size() && requeued < job.requeued;
+}
+
+void refuse(const Path& path, const std::string& owner) {
+  fail(ExitCode::BadInput, "the checkpoint folder ", path.parent_path().string(), " is in use by ",
+       owner.empty() ? "an unknown process" : owner,
+       "; stop that job or give another folder. If that process is gone for certain, with its machine, remove ",
+       path.string());
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / kLockName) {
+  check_outside_checkpoints(folder);
+  mcpp::create_directories(folder);
+  std::string me = str("host ", host_name(), ", process ", ::getpid());
+  if (!job.name.empty()) me += str(job_text(job), job.requeued);
+  {
+    const Guard guard(folder / ".lock.guard");
+    while (!is_taken(me, log)) {
+      const std::string owner = read_owner(descriptor_);
+      ::close(descriptor_);
+      if (!is_earlier_run(owner, job)) refuse(path_, owner);
+      log.warn(str(path_.string(), ": is taken over from ", owner, ", an earlier run of this job"));
+      // The dead process's open file stays locked; the next file of this name is a new one.
+      MCPP_CHECK_SYSTEM(::unlink(path_.c_str()) == 0 || errno == ENOENT, "cannot remove ", path_.string());
+    }
+  }
+  try {
+    check_writable(folder);
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+bool FolderLock::is_taken(const std::string& owner, const Log& log) {
+  descriptor_ = open_lock_file(path_);
+  const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+  const int lock_error = locked ? 0 : last_system_error();
+  if (lock_error == EWOULDBLOCK) return false;
+  if (!locked) {
+    log.warn(str("cannot lock ", path_.string(), ": ", system_reason(lock_error),
+                 "; make sure that no other job saves checkpoints there"));
+  }
+  const bool written = ::ftruncate(descriptor_, 0) == 0 &&
+                       ::pwrite(descriptor_, owner.data(), owner.size(), 0) == static_cast<ssize_t>(owner.size());
+  const int owner_error = written ? 0 : last_system_error();
+  if (!written) log.warn(str("cannot write the owner to ", path_.string(), ": ", system_reason(owner_error)));
+  if (locked && written) owner_ = owner;
+  return true;
+}
+
+void FolderLock::check_held() const {
+  if (owner_.empty()) return;
+  const std::string owner = read_owner(path_);
+  check_input(owner.empty() || is_current(descriptor_, path_), "the checkpoint folder ", path_.parent_path().string(),
+              " was taken over by ", owner, ": this run, ", owner_, ", makes no more checkpoints there");
+}
+
+FolderLock::~FolderLock() {
+  ::close(descriptor_);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,121 @@
+#include "checkpoint/directory/retention.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "base/machine.h"
+#include "base/strings.h"
+#include "checkpoint/directory/folder.h"
+#include "checkpoint/format/manifest.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Removes a checkpoint so that, killed on the way, it leaves a temporary directory rather than a broken checkpoint.
+void remove_checkpoint(const Path& directory, const Log& log) {
+  std::error_code error;
+  const Path doomed = directory.string() + std::string(kTempInfix) + process_tag();
+  fs::rename(directory, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  if (error)
+    log.warn_from_any_rank(str("cannot remove the old checkpoint ", directory.string(), ": ", error.message()));
+}
+
+/// Entry that an ended process left behind.
+struct Stale {
+  Path path, checkpoint;  ///< that it was to become, or was
+  bool is_replaced;
+};
+
+std::optional<Stale> as_stale(const Path& path) {
+  std::string name = path.filename().string();
+  const bool ours = name.starts_with("iter_") || name.starts_with(kLatestName), is_replaced = name.ends_with(kAside);
+  if (is_replaced) name.resize(name.size() - kAside.size());
+  const std::size_t mark = name.find(kTempInfix);
+  if (!ours || mark == std::string::npos || !is_stale_tag(name.substr(mark + kTempInfix.size()))) return std::nullopt;
+  return Stale{path, path.parent_path() / name.substr(0, mark), is_replaced};
+}
+
+std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
+  std::vector<Stale> found;
+  try {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (std::optional<Stale> stale = as_stale(entry.path())) found.push_back(std::move(*stale));
+    }
+  } catch (const fs::filesystem_error& error) {
+    log.warn_from_any_rank(str("cannot look for what died processes left: ", error.what()));
+  }
+  return found;
+}
+
+/// Returns an extra value of a checkpoint; "" when it has none, or cannot be read.
+std::string extra_value(const Path& directory, const std::string& name) {
+  try {
+    const RunState state = read_manifest(directory).state;
+    const auto found = state.extra.find(name);
+    return found == state.extra.end() ? std::string() : found->second;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+bool is_interim_checkpoint(const Path& directory) {
+  return !extra_value(directory, kInterimName).empty();
+}
+
+std::vector<Path> find_outdated(const Path& folder, const Retention& retention) {
+  const std::optional<Path> latest = latest_in(folder);
+  if (retention.keep_latest_k == 0 || !latest) return {};
+  std::vector<Path> all = checkpoints_in(folder);
+  if (const std::string& name = retention.owner_name; !name.empty()) {
+    const std::string owner = extra_value(*latest, name);
+    std::erase_if(all, [&](const Path& directory) { return extra_value(directory, name) != owner; });
+  }
+  i64 kept = 0;
+  const bool can_be_interim = retention.keeps_rollback_targets && std::ssize(all) > retention.keep_latest_k;
+  const auto is_newest = [&](const Path& directory) {
+    if (kept == retention.keep_latest_k || (can_be_interim && is_interim_checkpoint(directory))) return false;
+    ++kept;
+    return true;
+  };
+  std::set<Path> newest;
+  std::copy_if(all.rbegin(), all.rend(), std::inserter(newest, newest.end()), is_newest);
+  std::erase_if(all, [&](const Path& directory) {
+    if (newest.contains(directory)) return true;
+    const i64 interval = retention.save_retain_interval;
+    const bool retained = interval > 0 && *iteration_of(directory.filename().string()) % interval == 0;
+    return retained || directory == *latest;
+  });
+  return all;
+}
+
+void prune(const Path& folder, const Retention& retention, const Log& log) {
+  try {
+    for (const Path& directory : find_outdated(folder, retention)) remove_checkpoint(directory, log);
+  } catch (const std::exception& error) {
+    log.warn_from_any_rank(str("cannot look for old checkpoints in ", folder.string(), ": ", error.what()));
+  }
+}
+
+void remove_stale_entries(const Path& folder, const Log& log) {
+  for (const Stale& stale : stale_entries(folder, log)) {
+    std::error_code error;
+    if (stale.is_replaced && !fs::exists(stale.checkpoint, error)) {
+      fs::rename(stale.path, stale.checkpoint, error);
+    } else {
+      fs::remove_all(stale.path, error);
+    }
+    if (error) {
+      log.warn_from_any_rank(
+          str("cannot clear away ", stale.path.string(), ", left by a process that ended: ", error.message()));
+    }
+  }
+  remove_stale_publication(folder);
+}
+
+}  // namespace mcpp

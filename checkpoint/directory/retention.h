@@ -1,0 +1,44 @@
+// Retention of checkpoints in a folder, and removal of the others.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace mcpp {
+
+/// Rule for the checkpoints that are kept.
+struct Retention {
+  i64 keep_latest_k = 0;         ///< number of newest checkpoints to keep; 0 = all
+  i64 save_retain_interval = 0;  ///< also keeps multiples of this iteration; 0 = none
+  /// Interim checkpoints do not count among the newest, so that rollbacks find what a run without interruptions keeps.
+  bool keeps_rollback_targets = false;
+  /// Name in RunState::extra. Checkpoints with another value than the one that `latest` names belong to another run:
+  /// they do not count and are kept. Empty = all count.
+  std::string owner_name = {};
+};
+
+/// Precedes the process tag in the name of an entry that is being written or removed.
+inline constexpr std::string_view kTempInfix = ".tmp-";
+/// Ends the name of a checkpoint that was moved aside for a new one of the same iteration.
+inline constexpr std::string_view kAside = "-old";
+
+/// Name in RunState::extra of a checkpoint that was saved only because the run was stopped there.
+inline constexpr const char* kInterimName = "interim";
+/// Returns true if the checkpoint is marked as interim; false if its manifest cannot be read.
+bool is_interim_checkpoint(const Path& directory);
+
+/// Returns the checkpoints that `retention` does not keep: never the one that `latest` names, and none if `latest`
+/// names none. Does not check that the kept ones are sound.
+std::vector<Path> find_outdated(const Path& folder, const Retention& retention);
+
+/// Removes the outdated checkpoints. Called after `latest` was written. Logs a warning for entries that cannot be
+/// listed or removed.
+void prune(const Path& folder, const Retention& retention, const Log& log);
+
+/// Removes temporary entries of other hosts and of ended processes of this host. A checkpoint that such a process had
+/// moved aside gets its name back if the process died before the new one was published. Failures log a warning.
+void remove_stale_entries(const Path& folder, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,75 @@
+// Reductions for groups that span nodes with several ranks per node.
+#pragma once
+#include <array>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/mpi/mpi_chain.h"
+#include "comm/mpi/transport/mpi_window.h"
+
+namespace mcpp {
+
+/// Consecutive ranks of a group on one node.
+struct NodeRun {
+  int node;          ///< rank of its leader among the leaders
+  int begin;         ///< its first rank
+  int first, count;  ///< ranks inside the node
+};
+
+/// Splits a group into runs; nodes[r] is the node of rank r. The first rank of each node is its leader; leaders are
+/// ordered by rank.
+std::vector<NodeRun> runs_on_nodes(const std::vector<int>& nodes);
+
+/// Hierarchical reductions. Tensors pass through the shared window of each node in segments of one slot. The leaders
+/// send partial sums along the runs in rank order. Two segments are in flight at a time: the results of one return
+/// while the next is summed.
+class InterNodeReducer {
+ public:
+  /// `leaders` is a null communicator on other ranks.
+  InterNodeReducer(const std::vector<NodeRun>& runs, const MpiComm& leaders, SharedWindow& window,
+                   const WaitPolicy& wait_policy);
+
+  void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
+  /// Reduce-scatter for rank `rank` of `ranks`. `count` is the number of elements in the shard.
+  void reduce_scatter(int rank, int ranks, DType dtype, const std::byte* full, std::byte* shard, i64 count);
+
+ private:
+  struct Operation {
+    ReduceOp op;
+    DType dtype;
+    /// number of ranks if each needs only its own part of a segment (parts are consecutive); 1 if all need everything
+    int parts;
+    /// Copies elements [begin, begin + count) of each part into a slot, or results out of it.
+    std::function<void(std::byte* slot, i64 begin, i64 count)> fill;
+    std::function<void(const std::byte* slot, i64 begin, i64 count)> empty;
+  };
+  struct Segment {
+    i64 begin, count;
+    std::byte* slot;  ///< receives the results
+    // Used by leaders only.
+    std::vector<std::byte>& acc;  ///< partial sums
+    std::optional<PieceChain> results;
+    std::vector<MPI_Request> sent = {};
+  };
+
+  bool is_leader() const { return window_.rank() == 0; }
+  void run(const Operation& operation, i64 count);
+  Segment next_segment(i64 begin, i64 count);
+  void start(const Operation& operation, Segment& segment, Segment* last);
+  void finish(const Operation& operation, Segment& segment);
+  ChainPosition leader_position() const;
+  void submit_results(Segment& segment, i64 begin, i64 end, i64 part_bytes) const;
+  void add_run(const NodeRun& run, bool is_first, const Operation& operation, i64 begin, std::byte* acc, i64 count);
+
+  const std::vector<NodeRun>& runs_;
+  const MpiComm& leaders_;
+  SharedWindow& window_;
+  const WaitPolicy& wait_policy_;
+  std::vector<std::byte> own_;                  // the leader's own contribution
+  std::array<std::vector<std::byte>, 2> accs_;  // one per segment in flight
+  int turn_ = 0;
+};
+
+}  // namespace mcpp

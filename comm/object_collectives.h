@@ -1,0 +1,62 @@
+// Collectives over strings, results and small values. An error of any rank is raised on all ranks.
+#pragma once
+#include <cstring>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+/// Returns the texts of all ranks, by rank. Texts may differ in length. Collective.
+std::vector<std::string> all_gather_strings(std::string_view mine, Communicator& group);
+
+/// Runs f on every rank and returns all results, by rank. If f throws on any rank, all ranks throw that error with the
+/// failed rank's number, so no rank blocks. Collective.
+std::vector<std::string> run_on_all_ranks(Communicator& group, const std::function<std::string()>& f);
+
+/// Runs f on rank 0 only and returns its result on every rank. If f throws, all ranks throw. Collective.
+std::string broadcast_from_rank0(Communicator& group, const std::function<std::string()>& f);
+
+/// A value viewed as an i32 tensor in host memory.
+template <class T>
+class ValueTensor {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(i32) == 0);
+
+ public:
+  explicit ValueTensor(const T& value) { std::memcpy(tensor.raw(), &value, sizeof(T)); }
+  void read(T& value) const { std::memcpy(&value, tensor.raw(), sizeof(T)); }
+
+ private:
+  CpuDevice memory_;
+
+ public:
+  Tensor tensor = Tensor::empty({static_cast<i64>(sizeof(T) / sizeof(i32))}, DType::I32, memory_, MemoryClass::Other);
+};
+
+/// Broadcasts `value` bytewise from rank 0. Collective. `host` must be a group that carries tensors in host memory.
+template <class T>
+void broadcast_value(T& value, Communicator& host) {
+  ValueTensor<T> bytes(value);
+  host.broadcast(bytes.tensor, 0).wait();
+  bytes.read(value);
+}
+
+/// Sends `value` to rank `destination`, which must call receive_value().
+template <class T>
+void send_value(const T& value, Communicator& host, int destination) {
+  host.send(ValueTensor<T>(value).tensor, destination).wait();
+}
+template <class T>
+T receive_value(Communicator& host, int source) {
+  T value{};
+  ValueTensor<T> bytes(value);
+  host.recv(bytes.tensor, source).wait();
+  bytes.read(value);
+  return value;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,51 @@
+// Timeout for the start of the ranks, before a Watchdog can observe communication.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "comm/launcher.h"
+
+namespace mcpp {
+
+/// Returns the start timeout in seconds: MEGATRON_CPP_START_TIMEOUT_MINUTES, or 10 minutes. It is no configuration key
+/// because the configuration is read later. Throws BadInput unless it is a positive number. `variable` is std::getenv
+/// in main.
+double read_startup_timeout(const std::function<const char*(const char*)>& variable);
+
+/// Returns the rank assigned by the launcher, for messages before MPI is initialized; "" if unknown.
+std::string read_rank(const std::function<const char*(const char*)>& variable);
+
+/// Watches the start-up while it exists. Past the limit, its thread writes to standard error what is being waited for
+/// and ends the process with ExitCode::PeerLost, upon which launchers end the other ranks. Without it, MPI would wait
+/// silently and indefinitely for a peer that never started, has stopped, has exited or runs as another user. Time
+/// during which this process is suspended does not count.
+class StartupTimeout {
+ public:
+  /// `launcher` and `rank` describe this process in messages.
+  StartupTimeout(double seconds, Launcher launcher, std::string rank);
+  ~StartupTimeout();
+  StartupTimeout(const StartupTimeout&) = delete;
+  StartupTimeout& operator=(const StartupTimeout&) = delete;
+
+  /// Sets what is being waited for from now on. `what` must have static lifetime.
+  void enter(const char* what) { what_ = what; }
+
+ private:
+  void watch();
+  [[noreturn]] void end() const;
+
+  const double limit_;
+  const Launcher launcher_;
+  const std::string rank_;
+  std::atomic<const char*> what_ = "MPI_Init";
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;  // last: it uses the members above
+};
+
+}  // namespace mcpp

@@ -1,0 +1,105 @@
+#include "data/dataset/batch.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+[[noreturn]] void fail_token(const Dataset& dataset, i64 sample, i64 position, i32 token, i64 vocab_size) {
+  const SampleOrigin origin = dataset.origin(sample);
+  i64 left = position;
+  for (const SamplePart& part : origin.parts) {
+    if (left < part.length) {
+      fail(ExitCode::BadInput, "dataset ", origin.prefix, ", document ", part.document, " (sequence ", part.sequence,
+           "), token ", part.offset + left, ": id ", token, " is outside the vocabulary 0 .. ", vocab_size - 1,
+           "; the text was tokenised with another tokenizer, or the file is damaged");
+    }
+    left -= part.length;
+  }
+  fail(ExitCode::Internal, "sample ", sample, " has no position ", position);
+}
+
+}  // namespace
+
+Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab_size) {
+  const auto s = static_cast<std::size_t>(dataset.seq_length());
+  Batch batch;
+  batch.batch_size = static_cast<i64>(samples.size());
+  batch.seq_length = dataset.seq_length();
+  batch.samples.assign(samples.begin(), samples.end());
+  batch.tokens.resize(samples.size() * s);
+  batch.labels.resize(samples.size() * s);
+  std::vector<i32> row(s + 1);
+  for (std::size_t b = 0; b < samples.size(); ++b) {
+    check_input(samples[b] < dataset.size(), "sample ", samples[b], " is beyond the end of the dataset of ",
+                dataset.size(), " samples; train fewer samples or give more text");
+    dataset.at(samples[b], row);
+    for (std::size_t i = 0; i <= s; ++i) {
+      if (row[i] < 0 || row[i] >= vocab_size) fail_token(dataset, samples[b], static_cast<i64>(i), row[i], vocab_size);
+    }
+    std::copy(row.begin(), row.end() - 1, batch.tokens.begin() + static_cast<std::ptrdiff_t>(b * s));
+    std::copy(row.begin() + 1, row.end(), batch.labels.begin() + static_cast<std::ptrdiff_t>(b * s));
+  }
+  return batch;
+}
+
+Prefetcher::Prefetcher(StoredRef<Dataset> dataset, i64 vocab_size, NextSamples next_samples, i64 depth)
+    : dataset_(dataset),
+      vocab_size_(vocab_size),
+      next_samples_(std::move(next_samples)),
+      depth_(static_cast<std::size_t>(std::max<i64>(depth, 0))) {
+  if (depth_ > 0) thread_ = std::thread([this] { run(); });
+}
+
+Prefetcher::~Prefetcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Batch Prefetcher::read_next() const {
+  return read_batch(dataset_, next_samples_(), vocab_size_);  // an empty sample list yields the end marker
+}
+
+void Prefetcher::run() {
+  bool more = true;
+  while (more) {
+    Batch batch;
+    std::exception_ptr error;
+    try {
+      batch = read_next();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    more = !error && batch.batch_size > 0;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stop_ || ready_.size() < depth_; });
+    if (stop_) return;
+    if (error) {
+      error_ = error;
+    } else {
+      ready_.push_back(std::move(batch));
+    }
+    changed_.notify_all();
+  }
+}
+
+Batch Prefetcher::next() {
+  if (depth_ == 0) return read_next();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !ready_.empty() || error_; });
+  if (ready_.empty()) std::rethrow_exception(error_);
+  // The end marker stays queued: the thread has ended and every later call must return it again.
+  if (ready_.front().batch_size == 0) return ready_.front();
+  Batch batch = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return batch;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,154 @@
+#include "data/dataset/blend.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// Reproduces numpy.sum: eight running sums over blocks of at most 128 elements; larger inputs are halved recursively
+/// and added pairwise.
+double numpy_sum(std::span<const double> v) {
+  const std::size_t n = v.size();
+  if (n > 128) {
+    const std::size_t half = n / 2 - n / 2 % 8;
+    return numpy_sum(v.first(half)) + numpy_sum(v.subspan(half));
+  }
+  double sum = 0;
+  std::size_t done = 0;
+  if (n >= 8) {
+    double r[8];
+    for (std::size_t j = 0; j < 8; ++j) r[j] = v[j];
+    for (done = 8; done + 8 <= n; done += 8) {
+      for (std::size_t j = 0; j < 8; ++j) r[j] += v[done + j];
+    }
+    sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+  }
+  for (; done < n; ++done) sum += v[done];
+  return sum;
+}
+
+std::string blend_description(std::span<const double> weights, i64 size) {
+  std::ostringstream text;
+  text << "blend indices 1\nsize " << size << "\nweights" << std::hexfloat;
+  for (const double weight : weights) text << ' ' << weight;
+  text << '\n';
+  return text.str();
+}
+
+}  // namespace
+
+BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_view key) {
+  check_input(!entries.empty(), key, ": is empty; give dataset prefixes, each optionally preceded by its weight");
+  std::size_t numbers = 0, numbers_in_place = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    check_input(!entries[i].empty(), key, ": entry ", i + 1, " is empty");
+    const bool is_number = parse_number(entries[i]).has_value();
+    numbers += is_number;
+    numbers_in_place += is_number && i % 2 == 0;
+  }
+  if (numbers == 0) return {.prefixes = entries, .weights = {}};
+  check_input(entries.size() % 2 == 0 && numbers == numbers_in_place && numbers == entries.size() / 2, key, ": mixes ",
+              numbers, " weights and ", entries.size() - numbers,
+              " prefixes; give prefixes alone, or weight and prefix in turn: [\"0.3\", \"a\", \"0.7\", \"b\"]");
+  BlendList list;
+  for (std::size_t i = 0; i < entries.size(); i += 2) {
+    const double weight = *parse_number(entries[i]);
+    check_input(std::isfinite(weight) && weight > 0, key, ": the weight ", entries[i], " of ", entries[i + 1],
+                " must be a number above 0");
+    list.weights.push_back(weight);
+    list.prefixes.push_back(entries[i + 1]);
+  }
+  return list;
+}
+
+std::vector<double> normalize_weights(std::span<const double> weights) {
+  const double sum = numpy_sum(weights);
+  std::vector<double> result(weights.begin(), weights.end());
+  for (double& weight : result) weight /= sum;
+  return result;
+}
+
+i64 blend_target(i64 num_samples, double normalized_weight) {
+  return static_cast<i64>(std::ceil(static_cast<double>(num_samples) * normalized_weight));
+}
+
+i64 blend_target_with_surplus(i64 num_samples, double normalized_weight) {
+  return static_cast<i64>(std::ceil(static_cast<double>(blend_target(num_samples, normalized_weight)) * (1 + 0.005)));
+}
+
+BlendIndices build_blend_indices(std::span<const double> weights, i64 size, const IndexBuildOptions& options) {
+  BlendIndices indices;
+  indices.dataset_index.reserve(static_cast<std::size_t>(size));
+  indices.dataset_sample_index.reserve(static_cast<std::size_t>(size));
+  std::vector<u32> taken(weights.size(), 0);
+  for (i64 sample = 0; sample < size; ++sample) {
+    options.throw_if_canceled("the index of a blend");
+    const double count = std::max(static_cast<double>(sample), 1.0);
+    std::size_t best = 0;
+    double largest = -std::numeric_limits<double>::infinity();
+    for (std::size_t d = 0; d < weights.size(); ++d) {
+      const double error = weights[d] * count - static_cast<double>(taken[d]);
+      if (error > largest) largest = error, best = d;
+    }
+    indices.dataset_index.push_back(static_cast<u32>(best));
+    indices.dataset_sample_index.push_back(taken[best]++);
+  }
+  return indices;
+}
+
+BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std::span<const double> weights, i64 size,
+                               const std::string& split_name, const Path& cache_folder, const Log& log,
+                               const IndexRanks& ranks)
+    : parts_(std::move(parts)) {
+  MCPP_CHECK(!parts_.empty() && parts_.size() == weights.size(), parts_.size(), " parts, ", weights.size(), " weights");
+  check_input(size < std::numeric_limits<u32>::max(), "the ", split_name, " blend of ", size,
+              " samples is larger than an index can hold");
+  const std::vector<double> shares = normalize_weights(weights);
+  indices_ = cached_index(
+      cache_folder, "blend", blend_description(shares, size),
+      [&](const IndexBuildOptions& options) {
+        check_index_fits(str("the ", split_name, " blend of ", size, " samples"), 2 * size, options.copies);
+        BlendIndices built = build_blend_indices(shares, size, options);
+        std::vector<std::vector<u32>> arrays;
+        arrays.push_back(std::move(built.dataset_index));
+        arrays.push_back(std::move(built.dataset_sample_index));
+        return arrays;
+      },
+      ranks, log);
+  std::vector<i64> needed(parts_.size(), 0);
+  for (std::size_t i = 0; i < dataset_index().size(); ++i) {
+    MCPP_CHECK(dataset_index()[i] < parts_.size(), "dataset ", dataset_index()[i], " of ", parts_.size());
+    needed[dataset_index()[i]] = i64{dataset_sample_index()[i]} + 1;
+  }
+  for (std::size_t d = 0; d < parts_.size(); ++d) {
+    check_input(needed[d] <= parts_[d]->size(), "the ", split_name, " blend draws ", needed[d], " samples of ",
+                parts_[d]->origin(0).prefix, ", which has ", parts_[d]->size());
+  }
+}
+
+void BlendedDataset::at(i64 sample, std::span<i32> out) const {
+  MCPP_CHECK(sample >= 0 && sample < size(), "sample ", sample, " of ", size());
+  const auto i = static_cast<std::size_t>(sample);
+  parts_[dataset_index()[i]]->at(dataset_sample_index()[i], out);
+}
+
+SampleOrigin BlendedDataset::origin(i64 sample) const {
+  MCPP_CHECK(sample >= 0 && sample < size(), "sample ", sample, " of ", size());
+  const auto i = static_cast<std::size_t>(sample);
+  SampleOrigin origin = parts_[dataset_index()[i]]->origin(dataset_sample_index()[i]);
+  origin.dataset = dataset_index()[i];
+  return origin;
+}
+
+}  // namespace mcpp

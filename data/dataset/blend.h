@@ -1,0 +1,61 @@
+// Blending of several datasets in given proportions, as Megatron-LM's BlendedDataset.
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "data/dataset/dataset.h"
+#include "data/dataset/index/index_cache.h"
+
+namespace mcpp {
+
+/// Parsed data_path: prefixes and, if given, their weights.
+struct BlendList {
+  std::vector<std::string> prefixes;
+  std::vector<double> weights;  ///< empty: each dataset is read once, in proportion to its size
+};
+
+/// Parses either prefixes alone or alternating weights and prefixes. Throws BadInput, naming `key`, otherwise.
+BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_view key);
+
+/// Returns the weights divided by their sum. Adds in numpy's order because the last bit can decide which dataset a
+/// sample comes from.
+std::vector<double> normalize_weights(std::span<const double> weights);
+
+/// Number of samples that a weighted dataset contributes, ceil(n * w), and the number built for it: 0.5 % more, since
+/// rounding may draw a few extra.
+i64 blend_target(i64 num_samples, double normalized_weight);
+i64 blend_target_with_surplus(i64 num_samples, double normalized_weight);
+
+/// Dataset of each of `size` samples and the sample's index within that dataset. Chosen greedily: sample i comes from
+/// the dataset whose share so far is furthest below weight * max(i, 1); ties go to the first. `weights` must sum to 1.
+struct BlendIndices {
+  std::vector<u32> dataset_index, dataset_sample_index;
+};
+BlendIndices build_blend_indices(std::span<const double> weights, i64 size, const IndexBuildOptions& options = {});
+
+class BlendedDataset : public Dataset {
+ public:
+  /// Collective over `ranks`. `weights` need not be normalized. `split_name` is used in messages.
+  BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std::span<const double> weights, i64 size,
+                 const std::string& split_name, const Path& cache_folder, const Log& log,
+                 const IndexRanks& ranks = SingleIndexRank());
+
+  i64 size() const override { return static_cast<i64>(dataset_index().size()); }
+  i64 seq_length() const override { return parts_.front()->seq_length(); }
+  void at(i64 sample, std::span<i32> out) const override;
+  SampleOrigin origin(i64 sample) const override;
+
+  const Dataset& part(i64 i) const { return *parts_[static_cast<std::size_t>(i)]; }
+  std::span<const u32> dataset_index() const { return indices_[0]; }         ///< [size]
+  std::span<const u32> dataset_sample_index() const { return indices_[1]; }  ///< [size]
+
+ private:
+  std::vector<std::unique_ptr<Dataset>> parts_;
+  IndexArrays indices_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,72 @@
+#include "data/dataset/dataset_info.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+/// Lists the keys once, for reading and writing.
+template <class Info, class Visit>
+void for_each_key(Info& info, Visit&& visit) {
+  visit("tokenizer_checksum", info.tokenizer_checksum);
+  visit("vocab_size", info.vocab_size);
+  visit("eod", info.eod);
+  visit("append_eod", info.append_eod);
+  visit("documents", info.documents);
+  visit("tokens", info.tokens);
+  visit("source_bytes", info.source_bytes);
+  visit("source_words", info.source_words);
+}
+
+}  // namespace
+
+Path info_path(const Path& prefix) {
+  Path path = prefix;
+  path += ".json";
+  return path;
+}
+
+std::string info_to_json(const DatasetInfo& info) {
+  nlohmann::ordered_json json;
+  for_each_key(info, [&](const char* key, const auto& value) { json[key] = value; });
+  return json.dump(2) + "\n";
+}
+
+DatasetInfo info_from_json(const std::string& text, const Path& file) {
+  DatasetInfo info;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    for_each_key(info, [&](const char* key, auto& value) { json.at(key).get_to(value); });
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::BadInput, file.string(), ": damaged: ", error.what(), "; preprocess the text again");
+  }
+  return info;
+}
+
+void write_dataset_info(const Path& prefix, const DatasetInfo& info) {
+  write_file_atomic(info_path(prefix), info_to_json(info));
+}
+
+std::optional<DatasetInfo> read_dataset_info(const Path& prefix) {
+  const Path path = info_path(prefix);
+  std::error_code unknown;  // a dangling link exists, so that reading it fails instead of being skipped
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return std::nullopt;
+  return info_from_json(read_text_file(path), path);
+}
+
+double mean_document_tokens(std::span<const std::string> prefixes, std::span<const double> weights) {
+  double sum = 0, all = 0;
+  for (std::size_t i = 0; i < prefixes.size(); ++i) {
+    const std::optional<DatasetInfo> info = read_dataset_info(prefixes[i]);
+    if (!info || info->documents <= 0) return 0;
+    const auto tokens = static_cast<double>(info->tokens);
+    const double weight = weights.empty() ? tokens : weights[i];
+    sum += weight * tokens / static_cast<double>(info->documents);
+    all += weight;
+  }
+  return all > 0 ? sum / all : 0;
+}
+
+}  // namespace mcpp

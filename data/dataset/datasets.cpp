@@ -1,0 +1,269 @@
+#include "data/dataset/datasets.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "base/check.h"
+#include "base/strings.h"
+#include "data/dataset/blend.h"
+#include "data/dataset/gpt_dataset.h"
+
+namespace mcpp {
+namespace {
+
+std::vector<double> parse_shares(const std::string& split_text) {
+  const auto entries = split(split_text, ',');
+  const auto complain = [&](std::string_view why) {
+    fail(ExitCode::BadInput, "data.split = \"", split_text, "\": ", why,
+         "; give up to three shares for training, validation and test, such as \"969,30,1\"");
+  };
+  if (entries.size() > 3) complain("too many shares");
+  std::vector<double> shares;
+  for (std::string_view entry : entries) {
+    while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
+    while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
+    double share = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), share);
+    if (error != std::errc{} || end != entry.data() + entry.size()) complain(str("\"", entry, "\" is no number"));
+    if (!(std::isfinite(share) && share >= 0)) complain(str(entry, " is no share"));
+    shares.push_back(share);
+  }
+  shares.resize(3, 0.0);
+  if (!(shares[0] + shares[1] + shares[2] > 0)) complain("the shares add up to 0");
+  return shares;
+}
+
+/// Builds the datasets of one configuration and holds their shared state.
+class Builder {
+ public:
+  Builder(const DataConfig& config, i64 seq_length, i64 seed, const Log& log, const IndexRanks& ranks)
+      : config_(config), seq_length_(seq_length), seed_(seed), log_(log), ranks_(ranks) {}
+
+  /// Builds one split of a list of prefixes. If `uses_all_text`, uses all of the text and ignores data.split.
+  std::unique_ptr<Dataset> build(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
+                                 bool uses_all_text, std::optional<i64> num_samples) {
+    const BlendList list = non_empty_entries(entries, key, split, uses_all_text);
+    if (list.prefixes.empty()) return nullptr;
+    // A single prefix is not blended unless data_path gives it a weight, as in Megatron-LM.
+    if (list.prefixes.size() == 1 && (uses_all_text || list.weights.empty())) {
+      return part(list.prefixes[0], split, uses_all_text, num_samples);
+    }
+    if (list.weights.empty()) return blend_by_size(list, key, split, uses_all_text, num_samples);
+    check_input(num_samples.has_value(), "data.full_validation: a blend with weights (", key,
+                ") has no end that it could read up to; leave the weights out, or set data.multiple_validation_sets");
+    return blend_by_weight(list, split, uses_all_text, *num_samples);
+  }
+
+  /// Builds the validation sets: a single one, or one per prefix if data.multiple_validation_sets is set.
+  std::vector<ValidationSet> build_validation(const std::vector<std::string>& entries, std::string_view key,
+                                              bool uses_all_text, i64 num_samples) {
+    const std::optional<i64> samples = config_.full_validation ? std::nullopt : std::optional(num_samples);
+    std::vector<ValidationSet> sets;
+    if (!config_.multiple_validation_sets) {
+      if (auto dataset = build(entries, key, kValid, uses_all_text, samples)) sets.push_back({"", std::move(dataset)});
+      return sets;
+    }
+    const BlendList list = non_empty_entries(entries, key, kValid, uses_all_text);
+    check_input(!uses_all_text || list.weights.empty(), key,
+                ": data.multiple_validation_sets evaluates each dataset by itself; leave the weights out");
+    const std::vector<std::string> names = validation_set_names(list.prefixes);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      check_input(std::ranges::count(names, names[i]) == 1, key, ": ", names[i],
+                  " stands there twice; with data.multiple_validation_sets give each dataset once");
+    for (std::size_t i = 0; i < names.size(); ++i)
+      sets.push_back({names[i], part(list.prefixes[i], kValid, uses_all_text, samples)});
+    return sets;
+  }
+
+  std::vector<std::unique_ptr<IndexedDataset>> take_sources() { return std::move(sources_); }
+
+ private:
+  static constexpr std::size_t kValid = 1;
+
+  /// Returns the entries of a list that have text in this split.
+  BlendList non_empty_entries(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
+                              bool uses_all_text) {
+    const BlendList list = parse_blend_list(entries, key);
+    if (uses_all_text) return list;
+    if (!split_ranges(config_.split, 1000)[split]) {
+      check_input(split != 0, "data.split = \"", config_.split, "\" leaves no text for training");
+      return {};
+    }
+    return split == 0 ? list : drop_small_datasets(list, split);
+  }
+
+  /// Removes texts that are too small for this split and logs a warning for each. The default shares of validation and
+  /// test are so small that a short text may have none, which should not prevent training on it.
+  BlendList drop_small_datasets(const BlendList& list, std::size_t split) {
+    BlendList kept;
+    for (std::size_t i = 0; i < list.prefixes.size(); ++i) {
+      const IndexedDataset& text = source(list.prefixes[i]);
+      const SequenceRange range = split_ranges(config_.split, text.num_sequences())[split].value();
+      const i64 tokens = count_tokens(text, range);
+      if (tokens <= seq_length_) {
+        log_.warn(str(list.prefixes[i], ": data.split = \"", config_.split, "\" gives the ", kSplitNames[split],
+                      " split ", range.size(), " of ", text.num_sequences(), " documents with ", tokens,
+                      " tokens, and one sample needs ", seq_length_ + 1,
+                      "; nothing of it is held out for that. Give it a larger share, or more documents"));
+        continue;
+      }
+      kept.prefixes.push_back(list.prefixes[i]);
+      if (!list.weights.empty()) kept.weights.push_back(list.weights[i]);
+    }
+    return kept;
+  }
+
+  /// Warns if an evaluation reads the same samples repeatedly, which adds no information.
+  void warn_of_repetition(const std::string& prefix, const GptDatasetSpec& spec, const EpochPlan& plan) const {
+    const i64 requested = spec.num_samples.value_or(0), different = (plan.tokens_per_epoch - 1) / seq_length_;
+    if (requested < 2 * different) return;
+    log_.warn(str(prefix, ": the ", spec.split_name, " split has ", spec.range.size(), " documents, ",
+                  plan.tokens_per_epoch, " tokens, ", different, " samples; every evaluation reads ", requested,
+                  " samples of it, each ", requested / different,
+                  " times. Lower training.eval_iters, or give the split a larger share of data.split or more text"));
+  }
+
+  const IndexedDataset& source(const std::string& prefix) {
+    for (const auto& source : sources_) {
+      if (source->prefix() == prefix) return *source;
+    }
+    return *sources_.emplace_back(std::make_unique<IndexedDataset>(prefix));
+  }
+
+  Path cache_folder(const std::string& prefix) const {
+    if (!config_.data_cache_path.empty()) return config_.data_cache_path;
+    return Path(prefix).parent_path() / "cache";
+  }
+
+  std::unique_ptr<Dataset> part(const std::string& prefix, std::size_t split, bool uses_all_text,
+                                std::optional<i64> samples) {
+    const IndexedDataset& text = source(prefix);
+    const SequenceRange all{0, text.num_sequences()};
+    const SequenceRange range = uses_all_text ? all : split_ranges(config_.split, text.num_sequences())[split].value();
+    const GptDatasetSpec spec{range, kSplitNames[split], seq_length_, seed_, samples};
+    auto dataset = std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_, ranks_);
+    const EpochPlan& plan = dataset->plan();
+    log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
+                  human_count(static_cast<double>(plan.tokens_per_epoch)), " tokens, ", plan.epochs,
+                  plan.epochs == 1 ? " epoch, " : " epochs, ", plan.samples, " samples"));
+    if (split != 0) warn_of_repetition(prefix, spec, plan);
+    return dataset;
+  }
+
+  std::unique_ptr<Dataset> blend_by_weight(const BlendList& list, std::size_t split, bool uses_all_text,
+                                           i64 num_samples) {
+    const std::vector<double> weights = normalize_weights(list.weights);
+    std::vector<std::unique_ptr<Dataset>> parts;
+    i64 size = 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      parts.push_back(part(list.prefixes[i], split, uses_all_text, blend_target_with_surplus(num_samples, weights[i])));
+      size += blend_target(num_samples, weights[i]);
+    }
+    return std::make_unique<BlendedDataset>(std::move(parts), weights, size, kSplitNames[split],
+                                            cache_folder(list.prefixes[0]), log_, ranks_);
+  }
+
+  /// Blends datasets in proportion to their size, using all of their samples unless `requested` limits them.
+  std::unique_ptr<Dataset> blend_by_size(const BlendList& list, std::string_view key, std::size_t split,
+                                         bool uses_all_text, std::optional<i64> requested) {
+    std::vector<std::unique_ptr<Dataset>> parts;
+    std::vector<double> sizes;
+    i64 available = 0;
+    for (const std::string& prefix : list.prefixes) {
+      parts.push_back(part(prefix, split, uses_all_text, std::nullopt));
+      sizes.push_back(static_cast<double>(parts.back()->size()));
+      available += parts.back()->size();
+    }
+    const i64 num_samples = requested.value_or(available);
+    check_input(num_samples <= available, key, ": ", num_samples, " ", kSplitNames[split],
+                " samples are needed, but the datasets hold ", available,
+                " and a blend without weights is read only once; give each prefix a weight so that text may repeat");
+    return std::make_unique<BlendedDataset>(std::move(parts), sizes, num_samples, kSplitNames[split],
+                                            cache_folder(list.prefixes[0]), log_, ranks_);
+  }
+
+  const DataConfig& config_;
+  i64 seq_length_, seed_;
+  const Log& log_;
+  const IndexRanks& ranks_;
+  std::vector<std::unique_ptr<IndexedDataset>> sources_;
+};
+
+void check_held_out(const DataConfig& config) {
+  const BlendList train = parse_blend_list(config.train_data_path, "data.train_data_path");
+  const auto same_file = [](const std::string& a, const std::string& b) {
+    std::error_code error;
+    return std::filesystem::equivalent(bin_path(a), bin_path(b), error) && !error;
+  };
+  const auto check = [&](const std::vector<std::string>& entries, std::string_view key) {
+    if (entries.empty()) return;
+    for (const std::string& held_out : parse_blend_list(entries, key).prefixes) {
+      for (const std::string& trained : train.prefixes) {
+        check_input(!same_file(trained, held_out), key, ": ", held_out,
+                    " is also in data.train_data_path; held-out text must not be trained on");
+      }
+    }
+  };
+  check(config.valid_data_path, "data.valid_data_path");
+  check(config.test_data_path, "data.test_data_path");
+}
+
+}  // namespace
+
+std::array<std::optional<SequenceRange>, 3> split_ranges(const std::string& split_text, i64 num_sequences) {
+  std::vector<double> shares = normalize_weights(parse_shares(split_text));
+  std::array<std::optional<SequenceRange>, 3> ranges;
+  double begin = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double end = begin + shares[i];
+    const auto bound = [&](double x) {
+      return static_cast<i64>(std::nearbyint(x * static_cast<double>(num_sequences)));
+    };
+    if (end > begin) ranges[i] = SequenceRange{bound(begin), bound(end)};
+    begin = end;
+  }
+  return ranges;
+}
+
+std::vector<std::string> validation_set_names(const std::vector<std::string>& prefixes) {
+  constexpr std::string_view kEnding = "_text_document";
+  std::vector<std::string> names;
+  for (const std::string& prefix : prefixes) {
+    std::string name = Path(prefix).filename().string();
+    if (name.ends_with(kEnding) && name.size() > kEnding.size()) name.resize(name.size() - kEnding.size());
+    names.push_back(name);
+  }
+  const std::set<std::string> different(names.begin(), names.end());
+  return different.size() == names.size() ? names : prefixes;
+}
+
+Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
+                                         std::array<i64, 3> num_samples, const Log& log, const IndexRanks& ranks) {
+  for (const std::string& conflict : config.conflicts()) fail(ExitCode::BadInput, conflict);
+  check_input(config.names_data() && !config.mock_data,
+              "data.data_path: is empty; give the prefix of a dataset made by preprocess");
+  if (!config.train_data_path.empty()) check_held_out(config);
+
+  const std::vector<std::string>* separate[] = {&config.train_data_path, &config.valid_data_path,
+                                                &config.test_data_path};
+  Datasets datasets;
+  std::unique_ptr<Dataset>* outputs[] = {&datasets.train, nullptr, &datasets.test};
+  Builder builder(config, seq_length, seed, log, ranks);
+  for (std::size_t split = 0; split < 3; ++split) {
+    if (num_samples[split] <= 0) continue;
+    const bool uses_all_text = config.data_path.empty();
+    if (uses_all_text && separate[split]->empty()) continue;
+    const std::string key = uses_all_text ? str("data.", kSplitNames[split], "_data_path") : "data.data_path";
+    const std::vector<std::string>& entries = uses_all_text ? *separate[split] : config.data_path;
+    if (outputs[split])
+      *outputs[split] = builder.build(entries, key, split, uses_all_text, num_samples[split]);
+    else
+      datasets.validation = builder.build_validation(entries, key, uses_all_text, num_samples[split]);
+  }
+  datasets.sources = builder.take_sources();
+  return datasets;
+}
+
+}  // namespace mcpp

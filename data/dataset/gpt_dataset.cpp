@@ -1,0 +1,92 @@
+#include "data/dataset/gpt_dataset.h"
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec) {
+  const std::string name = source.prefix().string();
+  check_input(
+      spec.range.size() > 0, name, ": the ", spec.split_name, " split has no documents (the dataset has ",
+      source.num_sequences(),
+      "); give it a larger share in data.split, or more documents (preprocess makes one of a text file, many with "
+      "--text_document=paragraph or line), or 0 to do without");
+  const i64 tokens = count_tokens(source, spec.range);
+  check_input(tokens > spec.seq_length, name, ": the ", spec.split_name, " split has only ", tokens,
+              " tokens, one sample needs ", spec.seq_length + 1,
+              " (seq_length + 1); give it a larger share in data.split, more text, or a shorter seq_length");
+  return plan_epochs(tokens, spec.seq_length, spec.num_samples);
+}
+
+/// Logs the index build before it starts, since it is slow for a long training run.
+void announce_index(const IndexedDataset& source, const GptDatasetSpec& spec, const EpochPlan& plan, const Log& log) {
+  constexpr i64 kMany = 10'000'000;
+  if (plan.samples < kMany) return;
+  log.info(str("data: building the index of ", human_count(static_cast<double>(plan.samples)), " ", spec.split_name,
+               " samples of ", source.prefix().string()));
+}
+
+}  // namespace
+
+GptDataset::GptDataset(StoredRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder,
+                       const Log& log, const IndexRanks& ranks)
+    : source_(source),
+      spec_(spec),
+      plan_(checked_plan(source, spec)),
+      indices_(cached_index(
+          cache_folder, "gpt", description(),
+          [&](const IndexBuildOptions& options) {
+            announce_index(source, spec, plan_, log);
+            SampleIndices built = build_sample_indices(source, spec.range, spec.seq_length, spec.seed, plan_, options);
+            std::vector<std::vector<u32>> arrays;
+            arrays.push_back(std::move(built.document_index));
+            arrays.push_back(std::move(built.sample_index));
+            arrays.push_back(std::move(built.shuffle_index));
+            return arrays;
+          },
+          ranks, log)) {}
+
+/// Excludes the path so that a moved dataset keeps its cached indices while a changed one invalidates them.
+std::string GptDataset::description() const {
+  return str("gpt dataset indices 1\nidx ", source_.index_checksum(), "\nbin bytes ", source_.bin_bytes(),
+             "\nsequences ", spec_.range.begin, " ", spec_.range.end, "\nseq_length ", spec_.seq_length, "\nseed ",
+             spec_.seed, "\nepochs ", plan_.epochs, "\nseparate_final_epoch ", plan_.separate_final_epoch, "\n");
+}
+
+template <class Visit>
+void GptDataset::for_each_part(i64 sample, Visit&& visit) const {
+  MCPP_CHECK(sample >= 0 && sample < size(), "sample ", sample, " of ", size());
+  const std::size_t at = 2 * std::size_t{shuffle_index()[static_cast<std::size_t>(sample)]};
+  MCPP_CHECK(at + 1 < sample_index().size(), "shuffle_index holds ", at / 2);
+  std::size_t position = sample_index()[at];
+  i64 offset = sample_index()[at + 1];
+  for (i64 remaining = spec_.seq_length + 1; remaining > 0; ++position, offset = 0) {
+    MCPP_CHECK(position < document_index().size(), "the line of documents ends inside sample ", sample);
+    const i64 sequence = document_index()[position];
+    const i64 length = std::min(remaining, source_.length(sequence) - offset);
+    if (length > 0) visit(sequence, offset, length);
+    remaining -= length;
+  }
+}
+
+void GptDataset::at(i64 sample, std::span<i32> out) const {
+  MCPP_CHECK(static_cast<i64>(out.size()) == spec_.seq_length + 1, out.size(), " tokens, not seq_length + 1");
+  for_each_part(sample, [&](i64 sequence, i64 offset, i64 length) {
+    source_.read(sequence, offset, out.first(static_cast<std::size_t>(length)));
+    out = out.subspan(static_cast<std::size_t>(length));
+  });
+}
+
+SampleOrigin GptDataset::origin(i64 sample) const {
+  SampleOrigin origin;
+  origin.prefix = source_.prefix().string();
+  origin.dataset_sample = sample;
+  for_each_part(sample, [&](i64 sequence, i64 offset, i64 length) {
+    origin.parts.push_back({source_.document_of(sequence), sequence, offset, length});
+  });
+  origin.shuffled_sample = shuffle_index()[static_cast<std::size_t>(sample)];
+  return origin;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,58 @@
+// Cache of index arrays on disk, so that a restart does not shuffle again.
+//
+// The file name is a checksum of a description of everything that determines the content; the description itself is
+// stored in the file and compared. Files are written atomically and verified in full (size and checksum) when opened; a
+// damaged one is rebuilt. Several runs may build and write the same file concurrently.
+//
+// Only one rank of a run looks for the file and builds it if necessary: rank 0 and, on nodes that do not see its
+// folder, the first rank of the node (IndexRanks). No assumption is made about which ranks share a file system.
+#pragma once
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "data/dataset/index/index_ranks.h"
+
+namespace mcpp {
+
+/// Arrays of 32-bit integers, owned or mapped from a cache file. Move-only.
+class IndexArrays {
+ public:
+  IndexArrays() = default;
+  explicit IndexArrays(std::vector<std::vector<u32>> arrays) : owned_(std::move(arrays)) {}
+  /// Extent of verification: All reads the whole file to compare its checksum.
+  enum class Verify : u8 { All, Header };
+  /// Opens a cache file. Returns std::nullopt if it cannot be used and sets `reason` ("" if there is no file).
+  static std::optional<IndexArrays> open(const Path& path, std::string_view description, Verify verify,
+                                         std::string& reason);
+
+  std::span<const u32> operator[](std::size_t i) const { return mapped_.empty() ? std::span(owned_[i]) : mapped_[i]; }
+  bool is_mapped() const { return !mapped_.empty(); }
+
+ private:
+  std::vector<std::vector<u32>> owned_;
+  MappedFile file_;
+  std::vector<std::span<const u32>> mapped_;
+};
+
+/// Throws BadInput, naming `what`, if `copies` of an index of `num_elements` elements exceed a quarter of `memory`
+/// (bytes of this machine). An index exists twice while it is stored, and training needs memory as well.
+void check_index_fits(const std::string& what, i64 num_elements, i64 copies, i64 memory = physical_memory());
+
+/// Returns <folder>/<kind>-<checksum of description>.index.
+Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description);
+
+using IndexBuilder = std::function<std::vector<std::vector<u32>>(const IndexBuildOptions&)>;
+
+/// Loads the arrays for `description` from the cache in `folder`, or builds and stores them. Collective over `ranks`.
+/// If the folder is not writable, logs a warning and keeps a copy in the memory of each rank.
+IndexArrays cached_index(const Path& folder, std::string_view kind, const std::string& description,
+                         const IndexBuilder& build, const IndexRanks& ranks, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,47 @@
+// Document, sample and shuffle indices of Megatron-LM, bit-exact (megatron/core/datasets/gpt_dataset.py of Megatron
+// Core 0.16.1).
+//
+// The sequences of a split, repeated for as many epochs as needed, are shuffled and concatenated. Sample k consists
+// of the seq_length + 1 tokens from token k * seq_length on, so that neighboring samples share one token: the last
+// label of one is the first input of the next. The samples are then visited in shuffled order.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "base/types.h"
+#include "data/dataset/index/index_ranks.h"
+#include "data/dataset/index/indexed_dataset.h"
+
+namespace mcpp {
+
+/// Range of sequences [begin, end).
+struct SequenceRange {
+  i64 begin = 0, end = 0;
+  i64 size() const { return end - begin; }
+};
+
+struct EpochPlan {
+  i64 tokens_per_epoch = 0;
+  i64 epochs = 1;
+  i64 samples = 0;  ///< samples in all epochs; at least the number requested
+  /// If little of the last epoch is needed, it is shuffled separately, so that this fraction is not spread over the
+  /// whole run: samples [0, samples_sans_final_epoch) come first.
+  bool separate_final_epoch = false;
+  i64 samples_sans_final_epoch = 0;
+};
+
+/// Plans the number of epochs. `num_samples` = std::nullopt means one epoch.
+EpochPlan plan_epochs(i64 tokens_per_epoch, i64 seq_length, std::optional<i64> num_samples);
+
+/// document_index is [epochs * sequences], sample_index is [samples + 1] flat pairs (position in document_index, token
+/// offset), shuffle_index is [samples].
+struct SampleIndices {
+  std::vector<u32> document_index, sample_index, shuffle_index;
+};
+
+i64 count_tokens(const IndexedDataset& source, SequenceRange range);
+/// Builds the three indices. Throws BadInput if the machine lacks memory for `options.copies` copies.
+SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
+                                   const EpochPlan& plan, const IndexBuildOptions& options = {});
+
+}  // namespace mcpp

@@ -1,0 +1,93 @@
+#include "data/preprocess/distributed/merge.h"
+
+#include <optional>
+
+#include "base/check.h"
+#include "base/strings.h"
+#include "data/preprocess/indexed_writer.h"
+
+namespace mcpp {
+namespace {
+
+void check_inputs(const std::vector<std::string>& inputs, const std::string& output) {
+  check_input(inputs.size() >= 2, "data merge: give at least two datasets");
+  check_input(!output.empty(), "data merge: output is empty");
+  for (const std::string& input : inputs) {
+    std::error_code unknown;
+    check_input(!std::filesystem::equivalent(bin_path(input), bin_path(output), unknown) || unknown, output,
+                ": is one of the datasets that are joined; give the joined one another name");
+  }
+}
+
+/// Checks that both datasets were made with the same options, as far as their .json files tell.
+void check_compatible(const std::string& first, const std::string& other) {
+  const std::optional<DatasetInfo> a = read_dataset_info(first), b = read_dataset_info(other);
+  if (!a || !b) return;
+  check_input(a->tokenizer_checksum == b->tokenizer_checksum && a->vocab_size == b->vocab_size, other,
+              ".json: the dataset was made with another tokenizer (checksum ", b->tokenizer_checksum, ") than ", first,
+              " (", a->tokenizer_checksum, ")");
+  check_input(a->append_eod == b->append_eod, other, ".json: was made ", b->append_eod ? "with" : "without",
+              " an <eod> after each document, ", first, a->append_eod ? " with one" : " without");
+}
+
+void add_index(const IndexedDataset& dataset, IndexContent& index) {
+  for (i64 sequence = 0; sequence < dataset.num_sequences(); ++sequence)
+    index.lengths.push_back(static_cast<i32>(dataset.length(sequence)));
+  for (i64 document = 0; document < dataset.num_documents(); ++document)
+    index.sequences_in_document.push_back(
+        static_cast<i32>(dataset.document_begin(document + 1) - dataset.document_begin(document)));
+}
+
+/// Returns the summed metadata, or std::nullopt if one of the datasets has no .json file.
+std::optional<DatasetInfo> merge_infos(const std::vector<std::string>& inputs) {
+  std::optional<DatasetInfo> merged;
+  for (const std::string& input : inputs) {
+    const std::optional<DatasetInfo> info = read_dataset_info(input);
+    if (!info) return std::nullopt;
+    if (!merged) {
+      merged = info;
+      continue;
+    }
+    merged->documents += info->documents;
+    merged->tokens += info->tokens;
+    merged->source_bytes += info->source_bytes;
+    merged->source_words += info->source_words;
+  }
+  return merged;
+}
+
+}  // namespace
+
+PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const std::string& output, const Log& log) {
+  check_inputs(inputs, output);
+  IndexContent index;
+  for (const std::string& input : inputs) {
+    const IndexedDataset dataset(input);
+    if (input == inputs[0]) index.type = dataset.token_type();
+    check_input(dataset.token_type() == index.type, input, ".idx: has tokens of type ",
+                token_type_name(dataset.token_type()), ", ", inputs[0], " of type ", token_type_name(index.type));
+    check_compatible(inputs[0], input);
+    add_index(dataset, index);
+  }
+  const Path prefix = output;
+  if (prefix.has_parent_path()) mcpp::create_directories(prefix.parent_path());
+  AtomicFile bin(bin_path(prefix));
+  for (const std::string& input : inputs) {
+    log.progress(str("joining ", input));
+    const MappedFile tokens(bin_path(input));
+    bin.write(tokens.bytes());
+  }
+  const std::optional<DatasetInfo> info = merge_infos(inputs);
+  if (!info) log.warn(str("not every dataset has a .json file, so ", output, " gets none"));
+  std::error_code ignored;
+  std::filesystem::remove(info_path(prefix), ignored);  // a stale one would describe other tokens
+  publish_dataset(prefix, index, [&] { bin.commit(); });
+  if (info) write_dataset_info(prefix, *info);
+  PreprocessOutput result{.prefix = output, .info = info.value_or(DatasetInfo{})};
+  result.info.documents = static_cast<i64>(index.sequences_in_document.size());
+  result.info.tokens = 0;
+  for (const i32 length : index.lengths) result.info.tokens += length;
+  return result;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,77 @@
+// Assembles parts into the dataset that a single process would have written.
+#pragma once
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "data/preprocess/distributed/parts_folder.h"
+#include "data/preprocess/distributed/shared_output_file.h"
+#include "data/preprocess/indexed_writer.h"
+
+namespace mcpp {
+
+/// Assembles one key of all parts: writes the tokens that are not in place yet and builds the index.
+class KeyAssembler {
+ public:
+  KeyAssembler(const PartsFolder& folder, std::size_t key);
+
+  /// Adds the part of the next unit.
+  void add(const PartContent& part);
+  /// Makes all tokens durable after the last part. Throws BadInput if there is no text at all.
+  void finish();
+  /// Renames the dataset files to their final names.
+  PreprocessOutput publish() const;
+
+  i64 empty_documents() const { return empty_documents_; }
+
+ private:
+  void add_document(i64 tokens);
+
+  std::size_t key_;
+  std::string prefix_;
+  bool keep_empty_;
+  SharedOutputFile tokens_;
+  DatasetInfo info_;  // merged from the parts; sums of bytes and words
+  IndexContent index_;
+  i64 size_ = 0;  // bytes
+  i64 empty_documents_ = 0;
+};
+
+/// Background thread of process 0 that assembles parts while others are still being made.
+class PartAssembler {
+ public:
+  /// `folder` and `units` must outlive the object.
+  PartAssembler(const PartsFolder& folder, const std::vector<WorkUnit>& units);
+
+  /// Reports that the part of this unit exists and has places. Once per unit, in any order.
+  void add(std::size_t unit);
+  /// Rethrows an error of the thread, if any.
+  void check();
+  /// Waits until all tokens are durable. Call after all units were added. Throws as KeyAssembler.
+  void finish();
+  /// Renames the dataset files to their final names.
+  std::vector<PreprocessOutput> publish() const;
+
+  i64 empty_documents() const;                              ///< valid after finish()
+  i64 malformed_lines() const { return malformed_lines_; }  ///< valid after finish()
+
+ private:
+  void run(const std::stop_token& stop);
+
+  const PartsFolder& folder_;
+  const std::vector<WorkUnit>& units_;
+  std::vector<std::unique_ptr<KeyAssembler>> keys_;
+  i64 malformed_lines_ = 0;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<bool> has_part_;     // [unit] part exists
+  std::size_t num_assembled_ = 0;  // number of units
+  std::exception_ptr error_;
+  std::jthread thread_;  // last member: uses all of the above
+};
+
+}  // namespace mcpp

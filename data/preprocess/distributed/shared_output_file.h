@@ -1,0 +1,45 @@
+// File that several processes write concurrently.
+#pragma once
+#include <algorithm>
+#include <span>
+
+#include "base/file.h"
+#include "base/integer_math.h"
+
+namespace mcpp {
+
+/// Range of whole blocks within bytes [first, last) of a file. The process that made these bytes writes these blocks;
+/// process 0 writes the remaining ones, which contain bytes of neighbors. No two processes write to the same page,
+/// which would corrupt data when the page caches of two machines differ.
+struct AlignedBlockRange {
+  static constexpr i64 kBytes = i64{64} << 10;  ///< at least the page size of any machine
+
+  AlignedBlockRange(i64 first, i64 last)
+      : begin(std::min(round_up(first, kBytes), last)), end(std::max(begin, last / kBytes * kBytes)) {}
+
+  i64 begin, end;
+};
+
+/// File written at given offsets. Thread-safe.
+class SharedOutputFile {
+ public:
+  /// Opens the file; creates it if it does not exist.
+  explicit SharedOutputFile(Path path);
+  ~SharedOutputFile();
+  SharedOutputFile(const SharedOutputFile&) = delete;
+  SharedOutputFile& operator=(const SharedOutputFile&) = delete;
+
+  void write_at(i64 offset, std::span<const std::byte> bytes) const;
+  /// Makes everything that this process wrote durable.
+  void sync() const;
+  /// Truncates the file to `bytes`.
+  void truncate(i64 bytes) const;
+
+  const Path& path() const { return path_; }
+
+ private:
+  Path path_;
+  int descriptor_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,129 @@
+#include "data/preprocess/distributed/work_units.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/broken_symlink.h"
+#include "base/check.h"
+#include "base/checksum.h"
+#include "data/preprocess/document_writer.h"
+
+namespace mcpp {
+namespace {
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+/// Returns the start of the first line at or after `from`.
+i64 next_line_start(std::string_view text, i64 from) {
+  const std::size_t newline = text.find('\n', static_cast<std::size_t>(std::max<i64>(from - 1, 0)));
+  return newline == std::string_view::npos ? static_cast<i64>(text.size()) : static_cast<i64>(newline) + 1;
+}
+
+/// Walks from cut to cut as TextSource does and keeps the cuts at line starts that are far enough apart. A cut depends
+/// only on the text before it, so a reader that starts at a kept cut makes the same cuts from there on.
+std::vector<TextRange> split_into_ranges(std::string_view text, SplitMode cut, i64 unit_bytes) {
+  const auto size = static_cast<i64>(text.size());
+  std::vector<TextRange> ranges;
+  TextRange range;
+  bool begins_line = true;
+  for (i64 position = 0; position < size;) {
+    bool ends_document = true;
+    if (cut == SplitMode::Line) {
+      position = next_line_start(text, position + unit_bytes);
+    } else if (size - position <= static_cast<i64>(kTokenizedPieceBytes)) {
+      position = size;
+    } else {
+      const PieceEnd end =
+          find_piece_end(text.substr(static_cast<std::size_t>(position), kTokenizedPieceBytes), cut, begins_line);
+      position += static_cast<i64>(end.size);
+      ends_document = end.ends_document;
+    }
+    begins_line = text[static_cast<std::size_t>(position - 1)] == '\n';
+    if (position < size && (!begins_line || position - range.begin < unit_bytes)) continue;
+    range.end = position;
+    range.ends_document = ends_document;
+    ranges.push_back(range);
+    range = {.begin = position, .begins_document = ends_document};
+  }
+  return ranges;
+}
+
+/// Includes the identity of all earlier units in each unit's.
+void chain_identities(std::vector<WorkUnit>& units) {
+  for (std::size_t i = 1; i < units.size(); ++i) {
+    const std::string last = units[i - 1].identity();
+    units[i].before = checksum_hex(last);
+  }
+}
+
+/// Returns the size and modification time of a file, or "" if it does not exist.
+std::string get_file_stamp(const Path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return "";
+  return str(info.st_size, " bytes, changed at ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+std::string WorkUnit::identity() const {
+  return str(path.string(), ", ", file_stamp, ", bytes ", range.begin, " to ", range.end,
+             is_json_lines ? " of JSON lines" : "", ", after ", before);
+}
+
+i64 choose_unit_bytes(u64 total_bytes) {
+  constexpr u64 kUnits = 1024, kMinBytes = u64{8} << 20, kMaxBytes = u64{256} << 20;
+  return static_cast<i64>(std::clamp(total_bytes / kUnits, kMinBytes, kMaxBytes));
+}
+
+std::vector<WorkUnit> make_work_units(const std::vector<std::string>& files, const DocumentFormat& format,
+                                      i64 unit_bytes) {
+  std::vector<WorkUnit> units;
+  for (const Path path : files) {
+    check_path_exists(path);
+    const InputStream stream(path);
+    check_input(stream.is_regular_file(), path.string(),
+                ": is a pipe, which cannot be shared by ranks, nor gone on with; use one process, or a file");
+    const std::string file_stamp = get_file_stamp(path);
+    check_input(!file_stamp.empty(), "cannot read the attributes of ", path.string());
+    const auto size = static_cast<i64>(std::filesystem::file_size(path));
+    const bool is_json = is_json_lines(path, format.input_format);
+    const auto add = [&](const TextRange& range, i64 bytes) {
+      units.push_back({.path = path,
+                       .range = range,
+                       .file_stamp = file_stamp,
+                       .before = {},
+                       .is_json_lines = is_json,
+                       .bytes = bytes});
+    };
+    if (stream.compression_name() || size <= unit_bytes) {
+      add(stream.compression_name() ? TextRange() : TextRange{.end = size}, size);
+      continue;
+    }
+    const MappedFile file(path);
+    for (const TextRange& range : split_into_ranges(text_of(file), split_mode_for(is_json, format), unit_bytes))
+      add(range, range.end - range.begin);
+  }
+  chain_identities(units);
+  return units;
+}
+
+void check_file_unchanged(const WorkUnit& unit) {
+  const std::string now = get_file_stamp(unit.path);
+  check_input(!now.empty(), unit.path.string(),
+              ": is not there for this rank; all ranks must see the same files, as on a shared file system");
+  check_input(now == unit.file_stamp, unit.path.string(), ": is another file than when the work was shared out, ", now,
+              " instead of ", unit.file_stamp,
+              "; all ranks must see the same files, and nothing may change them meanwhile");
+}
+
+TextRange add_line_number(const Path& path, TextRange range) {
+  const MappedFile file(path);
+  const std::string_view before = text_of(file).substr(0, static_cast<std::size_t>(range.begin));
+  range.first_line = 1 + std::count(before.begin(), before.end(), '\n');
+  return range;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,124 @@
+#include "data/preprocess/document_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text/utf8.h"
+#include "data/preprocess/json_members.h"
+
+namespace mcpp {
+namespace {
+
+/// Calls visit(line without its line end, line number) for each line.
+template <class Visit>
+void for_each_line(std::string_view text, i64 first_line, Visit&& visit) {
+  for (i64 number = first_line; !text.empty(); ++number) {
+    const std::size_t newline = text.find('\n');
+    visit(text.substr(0, newline), number);
+    text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
+  }
+}
+
+std::string_view without_return(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
+
+void fix_utf8(const Path& path, TextPiece& piece, InvalidUtf8 policy) {
+  const i64 bad = find_invalid_utf8(piece.text);
+  if (bad < 0) return;
+  const auto line = piece.first_line + std::count(piece.text.begin(), piece.text.begin() + bad, '\n');
+  check_input(policy == InvalidUtf8::Replace, path.string(), ":", line, ": not UTF-8 at byte ", piece.byte_offset + bad,
+              " of the file; convert it (for example with iconv), or replace such bytes with --invalid_utf8=replace");
+  piece.text = replace_invalid_utf8(piece.text);
+}
+
+void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& format, PieceDocuments& documents) {
+  for_each_line(piece.text, piece.first_line, [&](std::string_view line, i64 number) {
+    if (is_blank(line)) return;
+    std::string problem;
+    std::vector<std::string> values = read_string_members(line, format.json_keys, problem);
+    if (!problem.empty()) {
+      check_input(format.skip_malformed, path.string(), ":", number, ": ", problem,
+                  "; mend the line, leave such lines out with --skip_malformed, or read the file as text with "
+                  "--input_format=text");
+      ++documents.malformed;
+      return;
+    }
+    for (std::size_t k = 0; k < values.size(); ++k) documents.by_key[k].push_back({.text = std::move(values[k])});
+  });
+}
+
+/// Parses paragraphs, which are separated by blank lines. A piece cut inside a paragraph ends in an open segment
+/// without the end of its last line; the next piece starts with the segment that continues it.
+void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
+  std::string paragraph;
+  bool is_open = !piece.begins_document;
+  bool needs_newline = is_open && piece.begins_line;  // whether a line end must precede the next line
+  std::string_view before = piece.text_before;
+  if (before.ends_with('\n')) before.remove_suffix(1);  // starts the segment
+  const auto add = [&](std::string text, bool ends_document) {
+    const bool is_first = segments.empty() && !piece.begins_document;
+    segments.push_back({std::move(text), ends_document, !is_first, std::string(is_first ? before : "")});
+  };
+  const auto finish = [&] {
+    while (paragraph.ends_with('\r')) paragraph.pop_back();
+    if (!paragraph.empty() || is_open) add(std::exchange(paragraph, {}), true);
+    is_open = needs_newline = false;
+  };
+  const auto append = [&](std::string_view line) {
+    if (std::exchange(needs_newline, true)) paragraph.push_back('\n');
+    paragraph.append(line);
+  };
+  const std::string_view text = piece.text;
+  const std::size_t whole_lines = piece.ends_document ? text.size() : text.rfind('\n') + 1;  // npos + 1 is 0
+  for_each_line(text.substr(0, whole_lines), piece.first_line, [&](std::string_view line, i64 number) {
+    const bool is_rest = number == piece.first_line && !piece.begins_line;
+    if (is_blank(line) && !is_rest) return finish();
+    append(line);
+  });
+  if (piece.ends_document) return finish();
+  if (whole_lines < text.size()) append(text.substr(whole_lines));
+  add(std::move(paragraph), false);
+}
+
+}  // namespace
+
+SplitMode split_mode_for(bool is_json_lines, const DocumentFormat& format) {
+  if (is_json_lines || format.text_document == TextDocument::Line) return SplitMode::Line;
+  return format.text_document == TextDocument::File ? SplitMode::Anywhere : SplitMode::Paragraph;
+}
+
+namespace {
+
+/// Fails if a pipe, whose content was unknown when the format was chosen, looks like JSON lines.
+void check_not_json_lines(const Path& path, const TextPiece& piece, const DocumentFormat& format) {
+  const bool is_guess = format.input_format == InputFormat::Auto && !piece.is_json_lines && piece.byte_offset == 0;
+  check_input(!is_guess || !looks_like_json_lines(piece.text), path.string(),
+              ": looks like JSON lines; give --input_format=json_lines, or --input_format=text to read it as prose");
+}
+
+}  // namespace
+
+PieceDocuments parse_piece(const Path& path, TextPiece piece, const DocumentFormat& format) {
+  fix_utf8(path, piece, format.invalid_utf8);
+  PieceDocuments documents;
+  documents.by_key.resize(piece.is_json_lines ? format.json_keys.size() : 1);
+  check_not_json_lines(path, piece, format);
+  if (piece.is_json_lines) {
+    parse_json(path, piece, format, documents);
+  } else if (format.text_document == TextDocument::File) {
+    documents.by_key[0].push_back(
+        {std::move(piece.text), piece.ends_document, piece.begins_document, std::move(piece.text_before)});
+  } else if (format.text_document == TextDocument::Line) {
+    for_each_line(piece.text, piece.first_line, [&](std::string_view line, i64) {
+      documents.by_key[0].push_back({.text = std::string(without_return(line))});
+    });
+  } else {
+    parse_paragraphs(piece, documents.by_key[0]);
+  }
+  return documents;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,76 @@
+// Writer for .bin/.idx pairs (see data/dataset/index/indexed_dataset.h), byte-identical to Megatron-LM's
+// IndexedDatasetBuilder.
+#pragma once
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "data/dataset/index/indexed_dataset.h"
+
+namespace mcpp {
+
+/// Contents of an .idx file.
+struct IndexContent {
+  TokenType type{};
+  std::vector<i32> lengths;                ///< tokens per sequence
+  std::vector<i32> sequences_in_document;  ///< sum to the number of sequences
+};
+
+/// Publishes a dataset: writes the .idx and calls `commit_bin` to rename the already durable .bin. A crash at any time
+/// leaves the old dataset, none, or the new one, but never a mismatched pair.
+void publish_dataset(const Path& prefix, const IndexContent& index, const std::function<void()>& commit_bin);
+
+/// Encodes sequences of tokens as in a .bin file and passes the bytes to `sink`. Memory grows by 8 bytes per document,
+/// independent of the number of tokens.
+class TokenSequenceEncoder {
+ public:
+  using Sink = std::function<void(std::span<const std::byte>)>;
+
+  /// Token ids must be in [0, vocab_size); `vocab_size` selects uint16 or int32. `name` is used in messages.
+  TokenSequenceEncoder(std::string name, i64 vocab_size, Sink sink);
+
+  void add_tokens(std::span<const i32> tokens);  ///< appends to the open sequence
+  void end_sequence();                           ///< ends the open sequence, which may be empty
+  void end_document();  ///< groups the sequences since the last call, possibly none, into a document
+  /// Adds a document of a single sequence.
+  void add_document(std::span<const i32> tokens) { add_tokens(tokens), end_sequence(), end_document(); }
+  /// Passes all buffered bytes to the sink.
+  void flush();
+
+  const IndexContent& index() const { return index_; }
+  i64 num_documents() const { return static_cast<i64>(index_.sequences_in_document.size()); }
+  i64 num_sequences() const { return static_cast<i64>(index_.lengths.size()); }
+  i64 num_tokens() const { return tokens_; }
+  i64 open_tokens() const { return open_tokens_; }  ///< tokens of the sequence that has not ended yet
+
+ protected:
+  bool is_in_document() const { return open_tokens_ > 0 || open_sequences_ > 0; }
+
+ private:
+  std::string name_;
+  i64 vocab_size_;
+  Sink sink_;
+  IndexContent index_;
+  std::vector<std::byte> buffer_;
+  i64 tokens_ = 0, open_tokens_ = 0;
+  i32 open_sequences_ = 0;
+};
+
+/// Writer of a dataset. Nothing is visible under the prefix before finish(); without finish(), nothing is left behind.
+class IndexedDatasetWriter : public TokenSequenceEncoder {
+ public:
+  IndexedDatasetWriter(const Path& prefix, i64 vocab_size);
+  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
+  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
+
+  void finish();
+
+ private:
+  Path prefix_;
+  std::optional<AtomicFile> bin_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,101 @@
+#include "data/preprocess/input_format.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/check.h"
+#include "data/preprocess/input_stream.h"
+#include "data/preprocess/json_members.h"
+#include "data/preprocess/text_source.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kHeadBytes = std::size_t{1} << 18;
+
+std::string lower_case_extension(const Path& path) {
+  std::string extension = path.extension().string();
+  std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
+  return extension;
+}
+
+bool has_json_name(const Path& path) {
+  const auto is_one_of = [](const std::string& extension, std::initializer_list<std::string_view> names) {
+    return std::ranges::find(names, extension) != names.end();
+  };
+  const bool is_packed = is_one_of(lower_case_extension(path), {".gz", ".gzip", ".zst", ".zstd"});
+  const std::string extension = lower_case_extension(is_packed ? path.stem() : path.filename());
+  return is_one_of(extension, {".jsonl", ".ndjson", ".json"});
+}
+
+/// Returns the first bytes of the file, decompressed.
+std::string read_head(InputStream& stream) {
+  std::string head(kHeadBytes, '\0');
+  std::size_t size = 0;
+  while (size < head.size()) {
+    const std::size_t got = stream.read(std::span(head).subspan(size));
+    if (got == 0) break;
+    size += got;
+  }
+  head.resize(size);
+  return head;
+}
+
+/// Returns true if `text`, an incomplete line, begins with `{"`.
+bool begins_object(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  if (!text.starts_with('{')) return false;
+  const std::size_t next = text.find_first_not_of(kBlanks, 1);
+  return next != std::string_view::npos && text[next] == '"';
+}
+
+/// Returns true if the text begins like a JSON array of objects, or like an object spread over lines. Neither is prose,
+/// and both are refused by name when they are read as JSON lines.
+bool begins_other_json(std::string_view head) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = head.find_first_not_of(kSpace);
+  if (first == std::string_view::npos || (head[first] != '[' && head[first] != '{')) return false;
+  const std::size_t second = head.find_first_not_of(kSpace, first + 1);
+  if (second == std::string_view::npos) return false;
+  if (head[first] == '[') return head[second] == '{';
+  return head[second] == '"' && head.substr(first, second - first).find('\n') != std::string_view::npos;
+}
+
+}  // namespace
+
+bool looks_like_json_lines(std::string_view head) {
+  constexpr int kMaxLines = 8;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
+  for (int lines = 0; lines < kMaxLines && !head.empty();) {
+    const std::size_t newline = head.find('\n');
+    std::string_view line = head.substr(0, newline);
+    head.remove_prefix(std::min(head.size(), line.size() + 1));
+    if (is_blank(line)) continue;
+    line.remove_prefix(line.find_first_not_of(" \t\r"));
+    if (lines++ == 0 && !line.starts_with('{')) return false;
+    const bool is_complete = newline != std::string_view::npos || line.size() < kHeadBytes / 2;
+    if (is_complete ? is_json_object_with_members(line) : begins_object(line)) return true;
+  }
+  return false;
+}
+
+bool is_json_lines(const Path& path, InputFormat format) {
+  if (format != InputFormat::Auto) return format == InputFormat::JsonLines;
+  if (has_json_name(path)) return true;
+  if (!std::filesystem::is_regular_file(path)) return false;
+  InputStream stream(path);
+  const std::string head = read_head(stream);
+  const bool has_text_name = path.filename().string().find(".txt") != std::string::npos;
+  return looks_like_json_lines(head) || (!has_text_name && begins_other_json(head));
+}
+
+void check_json_keys_are_used(const std::vector<std::string>& keys, const std::vector<bool>& files_are_json_lines,
+                              std::string_view option) {
+  const bool any_json = std::ranges::find(files_are_json_lines, true) != files_are_json_lines.end();
+  check_input(any_json || keys == std::vector<std::string>{"text"}, option, "=", join(keys, ","),
+              ": the input is plain text, which has no keys; leave ", option,
+              " out, or give --input_format=json_lines if each line is a JSON object");
+}
+
+}  // namespace mcpp

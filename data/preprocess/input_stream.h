@@ -1,0 +1,52 @@
+// Byte stream of a file or pipe; gzip and zstd are detected by content and decompressed.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/file.h"
+#include "data/preprocess/decompressor.h"
+
+namespace mcpp {
+
+class InputStream {
+ public:
+  /// Opens the file. Throws BadInput if that fails: missing file, dangling link, directory, device, or a pipe without a
+  /// writer for ten seconds.
+  explicit InputStream(const Path& path);
+  ~InputStream();
+  InputStream(const InputStream&) = delete;
+  InputStream& operator=(const InputStream&) = delete;
+
+  /// Reads the bytes that are available and fit; returns 0 only at the end. A compressed file is a sequence of members;
+  /// gzip allows zero padding after the last, as gunzip does. Throws BadInput for damaged or truncated members and for
+  /// trailing garbage.
+  std::size_t read(std::span<char> out);
+  /// Sets the file position of the first read(). Only for uncompressed regular files, before any read().
+  void seek(u64 offset);
+
+  const char* compression_name() const {
+    return decompressor_ ? decompressor_->format() : nullptr;
+  }  ///< null if not compressed
+  bool is_regular_file() const { return is_regular_file_; }
+  u64 bytes_consumed() const { return bytes_read_ - compressed_.size(); }  ///< in bytes of the file on disk
+
+ private:
+  std::size_t read_compressed();
+  std::size_t decompress(std::span<char> out);
+  void begin_next_member();
+  [[noreturn]] void fail_damaged(const std::string& why) const;
+
+  Path path_;
+  int descriptor_ = -1;
+  bool is_regular_file_ = false;
+  std::vector<unsigned char> buffer_;
+  std::span<const unsigned char> compressed_;  // view of buffer_: read but not yet consumed
+  u64 bytes_read_ = 0;
+  bool at_end_ = false;              // end of the file was reached
+  bool is_inside_member_ = true;     // false between two members
+  bool has_pending_output_ = false;  // the unpacker may hold output that did not fit
+  std::unique_ptr<Decompressor> decompressor_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,137 @@
+#include "data/preprocess/preprocess.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/strings.h"
+#include "data/preprocess/document_writer.h"
+#include "data/preprocess/thread_pool.h"
+
+namespace mcpp {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Dataset of one key while it is written.
+struct DatasetOutput {
+  DatasetOutput(std::string prefix_of_files, const PreprocessOptions& options, const Tokenizer& tokenizer)
+      : prefix(std::move(prefix_of_files)),
+        writer(prefix, tokenizer.vocab_size()),
+        documents(writer, {options.append_eod, options.keep_empty}, tokenizer) {}
+
+  /// Publishes the dataset, which is not visible before.
+  DatasetInfo finish() {
+    const DatasetInfo info = documents.info();
+    writer.finish();
+    write_dataset_info(prefix, info);
+    return info;
+  }
+  /// Removes the files that finish() wrote.
+  void remove() const {
+    std::error_code ignored;
+    for (const Path& path : {idx_path(prefix), bin_path(prefix), info_path(prefix)})
+      std::filesystem::remove(path, ignored);
+  }
+
+  std::string prefix;
+  IndexedDatasetWriter writer;
+  DocumentWriter documents;
+};
+
+/// Progress line on a terminal, updated every log_interval seconds.
+class TokenProgress {
+ public:
+  TokenProgress(const PreprocessOptions& options, u64 total_bytes, const Log& log)
+      : interval_(static_cast<double>(options.log_interval)), total_bytes_(total_bytes), log_(log) {}
+
+  void update(u64 done_bytes, const DocumentWriter& output) {
+    const double elapsed = seconds();
+    if (!log_.is_live() || elapsed < next_) return;
+    next_ = elapsed + interval_;
+    log_.progress(str("preprocess ", human_count(static_cast<double>(output.documents())), " documents, ",
+                      human_count(static_cast<double>(output.tokens())), " tokens, ",
+                      format_progress(done_bytes, total_bytes_, elapsed)));
+  }
+  double seconds() const { return seconds_since(start_); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double interval_, next_ = 0;
+  u64 total_bytes_;
+  const Log& log_;
+};
+
+}  // namespace
+
+std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines) {
+  check_json_keys_are_used(options.json_keys, are_json_lines, "--json_keys");
+  const bool any_json = std::ranges::find(are_json_lines, true) != are_json_lines.end();
+  const bool any_text = std::ranges::find(are_json_lines, false) != are_json_lines.end();
+  const std::vector<std::string> text{"text"};
+  if (!any_json) return text;
+  check_input(!options.json_keys.empty(), "preprocess: json_keys is empty; name the keys to tokenise");
+  check_input(!any_text || options.json_keys == text,
+              "preprocess: plain text together with JSON needs json_keys = [\"text\"]");
+  return options.json_keys;
+}
+
+void check_preprocess_options(const PreprocessOptions& options) {
+  check_input(!options.input.empty(), "preprocess: input is empty; give text or JSONL files");
+  check_input(!options.output_prefix.empty(), "preprocess: output_prefix is empty");
+  check_input(!options.tokenizer_model.empty(), "preprocess: tokenizer_model is empty; give a tokenizer's file");
+}
+
+namespace {
+
+std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DatasetOutput>>& outputs) {
+  for (const auto& output : outputs) {
+    check_input(output->documents.tokens() > 0, "preprocess: the input has no text for ", output->prefix);
+  }
+  std::vector<PreprocessOutput> results;
+  try {
+    for (const auto& output : outputs) results.push_back({output->prefix, output->finish()});
+  } catch (...) {
+    for (std::size_t i = 0; i <= results.size(); ++i) outputs[i]->remove();
+    throw;
+  }
+  return results;
+}
+
+}  // namespace
+
+PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log) {
+  check_preprocess_options(options);
+  const DocumentFormat format = options.format();
+  InputFiles files(options.input, format, kTokenizedPieceBytes);
+  const Tokenizer tokenizer{Path(options.tokenizer_model)};
+  std::vector<std::unique_ptr<DatasetOutput>> outputs;
+  for (const std::string& key : output_keys(options, files.are_json_lines()))
+    outputs.push_back(std::make_unique<DatasetOutput>(options.dataset_prefix(key), options, tokenizer));
+
+  PreprocessResult result;
+  TokenProgress progress(options, files.total_bytes(), log);
+  const i64 cores = std::max<i64>(1, std::thread::hardware_concurrency());
+  ordered_parallel(
+      options.workers > 0 ? options.workers : cores, [&] { return files.next(); },
+      [&](InputFiles::Piece raw) { return tokenize(std::move(raw), format, tokenizer); },
+      [&](const TokenizedPiece& piece) {
+        for (std::size_t k = 0; k < piece.by_key.size(); ++k) {
+          for (const TokenSegment& segment : piece.by_key[k]) outputs[k]->documents.add(segment);
+        }
+        result.malformed_lines += piece.malformed;
+        progress.update(piece.progress, outputs[0]->documents);
+      });
+  for (const auto& output : outputs) result.empty_documents += output->documents.empty_documents();
+  result.outputs = finish_all(outputs);
+  result.seconds = progress.seconds();
+  return result;
+}
+
+}  // namespace mcpp

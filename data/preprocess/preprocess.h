@@ -1,0 +1,85 @@
+// Preprocessing of text to .bin/.idx: parallel, streaming, in bounded memory, and byte-identical for any number of
+// workers.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/log.h"
+#include "data/dataset/dataset_info.h"
+#include "data/preprocess/document_reader.h"
+
+namespace mcpp {
+
+struct PreprocessOptions {
+  std::vector<std::string> input;
+  std::string output_prefix;
+  std::string tokenizer_model;
+  std::vector<std::string> json_keys{"text"};
+  TextDocument text_document = TextDocument::File;
+  bool append_eod = true;
+  bool keep_empty = false;
+  bool skip_malformed = false;
+  InvalidUtf8 invalid_utf8 = InvalidUtf8::Error;
+  i64 workers = 0;
+  i64 log_interval = 1;
+  bool parts = false;
+  InputFormat input_format = InputFormat::Auto;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("input", self.input,
+          "files, in order, or patterns of their names such as data/*.jsonl.gz: plain text or JSON lines, packed with "
+          "gzip or zstd or not; a pipe is plain text unless input_format says otherwise");
+    visit("input_format", self.input_format, kInputFormatHelp);
+    visit("output_prefix", self.output_prefix,
+          "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
+          "text for plain text");
+    visit("tokenizer_model", self.tokenizer_model,
+          "sentencepiece model, tokenizer.json, vocab.json beside merges.txt, or list of ranks of tiktoken");
+    visit("json_keys", self.json_keys, "JSON lines: keys of each object to tokenise, one dataset per key");
+    visit("text_document", self.text_document,
+          "what is one document in plain text: file, line, or paragraph (between "
+          "blank lines)");
+    visit("append_eod", self.append_eod, "end each document with <eod>");
+    visit("keep_empty", self.keep_empty,
+          "keep documents without text as documents of no sequence, as Megatron-LM does");
+    visit("skip_malformed", self.skip_malformed, "leave out JSON lines that cannot be used, and count them");
+    visit("invalid_utf8", self.invalid_utf8, "error, or replace by U+FFFD");
+    visit("workers", self.workers, "threads that tokenise; 0 = all cores", between(0, 1024));
+    visit("log_interval", self.log_interval, "seconds between progress lines", at_least(1));
+    visit(
+        "parts", self.parts,
+        "keep what is done in <output_prefix>.parts, so that a run which was killed goes on when it is started again; "
+        "on several ranks always");
+  }
+
+  DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed, input_format}; }
+  /// Returns the dataset prefix of a key.
+  std::string dataset_prefix(const std::string& key) const { return output_prefix + "_" + key + "_document"; }
+};
+
+/// Returns the output keys: those of the options for JSON lines, "text" for plain text. Both kinds of input may be
+/// mixed only if the key is "text". `are_json_lines` has an element per input file.
+std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines);
+/// Throws BadInput if a required option is missing.
+void check_preprocess_options(const PreprocessOptions& options);
+
+/// Dataset written for one key.
+struct PreprocessOutput {
+  std::string prefix;
+  DatasetInfo info;
+};
+
+struct PreprocessResult {
+  std::vector<PreprocessOutput> outputs;
+  i64 empty_documents = 0;  ///< skipped, or kept as empty documents with keep_empty
+  i64 malformed_lines = 0;  ///< skipped
+  double seconds = 0;
+};
+
+/// Writes all outputs, or throws and leaves none. Throws BadInput for missing files, malformed JSON, invalid UTF-8
+/// (with file:line), and if there is no text at all.
+PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,155 @@
+#include "data/preprocess/text_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text/utf8.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kMaxLine = std::size_t{1} << 30;
+// Text compresses by a factor of 3 to 20; a larger factor indicates a decompression bomb or degenerate data.
+constexpr i64 kMaxExpansion = 200, kMinCheckedBytes = i64{16} << 20;
+constexpr std::size_t npos = std::string::npos;
+constexpr std::size_t kTextBeforeBytes = 16;
+
+/// Returns the complete characters within the last kTextBeforeBytes bytes of `text`.
+std::string last_characters(std::string_view text) {
+  text.remove_prefix(text.size() - std::min(text.size(), kTextBeforeBytes));
+  while (!text.empty() && (static_cast<u8>(text[0]) & 0xC0) == 0x80) text.remove_prefix(1);
+  return std::string(text);
+}
+
+/// Implements SplitMode::Anywhere. Returns 0 only for empty text.
+std::size_t find_split_position(std::string_view text) {
+  const std::size_t newline = text.rfind('\n');
+  if (newline != npos) return newline + 1;
+  const std::size_t space = text.rfind(' ');  // belongs to the following word, as in the tokenizer's pieces
+  if (space != npos && space > 0) return space;
+  const std::size_t boundary = utf8_boundary(text, text.size() - 1);
+  return boundary > 0 ? boundary : text.size();
+}
+
+/// Returns true if a paragraph ends here: the last line of `text` is complete and blank and, unless `begins_line`, is
+/// not the first line.
+bool ends_in_blank_line(std::string_view text, bool begins_line) {
+  if (!text.ends_with('\n')) return false;
+  text.remove_suffix(1);
+  const std::size_t newline = text.rfind('\n');
+  return newline == npos ? begins_line && is_blank(text) : is_blank(text.substr(newline + 1));
+}
+
+}  // namespace
+
+std::size_t find_paragraph_start(std::string_view text) {
+  for (std::size_t newline = text.rfind('\n'); newline != npos && newline > 0;
+       newline = text.rfind('\n', newline - 1)) {
+    const std::size_t begin = text.rfind('\n', newline - 1) + 1;  // npos + 1 is 0
+    const std::size_t next = text.find_first_not_of(" \t\r", newline + 1);
+    const bool next_is_text = next != npos && text[next] != '\n';
+    if (next_is_text && is_blank(text.substr(begin, newline - begin))) return newline + 1;
+  }
+  return npos;
+}
+
+PieceEnd find_piece_end(std::string_view text, SplitMode cut, bool begins_line) {
+  MCPP_CHECK(cut != SplitMode::Line, "lines are cut by TextSource::next()");
+  const std::size_t blank = cut == SplitMode::Paragraph ? find_paragraph_start(text) : npos;
+  if (blank != npos) return {blank, true};
+  const std::size_t size = find_split_position(text);
+  return {size, cut == SplitMode::Paragraph && ends_in_blank_line(text.substr(0, size), begins_line)};
+}
+
+TextSource::TextSource(const Path& path, const TextRange& range)
+    : path_(path),
+      file_(path),
+      range_(range),
+      byte_offset_(range.begin),
+      line_(range.first_line),
+      begins_document_(range.begins_document),
+      begins_line_(range.begins_line) {
+  if (file_.is_regular_file()) size_on_disk_ = static_cast<i64>(std::filesystem::file_size(path));
+  if (range.begin > 0) read_text_before();
+}
+
+/// Seeks to the beginning of the range and reads the text before it.
+void TextSource::read_text_before() {
+  const auto size = std::min<std::size_t>(kTextBeforeBytes, static_cast<std::size_t>(range_.begin));
+  file_.seek(static_cast<u64>(range_.begin) - size);
+  std::string before(size, '\0');
+  for (std::size_t have = 0; have < size;) {
+    const std::size_t got = file_.read(std::span(before).subspan(have));
+    check_input(got > 0, path_.string(), ": has become shorter while it is read");
+    have += got;
+  }
+  if (!range_.begins_document) text_before_ = last_characters(before);
+}
+
+/// Reads until the buffer holds `bytes` or the file ends.
+void TextSource::fill(std::size_t bytes) {
+  while (!at_end_ && buffer_.size() < bytes) {
+    const std::size_t have = buffer_.size();
+    const i64 left = range_.end - byte_offset_ - static_cast<i64>(have);
+    buffer_.resize(std::max(bytes, have + 1));
+    const std::span<char> room = std::span(buffer_).subspan(have);
+    const std::size_t got =
+        left > 0 ? file_.read(room.first(static_cast<std::size_t>(std::min<i64>(left, std::ssize(room))))) : 0;
+    buffer_.resize(have + got);
+    at_end_ = got == 0;
+    const i64 size = byte_offset_ + static_cast<i64>(buffer_.size());
+    check_input(size <= kMinCheckedBytes || !size_on_disk_ || !file_.compression_name() ||
+                    size / kMaxExpansion <= *size_on_disk_,
+                path_.string(), ": is more than ", kMaxExpansion, " times as large as its ", file_.compression_name(),
+                " file, which no text is; if it is meant so, unpack it first");
+  }
+}
+
+bool TextSource::next(TextPiece& piece, std::size_t target_bytes, SplitMode cut) {
+  fill(target_bytes + 1);  // one extra byte shows whether the piece ends the file
+  if (buffer_.empty()) return false;
+  std::size_t size = buffer_.size();
+  piece.ends_document = at_end_ && range_.ends_document;
+  if (!at_end_ && cut == SplitMode::Line) {
+    std::size_t newline = buffer_.rfind('\n');
+    while (newline == npos && !at_end_) {
+      check_input(buffer_.size() < kMaxLine, path_.string(), ": line ", line_, " is longer than 1 GiB");
+      fill(2 * buffer_.size());
+      newline = buffer_.rfind('\n');
+    }
+    size = newline == npos ? buffer_.size() : newline + 1;
+    piece.ends_document = true;
+  } else if (!at_end_) {
+    const PieceEnd end = find_piece_end(std::string_view(buffer_).substr(0, size - 1), cut, begins_line_);
+    size = end.size;
+    piece.ends_document = end.ends_document;
+  }
+  piece.text.assign(buffer_, 0, size);
+  piece.begins_document = std::exchange(begins_document_, piece.ends_document);
+  piece.begins_line = std::exchange(begins_line_, piece.text.ends_with('\n'));
+  piece.text_before = std::exchange(text_before_, piece.ends_document ? "" : last_characters(piece.text));
+  buffer_.erase(0, size);
+  piece.byte_offset = byte_offset_;
+  piece.first_line = line_;
+  byte_offset_ += static_cast<i64>(size);
+  line_ += std::count(piece.text.begin(), piece.text.end(), '\n');
+  return true;
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == npos;
+}
+
+i64 count_words(std::string_view text) {
+  i64 words = 0;
+  bool inside = false;
+  for (const char c : text) {
+    const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+    words += !is_space && !inside;
+    inside = !is_space;
+  }
+  return words;
+}
+
+}  // namespace mcpp

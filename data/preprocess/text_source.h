@@ -1,0 +1,82 @@
+// Text files, compressed or not, split into pieces of bounded size at suitable positions.
+#pragma once
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "data/preprocess/input_stream.h"
+
+namespace mcpp {
+
+/// Allowed ends of a piece.
+enum class SplitMode {
+  Anywhere,   ///< after a line if possible, else before a space, else between two characters
+  Line,       ///< after a line of any length up to 1 GiB
+  Paragraph,  ///< after a blank line if possible, else after a line; overlong lines are cut as Anywhere
+};
+
+struct TextPiece {
+  std::string text;
+  i64 byte_offset = 0;          ///< offset of the text in the (uncompressed) file
+  i64 first_line = 1;           ///< line number of its start
+  bool ends_document = true;    ///< false if cut inside a file or paragraph that must stay together
+  bool begins_document = true;  ///< false if the previous piece did not end a document
+  bool begins_line = true;      ///< false if the previous piece was cut inside a line
+  std::string text_before;      ///< last characters of the previous piece; empty if the piece begins a document
+  bool is_json_lines = false;   ///< set by the caller of next()
+};
+
+/// Range of an uncompressed file between two cuts, with the state of the text at its ends.
+struct TextRange {
+  i64 begin = 0, end = std::numeric_limits<i64>::max();  ///< in bytes of the file
+  i64 first_line = 1;                                    ///< line number at `begin`
+  bool begins_document = true, begins_line = true;       ///< of the first piece; as in TextPiece
+  bool ends_document = true;                             ///< of the last piece
+};
+
+/// Cut position in a text that is longer than a piece may be.
+struct PieceEnd {
+  std::size_t size = 0;  ///< size of the piece; never 0
+  bool ends_document = false;
+};
+/// Returns where to end a piece. `text` is as long as a piece may be. `begins_line`: `text` starts at a line start. Not
+/// for SplitMode::Line.
+PieceEnd find_piece_end(std::string_view text, SplitMode cut, bool begins_line);
+/// Returns the position after the last blank line of `text` that is followed by text, or npos. A blank line at the end
+/// does not count, since the following text may also be blank and belong to the same gap.
+std::size_t find_paragraph_start(std::string_view text);
+
+class TextSource {
+ public:
+  /// Opens the file. Throws BadInput if that fails. gzip and zstd are detected by content.
+  explicit TextSource(const Path& path, const TextRange& range = {});
+
+  /// Reads the next piece of about `target_bytes`; returns false after the last. The pieces concatenate to the file,
+  /// and cuts depend only on its content. Throws BadInput for read errors and for a compressed file that expands
+  /// excessively.
+  bool next(TextPiece& piece, std::size_t target_bytes, SplitMode cut);
+
+  const Path& path() const { return path_; }
+  u64 bytes_consumed() const { return file_.bytes_consumed(); }  ///< bytes on disk, for progress
+
+ private:
+  void fill(std::size_t bytes);
+  void read_text_before();
+
+  Path path_;
+  InputStream file_;
+  TextRange range_;
+  std::string buffer_, text_before_;
+  bool at_end_ = false;
+  i64 byte_offset_, line_;
+  std::optional<i64> size_on_disk_;     // std::nullopt for a pipe, which has no size
+  bool begins_document_, begins_line_;  // state of the next piece
+};
+
+/// Returns true if the line consists only of spaces, tabs and carriage returns.
+bool is_blank(std::string_view line);
+/// Returns the number of whitespace-separated words.
+i64 count_words(std::string_view text);
+
+}  // namespace mcpp

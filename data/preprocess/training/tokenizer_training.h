@@ -1,0 +1,65 @@
+// Training of a tokenizer that satisfies decode(encode(text)) == text, byte for byte.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/log.h"
+#include "data/preprocess/input_format.h"
+#include "data/tokenizer/bpe/known_rules.h"
+
+namespace mcpp {
+
+enum class TokenizerModel { Unigram, Bpe, BpeBytes };
+template <>
+struct EnumNames<TokenizerModel> {
+  static constexpr std::array<std::string_view, 3> value{"unigram", "bpe", "bpe-bytes"};
+};
+
+struct TokenizerOptions {
+  std::vector<std::string> input;
+  std::string output;
+  i64 vocab_size = 32000;
+  TokenizerModel model_type = TokenizerModel::Bpe;
+  double character_coverage = 0.9995;
+  bool byte_fallback = true;
+  PreTokenization pre_tokenizer = PreTokenization::Llama3;
+  i64 min_frequency = 2;
+  std::vector<std::string> special_tokens{"<|endoftext|>"};
+  std::vector<std::string> json_keys{"text"};
+  i64 num_threads = 16;
+  InputFormat input_format = InputFormat::Auto;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("input", self.input,
+          "text or JSONL files, packed with gzip or zstd or not, or patterns of their names such as data/*.txt; all of "
+          "it, for bpe and bpe-bytes its words, is read into memory");
+    visit("input_format", self.input_format, kInputFormatHelp);
+    visit("output", self.output, "file to write, usually tokenizer.model, for bpe-bytes tokenizer.json");
+    visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
+    visit("model_type", self.model_type,
+          "unigram or bpe, which give sentencepiece models; bpe-bytes, as the models of the Hugging Face Hub have it, "
+          "which gives a tokenizer.json");
+    visit("character_coverage", self.character_coverage,
+          "share of the characters of the text that become pieces; not for bpe-bytes", between(0.9, 1));
+    visit("byte_fallback", self.byte_fallback,
+          "spell other characters in bytes; without it they are lost as <unk>; bpe-bytes always does");
+    visit("pre_tokenizer", self.pre_tokenizer, "for bpe-bytes: whose rules cut the text into words");
+    visit("min_frequency", self.min_frequency, "for bpe-bytes: how often a pair of pieces must be there to become one",
+          at_least(1));
+    visit("special_tokens", self.special_tokens,
+          "for bpe-bytes: tokens that get the first ids; <|endoftext|> ends documents");
+    visit("json_keys", self.json_keys, "keys of JSONL lines to train on");
+    visit("num_threads", self.num_threads, "threads; a unigram model depends on their number", between(1, 128));
+  }
+};
+
+/// Trains a tokenizer and writes the file atomically. Identical text and options yield identical bytes; for bpe and
+/// bpe-bytes, on any number of threads. Throws BadInput if there is no text, if it is not UTF-8, or if vocab_size does
+/// not suit it (the message states the limit).
+void train_tokenizer(const TokenizerOptions& options, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,44 @@
+// Text of files in the forms that tokenizer trainers accept.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "data/preprocess/input_files.h"
+#include "data/preprocess/training/training_progress.h"
+#include "data/tokenizer/bpe/known_rules.h"
+
+namespace sentencepiece {
+class SentenceIterator;
+}
+
+namespace mcpp {
+
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<>>;
+
+/// Returns the text of `files`, read on demand, in parts that begin with the punctuation and newlines of a line ending
+/// or, within long lines, with a space. This allows pieces such as ":\n" or ".\n\nThe". Compared to sentencepiece's own
+/// line-by-line reading, in which it never sees a newline, English drama takes 10 % (unigram) and 2 % (bpe) fewer
+/// tokens, and an encyclopedia, where sentencepiece rarely sees a word end, 10 % (unigram) fewer. Reserved characters
+/// are left out. `files` must outlive the result. Throws BadInput on read errors.
+std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles& files, TrainingProgress& progress);
+
+/// Returns each distinct word of `files` as "word<TAB>count", which is all that BPE learns from; the library would
+/// otherwise process every occurrence. A word includes the spaces before it and ends at its line end. A line ending
+/// such as ",\n" or "!\n\n" is a separate word, because training time depends on the number of distinct words and
+/// "word", "word,\n" and "word\nNext" would be three. Reads all input immediately on `threads` threads; the result does
+/// not depend on their number. Reserved characters are left out. Throws BadInput on read errors.
+std::unique_ptr<sentencepiece::SentenceIterator> make_word_iterator(InputFiles& files, i64 threads,
+                                                                    TrainingProgress& progress);
+
+/// Returns each distinct word of `files`, split and normalized by `rules`, with its count. Pieces of a document that
+/// are read separately are split separately. Runs on `threads` threads; the result does not depend on their number.
+/// Throws BadInput on read errors.
+WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TrainingProgress& progress);
+
+}  // namespace mcpp

@@ -1,0 +1,276 @@
+#include "megatron_cpp/setup/run_summary.h"
+
+#include <algorithm>
+
+#include "base/number_format.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/world.h"
+#include "model/config/expert_layers.h"
+#include "model/flops.h"
+#include "optimizer/param_group.h"
+#include "optimizer/update_rule.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/simulate.h"
+#include "tensor/accumulate_dtype.h"
+#include "tensor/cpu/attention/attention_memory.h"
+
+namespace mcpp {
+namespace {
+
+void add_line(std::string& text, const std::string& name, const std::string& value) {
+  std::string line = "  " + name;
+  line.resize(std::max<std::size_t>(24, line.size() + 2), ' ');
+  text += line + value + "\n";
+}
+
+std::string count(i64 n) {
+  return human_count(static_cast<double>(n));
+}
+
+std::string parameters(const ModelConfig& model) {
+  const ParameterCounts counts = count_parameters(model);
+  std::string text = str("parameters: ", count(counts.total()), " (", counts.total(), ")\n");
+  add_line(text, "word embeddings", count(counts.word_embeddings));
+  if (counts.position_embeddings > 0) add_line(text, "position embeddings", count(counts.position_embeddings));
+  add_line(text, "attention", count(counts.attention));
+  add_line(text, "mlp", count(counts.mlp));
+  if (counts.experts > 0)
+    add_line(text, "experts",
+             str(count(counts.experts), " of it; each token uses ", count(active_parameters(model)),
+                 " parameters of the model"));
+  add_line(text, "norms", count(counts.norms));
+  if (counts.output > 0) add_line(text, "output layer", count(counts.output));
+  return text;
+}
+
+ActivationSetup activation_setup(const Config& config, ExpertLoad load) {
+  const ParallelConfig& p = config.parallel;
+  const ParallelSizes sizes = parallel_sizes(config);
+  return {.dtype = dtype_of(config.training.precision),
+          .recompute = make_recompute(config),
+          .micro_batch_size = config.training.micro_batch_size,
+          .tensor_parallel = p.tensor_model_parallel_size,
+          .sequence_parallel = p.sequence_parallel,
+          .cut = {.heads = sizes.context_parallel_heads,
+                  .rings = sizes.context_parallel_size / sizes.context_parallel_heads},
+          .cp_comm_type = p.cp_comm_type,
+          .expert_parallel = sizes.expert_model_parallel_size,
+          .expert_tensor_parallel = sizes.expert_tensor_parallel_size,
+          .dispatcher = p.moe_token_dispatcher_type,
+          .expert_load = load,
+          .offload = config.training.offload_activations,
+          .fp8 = fp8_layers(config)};
+}
+
+double largest_total(const std::vector<MemoryEstimate>& ranks) {
+  return std::ranges::max_element(ranks, {}, &MemoryEstimate::total)->total();
+}
+
+/// Label of a subordinate line for offloaded data.
+std::string tier_label(OffloadTier tier) {
+  return tier == OffloadTier::File ? "  on disk" : "  in host memory";
+}
+
+/// Formats the bytes of offloaded state or weights; asynchronous saves need a second copy on disk.
+std::string offloaded_bytes_text(OffloadTier tier, const Config& config, double bytes) {
+  const bool is_twice = tier == OffloadTier::File && config.checkpoint.async_save;
+  return human_bytes(bytes) + (is_twice ? ", and as much again for saves" : "");
+}
+
+std::string memory(const Config& config, int world_size, int cores_per_rank) {
+  const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
+  const auto largest = std::ranges::max_element(ranks, {}, &MemoryEstimate::total);
+  std::string text = str("memory: ", human_bytes(largest->total()), world_size > 1 ? " per rank" : "", " estimated");
+  if (ranks.size() > 1) text += str(", most on pipeline rank ", largest - ranks.begin());
+  text += "\n";
+  add_line(text, "parameters", human_bytes(largest->params));
+  if (largest->offloaded_params > 0)
+    add_line(text, tier_label(config.optimizer.offload_params),
+             offloaded_bytes_text(config.optimizer.offload_params, config, largest->offloaded_params));
+  add_line(text, "gradients", human_bytes(largest->grads));
+  add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
+  if (largest->offloaded > 0)
+    add_line(text, tier_label(config.optimizer.offload),
+             offloaded_bytes_text(config.optimizer.offload, config, largest->offloaded));
+  add_line(text, "activations", human_bytes(largest->activations));
+  if (largest->offloaded_activations > 0)
+    add_line(text, tier_label(config.training.offload_activations), human_bytes(largest->offloaded_activations));
+  if (config.model.moe.num_experts > 0) {
+    const double peak = largest_total(estimate_memory_by_stage(config, world_size, ExpertLoad::Most));
+    if (const double more = peak - largest->total(); more > 0)
+      add_line(text, "experts",
+               str("as if equally busy; up to ", human_bytes(more), " more where all tokens choose those of one rank"));
+  }
+  if (largest->peak_excess > 0) add_line(text, "less, as not at once", human_bytes(largest->peak_excess));
+  if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
+  if (const double scratch = attention_scratch_bytes(config, cores_per_rank); scratch > 0)
+    add_line(text, "beside these", human_bytes(scratch) + " in which attention computes");
+  return text;
+}
+
+std::string layout(const Config& config, int world_size) {
+  if (world_size == 1) return "";
+  const ParallelConfig& p = config.parallel;
+  std::string text = str("layout: ", world_size, " ranks\n");
+  add_line(text, "tensor parallel",
+           str(p.tensor_model_parallel_size, p.sequence_parallel ? ", with sequence parallel" : ""));
+  if (p.context_parallel_size > 1)
+    add_line(text, "context parallel", str(p.context_parallel_size, ", ", enum_name(p.cp_comm_type)));
+  if (config.model.moe.num_experts > 0) {
+    const ParallelSizes sizes = parallel_sizes(config);
+    add_line(text, "expert parallel",
+             str(sizes.expert_model_parallel_size, ", ", enum_name(p.moe_token_dispatcher_type), "; each expert on ",
+                 sizes.expert_tensor_parallel_size, ", in ", expert_data_size(config, world_size), " copies"));
+  }
+  if (p.pipeline_model_parallel_size > 1) {
+    const Timeline timeline =
+        simulate(lower(schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)))));
+    add_line(text, "pipeline parallel",
+             str(p.pipeline_model_parallel_size, ", ", enum_name(p.pipeline_schedule), ", bubble ",
+                 fixed(100 * timeline.bubble, 1), "% when forward, input and weight gradients take the same time"));
+  }
+  add_line(text, "data parallel", str(data_parallel_size(config, world_size), ", ZeRO stage ", p.zero_stage));
+  std::vector<std::string> bytes;
+  if (p.zero_quantized_weights) bytes.emplace_back("weights");
+  if (p.zero_quantized_gradients) bytes.emplace_back("gradients");
+  if (!bytes.empty()) add_line(text, "a byte each", join(bytes, " and ") + " travel so");
+  if (p.grad_reduce_dtype == GradDType::Bf16) add_line(text, "gradients", "travel in bf16, and are summed in fp32");
+  if (p.grad_reduce_format() != GradReduceFormat::Full && p.zero_hpz_partition_size > 1)
+    add_line(text, "gradients", str("summed by every ", p.zero_hpz_partition_size, " of these ranks first"));
+  if (p.power_sgd_rank > 0)
+    add_line(text, "gradients of matrices",
+             str("summed by factors of rank ", p.power_sgd_rank,
+                 p.power_sgd_start_iter > 0 ? str(" after iteration ", p.power_sgd_start_iter) : ""));
+  if (p.zero_hpz_partition_size > 1 && p.zero_stage == 3)
+    add_line(text, "second copy", str("of the weights, in every ", p.zero_hpz_partition_size, " of these ranks"));
+  return text;
+}
+
+/// Returns the number of fp32 elements kept per weight in addition to the master weight.
+double state_elements_per_weight(const Config& config, bool is_matrix) {
+  const OptimizerKind rule = rule_for(is_matrix, config.optimizer);
+  const DType type = dtype_of(config.training.precision);
+  constexpr i64 kWeights = kQuantizedBlock;
+  double bytes = 0;
+  for (const StateVector& state :
+       StateCodec(make_update_rule(rule, config.optimizer, type)->forms(), accumulate_dtype(type)).vectors(kWeights))
+    bytes += static_cast<double>(state.bytes());
+  return bytes / static_cast<double>(kWeights * size_of(accumulate_dtype(type)));
+}
+
+/// Returns RankMemorySpec::save_copy_ranks. On GPUs the copy is in host memory, which is not estimated.
+i64 save_copy_ranks(const Config& config, int world_size) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (!checkpoint.async_save || config.device.device != DeviceType::Cpu) return 0;
+  const i64 replicas = data_context_size(config, world_size);
+  // Local checkpoints contain everything that the rank updates.
+  if (checkpoint.local_save_interval > 0)
+    return config.parallel.zero_stage == 0 ? 1 : replicas / config.parallel.num_distributed_optimizer_instances;
+  return checkpoint.save_interval > 0 ? replicas : 0;  // the final save is synchronous and needs no copy
+}
+
+std::string precision(const Config& config) {
+  const std::string type(enum_name(config.training.precision));
+  const Fp8Layers fp8 = fp8_layers(config);
+  if (fp8.first == fp8.end) return type;
+  std::string text =
+      str(type, ", linear maps of ", fp8.end - fp8.first, " layers in fp8 (", enum_name(config.training.fp8), ")");
+  if (config.device.device == DeviceType::Cpu) text += ", emulated";
+  return text;
+}
+
+std::string schedule(const Config& config, int world_size) {
+  const auto [iterations, samples] = config.training_end();
+  const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
+  std::string text = "run:\n";
+  add_line(text, "iterations", str(iterations));
+  add_line(text, "samples", str(samples, " of ", config.model.seq_length, " tokens: ", human_count(tokens), " tokens"));
+  for (const BatchSizeStep& step : config.batch_sizes()) {
+    add_line(
+        text, "global batch size",
+        str(step.batch_size, " samples from sample ", step.first_sample, " on, in ",
+            microbatches_of(step.batch_size, config, world_size),
+            world_size > 1 ? " microbatches per rank of " : " microbatches of ", config.training.micro_batch_size));
+  }
+  add_line(text, "precision", precision(config));
+  add_line(text, "learning rate",
+           str(config.optimizer.lr, " to ", config.optimizer.min_lr, ", ", enum_name(config.optimizer.lr_decay_style)));
+  add_line(text, "operations",
+           str(flops_per_token(config.model) * tokens, " FLOP, ", human_count(flops_per_token(config.model)),
+               "FLOP per token"));
+  return text;
+}
+
+/// Returns the memory specification; the caller sets pipeline_rank.
+RankMemorySpec make_rank_spec(const Config& config, int world_size) {
+  const ParallelConfig& p = config.parallel;
+  return {
+      .stages = split_stages(stage_split(config)),
+      .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
+      .zero_stage = static_cast<int>(p.zero_stage),
+      .shards = data_context_size(config, world_size) / p.num_distributed_optimizer_instances,
+      .expert_shards = std::max<i64>(1, expert_data_size(config, world_size) / p.num_distributed_optimizer_instances),
+      .bucket_elements = p.ddp_bucket_size,
+      .overlap_grad_reduce = p.overlap_grad_reduce,
+      .overlap_param_gather = p.overlap_param_gather,
+      .save_copy_ranks = save_copy_ranks(config, world_size),
+      .offloaded_state_fraction =
+          config.optimizer.offload == OffloadTier::Device ? 0 : config.optimizer.offload_fraction,
+      .is_offloaded_to_disk = config.optimizer.offload == OffloadTier::File,
+      .segment_elements = config.optimizer.offload_segment_size,
+      .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
+      .quantized_weights = p.zero_quantized_weights,
+      .grad_reduce_format = p.grad_reduce_format(),
+      .power_sgd_rank = p.power_sgd_rank,
+      .node_ranks = p.zero_hpz_partition_size,
+      .params = config.optimizer.offload_params};
+}
+
+}  // namespace
+
+std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size, ExpertLoad load) {
+  const ActivationSetup setup = activation_setup(config, load);
+  RankMemorySpec share = make_rank_spec(config, world_size);
+  const StatesPerWeight states = states_per_weight(config);
+  std::vector<MemoryEstimate> ranks;
+  for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
+    ranks.push_back(estimate_memory(config.model, setup, states, share));
+  return ranks;
+}
+
+double attention_scratch_bytes(const Config& config, int cores_per_rank) {
+  if (config.device.device != DeviceType::Cpu) return 0;
+  const i64 threads = num_rank_threads(config.device, cores_per_rank);
+  const ParallelConfig& p = config.parallel;
+  const i64 rings = parallel_sizes(config).context_parallel_size / parallel_sizes(config).context_parallel_heads;
+  const i64 all = config.model.seq_length, own = all / rings;
+  const kernel::AttentionRows rows{
+      .queries = own, .keys = p.cp_comm_type == CpCommType::AllGather ? all : own, .head_dim = config.model.head_dim()};
+  return static_cast<double>(
+      threads * kernel::attention_backward_bytes(rows, size_of(accumulate_dtype(dtype_of(config.training.precision)))));
+}
+
+std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size) {
+  const ActivationSetup setup = activation_setup(config, ExpertLoad::Even);
+  RankMemorySpec share = make_rank_spec(config, world_size);
+  std::vector<MemoryByModule> ranks;
+  for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
+    ranks.push_back(memory_by_module(config.model, setup, states_per_weight(config), share));
+  return ranks;
+}
+
+StatesPerWeight states_per_weight(const Config& config) {
+  return {.matrix_states = state_elements_per_weight(config, true),
+          .other_states = state_elements_per_weight(config, false),
+          .param_remainders = config.optimizer.store_param_remainders,
+          .encoded_moments = config.optimizer.exp_avg_dtype != StateDType::Fp32 ||
+                             config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
+}
+
+std::string describe_run(const Config& config, int world_size, int cores_per_rank) {
+  return parameters(config.model) + layout(config, world_size) + memory(config, world_size, cores_per_rank) +
+         schedule(config, world_size);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,31 @@
+// Linear map to a few outputs, computed in fp32 regardless of the model's dtype because its outputs drive discrete
+// choices.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "model/config/context.h"
+#include "nn/module.h"
+
+namespace mcpp {
+
+/// x [T, h] -> [T, n] fp32 (fp64). The weight [n, h] has the model's dtype and is replicated on every rank. No bias.
+class Fp32Linear {
+ public:
+  Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs);
+
+  /// x may have the model's dtype or the accumulate dtype.
+  Tensor forward(const Tensor& x) const;
+  /// Returns the gradient of x, [T, h] fp32 (fp64).
+  Tensor input_gradient(const Tensor& dy) const;
+  /// Accumulates the weight gradient, now or later if weight gradients are delayed. `x` returns forward()'s argument.
+  void weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& pass);
+
+  Param& weight() { return weight_; }
+  const Param& weight() const { return weight_; }
+
+ private:
+  Param weight_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,166 @@
+#include "model/unsharded_units.h"
+
+#include <algorithm>
+
+#include "tensor/accumulate_dtype.h"
+#include "tensor/ops/low_precision/pack.h"
+#include "tensor/padded_alloc_size.h"
+
+namespace mcpp {
+namespace {
+
+/// Units of the embedding: words and positions.
+constexpr UnitRange kEmbeddingUnits{0, 2};
+
+/// Buckets [first, end) of a range of units.
+struct BucketRange {
+  std::size_t first = 0, end = 0;
+  std::size_t count() const { return end - first; }
+};
+BucketRange buckets_of(const ChunkParameters& chunk, UnitRange units) {
+  const auto at = [&](int unit) {
+    return static_cast<std::size_t>(std::ranges::lower_bound(chunk.units, unit) - chunk.units.begin());
+  };
+  return {at(units.first), at(units.end)};
+}
+
+}  // namespace
+
+UnshardedUnits::UnshardedUnits(const ChunkParameters& dense, const ChunkParameters* experts,
+                               const RankMemorySpec& share, DType dtype, bool keeps_embedding)
+    : grids_{&dense},
+      param_width_(share.zero_stage >= 3 ? size_of(dtype) : 0),
+      grad_width_(share.zero_stage >= 2 ? size_of(accumulate_dtype(dtype)) : 0),
+      overlaps_gather_(share.overlap_param_gather),
+      overlaps_reduce_(share.overlap_grad_reduce),
+      keeps_embedding_(keeps_embedding),
+      repeats_(share.schedule.microbatches > 1),
+      is_packed_(share.quantized_weights && share.zero_stage >= 3) {
+  if (experts) grids_.push_back(experts);
+}
+
+bool UnshardedUnits::is_kept(const ChunkParameters& chunk, std::size_t bucket) const {
+  return keeps_embedding_ && &chunk == grids_.front() && bucket == 0;
+}
+
+double UnshardedUnits::bytes(const ChunkParameters& chunk, std::size_t bucket, i64 width) const {
+  return static_cast<double>(padded_alloc_size(chunk.buckets[bucket] * width));
+}
+
+double UnshardedUnits::message(const ChunkParameters& chunk, std::size_t bucket) const {
+  if (!is_packed_) return bytes(chunk, bucket, param_width_);
+  return static_cast<double>(padded_alloc_size(packed_words(chunk.buckets[bucket]) * size_of(DType::I32)));
+}
+
+double UnshardedUnits::unpacked(const ChunkParameters& chunk, std::size_t end) const {
+  return is_packed_ && end > 0 ? message(chunk, end - 1) : 0;
+}
+
+/// Buckets in use and the next one, whose gather is in flight once a unit of this grid was used.
+double UnshardedUnits::params_forward(const ChunkParameters& chunk, UnitRange used) const {
+  const BucketRange now = buckets_of(chunk, used);
+  double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
+  for (std::size_t b = now.first; b < now.end; ++b) sum += bytes(chunk, b, param_width_);
+  if (overlaps_gather_ && now.end > 0 && now.end < chunk.buckets.size()) sum += message(chunk, now.end);
+  return sum;
+}
+
+/// Buckets in use and the previous one, prefetched once a unit of this grid was used, but not while several are in use.
+double UnshardedUnits::params_backward(const ChunkParameters& chunk, UnitRange used) const {
+  const BucketRange now = buckets_of(chunk, used);
+  double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
+  for (std::size_t b = now.first; b < now.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, param_width_);
+  const bool has_begun = now.count() == 1 || (now.count() == 0 && now.end < chunk.buckets.size());
+  if (overlaps_gather_ && has_begun && now.first > 0 && !is_kept(chunk, now.first - 1))
+    sum += message(chunk, now.first - 1);
+  return sum;
+}
+
+/// Buckets in use and the one used before, whose gradients are being reduced; initially the first unit's of the
+/// previous pass.
+double UnshardedUnits::grads_backward(const ChunkParameters& chunk, UnitRange used) const {
+  const BucketRange now = buckets_of(chunk, used);
+  double sum = 0;
+  for (std::size_t b = now.first; b < now.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, grad_width_);
+  if (!overlaps_reduce_ || chunk.buckets.empty()) return sum;
+  if (now.end < chunk.buckets.size()) return sum + bytes(chunk, now.end, grad_width_);
+  return sum + (repeats_ ? bytes(chunk, 0, grad_width_) : 0);
+}
+
+UnshardedBytes UnshardedUnits::in_forward(UnitRange used) const {
+  UnshardedBytes sum;
+  for (const ChunkParameters* chunk : grids_) sum.params += params_forward(*chunk, used);
+  return sum;
+}
+
+UnshardedBytes UnshardedUnits::in_backward(UnitRange used) const {
+  UnshardedBytes sum;
+  if (keeps_embedding_)
+    sum = {.params = bytes(*grids_.front(), 0, param_width_), .grads = bytes(*grids_.front(), 0, grad_width_)};
+  for (const ChunkParameters* chunk : grids_) {
+    sum.params += params_backward(*chunk, used);
+    sum.grads += grads_backward(*chunk, used);
+  }
+  return sum;
+}
+
+std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage) {
+  std::vector<UsedUnits> used;
+  if (stage.has_embedding) used.push_back({.units = kEmbeddingUnits, .is_embedding = true});
+  int unit = kEmbeddingUnits.end;
+  i64 layer = stage.first_layer;
+  for (const LayerGroup& group : layer_groups(recompute, stage.num_layers())) {
+    used.push_back({.units = {unit, unit + 1},
+                    .first_layer = layer,
+                    .layers = group.layers,
+                    .is_recomputed = group.is_recomputed});
+    layer += group.layers;
+    ++unit;
+  }
+  if (stage.has_output) used.push_back({.units = {unit, unit + 2}, .is_output = true});
+  return used;
+}
+
+std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used) {
+  const ModelConfig& config = sizes.config();
+  const ActivationSetup& setup = sizes.setup();
+  const i64 dy = padded_alloc_size(residual_bytes(config, setup)),
+            input = padded_alloc_size(recompute_input_bytes(config, setup));
+  std::vector<UnitActivations> list;
+  i64 kept = 0;
+  for (const UsedUnits& u : used) {
+    i64 layers = 0, working = u.is_embedding ? dy : 0;
+    for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
+      layers += sizes.of(layer).kept;
+      working = std::max(working, sizes.of(layer).working);
+    }
+    if (u.is_output) working = sizes.of_output().kept + sizes.of_output().working;
+    list.push_back({.below = kept, .live = layers + working});
+    if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
+  }
+  return list;
+}
+
+i64 largest_buckets(const RankParameters& parameters) {
+  i64 peak = 0;
+  for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
+    i64 largest = 0;
+    for (const ChunkParameters& chunk : *chunks) {
+      for (const i64 bucket : chunk.buckets) largest = std::max(largest, bucket);
+    }
+    peak += largest;
+  }
+  return peak;
+}
+
+UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& whole) {
+  UnshardedBytes peak;
+  for (const UsedUnits& u : used) {
+    const UnshardedBytes forward = whole.in_forward(u.units), backward = whole.in_backward(u.units);
+    peak.params = std::max({peak.params, forward.params, backward.params});
+    peak.grads = std::max(peak.grads, backward.grads);
+  }
+  return peak;
+}
+
+}  // namespace mcpp

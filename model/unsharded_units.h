@@ -1,0 +1,70 @@
+// Units of a chunk that are unsharded at the same time if ZeRO shards gradients (stage 2) or also weights (stage 3),
+// following the allocation of ShardedParams and ShardedGrads (parallel/dp).
+#pragma once
+#include "model/layer_memory.h"
+
+namespace mcpp {
+
+/// Bytes of unsharded units.
+struct UnshardedBytes {
+  double params = 0, grads = 0;
+};
+
+/// Units [first, end) that a pass uses at the same time.
+struct UnitRange {
+  int first = 0, end = 0;
+};
+
+class UnshardedUnits {
+ public:
+  /// `keeps_embedding`: the output layer uses the weight of this chunk's word embeddings, which stay unsharded during
+  /// all of the backward pass. Keeps references to `dense` and `experts`.
+  UnshardedUnits(const ChunkParameters& dense, const ChunkParameters* experts, const RankMemorySpec& share, DType dtype,
+                 bool keeps_embedding);
+
+  UnshardedBytes in_forward(UnitRange used) const;
+  UnshardedBytes in_backward(UnitRange used) const;
+
+ private:
+  double params_forward(const ChunkParameters& chunk, UnitRange used) const;
+  double params_backward(const ChunkParameters& chunk, UnitRange used) const;
+  double grads_backward(const ChunkParameters& chunk, UnitRange used) const;
+  /// Returns true for tied embeddings, which are counted separately.
+  bool is_kept(const ChunkParameters& chunk, std::size_t bucket) const;
+  double bytes(const ChunkParameters& chunk, std::size_t bucket, i64 width) const;
+  /// Bytes of weights in flight: packed size if they are packed, otherwise the full size.
+  double message(const ChunkParameters& chunk, std::size_t bucket) const;
+  /// Additional bytes of the bucket before `end` while it is unpacked.
+  double unpacked(const ChunkParameters& chunk, std::size_t end) const;
+
+  std::vector<const ChunkParameters*> grids_;  // dense first
+  i64 param_width_, grad_width_;               // 0 = not sharded
+  bool overlaps_gather_, overlaps_reduce_, keeps_embedding_;
+  bool repeats_;    // a step has several microbatches
+  bool is_packed_;  // format in which weights are gathered
+};
+
+/// Units that a pass over a stage uses at the same time, from first to last, with their layers; the embedding and the
+/// output have no layers.
+struct UsedUnits {
+  UnitRange units;
+  bool is_embedding = false, is_output = false;
+  i64 first_layer = 0, layers = 0;
+  bool is_recomputed = false;
+};
+std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage);
+
+/// Bytes of activations while backward of the only microbatch in flight is in such a range.
+struct UnitActivations {
+  i64 below = 0;  ///< saved by the ranges before it, whose backward is still to come
+  i64 live = 0;   ///< saved by its own layers, and their working set
+};
+std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used);
+
+/// Returns the peak over both passes, separately for each class.
+UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& whole);
+
+/// Elements of the largest bucket of each grid.
+i64 largest_buckets(const RankParameters& parameters);
+
+}  // namespace mcpp

@@ -1,0 +1,139 @@
+#include "nn/microbatch_context.h"
+
+#include <set>
+
+#include "base/check.h"
+
+namespace mcpp {
+
+Tensor SavedTensors::take(const void* owner) {
+  MCPP_CHECK(!entries_.empty(), "backward takes more than forward saved");
+  MCPP_CHECK(entries_.back().owner == owner, "backward runs in another order than forward");
+  prefetch();
+  if (!offloaded_.empty() && offloaded_.back().end == entries_.size()) reload();
+  Entry entry = std::move(entries_.back());
+  entries_.pop_back();
+  if (!entry.recomputed) return entry.kept;
+  RecomputedTensor& again = *entry.recomputed;
+  if (!again.value.defined()) again.value = again.compute(std::exchange(again.inputs, {}));
+  return again.value;
+}
+
+i64 SavedTensors::bytes() const {
+  i64 bytes = 0;
+  std::set<const void*> counted;
+  for (const Entry& entry : entries_) {
+    if (entry.kept.defined() && counted.insert(entry.kept.raw()).second) bytes += entry.kept.bytes();
+  }
+  return bytes;
+}
+
+template <class F>
+void SavedTensors::for_each_kept(std::size_t first, F&& f) {
+  std::set<const RecomputedTensor*> seen;
+  for (std::size_t i = first; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (!entry.recomputed) {
+      f(entry.kept);
+    } else if (seen.insert(entry.recomputed.get()).second) {
+      for (Tensor& input : entry.recomputed->inputs) f(input);
+    }
+  }
+}
+
+void SavedTensors::offload(std::size_t first, ActivationStore& store) {
+  if (first == entries_.size()) return;
+  OffloadedBatch offloaded{.first = first, .end = entries_.size(), .places = {}, .tensors = nullptr};
+  std::map<std::pair<const void*, i64>, std::size_t> found;  // tensors saved by several owners are offloaded once
+  std::vector<Tensor> tensors;
+  for_each_kept(first, [&](Tensor& t) {
+    if (!t.defined()) return offloaded.places.push_back({});
+    const auto [place, is_new] = found.try_emplace({t.raw(), t.bytes()}, tensors.size());
+    offloaded.places.push_back({place->second, t.shape()});
+    if (is_new) tensors.push_back(t);
+  });
+  offloaded.tensors = store.put(std::move(tensors));
+  for_each_kept(first, [](Tensor& t) { t = Tensor(); });
+  offloaded_.push_back(std::move(offloaded));
+}
+
+void SavedTensors::prefetch() const {
+  if (!offloaded_.empty()) offloaded_.back().tensors->prefetch();
+}
+
+void SavedTensors::reload() {
+  const OffloadedBatch offloaded = std::move(offloaded_.back());
+  offloaded_.pop_back();
+  const std::vector<Tensor> tensors = offloaded.tensors->take();
+  auto place = offloaded.places.begin();
+  for_each_kept(offloaded.first, [&](Tensor& t) {
+    if (place->tensor) t = tensors[*place->tensor].view(place->shape);
+    ++place;
+  });
+  prefetch();  // prefetches the next ones, overlapped with the use of these
+}
+
+MicrobatchContext MicrobatchContext::again() const {
+  MicrobatchContext pass;
+  pass.training = training;
+  pass.delay_wgrad_compute = delay_wgrad_compute;
+  pass.grad_scale = grad_scale;
+  pass.decisions_ = decisions_;
+  pass.samples = samples;
+  pass.positions = positions;
+  pass.cut = cut;
+  pass.attention_starts = attention_starts;
+  pass.position_starts = position_starts;
+  return pass;
+}
+
+void MicrobatchContext::save(const void* owner, const Tensor& t) {
+  if (!saves_for_backward) return;
+  for (const auto& [tensor, recomputed] : discarded_) {
+    if (tensor.raw() == t.raw()) return saved_tensors.save(owner, recomputed);
+  }
+  saved_tensors.save(owner, t);
+}
+
+MicrobatchContext::Decisions MicrobatchContext::decide(const void* owner, const std::function<Decisions()>& make) {
+  if (const auto kept = decisions_->find(owner); kept != decisions_->end()) {
+    Decisions decisions = std::move(kept->second);
+    decisions_->erase(kept);
+    return decisions;
+  }
+  Decisions decisions = make();
+  if (training && !saves_for_backward) (*decisions_)[owner] = decisions;
+  return decisions;
+}
+
+MicrobatchContext::DiscardScope::DiscardScope(MicrobatchContext& pass, const Tensor& t, std::vector<Tensor> inputs,
+                                              RecomputedTensor::Compute compute)
+    : pass_(pass) {
+  pass.discarded_.emplace_back(
+      t, std::make_shared<RecomputedTensor>(RecomputedTensor{std::move(inputs), std::move(compute), Tensor()}));
+}
+
+MicrobatchContext::DiscardScope::~DiscardScope() {
+  pass_.discarded_.pop_back();
+}
+
+void MicrobatchContext::run_or_delay_wgrad(std::function<void()> weight_gradient) {
+  if (!delay_wgrad_compute) return weight_gradient();
+  delayed_wgrads_.push_back(std::move(weight_gradient));
+}
+
+void MicrobatchContext::run_delayed_wgrads() {
+  for (const auto& f : std::exchange(delayed_wgrads_, {})) f();
+}
+
+void MicrobatchContext::abort() {
+  is_aborted_ = true;
+  saved_tensors = {};
+  delayed_wgrads_.clear();
+}
+
+void MicrobatchContext::take_delayed_wgrads(MicrobatchContext& other) {
+  for (auto& f : std::exchange(other.delayed_wgrads_, {})) delayed_wgrads_.push_back(std::move(f));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,134 @@
+// State of one microbatch in the model: tensors saved for backward and delayed weight gradients.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "nn/offload/activation_store.h"
+#include "tensor/ops/positions.h"
+
+namespace mcpp {
+
+class KvCache;
+class SamplePartition;
+
+/// Tensor that is recomputed when backward first needs it, instead of being kept.
+struct RecomputedTensor {
+  using Compute = std::function<Tensor(std::span<const Tensor> inputs)>;
+  std::vector<Tensor> inputs;  ///< kept instead of it
+  Compute compute;
+  Tensor value;  ///< once computed, until its last user is done
+};
+
+/// Stack of tensors that forward saves for backward. Each tensor must be taken by the owner that saved it, in reverse
+/// order; both are checked.
+class SavedTensors {
+ public:
+  void save(const void* owner, Tensor t) { entries_.push_back({owner, std::move(t), nullptr}); }
+  void save(const void* owner, std::shared_ptr<RecomputedTensor> t) { entries_.push_back({owner, {}, std::move(t)}); }
+  Tensor take(const void* owner);
+  bool empty() const { return entries_.empty(); }
+  std::size_t size() const { return entries_.size(); }
+  /// Returns the bytes of the kept tensors. A tensor saved by several owners counts once.
+  i64 bytes() const;
+
+  /// Offloads the entries [first, size()) to `store`. They are reloaded when the topmost of them is taken; the reload
+  /// is prefetched when the entries above them are taken.
+  void offload(std::size_t first, ActivationStore& store);
+  /// Starts prefetching the topmost offloaded entries.
+  void prefetch() const;
+
+ private:
+  struct Entry {
+    const void* owner;
+    Tensor kept;
+    std::shared_ptr<RecomputedTensor> recomputed;
+  };
+  /// Offloaded entries [first, end), each distinct tensor once, and where to restore them.
+  struct OffloadedBatch {
+    struct Place {
+      std::optional<std::size_t> tensor = {};  // none if the entry keeps no tensor
+      Shape shape = {};
+    };
+    std::size_t first, end;
+    std::vector<Place> places;
+    std::unique_ptr<OffloadedTensors> tensors;
+  };
+
+  /// Calls f on every tensor kept by the entries from `first` on, in a fixed order.
+  template <class F>
+  void for_each_kept(std::size_t first, F&& f);
+  void reload();
+
+  std::vector<Entry> entries_;
+  std::vector<OffloadedBatch> offloaded_;
+};
+
+class MicrobatchContext {
+ public:
+  bool training = true;  ///< enables dropout
+  /// backward will follow; false in evaluation and in the first forward of recomputed layers
+  bool saves_for_backward = true;
+  bool delay_wgrad_compute = false;  ///< weight gradients wait for run_delayed_wgrads()
+  bool is_last = true;               ///< last microbatch of the step: gradients are complete after its backward
+  double grad_scale = 1;             ///< loss scale, for auxiliary losses added by layers
+  std::vector<i64> samples;          ///< [b] global sample indices of the microbatch, which key dropout
+  PositionRanges positions;          ///< positions of the tokens in their samples
+  /// Context-parallel partition of these positions; null without context parallelism.
+  std::shared_ptr<const SamplePartition> cut;
+  /// int32 [s, b], for samples packed from documents: first position of each token's document. Undefined means 0.
+  Tensor attention_starts;  ///< limits attention; has the rows that attention sees after a head exchange
+  Tensor position_starts;   ///< origin of learned and rotary positions
+  KvCache* kv_cache = nullptr;
+  SavedTensors saved_tensors;
+
+  /// Returns a context for the same microbatch with nothing saved, for recomputing a part of the model.
+  MicrobatchContext again() const;
+
+  /// Saves a tensor for backward if there will be one. A tensor in a DiscardScope is recomputed instead of being kept.
+  void save(const void* owner, const Tensor& t);
+  Tensor take(const void* owner) { return saved_tensors.take(owner); }
+
+  using Decisions = std::vector<Tensor>;
+  /// Returns the result of `make`. When a layer is recomputed for backward, returns the result of the first call,
+  /// because decisions must neither change nor be counted twice.
+  Decisions decide(const void* owner, const std::function<Decisions()>& make);
+
+  /// Selective recomputation: while the scope exists, save(t) by any owner keeps only `inputs` and `compute`. `compute`
+  /// must be bitwise reproducible from `inputs` and from data that stays until backward anyway.
+  class DiscardScope {
+   public:
+    DiscardScope(MicrobatchContext& pass, const Tensor& t, std::vector<Tensor> inputs,
+                 RecomputedTensor::Compute compute);
+    ~DiscardScope();
+    DiscardScope(const DiscardScope&) = delete;
+    DiscardScope& operator=(const DiscardScope&) = delete;
+
+   private:
+    MicrobatchContext& pass_;
+  };
+
+  /// Computes a weight gradient now or, if the schedule splits backward, delays it until run_delayed_wgrads().
+  void run_or_delay_wgrad(std::function<void()> weight_gradient);
+  void run_delayed_wgrads();
+  /// Moves the delayed weight gradients of another context to this one.
+  void take_delayed_wgrads(MicrobatchContext& other);
+
+  /// Stops computing in this context and drops what it saved. Its units are still acquired and released, so that ranks
+  /// with and without an aborted context execute the same communication.
+  void abort();
+  bool is_aborted() const { return is_aborted_; }
+
+ private:
+  std::vector<std::pair<Tensor, std::shared_ptr<RecomputedTensor>>>
+      discarded_;  // holds the tensors so that no address is reused
+  std::vector<std::function<void()>> delayed_wgrads_;
+  std::shared_ptr<std::map<const void*, Decisions>> decisions_ = std::make_shared<std::map<const void*, Decisions>>();
+  bool is_aborted_ = false;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,257 @@
+#include "optimizer/matrix_gatherer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "parallel/reduce_scalar.h"
+#include "tensor/accumulate_dtype.h"
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// Operations of a Newton-Schulz step, up to a constant factor.
+double work(i64 rows, i64 columns) {
+  const auto n = static_cast<double>(std::min(rows, columns)), m = static_cast<double>(std::max(rows, columns));
+  return 2 * n * n * m + n * n * n;
+}
+
+enum class Side { Piece, Matrix };
+
+/// Calls f(at, count) for each contiguous span on one side, in message order.
+template <class F>
+void for_each_span(const Region& piece, const Region& matrix, Side side, F&& f) {
+  i64 begin = 0, count = 0;
+  for_each_run(piece, matrix, [&](i64 in_piece, i64 in_matrix, i64 length) {
+    const i64 at = side == Side::Piece ? in_piece : in_matrix;
+    if (count > 0 && at != begin + count) f(begin, count), count = 0;
+    if (count == 0) begin = at;
+    count += length;
+  });
+  if (count > 0) f(begin, count);
+}
+
+/// Copies the intersection of both regions from `numbers`, the values of one side, into the message, or back.
+template <bool kIntoMessage>
+void copy_part(const Region& piece, const Region& matrix, Side side, const Tensor& numbers, const Tensor& message) {
+  i64 at = 0;
+  for_each_span(piece, matrix, side, [&](i64 begin, i64 count) {
+    Tensor there = numbers.flat(begin, count), own = message.flat(at, count);
+    kIntoMessage ? ops::copy(there, own) : ops::copy(own, there);
+    at += count;
+  });
+}
+
+bool same(const Region& a, const Region& b) {
+  return a.box.offset == b.box.offset && a.box.shape == b.box.shape && a.flat_begin == b.flat_begin &&
+         a.flat_end == b.flat_end;
+}
+
+/// Encodes a piece as integers: parameter, offset and shape of the box, begin and end of the range; then -1.
+void encode(i64 param, const Region& region, std::vector<i64>& encoded) {
+  encoded.push_back(param);
+  for (const Shape* shape : {&region.box.offset, &region.box.shape})
+    encoded.insert(encoded.end(), shape->begin(), shape->end());
+  encoded.insert(encoded.end(), {region.flat_begin, region.flat_end});
+}
+
+}  // namespace
+
+MatrixGatherer::MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter,
+                               Communicator* holders)
+    : holders_(holders),
+      rank_(holders ? holders->rank() : 0),
+      ranks_(holders ? holders->size() : 1),
+      device_(buffers.front()->device()),
+      type_(accumulate_dtype(buffers.front()->dtype())),
+      pieces_(static_cast<std::size_t>(ranks_)),
+      owned_(static_cast<std::size_t>(ranks_)) {
+  add_params(buffers, filter);
+  if (ranks_ > 1) exchange_pieces();
+  for (Matrix& matrix : matrices_) find_parts(matrix);
+  choose_owners();
+}
+
+void MatrixGatherer::add_params(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter) {
+  for (const ParamAndGradBuffer* buffer : buffers) {
+    for (const Param* param : buffer->params()) {
+      if (!filter(*param) || !params_.emplace(param->name, static_cast<i64>(params_.size())).second) continue;
+      globals_.push_back(param->box.global);
+      for (const Box& box : param->matrices)
+        matrices_.push_back({.param = params_.at(param->name), .region = whole(box)});
+    }
+    buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
+      if (!filter(param)) return;
+      pieces_[static_cast<std::size_t>(rank_)].push_back(
+          {params_.at(param.name), {param.box, first, first + values.numel()}, values});
+    });
+  }
+}
+
+void MatrixGatherer::exchange_pieces() {
+  std::vector<int> others(static_cast<std::size_t>(ranks_));
+  std::iota(others.begin(), others.end(), 0);
+  std::erase(others, rank_);
+  holders_->connect(others);
+
+  std::vector<i64> mine;
+  for (const Piece& piece : pieces_[static_cast<std::size_t>(rank_)]) encode(piece.param, piece.region, mine);
+  const double longest = reduce_scalar(static_cast<double>(mine.size() + 1), ReduceOp::Max, *holders_, device_);
+  mine.resize(static_cast<std::size_t>(longest), -1);
+  const auto length = static_cast<i64>(mine.size());
+  Tensor own = Tensor::empty({length}, DType::I64, device_, MemoryClass::Workspace);
+  Tensor all = Tensor::empty({length * ranks_}, DType::I64, device_, MemoryClass::Workspace);
+  write_values(mine, own);
+  holders_->all_gather(own, all).wait();
+  const std::vector<i64> texts = read_values<i64>(all);
+  for (const int rank : others) {
+    auto next = texts.begin() + rank * length;
+    while (*next >= 0) {
+      const i64 param = *next++;
+      const Shape& global = globals_[static_cast<std::size_t>(param)];
+      const auto axes = static_cast<i64>(global.size());
+      const Box box{global, Shape(next, next + axes), Shape(next + axes, next + 2 * axes)};
+      next += 2 * axes;
+      pieces_[static_cast<std::size_t>(rank)].push_back({param, {box, next[0], next[1]}, {}});
+      next += 2;
+    }
+  }
+}
+
+void MatrixGatherer::find_parts(Matrix& matrix) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const Piece& piece : pieces_[static_cast<std::size_t>(rank)]) {
+      const i64 count = piece.param == matrix.param ? overlap(piece.region, matrix.region) : 0;
+      if (count == 0) continue;
+      const bool is_copy = std::ranges::any_of(matrix.parts, [&](const Part& other) {
+        return other.rank < rank && same(other.piece->region, piece.region);
+      });
+      matrix.parts.push_back({.rank = rank, .piece = &piece, .count = count, .is_copy = is_copy});
+    }
+  }
+}
+
+void MatrixGatherer::choose_owners() {
+  std::vector<Matrix*> largest_first;
+  for (Matrix& matrix : matrices_) largest_first.push_back(&matrix);
+  std::ranges::stable_sort(largest_first, std::greater(),
+                           [](const Matrix* m) { return work(m->rows(), m->columns()); });
+  std::vector<double> loads(static_cast<std::size_t>(ranks_));
+  for (Matrix* matrix : largest_first) {
+    const auto least = std::ranges::min_element(loads);
+    *least += work(matrix->rows(), matrix->columns());
+    matrix->owner = static_cast<int>(least - loads.begin());
+    owned_[static_cast<std::size_t>(matrix->owner)].push_back(matrix);
+  }
+}
+
+void MatrixGatherer::transform(const std::function<void(Tensor&)>& f) {
+  const auto& own = owned_[static_cast<std::size_t>(rank_)];
+  const std::size_t rounds = std::ranges::max(owned_, {}, &std::vector<const Matrix*>::size).size();
+  // One matrix per owner at a time, so that all ranks work and none holds more than one.
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const auto for_each_other = [&](auto&& g) {
+      for (int rank = 0; rank < ranks_; ++rank) {
+        const auto& theirs = owned_[static_cast<std::size_t>(rank)];
+        if (rank != rank_ && round < theirs.size()) g(*theirs[round]);
+      }
+    };
+    for_each_other([&](const Matrix& matrix) { send_parts(matrix); });
+    if (round < own.size()) {
+      Tensor matrix = gather(*own[round]);
+      f(matrix);
+      scatter(*own[round], matrix);
+    }
+    for_each_other([&](const Matrix& matrix) { receive_parts(matrix); });
+  }
+}
+
+template <class F>
+void MatrixGatherer::for_each_part(const Matrix& matrix, int rank, F&& f) {
+  for (const Part& part : matrix.parts) {
+    if (part.rank == rank) f(part);
+  }
+}
+
+i64 MatrixGatherer::elements(const Matrix& matrix, int rank, bool with_copies) {
+  i64 sum = 0;
+  for_each_part(matrix, rank, [&](const Part& part) { sum += with_copies || !part.is_copy ? part.count : 0; });
+  return sum;
+}
+
+Tensor MatrixGatherer::message(i64 elements) const {
+  return Tensor::empty({elements}, type_, device_, MemoryClass::Workspace);
+}
+
+void MatrixGatherer::send_parts(const Matrix& matrix) {
+  const Tensor out = message(elements(matrix, rank_, false));
+  if (out.numel() == 0) return;
+  i64 at = 0;
+  for_each_part(matrix, rank_, [&](const Part& part) {
+    if (part.is_copy) return;
+    copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, out.flat(at, part.count));
+    at += part.count;
+  });
+  holders_->send(out, matrix.owner).wait();
+}
+
+void MatrixGatherer::receive_parts(const Matrix& matrix) {
+  Tensor in = message(elements(matrix, rank_, true));
+  if (in.numel() == 0) return;
+  holders_->recv(in, matrix.owner).wait();
+  i64 at = 0;
+  for_each_part(matrix, rank_, [&](const Part& part) {
+    copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, in.flat(at, part.count));
+    at += part.count;
+  });
+}
+
+/// Returns a view of the matrix if it is contiguous in this rank's gradients; otherwise an undefined tensor.
+Tensor MatrixGatherer::contiguous_view(const Matrix& matrix) const {
+  if (matrix.parts.size() != 1 || matrix.parts.front().rank != rank_) return {};
+  const Part& part = matrix.parts.front();
+  Tensor view;
+  for_each_span(part.piece->region, matrix.region, Side::Piece, [&](i64 begin, i64 count) {
+    if (count == matrix.region.numel()) view = part.piece->values.flat(begin, count);
+  });
+  return view;
+}
+
+Tensor MatrixGatherer::gather(const Matrix& matrix) {
+  if (const Tensor local = contiguous_view(matrix); local.defined())
+    return local.view({matrix.rows(), matrix.columns()});
+  const Tensor whole = message(matrix.region.numel());
+  for (int rank = 0; rank < ranks_; ++rank) {
+    Tensor in = message(elements(matrix, rank, false));
+    if (in.numel() == 0) continue;
+    if (rank != rank_) holders_->recv(in, rank).wait();
+    i64 at = 0;
+    for_each_part(matrix, rank, [&](const Part& part) {
+      if (part.is_copy) return;
+      const Tensor numbers = in.flat(at, part.count);
+      if (rank == rank_) copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, numbers);
+      copy_part<false>(part.piece->region, matrix.region, Side::Matrix, whole, numbers);
+      at += part.count;
+    });
+  }
+  return whole.view({matrix.rows(), matrix.columns()});
+}
+
+void MatrixGatherer::scatter(const Matrix& matrix, const Tensor& whole) {
+  if (contiguous_view(matrix).defined()) return;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const Tensor out = message(elements(matrix, rank, true));
+    if (out.numel() == 0) continue;
+    i64 at = 0;
+    for_each_part(matrix, rank, [&](const Part& part) {
+      const Tensor numbers = out.flat(at, part.count);
+      copy_part<true>(part.piece->region, matrix.region, Side::Matrix, whole, numbers);
+      if (rank == rank_) copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, numbers);
+      at += part.count;
+    });
+    if (rank != rank_) holders_->send(out, rank).wait();
+  }
+}
+
+}  // namespace mcpp

@@ -1,0 +1,85 @@
+// Gathering of matrices that are sharded by tensor parallelism and ZeRO: each has an owner, which gathers the parts,
+// transforms the matrix and scatters it back. Owners are chosen to balance the work. The result does not depend on the
+// layout because the gathered matrix does not.
+#pragma once
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "nn/tensor_region.h"
+#include "parallel/dp/buckets/buffer.h"
+
+namespace mcpp {
+
+class MatrixGatherer {
+ public:
+  using ParamFilter = std::function<bool(const Param&)>;
+
+  /// Selects the matrices (Param::matrices) of the parameters accepted by `filter`. Each rank of `holders` has the
+  /// gradients in its buffers' shard(). Collective over `holders`; nullptr: this rank has all.
+  MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter, Communicator* holders);
+  MatrixGatherer(const MatrixGatherer&) = delete;
+  MatrixGatherer& operator=(const MatrixGatherer&) = delete;
+
+  /// Replaces the gradient of each matrix [out, in] by the result of f(matrix), on all ranks that hold parts of it.
+  /// Collective.
+  void transform(const std::function<void(Tensor& matrix)>& f);
+
+ private:
+  /// One rank's part of a parameter.
+  struct Piece {
+    i64 param;
+    Region region;
+    Tensor values;  // the gradient; undefined for those of other ranks
+  };
+  /// A piece that overlaps a matrix.
+  struct Part {
+    int rank;
+    const Piece* piece;
+    i64 count;
+    bool is_copy;  // an earlier rank has the same values
+  };
+  struct Matrix {
+    i64 param;
+    Region region;
+    int owner = 0;
+    std::vector<Part> parts = {};  // by rank
+
+    i64 columns() const { return region.box.shape.back(); }
+    i64 rows() const { return region.numel() / columns(); }
+  };
+
+  void add_params(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter);
+  void exchange_pieces();
+  void find_parts(Matrix& matrix) const;
+  void choose_owners();
+
+  /// Calls f(part) for the rank's parts of a matrix.
+  template <class F>
+  static void for_each_part(const Matrix& matrix, int rank, F&& f);
+  static i64 elements(const Matrix& matrix, int rank, bool with_copies);
+  Tensor message(i64 elements) const;
+
+  // For a matrix owned by another rank.
+  void send_parts(const Matrix& matrix);
+  void receive_parts(const Matrix& matrix);
+  // For a matrix owned by this rank.
+  Tensor gather(const Matrix& matrix);
+  void scatter(const Matrix& matrix, const Tensor& whole);
+  Tensor contiguous_view(const Matrix& matrix) const;
+
+  Communicator* holders_;
+  int rank_, ranks_;
+  Device& device_;
+  DType type_;                              // of gradients
+  std::map<std::string, i64> params_;       // index of each parameter, identical on all ranks
+  std::vector<Shape> globals_;              // global shape by index
+  std::vector<std::vector<Piece>> pieces_;  // by rank
+  std::vector<Matrix> matrices_;
+  std::vector<std::vector<const Matrix*>> owned_;  // by rank
+};
+
+}  // namespace mcpp

@@ -1,0 +1,62 @@
+// Partition of sequence positions over the ranks of a context-parallel group. Layers other than attention treat a
+// rank's positions as a sequence of its own.
+#pragma once
+#include <algorithm>
+#include <compare>
+#include <span>
+#include <vector>
+
+#include "tensor/ops/positions.h"
+
+namespace mcpp {
+
+/// Structure of a context-parallel group. Rank ring * heads + i, with i < heads, belongs to member `ring` of the ring.
+/// The ranks of a member hold the same pieces of the sequence, an equal part of each piece per rank, and exchange
+/// positions for heads before attention.
+struct SequencePartition {
+  i64 heads = 1;  ///< ranks that exchange heads
+  i64 rings = 1;  ///< members of the ring
+
+  i64 ranks() const { return heads * rings; }
+  auto operator<=>(const SequencePartition&) const = default;
+};
+
+/// Partition of the samples of one microbatch into equal pieces. Each ring member has the same number of pieces, in
+/// ascending order. All ranks compute the same partition.
+class SamplePartition {
+ public:
+  /// Gives each member one piece from the front and its mirror image from the back, which balances causal attention
+  /// over samples of one document ("zigzag"; Llama 3, Megatron-LM).
+  static SamplePartition zigzag(const SequencePartition& ranks, i64 seq_length);
+  /// `pieces` lists the piece indices of member 0, then of member 1, and so on. first_keys[i] is the first position
+  /// visible to any query of piece i; empty = 0.
+  SamplePartition(const SequencePartition& ranks, i64 seq_length, std::vector<i64> pieces,
+                  std::vector<i64> first_keys = {});
+
+  i64 runs() const { return static_cast<i64>(pieces_.size()) / ranks_.rings; }  ///< pieces per member
+  i64 piece() const { return seq_length_ / static_cast<i64>(pieces_.size()); }  ///< rows per piece
+  std::span<const i64> pieces_of(i64 member) const;
+  /// Returns true if each member has one piece, in order.
+  bool is_consecutive() const { return runs() == 1 && std::ranges::is_sorted(pieces_); }
+  /// Return the positions of a rank's rows, and those of all rows of a ring member.
+  PositionRanges of_rank(i64 rank) const;
+  PositionRanges of_member(i64 member) const { return positions(member, 0, piece()); }
+
+  /// Returns true if a query of one member may see a key of another, in a layer with this window (0 = none).
+  bool sees(i64 queries, i64 keys, i64 window) const;
+  /// Returns how many hops the keys of a member must travel around the ring to reach every member that sees some of
+  /// them.
+  i64 reach(i64 keys, i64 window) const;
+
+ private:
+  PositionRanges positions(i64 member, i64 inside, i64 rows) const;
+
+  SequencePartition ranks_;
+  i64 seq_length_;
+  std::vector<i64> pieces_, first_keys_;
+};
+
+/// Copies the rows of `full` [s, ...] at the positions `at`: [rows, ...].
+Tensor rows_at(const Tensor& full, const PositionRanges& at, i64 rows);
+
+}  // namespace mcpp

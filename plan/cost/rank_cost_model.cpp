@@ -1,0 +1,70 @@
+#include "plan/cost/rank_cost_model.h"
+
+#include "plan/hardware/real.h"
+
+namespace mcpp {
+RankCostModel::RankCostModel(const PredictionInput& job)
+    : job_(job),
+      collectives_(job.hardware),
+      kernels_(kernel_times(job.hardware, job.program, job.work)),
+      slow_(job.hardware.slowest_device_factor(job.layout.world_size)),
+      element_(real(size_of(job.work.dtype))),
+      tokens_(job.work.model.seq_length / job.layout.cp * job.layout.micro_batch_size) {}
+
+double RankCostModel::unsharded_bytes() const {
+  return real(tokens_ * model().hidden_size) * element_;
+}
+
+double RankCostModel::stream_elements() const {
+  return real(tokens_ * model().hidden_size) / (layout().sequence_parallel ? real(layout().tp) : 1);
+}
+
+double RankCostModel::seconds(double kernel_seconds, double kernels) const {
+  return slow_ * (kernel_seconds + kernels * job_.hardware.gap_seconds());
+}
+
+double RankCostModel::traffic_seconds(double elements, double kernels) const {
+  return seconds(job_.hardware.traffic_seconds(elements * element_), kernels);
+}
+
+double RankCostModel::product_seconds(ProductType type, const ProductShape& shape, double output_bytes,
+                                      ProductPass pass) const {
+  return slow_ * mcpp::product_seconds(job_.hardware, type, shape, output_bytes, pass);
+}
+
+UnitTime RankCostModel::weight_products(i64 rows, i64 out, i64 in, ProductType type, i64 batch) const {
+  using enum ProductPass;
+  UnitTime t;
+  t.forward.products = product_seconds(type, {.m = rows, .n = out, .k = in, .batch = batch}, element_, Forward);
+  t.backward_input.products =
+      product_seconds(type, {.m = rows, .n = in, .k = out, .batch = batch}, element_, InputGradient);
+  // Accumulated into existing gradients, in their dtype.
+  t.backward_weight.products = product_seconds(type, {.m = out, .n = in, .k = rows, .batch = batch},
+                                               job_.program.gradient_bytes, WeightGradient);
+  return t;
+}
+
+UnitTime RankCostModel::activation(i64 rows, i64 width) const {
+  const double up = real(rows * width) * (model().gated() ? 2 : 1), out = real(rows * width);
+  UnitTime t;
+  t.forward.elementwise = seconds((up + out) * kernels_.activation.forward, 0);
+  t.backward_input.elementwise = seconds((2 * up + out) * kernels_.activation.backward, 0);
+  return t;
+}
+
+UnitTime region_communication(const RankCostModel& rank) {
+  const Layout& layout = rank.layout();
+  UnitTime t;
+  if (layout.tp == 1) return t;
+  if (!layout.sequence_parallel) {
+    const double sum = rank.collectives().all_reduce(rank.unsharded_bytes(), layout.tp_group());
+    t.forward.tensor_parallel = t.backward_input.tensor_parallel = sum;
+    return t;
+  }
+  const double gather = rank.collectives().all_gather(rank.unsharded_bytes(), layout.tp_group());
+  t.forward.tensor_parallel = 2 * gather;         // gather before, reduce-scatter after
+  t.backward_input.tensor_parallel = 3 * gather;  // and the input gathered again for weight gradients
+  return t;
+}
+
+}  // namespace mcpp

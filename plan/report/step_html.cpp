@@ -1,0 +1,209 @@
+#include "plan/report/step_html.h"
+
+#include <algorithm>
+
+#include "base/number_format.h"
+#include "base/strings.h"
+#include "plan/layout_memory.h"
+#include "plan/report/step_breakdown.h"
+#include "plan/utilization.h"
+
+namespace mcpp {
+namespace {
+
+constexpr const char* kStyle = R"(
+:root { --page: #f6f7f9; --card: #fff; --ink: #1b1f24; --quiet: #5d6673; --line: #dfe3e8; --wait: #e3e6ea; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171b; --card: #1c2026; --ink: #e5e9ee; --quiet: #98a2b0; --line: #323943; --wait: #2a3038; }
+}
+body { margin: 0; padding: 0 20px 40px; background: var(--page); color: var(--ink); font: 14px/1.45 system-ui, sans-serif; }
+h1 { font-size: 18px; overflow-wrap: anywhere; } h2 { font-size: 16px; margin: 24px 0 8px; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 12px; overflow-x: auto; }
+.quiet { color: var(--quiet); } ul { display: flex; flex-wrap: wrap; gap: 2px 16px; margin: 6px 0; padding: 0; list-style: none; }
+li i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; }
+svg { display: block; } text { font-size: 11px; fill: var(--ink); } .wait { fill: var(--wait); }
+.level { fill: #3f9c74; fill-opacity: 0.35; stroke: #14805e; } .limit { stroke: #c8551b; stroke-dasharray: 4 3; }
+)";
+constexpr double kLeft = 64, kBarWidth = 900, kRow = 30, kMemoryRow = 56, kMaxWidth = 20000;
+
+std::string escaped(const std::string& text) {
+  std::string html;
+  for (const char c : text) html += c == '&' ? "&amp;" : c == '<' ? "&lt;" : std::string(1, c);
+  return html;
+}
+
+std::string time_text(double seconds) {
+  return seconds < 10 ? fixed(1e3 * seconds, 3) + " ms" : fixed(seconds, 3) + " s";
+}
+
+/// Returns a rectangle with a tooltip.
+std::string box(double x, double y, double width, double height, const std::string& look, const std::string& title) {
+  return str("<rect x=\"", fixed(x, 2), "\" y=\"", fixed(y, 2), "\" width=\"", fixed(width, 3), "\" height=\"",
+             fixed(height, 1), "\" ", look, "><title>", escaped(title), "</title></rect>\n");
+}
+
+std::string svg(double width, double height, const std::string& name, const std::string& content) {
+  return str("<div class=\"card\"><svg data-chart=\"", name, "\" width=\"", fixed(width, 0), "\" height=\"",
+             fixed(height, 0), "\">\n", content, "</svg></div>\n");
+}
+
+std::string row_name(std::size_t rank, double y) {
+  return str("<text x=\"0\" y=\"", fixed(y, 1), "\">rank ", rank, "</text>\n");
+}
+
+/// Returns the parts as adjacent boxes starting at x, `scale` pixels per second.
+std::string strip(const std::vector<StepPart>& parts, double x, double y, double height, double scale,
+                  const std::string& of) {
+  std::string text;
+  for (const StepPart& part : parts) {
+    if (part.seconds <= 0) continue;
+    text += box(x, y, part.seconds * scale, height, str("fill=\"", part.color, "\" data-part=\"", part.key, "\""),
+                str(of, part.name, ", ", time_text(part.seconds)));
+    x += part.seconds * scale;
+  }
+  return text;
+}
+
+std::string shares(const std::vector<StepTime>& ranks) {
+  std::string text;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const double y = static_cast<double>(rank) * kRow;
+    text += row_name(rank, y + 18) +
+            strip(step_parts(ranks[rank]), kLeft, y + 4, kRow - 8, kBarWidth / ranks[rank].seconds, "");
+  }
+  return svg(kLeft + kBarWidth + 8, kRow * static_cast<double>(ranks.size()) + 4, "shares", text);
+}
+
+std::string legend(const std::vector<StepTime>& ranks) {
+  std::string text = "<ul>\n";
+  const std::vector<StepPart> all = step_parts(ranks.front());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto takes_time = [&](const StepTime& rank) { return step_parts(rank)[i].seconds > 0; };
+    if (std::ranges::any_of(ranks, takes_time))
+      text += str("<li><i style=\"background:", all[i].color, "\"></i>", all[i].name, "</li>\n");
+  }
+  return text + "</ul>\n";
+}
+
+bool is_pass(const TimedAction& timed) {
+  return timed.action.kind <= ActionKind::BackwardWeight && timed.end > timed.begin;
+}
+
+/// Returns the breakdown of a pass.
+PassTime pass_breakdown(const StepTimeline& drawn, const Action& action) {
+  const UnitTime& stage = drawn.stages[static_cast<std::size_t>(action.stage)];
+  if (action.kind == ActionKind::Forward) return stage.forward;
+  PassTime sum;
+  if (computes_input_grad(action.kind)) sum += stage.backward_input;
+  if (computes_weight_grad(action.kind)) sum += stage.backward_weight;
+  return sum;
+}
+
+/// Returns pixels per second: the shortest pass is wide enough to be visible, and the picture's width is bounded.
+double scale_of(const StepTimeline& drawn) {
+  double shortest = drawn.timeline.makespan;
+  for (const auto& actions : drawn.timeline.per_rank)
+    for (const TimedAction& timed : actions)
+      if (is_pass(timed)) shortest = std::min(shortest, timed.end - timed.begin);
+  return std::min(24 / shortest, kMaxWidth / drawn.timeline.makespan);
+}
+
+std::string passes(const StepTimeline& drawn, double scale) {
+  std::string text;
+  const auto& ranks = drawn.timeline.per_rank;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const double y = static_cast<double>(rank) * kRow;
+    text += row_name(rank, y + 18) +
+            box(kLeft, y + 3, drawn.timeline.makespan * scale, kRow - 6, "class=\"wait\"", "waits");
+    for (const TimedAction& timed : ranks[rank]) {
+      if (!is_pass(timed)) continue;
+      const PassTime all = pass_breakdown(drawn, timed.action);
+      // Timeline durations include waiting for shared cores.
+      const double longer = (timed.end - timed.begin) / all.total();
+      text += strip(pass_parts(all * longer), kLeft + timed.begin * scale, y + 3, kRow - 6, scale,
+                    describe(timed.action) + ": ");
+    }
+  }
+  return svg(kLeft + drawn.timeline.makespan * scale + 8, kRow * static_cast<double>(ranks.size()), "passes", text);
+}
+
+struct MemoryPoint {
+  double at = 0, bytes = 0;
+};
+
+/// Returns the activation memory of a rank at the beginning and end of each pass.
+std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimeline& drawn, std::size_t rank) {
+  const ActivationSetup setup = job.layout.activations(job.work);
+  const std::vector<StageContents> stages = split_stages(job.layout.stage_split(job.work.model));
+  std::vector<MemoryPoint> points{{0, 0}};
+  i64 kept = 0;
+  for (const TimedAction& timed : drawn.timeline.per_rank[rank]) {
+    if (!is_pass(timed)) continue;
+    const StageActivations stage =
+        stage_activations(job.work.model, setup, stages[static_cast<std::size_t>(timed.action.stage)]);
+    const ActionKind kind = timed.action.kind;
+    const bool delays_wgrad = kind == ActionKind::BackwardInput;
+    const i64 works = !computes_input_grad(kind) ? 0 : delays_wgrad ? stage.working_delayed_wgrad : stage.working;
+    points.push_back({timed.begin, static_cast<double>(kept + works)});
+    if (kind == ActionKind::Forward) kept += stage.kept;
+    points.push_back({timed.end, static_cast<double>(kept + works)});
+    if (computes_input_grad(kind)) kept += (delays_wgrad ? stage.waiting : 0) - stage.kept;
+    if (kind == ActionKind::BackwardWeight) kept -= stage.waiting;
+    points.push_back({timed.end, static_cast<double>(kept)});
+  }
+  points.push_back({drawn.timeline.makespan, static_cast<double>(kept)});
+  return points;
+}
+
+std::string memory(const PredictionInput& job, const StepTimeline& drawn, double scale) {
+  LayoutMemory estimates(job.work);
+  const double limit = job.hardware.memory_bytes();
+  const std::size_t ranks = drawn.timeline.per_rank.size();
+  std::vector<MemoryEstimate> needs;
+  double peak = limit;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    needs.push_back(estimates.for_rank(job.layout, static_cast<int>(rank)));
+    peak = std::max(peak, needs.back().total());
+  }
+  std::string text;
+  const double end = kLeft + drawn.timeline.makespan * scale;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const double floor = static_cast<double>(rank + 1) * kMemoryRow - 4, height = kMemoryRow - 10;
+    const auto y = [&](double bytes) { return fixed(floor - bytes / peak * height, 2); };
+    const double stays = needs[rank].total() - needs[rank].activations;
+    std::string line = str(fixed(kLeft, 2), ",", fixed(floor, 2));
+    for (const MemoryPoint& point : activations(job, drawn, rank))
+      line += str(" ", fixed(kLeft + point.at * scale, 2), ",", y(stays + point.bytes));
+    text += row_name(rank, floor - height / 2) +
+            str("<polygon class=\"level\" points=\"", line, " ", fixed(end, 2), ",", fixed(floor, 2), "\"><title>",
+                human_bytes(stays), " stay, at most ", human_bytes(needs[rank].total()), "</title></polygon>\n",
+                "<line class=\"limit\" x1=\"", fixed(kLeft, 0), "\" x2=\"", fixed(end, 2), "\" y1=\"", y(limit),
+                "\" y2=\"", y(limit), "\"/>\n");
+  }
+  return svg(end + 8, kMemoryRow * static_cast<double>(ranks), "memory", text);
+}
+
+}  // namespace
+
+std::string step_html(const PredictionInput& job, const StepTime& time) {
+  const std::vector<StepTime> ranks = step_time_by_rank(job);
+  const StepTimeline drawn = step_timeline(job, 4 * job.layout.pp);
+  const double scale = scale_of(drawn);
+  const std::string title =
+      escaped(str(job.layout.world_size, " x ", job.hardware.device.name, ": ", job.layout.describe()));
+  return str(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", title, "</title><style>", kStyle,
+      "</style></head><body>\n<h1>", title, "</h1>\n<p>A step is predicted to take ", time_text(time.seconds), ": ",
+      human_count(job.work.tokens() / time.seconds), " tokens/s, MFU ",
+      fixed(100 * model_flops_utilization(job, time.seconds), 1), " %, HFU ",
+      fixed(100 * hardware_flops_utilization(job, time.seconds), 1), " %.</p>\n",
+      "<h2>Where the time of each rank of the pipeline goes</h2>\n", legend(ranks), shares(ranks),
+      "<h2>Passes</h2>\n<p class=\"quiet\">The first ", drawn.schedule.microbatches, " of ",
+      job.layout.microbatches(job.work.global_batch_size), " microbatches; communication is what nothing hides.</p>\n",
+      passes(drawn, scale),
+      "<h2>Memory</h2>\n<p class=\"quiet\">Parameters, gradients and optimizer states, and the activations of the "
+      "passes above; the dashed line is the memory of a device, ",
+      human_bytes(job.hardware.memory_bytes()), ".</p>\n", memory(job, drawn, scale), "</body></html>\n");
+}
+
+}  // namespace mcpp

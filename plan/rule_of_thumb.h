@@ -1,0 +1,17 @@
+// Rule-of-thumb layout, as a first answer that can be checked by eye.
+#pragma once
+#include "plan/cost/layout.h"
+
+namespace mcpp {
+
+struct RuleOfThumb {
+  std::string rule;
+  std::string advice;  ///< consequence for this model and world size
+};
+
+/// Returns the steps of the recipe. Data parallelism up to about 128 ranks; sharding (ZeRO 3) above a billion
+/// parameters; recomputation where activations do not fit; groups (HSDP) above 256 ranks; context, tensor and pipeline
+/// parallelism above a thousand ranks, 50 billion parameters or 16 thousand tokens per sample.
+std::vector<RuleOfThumb> rule_of_thumb_layout(const Hardware& hardware, const Workload& work, i64 world_size);
+
+}  // namespace mcpp

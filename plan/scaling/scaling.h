@@ -1,0 +1,40 @@
+// Strong and weak scaling of a training.
+#pragma once
+#include "plan/scaling/training_cost.h"
+#include "plan/search.h"
+
+namespace mcpp {
+
+struct ScalingPoint {
+  i64 world_size = 0;
+  i64 global_batch_size = 0;
+  SearchResult found;         ///< `best` is empty if nothing fits
+  std::string conflict = {};  ///< why no layout exists, regardless of memory
+  double efficiency = 0;      ///< tokens per second and rank, relative to the first point that fits
+  TrainingCost cost = {};     ///< of the best layout
+
+  bool fits() const { return !found.best.empty(); }
+};
+
+struct ScalingRequest {
+  std::vector<i64> worlds;  ///< in ascending order
+  /// Weak scaling: the batch grows with the ranks, starting from the workload's for the first of `worlds`; otherwise it
+  /// is constant.
+  bool is_weak = false;
+  double tokens = 1e9;  ///< to train on
+  Failures failures = {};
+};
+
+/// Returns a point for each world size with the best layouts for limits.objective, if any layout is possible.
+std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& program, const Workload& work,
+                                  const SearchLimits& limits, const ScalingRequest& request);
+
+/// Returns the serial fraction f by Amdahl's law 1 / (f + (1 - f) / n) between the first and the last point that fit;
+/// meaningless for weak scaling.
+double serial_fraction(const std::vector<ScalingPoint>& points);
+
+/// Returns the best point for the objective (objective.h), breaking ties by speed, among those that take at most
+/// `deadline_hours` (0 = no limit). Returns nullptr if no point qualifies.
+const ScalingPoint* best_point(const std::vector<ScalingPoint>& points, Objective objective, double deadline_hours);
+
+}  // namespace mcpp

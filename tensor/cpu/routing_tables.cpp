@@ -1,0 +1,96 @@
+#include "tensor/ops/routing_tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+namespace mcpp {
+namespace {
+
+/// Returns the expert's index in the range, or -1.
+i64 index_in_range(const ExpertRange& range, i32 expert) {
+  const i64 number = expert - range.first;
+  return expert >= 0 && number >= 0 && number < range.count ? number : -1;
+}
+
+void count(const Tensor& experts, const ExpertRange& range, i32* counts) {
+  std::fill_n(counts, range.count, 0);
+  for (i64 i = 0; i < experts.numel(); ++i) {
+    if (const i64 number = index_in_range(range, experts.data<i32>()[i]); number >= 0) ++counts[number];
+  }
+}
+
+/// Choice of a token, with the keys that order it among the choices of its expert.
+struct Candidate {
+  float weight;
+  i32 order;
+  i64 place;  ///< index among all choices, by token
+
+  bool operator<(const Candidate& other) const {
+    return std::tuple(-weight, order, place) < std::tuple(-other.weight, other.order, other.place);
+  }
+};
+
+/// Maps NaN, which cannot be ordered, to infinity, so that it comes first as in the choice of experts.
+float ordered(float weight) {
+  return std::isnan(weight) ? std::numeric_limits<float>::infinity() : weight;
+}
+
+}  // namespace
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::count_choices(const Tensor& experts, const ExpertRange& range, Tensor& counts) {
+  count(experts, range, counts.data<i32>());
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& tokens,
+                                                  Tensor& slots) {
+  std::vector<i32> next(static_cast<std::size_t>(range.count) + 1, 0);
+  count(experts, range, next.data() + 1);
+  for (std::size_t e = 1; e < next.size(); ++e) next[e] += next[e - 1];
+  MCPP_CHECK(next.back() == tokens.numel(), "sort_choices: ", next.back(), " choices, room for ", tokens.numel());
+  const i64 topk = experts.dim(1);
+  for (i64 i = 0; i < experts.numel(); ++i) {
+    const i64 number = index_in_range(range, experts.data<i32>()[i]);
+    const i32 row = number < 0 ? -1 : next[static_cast<std::size_t>(number)]++;
+    slots.data<i32>()[i] = row;
+    if (row >= 0) tokens.data<i32>()[row] = static_cast<i32>(i / topk);
+  }
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order,
+                                                   const ops::Capacity& capacity, i64 first, Tensor& kept) {
+  const i64 topk = experts.dim(1), begin = first * topk;
+  std::copy_n(experts.data<i32>() + begin, kept.numel(), kept.data<i32>());
+  std::vector<std::vector<Candidate>> candidates(static_cast<std::size_t>(capacity.num_experts));
+  for (i64 i = 0; i < experts.numel(); ++i) {
+    if (const i64 expert = index_in_range({0, capacity.num_experts}, experts.data<i32>()[i]); expert >= 0)
+      candidates[static_cast<std::size_t>(expert)].push_back(
+          {ordered(weights.data<float>()[i]), order.data<i32>()[i / topk], i});
+  }
+  for (std::vector<Candidate>& own : candidates) {
+    if (static_cast<i64>(own.size()) <= capacity.most) continue;
+    const auto overflow = own.begin() + capacity.most;
+    std::nth_element(own.begin(), overflow, own.end());
+    std::for_each(overflow, own.end(), [&](const Candidate& x) {
+      if (x.place >= begin && x.place < begin + kept.numel()) kept.data<i32>()[x.place - begin] = -1;
+    });
+  }
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::permutation_from_runs(const Tensor& runs, Tensor& order, Tensor& inverse) {
+  for (i64 r = 0; r < runs.dim(0); ++r) {
+    const i32* run = runs.data<i32>() + 3 * r;
+    for (i32 i = 0; i < run[2]; ++i) {
+      order.data<i32>()[run[1] + i] = run[0] + i;
+      inverse.data<i32>()[run[0] + i] = run[1] + i;
+    }
+  }
+}
+
+}  // namespace mcpp

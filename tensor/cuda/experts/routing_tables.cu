@@ -1,0 +1,220 @@
+// Stable counting sort of choices by expert: each warp processes a piece of the choices, 32 at a time. Also drops
+// choices beyond a capacity: one block per expert searches for the last accepted choice, eight bits of the sort key at
+// a time.
+#include "tensor/cuda/launch.cuh"
+#include "tensor/ops/routing_tables.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kPiece = 1024;  // choices
+
+/// Returns the expert's index in the range, or -1.
+__device__ __forceinline__ int index_in_range(const ExpertRange& range, i32 expert) {
+  const i64 number = expert - range.first;
+  return expert >= 0 && number >= 0 && number < range.count ? static_cast<int>(number) : -1;
+}
+
+/// Calls f(i, number, before, alike) for the choices of the calling warp's piece, 32 at a time: `number` is the
+/// expert's index or -1, `before` how many of the 32 with the same expert come earlier, `alike` how many have it in
+/// total.
+template <class F>
+__device__ void each_choice(const i32* experts, const ExpertRange& range, i64 choices, F&& f) {
+  const int lane = threadIdx.x % kWarp;
+  const i64 begin = blockIdx.x * kPiece, end = min(choices, begin + kPiece);
+  for (i64 first = begin; first < end; first += kWarp) {
+    const i64 i = first + lane;
+    const int number = i < end ? index_in_range(range, experts[i]) : -1;
+    const unsigned same = __match_any_sync(~0u, number);
+    f(i, number, __popc(same & ((1u << lane) - 1)), __popc(same));
+  }
+}
+
+/// Counts the choices of each piece by expert into counts[piece]. Shared memory: one count per expert.
+__global__ void __launch_bounds__(kWarp)
+    count_pieces(const i32* experts, const ExpertRange range, i64 choices, i32* counts) {
+  extern __shared__ i32 sums[];
+  for (i64 e = threadIdx.x; e < range.count; e += kWarp) sums[e] = 0;
+  __syncwarp();
+  each_choice(experts, range, choices, [&](i64, int number, int before, int alike) {
+    if (number >= 0 && before == 0) sums[number] += alike;
+    __syncwarp();
+  });
+  for (i64 e = threadIdx.x; e < range.count; e += kWarp) counts[blockIdx.x * range.count + e] = sums[e];
+}
+
+/// Replaces counts [pieces, n] by their exclusive prefix sums over the pieces; totals [n] are the sums.
+__global__ void add_up_pieces(i32* counts, i64 pieces, i64 n, i32* totals) {
+  const i64 e = blockIdx.x * i64{blockDim.x} + threadIdx.x;
+  if (e >= n) return;
+  i32 sum = 0;
+  for (i64 p = 0; p < pieces; ++p) {
+    const i32 own = counts[p * n + e];
+    counts[p * n + e] = sum;
+    sum += own;
+  }
+  totals[e] = sum;
+}
+
+/// Replaces the count of each expert by the start of its choices. One thread: there are few experts.
+__global__ void find_begins(i32* totals, i64 n) {
+  i32 sum = 0;
+  for (i64 e = 0; e < n; ++e) {
+    const i32 own = totals[e];
+    totals[e] = sum;
+    sum += own;
+  }
+}
+
+/// Writes the sorted choices. Shared memory: for each expert the index of its next choice. Nothing is written beyond
+/// `rows`.
+__global__ void __launch_bounds__(kWarp)
+    place_choices(const i32* experts, const ExpertRange range, i64 choices, i64 topk, const i32* counts,
+                  const i32* begins, i64 rows, i32* tokens, i32* slots) {
+  extern __shared__ i32 next[];
+  for (i64 e = threadIdx.x; e < range.count; e += kWarp) next[e] = begins[e] + counts[blockIdx.x * range.count + e];
+  __syncwarp();
+  each_choice(experts, range, choices, [&](i64 i, int number, int before, int alike) {
+    const i32 row = number < 0 ? -1 : next[number] + before;
+    __syncwarp();
+    if (number >= 0 && before == 0) next[number] += alike;
+    __syncwarp();
+    if (i < choices) slots[i] = row;
+    if (row >= 0 && row < rows) tokens[row] = static_cast<i32>(i / topk);
+  });
+}
+
+/// Choices of tokens with the keys that order the choices of an expert.
+struct WeightedChoices {
+  const i32* experts;
+  const float* weights;
+  const i32* order;
+  i64 choices, topk;
+
+  /// Returns the sort key, smaller first: larger weights, with NaN as the largest; then `order`.
+  __device__ u64 key(i64 i) const {
+    const float weight = isnan(weights[i]) ? INFINITY : weights[i];
+    const u32 bits = weight == 0 ? 0 : __float_as_uint(weight);
+    const u32 descending = bits >> 31 ? bits : ~(bits | 1u << 31);
+    return u64{descending} << 32 | static_cast<u32>(order[i / topk] * topk + i % topk);
+  }
+};
+
+constexpr int kDigit = 8, kDigits = 1 << kDigit;
+
+/// Drops choices beyond the capacity: block e sets to -1 the choices of expert e in kept[first, first + count) after
+/// its first `most` ones.
+__global__ void __launch_bounds__(1024)
+    drop_beyond_capacity(const WeightedChoices x, i64 most, i64 first, i64 count, i32* kept) {
+  __shared__ unsigned counts[kDigits];
+  __shared__ u64 last;       // key of the last accepted choice, as far as its bits are known
+  __shared__ unsigned left;  // its rank, from 1, among the keys with these bits
+  __shared__ bool is_full;
+  const i32 expert = static_cast<i32>(blockIdx.x);
+  if (threadIdx.x == 0) last = 0, left = static_cast<unsigned>(most), is_full = true;
+  for (int shift = 64 - kDigit; shift >= 0; shift -= kDigit) {
+    for (int digit = threadIdx.x; digit < kDigits; digit += blockDim.x) counts[digit] = 0;
+    __syncthreads();
+    const u64 known = shift + kDigit < 64 ? ~u64{0} << (shift + kDigit) : 0;
+    for (i64 i = threadIdx.x; i < x.choices; i += blockDim.x) {
+      if (x.experts[i] != expert) continue;
+      const u64 key = x.key(i);
+      if ((key & known) == last) atomicAdd(&counts[key >> shift & (kDigits - 1)], 1u);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int digit = 0;
+      while (digit < kDigits && left > counts[digit]) left -= counts[digit++];
+      if (digit == kDigits)
+        is_full = false;
+      else
+        last |= static_cast<u64>(digit) << shift;
+    }
+    __syncthreads();
+    if (!is_full) return;
+  }
+  for (i64 i = first + threadIdx.x; i < first + count; i += blockDim.x)
+    if (x.experts[i] == expert && x.key(i) > last) kept[i - first] = -1;
+}
+
+/// One block per run.
+__global__ void place_runs(const i32* runs, i32* order, i32* inverse) {
+  const i32 *run = runs + 3 * blockIdx.x, from = run[0], to = run[1], count = run[2];
+  for (i32 i = threadIdx.x; i < count; i += blockDim.x) {
+    order[to + i] = from + i;
+    inverse[from + i] = to + i;
+  }
+}
+
+/// Number of occurrences of each expert: per piece as a prefix sum, and in total.
+struct Counts {
+  i64 pieces;
+  Tensor before, totals;
+
+  Counts(const Tensor& experts, const ExpertRange& range) : pieces((experts.numel() + kPiece - 1) / kPiece) {
+    constexpr i64 kMostShared = 48 << 10, kThreads = 128;
+    MCPP_CHECK(bytes(range) <= kMostShared, "sort_choices: ", range.count, " experts are too many for this GPU");
+    CudaDevice& device = cuda(experts);
+    before = Tensor::empty({std::max<i64>(pieces, 1), range.count}, DType::I32, device, MemoryClass::Workspace);
+    totals = Tensor::empty({range.count}, DType::I32, device, MemoryClass::Workspace);
+    if (pieces > 0) {
+      count_pieces<<<static_cast<unsigned>(pieces), kWarp, shared(range), device.stream()>>>(
+          experts.data<i32>(), range, experts.numel(), before.data<i32>());
+      check_launch("count_pieces");
+    }
+    add_up_pieces<<<static_cast<unsigned>((range.count + kThreads - 1) / kThreads), kThreads, 0, device.stream()>>>(
+        before.data<i32>(), pieces, range.count, totals.data<i32>());
+    check_launch("add_up_pieces");
+  }
+  static i64 bytes(const ExpertRange& range) { return range.count * static_cast<i64>(sizeof(i32)); }
+  static std::size_t shared(const ExpertRange& range) { return static_cast<std::size_t>(bytes(range)); }
+};
+
+}  // namespace
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::count_choices(const Tensor& experts, const ExpertRange& range, Tensor& counts) {
+  const Counts found(experts, range);
+  check_cuda(cudaMemcpyAsync(counts.raw(), found.totals.raw(), static_cast<std::size_t>(counts.bytes()),
+                             cudaMemcpyDeviceToDevice, cuda(experts).stream()),
+             "cudaMemcpyAsync");
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& tokens,
+                                                   Tensor& slots) {
+  const Counts found(experts, range);
+  const cudaStream_t stream = cuda(experts).stream();
+  find_begins<<<1, 1, 0, stream>>>(found.totals.data<i32>(), range.count);
+  check_launch("find_begins");
+  place_choices<<<static_cast<unsigned>(found.pieces), kWarp, Counts::shared(range), stream>>>(
+      experts.data<i32>(), range, experts.numel(), experts.dim(1), found.before.data<i32>(), found.totals.data<i32>(),
+      tokens.numel(), tokens.data<i32>(), slots.data<i32>());
+  check_launch("place_choices");
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order,
+                                                    const ops::Capacity& capacity, i64 first, Tensor& kept) {
+  constexpr int kThreads = 1024;
+  const cudaStream_t stream = cuda(experts).stream();
+  const i64 topk = experts.dim(1), begin = first * topk;
+  check_cuda(cudaMemcpyAsync(kept.raw(), experts.data<i32>() + begin, static_cast<std::size_t>(kept.bytes()),
+                             cudaMemcpyDeviceToDevice, stream),
+             "cudaMemcpyAsync");
+  if (capacity.most >= experts.numel()) return;
+  const WeightedChoices x{experts.data<i32>(), weights.data<float>(), order.data<i32>(), experts.numel(), topk};
+  drop_beyond_capacity<<<static_cast<unsigned>(capacity.num_experts), kThreads, 0, stream>>>(
+      x, capacity.most, begin, kept.numel(), kept.data<i32>());
+  check_launch("drop_after");
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::permutation_from_runs(const Tensor& runs, Tensor& order, Tensor& inverse) {
+  constexpr int kThreads = 128;
+  place_runs<<<static_cast<unsigned>(runs.dim(0)), kThreads, 0, cuda(runs).stream()>>>(
+      runs.data<i32>(), order.data<i32>(), inverse.data<i32>());
+  check_launch("place_runs");
+}
+
+}  // namespace mcpp

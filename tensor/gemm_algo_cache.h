@@ -1,0 +1,68 @@
+// Fastest known algorithm of the GEMM library for each matrix product, and its text file format. Algorithm descriptions
+// are opaque to this program.
+#pragma once
+#include <array>
+#include <compare>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tensor/dtype.h"
+
+namespace mcpp {
+
+/// Fp8 format of `a`; `b` is always E4M3.
+enum class GemmFp8 : u8 { None, E4m3, E5m2 };
+
+/// Operation fused into the product's output: GELU, without or with a bias added first (its input is also stored), or
+/// multiplication by the gradient of GELU at that input.
+enum class GemmEpilogue : u8 { None, Gelu, BiasGelu, GeluGradient };
+
+/// Everything that determines a product's speed: c[m, n] = op(a) op(b) (+ c if `accumulate`), with a and b of type
+/// `in`. Grouped products use 0 for the dimension (m or k) that varies by group: all groups share one choice, so that a
+/// row's result does not depend on the group's size.
+struct GemmKey {
+  DType in = DType::F32, out = DType::F32;
+  bool tf32 = false;  ///< fp32 factors are rounded to TF32
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  i64 m = 0, n = 0, k = 0;
+  i64 alignment = 0;            ///< bytes: a power of two that divides all three addresses, see gemm_alignment()
+  GemmFp8 fp8 = GemmFp8::None;  ///< `in` is then bf16, the type before rounding to fp8
+  GemmEpilogue epilogue = GemmEpilogue::None;
+
+  auto operator<=>(const GemmKey&) const = default;
+};
+
+/// Formats a key as "bf16 fp32 NT 4096 768 3072 add 16": input type (or tf32, or the fp8 format of a), output type,
+/// transposes of a and b, m, n, k, add or set, alignment; then "gelu", "bias+gelu" or "dgelu" if it has an epilogue.
+std::string to_text(const GemmKey& key);
+
+/// Algorithm in the library's own description, and the workspace it needs in bytes.
+struct GemmAlgo {
+  std::array<u64, 8> algorithm{};
+  i64 workspace = 0;
+
+  bool operator==(const GemmAlgo&) const = default;
+};
+
+/// Returns the largest power of two up to 16 bytes that divides every address. Higher alignment does not affect speed;
+/// the cap keeps the choice of an algorithm, and with it the last bits of results, independent of the addresses of
+/// buffers.
+template <class... Pointers>
+i64 gemm_alignment(const Pointers*... pointers) {
+  const u64 bits = (reinterpret_cast<std::uintptr_t>(pointers) | ... | u64{16});
+  return static_cast<i64>(bits & (~bits + 1));
+}
+
+using GemmAlgoCache = std::map<GemmKey, GemmAlgo>;
+
+/// Formats one line per choice under a header that names `platform`: the library version and the GPU.
+std::string to_text(const GemmAlgoCache& choices, std::string_view platform);
+/// Parses the choices in `text`; returns none if they were made on another platform. Throws BadInput, with `name` (of
+/// the file) and the line, if the text is malformed.
+GemmAlgoCache gemm_choices_from_text(std::string_view text, std::string_view platform, std::string_view name);
+/// Merges the choices of several texts; for the same product the earliest text takes precedence.
+GemmAlgoCache merged_gemm_choices(std::span<const std::string> texts, std::string_view platform, std::string_view name);
+
+}  // namespace mcpp

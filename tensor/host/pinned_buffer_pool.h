@@ -1,0 +1,47 @@
+// Pool of host buffers for asynchronous copies.
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tensor/host/async_copy.h"
+
+namespace mcpp {
+
+/// Host tensor in its own pages, pinned where that gives full copy speed.
+struct PinnedTensor {
+  Tensor tensor;
+  std::shared_ptr<void> pin = nullptr;  ///< destroyed before the memory
+};
+PinnedTensor pinned_tensor(const Shape& shape, DType dtype, CpuDevice& host, MemoryClass c, AsyncCopyEngine& copies);
+
+/// Pool of pinned host tensors, which are reused because pinning is slow. Thread-safe. `copies` must outlive the pool
+/// and its tensors.
+class PinnedBufferPool {
+ public:
+  /// `threads` is the thread count of ops on the tensors.
+  PinnedBufferPool(AsyncCopyEngine& copies, MemoryClass c, int threads = 1)
+      : pool_(std::make_shared<Pool>(copies, c, threads)) {}
+
+  /// Returns an uninitialized pinned buffer; releasing the pointer returns it to the pool. Release it only once no copy
+  /// uses it, except copies that the next user of the buffer is stream-ordered after.
+  std::shared_ptr<const Tensor> take(const Shape& shape, DType dtype);
+  /// Peak usage in bytes.
+  i64 peak() const { return pool_->host.memory().total.peak; }
+
+ private:
+  struct Pool {
+    Pool(AsyncCopyEngine& side_copies, MemoryClass c, int threads)
+        : copies(side_copies), memory_class(c), host({.threads = threads}) {}
+    AsyncCopyEngine& copies;
+    MemoryClass memory_class;
+    CpuDevice host;
+    std::mutex mutex;
+    std::map<std::pair<DType, i64>, std::vector<PinnedTensor>> free;  ///< by number of elements
+  };
+
+  std::shared_ptr<Pool> pool_;  // kept alive by buffers in use
+};
+
+}  // namespace mcpp

@@ -1,0 +1,46 @@
+#include "tensor/ops/low_precision/fp8.h"
+
+#include "tensor/on_device.h"
+#include "tensor/ops/checks.h"
+
+namespace mcpp::ops {
+namespace {
+
+void check_amax(const char* op, const Tensor& amax) {
+  MCPP_CHECK(amax.defined() && amax.numel() == 1 && amax.dtype() == DType::F32, op, ": amax must be one fp32 number");
+}
+
+void check_bf16(const char* op, const Tensor& x) {
+  MCPP_CHECK(x.dtype() == DType::BF16, op, ": numbers of ", name_of(x.dtype()), " instead of bf16");
+}
+
+}  // namespace
+
+void add_amax(const Tensor& x, Tensor& amax) {
+  check_bf16("add_amax", x);
+  check_amax("add_amax", amax);
+  on_device(x, [&]<DeviceType D>() { Fp8Kernels<D>::add_amax(x, amax); });
+}
+
+void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
+  check_bf16("round_to_fp8", x);
+  check_bf16("round_to_fp8", y);
+  check_amax("round_to_fp8", scale.amax);
+  MCPP_CHECK(x.numel() == y.numel(), "round_to_fp8: ", x.shape(), " to ", y.shape());
+  on_device(x, [&]<DeviceType D>() { Fp8Kernels<D>::round_to_fp8(x, scale, y); });
+}
+
+void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
+                const MatmulOptions& options) {
+  for (const Tensor* t : {&a, &b}) check_bf16("fp8_matmul", *t);
+  for (const Fp8Scale* scale : {&a_scale, &b_scale}) check_amax("fp8_matmul", scale->amax);
+  MCPP_CHECK(b_scale.format == Fp8Format::E4M3, "fp8_matmul: the second operand is in E4M3");
+  check_matmul("fp8_matmul", a, b, c, options);
+  on_device(c, [&]<DeviceType D>() { Fp8Kernels<D>::matmul(a, a_scale, b, b_scale, c, options); });
+}
+
+std::string fp8_unsupported_reason(const Device& device) {
+  return on_device(device.type(), [&]<DeviceType D>() { return Fp8Kernels<D>::problem(device); });
+}
+
+}  // namespace mcpp::ops

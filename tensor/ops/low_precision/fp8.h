@@ -1,0 +1,89 @@
+// Matrix products in fp8 with one scale per operand tensor, derived from the tensor's current largest magnitude:
+// Transformer Engine's "current scaling", Megatron Core's recipe "tensorwise" (formats: Micikevicius et al., "FP8
+// Formats for Deep Learning", 2022).
+//
+// Scales are powers of two: the largest for which no value exceeds the format's maximum. Since fp8 is a floating-point
+// format, other scales would not round better, except in the lowest binade. Scaling by a power of two is exact in both
+// directions, so results do not depend on where the scale is applied. The CPU makes use of that: lacking fp8, it
+// multiplies in bf16, which represents all scaled fp8 values, and accumulates in fp32 like a GPU. This emulates the
+// effect of fp8 on training, but is slower than bf16.
+#pragma once
+#include <bit>
+#include <limits>
+#include <string>
+
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+/// E4M3: 4 exponent bits, 3 fraction bits; maximum 448, minimum 2^-9, NaN but no infinity. E5M2: maximum 57344, minimum
+/// 2^-16.
+enum class Fp8Format : u8 { E4M3, E5M2 };
+
+constexpr int fp8_fraction_bits(Fp8Format format) {
+  return format == Fp8Format::E4M3 ? 3 : 2;
+}
+/// Exponent of the smallest normal value.
+constexpr int fp8_least_exponent(Fp8Format format) {
+  return format == Fp8Format::E4M3 ? -6 : -14;
+}
+/// Exponent of the maximum, which is 1.75 times this power of two in both formats.
+constexpr int fp8_largest_exponent(Fp8Format format) {
+  return format == Fp8Format::E4M3 ? 8 : 15;
+}
+constexpr float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<u32>(exponent + 127) << 23);
+}
+constexpr float fp8_largest(Fp8Format format) {
+  return 1.75f * power_of_two(fp8_largest_exponent(format));
+}
+
+/// Maximum exponent of a tensor's scale. Values below 2^-100 do not occur in training, and their products would
+/// underflow in fp32.
+inline constexpr int kMaxFp8ScaleExponent = 100;
+
+/// Returns the factor applied before rounding a tensor with this largest magnitude. Returns NaN if `amax` is not
+/// finite, so that the whole tensor becomes NaN and non-finite values are not masked.
+constexpr float fp8_scale(Fp8Format format, float amax) {
+  const u32 bits = std::bit_cast<u32>(amax);
+  const int exponent = static_cast<int>(bits >> 23 & 0xFF) - 127;
+  if (exponent == 128) return std::numeric_limits<float>::quiet_NaN();
+  const bool is_above = (bits & 0x7FFFFF) > 0x600000;  // above 1.75 times the power of two
+  const int power = fp8_largest_exponent(format) - exponent - (is_above ? 1 : 0);
+  return power_of_two(power < kMaxFp8ScaleExponent ? power : kMaxFp8ScaleExponent);
+}
+
+/// Rounding of a tensor to fp8.
+struct Fp8Scale {
+  Fp8Format format = Fp8Format::E4M3;
+  Tensor amax = {};  ///< fp32 [1]: largest magnitude in the whole tensor, across all of its shards
+};
+
+namespace ops {
+
+/// Updates amax, fp32 [1], to the maximum of itself and the magnitudes in x, bf16; infinite if x contains an infinity
+/// or NaN. Does not synchronize with the host.
+void add_amax(const Tensor& x, Tensor& amax);
+/// Rounds x to fp8 and back into y, both bf16: to the nearest scaled value of the format, ties to even. Values above
+/// the maximum saturate; infinities and NaN become NaN.
+void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y);
+/// Computes matmul() of a and b, bf16, rounded to fp8, b to E4M3; c is bf16 or fp32. Accumulates in fp32 and rounds
+/// once. On a GPU all sizes must be multiples of 16.
+void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
+                const MatmulOptions& options = {});
+/// Returns the reason why the device does not support fp8 products; "" if it does.
+std::string fp8_unsupported_reason(const Device& device);
+
+}  // namespace ops
+
+/// Backend implementations, as in Kernels.
+template <DeviceType D>
+struct Fp8Kernels {
+  static decltype(ops::add_amax) add_amax;
+  static decltype(ops::round_to_fp8) round_to_fp8;
+  static void matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
+                     const ops::MatmulOptions& options);
+  static decltype(ops::fp8_unsupported_reason) problem;
+};
+
+}  // namespace mcpp

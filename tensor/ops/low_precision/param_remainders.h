@@ -1,0 +1,35 @@
+// Master weights of a bf16 model without a full copy: the model's weights are their upper halves, and only the rest is
+// stored. Named after TransformerEngine (FusedAdam, store_param_remainders), whose 16 bits suffice because it rounds
+// halves up. Here weights are rounded to even, as everywhere else, which takes one more bit; the result is bitwise
+// identical to training with a copy.
+#pragma once
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+/// Values per block of remainders, so that each block consists of whole words.
+inline constexpr i64 kRemainderBlock = 64;
+
+/// Remainders of `count` weights, a multiple of kRemainderBlock.
+struct ParamRemainders {
+  Tensor low;         ///< int32 [count / 2]: lower 16 bits of each weight, in order
+  Tensor rounded_up;  ///< int32 [count / 32]: one bit per weight, in order: 1 if the upper half was rounded up
+};
+
+namespace ops {
+
+/// Stores the part of `master`, fp32, that its copy in bf16 loses.
+void param_remainders(const Tensor& master, ParamRemainders& to);
+/// Reconstructs `master` from which `model`, bf16, was rounded: finite and infinite values exactly, NaN as some NaN.
+void join_param_remainders(const Tensor& model, const ParamRemainders& from, Tensor& master);
+
+}  // namespace ops
+
+/// Backend implementations, as in Kernels.
+template <DeviceType D>
+struct ParamRemainderKernels {
+  static decltype(ops::param_remainders) param_remainders;
+  static decltype(ops::join_param_remainders) join_param_remainders;
+};
+
+}  // namespace mcpp

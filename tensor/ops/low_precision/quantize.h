@@ -1,0 +1,79 @@
+// Block-wise 8-bit quantization: stores an optimizer's moments in a quarter of their memory (Dettmers et al., "8-bit
+// Optimizers via Block-wise Quantization", 2021).
+//
+// A byte selects one of 256 values in [-1, 1] or [0, 1], which are denser near 0 and span seven powers of ten. The
+// scale is the block's largest magnitude and is stored exactly, so dequantizing and quantizing again changes nothing.
+//
+// Blocks have 64 values instead of the paper's 2048: parameters are sharded across data-parallel ranks at block
+// boundaries, so results do not depend on the layout. The scales take 1/16 of a byte per value.
+#pragma once
+#include <array>
+#include <limits>
+
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+inline constexpr i64 kQuantizedBlock = 64;
+/// Blocks whose largest magnitude is below this count as zeros: products with smaller scales would lose precision.
+inline constexpr float kMinScale = 0x1p-100F;
+
+enum class QuantizedRange : u8 { Signed, NonNegative };
+
+/// Quantized form of `count` values, a multiple of kQuantizedBlock.
+struct Quantized {
+  Tensor codes;   ///< int32 [count / 4]: one byte per value, in order
+  Tensor scales;  ///< fp32 [count / kQuantizedBlock]
+  QuantizedRange range = QuantizedRange::Signed;
+};
+
+using QuantizedValues = std::array<float, 256>;
+
+/// Returns the values of the 256 codes, ascending: Dettmers' dynamic map, with twice the number of values in each power
+/// of ten as in the one below it. His signed map has +1 but not -1; here -1 replaces its neighbor, so that a block's
+/// largest magnitude is exact.
+constexpr QuantizedValues quantized_values(QuantizedRange range) {
+  constexpr std::array<double, 7> kPowers{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
+  const bool is_signed = range == QuantizedRange::Signed;
+  QuantizedValues values{};
+  const std::size_t zero = is_signed ? 127 : 0;
+  std::size_t next = zero + 1;
+  for (std::size_t i = 0; i < kPowers.size(); ++i) {
+    const int count = 1 << (is_signed ? i : i + 1);
+    for (int k = 0; k < count; ++k) {
+      const auto value = static_cast<float>(kPowers[i] * (0.1 + 0.9 * (k + 0.5) / count));
+      if (is_signed) values[zero - (next - zero)] = -value;
+      values[next++] = value;
+    }
+  }
+  values[255] = 1;
+  if (is_signed) values[0] = -1;
+  return values;
+}
+
+/// Returns the midpoints between neighboring values, above which the upper one is nearer. The last is infinite.
+constexpr QuantizedValues quantized_limits(QuantizedRange range) {
+  const QuantizedValues values = quantized_values(range);
+  QuantizedValues limits{};
+  for (std::size_t i = 0; i + 1 < values.size(); ++i) limits[i] = (values[i] + values[i + 1]) / 2;
+  limits[255] = std::numeric_limits<float>::infinity();
+  return limits;
+}
+
+namespace ops {
+
+/// Quantizes x, fp32 and finite, to the nearest values. NonNegative: no positive value becomes 0, because a second
+/// moment of 0 would make the step of a nonzero first moment unbounded.
+void quantize(const Tensor& x, Quantized& to);
+void dequantize(const Quantized& from, Tensor& x);
+
+}  // namespace ops
+
+/// Backend implementations, as in Kernels.
+template <DeviceType D>
+struct QuantizeKernels {
+  static decltype(ops::quantize) quantize;
+  static decltype(ops::dequantize) dequantize;
+};
+
+}  // namespace mcpp

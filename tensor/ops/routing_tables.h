@@ -1,0 +1,49 @@
+// Routing tables of experts, computed on the device.
+#pragma once
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+/// Experts [first, first + count); all other values, including negative ones, are ignored.
+struct ExpertRange {
+  i64 first = 0, count = 0;
+};
+
+namespace ops {
+
+/// Counts the occurrences of each expert of the range in `experts`, int32 of any shape. counts: int32 [range.count].
+void count_choices(const Tensor& experts, const ExpertRange& range, Tensor& counts);
+
+/// Sorts the choices of the range by expert, stably. experts: int32 [T, k]. tokens: int32 [N], N being the total of
+/// count_choices(): the token of each choice. slots: int32 [T, k], the index of each choice in the sorted order; -1 =
+/// not in the range.
+void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& tokens, Tensor& slots);
+
+/// Maximum number of choices accepted by each of the experts [0, num_experts).
+struct Capacity {
+  i64 num_experts = 0, most = 0;
+};
+/// Drops choices such that no expert keeps more than capacity.most of its own. Choices with the largest weights are
+/// kept, NaN before all others; ties go to the token with the smaller `order`, then to a token's first choice. experts:
+/// int32 [T, k]; values outside of the range are unchanged. weights: fp32 [T, k]. order: int32 [T], unique values from
+/// 0 to below 2^32 / k. kept: int32 [t, k], for tokens [first, first + t): the expert, or -1 if dropped.
+void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order, const Capacity& capacity,
+                   i64 first, Tensor& kept);
+
+/// Builds a permutation from runs. runs: int32 [R, 3]: source row, destination row and number of rows of each run;
+/// together they cover all rows [0, M) once. order: int32 [M], the source row of each destination; inverse: int32 [M],
+/// the inverse permutation.
+void permutation_from_runs(const Tensor& runs, Tensor& order, Tensor& inverse);
+
+}  // namespace ops
+
+/// Backend implementations, as in Kernels.
+template <DeviceType D>
+struct ChoiceKernels {
+  static decltype(ops::count_choices) count_choices;
+  static decltype(ops::sort_choices) sort_choices;
+  static decltype(ops::drop_overflow) drop_overflow;
+  static decltype(ops::permutation_from_runs) permutation_from_runs;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,74 @@
+#include "model/meta_model.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/errors.h"
+
+namespace mcpp {
+namespace {
+
+ModelConfig config_of(bool is_llama, bool is_untied) {
+  ModelConfig config{.num_layers = 3, .hidden_size = 32, .num_attention_heads = 4, .seq_length = 16, .vocab_size = 50};
+  config.untie_embeddings_and_output_weights = is_untied;
+  if (!is_llama) return config;
+  config.num_query_groups = 2;
+  config.position_embedding_type = PositionEmbedding::Rope;
+  config.normalization = Normalization::RMSNorm;
+  config.activation_func = ActivationFunction::SwiGLU;
+  config.add_bias_linear = false;
+  return config;
+}
+
+using NamesAndShapes = std::vector<std::pair<std::string, Shape>>;
+
+TEST(MetaModelTest, HasSameParametersAsRealModel) {
+  for (const bool is_llama : {false, true}) {
+    for (const bool is_untied : {false, true}) {
+      const ModelConfig config = config_of(is_llama, is_untied);
+      NamesAndShapes on_paper, real;
+      visit_meta_params(config, [&](const Param& param) { on_paper.emplace_back(param.name, param.box.global); });
+      CpuDevice device;
+      const auto self = make_self_communicator();
+      GPTModel model({.config = config, .recompute = {}, .device = device, .tp = *self});
+      model.visit([&](Param& param, int) { real.emplace_back(param.name, param.box.global); });
+      EXPECT_EQ(on_paper, real) << is_llama << is_untied;
+      EXPECT_EQ(device.memory().total.peak, 0) << "nor does a real one own any before it is given memory";
+    }
+  }
+}
+
+TEST(MetaModelTest, AllocationAndCommunicationFail) {
+  MetaModelContext paper(2);
+  const ModelContext context = paper.context(config_of(true, false));
+  EXPECT_EQ(context.tp.size(), 2);
+  EXPECT_THROW(Tensor::empty({4}, DType::F32, context.device), Error);
+  EXPECT_THROW(context.tp.barrier(), Error);
+}
+
+// A thousand layers of a width that no machine has memory for.
+TEST(MetaModelTest, HandlesHugeModels) {
+  ModelConfig config = config_of(true, false);
+  config.num_layers = 1000;
+  config.hidden_size = 1'000'000;
+  config.max_position_embeddings = 100'000'000;
+  i64 matrices = 0;
+  visit_meta_params(config, [&](const Param& param) { matrices += !param.matrices.empty(); });
+  EXPECT_EQ(matrices, 4 * config.num_layers);
+}
+
+// The byte counts of these models exceed 64 bits.
+TEST(MetaModelTest, RejectsSizesThatOverflow) {
+  ModelConfig wide = config_of(true, false), experts = wide, usual = wide;
+  wide.num_layers = 100'000, wide.hidden_size = 1'000'000;
+  experts.moe.num_experts = 100'000, experts.ffn_hidden_size = 10'000'000, experts.hidden_size = 1'000'000;
+  experts.num_layers = 100;
+  const auto refusal = [](const std::function<void()>& f) { return test::error_with(ExitCode::OutOfMemory, f); };
+  const auto count = [](const ModelConfig& config) { visit_meta_params(config, [](const Param&) {}); };
+  EXPECT_CONTAINS(refusal([&] { count(wide); }), "num_layers = 100000, hidden_size = 1000000");
+  EXPECT_CONTAINS(refusal([&] { count(experts); }), "num_experts = 100000");
+  EXPECT_CONTAINS(refusal([&] { check_countable(usual, i64{1} << 50); }), "microbatch of 1125899906842624 tokens");
+  check_countable(usual, i64{1} << 30);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,185 @@
+#include "tensor/ops/routing_tables.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <span>
+#include <tuple>
+
+#include "tests/support/errors.h"
+#include "tests/support/gpu.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp::test {
+namespace {
+
+class ExpertChoicesTest : public testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    device_ = make_device(GetParam());
+  }
+  Tensor table(const std::vector<i32>& experts, i64 topk) { return integers_of(experts, *device_).view({-1, topk}); }
+  std::vector<i32> counts_of(const Tensor& experts, const ExpertRange& range) {
+    Tensor counts = integers_of(std::vector<i32>(static_cast<std::size_t>(range.count), 77), *device_);
+    ops::count_choices(experts, range, counts);
+    return read_values<i32>(counts);
+  }
+  /// Returns tokens and slots.
+  std::pair<std::vector<i32>, std::vector<i32>> sorted(const Tensor& experts, const ExpertRange& range) {
+    const std::vector<i32> counts = counts_of(experts, range);
+    const i64 rows = std::accumulate(counts.begin(), counts.end(), i64{0});
+    Tensor tokens = Tensor::empty({rows}, DType::I32, *device_), slots = Tensor::like(experts);
+    ops::sort_choices(experts, range, tokens, slots);
+    return {read_values<i32>(tokens), read_values<i32>(slots)};
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, ExpertChoicesTest, testing::ValuesIn(device_types()),
+                         [](const auto& p) { return name_of(p.param); });
+
+TEST_P(ExpertChoicesTest, AreSortedByExpertThenToken) {
+  const Tensor experts = table({2, 0, 1, 2, 0, -1}, 2);  // three tokens, two choices each
+  EXPECT_EQ(counts_of(experts, {0, 3}), (std::vector<i32>{2, 1, 2}));
+  const auto [tokens, slots] = sorted(experts, {0, 3});
+  EXPECT_EQ(tokens, (std::vector<i32>{0, 2, 1, 0, 1}));
+  EXPECT_EQ(slots, (std::vector<i32>{3, 0, 2, 4, 1, -1}));
+}
+
+TEST_P(ExpertChoicesTest, IgnoreExpertsOutsideRange) {
+  const Tensor experts = table({2, 0, 1, 3, 0, 1}, 2);
+  EXPECT_EQ(counts_of(experts, {1, 2}), (std::vector<i32>{2, 1}));
+  const auto [tokens, slots] = sorted(experts, {1, 2});
+  EXPECT_EQ(tokens, (std::vector<i32>{1, 2, 0}));
+  EXPECT_EQ(slots, (std::vector<i32>{2, -1, 0, -1, -1, 1}));
+}
+
+/// Covers sizes of one warp and several, and one expert and many.
+TEST_P(ExpertChoicesTest, MatchStableSort) {
+  std::mt19937 random(3);
+  for (const i64 choices : {1, 31, 32, 33, 1023, 1024, 1025, 5000, 70000}) {
+    for (const i64 experts : {1, 2, 8, 60, 512}) {
+      for (const bool is_uneven : {false, true}) {
+        SCOPED_TRACE(str(choices, " choices of ", experts, is_uneven ? ", uneven" : ""));
+        std::vector<i32> all;
+        for (i64 i = 0; i < choices; ++i) {
+          const i64 drawn = static_cast<i64>(random()) % (is_uneven ? 3 * experts : experts + 1);
+          all.push_back(static_cast<i32>(is_uneven ? std::max<i64>(0, drawn - 2 * experts) : drawn - 1));
+        }
+        std::vector<i32> order;
+        for (i64 i = 0; i < choices; ++i)
+          if (all[static_cast<std::size_t>(i)] >= 0) order.push_back(static_cast<i32>(i));
+        std::ranges::stable_sort(order, {}, [&](i32 i) { return all[static_cast<std::size_t>(i)]; });
+        std::vector<i32> places(all.size(), -1);
+        for (std::size_t row = 0; row < order.size(); ++row)
+          places[static_cast<std::size_t>(order[row])] = static_cast<i32>(row);
+        const auto [tokens, slots] = sorted(table(all, 1), {0, experts});
+        EXPECT_TRUE(tokens == order);
+        EXPECT_TRUE(slots == places);
+      }
+    }
+  }
+}
+
+TEST_P(ExpertChoicesTest, MayBeEmpty) {
+  const Tensor none = Tensor::empty({0, 2}, DType::I32, *device_);
+  EXPECT_EQ(counts_of(none, {0, 3}), (std::vector<i32>{0, 0, 0}));
+  EXPECT_TRUE(sorted(none, {0, 3}).first.empty());
+  const auto [tokens, slots] = sorted(table({-1, -1, 5, 5}, 2), {0, 3});
+  EXPECT_TRUE(tokens.empty());
+  EXPECT_EQ(slots, (std::vector<i32>{-1, -1, -1, -1}));
+}
+
+/// Returns the choices that remain after sorting those of each expert.
+std::vector<i32> left_of(const std::vector<i32>& experts, const std::vector<float>& weights,
+                         const std::vector<i32>& order, i64 topk, const ops::Capacity& capacity) {
+  std::vector<i32> kept = experts;
+  for (i64 e = 0; e < capacity.num_experts; ++e) {
+    std::vector<std::tuple<double, i32, std::size_t>> own;
+    for (std::size_t i = 0; i < experts.size(); ++i) {
+      const double weight = std::isnan(weights[i]) ? std::numeric_limits<double>::infinity() : weights[i];
+      if (experts[i] == e) own.emplace_back(-weight, order[i / static_cast<std::size_t>(topk)], i);
+    }
+    std::ranges::sort(own);
+    for (std::size_t rank = static_cast<std::size_t>(capacity.most); rank < own.size(); ++rank)
+      kept[std::get<2>(own[rank])] = -1;
+  }
+  return kept;
+}
+
+/// Covers distinct weights, few different ones, none at all and degenerate values, with tokens in a different order.
+TEST_P(ExpertChoicesTest, DropLowestWeightsBeyondCapacity) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> odd{0.0f, -0.0f, 1.0f, -1.0f, kInf, -kInf, kNan, -kNan, 1e-42f, -1e-42f, 1e38f, -1e38f};
+  std::mt19937 random(5);
+  for (const auto& [tokens, topk, experts] :
+       std::vector<std::array<i64, 3>>{{1, 1, 1}, {7, 2, 3}, {1000, 1, 1}, {1500, 2, 8}, {700, 6, 64}, {5000, 2, 2}}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      SCOPED_TRACE(str(tokens, " tokens, ", topk, " of ", experts, " experts, weights of kind ", kind));
+      std::vector<i32> all, order(static_cast<std::size_t>(tokens));
+      std::vector<float> weights;
+      for (i64 i = 0; i < tokens * topk; ++i) {
+        all.push_back(static_cast<i32>(static_cast<i64>(random()) % (experts + 1)) - 1);
+        weights.push_back(kind == 0   ? static_cast<float>(random()) * 1e-9f - 1
+                          : kind == 1 ? static_cast<float>(random() % 4) / 4
+                          : kind == 2 ? 0
+                                      : odd[random() % odd.size()]);
+      }
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::shuffle(order, random);
+      Tensor w = Tensor::empty({tokens, topk}, DType::F32, *device_);
+      write_values(weights, w);
+      for (const i64 most : {i64{1}, tokens * topk / (2 * experts) + 1, tokens * topk}) {
+        const ops::Capacity capacity{experts, most};
+        const std::vector<i32> wanted = left_of(all, weights, order, topk, capacity);
+        for (const i64 first : {i64{0}, tokens / 3}) {
+          const i64 count = (tokens + 1) / 2;
+          Tensor kept = Tensor::empty({count, topk}, DType::I32, *device_);
+          ops::drop_overflow(table(all, topk), w, integers_of(order, *device_), capacity, first, kept);
+          EXPECT_TRUE(std::ranges::equal(read_values<i32>(kept),
+                                         std::span(wanted).subspan(static_cast<std::size_t>(first * topk),
+                                                                   static_cast<std::size_t>(count * topk))))
+              << "at most " << most << ", from token " << first;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ExpertChoicesTest, RunsYieldOrderAndInverse) {
+  const Tensor runs = integers_of({0, 0, 2, 5, 2, 1, 2, 3, 3, 6, 6, 0}, *device_).view({4, 3});
+  Tensor order = Tensor::empty({6}, DType::I32, *device_), inverse = Tensor::like(order);
+  ops::permutation_from_runs(runs, order, inverse);
+  EXPECT_EQ(read_values<i32>(order), (std::vector<i32>{0, 1, 5, 2, 3, 4}));
+  EXPECT_EQ(read_values<i32>(inverse), (std::vector<i32>{0, 1, 3, 4, 5, 2}));
+}
+
+TEST_P(ExpertChoicesTest, RejectInvalidArguments) {
+  const Tensor experts = table({2, 0, 1, 3}, 2);
+  EXPECT_NE(error_of([&] { counts_of(experts, {0, 0}); }), "");
+  EXPECT_NE(error_of([&] { counts_of(experts, {-1, 2}); }), "");
+  Tensor counts = Tensor::empty({3}, DType::I32, *device_), floats = Tensor::empty({4}, DType::F32, *device_),
+         slots = Tensor::like(experts), tokens = Tensor::empty({4}, DType::I32, *device_);
+  EXPECT_NE(error_of([&] { ops::count_choices(experts, {0, 4}, counts); }), "");
+  EXPECT_NE(error_of([&] { ops::count_choices(floats, {0, 3}, counts); }), "");
+  EXPECT_NE(error_of([&] { ops::sort_choices(experts, {0, 4}, floats, slots); }), "");
+  EXPECT_NE(error_of([&] { ops::sort_choices(experts, {0, 4}, tokens, counts); }), "");
+  EXPECT_NE(error_of([&] { ops::permutation_from_runs(slots, tokens, tokens); }), "");
+  Tensor kept = Tensor::like(experts), order = Tensor::empty({2}, DType::I32, *device_);
+  EXPECT_EQ(error_of([&] { ops::drop_overflow(experts, floats, order, {4, 4}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, order, {0, 1}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, order, {4, 0}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, order, {4, 1}, 1, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, tokens, {4, 1}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, tokens, order, {4, 1}, 0, kept); }), "");
+}
+
+}  // namespace
+}  // namespace mcpp::test

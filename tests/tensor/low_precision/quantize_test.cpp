@@ -1,0 +1,108 @@
+#include "tensor/ops/low_precision/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace mcpp {
+namespace {
+
+constexpr QuantizedRange kRanges[]{QuantizedRange::Signed, QuantizedRange::NonNegative};
+
+class QuantizeTest : public testing::Test {
+ protected:
+  Tensor tensor(const std::vector<float>& values) {
+    Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::F32, device_);
+    std::memcpy(t.raw(), values.data(), values.size() * sizeof(float));
+    return t;
+  }
+  Quantized quantized(const Tensor& x, QuantizedRange range) {
+    Quantized q{.codes = Tensor::empty({x.numel() / 4}, DType::I32, device_),
+                .scales = Tensor::empty({x.numel() / kQuantizedBlock}, DType::F32, device_),
+                .range = range};
+    ops::quantize(x, q);
+    return q;
+  }
+  std::vector<float> values(const Quantized& q) {
+    Tensor x = Tensor::empty({q.scales.numel() * kQuantizedBlock}, DType::F32, device_);
+    ops::dequantize(q, x);
+    return {x.data<float>(), x.data<float>() + x.numel()};
+  }
+  /// Returns values over many powers of ten, like moments, in blocks of very different magnitude, some with a negative
+  /// extreme.
+  std::vector<float> numbers(QuantizedRange range, i64 blocks = 300) {
+    std::mt19937 random(3);
+    std::normal_distribution<double> normal;
+    std::vector<float> all;
+    for (i64 b = 0; b < blocks; ++b) {
+      const double size = std::pow(10.0, 8 * normal(random) / 2);
+      for (i64 i = 0; i < kQuantizedBlock; ++i) {
+        const double x = size * normal(random) * std::pow(10.0, 2 * normal(random));
+        all.push_back(static_cast<float>(range == QuantizedRange::Signed ? x : x * x));
+      }
+    }
+    return all;
+  }
+
+  CpuDevice device_{{.threads = 2}};
+};
+
+TEST_F(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
+  for (const QuantizedRange range : kRanges) {
+    const QuantizedValues v = quantized_values(range);
+    EXPECT_TRUE(std::ranges::is_sorted(v, std::less_equal())) << "or two are the same";
+    EXPECT_EQ(std::ranges::count(v, 0.0F), 1);
+    EXPECT_EQ(v.back(), 1);
+    EXPECT_EQ(v.front(), range == QuantizedRange::Signed ? -1 : 0);
+  }
+  EXPECT_NEAR(quantized_values(QuantizedRange::NonNegative)[1], 0.325e-6, 1e-12);
+  EXPECT_NEAR(quantized_values(QuantizedRange::Signed)[128], 0.55e-6, 1e-12);
+  EXPECT_NEAR(quantized_values(QuantizedRange::Signed)[254], 0.1 + 0.9 * 63.5 / 64, 1e-6);
+}
+
+/// Compares with a search through all values in double precision.
+TEST_F(QuantizeTest, RoundsToNearestValue) {
+  for (const QuantizedRange range : kRanges) {
+    const std::vector<float> x = numbers(range), y = values(quantized(tensor(x), range));
+    const QuantizedValues all = quantized_values(range);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t block = i / kQuantizedBlock * kQuantizedBlock;
+      double scale = 0, nearest = 1e300;
+      for (std::size_t k = block; k < block + kQuantizedBlock; ++k) scale = std::max(scale, std::abs(double(x[k])));
+      for (const float value : all) nearest = std::min(nearest, std::abs(value * scale - x[i]));
+      if (range == QuantizedRange::NonNegative && x[i] > 0) {
+        EXPECT_GT(y[i], 0) << i;
+        nearest = std::max(nearest, all[1] * scale - x[i]);  // where 0 is nearer
+      }
+      EXPECT_LE(std::abs(double(y[i]) - x[i]), nearest + 1e-6 * std::abs(x[i]) + 1e-7 * scale * all[128]) << i;
+    }
+  }
+}
+
+/// A checkpoint, which stores dequantized values, must restore all bits.
+TEST_F(QuantizeTest, IsIdempotent) {
+  for (const QuantizedRange range : kRanges) {
+    std::vector<float> x = numbers(range);
+    std::fill(x.begin(), x.begin() + kQuantizedBlock, 0.0F);
+    for (i64 i = 0; i < kQuantizedBlock; ++i) x[static_cast<std::size_t>(kQuantizedBlock + i)] *= 1e-30F;
+    const Quantized once = quantized(tensor(x), range);
+    const std::vector<float> y = values(once);
+    const Quantized twice = quantized(tensor(y), range);
+    EXPECT_EQ(std::memcmp(once.codes.raw(), twice.codes.raw(), x.size()), 0);
+    EXPECT_EQ(std::memcmp(once.scales.raw(), twice.scales.raw(), static_cast<std::size_t>(once.scales.bytes())), 0);
+    EXPECT_EQ(y, values(twice));
+    EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + kQuantizedBlock), std::vector<float>(kQuantizedBlock));
+  }
+}
+
+TEST_F(QuantizeTest, RejectsPartialBlocks) {
+  const Tensor x = tensor(std::vector<float>(kQuantizedBlock + 4));
+  EXPECT_THROW(quantized(x, QuantizedRange::Signed), Error);
+}
+
+}  // namespace
+}  // namespace mcpp
