@@ -217,7 +217,7 @@ std::vector<Path> checkpoints_in_order(const Path& folder) {
                 first_line(folder / kLatestName),
                 "\"): write the name of one into it, put that checkpoint back, or remove the file to take the ",
                 all.empty() ? "folder as empty" : "newest, " + all.front().filename().string());
-    std::ranges::rotate(all, std::ranges::find(all, *latest));
+    std::rotate(all.begin(), std::ranges::find(all, *latest), all.end());
   }
   if (const std::optional<Path> next = interrupted_publication(folder)) {
     const auto found = std::ranges::find(all, *next);

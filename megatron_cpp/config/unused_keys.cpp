@@ -96,6 +96,11 @@ void find_in_optimizer(const Config& config, std::vector<UnusedKey>& found) {
 void find_in_data(const Config& config, std::vector<UnusedKey>& found) {
   const DataConfig &d = config.data, defaults;
   Finder finder("data", found);
+  constexpr const char* kNoEvaluation = "there is no evaluation as training.eval_iters is 0; leave it out";
+  finder.add(d.full_validation && config.training.eval_iters == 0, "full_validation", "training.eval_iters",
+             kNoEvaluation);
+  finder.add(d.multiple_validation_sets && config.training.eval_iters == 0, "multiple_validation_sets",
+             "training.eval_iters", kNoEvaluation);
   finder.add(d.mock_data && d.split != defaults.split, "split", "data.mock_data",
              "mock_data is not split; leave it out");
   finder.add(d.mock_data && !d.data_cache_path.empty(), "data_cache_path", "data.mock_data",
@@ -134,6 +139,9 @@ void find_in_logging(const Config& config, std::vector<UnusedKey>& found) {
       "there is no trace; set profile_step_end, the last iteration of it, or leave it "
       "out";
   const bool has_trace = l.profile_step_end > 0;
+  const i64 last = config.training.train_iters;
+  finder.add(has_trace && last > 0 && l.profile_step_start >= last, "profile_step_start", "training.train_iters",
+             str("the training ends after iteration ", last, ", before the trace begins"));
   finder.add(!has_trace && !l.profile_ranks.empty(), "profile_ranks", "logging.profile_step_end", kNeedsTrace);
   finder.add(!has_trace && !l.profile_dir.empty(), "profile_dir", "logging.profile_step_end", kNeedsTrace);
   finder.add(l.timing_log_level == 0 && l.timing_log_option != defaults.timing_log_option, "timing_log_option",

@@ -13,6 +13,7 @@
 #include "megatron_cpp/step/replica_check.h"
 #include "megatron_cpp/step/step_policy.h"
 #include "model/flops.h"
+#include "parallel/reduce_scalar.h"
 
 namespace mcpp {
 namespace {
@@ -22,6 +23,19 @@ TrainingLength training_length(const Config& config) {
   return {.train_iters = config.training.train_iters,
           .train_samples = config.training.train_samples,
           .global_batch_size = config.batch_sizes().front().batch_size};
+}
+
+/// Throws BadInput, on all ranks, if optimizer.offload_fraction is so small that no rank offloads any state.
+/// Collective.
+void check_offload(const OptimizerConfig& config, const Optimizer& optimizer, Communicator& world) {
+  if (config.offload == OffloadTier::Device || config.offload_fraction == 1) return;
+  const OffloadedBytes offloaded = optimizer.offloaded_state_bytes();
+  CpuDevice host;
+  const auto own = static_cast<double>(offloaded.in_host + offloaded.on_disk);
+  check_input(reduce_scalar(own, ReduceOp::Sum, world, host) > 0,
+              "optimizer.offload_fraction: ", config.offload_fraction,
+              " offloads nothing, as it is less than one segment; set it higher, or lower "
+              "optimizer.offload_segment_size, or leave optimizer.offload out");
 }
 
 }  // namespace
@@ -63,6 +77,7 @@ Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& 
   saver_.set_listener([this](i64 iteration, const std::string& text) {
     metrics_.write(RunEvent{.kind = RunEvent::Kind::Save, .iteration = iteration, .text = text});
   });
+  check_offload(config_.optimizer, state_.optimizer(), session.parallel.world);
   if (const std::string states = state_.optimizer().describe_states(); !states.empty())
     log_.info("optimizer state: " + states);
   if (const ActivationStore* activations = state_.activations()) log_.info("activations: " + activations->describe());

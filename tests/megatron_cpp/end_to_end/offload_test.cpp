@@ -199,5 +199,11 @@ TEST_F(OffloadRuns, ThePlanSaysWhatIsWhere) {
                   "  in host memory");
 }
 
+TEST_F(OffloadRuns, RefusesFractionThatOffloadsNothing) {
+  const Outcome outcome = run(pretrain("run", {"--optimizer.offload=host", "--optimizer.offload_fraction=0.0001"}));
+  EXPECT_EQ(outcome.code, 2) << outcome.out;
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_fraction: 1e-04 offloads nothing");
+}
+
 }  // namespace
 }  // namespace mcpp

@@ -296,6 +296,15 @@ TEST(UnusedKeyTest, PrintsConfigurationThatReadsBackWhenOptionTurnsFeatureOff) {
   EXPECT_EQ(print_config(parse_config(printed, "printed.toml")), printed);
 }
 
+TEST(UnusedKeyTest, RefusesEvaluationDetailsAndTracesThatNeverHappen) {
+  const auto has = [](const std::string& key) { return testing::HasSubstr(key + ": "); };
+  EXPECT_THAT(error_of({"--training.eval_iters=0", "--data.full_validation"}), has("data.full_validation"));
+  EXPECT_THAT(error_of({"--training.eval_iters=0", "--data.multiple_validation_sets"}),
+              has("data.multiple_validation_sets"));
+  EXPECT_THAT(error_of({"--logging.profile_step_start=3000000", "--logging.profile_step_end=5000000"}),
+              has("logging.profile_step_start"));
+}
+
 TEST(UnusedKeyTest, AcceptsEodToken) {
   EXPECT_EQ(error_of({"--data.eod_token=5"}), "");
   EXPECT_EQ(error_of({"--data.mock_data", "--data.eod_token=5"}), "");
