@@ -202,7 +202,7 @@ TEST_F(OffloadRuns, ThePlanSaysWhatIsWhere) {
 TEST_F(OffloadRuns, RefusesFractionThatOffloadsNothing) {
   const Outcome outcome = run(pretrain("run", {"--optimizer.offload=host", "--optimizer.offload_fraction=0.0001"}));
   EXPECT_EQ(outcome.code, 2) << outcome.out;
-  EXPECT_CONTAINS(outcome.err, "optimizer.offload_fraction: 1e-04 offloads nothing");
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_fraction: 0.0001 offloads nothing");
 }
 
 }  // namespace
