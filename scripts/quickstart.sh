@@ -44,6 +44,6 @@ cat <<END
 == what next
 Talk to it:          $program generate --load=$run/checkpoints --prompt=\$'JULIET:\n' --temperature=0.7 --seed=7
 Train longer:        $program pretrain configs/quickstart.toml --training.train_iters=3000 --checkpoint.save=runs/longer
-Your own text:       see "Your own text" in README.md
+Your own text:       see "Train on your own text" in README.md
 All settings:        $program config --help
 END

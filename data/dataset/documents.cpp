@@ -17,7 +17,7 @@ DocumentRules document_rules(const DataConfig& data) {
   return rules;
 }
 
-void check_ends_documents(const IndexedDataset& dataset, i64 eod) {
+double check_ends_documents(const IndexedDataset& dataset, i64 eod) {
   constexpr i64 kMostDocuments = 10'000, kMostTokens = 1'000'000;
   const auto is_eod = [&](i64 sequence, i64 offset) {
     i32 token = 0;
@@ -25,16 +25,19 @@ void check_ends_documents(const IndexedDataset& dataset, i64 eod) {
     return token == eod;
   };
   const i64 documents = dataset.num_documents(), step = std::max<i64>(1, documents / kMostDocuments);
+  i64 sampled = 0, ended = 0;
   for (i64 document = 0; document < documents; document += step) {
     const i64 end = dataset.document_begin(document + 1);
     if (end == dataset.document_begin(document) || dataset.length(end - 1) == 0) continue;
-    if (is_eod(end - 1, dataset.length(end - 1) - 1)) return;
+    ++sampled;
+    ended += is_eod(end - 1, dataset.length(end - 1) - 1);
   }
+  if (ended > 0) return static_cast<double>(ended) / static_cast<double>(sampled);
   i64 seen = 0;  // other programs may store several documents per sequence
   for (i64 sequence = 0; sequence < dataset.num_sequences() && seen < kMostTokens; ++sequence) {
     std::vector<i32> tokens(static_cast<std::size_t>(std::min(dataset.length(sequence), kMostTokens - seen)));
     dataset.read(sequence, 0, tokens);
-    if (std::ranges::count(tokens, static_cast<i32>(eod)) > 0) return;
+    if (std::ranges::count(tokens, static_cast<i32>(eod)) > 0) return 0;
     seen += static_cast<i64>(tokens.size());
   }
   fail(ExitCode::BadInput, dataset.prefix().string(), ".bin: no document ends with data.eod_token = ", eod,

@@ -21,9 +21,9 @@ struct DocumentRules {
 /// Returns the rules of a resolved configuration. Throws BadInput if a key is set but data.eod_token is not.
 DocumentRules document_rules(const DataConfig& data);
 
-/// Throws BadInput, naming the dataset, if its documents do not end with the token `eod`. Checks the start of the text
-/// and some of the documents.
-void check_ends_documents(const IndexedDataset& dataset, i64 eod);
+/// Returns the fraction of documents, of up to 10,000 spread over the dataset, that end with token `eod`. Throws
+/// BadInput if none does and the token is in none of the first million tokens: document rules would have no effect.
+double check_ends_documents(const IndexedDataset& dataset, i64 eod);
 
 /// Returns, for each token, the position in its sample at which its document starts. Same shape as batch.tokens. A
 /// document ends with the token `eod`; a document that started in an earlier sample starts at 0.

@@ -69,11 +69,13 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   } else if (const std::string warning = memory_warning(*config, world_size); !warning.empty()) {
     log.warn(warning);
   }
-  if (options.world_size == 0) check_names_data(config->data);
+  if (options.world_size == 0) {
+    check_names_data(config->data);
+    check_save_folders(*config, world.ranks);
+  }
   if (options.dry_run) {
     check_data(*config, world, log);
     if (options.world_size > 0) return ExitCode::Done;  // other machines, whose folders are not seen from here
-    check_save_folders(*config, world.ranks);
     if (config->data.names_data())
       check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
     const Session session = initialize(*config, world);

@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 27> kRunDefining{"model.",
 constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "data.data_path", "data.train_data_path",
                                                            "data.split", "data.mock_data"};
 /// Keys that decide which tensors a checkpoint holds, of which shape and type: no training can go on with others.
-constexpr std::array<std::string_view, 22> kTensorDefining{"training.precision",
+constexpr std::array<std::string_view, 25> kTensorDefining{"training.precision",
                                                            "optimizer.optimizer",
                                                            "model.num_layers",
                                                            "model.hidden_size",
@@ -63,7 +63,10 @@ constexpr std::array<std::string_view, 22> kTensorDefining{"training.precision",
                                                            "model.num_experts",
                                                            "model.moe_layer_freq",
                                                            "model.moe_ffn_hidden_size",
-                                                           "model.moe_shared_expert_intermediate_size"};
+                                                           "model.moe_shared_expert_intermediate_size",
+                                                           "model.moe_shared_expert_gate",
+                                                           "model.moe_router_enable_expert_bias",
+                                                           "model.position_embedding_type"};
 
 bool defines_tensors(std::string_view key) {
   return std::ranges::count(kTensorDefining, key) > 0;

@@ -139,9 +139,6 @@ void find_in_logging(const Config& config, std::vector<UnusedKey>& found) {
       "there is no trace; set profile_step_end, the last iteration of it, or leave it "
       "out";
   const bool has_trace = l.profile_step_end > 0;
-  const i64 last = config.training.train_iters;
-  finder.add(has_trace && last > 0 && l.profile_step_start >= last, "profile_step_start", "training.train_iters",
-             str("the training ends after iteration ", last, ", before the trace begins"));
   finder.add(!has_trace && !l.profile_ranks.empty(), "profile_ranks", "logging.profile_step_end", kNeedsTrace);
   finder.add(!has_trace && !l.profile_dir.empty(), "profile_dir", "logging.profile_step_end", kNeedsTrace);
   finder.add(l.timing_log_level == 0 && l.timing_log_option != defaults.timing_log_option, "timing_log_option",

@@ -100,6 +100,16 @@ void remove_unfinished(const Path& file) {
   }
 }
 
+/// Throws BadInput if metrics or TensorBoard events cannot be written where the configuration says.
+void check_log_outputs(const Config& config) {
+  const LoggingConfig& logging = config.logging;
+  if (!logging.tensorboard_dir.empty()) check_can_be_written(logging.tensorboard_dir);
+  if (logging.metrics_path.empty()) return;
+  check_input(!std::filesystem::is_directory(logging.metrics_path), "logging.metrics_path: ", logging.metrics_path,
+              " is a folder; give a file");
+  check_can_be_written(std::filesystem::absolute(logging.metrics_path).parent_path());
+}
+
 }  // namespace
 
 void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
@@ -142,6 +152,7 @@ void check_save_folders(const Config& config, Communicator& world) {
     const CheckpointConfig& checkpoint = config.checkpoint;
     if (world.rank() == 0 && !checkpoint.save.empty()) check_can_be_written(checkpoint.save);
     if (!checkpoint.local_save.empty()) check_can_be_written(local_target(checkpoint, world).folder);
+    if (world.rank() == 0) check_log_outputs(config);
     return std::string();
   });
 }

@@ -26,7 +26,7 @@ std::vector<std::string> prefixes(const DataConfig& data) {
 }
 
 /// Fills in data.eod_token if it is unset and document boundaries depend on it.
-void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer) {
+void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer, const Log& log) {
   if (!data.has_document_starts() && !data.eod_mask_loss) return;
   if (data.eod_token < 0 && tokenizer) data.eod_token = tokenizer->eod();
   for (const std::string& prefix : prefixes(data)) {
@@ -43,7 +43,14 @@ void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer) {
               "data.reset_attention_mask and data.eod_mask_loss read it");
   check_input(data.eod_token < vocab_size, "data.eod_token: ", data.eod_token, " is outside the vocabulary of ",
               vocab_size);
-  for (const std::string& prefix : prefixes(data)) check_ends_documents(IndexedDataset(prefix), data.eod_token);
+  for (const std::string& prefix : prefixes(data)) {
+    const double ended = check_ends_documents(IndexedDataset(prefix), data.eod_token);
+    if (ended < 0.5) {
+      log.warn(str(prefix, ".bin: only ", fixed(100 * ended, 0),
+                   " % of the documents end with data.eod_token = ", data.eod_token,
+                   "; if that is not the token that ends documents, they are divided in the wrong places"));
+    }
+  }
 }
 
 void check_dataset(const std::string& prefix, const Config& config, const Tokenizer* tokenizer) {
@@ -92,7 +99,7 @@ void resolve_vocabulary(Config& config, const Log& log) {
   const std::vector<std::string> datasets = prefixes(config.data);
   for (const std::string& prefix : datasets) check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
   check_same_tokenizer(datasets);
-  resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr);
+  resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr, log);
 }
 
 TokenizerSource tokenizer_source(const DataConfig& data) {

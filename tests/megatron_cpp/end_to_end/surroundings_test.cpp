@@ -111,9 +111,13 @@ TEST_F(Surroundings, ADryRunSaysWhatAStepTakesHere) {
 TEST_F(Surroundings, DryRunRefusesWhatTheRunRefuses) {
   train("model", {"--training.exit_interval=2"});
   write_file_atomic(folder_ / "file", "x");
-  const std::vector<Words> cases{pretrain("none", {"--device.device=cuda"}), pretrain("none", {"--data.data_path="}),
-                                 pretrain("file/run"), pretrain("model", {"--model.num_layers=1"}),
-                                 pretrain("model", {"--optimizer.lr=0.5"})};
+  const std::vector<Words> cases{pretrain("none", {"--device.device=cuda"}),
+                                 pretrain("none", {"--data.data_path="}),
+                                 pretrain("file/run"),
+                                 pretrain("model", {"--model.num_layers=1"}),
+                                 pretrain("model", {"--optimizer.lr=0.5"}),
+                                 pretrain("none", {"--logging.metrics_path=" + folder_.string()}),
+                                 pretrain("none", {"--logging.tensorboard_dir=" + at("file/x")})};
   for (const Words& words : cases) {
     const Outcome dry = run(plus(words, "--dry_run")), real = run(words);
     EXPECT_EQ(dry.code, 2) << words.back() << dry.out;
