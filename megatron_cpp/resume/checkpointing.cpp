@@ -103,7 +103,10 @@ void remove_unfinished(const Path& file) {
 /// Throws BadInput if metrics or TensorBoard events cannot be written where the configuration says.
 void check_log_outputs(const Config& config) {
   const LoggingConfig& logging = config.logging;
-  if (!logging.tensorboard_dir.empty()) check_can_be_written(logging.tensorboard_dir);
+  const std::string& events = logging.tensorboard_dir;
+  check_input(events.empty() || !std::filesystem::is_regular_file(events), "logging.tensorboard_dir: ", events,
+              " is a file; name a folder");
+  if (!events.empty()) check_can_be_written(events);
   if (logging.metrics_path.empty()) return;
   check_input(!std::filesystem::is_directory(logging.metrics_path), "logging.metrics_path: ", logging.metrics_path,
               " is a folder; give a file");
