@@ -5,6 +5,7 @@ Exit code 77, saying why, where transformers is not installed.
 """
 
 import argparse
+import collections
 import json
 import pathlib
 import random
@@ -35,6 +36,21 @@ MODELS = {
     "llama": ["--model.position_embedding_type=rope", "--model.normalization=RMSNorm", "--model.activation_func=swiglu",
               "--model.add_bias_linear=false", "--model.num_query_groups=2"],
 }
+
+
+def is_rounding_tie(folder, ours, theirs):
+    """True if both are segmentations of one text by a unigram model whose scores differ by no more than rounding.
+
+    sentencepiece, which we follow, adds scores in fp32 from the beginning of the text; `tokenizers` adds in fp64. Where a
+    long text has segmentations that are this close, the two libraries choose differently.
+    """
+    file = folder / "tokenizer.json"
+    model = json.loads(file.read_text())["model"] if file.exists() else {}
+    if model.get("type") != "Unigram" or max(ours + theirs) >= len(model["vocab"]):
+        return False
+    pieces = [["".join(model["vocab"][i][0] for i in ids), sum(model["vocab"][i][1] for i in ids)] for ids in (ours, theirs)]
+    differing = sum((collections.Counter(ours) - collections.Counter(theirs)).values()) + 1
+    return pieces[0][0] == pieces[1][0] and abs(pieces[0][1] - pieces[1][1]) <= differing * 2.0**-23 * abs(pieces[1][1])
 
 
 class Check:
@@ -91,7 +107,8 @@ class Check:
         for text in self.texts(count):
             ours = self.ids(model, text)
             got = theirs(text)["input_ids"]
-            self.expect(got == ours, name, repr(text[:200]), "\n  ours  ", ours[:60], "\n  theirs", got[:60])
+            self.expect(got == ours or is_rounding_tie(folder, ours, got), name, repr(text[:200]), "\n  ours  ", ours[:60],
+                        "\n  theirs", got[:60])
             if self.is_lossless:
                 self.expect(theirs.decode(got) == text, name, repr(text[:200]), "decodes to", repr(theirs.decode(got)[:200]))
         return theirs
