@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "base/strings.h"
 #include "checkpoint/directory/folder.h"
+#include "checkpoint/directory/lineage.h"
 #include "checkpoint/format/manifest.h"
 
 namespace mcpp {
@@ -51,7 +52,20 @@ std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
   return found;
 }
 
-/// Returns an extra value of a checkpoint; "" when it has none, or cannot be read.
+/// Erases the checkpoints that did not lead to `latest`. Those above it are newer, or abandoned.
+void erase_other_branches(std::vector<Path>& all, const Path& latest) {
+  const auto number = [](const Path& directory) { return *iteration_of(directory.filename().string()); };
+  const Lineage lineage = lineage_of(latest);
+  const i64 iteration = number(latest);
+  std::erase_if(all, [&](const Path& directory) {
+    if (number(directory) > iteration) return true;
+    // A run that was never set back has no other branches; its manifests need not be read.
+    return !lineage.branches.empty() && !lineage_of(directory).precedes(number(directory), lineage, iteration);
+  });
+}
+
+}  // namespace
+
 std::string extra_value(const Path& directory, const std::string& name) {
   try {
     const RunState state = read_manifest(directory).state;
@@ -61,8 +75,6 @@ std::string extra_value(const Path& directory, const std::string& name) {
     return {};
   }
 }
-
-}  // namespace
 
 bool is_interim_checkpoint(const Path& directory) {
   return !extra_value(directory, kInterimName).empty();
@@ -76,6 +88,7 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention) 
     const std::string owner = extra_value(*latest, name);
     std::erase_if(all, [&](const Path& directory) { return extra_value(directory, name) != owner; });
   }
+  erase_other_branches(all, *latest);
   i64 kept = 0;
   const bool can_be_interim = retention.keeps_rollback_targets && std::ssize(all) > retention.keep_latest_k;
   const auto is_newest = [&](const Path& directory) {

@@ -26,11 +26,14 @@ inline constexpr std::string_view kAside = "-old";
 
 /// Name in RunState::extra of a checkpoint that was saved only because the run was stopped there.
 inline constexpr const char* kInterimName = "interim";
+/// Returns an extra value of a checkpoint; "" if it has none or its manifest cannot be read.
+std::string extra_value(const Path& directory, const std::string& name);
 /// Returns true if the checkpoint is marked as interim; false if its manifest cannot be read.
 bool is_interim_checkpoint(const Path& directory);
 
 /// Returns the checkpoints that `retention` does not keep: never the one that `latest` names, and none if `latest`
-/// names none. Does not check that the kept ones are sound.
+/// names none. Checkpoints of another branch than the one that `latest` names (lineage.h), which a user abandoned by
+/// setting `latest` back, do not count and are kept. Does not check that the kept ones are sound.
 std::vector<Path> find_outdated(const Path& folder, const Retention& retention);
 
 /// Removes the outdated checkpoints. Called after `latest` was written. Logs a warning for entries that cannot be

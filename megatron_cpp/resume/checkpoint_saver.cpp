@@ -33,8 +33,12 @@ CheckpointSaver::CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingSta
       staging_(make_async_copy_engine(*session.device)),
       saved_iteration_(progress.is_saved ? progress.iteration : -1) {
   prepare();
-  if (config_.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
+  const auto continued = [&] {
+    return continue_lineage(progress.lineage, progress.iteration, config_.checkpoint.save).text();
+  };
+  if (!config_.checkpoint.save.empty()) lineage_ = Lineage::parse(broadcast_from_rank0(world, continued));
+  if (config_.checkpoint.local_save.empty()) return;
   check_local_owner(config_.checkpoint, world);
   run_on_all_ranks(world, [&] {
     local_lock_ = std::make_unique<FolderLock>(local_target(config_.checkpoint, world).folder, log_, session.job);
@@ -91,6 +95,7 @@ RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local,
   RunState run = run_state(config_, state_, progress);
   note_sources(sources_, run);
   if (is_interim) run.extra[kInterimName] = "true";
+  if (!lineage_.branches.empty()) run.extra[kLineageName] = lineage_.text();
   if (local) mark_local(run, config_.checkpoint, session_.parallel.world);
   return run;
 }

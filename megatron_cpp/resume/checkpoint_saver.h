@@ -78,6 +78,7 @@ class CheckpointSaver {
   HostStaging staging_;
   InFlight in_flight_;
   SavedListener listener_;
+  Lineage lineage_;      ///< of what is saved
   i64 saved_iteration_;  ///< in checkpoint.save, or on its way there
 };
 

@@ -235,6 +235,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
           .consecutive_skips = extra_count(run, kConsecutiveSkips),
           .rollbacks = extra_count(run, kRollbacks),
           .spikes = std::move(spikes),
+          .lineage = lineage_of(reader.directory()),
           .special_tokens = kept_special_tokens(config, reader, log)};
 }
 

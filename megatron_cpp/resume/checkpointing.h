@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/directory/lineage.h"
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/config/config.h"
@@ -24,6 +25,7 @@ struct TrainingProgress {
   i64 consecutive_skips = 0;  ///< of which the last step was one
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
+  Lineage lineage = {};               ///< branches of the run, see CheckpointSaver
   bool is_saved = false;              ///< checkpoint.save has this state
   SpecialTokens special_tokens = {};  ///< statements of the model that the run began with
 

@@ -8,10 +8,13 @@
 
 namespace mcpp {
 
-TextSampler::TextSampler(StoredRef<Config> config, Session& session) : config_(config), session_(session) {
+TextSampler::TextSampler(StoredRef<Config> config, const SpecialTokens& special_tokens, Session& session)
+    : config_(config), session_(session) {
   if (config_.logging.sample_prompt.empty()) return;
   tokenizer_.emplace(config_.data.tokenizer_model);
   prompt_ = tokenizer_->encode(config_.logging.sample_prompt);
+  special_tokens.add_bos(prompt_);
+  stop_tokens_ = special_tokens.stop_tokens(*tokenizer_);
   const auto tokens = static_cast<i64>(prompt_.size());
   check_input(tokens > 0 && tokens < config_.model.seq_length, "logging.sample_prompt: has ", tokens,
               " tokens; there must be at least one, and fewer than model.seq_length ", config_.model.seq_length);
@@ -25,7 +28,7 @@ std::optional<std::string> TextSampler::next(TrainingState& state, const std::fu
     if (reduce_scalar(signal(), ReduceOp::Max, session_.parallel.world, host) != 0) return std::nullopt;
     const std::vector<float> logits = state.next_logits(sample_of(ids), static_cast<i64>(ids.size()) - 1);
     const i32 id = sample_token(logits, {.temperature = 0.8, .top_k = 40}, static_cast<u64>(ids.size()));
-    if (id == tokenizer_->eod() || id >= tokenizer_->vocab_size()) break;
+    if (std::ranges::count(stop_tokens_, id) > 0 || id >= tokenizer_->vocab_size()) break;
     ids.push_back(id);
   }
   return tokenizer_->decode(std::span(ids).subspan(prompt_.size()));

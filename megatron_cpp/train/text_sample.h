@@ -7,6 +7,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/resume/special_tokens.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/step/training_state.h"
 
@@ -19,7 +20,7 @@ namespace mcpp {
 class TextSampler {
  public:
   /// Reads the tokenizer when there is a prompt. The configuration and the session outlive this.
-  TextSampler(StoredRef<Config> config, Session& session);
+  TextSampler(StoredRef<Config> config, const SpecialTokens& special_tokens, Session& session);
 
   bool is_on() const { return tokenizer_.has_value(); }
   /// What follows the prompt; nothing once a signal, which `signal` tells of this rank's, asks any rank to stop. Called
@@ -32,7 +33,7 @@ class TextSampler {
   const Config& config_;
   Session& session_;
   std::optional<Tokenizer> tokenizer_;
-  std::vector<i32> prompt_;
+  std::vector<i32> prompt_, stop_tokens_;
 };
 
 }  // namespace mcpp

@@ -69,7 +69,7 @@ Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& 
           config, end_.samples,
           SharedIndexRanks(session.parallel.world, *session.node, [&] { return signals.received(); }), log)),
       schedule_(config_.optimizer, training_length(config)),
-      validation_(config, datasets_, session, state_, watch_, metrics_, tensorboard_, log),
+      validation_(config, datasets_, session, state_, watch_, progress_.special_tokens, metrics_, tensorboard_, log),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
   keep_tokenizer(config, session, sources_.tokenizer_checksum);
   tensorboard_.begin({.iteration = progress_.iteration, .consumed_samples = progress_.consumed_samples}, metrics_);

@@ -6,7 +6,8 @@
 namespace mcpp {
 
 Validation::Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, Session& session, TrainingState& state,
-                       StepProgress& watch, MetricsWriter& metrics, TensorboardMetrics& tensorboard, StoredRef<Log> log)
+                       StepProgress& watch, const SpecialTokens& special_tokens, MetricsWriter& metrics,
+                       TensorboardMetrics& tensorboard, StoredRef<Log> log)
     : config_(config),
       datasets_(datasets),
       session_(session),
@@ -15,7 +16,7 @@ Validation::Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, S
       metrics_(metrics),
       tensorboard_(tensorboard),
       log_(log),
-      sampler_(config, session) {}
+      sampler_(config, special_tokens, session) {}
 
 void Validation::of_sets(const TrainingProgress& progress, bool only_owed) {
   bool is_evaluated = false;

@@ -17,7 +17,8 @@ class Validation {
  public:
   /// `watch` is that of `state`. All outlive this.
   Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, Session& session, TrainingState& state,
-             StepProgress& watch, MetricsWriter& metrics, TensorboardMetrics& tensorboard, StoredRef<Log> log);
+             StepProgress& watch, const SpecialTokens& special_tokens, MetricsWriter& metrics,
+             TensorboardMetrics& tensorboard, StoredRef<Log> log);
 
   /// Of each set that is held out, and after that a sample of text; with `only_owed` of those sets that metrics.jsonl
   /// lacks, because a run before this one ended just then.

@@ -11,6 +11,8 @@
 #include <limits>
 
 #include "base/machine.h"
+#include "checkpoint/directory/lineage.h"
+#include "checkpoint/directory/retention.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {
@@ -150,10 +152,50 @@ TEST_F(Writer, PrunesOldCheckpointsButNeverTheLatest) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000005", "iter_0000006", "latest"}));
   write_file_atomic(folder_ / "latest", "iter_0000003\n");
   prune(folder_, {.keep_latest_k = 1}, log_);
-  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000006", "latest"}));
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000005", "iter_0000006", "latest"}));
   fs::remove(folder_ / "latest");
   prune(folder_, {.keep_latest_k = 1}, log_);
-  EXPECT_EQ(entries().size(), 2u) << "without a latest nothing is removed";
+  EXPECT_EQ(entries().size(), 3u) << "without a latest nothing is removed";
+}
+
+TEST_F(Writer, KeepsAncestorsWhenLatestWasSetBack) {
+  const std::vector shards{numbered("model/w", {4})};
+  const auto save_branch = [&](i64 iteration, const Lineage& lineage) {
+    RunState state{.iteration = iteration};
+    if (!lineage.branches.empty()) state.extra[kLineageName] = lineage.text();
+    save_checkpoint(folder_, state, shards, *self_, log_, {.keep_latest_k = 3});
+  };
+  const auto set_back = [&](i64 iteration) {
+    write_file_atomic(folder_ / "latest", checkpoint_name(iteration) + "\n");
+  };
+  const auto iterations = [&] {
+    std::vector<i64> found;
+    for (const Path& checkpoint : checkpoints_in(folder_)) found.push_back(*iteration_of(checkpoint.filename()));
+    return found;
+  };
+  for (i64 i = 10; i <= 60; i += 10) save_branch(i, {});
+  set_back(40);
+  const Lineage first = continue_lineage({}, 40, folder_);
+  EXPECT_EQ(first.text(), "1@40");
+  save_branch(45, first);
+  save_branch(55, first);
+  EXPECT_EQ(iterations(), (std::vector<i64>{40, 45, 50, 55, 60})) << "50 and 60 were abandoned and do not count";
+  EXPECT_EQ(continue_lineage(first, 60, folder_), first) << "nothing is above";
+  set_back(45);
+  const Lineage second = continue_lineage(first, 45, folder_);
+  EXPECT_EQ(second.text(), "1@40,2@45");
+  save_branch(47, second);
+  save_branch(57, second);
+  save_branch(67, second);
+  EXPECT_EQ(iterations(), (std::vector<i64>{47, 50, 55, 57, 60, 67}));
+  set_back(57);
+  EXPECT_EQ(continue_lineage(second, 57, folder_).text(), "1@40,2@45,3@57");
+}
+
+TEST(LineageTest, IsEmptyForDamagedText) {
+  for (const char* text : {"", "1", "1@", "@4", "1@4,", "1@4x", "a@4"})
+    EXPECT_EQ(Lineage::parse(text), Lineage{}) << text;
+  EXPECT_EQ(Lineage::parse("1@4,12@50").text(), "1@4,12@50");
 }
 
 /// In a process of its own, which may not list the folder even where tests run as root.

@@ -115,6 +115,22 @@ TEST_F(GoldenImportsTest, ExportsWhatWasStated) {
   expect_stated(folder_ / "exported_tuned");
 }
 
+TEST_F(GoldenImportsTest, SamplesFromPromptsWithBosToken) {
+  const std::string model = import("llama_chat_Llama"), tokenizer = model + "/tokenizer.model";
+  std::string prompt;
+  for (int i = 0; i < 500; ++i) prompt += "hear me speak ";
+  const std::string ids = good({"tokenizer", "encode", "--model=" + tokenizer, "--text=" + prompt});
+  const auto count = static_cast<i64>(split(ids, ' ').size());
+  write_file_atomic(folder_ / "run.toml", good({"checkpoint", "show", model, "--toml"}));
+  const Outcome outcome =
+      run({"pretrain", at("run.toml"), "--data.mock_data", "--data.tokenizer_model=" + tokenizer,
+           "--checkpoint.load=" + model, "--checkpoint.finetune", "--checkpoint.save=" + at("tuned"),
+           "--training.train_iters=2", "--training.global_batch_size=1", "--training.eval_iters=1",
+           "--training.eval_interval=1", "--device.num_threads=1", "--logging.sample_prompt=" + prompt});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, str("logging.sample_prompt: has ", count + 1, " tokens")) << "one more is the bos token";
+}
+
 TEST_F(GoldenImportsTest, ChecksTheWindow) {
   const std::string run = import("pair_GPT2");
   write_file_atomic(folder_ / "text.txt", "First Citizen: hear me speak.");
