@@ -109,6 +109,7 @@ void refuse(const Path& path, const std::string& owner) {
 
 FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / kLockName) {
   check_outside_checkpoints(folder);
+  check_holds_no_model(folder);
   mcpp::create_directories(folder);
   std::string me = str("host ", host_name(), ", process ", ::getpid());
   if (!job.name.empty()) me += str(job_text(job), job.requeued);

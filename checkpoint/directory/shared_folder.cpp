@@ -52,6 +52,13 @@ void check_outside_checkpoints(const Path& folder, std::string_view key) {
   }
 }
 
+void check_holds_no_model(const Path& folder) {
+  std::error_code error;
+  check_input(
+      !std::filesystem::exists(folder / "config.json", error), folder.string(),
+      ": holds a Hugging Face model (config.json), whose tokenizer a save would replace; save in another folder");
+}
+
 void check_file_outside_checkpoints(const Path& file, std::string_view key) {
   check_outside_checkpoints(std::filesystem::absolute(file).parent_path(), key);
 }

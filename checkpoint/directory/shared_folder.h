@@ -23,6 +23,8 @@ void check_can_be_written(const Path& folder);
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
 /// manifest would count as damage. `key`: configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");
+/// Throws BadInput if the folder, which need not exist yet, is a Hugging Face model.
+void check_holds_no_model(const Path& folder);
 /// Checks the folder of a file that a command will write, like check_outside_checkpoints().
 void check_file_outside_checkpoints(const Path& file, std::string_view key = "");
 

@@ -37,6 +37,20 @@ TEST_F(Resume, AfterExitInterval) {
   }
 }
 
+TEST_F(Resume, KeepsAncestorsAfterLatestIsSetBack) {
+  train("straight");
+  const Words keep{"--checkpoint.keep_latest_k=2", "--checkpoint.save_interval=1"};
+  train("run", {"--checkpoint.keep_latest_k=12", "--checkpoint.save_interval=1"});
+  write_file_atomic(folder_ / "run" / "latest", "iter_0000008\n");
+  train("run", plus(keep, "--training.exit_interval=9"));
+  // 10 to 12 were abandoned; 8 is the ancestor that a rollback would need.
+  for (const char* name : {"iter_0000008", "iter_0000009", "iter_0000010", "iter_0000012"})
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / name)) << name;
+  train("run", keep);
+  expect_same_checkpoint("straight", "run");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "iter_0000010"));
+}
+
 TEST_F(Resume, AfterASignal) {
   const Words longer{kBf16, "--training.train_iters=150", "--training.eval_interval=0", "--training.eval_iters=0",
                      "--checkpoint.save_interval=0"};

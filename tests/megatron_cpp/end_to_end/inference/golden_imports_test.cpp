@@ -131,6 +131,19 @@ TEST_F(GoldenImportsTest, SamplesFromPromptsWithBosToken) {
   EXPECT_CONTAINS(outcome.err, str("logging.sample_prompt: has ", count + 1, " tokens")) << "one more is the bos token";
 }
 
+TEST_F(GoldenImportsTest, RefusesToSaveIntoTheModel) {
+  const std::string model = copy_of("llama_chat_Llama", "model").string(),
+                    part = model + ": holds a Hugging Face model";
+  const std::string tokenizer = read_text_file(model + "/tokenizer.model");
+  for (const Words& words : {Words{"checkpoint", "import-hf", model, "--save=" + model}, pretrain("model"),
+                             pretrain("model", {"--dry_run"})}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << words[0];
+    EXPECT_CONTAINS(outcome.err, part);
+  }
+  EXPECT_EQ(read_text_file(model + "/tokenizer.model"), tokenizer);
+}
+
 TEST_F(GoldenImportsTest, ChecksTheWindow) {
   const std::string run = import("pair_GPT2");
   write_file_atomic(folder_ / "text.txt", "First Citizen: hear me speak.");
