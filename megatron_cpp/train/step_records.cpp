@@ -48,7 +48,10 @@ void StepRecords::check_peak(double reached) {
   const std::string warning = peak_warning(peak_, reached);
   if (warning.empty() || session_.parallel.world.rank() != 0) return;
   const bool is_measured = peak_.source == DevicePeak::Source::Measured;
-  if (!std::exchange(has_warned_of_peak_, true) || is_measured) log_.warn(warning);
+  // Each small step above a measured peak raises it; only the first and large ones deserve a line.
+  constexpr double kNotable = 1.05;
+  if (!std::exchange(has_warned_of_peak_, true) || (is_measured && reached > kNotable * peak_.tflops))
+    log_.warn(warning);
   if (!is_measured) return;
   peak_.tflops = reached;
   peak_file_.write(reached, log_);

@@ -1,7 +1,7 @@
 // Random pairs of configurations: a run starts with the first, stops, and resumes with the second. Schedules, batch
 // sizes, evaluations, saves and log lines after the resume are compared with an oracle that restates the documented
-// rules.
-// CHANGED_SETTINGS=N in the environment draws N pairs.
+// rules. A copy of the run is killed at a random point after the resume and started again; it ends bitwise identical.
+// CHANGED_SETTINGS=N in the environment draws N pairs, CHANGED_SETTINGS_SEED=S those of another seed.
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -242,10 +242,28 @@ std::string all_allowed() {
          "optimizer.end_weight_decay,model.seq_length";
 }
 
+/// Point of a step or of a save at which a run is killed.
+struct Kill {
+  i64 iteration = 0;
+  std::string point;
+
+  std::vector<std::string> arguments() const {
+    return {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
+            str("--fault_injection.iteration=", iteration), "--fault_injection.point=" + point};
+  }
+};
+
+Kill draw_kill(SettingsSource& source, i64 stop) {
+  return {.iteration = stop + source.between(1, 8),
+          .point = source.pick<std::string>({"step", "before_files", "after_files", "before_manifest", "before_rename",
+                                             "before_latest", "before_prune"})};
+}
+
 class ChangedSettingsTest : public EndToEnd {
  protected:
-  Outcome start(const std::string& save, const Settings& s, const std::string& one_more) const {
-    const Words args = pretrain(save, plus(arguments(s), one_more));
+  Outcome start(const std::string& save, const Settings& s, const std::string& one_more, const Words& more = {}) const {
+    Words args = pretrain(save, plus(arguments(s), one_more));
+    args.insert(args.end(), more.begin(), more.end());
     return s.ranks == 1 ? run(args) : run_on(s.ranks, args);
   }
 
@@ -283,10 +301,23 @@ class ChangedSettingsTest : public EndToEnd {
     return found;
   }
 
-  void check_pair(const std::string& save, const Settings& first, const Settings& second, i64 stop) const {
+  /// Resumes `copy`, a copy of what `save` was resumed from, kills it, starts it again, and compares both runs. Returns
+  /// true if the point was reached.
+  bool check_kill(const std::string& save, const std::string& copy, const Settings& s, const Kill& kill) const {
+    const std::string accepted = all_allowed();
+    const Outcome killed = start(copy, s, accepted, kill.arguments());
+    const Outcome again = start(copy, s, accepted);
+    EXPECT_EQ(again.code, 0) << again.out << again.err;
+    expect_same_checkpoint(save, copy);
+    return killed.code != 0;
+  }
+
+  void check_pair(const std::string& save, const Settings& first, const Settings& second, i64 stop, const Kill& kill) {
     const std::map<i64, Step> before = expected_steps(first, 0, 0);
     const Outcome begun = start(save, first, str("--training.exit_interval=", stop));
     ASSERT_EQ(begun.code, 0) << begun.out << begun.err;
+    const std::string copy = save + "_killed";
+    std::filesystem::copy(at(save), at(copy), std::filesystem::copy_options::recursive);
 
     Outcome resumed = start(save, second, "--checkpoint.allow_changed_keys=");
     if (resumed.code != 0) {
@@ -312,24 +343,33 @@ class ChangedSettingsTest : public EndToEnd {
     std::set<i64> saves = multiples(first.save_interval, 0, stop);
     if (end > stop) saves.merge(multiples(second.save_interval, stop, end));
     EXPECT_EQ(saved_iterations(save), saves);
+    kills_ += check_kill(save, copy, second, kill);
   }
+
+  int kills_ = 0;
 };
 
 TEST_F(ChangedSettingsTest, FollowDocumentedRulesAfterResume) {
   const char* wanted = std::getenv("CHANGED_SETTINGS");
   const int pairs = wanted ? std::atoi(wanted) : 10;
+  const char* seed = std::getenv("CHANGED_SETTINGS_SEED");
+  const unsigned first_seed = seed ? static_cast<unsigned>(std::atoi(seed)) : 1;
   const bool has_mpirun = std::system("command -v mpirun >/dev/null") == 0;
   for (int pair = 0; pair < pairs; ++pair) {
-    SettingsSource source(static_cast<unsigned>(pair) + 1);
+    SettingsSource source(first_seed + static_cast<unsigned>(pair));
     const Settings first = source.draw(), second = source.draw();
     if (!has_mpirun && first.ranks + second.ranks > 2) continue;
     const i64 stop = source.between(1, static_cast<i64>(expected_steps(first, 0, 0).size()));
+    const Kill kill = draw_kill(source, stop);
     const std::string name = str("pair", pair);
     SCOPED_TRACE(str(name, "\n", first.ranks, " ranks ", join(arguments(first), " "), "\nstops at ", stop, "\n",
-                     second.ranks, " ranks ", join(arguments(second), " ")));
-    check_pair(name, first, second, stop);
+                     second.ranks, " ranks ", join(arguments(second), " "), "\nkilled at ", kill.iteration, ", ",
+                     kill.point));
+    check_pair(name, first, second, stop, kill);
     if (HasFailure()) break;
   }
+  EXPECT_GT(kills_, pairs / 8);
+  if (wanted) std::cout << kills_ << " runs killed\n";
 }
 
 }  // namespace
