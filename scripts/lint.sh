@@ -85,7 +85,7 @@ sources_since() {
 }
 
 check_with_clang_tidy() {
-  cmake --preset release -B build/lint -DMCPP_TOGETHER=OFF >/dev/null # with a command for each source
+  cmake --preset release -B build/lint -DMCPP_UNITY_BUILD=OFF >/dev/null # with a command for each source
   sources_since "$1" | xargs -0 -r -n 1 -P "$(nproc)" clang-tidy -p build/lint --quiet \
     2> >(grep -v 'warnings\? generated' >&2) || found "clang-tidy found something"
 }

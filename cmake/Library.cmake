@@ -1,32 +1,32 @@
-# One room of the house = one static library, mcpp_<name>, of all sources below <name>/.
-# A backend that is absent is an absent source file: sources under a folder named cuda/ are only taken with MCPP_CUDA.
+# Static libraries mcpp_<name>, each built from all sources below <name>/. Sources in folders named cuda/ are built with
+# MCPP_CUDA only.
 
 add_library(mcpp_options INTERFACE)
 target_include_directories(mcpp_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
-  # For it a source that another includes is a header, whose types must not have parts of an unnamed namespace.
-  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:$<$<BOOL:${MCPP_TOGETHER}>:-Wno-subobject-linkage>>
-  # Contraction would make results depend on the compiler's choice; kernels ask for fused multiply-add where they want it.
+  # In a unity build GCC takes sources for headers, whose types must not use an unnamed namespace.
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:$<$<BOOL:${MCPP_UNITY_BUILD}>:-Wno-subobject-linkage>>
+  # Contraction would make results depend on the compiler; kernels use explicit fused multiply-adds.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Kernels call constexpr functions of the host, such as the random numbers.
 target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 if(MCPP_SANITIZE)
-  # GCC takes what it adds for uses of uninitialized memory, in its own <regex> and intrinsics for two.
+  # Sanitizer code causes false positives in GCC's own <regex> and intrinsics.
   target_compile_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
                          -Wno-maybe-uninitialized -Wno-uninitialized)
   target_link_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE})
 endif()
 
-# mcpp_room(<name> [PROGRAM] [USES room ...] [LIBRARIES target ...])
-# PROGRAM: main.cpp in the room becomes the executable <name>; the rest is still a library, so that tests can link it.
-function(mcpp_room name)
+# mcpp_add_library(<name> [PROGRAM] [USES library ...] [LIBRARIES target ...])
+# PROGRAM: <name>/main.cpp becomes the executable <name>; the other sources are still a library, so that tests can link it.
+function(mcpp_add_library name)
   cmake_parse_arguments(ARG "PROGRAM" "" "USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
-  list(TRANSFORM sources REPLACE "^${CMAKE_SOURCE_DIR}/" "")  # a folder above may have any name
+  list(TRANSFORM sources REPLACE "^${CMAKE_SOURCE_DIR}/" "")  # the path above the sources may contain "/cuda/"
   list(FILTER sources EXCLUDE REGEX "/cuda/|/main\\.cpp$")
-  mcpp_together(mcpp_${name} sources 12 ${sources})
+  mcpp_unity_sources(mcpp_${name} sources 12 ${sources})
   if(MCPP_CUDA)
     file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cpp ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cu)
     list(APPEND sources ${cuda_sources})

@@ -1,18 +1,18 @@
-# mcpp_together(<target> <result> <most> <source> ...): what to compile for these sources. Those of a folder are compiled
-# together, up to <most> of them as one, in about half the time, most of which goes into the headers that they share. Their
-# names in unnamed namespaces must then differ. Compiled alone are kernels, which Highway compiles once per instruction level,
-# sources with definitions or options of their own, and without MCPP_TOGETHER all. CMake's own UNITY_BUILD writes the whole
-# paths of sources, with which ccache finds nothing of another clone.
-option(MCPP_TOGETHER "Compile sources of a folder together" ON)
+# mcpp_unity_sources(<target> <result> <max_sources> <source> ...): sets <result> to the files to compile for these sources.
+# Sources of a folder are compiled together, up to <max_sources> as one translation unit, which takes about half the time,
+# since they share most headers. Their names in unnamed namespaces must differ. Compiled alone are kernels, which Highway
+# compiles once per instruction level, sources with definitions or options of their own, and all without MCPP_UNITY_BUILD.
+# CMake's own UNITY_BUILD writes absolute paths, which ccache cannot share between clones.
+option(MCPP_UNITY_BUILD "Compile sources of a folder together" ON)
 
-function(mcpp_together target result most)
+function(mcpp_unity_sources target result max_sources)
   set(compiled "")
   set(folders "")
   foreach(source ${ARGN})
     get_source_file_property(definitions ${CMAKE_SOURCE_DIR}/${source} COMPILE_DEFINITIONS)
     get_source_file_property(options ${CMAKE_SOURCE_DIR}/${source} COMPILE_OPTIONS)
     file(STRINGS ${CMAKE_SOURCE_DIR}/${source} kernel REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
-    if(NOT MCPP_TOGETHER OR definitions OR options OR kernel)
+    if(NOT MCPP_UNITY_BUILD OR definitions OR options OR kernel)
       list(APPEND compiled ${CMAKE_SOURCE_DIR}/${source})
       continue()
     endif()
@@ -23,14 +23,14 @@ function(mcpp_together target result most)
   list(REMOVE_DUPLICATES folders)
   foreach(folder ${folders})
     list(LENGTH sources_${folder} count)
-    math(EXPR parts "(${count} + ${most} - 1) / ${most}")
+    math(EXPR parts "(${count} + ${max_sources} - 1) / ${max_sources}")
     foreach(part RANGE 1 ${parts})
       math(EXPR begin "${count} * (${part} - 1) / ${parts}")
       math(EXPR length "${count} * ${part} / ${parts} - ${begin}")
       list(SUBLIST sources_${folder} ${begin} ${length} members)
       list(TRANSFORM members REPLACE "(.+)" "#include \"\\1\"\n")
       list(JOIN members "" content)
-      set(file ${CMAKE_BINARY_DIR}/together/${target}/${folder}_${part}.cpp)
+      set(file ${CMAKE_BINARY_DIR}/unity/${target}/${folder}_${part}.cpp)
       file(CONFIGURE OUTPUT ${file} CONTENT "${content}" @ONLY)
       list(APPEND compiled ${file})
     endforeach()
