@@ -44,7 +44,7 @@ class Work {
     if (auto f = std::exchange(wait_, nullptr)) f();
   }
   /// Returns true if wait() has been called or is not needed.
-  bool is_over() const { return !wait_; }
+  bool is_complete() const { return !wait_; }
   /// Returns true if wait() would return immediately. Returns false if the backend cannot tell before wait().
   bool is_done() const { return !wait_ || (is_done_ && is_done_()); }
   /// Moves out the is_done callback passed to the constructor; null if there was none.

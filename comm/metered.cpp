@@ -105,7 +105,7 @@ class MeteredCommunicator final : public Communicator {
     Work work = f();
     ++(*meter_)[op].calls;
     (*meter_)[op].bytes += bytes;
-    if (work.is_over()) return {};
+    if (work.is_complete()) return {};
     entry.pause();
     const auto running = std::make_shared<Running>(Running{std::move(work), std::move(entry)});
     const auto wait = [running, meter = meter_, op] {

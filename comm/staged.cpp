@@ -147,7 +147,7 @@ class StagedCommunicator final : public Communicator {
     if (!is_remote(t)) return host_->send(t, destination);
     auto staged = read(t);  // the message may be sent from here long after this call
     const auto sent = std::make_shared<Work>(host_->send(staged->copy(), destination));
-    if (sent->is_over()) return {};
+    if (sent->is_complete()) return {};
     return Work([staged, sent] { sent->wait(); }, [sent] { return sent->is_done(); });
   }
   Work recv(Tensor& t, int source) override {

@@ -32,7 +32,7 @@ class ActivationRecorder {
   void end_of(Name&& name) {
     if (!profiler_) return;
     const i64 now = live();
-    profiler_->keep(name(), now - std::exchange(before_, now));
+    profiler_->record_kept_bytes(name(), now - std::exchange(before_, now));
   }
 
  private:
@@ -106,7 +106,8 @@ void GPTModel::check_placements() {
              "the output layer is ", output_->own_weight() ? "not " : "",
              "beside the embedding that it is tied to, but ",
              "the model is built for a pipeline with the output on rank ", context_.output_rank);
-  ActivationPlacement x = embedding_ ? embedding_->output_placement(ActivationPlacement::Whole) : context_.stream();
+  ActivationPlacement x =
+      embedding_ ? embedding_->output_placement(ActivationPlacement::Replicated) : context_.stream();
   for (const auto& layer : layers_) x = layer->output_placement(x);
   MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x), ", and the next one takes ",
              "some that are ", name_of(context_.stream()));

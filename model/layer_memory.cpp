@@ -25,7 +25,7 @@ i64 query_groups(const ModelConfig& c, const ActivationSetup& setup) {
   return std::max<i64>(c.query_groups() / setup.tensor_parallel, 1);
 }
 bool exchange_shares_groups(const ModelConfig& c, const ActivationSetup& setup) {
-  return query_groups(c, setup) % setup.cut.heads != 0;
+  return query_groups(c, setup) % setup.partition.heads != 0;
 }
 bool splits_sequence(const ActivationSetup& setup) {
   return setup.sequence_parallel && setup.tensor_parallel > 1;
@@ -42,7 +42,7 @@ LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
            statistics_of_a_norm * padded_alloc_size((c.qk_layernorm_all_heads ? 1 : count) * statistic);
   };
   const i64 of_heads = of_normed_heads(heads) + of_normed_heads(groups);
-  const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.cut.heads : groups;
+  const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.partition.heads : groups;
   return {.residual = padded_alloc_size(residual_bytes(c, setup)),
           .whole = padded_alloc_size(tokens * c.hidden_size * element),
           .qkv = padded_alloc_size((heads + 2 * groups) * head),
@@ -73,7 +73,7 @@ i64 core_bytes(const LayerTensors& t, const Recompute& recompute) {
 }
 /// If heads are exchanged, the projection after it saves a separate copy of the output.
 i64 exchanged_output(const LayerTensors& t, const ActivationSetup& setup) {
-  return setup.cut.heads > 1 ? t.heads : 0;
+  return setup.partition.heads > 1 ? t.heads : 0;
 }
 i64 attention_bytes(const ModelConfig& c, const LayerTensors& t, const ActivationSetup& setup) {
   return branch_norm_bytes(c, t, setup.recompute, false) + t.head_norms + core_bytes(t, setup.recompute) +
@@ -99,7 +99,7 @@ ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
   if (c.moe.expert_capacity_factor == 0) return {.sent = tokens * topk, .taken = taken};
   const i64 capacity =
       expert_capacity(c.seq_length * setup.micro_batch_size * topk, c.moe.num_experts, c.moe.expert_capacity_factor);
-  const i64 microbatches = max_microbatches(ranks, setup.tensor_parallel * setup.cut.ranks());
+  const i64 microbatches = max_microbatches(ranks, setup.tensor_parallel * setup.partition.ranks());
   const i64 max_rows = std::min(capacity * microbatches, tokens * ranks) * local_experts;
   return {.sent = tokens * topk, .taken = c.moe.pad_expert_input_to_capacity ? max_rows : std::min(taken, max_rows)};
 }
@@ -214,7 +214,7 @@ i64 extra_delayed_expert_bytes(const ModelConfig& c, const ActivationSetup& setu
 /// Other ranks' keys and values held during backward, and gradients in the accumulate dtype: see RingAttention and
 /// GatheredAttention.
 i64 remote_kv_bytes(const LayerTensors& t, const ActivationSetup& setup) {
-  const i64 ranks = setup.cut.rings, keys_values = t.exchanged_qkv - t.heads;
+  const i64 ranks = setup.partition.rings, keys_values = t.exchanged_qkv - t.heads;
   const i64 widening = size_of(accumulate_dtype(setup.dtype)) / size_of(setup.dtype);
   if (ranks == 1) return 0;
   if (setup.cp_comm_type == CpCommType::AllGather)
@@ -233,7 +233,7 @@ i64 remote_kv_bytes(const LayerTensors& t, const ActivationSetup& setup) {
 i64 core_working_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t) {
   const i64 widening = size_of(accumulate_dtype(setup.dtype)) / size_of(setup.dtype),
             again = setup.recompute.core_attn ? t.heads : 0;
-  if (setup.cut.heads == 1) return t.heads + t.qkv + again + remote_kv_bytes(t, setup);
+  if (setup.partition.heads == 1) return t.heads + t.qkv + again + remote_kv_bytes(t, setup);
   const i64 gradient =
       exchange_shares_groups(c, setup) ? t.heads + (t.exchanged_qkv - t.heads) * widening : t.exchanged_qkv;
   // The output saved by the projection has been freed.

@@ -22,7 +22,7 @@ struct ActivationSetup {
   i64 micro_batch_size = 1;
   i64 tensor_parallel = 1;
   bool sequence_parallel = false;
-  SequencePartition cut = {};  ///< context-parallel sharding
+  SequencePartition partition = {};  ///< context-parallel sharding
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
@@ -31,7 +31,7 @@ struct ActivationSetup {
   Fp8Layers fp8 = {};
 
   /// Tokens of one microbatch on one rank.
-  i64 tokens(const ModelConfig& config) const { return config.seq_length / cut.ranks() * micro_batch_size; }
+  i64 tokens(const ModelConfig& config) const { return config.seq_length / partition.ranks() * micro_batch_size; }
   auto operator<=>(const ActivationSetup&) const = default;
 };
 

@@ -73,7 +73,7 @@ void SavedTensors::reload() {
   prefetch();  // prefetches the next ones, overlapped with the use of these
 }
 
-MicrobatchContext MicrobatchContext::again() const {
+MicrobatchContext MicrobatchContext::clone_for_recompute() const {
   MicrobatchContext pass;
   pass.training = training;
   pass.delay_wgrad_compute = delay_wgrad_compute;
@@ -81,7 +81,7 @@ MicrobatchContext MicrobatchContext::again() const {
   pass.decisions_ = decisions_;
   pass.samples = samples;
   pass.positions = positions;
-  pass.cut = cut;
+  pass.partition = partition;
   pass.attention_starts = attention_starts;
   pass.position_starts = position_starts;
   return pass;

@@ -79,7 +79,7 @@ class MicrobatchContext {
   std::vector<i64> samples;          ///< [b] global sample indices of the microbatch, which key dropout
   PositionRanges positions;          ///< positions of the tokens in their samples
   /// Context-parallel partition of these positions; null without context parallelism.
-  std::shared_ptr<const SamplePartition> cut;
+  std::shared_ptr<const SamplePartition> partition;
   /// int32 [s, b], for samples packed from documents: first position of each token's document. Undefined means 0.
   Tensor attention_starts;  ///< limits attention; has the rows that attention sees after a head exchange
   Tensor position_starts;   ///< origin of learned and rotary positions
@@ -87,7 +87,7 @@ class MicrobatchContext {
   SavedTensors saved_tensors;
 
   /// Returns a context for the same microbatch with nothing saved, for recomputing a part of the model.
-  MicrobatchContext again() const;
+  MicrobatchContext clone_for_recompute() const;
 
   /// Saves a tensor for backward if there will be one. A tensor in a DiscardScope is recomputed instead of being kept.
   void save(const void* owner, const Tensor& t);

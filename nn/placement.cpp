@@ -16,14 +16,14 @@ std::string_view name_of(Spread spread) {
 }
 
 std::string_view name_of(ActivationPlacement placement) {
-  static constexpr std::array<std::string_view, 4> kNames{"whole", "cut along the sequence", "cut by columns",
-                                                          "a part of a sum"};
+  static constexpr std::array<std::string_view, 4> kNames{"replicated", "sequence-sharded", "column-sharded",
+                                                          "partial"};
   return kNames[static_cast<std::size_t>(placement)];
 }
 
 Spread gradient_spread(ActivationPlacement y) {
   // The gradient of a sum equals that of each of its terms.
-  const bool is_sharded = y == ActivationPlacement::Sequence || y == ActivationPlacement::Columns;
+  const bool is_sharded = y == ActivationPlacement::SequenceSharded || y == ActivationPlacement::ColumnSharded;
   return is_sharded ? Spread::Partial : Spread::Replicate;
 }
 

@@ -75,12 +75,12 @@ struct Placement {
 
 /// Placement of an activation [s, b, n] over the tensor-parallel ranks between two modules.
 enum class ActivationPlacement : u8 {
-  Whole,     ///< replicated: each rank has all of it
-  Sequence,  ///< sharded along s: each rank has some of the positions
-  Columns,   ///< sharded along n: each rank has some of the heads, of the MLP width or of the vocabulary
-  Sum,       ///< partial: each rank has a term of the sum
+  Replicated,       ///< each rank has all of it
+  SequenceSharded,  ///< sharded along s: each rank has some of the positions
+  ColumnSharded,    ///< sharded along n: each rank has some of the heads, of the MLP width or of the vocabulary
+  Partial,          ///< each rank has a term of the sum
 };
-/// Returns "whole", "cut along the sequence", "cut by columns" or "a part of a sum".
+/// Returns "replicated", "sequence-sharded", "column-sharded" or "partial".
 std::string_view name_of(ActivationPlacement placement);
 
 /// Returns how ranks that hold the same parameter and use it to compute `y` see its gradient: Replicate if all have the

@@ -121,7 +121,7 @@ void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& 
   state.pp_backward = groups.over("pp_backward", dense, {Axis::Pp});
   for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
     pipeline->connect(pipeline_neighbors(pipeline->rank(), pipeline->size()));
-  state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
+  state.tp_pp = groups.over("model", dense, {Axis::Tp, Axis::Pp});
 }
 
 /// Creates the groups that reduce the gradients of dense layers, along ZeRO shards.
@@ -163,16 +163,16 @@ std::vector<int> layer_ranks(int rank, const Grid& dense, const Grid& expert) {
 void make_expert_groups(GroupMaker& groups, int rank, const ParallelSizes& sizes, ParallelState& state) {
   const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
   state.expert_exchange = groups.over("ep", expert, {Axis::Tp, Axis::Ep});
-  state.expert_model = groups.over("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
+  state.expert_tp_pp = groups.over("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
   const DataParallelRanks ranks = split_instances(expert.group(rank, {Axis::Dp}), expert.group_rank(rank, {Axis::Dp}),
                                                   sizes.num_distributed_optimizer_instances, "expert-data-parallel");
   state.expert_tp = groups.over("expert_tp", expert, {Axis::Tp});
-  state.expert_data = groups.over("expert_dp", expert, {Axis::Dp});
+  state.expert_dp = groups.over("expert_dp", expert, {Axis::Dp});
   state.expert_dp_shard = groups.of("expert_dp_shard", ranks.shard);
   state.expert_dp_replicate = groups.of("expert_dp_replicate", ranks.replicas);
   state.expert_tp_dp_shard = groups.of("expert_tp_dp_shard", with_tp_neighbors(expert, ranks.shard));
   std::vector<int> layer = layer_ranks(rank, dense, expert);
-  if (static_cast<int>(layer.size()) > state.tp_cp->size()) state.layer = groups.of("layer", std::move(layer));
+  if (static_cast<int>(layer.size()) > state.tp_cp->size()) state.layer_group = groups.of("layer", std::move(layer));
 }
 
 }  // namespace
@@ -186,9 +186,9 @@ std::vector<NamedGroup> ParallelState::groups() const {
                               {"cp_heads", cp_heads.get(), Serialized},
                               {"cp_ring", cp_ring.get(), Serialized},
                               {"tp_cp", unless_same(tp_cp, tp), Serialized},
-                              {"layer", unless_same(layer, tp_cp), Serialized},
-                              {"dp", data.get(), data == dp_cp ? Serialized : None},
-                              {"dp_cp", unless_same(dp_cp, data), Serialized},
+                              {"layer", unless_same(layer_group, tp_cp), Serialized},
+                              {"dp", dp.get(), dp == dp_cp ? Serialized : None},
+                              {"dp_cp", unless_same(dp_cp, dp), Serialized},
                               {"dp_shard", dp_shard.get(), Overlapped},
                               {"dp_replicate", dp_replicate.get(), Serialized},
                               {"dp_node", dp_node.get(), Overlapped},
@@ -196,14 +196,14 @@ std::vector<NamedGroup> ParallelState::groups() const {
                               {"tp_dp_shard", tp_dp_shard.get(), None},
                               {"ep", expert_exchange.get(), Serialized},
                               {"expert_tp", expert_tp.get(), None},
-                              {"expert_dp", expert_data.get(), None},
+                              {"expert_dp", expert_dp.get(), None},
                               {"expert_dp_shard", expert_dp_shard.get(), Overlapped},
                               {"expert_dp_replicate", expert_dp_replicate.get(), Serialized},
                               {"expert_tp_dp_shard", expert_tp_dp_shard.get(), None},
-                              {"expert_model", expert_model.get(), Serialized},
+                              {"expert_model", expert_tp_pp.get(), Serialized},
                               {"pp", pp.get(), Serialized},
                               {"pp_backward", pp_backward.get(), None},
-                              {"model", model.get(), Serialized},
+                              {"model", tp_pp.get(), Serialized},
                               {"embedding", embedding.get(), Serialized}};
   std::erase_if(all, [](const NamedGroup& named) { return !named.group; });
   return all;
@@ -211,8 +211,8 @@ std::vector<NamedGroup> ParallelState::groups() const {
 
 ContextParallel ParallelState::context_parallel(CpCommType comm_type) const {
   return {.comm_type = comm_type,
-          .cut = {.heads = cp_heads->size(), .rings = cp_ring->size()},
-          .rank = me.cp,
+          .partition = {.heads = cp_heads->size(), .rings = cp_ring->size()},
+          .rank = coordinates.cp,
           .heads = cp_heads.get(),
           .ring = cp_ring.get()};
 }
@@ -222,9 +222,9 @@ ExpertParallel ParallelState::expert_parallel(TokenDispatcherType dispatcher) co
   const AxisValues& sizes = topology.expert().sizes();
   return {.dispatcher = dispatcher,
           .ep = sizes.ep,
-          .ep_rank = expert_me.ep,
+          .ep_rank = expert_coordinates.ep,
           .tp = sizes.tp,
-          .tp_rank = expert_me.tp,
+          .tp_rank = expert_coordinates.tp,
           .exchange = expert_exchange.get(),
           .sample = tp_cp.get()};
 }
@@ -235,18 +235,18 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
   const int rank = world.rank();
   const Grid& dense = topology.dense();
   ParallelState state{.topology = topology,
-                      .me = dense.coordinates(rank),
-                      .expert_me = topology.expert().coordinates(rank),
+                      .coordinates = dense.coordinates(rank),
+                      .expert_coordinates = topology.expert().coordinates(rank),
                       .output_rank = output_rank < 0 ? topology.pp() - 1 : output_rank,
                       .world = world};
   GroupMaker groups(world, state, recorder, profiler);
   state.tp = groups.over("tp", dense, {Axis::Tp});
   make_context_groups(groups, rank, dense, static_cast<int>(sizes.context_parallel_heads), state);
-  state.data = groups.over("dp", dense, {Axis::Dp});
-  state.dp_cp = topology.cp() == 1 ? state.data : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
+  state.dp = groups.over("dp", dense, {Axis::Dp});
+  state.dp_cp = topology.cp() == 1 ? state.dp : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
   make_pipeline_groups(groups, dense, state);
   make_shard_groups(groups, rank, dense, sizes, state);
-  state.layer = state.tp_cp;
+  state.layer_group = state.tp_cp;
   if (sizes.has_experts) make_expert_groups(groups, rank, sizes, state);
   make_embedding_group(groups, rank, state);
   return state;

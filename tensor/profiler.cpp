@@ -11,7 +11,7 @@ void Profiler::set_detail() {
   detail_ = is_tracing_ ? Detail::Layer : timed_;
 }
 
-void Profiler::time(Detail detail) {
+void Profiler::enable_timers(Detail detail) {
   timed_ = detail;
   set_detail();
 }
@@ -56,7 +56,7 @@ void Profiler::add(std::string_view name, Detail detail, RangeKind kind, Clock::
   trace_.ranges.push_back({.name = std::move(whole), .kind = kind, .begin = begin, .end = end, .facts = facts});
 }
 
-void Profiler::keep(const std::string& name, i64 bytes) {
+void Profiler::record_kept_bytes(const std::string& name, i64 bytes) {
   if (!is_tracing_) return;
   const auto [kept, is_new] = trace_.kept.try_emplace(name, bytes);
   if (!is_new) kept->second = std::max(kept->second, bytes);

@@ -14,10 +14,10 @@ namespace mcpp {
 
 /// Granularity of a range, from coarse to fine.
 enum class Detail : u8 {
-  Nothing,
-  Phase,  ///< of a step: data, passes, the optimizer; a save, an evaluation
-  Pass,   ///< of a microbatch, and its waits for messages and collectives
-  Layer   ///< inside a pass
+  Off,
+  Phase,       ///< phases of a step (data, passes, optimizer), saves, evaluations
+  Microbatch,  ///< passes of a microbatch and their waits for messages and collectives
+  Layer        ///< inside a pass
 };
 
 /// Category of a range's time. Ranges of one kind never overlap.
@@ -63,10 +63,10 @@ class Profiler {
   /// Maximum number of ranges in a trace (about 200 MB). Later ones are only counted.
   static constexpr std::size_t kMaxRanges = 1'000'000;
 
-  bool wants(Detail detail) const { return detail <= detail_; }
+  bool is_enabled(Detail detail) const { return detail <= detail_; }
 
   /// Enables timers: sums of ranges up to this detail.
-  void time(Detail detail);
+  void enable_timers(Detail detail);
   /// Returns the seconds per name since the last call.
   std::map<std::string, double> take_seconds();
 
@@ -76,17 +76,17 @@ class Profiler {
   struct Trace {
     std::vector<ProfiledRange> ranges;  ///< ordered by end time
     i64 dropped_ranges = 0;             ///< number of ranges dropped beyond kMaxRanges
-    std::map<std::string, i64> kept;    ///< bytes by name, as reported by keep()
+    std::map<std::string, i64> kept;    ///< bytes by name, as reported by record_kept_bytes()
   };
   Trace stop();
 
-  /// Adds a range whose times the caller has measured. Ignored unless wants(detail). A group's name is prepended to the
-  /// range's name.
+  /// Adds a range whose times the caller has measured. Ignored unless is_enabled(detail). A group's name is prepended
+  /// to the range's name.
   void add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
            const RangeFacts& facts = {});
   /// Records the bytes that the forward pass of a module keeps in one pass; a trace reports the maximum over its
   /// passes.
-  void keep(const std::string& name, i64 bytes);
+  void record_kept_bytes(const std::string& name, i64 bytes);
   /// Marks the device's progress if it is asynchronous and a trace is being recorded.
   std::optional<std::size_t> mark() const;
   /// Adds the device's execution of a range between two marks.
@@ -100,7 +100,7 @@ class Profiler {
   };
   void set_detail();
 
-  Detail detail_ = Detail::Nothing, timed_ = Detail::Nothing;
+  Detail detail_ = Detail::Off, timed_ = Detail::Off;
   std::map<std::string, double> seconds_;
   bool is_tracing_ = false;
   DeviceClock* clock_ = nullptr;
@@ -109,7 +109,7 @@ class Profiler {
 };
 
 /// Scope that adds its duration to `seconds`, also on exceptions, and reports it to the profiler, if not null, with
-/// Detail::Pass. Counters and sums of ranges therefore agree.
+/// Detail::Microbatch. Counters and sums of ranges therefore agree.
 class CountedRange {
  public:
   /// `name` must outlive the range.
@@ -118,7 +118,8 @@ class CountedRange {
   ~CountedRange() {
     const Profiler::Clock::time_point now = Profiler::Clock::now();
     seconds_ += std::chrono::duration<double>(now - begin_).count();
-    if (profiler_ && profiler_->wants(Detail::Pass)) profiler_->add(name_, Detail::Pass, kind_, begin_, now, facts_);
+    if (profiler_ && profiler_->is_enabled(Detail::Microbatch))
+      profiler_->add(name_, Detail::Microbatch, kind_, begin_, now, facts_);
   }
   CountedRange(const CountedRange&) = delete;
   CountedRange& operator=(const CountedRange&) = delete;
@@ -136,7 +137,7 @@ class CountedRange {
 class TimedRange {
  public:
   TimedRange(Profiler* profiler, std::string_view name, Detail detail, const RangeFacts& facts = {})
-      : profiler_(profiler && profiler->wants(detail) ? profiler : nullptr) {
+      : profiler_(profiler && profiler->is_enabled(detail) ? profiler : nullptr) {
     if (profiler_) begin(name, detail, facts);
   }
   ~TimedRange() {

@@ -96,10 +96,10 @@ WaitIndicator::WaitIndicator(StoredRef<Log> log, std::string what) {
     std::unique_lock lock(mutex);
     std::condition_variable_any stopped;
     const auto start = std::chrono::steady_clock::now();
-    const auto is_over = [&](double pause) {
+    const auto has_ended = [&](double pause) {
       return stopped.wait_for(lock, stop, std::chrono::duration<double>(pause), [&] { return stop.stop_requested(); });
     };
-    for (double pause = kFirst; !is_over(pause); pause = 1) {
+    for (double pause = kFirst; !has_ended(pause); pause = 1) {
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
       to.progress(str(text, " since ", human_seconds(passed.count())).substr(0, terminal_columns() - 1));
     }

@@ -61,7 +61,7 @@ class Connection {
   ncclComm_t get() const { return comm_; }
   /// Returns true if the work recorded by `done` has completed or the connection is closed. Throws PeerLost if NCCL
   /// reports a failure, which may stem from any earlier operation.
-  bool is_over(const CudaEvent& done) {
+  bool has_completed(const CudaEvent& done) {
     const std::lock_guard lock(mutex_);
     if (!comm_) return true;
     ncclResult_t state = ncclSuccess;
@@ -138,7 +138,7 @@ class Lane {
   std::function<bool()> query(std::shared_ptr<const CudaEvent> done) const {
     return [done = std::move(done), connection = connection_, ordinal = device_.ordinal()] {
       check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
-      return connection->is_over(*done);
+      return connection->has_completed(*done);
     };
   }
 

@@ -105,7 +105,7 @@ void FlightRecorder::set_limits(const HangTimeouts& limits) {
   now_.limits = limits;
 }
 
-FlightSnapshot FlightRecorder::flight() const {
+FlightSnapshot FlightRecorder::snapshot() const {
   const std::lock_guard lock(mutex_);
   FlightSnapshot flight = now_;
   for (u64 id = oldest(); id <= last_; ++id)

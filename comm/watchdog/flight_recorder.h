@@ -97,7 +97,7 @@ class FlightRecorder {
   void enter(Activity activity, i64 iteration);
   void set_limits(const HangTimeouts& limits);
 
-  FlightSnapshot flight() const;
+  FlightSnapshot snapshot() const;
   /// Returns the last `count` completed operations, newest first.
   std::vector<OperationRecord> last_done(std::size_t count) const;
 

@@ -90,7 +90,7 @@ void Watchdog::watch() {
     // Time during which the process was suspended must not count as a hang.
     const Seconds awake = std::min(Seconds(now - last), 3 * pause);
     last = now;
-    const FlightSnapshot flight = recorder_.flight();
+    const FlightSnapshot flight = recorder_.snapshot();
     const auto reason = detector_.check(flight, awake.count());
     if (reason) end_run(flight, *reason);
     show(flight);

@@ -309,7 +309,7 @@ MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
   };
   MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
   for (i64 b = 0; b < micro_batch_size; ++b) result.samples.push_back(b);
-  return cut(result, config, context.cp);
+  return shard_microbatch(result, config, context.cp);
 }
 
 double peak_flops(DType dtype, Device& device) {

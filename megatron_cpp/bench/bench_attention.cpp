@@ -45,11 +45,11 @@ class AttentionRun {
                              .starts = starts_of_documents(bench.document_lengths, config.seq_length, bench.batch),
                              .windows = {config.window_of(0)}};
     options_.window = config.window_of(0);
-    partition_ = std::make_shared<const SamplePartition>(balance_sequence_partition(cp_.cut, work));
+    partition_ = std::make_shared<const SamplePartition>(balance_sequence_partition(cp_.partition, work));
     options_.queries.ranges = options_.keys = partition_->of_rank(cp_.rank);
     if (work.starts.empty()) return;
     const Tensor starts = integers(work.starts, {config.seq_length, bench.batch}, device);
-    options_.queries.starts = rows_at(starts, partition_->of_member(cp_.member()), rows * cp_.cut.heads);
+    options_.queries.starts = rows_at(starts, partition_->of_member(cp_.member()), rows * cp_.partition.heads);
   }
 
   AttentionRow measure(const BenchTiming& timing) {

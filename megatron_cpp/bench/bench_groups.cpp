@@ -30,8 +30,8 @@ double seconds_of_all(Communicator& world, const F& f) {
 }
 
 void sum_once(const ParallelState& state, Device& device) {
-  for (Communicator* group : {state.tp.get(), state.data.get(), state.dp_shard.get(), state.dp_replicate.get(),
-                              state.tp_dp_shard.get(), state.model.get(), &state.world})
+  for (Communicator* group : {state.tp.get(), state.dp.get(), state.dp_shard.get(), state.dp_replicate.get(),
+                              state.tp_dp_shard.get(), state.tp_pp.get(), &state.world})
     reduce_scalar(1, ReduceOp::Sum, *group, device);
 }
 

@@ -113,8 +113,8 @@ void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, con
 void check_copies(InferenceModel& inference) {
   const ParallelState& parallel = inference.parallel();
   const int ranks = parallel.world.size(), copies = parallel.topology.dp();
-  const bool has_experts = parallel.expert_data != nullptr;
-  if (copies == 1 || (has_experts && parallel.expert_data->size() == 1)) return;
+  const bool has_experts = parallel.expert_dp != nullptr;
+  if (copies == 1 || (has_experts && parallel.expert_dp->size() == 1)) return;
   fail(ExitCode::BadInput, "generate: ", ranks, " ranks hold the model ", copies,
        " times, and one text needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
        "--parallel.pipeline_model_parallel_size",

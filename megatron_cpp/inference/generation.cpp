@@ -125,7 +125,7 @@ class Generation {
                  .prepare = prepare,
                  .output = output});
     parallel_.pp->broadcast(all, parallel_.pp->size() - 1).wait();
-    parallel_.data->broadcast(all, 0).wait();  // ranks on another kind of processor would go on with other tokens
+    parallel_.dp->broadcast(all, 0).wait();  // ranks on another kind of processor would go on with other tokens
     return read_values<float>(all);
   }
 

@@ -56,7 +56,7 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
   special_tokens_ = special_tokens_of(reader.state(), reader.directory().string());
   session_ = std::make_unique<Session>(initialize(config_, world_));
   check_weights_memory(config_, world_.ranks, str("the model ", reader.directory().string()));
-  const auto stage = static_cast<std::size_t>(session_->parallel.me.pp);
+  const auto stage = static_cast<std::size_t>(session_->parallel.coordinates.pp);
   model_ = std::make_unique<GPTModel>(model_provider(config_, *session_), split_stages(stage_split(config_)).at(stage),
                                       /*embedding_stage=*/nullptr);
   allocate_weights(*model_);

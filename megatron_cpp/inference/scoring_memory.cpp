@@ -29,7 +29,7 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
                               .micro_batch_size = batch,
                               .tensor_parallel = context.tp.size(),
                               .sequence_parallel = context.sequence_parallel,
-                              .cut = context.cp.cut,
+                              .partition = context.cp.partition,
                               .cp_comm_type = context.cp.comm_type,
                               .expert_parallel = context.experts.ep,
                               .expert_tensor_parallel = context.experts.tp};

@@ -98,11 +98,11 @@ class WindowScorer {
   /// Batches [begin, end), of which this rank takes its share. Called by all ranks.
   void score(i64 begin, i64 end) {
     set_length(begin, end);
-    const i64 step = parallel_.data->size(), first = begin + parallel_.data->rank();
+    const i64 step = parallel_.dp->size(), first = begin + parallel_.dp->rank();
     const auto index = [=](int i) { return first + i * step; };
     // Where tokens of several batches meet around the experts, ranks score as many each, of which the last may be
     // empty.
-    const bool meets_others = parallel_.layer->size() > parallel_.tp_cp->size();
+    const bool meets_others = parallel_.layer_group->size() > parallel_.tp_cp->size();
     const i64 from = meets_others ? begin : first;
     const ForwardTask task{
         .microbatches = static_cast<int>(ceil_div(end - from, step)),
@@ -133,7 +133,7 @@ class WindowScorer {
     const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
     seq_ = round_up(longest, step);
     rows_ = seq_ / cp.size();
-    partition_ = std::make_shared<const SamplePartition>(SamplePartition::zigzag(cp.cut, seq_));
+    partition_ = std::make_shared<const SamplePartition>(SamplePartition::zigzag(cp.partition, seq_));
     at_ = partition_->of_rank(cp.rank);
   }
 
@@ -155,14 +155,14 @@ class WindowScorer {
   }
   void prepare(i64 index, MicrobatchContext& pass) const {
     pass.positions = at_;
-    pass.cut = partition_;
+    pass.partition = partition_;
     if (!documents_.has_starts()) return;
     Tensor starts = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(document_starts(index), starts);
     const ContextParallel& cp = stage_.context().cp;
     if (documents_.resets_positions) pass.position_starts = rows_at(starts, at_, rows_);
     if (documents_.resets_attention)
-      pass.attention_starts = rows_at(starts, partition_->of_member(cp.member()), rows_ * cp.cut.heads);
+      pass.attention_starts = rows_at(starts, partition_->of_member(cp.member()), rows_ * cp.partition.heads);
   }
   /// The position in its window at which the document of each token begins, [seq, batch], as training's samples have
   /// it.
@@ -251,7 +251,7 @@ class WindowScorer {
 }  // namespace
 
 i64 batches_in_a_round(const ParallelState& parallel) {
-  return parallel.data->size() * 4 * parallel.pp->size();
+  return parallel.dp->size() * 4 * parallel.pp->size();
 }
 
 TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,

@@ -13,7 +13,7 @@ namespace mcpp {
 namespace {
 
 std::string name_of_rank(const ParallelState& parallel) {
-  const AxisValues& at = parallel.me;
+  const AxisValues& at = parallel.coordinates;
   return str("rank ", parallel.world.rank(), ": tp ", at.tp, ", cp ", at.cp, ", pp ", at.pp, ", dp ", at.dp, ", ",
              host_name());
 }

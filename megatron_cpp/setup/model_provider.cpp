@@ -72,7 +72,7 @@ ActivationOffload activation_offload(const Config& config, const Session& sessio
   return {.tier = tier,
           .folder = config.optimizer.offload_folder,
           .key = "optimizer.offload_folder",
-          .bytes = stages[static_cast<std::size_t>(session.parallel.me.pp)].activations_on_disk};
+          .bytes = stages[static_cast<std::size_t>(session.parallel.coordinates.pp)].activations_on_disk};
 }
 
 }  // namespace

@@ -17,10 +17,10 @@ AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config)
 
 }  // namespace
 
-MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp) {
+MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp) {
   if (cp.size() == 1) return whole;
   const auto how =
-      std::make_shared<const SamplePartition>(balance_sequence_partition(cp.cut, attention_work(whole, config)));
+      std::make_shared<const SamplePartition>(balance_sequence_partition(cp.partition, attention_work(whole, config)));
   const i64 rows = config.seq_length / cp.size();
   const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 count) {
     return t.defined() ? rows_at(t, at, count) : t;
@@ -29,9 +29,9 @@ MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const Context
   return {.tokens = rows_of(whole.tokens, at, rows),
           .targets = rows_of(whole.targets, at, rows),
           .samples = whole.samples,
-          .attention_starts = rows_of(whole.attention_starts, how->of_member(cp.member()), rows * cp.cut.heads),
+          .attention_starts = rows_of(whole.attention_starts, how->of_member(cp.member()), rows * cp.partition.heads),
           .position_starts = rows_of(whole.position_starts, at, rows),
-          .cut = how};
+          .partition = how};
 }
 
 void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
@@ -48,8 +48,8 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
     pass.is_last = false;
     pass.grad_scale = grad_scale;
     pass.samples = batch.samples;
-    pass.cut = batch.cut;
-    if (pass.cut) pass.positions = pass.cut->of_rank(model_.context().cp.rank);
+    pass.partition = batch.partition;
+    if (pass.partition) pass.positions = pass.partition->of_rank(model_.context().cp.rank);
     pass.attention_starts = batch.attention_starts;
     pass.position_starts = batch.position_starts;
   }
@@ -63,7 +63,7 @@ MicrobatchContext& ModelStage::pass(int microbatch) {
 
 ProfileRange ModelStage::range(const char* name, int microbatch) const {
   const ModelContext& context = model_.context();
-  return {context.device, context.profiler, name, Detail::Pass, {.microbatch = microbatch, .chunk = chunk_}};
+  return {context.device, context.profiler, name, Detail::Microbatch, {.microbatch = microbatch, .chunk = chunk_}};
 }
 
 Tensor ModelStage::forward(int microbatch, const Tensor& x) {

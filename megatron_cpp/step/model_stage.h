@@ -19,11 +19,11 @@ struct MicroBatch {
   /// attention sees after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
   /// partition over context-parallel ranks; null without context parallelism
-  std::shared_ptr<const SamplePartition> cut = nullptr;
+  std::shared_ptr<const SamplePartition> partition = nullptr;
 };
 /// Returns this context-parallel rank's shard of a microbatch of whole samples, balanced by the cost of attention. On
 /// stages that read no data it has only sample indices.
-MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp);
+MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp);
 
 class ModelStage final : public PipelineStage {
  public:

@@ -96,7 +96,7 @@ std::string checksum_of(const Tensor& value) {
 void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel,
                                    const Fingerprint& fingerprint) {
   check_grid(state, parallel, GridKind::Dense, *parallel.dp_cp, fingerprint);
-  if (parallel.expert_data) check_grid(state, parallel, GridKind::Expert, *parallel.expert_data, fingerprint);
+  if (parallel.expert_dp) check_grid(state, parallel, GridKind::Expert, *parallel.expert_dp, fingerprint);
 }
 
 }  // namespace mcpp

@@ -59,7 +59,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       step_scalars_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
       step_readback_(make_async_readback(device_, kNumbers)),
-      step_(*layout_.parallel.layer) {
+      step_(*layout_.parallel.layer_group) {
   for (auto* waits : {&pipeline_wait_timer_, &agreement_wait_timer_}) *waits = make_device_wait_timer(device_);
   for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kEvaluationNumbers);
 }
@@ -71,7 +71,7 @@ std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext contex
                         .placement = row_of(layout_.schedule).placement};
   std::vector<StageContents> stages;
   for (int c = 0; c < layout_.chunks_per_rank(); ++c)
-    stages.push_back(layout_.stages[static_cast<std::size_t>(places.stage_of(layout_.parallel.me.pp, c))]);
+    stages.push_back(layout_.stages[static_cast<std::size_t>(places.stage_of(layout_.parallel.coordinates.pp, c))]);
   std::vector<Chunk> chunks;
   for (std::unique_ptr<GPTModel>& model : mcpp::make_chunks(context, stages)) {
     Chunk& chunk = chunks.emplace_back();
@@ -139,7 +139,7 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
   Schedule first;
   if (loads_kernels) first = build_schedule(batches.size(), training, /*serialized_microbatches=*/2);
   const Schedule& schedule = loads_kernels ? first : found->second;
-  step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
+  step_.begin(schedule.passes(layout_.parallel.coordinates.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
     chunk.stage->begin(batches, training, grad_scale, totals_, step_);
@@ -164,7 +164,7 @@ void TrainingState::sum_totals_over_ranks() {
 /// Counts all tokens, whether or not they are targets: known to every rank before the forward pass.
 i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
   const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
-  return samples * layout_.parallel.data->size() * chunks_.front().model->context().config.seq_length;
+  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
 }
 
 void TrainingState::set_exact_reduction(bool is_exact) {
@@ -199,7 +199,7 @@ void TrainingState::update(const StepOptions& options) {
   StepRule rule = options.rule;
   rule.grad_scale = 1 / grad_scale_;
   {
-    const ProfileRange norm(device_, profiler_, "optimizer-clip-main-grad", Detail::Pass);
+    const ProfileRange norm(device_, profiler_, "optimizer-clip-main-grad", Detail::Microbatch);
     ops::copy(optimizer_.compute_update_scale(totals_, rule), decided);
   }
   write_stop_request(kStepStopRequest, step_scalars_);
@@ -217,7 +217,7 @@ void TrainingState::update(const StepOptions& options) {
     layout_.parallel.world.all_reduce(step_scalars_, ReduceOp::Max).wait();
   }
   {
-    const ProfileRange inner(device_, profiler_, "optimizer-inner-step", Detail::Pass);
+    const ProfileRange inner(device_, profiler_, "optimizer-inner-step", Detail::Microbatch);
     optimizer_.update(options.lr, options.weight_decay, step_scalars_.flat(StepScalars::kFactor, 1));
     for (const Chunk& chunk : chunks_) chunk.memory->end_step(step_scalars_.flat(StepScalars::kFactor, 1));
   }
@@ -225,7 +225,7 @@ void TrainingState::update(const StepOptions& options) {
   if (routers_.has_state() && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor]))
     routers_.end_step();
   step_readback_->start(step_scalars_);
-  const ProfileRange publishing(device_, profiler_, "params-all-gather", Detail::Pass);
+  const ProfileRange publishing(device_, profiler_, "params-all-gather", Detail::Microbatch);
   publish_weights();
 }
 

@@ -133,7 +133,9 @@ class TrainingState {
   /// Returns true if this rank saves `param` on behalf of all ranks that hold a copy of it in their slice of the model.
   bool should_save(const Param& param) const { return layout_.parallel.is_primary_replica(param.placement); }
   /// Returns true if this rank saves what is replicated on all ranks of a stage.
-  bool should_save_for_stage() const { return layout_.parallel.me.tp == 0 && layout_.parallel.dp_cp->rank() == 0; }
+  bool should_save_for_stage() const {
+    return layout_.parallel.coordinates.tp == 0 && layout_.parallel.dp_cp->rank() == 0;
+  }
   /// Returns the seconds spent waiting for other pipeline stages since start-up: for messages and at the end of
   /// schedules.
   double pipeline_waiting_seconds() const { return pipeline_waiting_; }

@@ -44,7 +44,7 @@ MicroBatch TextSampler::sample_of(std::span<const i32> ids) const {
                    .samples = {0}};
   write_values(padded, whole.tokens);
   write_values(std::vector<i32>(padded.size(), -1), whole.targets);
-  return cut(whole, config_.model, session_.parallel.context_parallel(config_.parallel.cp_comm_type));
+  return shard_microbatch(whole, config_.model, session_.parallel.context_parallel(config_.parallel.cp_comm_type));
 }
 
 }  // namespace mcpp

@@ -87,7 +87,7 @@ Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& 
 
 ExitCode Trainer::train() {
   records_.begin(spent());
-  session_.profiler->time(static_cast<Detail>(config_.logging.timing_log_level));
+  session_.profiler->enable_timers(static_cast<Detail>(config_.logging.timing_log_level));
   const bool is_done = progress_.iteration >= end_.iterations;
   if (is_done)
     log_.info(str("all ", end_.iterations, " iterations are done; set training.",

@@ -82,7 +82,7 @@ struct ModelContext {
   bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
   /// Placement of activations between the parallel regions and between pipeline stages.
   ActivationPlacement stream() const {
-    return splits_sequence() ? ActivationPlacement::Sequence : ActivationPlacement::Whole;
+    return splits_sequence() ? ActivationPlacement::SequenceSharded : ActivationPlacement::Replicated;
   }
   /// Ranks along pp that hold the word embeddings. Each has a part of their gradient.
   AlongAxis word_embedding_ranks() const;

@@ -99,7 +99,7 @@ Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& pass) {
   rotate(qkv.heads(), pass, false);
   if (pass.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), pass), pass);
 
-  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.cut);
+  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.partition);
   const ContextAttention::SavedAttention kept = core_attention_.forward(qkv, how);
   std::optional<MicrobatchContext::DiscardScope>
       discard;  // the output may also be linear_proj's input, so one recomputation serves both
@@ -117,7 +117,7 @@ Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& pass) {
 Tensor SelfAttention::backward(const Tensor& dy, MicrobatchContext& pass) {
   const Tensor d_output = linear_proj_.backward(dy, pass);
   const i64 s = d_output.dim(0), b = d_output.dim(1);
-  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.cut);
+  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.partition);
   const Qkv empty = core_attention_.exchanges_heads() ? linear_qkv_.empty(s, b) : Qkv();
   const Qkv gradient = core_attention_.backward(d_output, take(pass), how, empty);
   rotate(gradient.heads(), pass, true);

@@ -11,14 +11,14 @@ Fp32Linear::Fp32Linear(const std::string& name, const ModelContext& context, i64
               context.config.init_method_std) {}
 
 Tensor Fp32Linear::forward(const Tensor& x) const {
-  const Tensor w = widened(weight_.value);
+  const Tensor w = to_accumulate_dtype(weight_.value);
   Tensor y = Tensor::empty({x.dim(0), w.dim(0)}, w.dtype(), x.device());
-  ops::matmul(widened(x), w, y, {.transpose_b = true});
+  ops::matmul(to_accumulate_dtype(x), w, y, {.transpose_b = true});
   return y;
 }
 
 Tensor Fp32Linear::input_gradient(const Tensor& dy) const {
-  const Tensor w = widened(weight_.value);
+  const Tensor w = to_accumulate_dtype(weight_.value);
   Tensor dx = Tensor::empty({dy.dim(0), w.dim(1)}, w.dtype(), dy.device());
   ops::matmul(dy, w, dx);
   return dx;
@@ -26,8 +26,9 @@ Tensor Fp32Linear::input_gradient(const Tensor& dy) const {
 
 void Fp32Linear::weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& pass) {
   pass.run_or_delay_wgrad([this, dy, x = std::move(x)] {
-    weight_.add_grad(
-        [&](Tensor& dw, float beta) { ops::matmul(dy, widened(x()), dw, {.transpose_a = true, .beta = beta}); });
+    weight_.add_grad([&](Tensor& dw, float beta) {
+      ops::matmul(dy, to_accumulate_dtype(x()), dw, {.transpose_a = true, .beta = beta});
+    });
   });
 }
 

@@ -101,8 +101,8 @@ void Norm::backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx) {
 }
 
 ActivationPlacement Norm::output_placement(ActivationPlacement x) const {
-  const bool is_whole = x == ActivationPlacement::Whole || x == ActivationPlacement::Sequence;
-  MCPP_CHECK(is_in_stream_ ? is_whole : x == ActivationPlacement::Columns, weight_.name, " takes ",
+  const bool is_whole = x == ActivationPlacement::Replicated || x == ActivationPlacement::SequenceSharded;
+  MCPP_CHECK(is_in_stream_ ? is_whole : x == ActivationPlacement::ColumnSharded, weight_.name, " takes ",
              is_in_stream_ ? "whole rows" : "columns", ", and is given some that are ", name_of(x));
   check_gradient_spread(weight_, x);
   if (bias_) check_gradient_spread(*bias_, x);
@@ -120,13 +120,13 @@ namespace {
 NormColumns columns_of(const ModelContext& context, i64 heads) {
   const i64 dim = context.config.head_dim();
   if (!context.config.qk_layernorm_all_heads)
-    return {.box = slab({dim}, 0, 0, dim), .tp = {gradient_spread(ActivationPlacement::Columns)}};
+    return {.box = slab({dim}, 0, 0, dim), .tp = {gradient_spread(ActivationPlacement::ColumnSharded)}};
   const i64 tp = context.tp.size(), sharing = std::max<i64>(tp / heads, 1), first = context.tp.rank() * heads / tp;
   NormColumns columns{
       .box = slab({heads * dim}, 0, first * dim, std::max<i64>(heads / tp, 1) * dim), .tp = {}, .ranks = &context.tp};
   if (sharing > 1)  // ranks share a query group
     columns.tp = {
-        gradient_spread(ActivationPlacement::Columns),
+        gradient_spread(ActivationPlacement::ColumnSharded),
         Holders{.first = static_cast<int>(context.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
   return columns;
 }

@@ -79,7 +79,7 @@ void OutputLayer::add_shared_gradient() {
 
 ActivationPlacement OutputLayer::output_placement(ActivationPlacement hidden) const {
   region_.check_entry(final_layernorm_.output_placement(hidden), weight_.name);
-  return ActivationPlacement::Columns;
+  return ActivationPlacement::ColumnSharded;
 }
 
 void OutputLayer::visit(const ParamVisitor& f) {

@@ -26,7 +26,7 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, StoredRef<Model
   keys_values_ = make_slice(name, 1, q_rows, 2 * head_dim);
   keys_values_->visit([&](Param& param) {
     param.placement.tp = {
-        gradient_spread(ActivationPlacement::Columns),
+        gradient_spread(ActivationPlacement::ColumnSharded),
         Holders{.first = static_cast<int>(context_.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
   });
 }
@@ -87,7 +87,7 @@ Tensor QkvProjection::backward(const Qkv& gradient, MicrobatchContext& pass) {
 
 ActivationPlacement QkvProjection::output_placement(ActivationPlacement x) const {
   region_.check_entry(x, queries_->weight.name);
-  constexpr auto kOwnHeads = ActivationPlacement::Columns;
+  constexpr auto kOwnHeads = ActivationPlacement::ColumnSharded;
   for (const LinearSlice* slice : {queries_.get(), keys_values_.get()}) {
     if (!slice) continue;
     check_gradient_spread(slice->weight, kOwnHeads);

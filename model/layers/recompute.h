@@ -21,19 +21,20 @@ class RecomputedLayers final : public Module {
 
   Tensor forward(const Tensor& x, MicrobatchContext& pass) override {
     if (pass.saves_for_backward) pass.save(this, holders_ ? shard_input(x) : x);
-    MicrobatchContext forward_context = pass.again();
+    MicrobatchContext forward_context = pass.clone_for_recompute();
     forward_context.saves_for_backward = false;
     return run(x, forward_context);
   }
 
   Tensor backward(const Tensor& dy, MicrobatchContext& pass) override {
-    MicrobatchContext again = pass.again();
+    MicrobatchContext recompute_context = pass.clone_for_recompute();
     Tensor x = pass.take(this);
     if (holders_) x = gather_input(x, dy.shape());
-    run(std::move(x), again);
+    run(std::move(x), recompute_context);
     Tensor dx = dy;
-    for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) dx = (*layer)->backward(dx, again);
-    pass.take_delayed_wgrads(again);
+    for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer)
+      dx = (*layer)->backward(dx, recompute_context);
+    pass.take_delayed_wgrads(recompute_context);
     return dx;
   }
 

@@ -19,10 +19,10 @@ class ContextAttention {
     AttentionResult result;
   };
 
-  /// Returns the options of core attention for a microbatch partitioned as `cut` (null without context parallelism). In
-  /// `local`, the first head, which keys dropout, is that before an exchange, but document starts are for the rows
-  /// after it (SamplePartition::of_member).
-  CoreAttentionOptions options(const AttentionOptions& local, std::shared_ptr<const SamplePartition> cut) const;
+  /// Returns the options of core attention for a microbatch partitioned as `partition` (null without context
+  /// parallelism). In `local`, the first head, which keys dropout, is that before an exchange, but document starts are
+  /// for the rows after it (SamplePartition::of_member).
+  CoreAttentionOptions options(const AttentionOptions& local, std::shared_ptr<const SamplePartition> partition) const;
   SavedAttention forward(const Qkv& local, const CoreAttentionOptions& how);
   /// Recomputes result.out from what forward saved.
   Tensor recompute_output(const Qkv& kept, const CoreAttentionOptions& how) {
@@ -30,7 +30,7 @@ class ContextAttention {
   }
   /// Returns result.out exchanged back: all heads of this rank at its own positions.
   Tensor output(const SavedAttention& kept, const CoreAttentionOptions& how) {
-    return exchange_ ? exchange_->to_positions(kept.result.out, how.cut->runs()) : kept.result.out;
+    return exchange_ ? exchange_->to_positions(kept.result.out, how.partition->runs()) : kept.result.out;
   }
   /// Returns the gradient of `local` given that of output(). With a head exchange, `empty`, shaped like `local`, is
   /// overwritten and returned.

@@ -6,13 +6,13 @@
 namespace mcpp {
 
 std::unique_ptr<CoreAttention> ContextParallel::make_core_attention() const {
-  if (cut.rings == 1) return std::make_unique<LocalAttention>();
+  if (partition.rings == 1) return std::make_unique<LocalAttention>();
   if (comm_type == CpCommType::AllGather) return std::make_unique<GatheredAttention>(*ring);
   return std::make_unique<RingAttention>(*ring);
 }
 
 std::unique_ptr<HeadExchange> ContextParallel::make_head_exchange(i64 query_groups) const {
-  return cut.heads == 1 ? nullptr : std::make_unique<HeadExchange>(*heads, query_groups);
+  return partition.heads == 1 ? nullptr : std::make_unique<HeadExchange>(*heads, query_groups);
 }
 
 }  // namespace mcpp

@@ -14,13 +14,13 @@ namespace mcpp {
 /// Context-parallel configuration of a rank. By default it holds all positions.
 struct ContextParallel {
   CpCommType comm_type = CpCommType::P2p;
-  SequencePartition cut;
-  i64 rank = 0;                   ///< in [0, cut.ranks())
+  SequencePartition partition;
+  i64 rank = 0;                   ///< in [0, partition.ranks())
   Communicator* heads = nullptr;  ///< ranks that exchange heads; null = none
   Communicator* ring = nullptr;   ///< ranks that share keys and values; null = none
 
-  i64 size() const { return cut.ranks(); }
-  i64 member() const { return rank / cut.heads; }  ///< index in the ring
+  i64 size() const { return partition.ranks(); }
+  i64 member() const { return rank / partition.heads; }  ///< index in the ring
 
   std::unique_ptr<CoreAttention> make_core_attention() const;
   /// Creates the exchange for `query_groups` on this rank; returns null if heads are not exchanged.

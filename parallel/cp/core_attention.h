@@ -10,7 +10,7 @@ namespace mcpp {
 
 /// Options of core attention; options.queries and options.keys are the positions of this rank's queries and keys.
 struct CoreAttentionOptions : AttentionOptions {
-  std::shared_ptr<const SamplePartition> cut;  ///< positions of all ranks; null without context parallelism
+  std::shared_ptr<const SamplePartition> partition;  ///< positions of all ranks; null without context parallelism
 };
 
 /// Attention of this rank's queries. Forward and backward must get the same options.

@@ -66,16 +66,16 @@ QkvHeads GatheredAttention::with_all_keys(const QkvHeads& x, const SamplePartiti
 }
 
 AttentionResult GatheredAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
-  return LocalAttention().forward(with_all_keys(x, *options.cut), over_all_keys(options));
+  return LocalAttention().forward(with_all_keys(x, *options.partition), over_all_keys(options));
 }
 
 void GatheredAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                  const CoreAttentionOptions& options, QkvHeads& dx) {
-  const QkvHeads full = with_all_keys(x, *options.cut);
+  const QkvHeads full = with_all_keys(x, *options.partition);
   const KeyValues all = KeyValues::like(x, full.k.seq, accumulate_dtype(x.k.base.dtype()));
   QkvHeads d_whole{dx.q, all.keys(), all.values()};
   ops::attention_backward(dout, full, y, over_all_keys(options), d_whole);
-  KeyValues{scatter_sequence(group_, *options.cut, all.both)}.copy_to(dx);
+  KeyValues{scatter_sequence(group_, *options.partition, all.both)}.copy_to(dx);
 }
 
 }  // namespace mcpp

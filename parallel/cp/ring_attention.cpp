@@ -22,7 +22,7 @@ AttentionResult wide_result(const Heads& q) {
 class RingRoute {
  public:
   RingRoute(const Communicator& ring, const CoreAttentionOptions& options)
-      : rank_(ring.rank()), size_(ring.size()), partition_(*options.cut), window_(options.window) {
+      : rank_(ring.rank()), size_(ring.size()), partition_(*options.partition), window_(options.window) {
     for (i64 owner = 0; owner < size_; ++owner) reach_.push_back(partition_.reach(owner, window_));
   }
 

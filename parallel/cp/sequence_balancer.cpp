@@ -86,13 +86,13 @@ SamplePartition partition_into(i64 runs, const SequencePartition& ranks, const A
   return {ranks, work.seq_length, std::move(pieces), first_keys(work, count)};
 }
 
-std::vector<i64> loads(const SequencePartition& ranks, const SamplePartition& cut,
+std::vector<i64> loads(const SequencePartition& ranks, const SamplePartition& partition,
                        const std::vector<i64>& prefix_costs) {
-  const std::vector<i64> costs = costs_of_pieces(prefix_costs, cut.runs() * ranks.rings);
+  const std::vector<i64> costs = costs_of_pieces(prefix_costs, partition.runs() * ranks.rings);
   std::vector<i64> sums;
   for (i64 member = 0; member < ranks.rings; ++member) {
     sums.push_back(0);
-    for (const i64 piece : cut.pieces_of(member)) sums.back() += costs[static_cast<std::size_t>(piece)];
+    for (const i64 piece : partition.pieces_of(member)) sums.back() += costs[static_cast<std::size_t>(piece)];
   }
   return sums;
 }
@@ -111,18 +111,19 @@ SamplePartition balance_sequence_partition(const SequencePartition& ranks, const
   i64 least = std::numeric_limits<i64>::max();
   for (i64 runs = 1; runs <= PositionRanges::kMaxRuns; runs *= 2) {
     if (!is_possible(runs, ranks, work.seq_length)) continue;
-    SamplePartition cut = partition_into(runs, ranks, work, prefix_costs);
-    const std::vector<i64> sums = loads(ranks, cut, prefix_costs);
+    SamplePartition partition = partition_into(runs, ranks, work, prefix_costs);
+    const std::vector<i64> sums = loads(ranks, partition, prefix_costs);
     const i64 max_load = *std::max_element(sums.begin(), sums.end());
     if (max_load >= least) continue;
-    best = std::move(cut), least = max_load;
+    best = std::move(partition), least = max_load;
     if (static_cast<double>(max_load * ranks.rings) <= kBalanced * static_cast<double>(prefix_costs.back())) break;
   }
   return best;
 }
 
-std::vector<i64> member_costs(const SequencePartition& ranks, const AttentionWork& work, const SamplePartition& cut) {
-  return loads(ranks, cut, prefix_costs_of(work));
+std::vector<i64> member_costs(const SequencePartition& ranks, const AttentionWork& work,
+                              const SamplePartition& partition) {
+  return loads(ranks, partition, prefix_costs_of(work));
 }
 
 }  // namespace mcpp

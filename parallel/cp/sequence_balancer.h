@@ -21,6 +21,7 @@ SamplePartition balance_sequence_partition(const SequencePartition& ranks, const
 
 /// Returns the cost of each ring member in scores: those visible to its queries, plus a tile width per query for masked
 /// scores that are computed anyway.
-std::vector<i64> member_costs(const SequencePartition& ranks, const AttentionWork& work, const SamplePartition& cut);
+std::vector<i64> member_costs(const SequencePartition& ranks, const AttentionWork& work,
+                              const SamplePartition& partition);
 
 }  // namespace mcpp

@@ -119,7 +119,7 @@ Tensor ColumnParallelLinear::backward(const Tensor& dy, MicrobatchContext& pass)
 
 ActivationPlacement ColumnParallelLinear::output_placement(ActivationPlacement x) const {
   region_.check_entry(x, slice_.weight.name);
-  return gather_output_ ? ActivationPlacement::Whole : ActivationPlacement::Columns;
+  return gather_output_ ? ActivationPlacement::Replicated : ActivationPlacement::ColumnSharded;
 }
 
 RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp,
@@ -129,7 +129,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, C
       slice_(name, split_box({out, in}, 1, tp), Box{{out}, {0}, {out}}, options),
       skip_bias_add_(options.skip_bias_add),
       input_is_parallel_(input_is_parallel) {
-  if (slice_.bias) slice_.bias->placement.tp = {gradient_spread(ActivationPlacement::Whole)};
+  if (slice_.bias) slice_.bias->placement.tp = {gradient_spread(ActivationPlacement::Replicated)};
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x, MicrobatchContext& pass) {
@@ -170,11 +170,12 @@ void RowParallelLinear::weight_gradient(const Tensor& dy, const Tensor& whole_dy
 }
 
 ActivationPlacement RowParallelLinear::output_placement(ActivationPlacement x) const {
-  const ActivationPlacement taken = input_is_parallel_ ? ActivationPlacement::Columns : ActivationPlacement::Whole;
+  const ActivationPlacement taken =
+      input_is_parallel_ ? ActivationPlacement::ColumnSharded : ActivationPlacement::Replicated;
   MCPP_CHECK(x == taken, slice_.weight.name, " takes activations that are ", name_of(taken),
              ", and is given some that are ", name_of(x));
   // The bias gradient is always computed from the full dy, which backward gathers.
-  if (slice_.bias) check_gradient_spread(*slice_.bias, ActivationPlacement::Whole);
+  if (slice_.bias) check_gradient_spread(*slice_.bias, ActivationPlacement::Replicated);
   return region_.outside();
 }
 

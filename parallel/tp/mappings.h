@@ -48,7 +48,7 @@ class TensorParallelRegion {
   bool sequence_parallel() const { return sequence_parallel_; }
   /// Returns the placement of activations outside the region: the input of whole() and the output of sum().
   ActivationPlacement outside() const {
-    return sequence_parallel_ ? ActivationPlacement::Sequence : ActivationPlacement::Whole;
+    return sequence_parallel_ ? ActivationPlacement::SequenceSharded : ActivationPlacement::Replicated;
   }
   /// Throws an error that names `user` unless whole() accepts such activations.
   void check_entry(ActivationPlacement x, const std::string& user) const;

@@ -59,7 +59,7 @@ ActivationSetup Layout::activations(const Workload& work) const {
           .micro_batch_size = micro_batch_size,
           .tensor_parallel = tp,
           .sequence_parallel = sequence_parallel,
-          .cut = {.heads = cp_heads, .rings = cp / cp_heads},
+          .partition = {.heads = cp_heads, .rings = cp / cp_heads},
           .cp_comm_type = cp_comm_type,
           .expert_parallel = ep,
           .expert_tensor_parallel = etp,

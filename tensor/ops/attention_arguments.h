@@ -33,13 +33,13 @@ HeadRows<E> head_rows(const Heads& x) {
 /// Output rows, of the operands' type or of the accumulate type, which avoids rounding in sums over several calls.
 template <class E, class W>
 struct ResultRows {
-  HeadRows<E> same;
-  HeadRows<W> wide;  ///< used if `same` has no data
+  HeadRows<E> low_precision;
+  HeadRows<W> accumulate;  ///< used if `low_precision` has no data
 
   /// Calls f with the HeadRows that has data.
   template <class F>
   constexpr void visit(F&& f) const {
-    same.data ? f(same) : f(wide);
+    low_precision.data ? f(low_precision) : f(accumulate);
   }
 };
 

@@ -23,7 +23,7 @@ TEST(FlightRecorderTest, ReportsOpenAndFinishedOperations) {
   receive.pause();
   const auto waiting = tp.collective("all_gather", 0);
 
-  const FlightSnapshot flight = recorder.flight();
+  const FlightSnapshot flight = recorder.snapshot();
   EXPECT_EQ(flight.activity, Activity::Training);
   ASSERT_EQ(flight.open.size(), 2u);
   EXPECT_EQ(flight.open[0].state, State::Started);
@@ -65,7 +65,7 @@ TEST(FlightRecorderTest, RanksAssignSameSequenceNumbers) {
     EXPECT_EQ(done[1].to_string(), "barrier #1 in pp (ranks 0 1 2)");
     const char* last[]{"send #1 to rank 2", "send #2 to rank 2", "recv #2 from rank 1"};
     EXPECT_EQ(done[2].to_string(), std::string(last[rank]) + " of 4 B in pp (ranks 0 1 2)");
-    EXPECT_TRUE(recorder.flight().open.empty());
+    EXPECT_TRUE(recorder.snapshot().open.empty());
   });
 }
 
@@ -84,7 +84,7 @@ TEST(FlightRecorderTest, ShowsWaitOfRankWhileItLasts) {
     }
     std::thread watcher([&] {
       for (FlightSnapshot flight; flight.open.empty() || flight.open[0].state != State::Waiting;
-           flight = recorder.flight())
+           flight = recorder.snapshot())
         std::this_thread::yield();
       seen = true;
     });
@@ -98,11 +98,11 @@ TEST(FlightRecorderTest, DropsOldestEntriesWithoutAffectingNewerOnes) {
   GroupLog group(recorder, "tp", {0});
   auto old = group.collective("all_reduce", 1);
   for (u64 i = 0; i < FlightRecorder::kCapacity; ++i) group.collective("barrier", 0).pause();
-  EXPECT_TRUE(recorder.flight().open.empty());
+  EXPECT_TRUE(recorder.snapshot().open.empty());
   const auto last = group.collective("broadcast", 0);
   old.resume();  // its slot belongs to a newer entry now
-  ASSERT_EQ(recorder.flight().open.size(), 1u);
-  EXPECT_STREQ(recorder.flight().open[0].name, "broadcast");
+  ASSERT_EQ(recorder.snapshot().open.size(), 1u);
+  EXPECT_STREQ(recorder.snapshot().open[0].name, "broadcast");
   EXPECT_EQ(recorder.last_done(1u << 20).size(), FlightRecorder::kCapacity - 1);
 }
 
@@ -112,19 +112,19 @@ TEST(FlightRecorderTest, PollsDeviceForQueuedOperations) {
   bool done = false, failed = false;
   group.collective("all_reduce", 0).track_completion([&] { return done; });
   recorder.poll();
-  ASSERT_EQ(recorder.flight().open.size(), 1u);
-  EXPECT_EQ(recorder.flight().open[0].state, State::Queued);
+  ASSERT_EQ(recorder.snapshot().open.size(), 1u);
+  EXPECT_EQ(recorder.snapshot().open[0].state, State::Queued);
   done = true;
   recorder.poll();
-  EXPECT_TRUE(recorder.flight().open.empty());
+  EXPECT_TRUE(recorder.snapshot().open.empty());
   group.collective("all_reduce", 0).track_completion([&] {
     return failed ? throw std::runtime_error("no network") : false;
   });
   recorder.poll();
-  EXPECT_EQ(recorder.flight().error, "");
+  EXPECT_EQ(recorder.snapshot().error, "");
   failed = true;
   recorder.poll();
-  EXPECT_EQ(recorder.flight().error, "no network");
+  EXPECT_EQ(recorder.snapshot().error, "no network");
 }
 
 TEST(FlightRecorderTest, GroupLogWithoutRecorderDoesNothing) {

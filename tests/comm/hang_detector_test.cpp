@@ -16,7 +16,7 @@ class HangDetectorTest : public Test {
   /// Returns the verdict after this many checks, one second apart.
   std::optional<std::string> after(int seconds) {
     for (int i = 0; i < seconds; ++i)
-      if (auto reason = detector.check(recorder.flight(), 1)) return reason;
+      if (auto reason = detector.check(recorder.snapshot(), 1)) return reason;
     return std::nullopt;
   }
   /// Simulates steps of this many seconds each, with activity every second.
@@ -25,7 +25,7 @@ class HangDetectorTest : public Test {
       recorder.enter(Activity::Training, iteration);
       for (int i = 0; i < seconds; ++i) {
         group.collective("all_reduce", 4);
-        ASSERT_EQ(detector.check(recorder.flight(), 1), std::nullopt);
+        ASSERT_EQ(detector.check(recorder.snapshot(), 1), std::nullopt);
       }
     }
   }

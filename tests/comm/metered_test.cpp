@@ -46,7 +46,7 @@ class LateRank {
 
  private:
   bool is_waiting() const {
-    const FlightSnapshot flight = recorders_[0].flight();
+    const FlightSnapshot flight = recorders_[0].snapshot();
     return !flight.open.empty() && flight.open[0].state == OperationRecord::State::Waiting;
   }
 

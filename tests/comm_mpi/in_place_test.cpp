@@ -100,7 +100,7 @@ TEST(InPlaceTest, UnevenPartsMayBeSmall) {
     receive[static_cast<std::size_t>(r)] = {r * kCount, r == 0 ? 3 : kCount};
   }
   Work work = world->all_to_all_v(small, send, out, receive);
-  EXPECT_TRUE(work.is_over());  // messages are still in flight
+  EXPECT_TRUE(work.is_complete());  // messages are still in flight
   work.wait();
   for (i64 i = 0; i < out.numel(); ++i) {
     const i64 source = i / kCount, at = i % kCount;
@@ -132,7 +132,7 @@ TEST(InPlaceTest, MessagesAreReadInPlaceOrCopiedBeforeTensorChanges) {
   Tensor first = make(0, device), changing = make(0, device), kept = make(0, device);
   Tensor received = Tensor::empty({kCount}, DType::I64, device);
   if (me == 0) {
-    EXPECT_TRUE(world->send(first, 1).is_over());
+    EXPECT_TRUE(world->send(first, 1).is_complete());
   }
   if (me == 1) world->recv(received, 0).wait();
   world->barrier();

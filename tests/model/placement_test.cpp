@@ -66,11 +66,12 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
       EXPECT_EQ(refusal(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
                 "");
       EXPECT_CONTAINS(refusal(stream, std::make_unique<WithoutSum>(), norm()),
-                      "norm.weight takes whole rows, and is given some that are a part of a sum");
+                      "norm.weight takes whole rows, and is given some that are partial");
       EXPECT_CONTAINS(refusal(stream, norm(), std::make_unique<WithoutSum>(), column(context, sequence_parallel)),
                       "fc1.weight takes activations that are ");
-      EXPECT_CONTAINS(refusal(stream, column(context, sequence_parallel), norm()), "are cut by columns");
-      EXPECT_CONTAINS(refusal(stream, row(context, sequence_parallel)), "fc2.weight takes activations that are cut by");
+      EXPECT_CONTAINS(refusal(stream, column(context, sequence_parallel), norm()), "are column-sharded");
+      EXPECT_CONTAINS(refusal(stream, row(context, sequence_parallel)),
+                      "fc2.weight takes activations that are column-sharded");
     });
   }
 }
@@ -78,9 +79,9 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
 TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
   on_two_ranks(true, [](const ModelContext& context) {
     EXPECT_CONTAINS(refusal(A::Sequence, column(context, false)),
-                    "that are whole, and is given some that are cut along");
+                    "that are replicated, and is given some that are sequence-sharded");
     EXPECT_CONTAINS(refusal(A::Sequence, column(context, true), row(context, false), column(context, true)),
-                    "fc1.weight takes activations that are cut along the sequence, and is given some that are whole");
+                    "fc1.weight takes activations that are sequence-sharded, and is given some that are replicated");
     const auto norm = std::make_unique<Norm>("norm", context);
     EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Whole); }),
                     "norm.weight is placed Partial along tp, but is used for activations that are whole");
@@ -123,7 +124,7 @@ TEST(ModulePlacementTest, ParameterPlacementsMatchTheirUse) {
       EXPECT_EQ(refusal_with(context, attention + "linear_qkv.weight", partial), "");
       EXPECT_CONTAINS(
           refusal_with(context, attention + "linear_qkv.weight", replicate),
-          "linear_qkv.weight is placed Replicate along tp, but is used for activations that are cut by columns");
+          "linear_qkv.weight is placed Replicate along tp, but is used for activations that are column-sharded");
       EXPECT_CONTAINS(refusal_with(context, "embedding.word_embeddings.weight", partial), "word_embeddings.weight");
     });
   }

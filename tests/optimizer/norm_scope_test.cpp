@@ -22,7 +22,7 @@ TEST(NormScopeTest, CountsEveryElementOnce) {
     run_local_ranks(8, [&](Communicator& world, int) {
       const ParallelState parallel =
           make_parallel_state(world, {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2});
-      const int tp_rank = parallel.me.tp, stage = parallel.me.pp;
+      const int tp_rank = parallel.coordinates.tp, stage = parallel.coordinates.pp;
       CpuDevice device;
       std::list<Param> params;
       params.emplace_back("tied", Box{{20, 4}, {10 * tp_rank, 0}, {10, 4}}, Init::Normal).placement.pp = {
@@ -58,7 +58,7 @@ TEST(NormScopeTest, CountsAllParametersOfSingleRank) {
   const auto self = make_self_communicator();
   const ParallelState parallel = make_parallel_state(*self, {});
   const NormScope scope = make_norm_scope(parallel, false);
-  EXPECT_EQ(scope.groups.at(GridKind::Dense), std::vector<Communicator*>{parallel.model.get()});
+  EXPECT_EQ(scope.groups.at(GridKind::Dense), std::vector<Communicator*>{parallel.tp_pp.get()});
   EXPECT_TRUE(scope.is_counted(Param("w", Shape{2}, Init::Ones)));
 }
 

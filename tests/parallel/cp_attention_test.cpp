@@ -86,7 +86,7 @@ struct Outcome {
 };
 
 Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Positions& at, const ContextParallel& cp,
-               std::shared_ptr<const SamplePartition> cut) {
+               std::shared_ptr<const SamplePartition> partition) {
   ContextAttention attention(cp, p.heads(), p.groups);
   const CoreAttentionOptions how = attention.options(options_for(p, at), std::move(cut));
   const ContextAttention::SavedAttention kept = attention.forward(qkv, how);
@@ -144,11 +144,12 @@ Numeric on_ranks(const Problem& p, const Types& t, const Way& way, Cut kind) {
     const ContextParallel cp = state.context_parallel(way.type);
     const Whole whole(p, t, device);
     const i64 rows = p.seq / cp.size();
-    const auto cut = std::make_shared<const SamplePartition>(cut_of(kind, p, cp.cut, whole.starts));
+    const auto cut = std::make_shared<const SamplePartition>(cut_of(kind, p, cp.partition, whole.starts));
     const PositionRanges at = cut->of_rank(cp.rank);
     const auto mine = [&](const Tensor& x) { return x.defined() ? rows_at(x, at, rows) : x; };
     Positions place{at, {}};
-    if (whole.starts.defined()) place.starts = rows_at(whole.starts, cut->of_member(cp.member()), rows * cp.cut.heads);
+    if (whole.starts.defined())
+      place.starts = rows_at(whole.starts, cut->of_member(cp.member()), rows * cp.partition.heads);
     const Outcome outcome =
         attend(p, {mine(whole.qkv.queries), mine(whole.qkv.keys_values)}, mine(whole.dout), place, cp, cut);
     const std::lock_guard lock(mutex);

@@ -25,17 +25,17 @@ TEST(ParallelStateTest, GroupsConnectRanksOfTopology) {
                                                             .context_parallel_size = 2,
                                                             .expert_model_parallel_size = 4});
     const Grid& dense = state.topology.dense();
-    EXPECT_EQ(dense.rank(state.me), rank);
+    EXPECT_EQ(dense.rank(state.coordinates), rank);
     const auto expect = [&](Communicator& group, const std::vector<int>& ranks) {
       EXPECT_EQ(members(group, rank, device), ranks);
     };
     expect(*state.tp, dense.group(rank, {Axis::Tp}));
-    expect(*state.data, dense.group(rank, {Axis::Dp}));
+    expect(*state.dp, dense.group(rank, {Axis::Dp}));
     expect(*state.dp_cp, dense.group(rank, {Axis::Cp, Axis::Dp}));
     expect(state.gradient_groups(GridKind::Dense).shard, dense.group(rank, {Axis::Cp, Axis::Dp}));
     EXPECT_EQ(state.output_rank, 1);
     expect(*state.pp, dense.group(rank, {Axis::Pp}));
-    expect(*state.model, dense.group(rank, {Axis::Tp, Axis::Pp}));
+    expect(*state.tp_pp, dense.group(rank, {Axis::Tp, Axis::Pp}));
     ASSERT_NE(state.embedding, nullptr);
     expect(*state.embedding, state.topology.embedding_group(rank, 1));
   });
@@ -54,14 +54,14 @@ TEST(ParallelStateTest, BuildsAndNamesShardAndReplicaGroups) {
       EXPECT_EQ(recorder.last_done(1).at(0).group->ranks, ranks);
     };
     expect(*state.tp, {rank - tp, rank - tp + 1});
-    expect(*state.data, {tp, 2 + tp, 4 + tp, 6 + tp});
-    EXPECT_EQ(state.data, state.dp_cp) << "the same ranks need one group";
+    expect(*state.dp, {tp, 2 + tp, 4 + tp, 6 + tp});
+    EXPECT_EQ(state.dp, state.dp_cp) << "the same ranks need one group";
     expect(*state.dp_shard, {dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp});
     expect(*state.dp_replicate, {dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp});
     const int first = dp / 2 * 4;
     expect(*state.tp_dp_shard, {first, first + 1, first + 2, first + 3});
     expect(*state.pp, {rank});
-    expect(*state.model, {rank - tp, rank - tp + 1});
+    expect(*state.tp_pp, {rank - tp, rank - tp + 1});
     expect(*state.embedding, {rank});
   });
 }

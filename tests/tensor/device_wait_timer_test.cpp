@@ -14,7 +14,7 @@ namespace {
 TEST(DeviceWaitTimerTest, CpuWaitIsHostTime) {
   double seconds = 0;
   Profiler profiler;
-  profiler.time(Detail::Pass);
+  profiler.enable_timers(Detail::Microbatch);
   {
     const WaitRange range(seconds, nullptr, &profiler, "wait", RangeKind::Bubble);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

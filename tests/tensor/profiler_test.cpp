@@ -22,14 +22,14 @@ std::vector<std::string> names_of(const Profiler::Trace& trace) {
 void some_ranges(Profiler* profiler) {
   CpuDevice device;
   const ProfileRange phase(device, profiler, "phase", Detail::Phase);
-  const TimedRange pass(profiler, "pass", Detail::Pass, {.microbatch = 3, .chunk = 1});
+  const TimedRange pass(profiler, "pass", Detail::Microbatch, {.microbatch = 3, .chunk = 1});
   const TimedRange layer(profiler, "layer", Detail::Layer);
 }
 
 TEST(ProfilerTest, RecordsNothingByDefault) {
   some_ranges(nullptr);
   Profiler profiler;
-  EXPECT_FALSE(profiler.wants(Detail::Phase));
+  EXPECT_FALSE(profiler.is_enabled(Detail::Phase));
   some_ranges(&profiler);
   EXPECT_TRUE(profiler.take_seconds().empty());
   EXPECT_TRUE(profiler.stop().ranges.empty());
@@ -37,9 +37,9 @@ TEST(ProfilerTest, RecordsNothingByDefault) {
 
 TEST(ProfilerTest, TimersSumRangesOfTheirDetail) {
   Profiler profiler;
-  profiler.time(Detail::Pass);
+  profiler.enable_timers(Detail::Microbatch);
   for (int i = 0; i < 2; ++i) {
-    const TimedRange pass(&profiler, "pass", Detail::Pass);
+    const TimedRange pass(&profiler, "pass", Detail::Microbatch);
     std::this_thread::sleep_for(5ms);
   }
   some_ranges(&profiler);
@@ -48,7 +48,7 @@ TEST(ProfilerTest, TimersSumRangesOfTheirDetail) {
   EXPECT_GE(seconds.at("pass"), 0.010);
   EXPECT_TRUE(seconds.contains("phase"));
   EXPECT_TRUE(profiler.take_seconds().empty());
-  profiler.time(Detail::Phase);
+  profiler.enable_timers(Detail::Phase);
   some_ranges(&profiler);
   EXPECT_THAT(profiler.take_seconds(), ElementsAre(Pair("phase", testing::Ge(0))));
 }
@@ -124,12 +124,12 @@ TEST(ProfilerTest, RecordsHostAndDeviceRanges) {
 
 TEST(ProfilerTest, KeepsMaximumOfTrace) {
   Profiler profiler;
-  profiler.keep("layer", 9);  // no trace was requested
+  profiler.record_kept_bytes("layer", 9);  // no trace was requested
   profiler.start(nullptr);
-  profiler.keep("layer", 3);
-  profiler.keep("layer", 5);
-  profiler.keep("layer", 4);
-  profiler.keep("output", -1);
+  profiler.record_kept_bytes("layer", 3);
+  profiler.record_kept_bytes("layer", 5);
+  profiler.record_kept_bytes("layer", 4);
+  profiler.record_kept_bytes("output", -1);
   EXPECT_EQ(profiler.stop().kept, (std::map<std::string, i64>{{"layer", 5}, {"output", -1}}));
   profiler.start(nullptr);
   EXPECT_TRUE(profiler.stop().kept.empty());

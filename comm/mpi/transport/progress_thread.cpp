@@ -74,8 +74,8 @@ void ProgressThread::update_state(const Change& change) {
 
 void ProgressThread::State::rethrow_failure() const {
   if (failure) std::rethrow_exception(failure);
-  if (is_over && cause) std::rethrow_exception(cause);
-  if (is_over) fail(ExitCode::PeerLost, "an operation between machines was given up");
+  if (is_stopped && cause) std::rethrow_exception(cause);
+  if (is_stopped) fail(ExitCode::PeerLost, "an operation between machines was given up");
 }
 
 /// Records the current exception, unless one is recorded already, and stops sending.
@@ -111,7 +111,7 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
     ~Idle() { --threads; }
   } one{state.idle};
   while (result.wait_for(0s) != std::future_status::ready) {
-    if (state.is_over && !state.is_running) {
+    if (state.is_stopped && !state.is_running) {
       fail_jobs(state);
     } else if (!state.is_running && !state.jobs.empty()) {
       run_next(state, lock);
@@ -280,7 +280,7 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
       state.sleeps = false;
     }
   }
-  state.is_over = true;
+  state.is_stopped = true;
   if (!state.is_running) fail_jobs(state);  // otherwise the thread running an operation does it
   state.changed.notify_all();
 }

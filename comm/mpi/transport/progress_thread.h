@@ -99,7 +99,7 @@ class ProgressThread {
     std::atomic<int> polling_holds = 0;
     bool sleeps = false;         ///< the thread sleeps until notified
     bool is_last = false;        ///< the thread exits once it has no more work
-    bool is_over = false;        ///< the thread was stopped early; no more progress
+    bool is_stopped = false;     ///< the thread was stopped early; no more progress
     std::exception_ptr failure;  ///< of a message; rethrown by the next call
     std::exception_ptr cause;    ///< of the first failed operation; fails all later ones
 

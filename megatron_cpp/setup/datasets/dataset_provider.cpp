@@ -72,9 +72,9 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
       cp_comm_type_(config.parallel.cp_comm_type),
       session_(session),
       microbatches_(std::move(batch_sizes),
-                    {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
-                    consumed_samples),
-      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == session.parallel.output_rank ||
+                    {micro_batch_size_, session.parallel.dp->size(), session.parallel.dp->rank()}, consumed_samples),
+      needs_tokens_(session.parallel.coordinates.pp == 0 ||
+                    session.parallel.coordinates.pp == session.parallel.output_rank ||
                     config.data.has_document_starts()),
       end_(end) {
   if (!needs_tokens_ || session.parallel.tp_cp->rank() != 0) return;
@@ -99,7 +99,7 @@ Batch BatchStream::read(const std::vector<i64>& samples) {
 MicroBatch BatchStream::next_micro_batch() {
   MicroBatch whole;
   whole.samples = microbatches_();
-  const auto mine = [&] { return cut(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
+  const auto mine = [&] { return shard_microbatch(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
   if (!needs_tokens_) return mine();
   const Batch batch = prefetcher_ ? read(whole.samples) : Batch();
   // Broadcast from the rank of the group that read the data.

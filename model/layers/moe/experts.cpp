@@ -90,7 +90,7 @@ Experts::Linear Experts::linear(const std::string& name, const Shape& shape, std
   const Shape outputs(shape.begin(), shape.end() - 1);
   made.bias = std::make_unique<Param>(name + ".bias", box_of(outputs, ffn_axis, context_.experts), Init::Zeros);
   made.bias->placement.grid = GridKind::Expert;
-  if (ffn_axis == outputs.size()) made.bias->placement.tp = {gradient_spread(ActivationPlacement::Sum)};
+  if (ffn_axis == outputs.size()) made.bias->placement.tp = {gradient_spread(ActivationPlacement::Partial)};
   return made;
 }
 

@@ -67,7 +67,7 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& pass) {
 }
 
 ActivationPlacement MoELayer::output_placement(ActivationPlacement x) const {
-  check_gradient_spread(router_.weight(), ActivationPlacement::Sequence);
+  check_gradient_spread(router_.weight(), ActivationPlacement::SequenceSharded);
   if (shared_) {
     const ActivationPlacement y = shared_->output_placement(x);
     MCPP_CHECK(y == x, "a shared expert gives activations that are ", name_of(y));

@@ -50,7 +50,7 @@ Router::Router(const std::string& name, StoredRef<ModelContext> context)
       rule_(config_.routing()),
       linear_(name, context_, config_.num_experts) {
   // Each rank routes its own tokens.
-  linear_.weight().placement.tp = {gradient_spread(ActivationPlacement::Sequence)};
+  linear_.weight().placement.tp = {gradient_spread(ActivationPlacement::SequenceSharded)};
   clear_counts();
 }
 
@@ -95,7 +95,7 @@ Dropout Router::jitter_of(const TokenRows& rows, const MicrobatchContext& pass) 
 
 Tensor Router::router_input(const Tensor& x, const Dropout& jitter) const {
   if (jitter.p == 0) return x;
-  const Tensor wide = widened(x);
+  const Tensor wide = to_accumulate_dtype(x);
   Tensor jittered = Tensor::like(wide);
   ops::jitter(wide, jitter, jittered);
   return jittered;

@@ -43,7 +43,7 @@ void widen(const T* x, i64 rows, i64 columns, i64 ld, float* y) {
 
 // Converts rows x columns of op(x) to fp32 in `y`, dense and in the same orientation.
 template <class T>
-Operand<float> widened(Operand<T> x, i64 rows, i64 columns, float* y) {
+Operand<float> convert_to_f32(Operand<T> x, i64 rows, i64 columns, float* y) {
   if (x.transposed) std::swap(rows, columns);
   widen(x.data, rows, columns, x.ld, y);
   return {y, columns, x.transposed};
@@ -102,8 +102,8 @@ void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, 
     }
     for (i64 k = 0; k < size.k; k += kWidenedDepth) {
       const i64 depth = std::min(kWidenedDepth, size.k - k);
-      sgemm({at.rows, at.columns, depth}, widened<T>({a.at(at.row, k), a.ld, a.transposed}, at.rows, depth, wide_a),
-            widened<T>({b.at(k, at.column), b.ld, b.transposed}, depth, at.columns, wide_b), k == 0 ? beta : 1.0f, sum,
+      sgemm({at.rows, at.columns, depth}, convert_to_f32<T>({a.at(at.row, k), a.ld, a.transposed}, at.rows, depth, wide_a),
+            convert_to_f32<T>({b.at(k, at.column), b.ld, b.transposed}, depth, at.columns, wide_b), k == 0 ? beta : 1.0f, sum,
             ld);
     }
     if constexpr (std::is_same_v<C, T>) {

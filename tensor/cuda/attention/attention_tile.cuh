@@ -143,10 +143,10 @@ __device__ void store_rows(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64
 template <int kDim, int kRows, class E, class W>
 __device__ void store_rows(const ResultRows<E, W>& x, i64 b, i64 head, i64 first, i64 count, const W (&factor)[kRows],
                            const Sums<kDim, kRows, W>& sums) {
-  if (x.same.data)
-    store_rows<kDim>(x.same, b, head, first, count, factor, sums);
+  if (x.low_precision.data)
+    store_rows<kDim>(x.low_precision, b, head, first, count, factor, sums);
   else
-    store_rows<kDim>(x.wide, b, head, first, count, factor, sums);
+    store_rows<kDim>(x.accumulate, b, head, first, count, factor, sums);
 }
 
 /// Tile, head and sample of a block.

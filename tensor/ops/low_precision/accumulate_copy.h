@@ -6,7 +6,7 @@
 namespace mcpp {
 
 /// Returns x in its accumulate dtype: x itself, or a copy.
-inline Tensor widened(const Tensor& x) {
+inline Tensor to_accumulate_dtype(const Tensor& x) {
   if (x.dtype() == accumulate_dtype(x.dtype())) return x;
   Tensor y = Tensor::empty(x.shape(), accumulate_dtype(x.dtype()), x.device());
   ops::copy(x, y);

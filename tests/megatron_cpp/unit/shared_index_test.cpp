@@ -177,7 +177,7 @@ TEST_F(SharedIndex, ASignalOnAnyRankEndsTheBuild) {
 
 /// A build that takes several times as long as ranks may wait for one another.
 TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
-  std::atomic<bool> is_over = false;
+  std::atomic<bool> is_stopped = false;
   std::vector<std::string> hangs(kRanks);
   std::vector<double> spent(kRanks);
   run_local_ranks(kRanks, [&](Communicator& ranks, int rank) {
@@ -188,8 +188,8 @@ TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
     const auto node = ranks.split(rank / kPerNode, rank);
     std::thread watchdog([&] {
       HangDetector detector;
-      for (; !is_over && hangs[r].empty(); std::this_thread::sleep_for(50ms))
-        hangs[r] = detector.check(recorder.flight(), 0.05).value_or("");
+      for (; !is_stopped && hangs[r].empty(); std::this_thread::sleep_for(50ms))
+        hangs[r] = detector.check(recorder.snapshot(), 0.05).value_or("");
     });
     SharedIndexRanks(*world, *node).run(IndexRanks::RankScope::First, [](const IndexBuildOptions&) {
       std::this_thread::sleep_for(2s);
@@ -198,7 +198,7 @@ TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
     struct timespec time {};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     spent[r] = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-    is_over = true;
+    is_stopped = true;
     watchdog.join();
   });
   EXPECT_THAT(hangs, Each(""));

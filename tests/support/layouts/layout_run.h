@@ -243,7 +243,7 @@ class LayoutRank {
 
   /// Returns this rank's microbatches of a step, distributed as Megatron-LM does.
   std::vector<MicroBatch> batches(const RunTask& task, i64 step) {
-    const Communicator& data = *session_.parallel.data;
+    const Communicator& data = *session_.parallel.dp;
     const i64 dp = data.size(), rank = data.rank(), b = task.micro_batch_size;
     std::vector<MicroBatch> result;
     for (i64 first = rank * b; first < task.global_batch_size; first += dp * b)
