@@ -26,7 +26,7 @@ double PeakFile::read() const {
   try {
     text = read_text_file(path_);
   } catch (const Error&) {
-    return 0;  // measured anew
+    return 0;  // to be measured again
   }
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || json.value("device", nlohmann::json()) != device_) return 0;
@@ -56,7 +56,7 @@ DevicePeak find_device_peak(const Config& config, Session& session, const Log& l
   if (config.logging.peak_tflops > 0) return {config.logging.peak_tflops, DevicePeak::Source::Config};
   const DType dtype = dtype_of(config.training.precision);
   Communicator& world = session.parallel.world;
-  CpuDevice host;  // the world carries tensors in host memory
+  CpuDevice host;  // the world communicator transfers tensors in host memory
   // Ranks may have different devices. Measuring is collective, so all ranks measure unless all devices are rated.
   const double rated = rated_flops(device_name(device), dtype, config.device.allow_tf32);
   const double is_unrated = rated > 0 ? 0 : 1;

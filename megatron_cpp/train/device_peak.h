@@ -1,4 +1,4 @@
-// Peak rate of a device, which MFU is a share of.
+// Peak rate of a device, the denominator of MFU (model FLOPs utilization).
 #pragma once
 #include "base/file.h"
 #include "base/log.h"
@@ -14,16 +14,17 @@ struct DevicePeak {
   Source source = Source::Measured;
 };
 
-/// File in checkpoint.save that stores a measured peak, so that a resumed run compares with the same one. Does nothing
-/// without a folder.
+/// File in checkpoint.save that stores a measured peak, so that a resumed run reports MFU relative to the same peak.
+/// Does nothing if the folder is empty.
 class PeakFile {
  public:
-  /// `device` describes what the peak was measured on: processor, precision, threads and ranks that share it.
+  /// `device` identifies what the peak was measured on: processor, precision, threads and number of ranks that share
+  /// it.
   PeakFile(const std::string& save_folder, std::string device);
 
-  /// Returns the stored peak in TFLOP/s; 0 when there is none, or one of another device.
+  /// Returns the stored peak in TFLOP/s, or 0 if there is none or it belongs to a different device.
   double read() const;
-  /// Stores `tflops`. A failure is logged, because no training should end by it.
+  /// Stores `tflops`. Logs a failure instead of throwing.
   void write(double tflops, const Log& log) const;
 
  private:
@@ -35,10 +36,10 @@ class PeakFile {
 PeakFile peak_file(const Config& config, const Session& session);
 
 /// Returns the peak: logging.peak_tflops, else that of the data sheet of a known GPU, else the one stored with the run,
-/// else the highest that any rank measures now, which is then stored. Called by all ranks.
+/// else the highest that any rank measures now, which is then stored. Collective.
 DevicePeak find_device_peak(const Config& config, Session& session, const Log& log);
 
-/// Returns a warning when steps reach `reached` TFLOP/s, more than `peak`; empty when they do not.
+/// Returns a warning if `reached` TFLOP/s exceeds `peak`, else "".
 std::string peak_warning(const DevicePeak& peak, double reached);
 
 }  // namespace mcpp

@@ -13,7 +13,7 @@ std::optional<EvaluationOutcome> evaluate_samples(const HeldOutSamples& text, co
   i64 tokens = 0;
   const auto is_stopped = [&] { return state.stop_request().signal != 0; };
   bool goes_on = true;
-  // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
+  // The outcome of a batch is awaited after the next batch is queued, so that a GPU never idles.
   for (i64 i = 0; goes_on; ++i) {
     goes_on = i < count && !is_stopped();
     watch.begin(str(text.name, " ", i + 1, "/", count));

@@ -1,4 +1,4 @@
-// The loss of a text that is held out, while training.
+// Evaluation of the model on a held-out dataset during training.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,15 +9,16 @@
 
 namespace mcpp {
 
-/// What an evaluation reads: always the same samples, so that evaluations can be compared with one another.
+/// Held-out samples that an evaluation reads. They never change, so that evaluations can be compared.
 struct HeldOutSamples {
-  std::string name;  ///< of the curve that the evaluation is a point of: "validation", "validation-<set>" or "test"
+  std::string name;  ///< curve to which the evaluation adds a point: "validation", "validation-<set>" or "test"
   const Dataset& dataset;
-  i64 samples;  ///< the first ones; 1 or more
+  i64 samples;  ///< number of samples, from the first on; at least 1
 };
 
-/// The loss under the weights as they are, over all samples, in batches of the largest size of the training; nothing
-/// once a signal asks any rank to stop. Called by all ranks, which get the same. `watch` is that of `state`.
+/// Returns the mean loss of the current weights over all samples, or std::nullopt if a signal asks any rank to stop.
+/// Batches have the largest size of the training. `watch` must be the observer of `state`. Collective; the result is
+/// identical on all ranks.
 std::optional<EvaluationOutcome> evaluate_samples(const HeldOutSamples& text, const Config& config,
                                                   TrainingState& state, StepProgress& watch, Session& session);
 

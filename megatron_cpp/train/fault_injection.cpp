@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// The first element of `t` becomes NaN.
+/// Sets the first element of `t` to NaN.
 void poison(const Tensor& t) {
   Tensor first = t.flat(0, 1);
   on_float(t.dtype(), [&]<class T>() { write_values(std::vector<T>{from_double<T>(kNan)}, first); });
@@ -40,7 +40,7 @@ void poison_weights(TrainingState& state) {
   });
 }
 
-/// But for the padding between parameters, which must stay zero.
+/// Leaves out the padding between parameters, which must stay zero.
 void scale_gradients(TrainingState& state, double factor) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     chunk.memory->visit_grads([&](const Param&, i64, Tensor values) { ops::scale(values, factor); });
@@ -94,7 +94,7 @@ double FaultInjection::loss_grad_factor(i64 iteration) const {
 void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {
   if (ends_process(config_.kind) || !strikes(iteration)) return;
   if (config_.kind == FaultKind::NanLoss) poison(state.loss_totals());
-  // All of it, as of some parts only one rank counts the norm.
+  // The whole gradient, since the norm of some shards is counted on one rank only.
   if (config_.kind == FaultKind::NanGrad) scale_gradients(state, kNan);
   if (config_.kind == FaultKind::NanWeights) poison_weights(state);
   if (config_.kind == FaultKind::Spike) enlarge(state);

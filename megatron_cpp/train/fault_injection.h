@@ -1,4 +1,4 @@
-// Strikes as section [fault_injection] of the configuration says.
+// Injection of the fault that section [fault_injection] of the configuration describes.
 #pragma once
 #include "base/stored_ref.h"
 #include "checkpoint/save/save_point.h"
@@ -15,9 +15,9 @@ class FaultInjection {
   void before_step(i64 iteration) const;
   /// Returns the factor for the gradient of the loss in this iteration: 1, or NaN for a fault before the reduction.
   double loss_grad_factor(i64 iteration) const;
-  /// Between TrainingState::backward() and update().
+  /// Corrupts the state; call it between TrainingState::backward() and update().
   void corrupt(i64 iteration, TrainingState& state) const;
-  /// For the save of this iteration.
+  /// Returns the observer for the save of this iteration.
   SaveObserver observer(i64 iteration) const;
 
  private:

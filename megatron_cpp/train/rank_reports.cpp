@@ -28,13 +28,13 @@ std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window,
   Communicator& world = session_.parallel.world;
   std::vector<RankStats> ranks{own(window, away)};
   if (world.size() > 1) ranks = gather_rank_stats(ranks.front(), world, *session_.device);
-  // Of many ranks not at every line, so that they take little more of the file than the lines do.
+  // With many ranks the table is not written at every line, so that tables take little more of the file than lines do.
   constexpr i64 kRanksPerLine = 16;
   if (tables_++ % (1 + (world.size() - 1) / kRanksPerLine) == 0)
     metrics.write(RankTable{.iteration = iteration, .ranks = ranks});
   std::vector<GroupSecondsByName> groups;
   if (world.size() > 1 && (config_.straggler_factor > 0 || check_)) groups = spent_in_groups();
-  const bool is_cold = !std::exchange(is_warm_, true);  // the first line has the start in it
+  const bool is_cold = !std::exchange(is_warm_, true);  // the first interval includes the start-up
   if (check_ && !is_cold)
     for (const std::string& text :
          check_->add(window.last().global_batch_size,

@@ -1,4 +1,4 @@
-// What the ranks of a training spend, told at lines of the log: a table of all, and who keeps the others waiting.
+// Reports of what each rank spent per log interval: a table of all ranks, and warnings about stragglers.
 #pragma once
 #include <optional>
 #include <vector>
@@ -12,22 +12,22 @@
 
 namespace mcpp {
 
-/// Called by all ranks alike.
+/// Gathers and reports the statistics of all ranks. All member functions are collective.
 class RankReports {
  public:
-  /// `predicted`: of a step of this layout; nothing where nobody asked for it.
+  /// `predicted` is the planner's prediction of a step of this layout, if requested.
   RankReports(StoredRef<LoggingConfig> config, Session& session, StoredRef<Log> log,
               const std::optional<PredictedStep>& predicted);
 
-  /// Of the iterations of `window`, the last of which is `iteration`; `away`: what this rank keeps elsewhere. To the
-  /// metrics, once to the log too, after the first line that is not of a cold start; and warnings. Gives what ranks
-  /// spend, by rank; nothing with one rank.
+  /// Reports the iterations of `window`, the last of which is `iteration`. `away` counts the bytes that this rank
+  /// offloads. Writes the table of ranks to the metrics, and once to the log, after the first interval that excludes
+  /// start-up. Logs warnings. Returns the statistics by rank; empty with one rank.
   std::vector<RankStats> tell(i64 iteration, const LogWindow& window, const OffloadedBytesByClass& away,
                               MetricsWriter& metrics);
 
  private:
   RankStats own(const LogWindow& window, const OffloadedBytesByClass& away) const;
-  /// What ranks spent in their groups since the last line.
+  /// Returns the time each rank spent in each of its groups since the last report. Collective.
   std::vector<GroupSecondsByName> spent_in_groups();
   void name_stragglers(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups,
                        double seconds);
@@ -36,8 +36,8 @@ class RankReports {
   Session& session_;
   const Log& log_;
   bool are_shown_ = false, is_warm_ = false;
-  i64 tables_ = 0;                    // gathered so far
-  GroupSecondsByName group_seconds_;  // at the last line
+  i64 tables_ = 0;                    // number of gathered tables
+  GroupSecondsByName group_seconds_;  // at the last report
   StragglerReporter slow_ranks_, slow_groups_;
   std::optional<PredictionCheck> check_;
 };

@@ -10,11 +10,11 @@ namespace {
 
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
 
-// A handler can reach nothing but static storage; SignalWatch is its only user.
+// A signal handler can access static storage only. Used by SignalWatch alone.
 std::atomic<pthread_t> taker_thread;
 static_assert(std::atomic<pthread_t>::is_always_lock_free);
 
-/// In threads that were there before: on to the one that may do more than a handler.
+/// Signal handler: forwards signals of threads that existed before to the signal thread.
 void hand_on(int signal) {
   ::pthread_kill(taker_thread, signal);
 }
@@ -49,16 +49,16 @@ SignalWatch::SignalWatch(StatusBoard* board, std::function<void(int signal)> say
 }
 
 SignalWatch::~SignalWatch() {
-  set_handlers(SIG_IGN);  // what comes from here on has come too late
+  set_handlers(SIG_IGN);  // ignores later signals
   ends_ = true;
-  ::pthread_kill(taker_.native_handle(), kSignals[0]);  // wakes it
+  ::pthread_kill(taker_.native_handle(), kSignals[0]);  // wakes the thread
   taker_.join();
   set_handlers(SIG_DFL);
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
 void SignalWatch::take(int signal) {
-  // Launchers and schedulers send SIGTERM and SIGUSR1 more than once; only an impatient Ctrl-C means it.
+  // Launchers and schedulers send SIGTERM and SIGUSR1 repeatedly; only a second Ctrl-C ends the process.
   if (signal == SIGINT && ++interrupts_ == 2) ::_exit(128 + signal);
   int none = 0;
   if (!received_.compare_exchange_strong(none, signal)) return;

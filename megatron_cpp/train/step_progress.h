@@ -1,4 +1,4 @@
-// What is told of a step, or a batch of an evaluation, while it goes on.
+// Progress display of a step, or of a batch of an evaluation, while it runs.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -12,31 +12,31 @@
 
 namespace mcpp {
 
-/// When something is said about a step that has come so far. Without a clock of its own.
+/// Decides when to report the progress of a long step. Has no clock of its own.
 class LongStep {
  public:
   static constexpr double kLiveAfter = 1, kLivePause = 0.2;  ///< seconds; for a terminal
-  static constexpr double kLogPause = 120;                   ///< seconds; for the log, where nothing moves
+  static constexpr double kLogPause = 120;                   ///< seconds; for the log
 
   struct Said {
     std::optional<std::string> live, log;
   };
-  /// `seconds` since the step began, in which `share` of it was done. "microbatch 12 of 64, 2m05s left"; the log also
-  /// has the time that is over.
+  /// Returns the reports that are due `seconds` after the step began, with the fraction `share` of it done: "microbatch
+  /// 12 of 64, 2m05s left". The log text also states the elapsed time.
   Said at(double seconds, double share, i64 microbatches);
 
  private:
   double last_live_ = kLiveAfter - kLivePause, last_log_ = 0;
 };
 
-/// Shows the steps of this rank in its log, and tells them about signals.
+/// Observer that logs the progress of this rank's steps and forwards signals to them.
 class StepProgress final : public StepObserver {
  public:
-  /// `is_live`: also on the live line of a terminal. Signals and log outlive this.
+  /// If `is_live`, also shows progress on the live line of a terminal.
   StepProgress(StoredRef<SignalWatch> signals, StoredRef<Log> log, bool is_live)
       : signals_(signals), log_(log), is_live_(is_live && log_.is_live()) {}
 
-  /// A step begins, "iteration 3/100".
+  /// Begins a step; `name` is for example "iteration 3/100".
   void begin(std::string name);
   int signal() const override { return signals_.received(); }
   double minutes() const override { return process_seconds() / 60; }

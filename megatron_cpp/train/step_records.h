@@ -1,4 +1,4 @@
-// What is told of the steps of a training: lines of the log, metrics.jsonl and TensorBoard.
+// Logging of training steps to the log, metrics.jsonl and TensorBoard.
 #pragma once
 #include <map>
 #include <optional>
@@ -15,36 +15,36 @@
 
 namespace mcpp {
 
-/// A step that is finished.
+/// Finished step.
 struct RecordedStep {
   IterationStats stats;                           ///< as LogWindow::add() takes them
-  RankTimings end;                                ///< what the rank had spent when it was queued
-  std::map<std::string, double> timers;           ///< seconds of what it queued, by name
+  RankTimings end;                                ///< timings of the rank when the step was queued
+  std::map<std::string, double> timers;           ///< seconds of the queued work, by name
   StepStatistics statistics;                      ///< of its gradient, and of the weights after it
-  const std::vector<LayerRoutingStats>& experts;  ///< of the layers with experts
+  const std::vector<LayerRoutingStats>& experts;  ///< statistics of the layers with experts
 };
 
-/// Called by all ranks alike.
+/// Collects and writes the statistics of steps. All member functions are collective.
 class StepRecords {
  public:
-  /// `predicted`: of a step of this layout; nothing where nobody asked for it.
+  /// `predicted` is the planner's prediction of a step of this layout, if requested.
   StepRecords(const SampleWork& work, const DevicePeak& peak, StoredRef<Config> config, Session& session,
               StoredRef<Log> log, const std::optional<PredictedStep>& predicted);
 
-  /// From `now` on steps count.
+  /// Starts timing at `now`.
   void begin(const RankTimings& now) { window_.begin(now); }
-  /// `passed` went into something else than training.
+  /// Excludes `passed` from the throughput statistics.
   void exclude_from_timing(const RankTimings& passed) { window_.exclude_from_timing(passed); }
   void add(const RecordedStep& step, MetricsWriter& metrics, TensorboardMetrics& tensorboard);
-  /// Whether a line would have no step to tell of.
+  /// Returns true if no step was added since the last line.
   bool is_empty() const { return window_.is_empty(); }
-  /// A line of the log for the steps since the one before, of which `iteration` is the last. `away`: what this rank
-  /// keeps elsewhere.
+  /// Writes a log line for the steps since the previous one; `iteration` is the last of them. `away` counts the bytes
+  /// that this rank offloads.
   void write_line(i64 iteration, const OffloadedBytesByClass& away, MetricsWriter& metrics,
                   TensorboardMetrics& tensorboard);
 
  private:
-  /// Warns of steps that are faster than the peak, and stores a peak that they raised.
+  /// Warns of steps that are faster than the peak, and stores a measured peak that they exceed.
   void check_peak(double reached);
 
   const LoggingConfig& config_;

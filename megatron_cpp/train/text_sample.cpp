@@ -34,7 +34,7 @@ std::optional<std::string> TextSampler::next(TrainingState& state, const std::fu
   return tokenizer_->decode(std::span(ids).subspan(prompt_.size()));
 }
 
-/// What stands after the ids no logits of theirs see.
+/// Pads `ids` to a sample. The logits of the ids do not depend on the padding.
 MicroBatch TextSampler::sample_of(std::span<const i32> ids) const {
   const i64 length = config_.model.seq_length;
   std::vector<i32> padded(static_cast<std::size_t>(length), 0);

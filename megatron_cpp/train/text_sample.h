@@ -1,4 +1,4 @@
-// A sample of text from the model that is being trained, as it is at an evaluation.
+// Text sample from the model in training, generated at each evaluation.
 #pragma once
 #include <functional>
 #include <optional>
@@ -13,18 +13,18 @@
 
 namespace mcpp {
 
-/// Continues logging.sample_prompt with tokens that are drawn as `generate` draws them, always by the same random
-/// numbers, from logits of the same passes as an evaluation: so the text depends on the weights alone, at any layout
-/// (but where a draw falls as close to another token as sums in another order differ), and nothing of the training
-/// depends on it. Each token costs the forward pass of a sample, as nothing is cached.
+/// Continues logging.sample_prompt with tokens sampled as `generate` does, with a fixed random seed.
+/// The text depends on the weights alone, whatever the layout, except where a random draw falls within rounding error
+/// of two tokens. Training does not depend on it. Each token costs the forward pass of a whole sample, since keys and
+/// values are not cached.
 class TextSampler {
  public:
-  /// Reads the tokenizer when there is a prompt. The configuration and the session outlive this.
+  /// Reads the tokenizer if there is a prompt. Samples begin and end as `special_tokens` state.
   TextSampler(StoredRef<Config> config, const SpecialTokens& special_tokens, Session& session);
 
   bool is_on() const { return tokenizer_.has_value(); }
-  /// What follows the prompt; nothing once a signal, which `signal` tells of this rank's, asks any rank to stop. Called
-  /// by all ranks, which get the same.
+  /// Returns the continuation of the prompt, or std::nullopt if `signal`, this rank's stop signal, is nonzero on any
+  /// rank. Collective; the result is identical on all ranks.
   std::optional<std::string> next(TrainingState& state, const std::function<int()>& signal) const;
 
  private:

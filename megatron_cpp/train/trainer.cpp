@@ -19,7 +19,8 @@ namespace mcpp {
 namespace {
 
 TrainingLength training_length(const Config& config) {
-  // A growing batch comes with train_samples, where no length is counted in iterations: then any of its sizes will do.
+  // A growing batch requires train_samples, and then no length is counted in iterations, so that any batch size will
+  // do.
   return {.train_iters = config.training.train_iters,
           .train_samples = config.training.train_samples,
           .global_batch_size = config.batch_sizes().front().batch_size};
@@ -94,7 +95,7 @@ ExitCode Trainer::train() {
                   config_.training.train_iters > 0 ? "train_iters" : "train_samples", " higher to train on"));
   else
     write_start();
-  // There must be something to go back to.
+  // A rollback needs a checkpoint.
   if (!is_done && config_.may_roll_back() && !progress_.is_saved) save(SaveReason::Start);
   if (!is_done) evaluate_what_is_owed();
   if (!is_done && signal() == 0) run_iterations();
@@ -102,7 +103,7 @@ ExitCode Trainer::train() {
   session_.enter(Activity::Saving, progress_.iteration);
   saver_.finish();
   if (saver_.must_save(progress_)) save(SaveReason::Stop);
-  trace_.write();  // of a window that the end cut short
+  trace_.write();  // of a window that the end of the training truncated
   if (signal() == 0 && progress_.iteration >= end_.iterations) {
     evaluate_what_is_owed();
     if (signal() != 0)
@@ -110,7 +111,7 @@ ExitCode Trainer::train() {
   }
   if (signal() != 0) return ExitCode::Preempted;
   const std::string end = str("ended at iteration ", progress_.iteration, " of ", end_.iterations);
-  log_.info(end);  // launch.sh looks for it
+  log_.info(end);  // launch.sh searches for it
   if (!is_done) write_event(RunEvent::Kind::End, end);
   return ExitCode::Done;
 }
@@ -153,7 +154,7 @@ void Trainer::close_trace() {
       progress_.iteration, [this] { return spent(); }, module_memory_usage(state_, config_.parallel.zero_stage));
 }
 
-/// What saves, evaluates or ends the run must know all that happened.
+/// Saving, evaluating and ending the run require the outcome of all steps.
 bool Trainer::must_finish_step() const {
   return step_minutes_ >= kLongStep || iteration() == end_.iterations || saver_.is_due(iteration()) ||
          is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
@@ -164,14 +165,14 @@ void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
   session_.enter(Activity::Training, iteration);
   watch_.begin(str("iteration ", iteration, "/", end_.iterations));
-  // For traces alone: the log has its time.
+  // For traces only; the log measures steps itself.
   const TimedRange range(session_.profiler.get(), "train-step", Detail::Layer, {.iteration = iteration});
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = next_batches();
   backward(iteration, batches);
-  // The step before decides about the learning rate, the optimizer's step count and what counts as a spike: it is
-  // waited for here, when the device has the next forward and backward to do. Where it went back to other weights, or
-  // its overflow changed the loss scale, these were in vain.
+  // The outcome of the previous step determines the learning rate, the optimizer's step count and the spike limits. It
+  // is awaited here, while the device executes the next forward and backward passes. If it rolled the weights back, or
+  // its overflow changed the loss scale, these passes are repeated.
   const bool rolled_back = finish_step();
   if (is_aborted_) return;
   if (rolled_back || state_.needs_backward_rerun()) backward(iteration, batches);
@@ -230,7 +231,7 @@ void Trainer::evaluate_what_is_owed() {
       progress_.iteration > 0 ? is_due(config_.training.eval_interval) : config_.training.eval_on_start;
   if (is_end || is_due_now) validation_.of_sets(progress_, /*only_owed=*/true);
   if (is_end) validation_.of_test(progress_);
-  log_device_warnings(*session_.device, log_);  // that no step follows
+  log_device_warnings(*session_.device, log_);  // that no later step reports
   exclude_from_timing(before);
 }
 
@@ -249,7 +250,7 @@ void Trainer::save(SaveReason reason) {
   exclude_from_timing(before);
 }
 
-/// By what all ranks agreed on in the steps that are finished, so that nobody waits to decide. train() says so of
+/// Decides by values that all ranks agreed on in finished steps, so that no communication is needed. train() logs
 /// signals.
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;

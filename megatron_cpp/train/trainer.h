@@ -1,4 +1,4 @@
-// The training loop.
+// Training loop.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,45 +20,45 @@ namespace mcpp {
 
 class Trainer {
  public:
-  /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one. Called by all
-  /// ranks, which then do everything together; rank 0 logs.
-  /// `predicted`: of a step of the configuration, if it is to be held against the steps as they are.
+  /// Builds all objects of a run from `config` and resumes from the newest checkpoint, if there is one. Rank 0 logs.
+  /// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested.
+  /// Collective, as are all member functions.
   Trainer(StoredRef<Config> config, Session& session, const SignalWatch& signals, StoredRef<Log> log,
           const std::optional<PredictedStep>& predicted);
 
-  /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
-  /// logs on the way. Returns Done, or Preempted after a signal. An evaluation that a run before this one owes, because
-  /// it ended just then, comes first.
+  /// Trains until the end, a signal, exit_interval or exit_duration_in_mins, with saves, evaluations and logging. First
+  /// runs evaluations that the previous run missed because it stopped before them. Returns Done, or Preempted after a
+  /// signal.
   ExitCode train();
 
  private:
-  /// The step whose outcome the host has not waited for.
+  /// Queued step whose outcome the host has not waited for.
   struct PendingStep {
     double learning_rate;
     double weight_decay;
     i64 batch_size;
-    RankTimings spent;                     ///< when it was queued
-    std::map<std::string, double> timers;  ///< of what it queued
+    RankTimings spent;                     ///< when the step was queued
+    std::map<std::string, double> timers;  ///< of the queued work
     StepStatistics statistics;             ///< of its gradient
   };
 
   void run_iterations();
-  /// Queues a step; meanwhile the outcome of the one before comes in.
+  /// Queues a step and then waits for the outcome of the previous one.
   void train_step();
   std::vector<MicroBatch> next_batches();
-  /// Waits for the outcome of the step that was queued last, if that is still to be done, and does what follows from
-  /// it. Whether that put other weights into the model.
+  /// Waits for the outcome of the pending step, if any, and handles it. Returns true if that replaced the weights of
+  /// the model (rollback).
   bool finish_step();
   bool must_finish_step() const;
-  /// Minutes; after such steps the host waits for the outcome at once, which then costs nothing, so that a signal on
-  /// another machine need not wait for one more.
+  /// Minutes. After steps of at least this length the host waits for the outcome at once, at negligible cost, so that a
+  /// signal on another machine takes effect one step earlier.
   static constexpr double kLongStep = 0.1;
-  /// Steps queued since iteration 0; progress_ is of those that are finished.
+  /// Returns the number of queued steps since iteration 0; progress_ counts finished steps only.
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
   void backward(i64 iteration, const std::vector<MicroBatch>& batches);
   void record(const StepOutcome& outcome, PendingStep& step);
-  /// Whether a line of the log, or a point of a curve, is written for the iteration.
+  /// Returns true if a log line or a point of a curve is written for the iteration.
   bool should_log(i64 iteration) const;
   bool ends_line(i64 iteration) const {
     return iteration % config_.logging.log_interval == 0 || iteration == 1 || iteration == end_.iterations;
@@ -72,24 +72,24 @@ class Trainer {
   void end_trace();
   void close_trace();
   void evaluate();
-  /// The evaluations that are due where the training stands and that metrics.jsonl does not have.
+  /// Runs the evaluations that are due at the current iteration and that metrics.jsonl lacks.
   void evaluate_what_is_owed();
   enum class SaveReason : u8 { Start, Interval, Stop };
-  /// Saves what is due; at a start or stop in checkpoint.save, and returns when it is on the disk.
+  /// Saves a checkpoint. At a start or stop, saves to checkpoint.save and blocks until the data is durable.
   void save(SaveReason reason);
   void check_before_save();
   bool should_exit();
   void say_that_it_stops(const std::string& reason);
-  /// By this rank.
+  /// Returns the time this rank has spent computing, waiting for the pipeline, and communicating since start-up.
   RankTimings spent() const;
-  /// What the rank did since then is not training.
+  /// Excludes the time since `since` from the throughput statistics.
   void exclude_from_timing(const RankTimings& since);
   void write_start();
-  /// In the metrics; the log has it already, or gets it elsewhere.
+  /// Writes an event to the metrics only; the caller logs it.
   void write_event(RunEvent::Kind kind, const std::string& text) {
     metrics_.write(RunEvent{.kind = kind, .iteration = progress_.iteration, .text = text});
   }
-  /// That any rank received, as all know by now, or 0.
+  /// Returns the signal received by any rank as of the last finished step, or 0. Identical on all ranks.
   int signal() const { return state_.stop_request().signal; }
   bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
 
@@ -98,27 +98,29 @@ class Trainer {
   const Log& log_;
   StepProgress watch_;
   std::vector<BatchSizeStep> batch_sizes_;
-  // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
+  // Lock of checkpoint.save. This and the next three members come first to detect errors at once that would otherwise
+  // end the run at its first save; the peak also because measuring it takes memory that the model needs later.
   std::unique_ptr<FolderLock> lock_;
-  TensorboardMetrics tensorboard_;  // likewise
-  TraceWindow trace_;               // likewise
-  DevicePeak peak_;                 // likewise, before the model: measuring it takes memory
+  TensorboardMetrics tensorboard_;
+  TraceWindow trace_;
+  DevicePeak peak_;
   StepRecords records_;
   RunSources sources_;
   TrainingState state_;
   StatisticsCollector statistics_;
   TrainingProgress progress_;
-  TrainingEnd end_;  // after the progress, which decides how many samples are left
+  TrainingEnd end_;  // after progress_, which determines the number of remaining samples
   FileSystem files_;
   FaultInjection faults_;
-  CheckpointSaver saver_;  // after what the thread of a save in flight uses
+  CheckpointSaver saver_;  // after the members that its background save uses
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
-  Validation validation_;  // before the metrics, whose file another run's must leave only for one that can begin
+  // Before metrics_, which may replace the metrics file of another run and must only do so if this run can begin.
+  Validation validation_;
   MetricsWriter metrics_;
   bool is_aborted_ = false;
-  double step_minutes_ = kLongStep;  // of the last step that is finished, as all ranks know by now
+  double step_minutes_ = kLongStep;  // of the last finished step, as agreed by all ranks
 
   std::optional<PendingStep> pending_;
 };

@@ -1,4 +1,4 @@
-// What follows from the outcome of a step: what is told of it, and what is done when it is not as it should be.
+// Handling of step outcomes: statistics, and reactions to steps that went wrong.
 #include <cmath>
 #include <utility>
 

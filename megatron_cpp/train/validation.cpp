@@ -46,7 +46,7 @@ void Validation::evaluate(const std::string& curve, const Dataset& dataset, i64 
   const ValidationStats stats{
       .iteration = progress.iteration, .split = curve, .lm_loss = outcome->loss, .tokens = outcome->tokens};
   log_.info(validation_lines(stats));
-  tensorboard_.write(stats, progress.consumed_samples);  // first: what metrics.jsonl has is not evaluated again
+  tensorboard_.write(stats, progress.consumed_samples);  // first, because evaluations in metrics.jsonl are not repeated
   metrics_.write(stats);
 }
 
@@ -57,7 +57,7 @@ bool Validation::is_owed(const std::string& curve, i64 iteration) {
 
 void Validation::sample_text(i64 iteration) {
   if (!sampler_.is_on()) return;
-  state_.set_observer(nullptr);  // its passes are not those of a step
+  state_.set_observer(nullptr);  // its passes do not belong to a step
   const std::optional<std::string> text = sampler_.next(state_, [this] { return watch_.signal(); });
   state_.set_observer(&watch_);
   if (!text) return;

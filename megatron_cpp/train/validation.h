@@ -1,4 +1,4 @@
-// The evaluations of a training: of what is held out, of the test set at the end, and texts that the model makes then.
+// Evaluations of a training run on the validation and test sets, and text samples.
 #pragma once
 #include <string>
 
@@ -11,23 +11,24 @@
 
 namespace mcpp {
 
-/// Each is told in the log, in the metrics and to TensorBoard, unless a signal stops it: then what matters is to save
-/// in time, and the next start makes up for it. Called by all ranks alike.
+/// Runs the evaluations of a training run and reports them to the log, metrics.jsonl and TensorBoard. A signal cancels
+/// the evaluation in progress so that the run can save in time; the next start repeats it. All member functions are
+/// collective.
 class Validation {
  public:
-  /// `watch` is that of `state`. All outlive this.
+  /// `watch` must be the observer of `state`.
   Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, Session& session, TrainingState& state,
              StepProgress& watch, const SpecialTokens& special_tokens, MetricsWriter& metrics,
              TensorboardMetrics& tensorboard, StoredRef<Log> log);
 
-  /// Of each set that is held out, and after that a sample of text; with `only_owed` of those sets that metrics.jsonl
-  /// lacks, because a run before this one ended just then.
+  /// Evaluates every validation set, then prints a text sample. If `only_owed`, skips the sets that already have a
+  /// result for this iteration in metrics.jsonl.
   void of_sets(const TrainingProgress& progress, bool only_owed);
-  /// Of the test set, if there is one that metrics.jsonl lacks.
+  /// Evaluates the test set, if there is one without a result for this iteration in metrics.jsonl.
   void of_test(const TrainingProgress& progress);
 
  private:
-  /// The first `samples` of a dataset. `curve`: "validation", "validation-<set>" or "test".
+  /// Evaluates the first `samples` of a dataset. `curve` is "validation", "validation-<set>" or "test".
   void evaluate(const std::string& curve, const Dataset& dataset, i64 samples, const TrainingProgress& progress);
   bool is_owed(const std::string& curve, i64 iteration);
   void sample_text(i64 iteration);
