@@ -13,7 +13,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Whether something is due at every `interval`-th iteration; 0 = never.
+/// Returns true if something is due at every `interval`-th iteration; 0 = never.
 bool divides(i64 interval, i64 iteration) {
   return interval > 0 && iteration % interval == 0;
 }
@@ -46,7 +46,7 @@ CheckpointSaver::CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingSta
   });
 }
 
-/// The memory that saves beside the training copy to, for the first of them.
+/// Reserves the memory that asynchronous saves copy to, before the first of them.
 void CheckpointSaver::prepare() {
   const i64 shared = config_.checkpoint.save_interval, local = config_.checkpoint.local_save_interval;
   if (!config_.checkpoint.async_save || shared + local == 0) return;
@@ -142,7 +142,7 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveOb
   if (!local) saved_iteration_ = progress.iteration;
 }
 
-/// Ends the save in flight, or brings it a part nearer to that.
+/// Completes the save in flight, or advances it to its next stage.
 void CheckpointSaver::advance() {
   const auto start = Clock::now();
   const bool has_ended = in_flight_.save->advance();
@@ -161,7 +161,7 @@ void CheckpointSaver::tell(i64 iteration, const std::string& text) const {
 
 void CheckpointSaver::finish() {
   if (!in_flight_.save) return;
-  session_.enter(Activity::Saving, saved_iteration_);  // ranks may be long at it, in the middle of the training
+  session_.enter(Activity::Saving, saved_iteration_);  // may take long in the middle of the training
   while (in_flight_.save) advance();
 }
 

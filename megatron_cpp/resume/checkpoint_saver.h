@@ -1,4 +1,4 @@
-// When a training saves, where, and whether it waits for that.
+// Saving of checkpoints during training: when, where, and whether the training waits.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -11,40 +11,42 @@
 
 namespace mcpp {
 
-/// Saves weights, optimizer state and progress in checkpoint.save, and between in checkpoint.local_save; beside the
-/// training where checkpoint.async_save says so. At most one save is in flight: the next waits for it.
+/// Saves weights, optimizer state and progress to checkpoint.save and, in between, to checkpoint.local_save. With
+/// checkpoint.async_save, saves overlap with training. At most one save is in flight: the next waits for it.
 ///
-/// A disk that is full, or a save that fails otherwise on any rank, ends the run on all with the error of that rank, as
-/// soon as all have come to that point of the save: earlier checkpoints stay as they are, and once the cause is gone
+/// If a save fails on any rank, for example because a disk is full, the run ends on all ranks with that rank's error
+/// once all have reached the same point of the save. Earlier checkpoints are unaffected, and once the cause is removed
 /// the same command resumes from them.
 ///
-/// Every member is called by all ranks, after the same iterations.
+/// All member functions are called by all ranks, after the same iterations.
 class CheckpointSaver {
  public:
-  /// Hears of each save that is complete: of which iteration, and what the log says of it.
+  /// Called for each complete save with its iteration and the text of its log line.
   using SavedListener = std::function<void(i64 iteration, const std::string& text)>;
 
-  /// `progress` is where the training starts, `lock` that of checkpoint.save on the rank that holds it. All but these
-  /// and the sources outlive this, and the lock does.
+  /// `progress` is the start of the training. `lock` is that of checkpoint.save on the rank that holds it. `progress`
+  /// and `sources` are copied.
   CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingState> state, const TrainingProgress& progress,
                   RunSources sources, Session& session, StoredRef<Log> log, StoredRef<FileSystem> files,
                   const FolderLock* lock = nullptr);
 
   void set_listener(SavedListener listener) { listener_ = std::move(listener); }
-  /// Whether a save is due after this iteration.
+  /// Returns true if a save is due after this iteration.
   bool is_due(i64 iteration) const;
-  /// Starts the save that is due, and ends it too unless it goes on beside the training. `observer` sees it.
+  /// Starts the save that is due, and completes it unless it is asynchronous. `observer` is notified of its stages.
   void save(const TrainingProgress& progress, SaveObserver observer);
-  /// Before weights or optimizer state change: waits until the save in flight has its copy of them. Communicates with
-  /// nobody.
+  /// Waits until the save in flight has copied the weights and optimizer state; call it before they change. Not
+  /// collective.
   void wait_for_copy();
-  /// After each step: lets the save in flight go on, or ends it, when all ranks have come to the same point of it.
+  /// Advances the save in flight, or completes it, once all ranks have reached the same point of it. Call it after each
+  /// step.
   void poll();
   bool is_in_flight() const { return in_flight_.save != nullptr; }
 
-  /// Whether checkpoint.save is to have this state, and has it not.
+  /// Returns true if checkpoint.save should have this state but does not.
   bool must_save(const TrainingProgress& progress) const;
-  /// Saves the state there, and returns when it is on the disk. `is_interim`: only because the run stops here.
+  /// Saves the state to checkpoint.save and blocks until it is durable. `is_interim` states that it is saved only
+  /// because the run stops here.
   void save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim);
   /// Waits for the save in flight, if there is one.
   void finish();
@@ -55,7 +57,7 @@ class CheckpointSaver {
     std::unique_ptr<AsyncSave> save;
     Clock::time_point start;
     double stall = 0;   ///< seconds that the training waited
-    i64 iteration = 0;  ///< that it saves
+    i64 iteration = 0;  ///< iteration being saved
   };
 
   void prepare();
@@ -74,12 +76,12 @@ class CheckpointSaver {
   const FileSystem& files_;
   const FolderLock* lock_;
   std::unique_ptr<FolderLock> local_lock_;
-  CpuDevice host_;  // for numbers of the ranks, so that a GPU is not waited for
+  CpuDevice host_;  // for values exchanged by ranks, so that no GPU is waited for
   HostStaging staging_;
   InFlight in_flight_;
   SavedListener listener_;
-  Lineage lineage_;      ///< of what is saved
-  i64 saved_iteration_;  ///< in checkpoint.save, or on its way there
+  Lineage lineage_;      ///< branches of what is saved
+  i64 saved_iteration_;  ///< last iteration saved, or being saved, to checkpoint.save
 };
 
 }  // namespace mcpp

@@ -26,7 +26,7 @@ constexpr const char* kRecentLosses = "recent_losses";
 constexpr const char* kRecentGradNorms = "recent_grad_norms";
 constexpr const char* kLossScale = "loss_scale";
 
-/// Texts that read back to the same bits.
+/// Returns texts that read back to bitwise identical values.
 std::string numbers_text(std::span<const double> values) {
   std::vector<std::string> words;
   for (const double value : values) words.push_back(shortest(value));
@@ -41,13 +41,13 @@ std::vector<double> extra_numbers(const RunState& run, const char* name) {
   return values;
 }
 
-/// Of what a checkpoint need not have: 0 then.
+/// Returns an optional counter of a checkpoint; 0 if absent.
 i64 extra_count(const RunState& run, const char* name) {
   const auto found = run.extra.find(name);
   return found == run.extra.end() ? 0 : std::stoll(found->second);
 }
 
-/// The file's name alone is no proof that the run spells its text as before.
+/// Compares checksums, since a file of the same name may tokenize text differently.
 void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint, const Log& log) {
   const auto [file, checksum] = tokenizer_source(config.data);
   if (checksum.empty() || run.tokenizer_checksum.empty() || checksum == run.tokenizer_checksum) return;
@@ -91,7 +91,8 @@ void warn_of_changed_settings(const Config& saved, const Config& now, const RunS
   }
 }
 
-/// What write_file_atomic() left of `file` where it was killed. In a locked folder nobody else writes it.
+/// Removes the temporary file of a write_file_atomic() of `file` that was killed. The folder must be locked, so that no
+/// other process is writing it.
 void remove_unfinished(const Path& file) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), ignored)) {
@@ -145,7 +146,7 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   run_on_all_ranks(world, [&] {
     if (world.rank() != 0) return std::string();
     lock = std::make_unique<FolderLock>(config.checkpoint.save, log, session.job);
-    remove_stale_entries(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
+    remove_stale_entries(config.checkpoint.save, log);  // a run that has nothing left to save would not remove them
     remove_unfinished(config.metrics_path());
     return std::string();
   });
@@ -227,7 +228,8 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
   check_same_tokenizer(config, run, place, log);
   check_same_datasets(config, datasets, run, place, log);
   SpikeHistory spikes;
-  // With the policy off nothing is added, so that what a checkpoint has would be of long ago when it is on again.
+  // With the policy off, no values are added, so that those of the checkpoint would be outdated when it is turned on
+  // again.
   if (config.training.spike_policy != SpikePolicy::Off)
     spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)};
   return {.iteration = run.iteration,
@@ -252,7 +254,7 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
-  // Not there when precision or loss scale were changed: then it starts anew.
+  // Absent if the precision or the loss scale was changed: then the scale starts anew.
   if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
     state.loss_scale().restore(scale->second, place + ": " + kLossScale);
   warn_of_changed_settings(parse_stored_config(run.config, place + "/config"), config, run, log);

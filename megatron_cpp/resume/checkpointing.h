@@ -1,4 +1,4 @@
-// What a checkpoint of a training says beside its tensors, and what else a run does in the folder of its checkpoints.
+// State that checkpoints store besides tensors, and the other files of a run in its checkpoint folder.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,64 +15,67 @@
 
 namespace mcpp {
 
-/// Where a training stands, beside its tensors.
+/// Progress of a training.
 struct TrainingProgress {
-  i64 iteration = 0;         ///< steps done, skipped ones included
-  i64 consumed_samples = 0;  ///< decides what is read next
+  i64 iteration = 0;         ///< finished steps, including skipped ones
+  i64 consumed_samples = 0;  ///< determines the next samples to read
   i64 trained_samples = 0;   ///< samples of steps that were not skipped
   i64 consumed_tokens = 0;
   i64 skipped_iterations = 0;
-  i64 consecutive_skips = 0;  ///< of which the last step was one
+  i64 consecutive_skips = 0;  ///< number of skipped steps up to and including the last step
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
   Lineage lineage = {};               ///< branches of the run, see CheckpointSaver
   bool is_saved = false;              ///< checkpoint.save has this state
-  SpecialTokens special_tokens = {};  ///< statements of the model that the run began with
+  SpecialTokens special_tokens = {};  ///< special tokens stated by the model that the run began with
 
   /// Returns the number of steps that were not skipped.
   i64 trained_iterations() const { return iteration - skipped_iterations; }
 
-  /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was
-  /// read stays read, so that the samples which led here are not read again, and iterations go on counting.
+  /// Updates the counters after the weights were replaced by those of the earlier checkpoint `saved`: the steps since
+  /// then count as skipped. Consumed samples stay consumed, so that the samples that led here are not read again, and
+  /// iteration numbers continue.
   void roll_back_to(const TrainingProgress& saved);
 };
 
-/// BadInput, on all ranks, when something that the run writes would lie in the folder of one checkpoint.
+/// Throws BadInput, on all ranks, if an output of the run would be written inside the folder of a single checkpoint.
 void check_outputs(const Config& config, Communicator& world);
 
-/// Taken before the first step, so that a folder that cannot be written, or that another job uses, is found then. Held
-/// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
+/// Locks checkpoint.save; call it before the first step, so that a folder that cannot be written, or that another job
+/// uses, is detected early. Returns the lock on rank 0, which must keep it during the run, and null on other ranks or
+/// if checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
-/// Throws BadInput, on all ranks, when a folder that the run saves checkpoints in cannot be written. For a dry run,
-/// which must not disturb a run that holds the lock, and leaves nothing.
+/// Throws BadInput, on all ranks, if a folder for checkpoints of the run cannot be written. Intended for dry runs:
+/// takes no lock, which would disturb a run that holds it, and leaves no files.
 void check_save_folders(const Config& config, Communicator& world);
 
-/// The checksum of the tokenizer of the run's text ("" on other ranks than 0, and when nothing says which it is).
+/// Returns the checksum of the tokenizer of the run's text; "" on ranks other than 0 and if no tokenizer is configured.
 std::string tokenizer_checksum(const Config& config, Session& session);
-/// Leaves the tokenizer, which must have that checksum still, beside the checkpoints, so that they can be used by
-/// themselves. Done once, at the start: saving does not depend on the original file. But not before the run is accepted
-/// as the one of these checkpoints: a tokenizer that is refused must not take the place of theirs.
+/// Copies the tokenizer next to the checkpoints, so that they can be used without the original file. Throws BadInput if
+/// its checksum has changed. Call it once, after the run was accepted as the run of these checkpoints, so that a
+/// rejected tokenizer never replaces theirs.
 void keep_tokenizer(const Config& config, Session& session, const std::string& checksum);
 
-/// All that a checkpoint of a training says beside its tensors, but what it read: tokenizer and datasets.
+/// Returns the state that a checkpoint stores besides tensors, without its sources (tokenizer and datasets).
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
-/// Returns the special tokens that a checkpoint states; none if the run has another tokenizer than the checkpoint.
+/// Returns the special tokens that a checkpoint states; none if the run has a different tokenizer than the checkpoint.
 SpecialTokens kept_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
 
-/// The inverse of run_state(): where the training stood that saved the checkpoint. BadInput when the checkpoint is of
-/// another run or of other text, or has weights only.
+/// Inverse of run_state(): returns the progress stored in a checkpoint. Throws BadInput if the checkpoint belongs to a
+/// different run or to different text, or has weights only.
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
                                 const Log& log);
-/// For a run that takes only the weights. BadInput when the checkpoint is of another model, or of another tokenizer.
+/// Checks a checkpoint whose weights alone are used. Throws BadInput if it has a different model or tokenizer.
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log);
-/// Once its numbers are loaded: the optimizer counts its steps from there, and the loss scale is as it was.
+/// Restores the optimizer's step count and the loss scale, after the tensors were loaded.
 void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log);
 
-/// Where a run leaves its tokenizer: in the folder of its checkpoints.
+/// Returns the path where a run saves its tokenizer, in the folder of its checkpoints.
 Path saved_tokenizer(const Path& checkpoint_folder);
-/// The tokenizer of a checkpoint: beside it, or else where its configuration has it, "" when that names none.
+/// Returns the tokenizer of a checkpoint: the one next to it, or else the one in its configuration; "" if that names
+/// none.
 Path tokenizer_of(const Path& checkpoint, const Config& config);
 
 }  // namespace mcpp

@@ -20,14 +20,15 @@
 namespace mcpp {
 namespace {
 
-/// A checkpoint that a run may start from; `is_local`: this rank's part in the local tier.
+/// Checkpoint that a run may start from. If `is_local`, it is this rank's part in the local tier.
 struct Candidate {
   Path path;
   bool is_local = false;
   i64 iteration() const { return *iteration_of(path.filename().string()); }
 };
 
-/// Whether the path is a checkpoint itself, not a folder of some: as rank 0 sees it, so that all go the same way.
+/// Returns true if the path is a checkpoint itself, not a folder of checkpoints, as seen by rank 0. Identical on all
+/// ranks.
 bool is_checkpoint(const Path& path, Communicator& world) {
   return broadcast_from_rank0(world, [&] { return str(std::filesystem::exists(path / kManifestName)); }) == str(true);
 }
@@ -38,7 +39,7 @@ std::vector<Candidate> saved_in(const Path& folder, Communicator& world) {
   return candidates;
 }
 
-/// What the run itself saved, in both tiers: a local one comes before what is older than it.
+/// Returns the checkpoints of both tiers that the run itself saved, newest first.
 std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicator& world, const Log& log) {
   std::vector<Candidate> locals, all;
   for (const Path& part : local_parts(config, world, log)) locals.push_back({part, /*is_local=*/true});
@@ -68,7 +69,7 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
   return use(*reader);
 }
 
-/// The first that `use` finds sound; a warning for each that it does not.
+/// Returns the first candidate that `use` finds sound. Warns of each damaged one before it.
 std::optional<Path> first_sound(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
                                 const CheckpointUse& use) {
   for (const Candidate& candidate : candidates) {
@@ -88,7 +89,7 @@ void add_expert_biases(const GPTModel& model, std::vector<NamedShard>& shards) {
 
 constexpr const char* kNotFinite = " holds NaN or infinite numbers: no model to go on from";
 
-/// Throws BadInput when the checkpoint has weights that no rank wants: then it is another model's.
+/// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model.
 void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world) {
   std::vector<std::string> mine;
   for (const NamedShard& target : targets) mine.push_back(target.name);
@@ -125,7 +126,7 @@ std::optional<Damage> load_all(const Config& config, TrainingState& state, Check
   return std::nullopt;
 }
 
-/// For a training, whose optimizer then starts from them.
+/// Loads the weights for a training whose optimizer then starts from them.
 std::optional<Damage> load_weights(const Config& config, TrainingState& state, CheckpointReader& reader,
                                    Session& session, const Log& log) {
   Communicator& world = session.parallel.world;
@@ -150,30 +151,30 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
   return std::nullopt;
 }
 
-/// Why a run reads one of its own checkpoints.
+/// Reason to read one of the run's own checkpoints.
 enum class LoadPurpose : u8 { Resume, RollBack, RollBackToInterim, Check };
 
-/// What is done with the checkpoint that a run starts from: it is loaded or, in a dry run, only compared with the run.
+/// Use of the checkpoint that a run starts from: it is loaded or, in a dry run, only compared with the run.
 struct CheckpointUses {
   std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> take_all;
   std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> take_weights;
   std::function<LocalParts(const Path&)> examine_local;
 };
 
-/// What use_own() found: where the training stood that saved the newest sound checkpoint, and how many were damaged.
+/// Result of use_own(): the progress of the newest sound checkpoint, and the number of damaged ones.
 struct OwnCheckpoint {
   std::optional<TrainingProgress> progress = {};
   int damaged = 0;
 };
 
-/// Returns whether a candidate, as rank 0 sees it, was saved only because the run was stopped there.
+/// Returns true if a candidate, as seen by rank 0, was saved only because the run was stopped there.
 bool is_interim(const Candidate& candidate, Communicator& world) {
   return !candidate.is_local &&
          broadcast_from_rank0(world, [&] { return str(is_interim_checkpoint(candidate.path)); }) == str(true);
 }
 
-/// Takes the newest sound checkpoint of both tiers. A rollback passes over what a run without interruptions would not
-/// have, so that both go back to the same weights.
+/// Uses the newest sound checkpoint of both tiers. A rollback skips those that an uninterrupted run would not have, so
+/// that both roll back to the same weights.
 OwnCheckpoint use_own(const CheckpointConfig& config, const CheckpointUses& uses, Communicator& world, const Log& log,
                       LoadPurpose purpose) {
   OwnCheckpoint own;
@@ -201,8 +202,8 @@ OwnCheckpoint use_own(const CheckpointConfig& config, const CheckpointUses& uses
   return own;
 }
 
-/// Returns where the newest sound checkpoint stood; nothing when there are none that are this run's. Where there were
-/// some and all are damaged, training must not start anew, unless on purpose.
+/// Returns the progress of the newest sound checkpoint of this run, or std::nullopt if it has none. Throws if there are
+/// some but all are damaged, so that training never silently starts anew.
 std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const CheckpointUses& uses,
                                            Communicator& world, const Log& log, LoadPurpose purpose) {
   const OwnCheckpoint own = use_own(config, uses, world, log, purpose);
@@ -212,7 +213,7 @@ std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const
   return own.progress;
 }
 
-/// Throws BadInput when a folder that has no checkpoint holds something else: a folder of a run has its lock.
+/// Throws BadInput if a folder without checkpoints has other content. The folder of a run contains its lock.
 void check_holds_nothing_else(const Path& load) {
   std::error_code error;
   if (!std::filesystem::exists(load, error) || std::filesystem::exists(load / kLockName, error)) return;
@@ -222,7 +223,7 @@ void check_holds_nothing_else(const Path& load) {
               "checkpoint import-hf` makes one of a Hugging Face model), or leave checkpoint.load empty to start anew");
 }
 
-/// The newest of a folder, or the one that the path names.
+/// Uses the newest checkpoint of a folder, or the one that the path names.
 std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const CheckpointUses& uses,
                                            Communicator& world, const Log& log) {
   const Path load = config.load;
@@ -245,8 +246,8 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
 /// Finds the checkpoint that a run starts from and uses it.
 std::optional<TrainingProgress> start_training(const CheckpointConfig& config, const CheckpointUses& uses,
                                                Communicator& world, const Log& log, LoadPurpose purpose) {
-  // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
-  // one checkpoint to resume from means that one.
+  // The run's own checkpoints come first, so that an interrupted run can continue with the same command. Only if
+  // checkpoint.load names one checkpoint to resume from does that one take precedence.
   const bool names_one = !config.load.empty() && is_checkpoint(config.load, world);
   if (!config.save.empty() && (config.finetune || !names_one)) {
     if (const auto progress = resume_own(config, uses, world, log, purpose)) return progress;
@@ -298,7 +299,7 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
                           TrainingProgress&) { return compare(reader, [&] { check_weights(config, reader, log); }); },
       .examine_local = [](const Path&) { return LocalParts::OfOthers; }};
   CheckpointConfig shared = config.checkpoint;
-  shared.local_save.clear();  // whether its parts fit can be told only with the state at hand
+  shared.local_save.clear();  // whether its parts fit is known only with the state
   start_training(shared, uses, world, log, LoadPurpose::Check);
 }
 
@@ -307,7 +308,7 @@ TrainingProgress reload_training(const Config& config, const DatasetIdentities& 
   const CheckpointUses uses = loading_uses(config, datasets, state, session, log);
   Communicator& world = session.parallel.world;
   OwnCheckpoint own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBack);
-  // Better a checkpoint that an uninterrupted run would not have than none.
+  // A checkpoint that an uninterrupted run would not have is better than none.
   if (!own.progress) own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBackToInterim);
   if (!own.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
   return *own.progress;

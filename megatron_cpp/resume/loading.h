@@ -1,4 +1,5 @@
-// How a run starts from a checkpoint: which are tried, in which order, and what is taken from the first that is sound.
+// Start of a run from a checkpoint: which checkpoints are tried, in which order, and what is loaded from the first
+// sound one.
 #pragma once
 #include <functional>
 #include <optional>
@@ -8,38 +9,44 @@
 
 namespace mcpp {
 
-/// Continues from the newest sound checkpoint of checkpoint.save, or from a newer one of checkpoint.local_save that is
-/// sound on all ranks, or, while there is none at all, of checkpoint.load, of which checkpoint.finetune takes only the
-/// weights, of the same architecture and all finite. When load is one checkpoint and not to finetune, that is taken
-/// always. Numbers are verified while they are read; a damaged checkpoint gives a warning and the one before is tried.
-/// Nothing when there is no checkpoint, unless that is an error by checkpoint.exit_on_missing_checkpoint. BadInput when
-/// the checkpoint is of another run or of other text than `datasets`, and when there are some and all are damaged.
+/// Resumes a training. Tries in this order:
+/// - the newest sound checkpoint of checkpoint.save, or a newer one of checkpoint.local_save that is sound on all
+///   ranks;
+/// - if there is none, checkpoint.load; with checkpoint.finetune only its weights, which must be finite and of the same
+///   architecture.
+///
+/// If checkpoint.load names a single checkpoint and checkpoint.finetune is off, that checkpoint is always used. Data is
+/// verified while it is read: for a damaged checkpoint a warning is logged and the previous one is tried.
+///
+/// Returns std::nullopt if there is no checkpoint, unless checkpoint.exit_on_missing_checkpoint makes that an error.
+/// Throws BadInput if the checkpoint belongs to a different run or to text other than `datasets`, and if all existing
+/// checkpoints are damaged.
 std::optional<TrainingProgress> load_training(const Config& config, const DatasetIdentities& datasets,
                                               TrainingState& state, Session& session, const Log& log);
 
-/// Compares the run with the checkpoint that load_training() would start from, as far as that can be done without its
-/// numbers, and throws what that would throw. Called by all ranks of `world`; writes nothing.
+/// Compares the run with the checkpoint that load_training() would start from, as far as possible without reading
+/// tensors, and throws what load_training() would throw. Collective over `world`. Writes nothing.
 void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
                             const Log& log);
 
-/// Puts a running training back to the newest sound checkpoint of checkpoint.save and checkpoint.local_save that the
-/// run would also have without interruptions, and returns where that stood. Ends the run with TrainingFailed when there
-/// is none.
+/// Rolls a running training back to the newest sound checkpoint of checkpoint.save and checkpoint.local_save that an
+/// uninterrupted run would also have. Returns its progress. Throws TrainingFailed if there is none.
 TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
                                  Session& session, const Log& log);
 
-/// Takes from a checkpoint what it wants. Damage, the same on all ranks, means that another checkpoint is to be tried.
+/// Reads what it needs from a checkpoint. Returns damage, identically on all ranks, if another checkpoint must be
+/// tried.
 using CheckpointUse = std::function<std::optional<Damage>(CheckpointReader&)>;
 
-/// The checkpoint of that path or, when it is a folder of some, the newest of it that `use` finds sound. BadInput when
-/// there is none. Called by all ranks of `world`.
+/// Returns the checkpoint at this path or, for a folder of checkpoints, the newest that `use` finds sound. Throws
+/// BadInput if there is none. Collective over `world`.
 Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use);
 
-/// The same, every byte being verified before anything is taken.
+/// Returns the checkpoint that use_checkpoint() would use, after verifying every byte. Runs in one process.
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
 
-/// Fills the weights alone, converting their type when the model's differs. BadInput when one is left over, and when
-/// one holds NaN or infinite numbers.
+/// Loads the weights only, converted to the type of the model. Throws BadInput if the checkpoint has other weights too,
+/// or weights that are NaN or infinite.
 std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks);
 
 }  // namespace mcpp

@@ -17,8 +17,8 @@ namespace mcpp {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kRunIdName = "run_id";    // a file in checkpoint.save, and a number of the parts
-constexpr const char* kSaveIdName = "save_id";  // the same in all parts of a save
+constexpr const char* kRunIdName = "run_id";    // name of a file in checkpoint.save, and of a counter of the parts
+constexpr const char* kSaveIdName = "save_id";  // identical in all parts of a save
 constexpr const char* kSharedOrderName = "shared_order";
 
 std::string random_id() {
@@ -29,7 +29,7 @@ std::string random_id() {
   return text.data();
 }
 
-/// The run is what saves in this folder, until somebody empties it.
+/// Returns the identity of the run that saves in this folder. It remains until the folder is emptied.
 std::string run_id(const Path& save) {
   const Path path = save / kRunIdName;
   if (!fs::exists(path)) {
@@ -78,8 +78,8 @@ bool is_overruled(const CheckpointReader& part, const Path& save) {
          std::ranges::any_of(names, [&](const std::string& name) { return std::ranges::count(known, name) == 0; });
 }
 
-/// What a rank has in its folder of the local tier, by iteration: whether it may be a checkpoint, or is a file in the
-/// place of one.
+/// Parses the list of a rank's entries in its folder of the local tier: by iteration, true if it may be a checkpoint,
+/// false if a file is in its place.
 std::map<i64, bool> read_list(const std::string& text) {
   std::map<i64, bool> list;
   for (const std::string& line : split(text, '\n')) {
@@ -99,7 +99,7 @@ std::string list_of(const Path& folder) {
   return list;
 }
 
-/// The iterations of which every rank has something, newest first. Of the others the log says why they are not used.
+/// Returns the iterations of which every rank has an entry, newest first. Logs why others are not used.
 std::vector<i64> common_iterations(const Path& folder, Communicator& world, const Log& log) {
   std::vector<std::map<i64, bool>> lists;
   for (const std::string& text : run_on_all_ranks(world, [&] { return list_of(folder); }))
@@ -124,7 +124,7 @@ std::vector<i64> common_iterations(const Path& folder, Communicator& world, cons
   return common;
 }
 
-/// Of rank 0's machine: what runs on another number of ranks left there.
+/// Logs parts on rank 0's machine that runs with a different number of ranks left behind.
 void name_other_worlds(const Path& local_save, const Path& own, const Log& log) {
   std::error_code error;
   std::set<std::string> worlds;
@@ -146,7 +146,7 @@ bool fits(const CheckpointReader& reader, const TrainingState& state) {
 
 enum class PartVerdict : u8 { Good, OfOthers, Damaged };
 
-/// What a rank says of its part: its save, or why it cannot be used.
+/// Report of a rank about its part: its save, or why it cannot be used.
 struct Report {
   PartVerdict verdict;
   std::string text;
@@ -171,7 +171,7 @@ Report examine(const Path& directory, const std::string& run, const CheckpointCo
   return {PartVerdict::Good, save->second};
 }
 
-/// What the parts of all ranks are together; says why they are not usable.
+/// Returns the combined usability of the parts of all ranks. Logs why they are not usable.
 LocalParts verdict_of(const std::vector<std::string>& messages, const Path& part, const Log& log) {
   const std::string what = name_for_messages(part);
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// A rank's error of a parameter, as tensors are named.
+/// Rank that saved an error, and the number of such ranks, as encoded in tensor names.
 struct ErrorName {
   int rank = 0, ranks = 0;
   std::string param;
@@ -19,7 +19,7 @@ struct ErrorName {
   std::string tensor() const { return optimizer_tensor(str(kPowerSgdError, "_", rank, "_of_", ranks), param); }
 };
 
-/// Takes `prefix` and a number from the front of the text.
+/// Removes `prefix` and a number from the front of the text.
 bool take(std::string_view& text, std::string_view prefix, int& number) {
   if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
@@ -43,7 +43,7 @@ bool is_of_power_sgd(std::string_view tensor) {
          tensor.starts_with(str("optimizer/", kPowerSgdFactor, "_"));
 }
 
-/// How many ranks saved errors of each parameter.
+/// Returns how many ranks saved errors of each parameter.
 std::map<std::string, int, std::less<>> savers_of_errors(const CheckpointReader& reader) {
   std::map<std::string, int, std::less<>> savers;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
@@ -72,7 +72,7 @@ std::vector<NamedShard> take_out_unsaved(std::vector<NamedShard>& shards, const 
 std::optional<Damage> load_errors_of_others(std::vector<NamedShard>& unsaved, CheckpointReader& reader,
                                             const LoadingRanks& ranks) {
   const auto savers = savers_of_errors(reader);
-  int rounds = 0;  // the same on all ranks
+  int rounds = 0;  // identical on all ranks
   for (const auto& [param, count] : savers) rounds = std::max(rounds, count);
   for (int round = 0; round < rounds; ++round) {
     std::vector<NamedShard> others;

@@ -1,5 +1,5 @@
-// What ranks remember of gradients that are summed by factors (parallel/dp/power_sgd.h), from the checkpoint of other
-// ranks.
+// Redistribution of the error feedback of PowerSGD (parallel/dp/power_sgd.h) when a checkpoint is loaded on a different
+// number of ranks.
 #pragma once
 #include <vector>
 
@@ -7,12 +7,13 @@
 
 namespace mcpp {
 
-/// Takes those states of PowerSGD out of `shards`, of shards_to_load(), that the checkpoint does not have, because
-/// other ranks saved it, or ranks that summed in full, and makes them what they are at the start.
+/// Removes from `shards`, as returned by shards_to_load(), the PowerSGD states that the checkpoint lacks because it was
+/// saved by different ranks or without PowerSGD, and resets them to their initial values. Returns the removed shards.
 std::vector<NamedShard> take_out_unsaved(std::vector<NamedShard>& shards, const CheckpointReader& reader);
 
-/// The errors among `unsaved` become those of the ranks that saved: each rank of n takes over those of every n-th, and
-/// adds them up, so that their sum over ranks is what it was. Called by all ranks; as CheckpointReader::load().
+/// Loads the errors among `unsaved` from those of the ranks that saved: of n ranks, each adds up those of every n-th
+/// saved rank, so that the sum over all ranks is preserved. Collective; returns damage as CheckpointReader::load()
+/// does.
 std::optional<Damage> load_errors_of_others(std::vector<NamedShard>& unsaved, CheckpointReader& reader,
                                             const LoadingRanks& ranks);
 

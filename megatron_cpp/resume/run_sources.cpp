@@ -12,9 +12,9 @@
 namespace mcpp {
 namespace {
 
-constexpr char kBetween = ';';  // datasets of one key
+constexpr char kBetween = ';';  // separates the datasets of one key
 
-/// The prefixes of each key that names datasets.
+/// Returns the dataset prefixes of each key that names datasets.
 std::map<std::string, std::vector<std::string>> prefixes_by_key(const DataConfig& data) {
   std::map<std::string, std::vector<std::string>> result;
   const auto add = [&](const char* key, const std::vector<std::string>& entries) {

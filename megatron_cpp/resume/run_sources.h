@@ -1,4 +1,4 @@
-// Whether a run still reads the text that it began with, and the same on all ranks.
+// Identity of the text that a run reads: it must not change on resume and must be the same on all ranks.
 #pragma once
 #include <map>
 #include <string>
@@ -10,28 +10,29 @@
 
 namespace mcpp {
 
-/// dataset_identity() of all datasets of a key such as "data.data_path", joined, by that key.
+/// Maps a key such as "data.data_path" to the joined dataset_identity() of all its datasets.
 using DatasetIdentities = std::map<std::string, std::string>;
 
-/// Called by all ranks of `world`; BadInput on all when one of them cannot read a dataset, or reads another one.
+/// Returns the identities of all datasets of the configuration. Throws BadInput, on all ranks, if any rank cannot read
+/// a dataset or reads a different one. Collective over `world`.
 DatasetIdentities identify_datasets(const Config& config, Communicator& world);
 
-/// What a run reads, by content, as its checkpoints say it.
+/// Content identity of a run's inputs, as stored in its checkpoints.
 struct RunSources {
   std::string tokenizer_checksum = {};
   DatasetIdentities datasets = {};
 };
 
-/// Leaves them in what a checkpoint says.
+/// Stores `sources` in a checkpoint's state.
 void note_sources(const RunSources& sources, RunState& run);
 
-/// Returns `saved`, the configuration of a checkpoint, with the dataset paths of `config` in place of its own where the
-/// checkpoint knows the contents and they are the same: files that were moved are the same text.
+/// Returns `saved`, the configuration of a checkpoint, with dataset paths replaced by those of `config` if the contents
+/// are known to be identical: files that were moved are the same text.
 Config with_moved_datasets(Config saved, const Config& config, const DatasetIdentities& now, const RunState& run);
 
-/// Throws BadInput naming every dataset that is not the one that `checkpoint` was trained on. If
-/// checkpoint.allow_changed_keys names the key of a dataset, warns instead. A checkpoint of an earlier version says
-/// nothing about datasets.
+/// Throws BadInput naming every dataset that differs from the one that `checkpoint` was trained on. If
+/// checkpoint.allow_changed_keys names the key of a dataset, warns instead. Checkpoints of earlier versions have no
+/// dataset identities and pass.
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
                          const std::string& checkpoint, const Log& log);
 

@@ -1,4 +1,4 @@
-// Special tokens that an imported model states in files of its own, as its checkpoints keep them.
+// Special tokens that an imported model states in its own files, as checkpoints store them.
 #pragma once
 #include <map>
 #include <optional>
@@ -10,32 +10,32 @@
 
 namespace mcpp {
 
-/// Tokens at the beginning and the end of texts. Without statements of a model they are those of its tokenizer.
+/// Tokens at the beginning and end of texts. If the model states none, those of its tokenizer apply.
 struct SpecialTokens {
   std::optional<i64> bos = {};  ///< the tokenizer's bos_token
   std::optional<i64> eos = {};  ///< the tokenizer's eos_token
   std::vector<i64> stop = {};   ///< each ends a generated text; empty = eos or the tokenizer's end of document
-  bool adds_bos = false;        ///< the tokenizer puts bos before every text
-  /// JSON objects by file name with the members that an export writes back, and the text of chat_template.jinja.
+  bool adds_bos = false;        ///< the tokenizer adds bos before every text
+  /// JSON objects by file name with the members that an export writes back, and the text of chat_template.jinja
   std::map<std::string, std::string> files = {};
 
-  /// Token before the first token of a text: bos, or else what ends the text before it.
+  /// Returns the token before the first token of a text: bos, or else the token that ends the preceding text.
   i32 text_begin(const Tokenizer& tokenizer) const { return bos ? static_cast<i32>(*bos) : text_end(tokenizer); }
-  /// Token after the last token of a text.
+  /// Returns the token after the last token of a text.
   i32 text_end(const Tokenizer& tokenizer) const { return eos ? static_cast<i32>(*eos) : tokenizer.eod(); }
-  /// Tokens that end a generated text.
+  /// Returns the tokens that end a generated text.
   std::vector<i32> stop_tokens(const Tokenizer& tokenizer) const;
-  /// Puts bos before `tokens` where the tokenizer does so, unless it is there already.
+  /// Adds bos before `tokens` if the tokenizer does so and it is not there already.
   void add_bos(std::vector<i32>& tokens) const;
-  /// Whether the model has statements of its own.
+  /// Returns true if the model states special tokens of its own.
   bool is_stated() const { return !files.empty(); }
 
   bool operator==(const SpecialTokens&) const = default;
 };
 
-/// Saves `tokens` in a checkpoint's state; nothing when there are no statements.
+/// Stores `tokens` in a checkpoint's state; nothing if none are stated.
 void note_special_tokens(const SpecialTokens& tokens, RunState& run);
-/// Returns those of note_special_tokens(); without statements where `run` has none. BadInput, naming `source`, when
+/// Returns the tokens stored by note_special_tokens(), or none if `run` has none. Throws BadInput, naming `source`, if
 /// they are damaged.
 SpecialTokens special_tokens_of(const RunState& run, const std::string& source);
 

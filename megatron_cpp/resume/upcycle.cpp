@@ -10,14 +10,15 @@
 namespace mcpp {
 namespace {
 
-/// A parameter of the model with experts, without storage.
+/// Parameter of the model with experts, without storage.
 struct Made {
   Param param;
-  std::string source;  ///< the dense parameter that it, or each part of it along the first axis, is; empty = drawn
+  /// Dense parameter that it, or each part of it along the first axis, is copied from; empty = drawn.
+  std::string source;
   bool is_stacked;
 };
 
-/// The MLP's parameter that experts begin as.
+/// Returns the MLP parameter that an expert parameter is initialized with.
 std::string dense_name(std::string name) {
   constexpr std::string_view kExperts = ".mlp.experts.";
   if (const std::size_t at = name.find(kExperts); at != std::string::npos) name.replace(at, kExperts.size(), ".mlp.");

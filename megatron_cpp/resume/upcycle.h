@@ -1,5 +1,5 @@
-// A dense model becomes one with experts, each of which begins as the MLP that it comes from (Komatsuzaki et al.,
-// "Sparse Upcycling", 2023).
+// Conversion of a dense model to a mixture of experts that are initialized with its MLPs (Komatsuzaki et al., "Sparse
+// Upcycling", 2023).
 #pragma once
 #include <memory>
 
@@ -9,10 +9,10 @@
 
 namespace mcpp {
 
-/// The weights of `upcycled`, the model of the checkpoint but for its experts: every expert is the MLP of its layer,
-/// and routers are drawn by name and seed, so that where weights of experts add up to 1 the model gives what it gave
-/// before. One tensor in memory at a time. BadInput where an MLP cannot become an expert: with another width, or a
-/// shared expert, which comes from nowhere. `device` and `dense` outlive the result.
+/// Returns the weights of `upcycled`, which must be the model of the checkpoint except for its experts. Every expert is
+/// the MLP of its layer; routers are drawn from name and seed. If the expert weights of a token add up to 1, the
+/// model's outputs are unchanged. Holds one tensor in memory at a time. Throws BadInput if an MLP cannot become an
+/// expert because the width differs or there is a shared expert. `device` and `dense` must outlive the result.
 std::unique_ptr<ShardSource> upcycle(CheckpointReader& dense, const ModelConfig& upcycled, u64 seed, Device& device);
 
 }  // namespace mcpp
