@@ -21,7 +21,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-/// Walks over the arguments once; a class only because options may take the argument after them.
+/// Iterates over the arguments. A class because options may consume the argument after them.
 class ArgumentWalk {
  public:
   ArgumentWalk(std::span<const std::string> args, const Usage& usage, SettingsReader& reader)
@@ -57,7 +57,8 @@ class ArgumentWalk {
     const bool has_next = next_ < args_.size() && !is_option(args_[next_]);
     if (field == nullptr) {
       reader_.add_problem(str(kCommandLine, ": ", arg, ": unknown option", reader_.suggest(key, "--")));
-      // A value probably belongs to it; reading that as an argument of its own would only add a confusing problem.
+      // The next argument is probably its value; reading it as an argument of its own would only add a confusing
+      // problem.
       if (equals == std::string::npos && has_next && positional_ >= usage_.positional.size()) ++next_;
       return;
     }
@@ -93,7 +94,7 @@ class ArgumentWalk {
   SettingsReader& reader_;
   std::size_t next_ = 0;        // argument to read
   std::size_t positional_ = 0;  // positional key to fill
-  Value::List rest_;            // of the last positional key, when it is a list
+  Value::List rest_;            // values of the last positional key, if it is a list
 };
 
 std::string spelled_key(const Usage& usage, const std::string& key) {

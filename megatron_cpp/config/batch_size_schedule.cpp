@@ -22,14 +22,14 @@ std::optional<T> to_number(std::string_view text) {
   return number;
 }
 
-/// "1000" samples, or "250B" tokens turned into samples, rounded up.
+/// Returns the samples of "1000" (samples) or "250B" (tokens converted to samples, rounded up).
 std::optional<i64> to_samples(std::string_view text, i64 seq_length) {
   const std::size_t suffix = text.empty() ? std::string_view::npos : kTokenSuffixes.find(text.back());
   if (suffix == std::string_view::npos) return to_number<i64>(text);
   const std::optional<double> number = to_number<double>(text.substr(0, text.size() - 1));
   if (!number || !(*number >= 0)) return std::nullopt;
   const double tokens = *number * std::pow(1000.0, static_cast<double>(suffix + 1));
-  if (tokens > 9e15 || tokens != std::trunc(tokens)) return std::nullopt;  // beyond, a double is no longer exact
+  if (tokens > 9e15 || tokens != std::trunc(tokens)) return std::nullopt;  // above this a double is inexact
   return ceil_div(static_cast<i64>(tokens), seq_length);
 }
 
@@ -88,7 +88,7 @@ WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples, i6
     const i64 size = steps[i].batch_size;
     const i64 position = consumed_samples + done.samples;
     const i64 fitting = std::max<i64>(samples - position, 0) / size;
-    // A size stays until the first iteration that starts at or after the next step; the last one to the end.
+    // A size applies until the first iteration that starts at or after the next step; the last one applies to the end.
     i64 iterations = fitting;
     if (i + 1 < steps.size()) {
       const i64 until_next = std::max<i64>(steps[i + 1].first_sample - position, 0);

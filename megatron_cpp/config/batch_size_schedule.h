@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// From `first_sample` consumed samples on, the global batch size is `batch_size`.
+/// Global batch size from `first_sample` consumed samples on.
 struct BatchSizeStep {
   i64 first_sample = 0;
   i64 batch_size = 0;
@@ -17,18 +17,18 @@ struct BatchSizeStep {
 
 struct BatchSizeSchedule {
   std::vector<BatchSizeStep> steps;
-  std::vector<std::string> problems;  ///< what is wrong with the text; the steps are only good when there are none
+  std::vector<std::string> problems;  ///< what is wrong with the text; `steps` is valid only if this is empty
 };
 
-/// Reads steps "AT:SIZE", separated by spaces or as entries of the list. AT is a number of samples, or of tokens when
-/// it ends in K, M, B or T (10^3, 10^6, 10^9, 10^12): the first sample at or after that token. It starts at 0 and both
-/// numbers only grow. Every size must be a multiple of `micro_batch_size`.
+/// Parses steps "AT:SIZE", separated by spaces or given as entries of the list. AT is a number of samples, or of tokens
+/// if it ends in K, M, B or T (10^3, 10^6, 10^9, 10^12): the first sample at or after that token. The first AT must be
+/// 0, both numbers must increase, and every size must be a multiple of `micro_batch_size`.
 BatchSizeSchedule parse_batch_size_schedule(std::span<const std::string> texts, i64 seq_length, i64 micro_batch_size);
 
-/// The batch size of the iteration that starts after `consumed_samples`. The steps must not be empty.
+/// Returns the batch size of the iteration that starts after `consumed_samples`. `steps` must not be empty.
 i64 batch_size_at(std::span<const BatchSizeStep> steps, i64 consumed_samples);
 
-/// Returns whether an entry of step_batch_size_schedule gives its position in tokens, such as "250B:1536". Its position
+/// Returns true if an entry of step_batch_size_schedule gives its position in tokens, such as "250B:1536". Its position
 /// in samples depends on the sequence length.
 bool has_token_positions(std::span<const std::string> texts);
 

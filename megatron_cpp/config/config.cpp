@@ -23,7 +23,8 @@ void for_each_line(const std::vector<Field>& fields, Header header, Line line) {
   }
 }
 
-/// Whoever counts the training in iterations says so everywhere, and likewise in samples: as Megatron-LM has it.
+/// A training whose length is in iterations must state all lengths in iterations, and likewise for samples, as in
+/// Megatron-LM.
 void schedule_unit_conflicts(const Config& config, std::vector<std::string>& found) {
   const OptimizerConfig& o = config.optimizer;
   const auto refuse = [&](i64 value, const char* key, const char* instead, const char* unit) {
@@ -40,7 +41,7 @@ void schedule_unit_conflicts(const Config& config, std::vector<std::string>& fou
   }
 }
 
-/// Warm-up and WSD's decay must fit into the decay, in whichever unit is used.
+/// Warm-up and WSD decay must fit into the decay, in either unit.
 void schedule_length_conflicts(const Config& config, std::vector<std::string>& found) {
   const auto check = [&](i64 decay, i64 total, i64 warmup, i64 wsd, const char* unit) {
     const i64 length = decay > 0 ? decay : total;
@@ -57,7 +58,7 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& f
   check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
 }
 
-/// Keys of the factor that adapts itself would be ignored.
+/// Keys of the dynamic loss scale would be ignored with a fixed one.
 void loss_scale_conflicts(const Config& config, std::vector<std::string>& found) {
   const OptimizerConfig& o = config.optimizer;
   if (config.training.precision == Precision::Fp16 && o.loss_scale == 0) return;
@@ -93,7 +94,7 @@ void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
   }
 }
 
-/// One folder for all that may go to a disk.
+/// There is a single folder for everything that may be offloaded to disk.
 void offload_conflicts(const Config& config, std::vector<std::string>& found) {
   const OptimizerConfig& o = config.optimizer;
   const bool is_needed = config.offloads_to_disk();
@@ -124,7 +125,7 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& foun
                         " is not divisible by parallel.tensor_model_parallel_size ", p.tensor_model_parallel_size));
 }
 
-/// cuBLASLt's products in fp8 take rows of whole 16 bytes, of all matrices and of their transposes.
+/// cuBLASLt's fp8 products require rows of a multiple of 16 bytes, for all matrices and their transposes.
 void fp8_size_conflicts(const Config& config, std::vector<std::string>& found) {
   constexpr i64 kMultiple = 16;
   const ModelConfig& m = config.model;
@@ -153,7 +154,7 @@ void fp8_layer_conflicts(const Config& config, std::vector<std::string>& found) 
   if (config.device.device == DeviceType::Cuda) fp8_size_conflicts(config, found);
 }
 
-/// What the library's GELU, the tanh form, and the matrix that it keeps for backward ask for.
+/// Requirements of cuBLASLt's GELU epilogue: the tanh approximation, and the size of the matrix it saves for backward.
 void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& found) {
   if (!config.device.gelu_epilogue) return;
   constexpr i64 kMultiple = 8;
@@ -220,7 +221,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   schedule_length_conflicts(config, found);
 }
 
-/// What only says how to save has nothing to say any more: one word on the command line turns saving off.
+/// Resets keys that only say how to save, so that a single command-line option can turn saving off.
 void turn_saving_off(CheckpointConfig& checkpoint) {
   checkpoint.save_interval = checkpoint.local_save_interval = 0;
   checkpoint.async_save = false;
@@ -294,7 +295,7 @@ std::vector<Field> config_fields(Config& config) {
 namespace {
 
 void complete_batch_size(TrainingConfig& t) {
-  // Written down, because it must stay what it was when a resumed run has another micro batch.
+  // Stored explicitly, since it must not change when a resumed run has a different micro batch.
   if (t.global_batch_size == 0 && t.step_batch_size_schedule.empty()) t.global_batch_size = t.micro_batch_size;
 }
 

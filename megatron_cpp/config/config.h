@@ -1,5 +1,5 @@
-// The whole configuration of a run: read from a TOML file with one section per struct, and from --section.key=value
-// on the command line, which wins. Every mistake is found before anything starts, and all are reported at once.
+// Configuration of a run, read from a TOML file with one section per struct and from --section.key=value on the command
+// line, which takes precedence. Every mistake is found before anything starts, and all are reported at once.
 #pragma once
 #include <optional>
 #include <span>
@@ -55,66 +55,66 @@ struct Config {
     visit("fault_injection", self.fault_injection);
   }
 
-  /// Every rule that does not hold, inside the sections and between them, as "section.key: what is wrong".
+  /// Returns every violated rule, within the sections and between them, as "section.key: what is wrong".
   std::vector<std::string> conflicts() const;
 
-  /// Global batch size from each number of consumed samples on; one step when it never changes.
+  /// Returns the global batch size from each number of consumed samples on; one step if it never changes.
   std::vector<BatchSizeStep> batch_sizes() const;
-  /// Returns where a training ends that has finished `iteration` iterations and consumed `consumed_samples` samples,
-  /// possibly under another batch size: after train_iters iterations, or after the last whole batch within
+  /// Returns the end of a training that has finished `iteration` iterations and consumed `consumed_samples` samples,
+  /// possibly with a different batch size: after train_iters iterations, or after the last whole batch within
   /// train_samples.
   TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;
   /// Returns the number of samples in one evaluation, unless data.full_validation reads them all.
   i64 evaluation_samples() const;
-  /// Whether a step gone wrong may lead back to a checkpoint.
+  /// Returns true if a failed step may cause a rollback to a checkpoint.
   bool may_roll_back() const;
-  /// Whether states, weights or activations are kept on a disk (optimizer.offload_folder).
+  /// Returns true if states, weights or activations are offloaded to disk (optimizer.offload_folder).
   bool offloads_to_disk() const;
-  /// Where metrics.jsonl goes; empty = nowhere.
+  /// Returns the path of metrics.jsonl; empty = not written.
   Path metrics_path() const;
-  /// The folder of traces; empty = nowhere.
+  /// Returns the folder of traces; empty = none.
   Path profile_path() const;
 };
 
-/// Reads TOML text; `name` is the file name that messages show. `overrides` are arguments "--section.key=value".
-/// Throws one BadInput error that lists every problem with its place. In the result, global_batch_size is filled in.
+/// Parses TOML text; `name` is the file name in messages. `overrides` are arguments "--section.key=value". Throws one
+/// BadInput error that lists every problem with its location. In the result, global_batch_size is filled in.
 Config parse_config(std::string_view toml, const std::string& name, std::span<const std::string> overrides = {});
-/// Reads the configuration that a checkpoint or a history of metrics stores, as print_config() wrote it. Keys without
-/// effect are accepted, because earlier versions accepted them.
+/// Parses the configuration that a checkpoint or a metrics file stores, as print_config() wrote it. Keys without effect
+/// are accepted, because earlier versions accepted them.
 Config parse_stored_config(std::string_view toml, const std::string& name);
 Config load_config(const Path& file, std::span<const std::string> overrides = {});
 
-/// The configuration as TOML, every key with its value, that parse_config reads back to an equal one. It goes into
-/// checkpoints.
+/// Returns the configuration as TOML with the value of every key. parse_config() of it returns an equal configuration.
+/// Stored in checkpoints.
 std::string print_config(const Config& config);
-/// Returns the configuration with keys that have no effect at their defaults, so that its print_config() is accepted
-/// where a user gives it.
+/// Returns the configuration with keys that have no effect reset to their defaults, so that its print_config() is
+/// accepted as a user's file.
 Config without_unused_keys(Config config);
-/// One section of it.
+/// Returns one section of print_config().
 std::string print_section(const Config& config, std::string_view section);
-/// All sections and keys with their meaning, type, range and default.
+/// Returns all sections and keys with their meaning, type, range and default.
 std::string config_help();
 
-/// The fields of all sections, named "section.key". They refer to `config`.
+/// Returns the fields of all sections, named "section.key". They refer to `config`.
 std::vector<Field> config_fields(Config& config);
 
-/// After the fields were filled by `reader`, derives what is left open, and hands it every rule that does not hold.
+/// Derives the values that are left open after `reader` filled the fields, and reports every violated rule to it.
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_place);
-/// TOML and the name of its file, as messages show it; no name = no text.
+/// TOML text and its file name in messages; no name = no text.
 struct ConfigText {
   std::string toml;
   std::string name;
 };
 
-/// The text of `file`; none when the name is empty. BadInput when it cannot be read.
+/// Returns the text of `file`; empty if the name is empty. Throws BadInput if it cannot be read.
 ConfigText read_config_text(const std::string& file);
 /// Reads `text` into the fields of `reader`.
 void read_config(const ConfigText& text, SettingsReader& reader);
 
-/// For commands that take a configuration and options of their own:
+/// Reads the command line of commands that take a configuration and options of their own:
 ///   megatron_cpp evaluate --checkpoint.load=runs/a --split=test --training.micro_batch_size=4
-/// `source(options, config)` gives the text that everything starts from, such as the copy in a checkpoint; it sees what
-/// the command line alone says. Returns nothing when --help was asked for, which has then been printed. Throws BadInput
+/// `source(options, config)` returns the base text, such as the configuration stored in a checkpoint; its parameters
+/// hold the values of the command line alone. Returns std::nullopt if --help was requested and printed. Throws BadInput
 /// with every problem of the text and of the arguments.
 template <class Options, class Source>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
@@ -135,8 +135,8 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
     log.info(options_list(fields_of(options, some_config)));
     return std::nullopt;
   }
-  // The arguments are read twice, because they must win over the text that they name. The problems of this first
-  // reading are dropped: the second finds them again.
+  // The arguments are read twice, because they override the text that they name. The problems of this first pass are
+  // dropped: the second pass finds them again.
   Options first_options = options;
   Config first_config;
   SettingsReader first_reader(fields_of(first_options, first_config));
@@ -153,8 +153,8 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
   return config;
 }
 
-/// The same for `megatron_cpp pretrain run.toml --model.num_layers=4 --dry_run`: Options has a member
-/// `std::string config`, the file; when it stays empty, all stands in the arguments.
+/// Overload for commands such as `megatron_cpp pretrain run.toml --model.num_layers=4 --dry_run`. Options has a member
+/// `std::string config` that names the file; if it is empty, the configuration comes from the arguments alone.
 template <class Options>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
                                               const Log& log) {

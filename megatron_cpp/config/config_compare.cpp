@@ -38,10 +38,11 @@ constexpr std::array<std::string_view, 27> kRunDefining{"model.",
                                                         "parallel.power_sgd_rank",
                                                         "parallel.power_sgd_start_iter"};
 
-/// Run-defining keys that decide which text a sample number stands for, other than model.seq_length.
+/// Run-defining keys other than model.seq_length that decide which text a sample number refers to.
 constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "data.data_path", "data.train_data_path",
                                                            "data.split", "data.mock_data"};
-/// Keys that decide which tensors a checkpoint holds, of which shape and type: no training can go on with others.
+/// Keys that decide which tensors a checkpoint holds, of which shape and type. A training cannot continue with
+/// different tensors.
 constexpr std::array<std::string_view, 25> kTensorDefining{"training.precision",
                                                            "optimizer.optimizer",
                                                            "model.num_layers",
@@ -72,7 +73,7 @@ bool defines_tensors(std::string_view key) {
   return std::ranges::count(kTensorDefining, key) > 0;
 }
 
-/// Where numbers are kept, or in how many pieces, changes none of them.
+/// Returns true for keys that decide where values are stored or in how many parts, which changes none of them.
 bool says_only_where(std::string_view key) {
   return key.starts_with("optimizer.offload") || key == "optimizer.store_param_remainders";
 }
@@ -84,14 +85,14 @@ bool defines_run(std::string_view key) {
   });
 }
 
-/// RoPE's scaling follows from the longest context unless it says from which.
+/// RoPE scaling depends on the longest context unless its original length is set explicitly.
 void spell_out_context(ModelConfig& m) {
   const RopeScalingType type = m.rope_scaling.type;
   if (type == RopeScalingType::Yarn || type == RopeScalingType::Llama3)
     m.rope_scaling.original_max_position_embeddings = m.rope_scaling.original_context(m.max_positions());
 }
 
-/// With what 0 stands for written out.
+/// Returns the configuration with the values that 0 stands for.
 Config spelled_out(Config config) {
   ModelConfig& m = config.model;
   m.ffn_hidden_size = m.ffn();
@@ -102,7 +103,7 @@ Config spelled_out(Config config) {
   return config;
 }
 
-/// `model` without what does not change the function that its weights are.
+/// Returns `model` without the keys that do not change the function its weights compute.
 ModelConfig architecture(ModelConfig model) {
   const ModelConfig defaults;
   const bool is_learned = model.position_embedding_type == PositionEmbedding::LearnedAbsolute;
@@ -122,13 +123,13 @@ ModelConfig architecture(ModelConfig model) {
   return model;
 }
 
-/// Returns the start of a training from weights alone, in words for messages.
+/// Returns advice for messages on starting a training from weights alone.
 std::string finetune_advice(const std::string& checkpoint) {
   return str("start anew from the weights: --checkpoint.finetune --checkpoint.load=", checkpoint,
              ", with another --checkpoint.save");
 }
 
-/// Throws BadInput when a difference changes the tensors themselves: then accepting it would only fail later.
+/// Throws BadInput if a difference changes the tensors themselves: allowing it would only fail later.
 void refuse_other_tensors(const std::vector<Difference>& found, const std::string& checkpoint) {
   std::vector<std::string> lines;
   bool is_same_model = true;
@@ -145,7 +146,7 @@ void refuse_other_tensors(const std::vector<Difference>& found, const std::strin
               "; checkpoint.allow_changed_keys does not help here");
 }
 
-/// Throws BadInput, of `what` and the differences that are not accepted, with `otherwise` as one more way out.
+/// Throws BadInput with `what` and the differences that are not allowed, with `otherwise` as an alternative solution.
 void refuse_unless_accepted(const std::vector<Difference>& found, const std::vector<std::string>& accepted,
                             const std::string& what, const std::string& otherwise, const Log& log) {
   std::vector<std::string> lines, refused;
@@ -164,7 +165,7 @@ void refuse_unless_accepted(const std::vector<Difference>& found, const std::vec
               otherwise);
 }
 
-/// Throws BadInput if batch growth is written in tokens and the sequence length changed: tokens are converted with the
+/// Throws BadInput if batch growth is given in tokens and the sequence length changed: tokens are converted with the
 /// present length, but the samples consumed so far had the former one.
 void refuse_token_positions(const Config& saved, const Config& now, const std::string& checkpoint) {
   const i64 before = saved.model.seq_length, after = now.model.seq_length;

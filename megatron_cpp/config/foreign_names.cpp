@@ -146,8 +146,8 @@ struct FormerName {
   std::string_view former, present;
 };
 
-/// Former names, as a file, a command line and the configuration stored in a checkpoint spell them. Megatron-LM's
-/// log_progress writes progress.txt; the other names said too little.
+/// Former names as files, command lines and configurations stored in checkpoints spell them. Megatron-LM's log_progress
+/// writes progress.txt; the other names were unclear.
 constexpr FormerName kFormerNames[]{
     {"checkpoint.accept_change", "checkpoint.allow_changed_keys"},
     {"checkpoint.keep_last", "checkpoint.keep_latest_k"},

@@ -18,7 +18,7 @@ std::vector<Field> hardware_fields(Hardware& hardware) {
   return fields;
 }
 
-/// What has a value that fits every device, and what only a calibration measures.
+/// Returns true for keys that have a default suitable for every device, or that only a calibration measures.
 bool is_optional(const std::string& key) {
   if (key.starts_with("measured_")) return true;
   static const std::set<std::string> kOptional{"device.fp8_peak",      "device.fp8_attained", "device.tile_rows",
@@ -41,7 +41,7 @@ constexpr const char* kThisMachine =
     "; a machine of processors, such as this one, is measured by `mpirun -n N megatron_cpp plan calibrate "
     "--out=here.toml`, and then is --hardware=here.toml";
 
-/// 2 of "ranks_2".
+/// Returns 2 for "ranks_2".
 std::optional<i64> ranks_of_table(std::string_view table) {
   if (!table.starts_with(kTable)) return std::nullopt;
   const std::string_view digits = table.substr(kTable.size());
@@ -52,10 +52,10 @@ std::optional<i64> ranks_of_table(std::string_view table) {
   return is_number && static_cast<double>(ranks) <= kMaxUnits ? std::optional(ranks) : std::nullopt;
 }
 
-/// The description for one number of ranks, as it is read.
+/// Parser of the description for one number of ranks.
 class Description {
  public:
-  /// `table`: "ranks_2", or "" for any number.
+  /// `table` is "ranks_2", or "" for any number of ranks.
   explicit Description(std::string table) : table_(std::move(table)), reader_(hardware_fields(hardware_)) {}
   Description(const Description&) = delete;
   Description& operator=(const Description&) = delete;
@@ -63,7 +63,7 @@ class Description {
   SettingsReader& reader() { return reader_; }
   const Hardware& hardware() const { return hardware_; }
 
-  /// After all was read: what is missing, and what does not go together.
+  /// Reports missing keys and violated rules, after everything was read.
   void check(const std::string& name) {
     const std::string prefix = table_.empty() ? "" : table_ + ".";
     for (const Field& field : reader_.fields())
@@ -83,7 +83,7 @@ class Description {
   SettingsReader reader_;
 };
 
-/// `section`: what stands before a section's name.
+/// `prefix` is prepended to each section's name.
 std::string print_sections(const Hardware& hardware, const std::string& prefix) {
   Hardware copy = hardware;
   std::string text;
@@ -117,7 +117,8 @@ HardwareKind parse_hardware(std::string_view toml, const std::string& name) {
     const std::optional<i64> ranks = ranks_of_table(table);
     return ranks ? &tables.try_emplace(*ranks, std::string(table)).first->second.reader() : nullptr;
   });
-  if (any.reader().is_incomplete()) any.reader().finish();  // no TOML: nothing that is missing was left out
+  if (any.reader().is_incomplete())
+    any.reader().finish();  // not TOML, so keys that appear to be missing may be present
   HardwareKind kind;
   if (tables.empty()) {
     any.check(name);

@@ -8,30 +8,30 @@
 
 namespace mcpp {
 
-/// One kind of cluster, as its file has it: the same for any number of ranks, with sections [device], [links] and
-/// [host], or, as ranks of a processor share its cores and memory, apart for some numbers of them, with sections
-/// [ranks_2.device] and so on for each.
+/// Kind of cluster as described by a file. It has sections [device], [links] and [host] for any number of ranks or,
+/// because ranks of a processor share its cores and memory, separate sections [ranks_2.device] and so on for some
+/// numbers of ranks.
 struct HardwareKind {
   static constexpr i64 kAnyRanks = 0;
-  std::map<i64, Hardware> by_ranks;  ///< by number of ranks, or one for kAnyRanks; never empty once read
+  std::map<i64, Hardware> by_ranks;  ///< by number of ranks, or a single entry for kAnyRanks; not empty after parsing
 
   bool depends_on_ranks() const { return !by_ranks.contains(kAnyRanks); }
-  /// For so many ranks: of the fewest that are at least as many. Of more than there are the last, whose links do not
-  /// join them.
+  /// Returns the hardware for `ranks` ranks: the entry with the smallest sufficient number of ranks, or else the last
+  /// one, whose links do not support that many.
   const Hardware& of(i64 ranks) const;
 };
 
-/// Reads TOML text; `name` is the file name that messages show. Throws one BadInput error that lists every problem:
-/// keys that are missing, unknown or refused, and rules between them.
+/// Parses TOML text; `name` is the file name in messages. Throws one BadInput error that lists every problem: missing,
+/// unknown and invalid keys, and violated rules between them.
 HardwareKind parse_hardware(std::string_view toml, const std::string& name);
 
-/// `name`: a file, or one of those in `folder` without its ending. BadInput, with those that there are, when it is
-/// neither.
+/// Loads the file `name`, or the one of that name, without extension, in `folder`. Throws BadInput that lists the
+/// available ones if neither exists.
 HardwareKind load_hardware(const std::string& name, const Path& folder);
 
-/// As parse_hardware() reads it back, with the same numbers.
+/// Returns text that parse_hardware() reads back to identical values.
 std::string print_hardware(const HardwareKind& kind);
-/// The same for any number of ranks.
+/// Returns the text of hardware that applies to any number of ranks.
 std::string print_hardware(const Hardware& hardware);
 
 }  // namespace mcpp

@@ -19,7 +19,7 @@ LayoutRules rules_of(const Config& config, int world_size) {
   return rules;
 }
 
-/// Rules that hold for each global batch size of the run.
+/// Checks rules that must hold for each global batch size of the run.
 void add_batch_problems(const Config& config, int world_size, std::set<std::string>& found) {
   const ParallelConfig& p = config.parallel;
   const LayoutRules common = rules_of(config, world_size);
@@ -36,7 +36,7 @@ void add_batch_problems(const Config& config, int world_size, std::set<std::stri
   }
 }
 
-/// "such as [2, 4]": sizes of a hierarchy that these heads allow, or what to do where none do.
+/// Returns hierarchy sizes that these heads allow, "such as [2, 4]", or what to do if there are none.
 std::string possible_hierarchy(const Config& config) {
   const i64 cp = config.parallel.context_parallel_size, tp = config.parallel.tensor_model_parallel_size;
   const i64 heads = config.model.num_attention_heads / tp, groups = std::max<i64>(config.model.query_groups() / tp, 1);
@@ -79,7 +79,7 @@ void add_zero_problems(const Config& config, std::set<std::string>& found) {
 constexpr const char* kGradientsInBytes = "zero_quantized_gradients = true";
 constexpr const char* kGradientsInBf16 = "grad_reduce_dtype = \"bf16\"";
 
-/// Of the ways to send gradients there is one.
+/// At most one of the formats for gradients may be selected.
 void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& found) {
   const auto exclude = [&](const std::string& first, const char* second) {
     found.insert(str(first, " and ", second, " are two ways to send the same gradients; use one of them"));
@@ -117,7 +117,7 @@ void add_traffic_problems(const Config& config, std::set<std::string>& found) {
                          : str(", or ", kGradientsInBf16, " or ", kGradientsInBytes, ", of which it makes two steps")));
 }
 
-/// Without experts nobody shares any.
+/// A model without experts has no expert tensor parallelism.
 i64 expert_tensor_parallel_size(const Config& config) {
   if (config.model.moe.num_experts == 0) return 1;
   const ParallelConfig& p = config.parallel;
@@ -134,7 +134,7 @@ void add_expert_problems(const Config& config, std::set<std::string>& found) {
   only_with_experts(p.moe_token_dispatcher_type != defaults.moe_token_dispatcher_type, "moe_token_dispatcher_type");
 }
 
-/// Of the context-parallel ranks, neighbours that exchange heads.
+/// Returns the number of neighboring context-parallel ranks that exchange heads.
 i64 context_parallel_heads(const ParallelConfig& p) {
   if (p.cp_comm_type == CpCommType::A2a) return p.context_parallel_size;
   const std::vector<i64>& sizes = p.hierarchical_context_parallel_sizes;

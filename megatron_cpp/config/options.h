@@ -5,9 +5,10 @@
 //     bool verbose = false;
 //     template <class Self, class Visitor> static void fields(Self& self, Visitor& visit) { ... }
 //   };
-//   const Usage usage{.command = "megatron_cpp encode", .summary = "...", .positional = {"model"}, .required =
-//   {"model"}}; EncodeOptions options; if (!read_options(args, usage, options, log)) return ExitCode::Done;  // --help
-//   was asked for and given
+//   const Usage usage{
+//       .command = "megatron_cpp encode", .summary = "...", .positional = {"model"}, .required = {"model"}};
+//   EncodeOptions options;
+//   if (!read_options(args, usage, options, log)) return ExitCode::Done;  // --help was requested and printed
 #pragma once
 #include "base/log.h"
 #include "megatron_cpp/config/arguments.h"
@@ -22,8 +23,8 @@ std::string options_help(const Usage& usage) {
   return arguments_help(usage, fields);
 }
 
-/// Fills `options`; false when --help, or the list of options, was asked for, which has then been printed. Throws
-/// BadInput with every problem.
+/// Fills `options`. Returns false if --help or the list of options was requested and printed. Throws BadInput with
+/// every problem.
 template <class Options>
 bool read_options(std::span<const std::string> args, const Usage& usage, Options& options, const Log& log) {
   if (asks_for_help(args)) {

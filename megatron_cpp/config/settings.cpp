@@ -15,7 +15,7 @@ namespace {
 
 using Kind = FieldType::Kind;
 
-/// Up to 2^53 every integral double is exact; beyond, 1e18 would not say which integer is meant.
+/// Every integral double up to 2^53 is exact; above, a value such as 1e18 is ambiguous.
 constexpr double kLargestExactDouble = 9007199254740992.0;
 
 std::string_view section_of(std::string_view key) {
@@ -27,8 +27,8 @@ std::string_view name_of(std::string_view key) {
   return key.substr(key.find('.') + 1);
 }
 
-/// What the text of a command line is for a field of this kind: strings are taken as they are unless they are quoted,
-/// all else is TOML, falling back to a string, which convert then refuses with a message that shows it.
+/// Parses the text of a command line for a field of this kind. Strings are taken literally unless quoted. Everything
+/// else is TOML, or else a string, which convert() then rejects with a message that shows it.
 Value read_raw(const std::string& text, Kind kind) {
   const bool is_text = kind == Kind::Text || kind == Kind::Name;
   const bool is_quoted = !text.empty() && (text[0] == '"' || text[0] == '\'');
@@ -53,16 +53,17 @@ bool mentions(std::string_view text, std::string_view word) {
   return false;
 }
 
-/// A setting as messages repeat it: many problems of one long list must not each show all of it.
+/// Returns a setting as repeated in messages: many problems of one long list should not each show all of it.
 std::string shortened(const std::string& spelled) {
   constexpr std::size_t kLongest = 200;
   return spelled.size() <= kLongest ? spelled : spelled.substr(0, kLongest) + "...";
 }
 
-/// What people write, where other texts name things.
+/// Keys whose values are free text; other strings are names.
 constexpr std::array<std::string_view, 2> kFreeTexts{"prompt", "text"};
 
-/// Names end in manifests, in logs and in lists with a line for each; a newline saves and cannot be resumed.
+/// Names occur in manifests, logs and lists with one line per name. A name with a newline would be saved but could not
+/// be read back.
 std::string name_problem(std::string_view key, const Value& value) {
   const std::string* text = std::get_if<std::string>(&value.data);
   if (text == nullptr || std::ranges::find(kFreeTexts, key) != kFreeTexts.end()) return "";
@@ -88,7 +89,7 @@ std::string_view source_of(std::string_view place) {
   return place;
 }
 
-/// A number within the constraint, in the kind of number the field has.
+/// Converts a number to the field's type and checks the constraint. Returns what is wrong with it, or "".
 std::string convert_number(const FieldType& type, const Constraint& constraint, Value& value) {
   const Value given = value;
   double number = 0;
@@ -275,7 +276,7 @@ std::string SettingsReader::renaming_hint() const {
   return join(renamed, ", ") + "; the former names still work, but please use the present ones";
 }
 
-/// What is wrong with a setting that no field takes; "" for the mere header of a known section, or for a key of a
+/// Returns what is wrong with a setting that no field accepts; "" for the header of a known section, and for keys of a
 /// section that was already reported.
 std::string SettingsReader::unknown(const Setting& setting) {
   std::vector<std::string> sections;

@@ -1,5 +1,5 @@
-// Values from a configuration file or a command line on their way into the fields of structs. The field visitors of
-// base/fields.h are turned into one list of Field, so that everything else here is ordinary, untemplated code.
+// Settings from a configuration file or command line, and their conversion into the fields of structs. The field
+// visitors of base/fields.h are converted to a list of Field, so that everything else here is untemplated code.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,57 +15,57 @@
 
 namespace mcpp {
 
-/// A value as it was given.
+/// Value of a setting as given by the user.
 struct Value {
   using List = std::vector<Value>;
-  /// Text of a command line; what it means depends on the type of its field.
+  /// Text of a command line, whose meaning depends on the type of its field.
   struct Raw {
     std::string text;
   };
-  /// Something that no field takes, in words: "a table", "a date".
+  /// Value that no field accepts, in words: "a table", "a date".
   struct Other {
     std::string what;
   };
   std::variant<bool, i64, double, std::string, List, Raw, Other> data;
 
-  /// As a message shows it: 12, "abc", a list.
+  /// Returns the value as shown in messages: 12, "abc", a list.
   std::string describe() const;
 };
 
-/// The one value that `text` is in TOML, or nothing.
+/// Returns the single value that `text` is in TOML, or an empty list.
 std::vector<Value> toml_value(std::string_view text);
 
-/// `text` as a TOML string, quoted and escaped.
+/// Returns `text` as a TOML string, quoted and escaped.
 std::string toml_string(std::string_view text);
 
 struct FieldType {
   enum class Kind { Bool, Integer, Real, Text, Name };
   Kind kind = Kind::Text;
   bool is_list = false;
-  std::vector<std::string> names;  ///< those a Name accepts
-  /// "an integer", "a list of strings", "one of \"adam\", \"sgd\"".
+  std::vector<std::string> names;  ///< allowed values of a Name
+  /// Returns the type in words: "an integer", "a list of strings", "one of \"adam\", \"sgd\"".
   std::string describe() const;
 };
 
-/// One member of a configuration or option struct. It refers to the struct, which must outlive it.
+/// Member of a configuration or option struct. Refers to the struct, which must outlive it.
 struct Field {
-  std::string key;  ///< "section.name", or "name" where there are no sections
+  std::string key;  ///< "section.name", or "name" without sections
   std::string help;
   FieldType type;
   Constraint constraint;
-  std::function<void(const Value&)> store;  ///< takes what convert() accepted
-  std::function<std::string()> print;       ///< the member's value, in TOML
+  std::function<void(const Value&)> store;  ///< stores a value that convert() accepted
+  std::function<std::string()> print;       ///< returns the member's value in TOML
 
-  std::string_view section() const;  ///< "" where there are none
+  std::string_view section() const;  ///< "" without sections
   std::string_view name() const;     ///< without the section
-  /// Turns `value` into the exact type of the field; returns what is wrong with it, or "".
+  /// Converts `value` to the exact type of the field. Returns what is wrong with it, or "".
   std::string convert(Value& value) const;
 };
 
-/// Setting::place of the arguments of a command.
+/// Value of Setting::place for the arguments of a command.
 inline constexpr const char* kCommandLine = "command line";
 
-/// One value given for one key.
+/// Value given for a key.
 struct Setting {
   std::string key;
   Value value;
@@ -73,26 +73,26 @@ struct Setting {
   std::string spelled;  ///< the key as the user wrote it: "model.num_layers", "--model.num_layers=x"
 };
 
-/// Stores settings into fields and collects every problem on the way, to report them all at once.
+/// Stores settings into fields and collects every problem, to report all at once.
 class SettingsReader {
  public:
   explicit SettingsReader(std::vector<Field> fields) : fields_(std::move(fields)) {}
 
   const std::vector<Field>& fields() const { return fields_; }
-  /// Returns the field named `key`, or formerly named so; null when there is none.
+  /// Returns the field with the present or former name `key`, or null.
   const Field* find(std::string_view key) const;
-  /// "; did you mean ...?", "; " and why no key is needed, or "", for a key that is no field's. The key meant then
-  /// counts as doubtful.
+  /// Returns "; did you mean ...?", "; " and why no key is needed, or "", for a key that no field has. The suggested
+  /// key then counts as doubtful.
   std::string suggest(std::string_view key, std::string_view prefix = "");
 
-  /// A later setting of the same key wins, except that no place may give a key twice, nor one file or command line a
-  /// key under both its present and its former name.
+  /// Stores a setting. A later setting of the same key takes precedence, but no place may set a key twice, nor may one
+  /// file or command line use both its present and its former name.
   void assign(const Setting& setting);
-  /// Notes a rule between fields, worded "section.name: what is wrong", with the place of that key's setting.
-  /// Dropped when it speaks of a key whose own value was refused: it would only confuse.
+  /// Reports a violated rule between fields, worded "section.name: what is wrong", with the location of that key's
+  /// setting. Drops it if it concerns a key whose value was rejected, since it would only confuse.
   void add_conflict(const std::string& text, std::string_view default_place);
   void add_problem(std::string text) { problems_.push_back(std::move(text)); }
-  /// A problem that leaves the settings incomplete, so that rules between fields cannot be judged any more.
+  /// Reports a problem that leaves the settings incomplete, so that rules between fields can no longer be checked.
   void add_gap(std::string text) {
     add_problem(std::move(text));
     is_incomplete_ = true;
@@ -103,27 +103,27 @@ class SettingsReader {
     return found != settings_.end() && found->second.place == kCommandLine;
   }
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
-  /// Whether a setting of this key was refused, or a misspelt key probably meant it.
+  /// Returns true if a setting of this key was rejected, or if a misspelled key probably meant it.
   bool is_doubtful(const std::string& key) const { return doubtful_.count(key) > 0; }
   const std::vector<std::string>& problems() const { return problems_; }
-  /// Returns one line that lists the former names in use with their present ones; empty when there are none.
+  /// Returns one line that lists the former names in use with their present ones; empty if there are none.
   std::string renaming_hint() const;
-  /// Throws one BadInput error with all problems, if there is any.
+  /// Throws one BadInput error with all problems, if there are any.
   void finish() const;
 
  private:
   std::string unknown(const Setting& setting);
 
   std::vector<Field> fields_;
-  std::map<std::string, Setting> settings_;  // by the field's key; Setting::key is the name that was given
-  std::set<std::string> doubtful_;           // keys whose value was refused, or that a misspelling probably meant
-  std::set<std::string> unknown_sections_;   // reported once each
-  std::map<std::string, std::string> former_names_;  // in use, with the present ones
+  std::map<std::string, Setting> settings_;  // by the field's key; Setting::key is the given name
+  std::set<std::string> doubtful_;           // keys whose value was rejected, or that a misspelling probably meant
+  std::set<std::string> unknown_sections_;   // each is reported once
+  std::map<std::string, std::string> former_names_;  // former names in use, with their present names
   std::vector<std::string> problems_;
   bool is_incomplete_ = false;
 };
 
-/// Throws one BadInput error with all of them, if there is any.
+/// Throws one BadInput error with all problems, if there are any.
 void check_problems(const std::vector<std::string>& problems);
 
 template <class T>
@@ -147,7 +147,7 @@ FieldType field_type() {
   }
 }
 
-/// A converted value into the member it was converted for.
+/// Stores a converted value in its member.
 template <class T>
 void store_value(const Value& value, T& member) {
   if constexpr (is_vector<T>::value) {
@@ -160,7 +160,7 @@ void store_value(const Value& value, T& member) {
   }
 }
 
-/// The member's value in TOML.
+/// Returns the member's value in TOML.
 template <class T>
 std::string toml_text(const T& member) {
   if constexpr (is_vector<T>::value) {
@@ -180,7 +180,7 @@ std::string toml_text(const T& member) {
   }
 }
 
-/// Appends the fields of `object`, which the list refers to from then on.
+/// Appends the fields of `object`. They refer to it.
 template <class T>
 void list_fields(T& object, std::string_view section, std::vector<Field>& fields) {
   const auto visit = [&]<class M>(std::string_view name, M& member, std::string_view help, Constraint constraint = {}) {

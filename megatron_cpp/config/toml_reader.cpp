@@ -29,13 +29,13 @@ Position position_of(const toml::source_region& region) {
   return {region.begin.line, region.begin.column};
 }
 
-/// How deep a text nests, as a parser would find it: toml++ follows dotted keys as deep as they go, and with them the
-/// stack. Brackets and dots count outside of strings and comments alone.
+/// Measures how deep a text nests, to bound the parser's recursion: toml++ recurses for dotted keys, too. Ignores
+/// brackets and dots in strings and comments.
 class NestingScan {
  public:
   explicit NestingScan(std::string_view text) : text_(text) {}
 
-  /// The offset at which the text is nested deeper than kDeepest, or npos.
+  /// Returns the offset at which the text is nested deeper than kDeepest, or npos.
   std::size_t find() {
     while (at_ < text_.size()) {
       const char c = text_[at_];
@@ -63,7 +63,7 @@ class NestingScan {
     if (c == '.') ++dots_;
     if (c == '\n' || c == '=' || c == ',') dots_ = 0;
   }
-  /// Past a string, of one line or, after three quotes, of several.
+  /// Skips a string of one line or, after three quotes, of several.
   void skip_string(char quote) {
     const std::string three(3, quote);
     const bool is_long = text_.substr(at_).starts_with(three);
@@ -75,7 +75,7 @@ class NestingScan {
         at_ += is_long ? 3 : 1;
         return;
       } else if (!is_long && text_[at_] == '\n') {
-        return;  // no TOML, as the parser will say
+        return;  // not TOML; the parser reports it
       } else {
         ++at_;
       }
@@ -94,10 +94,10 @@ struct Located {
   SettingsReader* reader;
 };
 
-/// A text in the file, as it stands alone: of the whole, or of one of its tables.
+/// Text with its own reader: the whole file, or one of its tables.
 struct Part {
   SettingsReader* reader;
-  std::string prefix = {};  ///< of its keys in the file: "" or "ranks_2."
+  std::string prefix = {};  ///< prefix of its keys in the file: "" or "ranks_2."
 };
 
 class Collector {
@@ -120,8 +120,8 @@ class Collector {
     }
   }
 
-  /// In the order of the text, as people expect it: a table is ordered by name. Headers come before their keys either
-  /// way.
+  /// Assigns the settings in the order of the text; tables are ordered by name. Headers precede their keys in both
+  /// orders.
   void assign() {
     std::stable_sort(found_.begin(), found_.end(),
                      [](const Located& a, const Located& b) { return a.position < b.position; });
@@ -163,7 +163,7 @@ std::vector<Value> toml_value(std::string_view text) {
     const toml::table table = toml::parse(str("value = ", text));
     if (table.size() == 1) return {to_value(table.begin()->second)};
   } catch (const toml::parse_error&) {
-    // Not TOML: the caller treats it as plain text.
+    // not TOML: the caller treats it as plain text
   }
   return {};
 }

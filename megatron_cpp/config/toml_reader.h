@@ -1,4 +1,4 @@
-// TOML text as settings, by toml++.
+// Conversion of TOML text to settings, by toml++.
 #pragma once
 #include <functional>
 #include <string>
@@ -8,13 +8,15 @@
 
 namespace mcpp {
 
-/// Hands the keys of all sections of `toml` to `reader`, in the order of the text, with "name:line:column" as place.
-/// Text that is no TOML, or gives a key twice, is one problem: nothing after it can be trusted.
+/// Passes the keys of all sections of `toml` to `reader`, in the order of the text, with "name:line:column" as place.
+/// Text that is not TOML, or sets a key twice, is reported as a single problem, since nothing after it can be trusted.
 void read_toml(std::string_view toml, const std::string& name, SettingsReader& reader);
 
-/// The reader of what stands in the table of that name, as if it stood alone; null = the table is no such text.
+/// Returns the reader for the content of the table of that name, as if it were a file of its own, or null if the table
+/// is an ordinary section.
 using ReaderOfTable = std::function<SettingsReader*(std::string_view table)>;
-/// The same of a text that holds others, each in a table of its own; what is in none of these is `rest`'s.
+/// Overload for text that contains other texts, each in a table of its own. Keys outside of these tables are passed to
+/// `rest`.
 void read_toml(std::string_view toml, const std::string& name, SettingsReader& rest, const ReaderOfTable& reader_of);
 
 }  // namespace mcpp

@@ -13,7 +13,7 @@ class Finder {
  public:
   Finder(const char* section, std::vector<UnusedKey>& found) : section_(section), found_(found) {}
 
-  /// Notes `key` if it is set, though `disabled_by` (with its section) makes it meaningless.
+  /// Adds `key` if it is set although `disabled_by` (with its section) makes it meaningless.
   void add(bool is_unused, const char* key, const char* disabled_by, std::string advice) {
     if (is_unused) found_.push_back({str(section_, ".", key), std::move(advice), disabled_by});
   }
@@ -77,7 +77,7 @@ void find_in_optimizer(const Config& config, std::vector<UnusedKey>& found) {
   const bool is_constant = o.lr_decay_style == LrDecayStyle::Constant;
   constexpr const char* kNeedsDecay = "only read when lr_decay_style is not \"constant\"; leave it out";
   finder.add(is_constant && o.min_lr != defaults.min_lr, "min_lr", "optimizer.lr_decay_style", kNeedsDecay);
-  // The length of the decay is also what lr_warmup_fraction is a share of.
+  // lr_warmup_fraction is a fraction of the decay length, which must then be set.
   const bool needs_no_length = is_constant && o.lr_warmup_fraction == 0;
   finder.add(needs_no_length && o.lr_decay_iters > 0, "lr_decay_iters", "optimizer.lr_decay_style", kNeedsDecay);
   finder.add(needs_no_length && o.lr_decay_samples > 0, "lr_decay_samples", "optimizer.lr_decay_style", kNeedsDecay);

@@ -1,4 +1,4 @@
-// Keys that are set but that the rest of the configuration makes meaningless.
+// Detection of keys that are set although the rest of the configuration makes them meaningless.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace mcpp {
 
-/// A key with a value other than its default that has no effect.
+/// Key with a non-default value that has no effect.
 struct UnusedKey {
-  std::string key;          ///< "optimizer.lr_warmup_init"
-  std::string advice;       ///< what has to be set for the key to be read, or which key to use instead
+  std::string key;          ///< such as "optimizer.lr_warmup_init"
+  std::string advice;       ///< what to set for the key to take effect, or which key to use instead
   std::string disabled_by;  ///< key whose value makes it meaningless
 };
 
-/// Returns every key that is set and has no effect, in the order of the sections. Keys that only state what is the case
-/// anyway, such as parallel.sequence_parallel with one tensor-parallel rank, are not among them.
+/// Returns every key that is set and has no effect, in the order of the sections. Keys that only state what holds
+/// anyway, such as parallel.sequence_parallel with one tensor-parallel rank, are not included.
 std::vector<UnusedKey> unused_keys(const Config& config);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// The processor that a run uses.
+// Device of a run: processor, threads and GPU options.
 #pragma once
 #include <array>
 #include <string>
@@ -17,7 +17,7 @@ struct EnumNames<DeviceType> {
   static constexpr std::array<std::string_view, 2> value{"cpu", "cuda"};
 };
 
-/// How the algorithm of a matrix product is chosen on a GPU, where there are many.
+/// Selection of matrix product algorithms on a GPU.
 enum class GemmTuning : u8 { Off, Time };
 template <>
 struct EnumNames<GemmTuning> {
@@ -56,7 +56,7 @@ struct DeviceConfig {
         "of GELU to the second's; other bits, and not known to be faster");
   }
 
-  /// Every rule between fields that does not hold, as "device.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "device.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const {
     std::vector<std::string> found;
     const auto require = [&](bool holds, const char* rule) {

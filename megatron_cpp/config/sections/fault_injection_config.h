@@ -1,4 +1,4 @@
-// Faults on demand, for tests of recovery: section [fault_injection] of the configuration, empty in any real run.
+// Fault injection for tests of recovery: section [fault_injection] of the configuration, empty in real runs.
 #pragma once
 #include <array>
 #include <string>
@@ -10,7 +10,7 @@
 namespace mcpp {
 
 enum class FaultKind { None, NanLoss, NanGrad, NanLocalGrad, NanWeights, Spike, Error, Exit, Kill, Hang, Slow };
-/// Where Error, Exit, Kill and Hang strike: before a step, or at one of the SavePoints.
+/// Point at which Error, Exit, Kill and Hang strike: before a step, or at one of the SavePoints.
 enum class FaultPlace { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
 
 template <>
@@ -25,7 +25,7 @@ struct EnumNames<FaultPlace> {
       "step", "before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"};
 };
 
-/// Whether such a fault is the process's last deed, rather than a wrong number.
+/// Returns true if the fault ends or blocks the process instead of corrupting values.
 constexpr bool ends_process(FaultKind kind) {
   return kind == FaultKind::Error || kind == FaultKind::Exit || kind == FaultKind::Kill || kind == FaultKind::Hang;
 }
@@ -57,7 +57,7 @@ struct FaultInjectionConfig {
     visit("seconds", self.seconds, "for slow", at_least(0));
   }
 
-  /// Every rule between fields that does not hold, as "fault_injection.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "fault_injection.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 };
 

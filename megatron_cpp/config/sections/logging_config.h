@@ -1,4 +1,4 @@
-// What a run writes about itself, and how often. Names are Megatron-LM's where it has one.
+// Logs and metrics of a run. Names are Megatron-LM's where it has one.
 #pragma once
 #include <array>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Of all ranks' times: the longest, both ends, or each.
+/// Ranks whose times are logged: the maximum, minimum and maximum, or all.
 enum class TimingLogOption { Max, Minmax, All };
 
 template <>
@@ -80,7 +80,7 @@ struct LoggingConfig {
           "iterations between two histograms of every parameter's weights and gradient; 0 = none", at_least(0));
   }
 
-  /// Every rule between fields that does not hold, as "logging.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "logging.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 };
 

@@ -1,5 +1,5 @@
-// How a run is laid out over ranks. Nothing here changes what is trained but for what says so. Names are Megatron-LM's
-// where it has one.
+// Layout of a run over ranks. It does not change what is trained, except for keys whose help says so. Names are
+// Megatron-LM's where it has one.
 #pragma once
 #include <array>
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace mcpp {
 
-/// What carries the tensors of GPUs between ranks.
+/// Library that transfers the tensors of GPUs between ranks.
 enum class DistributedBackend : u8 { Auto, Nccl, Mpi };
 template <>
 struct EnumNames<DistributedBackend> {
@@ -53,7 +53,7 @@ struct ParallelConfig {
   double distributed_timeout_minutes = 10;
   double step_timeout_minutes = 1;
 
-  /// Of the two keys that say so, which exclude one another.
+  /// Combines zero_quantized_gradients and grad_reduce_dtype, which exclude each other.
   GradReduceFormat grad_reduce_format() const {
     if (zero_quantized_gradients) return GradReduceFormat::Int8;
     return grad_reduce_dtype == GradDType::Bf16 ? GradReduceFormat::Bf16 : GradReduceFormat::Full;

@@ -1,4 +1,4 @@
-// How long and with which batches a model is trained. Names are Megatron-LM's where it has one.
+// Duration, batch sizes, precision and policies of a training. Names are Megatron-LM's where it has one.
 #pragma once
 #include <array>
 #include <string>
@@ -51,12 +51,12 @@ struct EnumNames<SpikePolicy> {
 constexpr DType dtype_of(Precision precision) {
   return precision == Precision::Fp32 ? DType::F32 : precision == Precision::Bf16 ? DType::BF16 : DType::F16;
 }
-/// The precision whose weights have this type.
+/// Returns the precision whose weights have this type.
 constexpr Precision precision_of(DType type) {
   return type == DType::BF16 ? Precision::Bf16 : type == DType::F16 ? Precision::Fp16 : Precision::Fp32;
 }
 
-/// What recompute_modules may name: parts of a layer whose activations are cheap to compute again.
+/// Allowed values of recompute_modules: parts of a layer whose activations are cheap to recompute.
 inline constexpr std::array<std::string_view, 4> kRecomputeModules{"core_attn", "layernorm", "mlp_act", "moe_act"};
 
 struct TrainingConfig {
@@ -114,7 +114,7 @@ struct TrainingConfig {
           "save and stop when the process has run for so many minutes; 0 = never", at_least(0));
   }
 
-  /// Every rule between fields that does not hold, as "training.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "training.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 
  private:
