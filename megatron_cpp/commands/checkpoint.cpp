@@ -1,4 +1,4 @@
-// megatron_cpp checkpoint ls|show|verify|diff|prune|upcycle|import-hf|export-hf.
+// Command megatron_cpp checkpoint ls|show|verify|diff|prune|upcycle|import-hf|export-hf.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -129,7 +129,7 @@ std::optional<DType> dtype_option(const std::string& precision) {
   return dtype_of(static_cast<Precision>(named - names.begin()));
 }
 
-/// Reads the one path that a subcommand takes; false when help was asked for.
+/// Reads the single path argument of a subcommand. Returns false if --help was requested.
 bool read_path(Arguments args, const char* command, const char* summary, PathOptions& options, const Log& log) {
   const Usage usage{.command = command, .summary = summary, .positional = {"path"}, .required = {"path"}};
   return read_options(args, usage, options, log);
@@ -174,7 +174,7 @@ ExitCode verify(Arguments args, Log& log) {
   return sound ? ExitCode::Done : ExitCode::BadInput;
 }
 
-/// Of diff(1) and this alone; a bug has the same number.
+/// Exit code of diff(1) for different files; it equals the one for internal errors.
 constexpr ExitCode kDifferent{1};
 
 ExitCode diff(Arguments args, Log& log) {
@@ -193,7 +193,8 @@ ExitCode diff(Arguments args, Log& log) {
   return difference.tensors.empty() ? ExitCode::Done : kDifferent;
 }
 
-/// Takes the lock, so that no job that saves there is disturbed, and removes nothing unless what stays is sound.
+/// Takes the lock, so that no job that saves there is disturbed. Removes nothing unless the remaining checkpoints are
+/// sound.
 ExitCode remove_old(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp checkpoint prune",
                     .summary = "Removes old checkpoints of a folder, after verifying the one that latest names.",
@@ -221,13 +222,13 @@ ExitCode remove_old(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-/// What is written into a folder of a run would become the checkpoint that the run goes on from.
+/// Rejects folders of runs: a checkpoint written there would become the one that the run resumes from.
 void check_without_checkpoints(const Path& folder) {
   check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),
               " holds checkpoints, which stay as they are; give another folder");
 }
 
-/// The model of the checkpoint with these experts. BadInput when they do not go together.
+/// Returns the model of the checkpoint with these experts. Throws BadInput if they are incompatible.
 ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   check_input(dense.model.moe.num_experts == 0, "--load: this model has experts already");
   check_input(moe.num_experts > 0, "--num_experts: must be at least 1");
@@ -238,8 +239,8 @@ ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   return model;
 }
 
-/// The file of the tokenizer of a checkpoint: `given`, unless that is "", or its own; "", with a warning where it had
-/// one, when there is none. BadInput for one that it was not trained with.
+/// Returns the tokenizer file of a checkpoint: `given`, or if that is "", its own. Returns "" if there is none, with a
+/// warning if the checkpoint was trained with one. Throws BadInput if it differs from the tokenizer of the training.
 Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, const Config& config, const Log& log) {
   const Path path = given.empty() ? tokenizer_of(reader.directory(), config) : Path(given);
   const std::string& trained_with = reader.state().tokenizer_checksum;
@@ -253,8 +254,8 @@ Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, c
   return path;
 }
 
-/// Saves a model that was made for a new run, with the content of its tokenizer ("": it has none) beside it. The
-/// tokenizer comes first, so that no checkpoint lacks it, and goes where no checkpoint came to be.
+/// Saves a newly created model together with its tokenizer, whose content is `tokenizer` ("" if it has none). The
+/// tokenizer is written first, so that no checkpoint lacks it, and removed if saving the checkpoint fails.
 Path save_model(const Path& folder, const std::string& tokenizer, const RunState& state, ShardSource& source,
                 const Log& log) {
   const Path beside = saved_tokenizer(folder);
@@ -299,7 +300,7 @@ ExitCode upcycle(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-/// The special tokens of a Hugging Face folder, whose tokenizer is checked before it is kept.
+/// Returns the special tokens of a Hugging Face folder. Checks its tokenizer before it is copied.
 SpecialTokens stated_tokens(const Path& folder, const Path& tokenizer, const ModelConfig& model) {
   if (tokenizer.empty()) return read_stated_tokens(folder, nullptr, model.vocab_size);
   const Tokenizer opened(tokenizer);

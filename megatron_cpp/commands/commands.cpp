@@ -37,7 +37,7 @@ constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 internal error, 2 bad input, 12 out of memory, 17 training failed (loss or gradient not\n"
     "finite), 75 a peer was lost (restart from the last checkpoint), 85 stopped by a signal after saving (requeue).\n";
 
-/// Runs the one of `table` that args[0] names; `kind` is how messages call it.
+/// Runs the command of `table` that args[0] names; `kind` is the word for it in messages.
 ExitCode dispatch(std::span<const Command> table, const std::string& kind, Arguments args, Log& log,
                   const World& world) {
   std::vector<std::string> names;
@@ -54,14 +54,14 @@ ExitCode dispatch(std::span<const Command> table, const std::string& kind, Argum
        nearest.empty() ? str("there are: ", join(names, ", ")) : str("did you mean ", nearest, "?"));
 }
 
-/// For completion: the names that may come next.
+/// Returns the names that may come next, for completion.
 std::string names_of(std::span<const Command> table) {
   std::string text;
   for (const Command& command : table) text += str(command.name, "\t", command.summary, "\n");
   return text;
 }
 
-/// Their work lies in files, and may have taken days: what they print may be lost.
+/// Returns true for commands that work on files, possibly for days: an error of standard output must not end them.
 bool prints_aside(std::string_view command) {
   return command == "pretrain" || command == "preprocess";
 }
@@ -107,7 +107,7 @@ std::string program_help() {
 }
 
 ExitCode run_program(Arguments args, Log& log, const World& world) {
-  // A rank with another command would never come to where these wait for it.
+  // A rank with a different command would never reach the collectives that the others wait in.
   check_identical_on_ranks("command", args.empty() ? "" : args[0], world.ranks,
                            "start all ranks with the same arguments");
   const ExitCode code = answer(args, log, world);

@@ -1,5 +1,5 @@
-// The subcommands of the program. Each is one function in commands/<name>.cpp, declared here or, where it has a folder
-// of its own, there, with one line in the table of commands.cpp.
+// Subcommands of the program. Each is one function in commands/<name>.cpp, declared here or in the header of its
+// folder, with one line in the table of commands.cpp.
 #pragma once
 #include <span>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace mcpp {
 
-/// Either runs in one process, or on all ranks of a world together.
+/// Subcommand that runs either in one process or on all ranks of a world.
 struct Command {
   std::string_view name;
   std::string_view summary;  ///< one line for megatron_cpp --help
@@ -22,14 +22,14 @@ struct Command {
 
 std::span<const Command> commands();
 
-/// Runs the subcommand that args[0] names, with the arguments after it; answers --help and --version. Called by all
-/// ranks of `world`. Throws BadInput for an unknown one, and for one that does not run on several ranks.
+/// Runs the subcommand that args[0] names with the remaining arguments; handles --help and --version. Throws BadInput
+/// if it is unknown or does not support several ranks. Collective over `world`.
 ExitCode run_program(Arguments args, Log& log, const World& world);
 
-/// The same, in one process, for commands with subcommands of their own, such as `tokenizer train`.
+/// Runs a nested subcommand, such as `tokenizer train`, in one process.
 ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log);
 
-/// The text of --help: all subcommands and exit codes.
+/// Returns the text of --help: all subcommands and exit codes.
 std::string program_help();
 
 ExitCode checkpoint_command(Arguments args, Log& log);

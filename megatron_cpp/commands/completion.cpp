@@ -1,4 +1,5 @@
-// megatron_cpp completion bash|zsh: the shell's part of completion, which asks the program what may come next.
+// Command megatron_cpp completion bash|zsh: prints the shell's part of completion, which asks the program for
+// candidates.
 #include <array>
 #include <span>
 
@@ -15,7 +16,7 @@ struct EnumNames<Shell> {
   static constexpr std::array<std::string_view, 2> value{"bash", "zsh"};
 };
 
-/// Those of scripts/completion/, as CMake embeds them: in the order of Shell.
+/// Returns the files of scripts/completion/, embedded by CMake, in the order of Shell.
 std::span<const EmbeddedFile> completion_files();
 
 namespace {

@@ -1,4 +1,4 @@
-// megatron_cpp config: checks a configuration and prints it resolved.
+// Command megatron_cpp config: checks a configuration and prints it with all values resolved.
 #include "megatron_cpp/config/config.h"
 
 #include "megatron_cpp/commands/commands.h"

@@ -1,4 +1,4 @@
-// megatron_cpp data verify|show|merge.
+// Command megatron_cpp data verify|show|merge.
 #include "checkpoint/directory/shared_folder.h"
 #include "data/preprocess/distributed/merge.h"
 #include "data/preprocess/verify.h"
@@ -71,7 +71,7 @@ ExitCode verify_data(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-/// "valid", or with several sets "valid-<set>"; null when nothing is held out.
+/// Returns the validation set named "valid" or, with several sets, "valid-<set>"; null if nothing is held out.
 const Dataset* chosen_validation_set(const Datasets& datasets, const std::string& split) {
   std::string choices;
   for (const ValidationSet& set : datasets.validation) {
@@ -97,10 +97,10 @@ const Dataset& chosen_split(const Datasets& datasets, const std::string& split) 
   return *dataset;
 }
 
-/// Samples that are consumed before an iteration, counted from 1, if that begins within `samples`.
+/// Returns the samples consumed before an iteration, counted from 1, if that iteration begins within `samples`.
 std::optional<i64> samples_before(const std::vector<BatchSizeStep>& sizes, i64 iteration, i64 samples) {
   if (whole_batches(sizes, samples).iterations < iteration - 1) return std::nullopt;
-  i64 low = 0, high = samples;  // high is enough
+  i64 low = 0, high = samples;  // an upper bound suffices
   while (low < high) {
     const i64 middle = low + (high - low) / 2;
     if (whole_batches(sizes, middle).iterations >= iteration - 1)

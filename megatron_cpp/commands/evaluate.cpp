@@ -1,4 +1,4 @@
-// megatron_cpp evaluate: held-out perplexity of a checkpoint, and its accuracy on likelihood tasks.
+// Command megatron_cpp evaluate: held-out perplexity of a checkpoint, and its accuracy on likelihood tasks.
 #include "base/strings.h"
 #include "comm/object_collectives.h"
 #include "data/preprocess/input_files.h"
@@ -83,7 +83,7 @@ std::vector<HeldOut> read_held_out(const EvaluateOptions& options, const Inferen
   return texts;
 }
 
-/// Scores on all ranks what this one or another has read.
+/// Scores texts and tasks, read on one rank, on all ranks.
 class Evaluation {
  public:
   Evaluation(const EvaluateOptions& options, InferenceModel& inference, Communicator& ranks, const Log& log)
@@ -113,7 +113,7 @@ class Evaluation {
     return results;
   }
 
-  /// Rank 0 gets the results and needs to see the files; the others get the tasks without a score.
+  /// Returns the results on rank 0, which alone reads the files; other ranks get tasks without scores.
   std::vector<TaskResult> score_tasks(const std::vector<std::string>& inputs) {
     std::vector<Task> tasks;
     const TaskRequests requests = unpack_requests(broadcast_from_rank0(ranks_, [&] {
@@ -185,7 +185,7 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
   Evaluation evaluation(options, inference, world.ranks, log);
   EvaluationReport report{
       .checkpoint = inference.checkpoint(), .dtype = inference.model().context().dtype, .texts = {}, .tasks = {}};
-  // Rank 0 alone needs to see the texts.
+  // Only rank 0 reads the texts.
   report.texts = evaluation.score(
       unpack(broadcast_from_rank0(world.ranks, [&] { return pack(read_held_out(options, inference)); })));
   if (!options.tasks.empty()) report.tasks = evaluation.score_tasks(options.tasks);

@@ -1,4 +1,4 @@
-// megatron_cpp generate: text from a checkpoint, printed as it is made.
+// Command megatron_cpp generate: text from a checkpoint, printed as it is generated.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -59,7 +59,7 @@ std::string prompt_text(const GenerateOptions& options) {
   return read_text_file(options.prompt_file);
 }
 
-/// The tokens to continue. What does not fit the context is left out, which is said.
+/// Returns the tokens to continue. Drops tokens that do not fit the context, with a warning.
 std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokenizer, const SpecialTokens& special,
                                const GenerateOptions& options, i64 longest, const Log& log) {
   std::vector<i32> tokens = tokenizer.encode(text);
@@ -75,7 +75,7 @@ std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   return tokens;
 }
 
-/// Of `text`, the content of `file`: JSON objects with "prompt", one a line.
+/// Parses `text`, the content of `file`: JSON objects with "prompt", one per line.
 std::vector<std::string> parse_prompts(const std::string& text, const std::string& file) {
   std::vector<std::string> prompts;
   std::istringstream lines(text);
@@ -92,7 +92,7 @@ std::vector<std::string> parse_prompts(const std::string& text, const std::strin
   return prompts;
 }
 
-/// On rank 0, at once.
+/// Prints on rank 0 without buffering.
 void print_now(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
@@ -108,8 +108,8 @@ void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, con
            [&](std::size_t text, i32 token) { printer.add(text, token); });
 }
 
-/// Ranks that hold the dense layers once more take part where each has experts that no other has: one token's time is
-/// that of reading weights, and the others' copies of it are multiplied in passing.
+/// Rejects data-parallel ranks that only replicate the model. Replicas of the dense layers are fine if each rank holds
+/// different experts: the time of a token is that of reading weights, so that the redundant products cost little.
 void check_copies(InferenceModel& inference) {
   const ParallelState& parallel = inference.parallel();
   const int ranks = parallel.world.size(), copies = parallel.topology.dp();
@@ -136,7 +136,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
   const bool has_file = !options.prompts_file.empty();
-  // Rank 0 alone sees standard input.
+  // Only rank 0 can read standard input.
   const std::string text = broadcast_from_rank0(world.ranks, [&] { return prompt_text(options); });
   const std::vector<std::string> prompts = has_file ? parse_prompts(text, options.prompts_file) : std::vector{text};
   check_input(options.inference.parallel.context_parallel_size == 1,

@@ -1,4 +1,4 @@
-// megatron_cpp preprocess: text to token files.
+// Command megatron_cpp preprocess: converts text to token files.
 #include "data/preprocess/preprocess.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ i64 workers_of(const PreprocessOptions& options, const World& world) {
   return std::max<i64>(1, std::thread::hardware_concurrency());
 }
 
-/// Parts where there are several ranks, where they are asked for, and where an earlier run left some.
+/// Uses parts if there are several ranks, if requested, or if an earlier run left some.
 PreprocessResult preprocess(const PreprocessOptions& options, const World& world, const Log& log) {
   const auto uses_parts = [&] { return str(world.ranks.size() > 1 || options.parts || has_parts(options)); };
   if (broadcast_from_rank0(world.ranks, uses_parts) == str(false)) return run_preprocess(options, log);

@@ -1,4 +1,4 @@
-// megatron_cpp pretrain: the main job.
+// Command megatron_cpp pretrain: the training job.
 #include <atomic>
 
 #include "megatron_cpp/bench/step_time.h"
@@ -61,7 +61,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   check_layout(*config, world_size);
   if (!planned.text.empty()) log.info(planned.text);
   if (!planned.warning.empty()) log.warn(planned.warning);
-  // Of ranks elsewhere nothing is known: there the plan takes all cores of this machine for one, as its warning does.
+  // For ranks of other machines the memory estimate uses all cores of this machine, as its warning says.
   log.info(describe_run(*config, world_size, options.world_size > 0 ? 0 : world.cores_per_rank));
   if (options.world_size == 0) {
     check_training_memory(*config, world);
@@ -75,7 +75,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   }
   if (options.dry_run) {
     check_data(*config, world, log);
-    if (options.world_size > 0) return ExitCode::Done;  // other machines, whose folders are not seen from here
+    if (options.world_size > 0) return ExitCode::Done;  // other machines, whose folders are not visible here
     if (config->data.names_data())
       check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
     const Session session = initialize(*config, world);
@@ -84,7 +84,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   }
   const bool saves = !config->checkpoint.save.empty();
   std::atomic<bool> is_training = false;
-  const SignalWatch signals(world.board, [&](int signal) {  // before there are threads
+  const SignalWatch signals(world.board, [&](int signal) {  // before any thread is started
     const char* what = saves ? "saving after this microbatch" : "stopping after this microbatch";
     log.write_unbuffered(str("signal ", signal,
                              " received: ", is_training ? what : "stopping before the first iteration",

@@ -1,4 +1,4 @@
-// megatron_cpp report: one page about one or several runs.
+// Command megatron_cpp report: one page about one or several runs.
 #include <filesystem>
 
 #include "base/number_format.h"
@@ -26,7 +26,7 @@ struct ReportOptions {
   }
 };
 
-/// The metrics of a run, or "" with a line in `problems`.
+/// Returns the metrics file of a run, or "" after adding a line to `problems`.
 Path metrics_of(const Path& run, std::vector<std::string>& problems) {
   std::error_code error;
   if (std::filesystem::is_regular_file(run, error)) return run;
@@ -40,14 +40,15 @@ Path metrics_of(const Path& run, std::vector<std::string>& problems) {
   return {};
 }
 
-/// As the newest checkpoint of the folder has it: for runs that did not write their own down. "" where there is none.
+/// Returns the configuration stored in the folder's newest checkpoint, for runs that did not record theirs in the
+/// metrics; "" if there is none.
 std::string config_of_checkpoint(const Path& folder) {
   const std::vector<Path> checkpoints = checkpoints_in(folder);
   if (checkpoints.empty()) return {};
   try {
     return CheckpointReader(checkpoints.back()).state().config;
   } catch (const Error&) {
-    return {};  // what is damaged there is for those who load it
+    return {};  // damage is reported when the checkpoint is loaded
   }
 }
 

@@ -1,4 +1,4 @@
-// megatron_cpp schedule: draws a pipeline schedule and tells its bubble, memory and exposed communication.
+// Command megatron_cpp schedule: draws a pipeline schedule and prints its bubble, memory and exposed communication.
 #include <algorithm>
 #include <optional>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kKinds = kSchedules.size();
 
-/// A ScheduleKind, or all of them.
+/// ScheduleKind, or all of them.
 enum class Choice : u8 { All = kKinds };
 
 }  // namespace
@@ -31,7 +31,7 @@ struct EnumNames<Choice> {
 
 namespace {
 
-/// What a time may be: the sums of all of a step stay far from what no double holds.
+/// Range of a time: sums over all passes of a step must not overflow a double.
 constexpr Constraint kTime{.min = 0, .max = 1e100};
 
 struct ScheduleOptions {
@@ -62,7 +62,8 @@ struct ScheduleOptions {
 
   int ranks() const { return static_cast<int>(pipeline_model_parallel_size); }
   int microbatches() const { return static_cast<int>(num_microbatches); }
-  /// `compares`: among others, where a kind that cannot have the chunks asked for shows what it can.
+  /// Returns the chunks per rank. If `compares`, schedules that do not support the requested number use one that they
+  /// support.
   int chunks(ScheduleKind kind, bool compares) const {
     const auto asked = static_cast<int>(num_virtual_stages_per_pipeline_rank);
     const ScheduleRow& row = row_of(kind);
@@ -70,7 +71,7 @@ struct ScheduleOptions {
   }
 };
 
-/// One schedule and how it runs.
+/// Schedule and its simulated execution.
 struct Study {
   Study(ScheduleKind which, int chunks, const ScheduleOptions& options)
       : kind(which), schedule(make_schedule(kind, options.ranks(), options.microbatches(), chunks)) {
@@ -86,7 +87,7 @@ struct Study {
     exposed = timeline.makespan - simulate(lowered, costs).makespan;
   }
 
-  /// Microbatches, when that many inputs of stages are kept.
+  /// Converts a number of stored stage inputs to microbatches.
   double microbatches(int in_flight) const { return static_cast<double>(in_flight) / schedule.chunks_per_rank; }
   std::string published_text() const { return published ? percent(*published) : "-"; }
   static std::string percent(double fraction) { return fixed(100 * fraction, 1) + " %"; }
@@ -95,10 +96,10 @@ struct Study {
   Schedule schedule;
   Timeline timeline;
   std::optional<double> published;
-  double exposed = 0;  ///< time that communication adds
+  double exposed = 0;  ///< time added by communication
 };
 
-/// Nothing may go wrong after this.
+/// Checks everything that could fail later.
 void check_options(const ScheduleOptions& options, const std::vector<ScheduleKind>& kinds) {
   std::vector<std::string> problems;
   const bool compares = kinds.size() > 1;
@@ -109,7 +110,7 @@ void check_options(const ScheduleOptions& options, const std::vector<ScheduleKin
     if (i64{chunks} * options.ranks() * options.microbatches() > kMost)
       problems.push_back(str(enum_name(kind), ": ", chunks, " x ", options.ranks(), " stages x ",
                              options.microbatches(), " microbatches are more than this can simulate (", kMost, ")"));
-    if (compares) continue;  // the table tells
+    if (compares) continue;  // shown in the table
     for (std::string& text : schedule_conflicts(kind, options.ranks(), chunks, options.microbatches()))
       problems.push_back(std::move(text));
   }

@@ -1,4 +1,4 @@
-// megatron_cpp tokenizer train|encode|decode|info|convert.
+// Command megatron_cpp tokenizer train|encode|decode|info|convert.
 #include "data/tokenizer/tokenizer.h"
 
 #include <algorithm>
@@ -129,7 +129,7 @@ ExitCode info(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-/// The rules of that name; nothing for "".
+/// Returns the pre-tokenization rules of that name; std::nullopt for "".
 std::optional<PreTokenization> rules_of(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const auto& names = EnumNames<PreTokenization>::value;

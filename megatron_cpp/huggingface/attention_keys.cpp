@@ -9,7 +9,7 @@ constexpr const char* kRopeTypes = "default, linear, llama3, yarn";
 constexpr const char* kTypedRope = "a 'rope_type' beside it, of default, linear, llama3, yarn";
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
-/// rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
+/// Parses rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
 RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_scaling) {
   RopeScaling scaling;
   const bool is_typed = rope.find("rope_type") || rope.find("type");
@@ -45,8 +45,8 @@ RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_s
   return scaling;
 }
 
-/// Of one that may say something else for the layers with a window: what it says for the others. Without a base of
-/// their own in this family, these must not be told apart.
+/// Returns the RoPE of the layers without a window, if separate entries may exist for those with one. If the family has
+/// no separate base for the latter, both must agree.
 std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const LlamaTraits& traits, ModelConfig& model) {
   const std::optional<ConfigJson> full = rope.object(kFull), local = rope.object(kSliding);
   if (!full && !local) return rope;
@@ -61,7 +61,7 @@ std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const Llama
   return full;
 }
 
-/// Which layers have a window where layer_types does not say so.
+/// Returns which layers have a window in the absence of layer_types.
 std::vector<bool> usual_windows(const ConfigJson& config, const LlamaTraits& traits, i64 num_layers, bool has_window) {
   const auto layers = static_cast<std::size_t>(num_layers);
   std::vector<bool> windows(layers, has_window);
@@ -79,7 +79,7 @@ std::vector<bool> usual_windows(const ConfigJson& config, const LlamaTraits& tra
   return windows;
 }
 
-/// Which layers layer_types gives a window; empty without that key.
+/// Returns which layers layer_types gives a window; empty without that key.
 std::vector<bool> parse_layer_types(const ConfigJson& config, i64 layers) {
   std::vector<bool> windows;
   if (!config.find("layer_types")) return windows;
@@ -93,7 +93,7 @@ std::vector<bool> parse_layer_types(const ConfigJson& config, i64 layers) {
   return windows;
 }
 
-/// The shortest window_attn_skip_freq for these layers, of which some have a window and some have none.
+/// Returns the shortest window_attn_skip_freq for these layers, of which some have a window and some have none.
 std::vector<i64> skip_freq_of(const std::vector<bool>& windows) {
   const i64 layers = static_cast<i64>(windows.size());
   for (i64 n = 2; n <= layers; ++n) {
@@ -127,7 +127,7 @@ void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& mod
   config.require(model.rotary_base > 1, base, model.rotary_base, "greater than 1");
 }
 
-/// What transformers 4 calls so, and transformers 5 reads as rope_parameters.
+/// The key is rope_scaling in transformers 4; transformers 5 reads it as rope_parameters.
 OrderedJson rope_scaling_json(const ModelConfig& m) {
   const RopeScaling& scaling = m.rope_scaling;
   if (scaling.type == RopeScalingType::None) return nullptr;
@@ -155,7 +155,7 @@ void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelCon
     config.require(!is_stated || window == 0, "sliding_window", window, "null; model_type mistral has windows");
     return;
   }
-  if (model.num_layers > kMostLayers) return;  // is refused with what else is out of range
+  if (model.num_layers > kMostLayers) return;  // rejected later with other values out of range
   std::vector<bool> windows = usual_windows(config, traits, model.num_layers, window > 0);
   const bool has_types = traits.windows != WindowKeys::AllIfUsed;
   if (has_types)

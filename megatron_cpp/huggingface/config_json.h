@@ -1,4 +1,4 @@
-// A reader of config.json.
+// Reader of config.json.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,7 +13,7 @@ class ConfigJson {
   ConfigJson(const Json& json, const std::string& source) : json_(json, source) {}
 
   const Json* find(const char* key) const { return json_.find(key); }
-  /// Whether it is there, be it null.
+  /// Returns true if the key is present, even with value null.
   bool states(const char* key) const { return json_.json().contains(key); }
   i64 integer(const char* key) const { return json_.integer(key, 1, i64{1} << 40); }
   i64 integer(const char* key, i64 absent) const { return json_.find(key) ? integer(key) : absent; }
@@ -33,7 +33,7 @@ class ConfigJson {
 
   const Json& array(const char* key) const { return json_.array(key); }
 
-  /// Throws that this value of the key cannot be expressed, unless `supported`.
+  /// Throws, unless `supported`, that this value of the key cannot be expressed.
   template <class Value>
   void require(bool supported, const char* key, const Value& value, const char* allowed) const {
     check_input(supported, json_.source(), ": '", key, "' is ", value, ", which is not supported; allowed: ", allowed);

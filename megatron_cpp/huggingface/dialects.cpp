@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// What an activation of an MLP without a gate is called, the first being what we write.
+/// Name of an activation of an MLP without a gate. The first name of a function is used for writing.
 struct ActivationName {
   ActivationFunction function;
   std::string_view name;
@@ -35,7 +35,7 @@ OrderedJson head_of(const ModelConfig& m, const Family& family) {
           {"model_type", family.model_type},
           {"vocab_size", m.vocab_size}};
 }
-/// With the sizes, in the names that all but GPT-2 use.
+/// Returns the architecture and sizes, under the names that all types but GPT-2 use.
 OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
   OrderedJson json = head_of(m, family);
   json.update({{"max_position_embeddings", m.max_positions()},
@@ -46,7 +46,7 @@ OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
   return json;
 }
 
-/// A number of which null stands for 0.
+/// Returns a number; null stands for 0.
 double number_or_null(const ConfigJson& config, const char* key, double absent) {
   return config.find(key) ? config.number(key) : config.states(key) ? 0 : absent;
 }
@@ -93,7 +93,7 @@ void parse_gemma(const ConfigJson& config, const LlamaTraits& traits, ModelConfi
   model.final_logit_softcapping = number_or_null(config, "final_logit_softcapping", traits.final_logit_softcapping);
 }
 
-/// Of gpt_neox and phi3; others must not ask for it.
+/// Parses partial_rotary_factor, which only gpt_neox and phi3 have.
 void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelConfig& model) {
   std::optional<ConfigJson> rope = config.object("rope_scaling");
   if (!rope) rope = config.object("rope_parameters");
@@ -104,7 +104,7 @@ void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelC
                  model.rotary_percent, "1");
 }
 
-/// Dropout of the residual and of the embedding, which is one key of ours.
+/// Parses the dropouts of the residual and of the embedding, which are one key in our configuration.
 void parse_dropouts(const ConfigJson& config, double absent, ModelConfig& model) {
   model.hidden_dropout = config.number("resid_pdrop", absent);
   const double embedding = config.number("embd_pdrop", absent);
@@ -114,7 +114,7 @@ void parse_dropouts(const ConfigJson& config, double absent, ModelConfig& model)
 void add_gemma(const ModelConfig& m, OrderedJson& json) {
   json["hidden_activation"] = "gelu_pytorch_tanh";
   const double scalar = m.query_pre_attn_scalar > 0 ? m.query_pre_attn_scalar : static_cast<double>(m.head_dim());
-  // transformers insists on a whole number.
+  // transformers requires a whole number.
   const bool is_whole = scalar == std::floor(scalar) && scalar < 1e15;
   json["query_pre_attn_scalar"] = is_whole ? OrderedJson(static_cast<i64>(scalar)) : OrderedJson(scalar);
   json["attn_logit_softcapping"] = or_null(m.attn_logit_softcapping);
@@ -202,7 +202,7 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
   model.hidden_size = config.integer("hidden_size");
   model.ffn_hidden_size = config.integer("intermediate_size");
   model.num_attention_heads = config.integer("num_attention_heads");
-  // Some types take null for as many as there are heads.
+  // Some types accept null for as many as there are heads.
   const bool has_own_default = traits.num_key_value_heads > 0 && !config.states("num_key_value_heads");
   model.num_query_groups =
       config.integer("num_key_value_heads", has_own_default ? traits.num_key_value_heads : model.num_attention_heads);
@@ -247,7 +247,7 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   if (traits.is_gemma) add_gemma(m, json);
   if (traits.has_resid_pdrop) {
     json["resid_pdrop"] = json["embd_pdrop"] = m.hidden_dropout;
-    json["pad_token_id"] = nullptr;  // otherwise 32000, be the vocabulary as small as it may
+    json["pad_token_id"] = nullptr;  // otherwise 32000, however small the vocabulary
   }
   json["attention_dropout"] = m.attention_dropout;
   return json;

@@ -14,7 +14,8 @@ void parse_mixtral(const ConfigJson& config, ModelConfig& model) {
   config.require(jitter == 0, "router_jitter_noise", jitter, "0");
 }
 
-/// transformers makes layer i sparse where decoder_sparse_step divides i + 1 and mlp_only_layers does not name it.
+/// Returns the sparse layers as in transformers: layer i if decoder_sparse_step divides i + 1 and mlp_only_layers does
+/// not name it.
 std::vector<i64> sparse_layers(const ConfigJson& config, i64 num_layers) {
   const i64 step = config.integer("decoder_sparse_step", 1);
   std::set<i64> dense;
@@ -28,7 +29,7 @@ std::vector<i64> sparse_layers(const ConfigJson& config, i64 num_layers) {
 
 void parse_qwen(const ConfigJson& config, bool has_shared_expert, ModelConfig& model) {
   MoeConfig& moe = model.moe;
-  const char* key = config.find("num_local_experts") ? "num_local_experts" : "num_experts";  // of transformers 5, of 4
+  const char* key = config.find("num_local_experts") ? "num_local_experts" : "num_experts";  // of transformers 5 and 4
   moe.num_experts = config.integer(key, has_shared_expert ? 60 : 128);
   moe.ffn_hidden_size = config.integer("moe_intermediate_size", has_shared_expert ? 1408 : 768);
   moe.layer_freq = sparse_layers(config, model.num_layers);
@@ -38,7 +39,7 @@ void parse_qwen(const ConfigJson& config, bool has_shared_expert, ModelConfig& m
   moe.shared_expert_gate = true;
 }
 
-/// Experts in all layers but the first `dense` ones.
+/// Returns the layers with experts: all but the first `dense` ones.
 std::vector<i64> all_but_first(i64 dense, i64 num_layers) {
   if (dense == 0) return {1};
   std::vector<i64> layers(static_cast<std::size_t>(num_layers), 1);
@@ -51,7 +52,7 @@ i64 count_first_dense(const ModelConfig& m) {
   return layer;
 }
 
-/// A group counts there by its two best experts, here by as many as it would give.
+/// DeepSeek scores a group by its two best experts; our model by as many as it would select from it.
 constexpr i64 kBestOfGroup = 2;
 
 void parse_deepseek(const ConfigJson& config, ModelConfig& model) {

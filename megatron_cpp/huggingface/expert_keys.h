@@ -1,6 +1,6 @@
-// Mixtures of experts in config.json: of mixtral, in every layer; of qwen3_moe and qwen2_moe, in some, of the latter
-// with a shared expert; and routed as DeepSeek-V3 does (sigmoid scores, a bias that balances, groups), in all layers
-// but the first ones, with shared experts.
+// Mixtures of experts in config.json: mixtral, in every layer; qwen3_moe and qwen2_moe, in some layers, the latter with
+// a shared expert; and DeepSeek-V3 routing (sigmoid scores, balancing bias, groups) in all layers but the first ones,
+// with shared experts.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ namespace mcpp {
 
 /// Sets model.moe; model.num_layers must be set.
 void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);
-/// Keys of a model with experts whose values add_experts() cannot say.
+/// Returns the keys of a model with experts whose values add_experts() cannot express.
 std::vector<std::string> unsayable_experts(const ModelConfig& model, ExpertKeys keys);
 /// Adds the keys that parse_experts() reads.
 void add_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);

@@ -11,7 +11,7 @@ namespace {
 
 using F = HuggingfaceFamily;
 
-/// One that is llama, but for its traits.
+/// Returns a family that equals llama except for its traits.
 constexpr Family of_llama(F family, std::string_view model_type, std::string_view architecture,
                           const LlamaTraits& traits) {
   return {.family = family,

@@ -1,5 +1,5 @@
-// The model types of Hugging Face that are known: a row for each, with what it is called and in what it differs from
-// llama. Beside its row a family needs the names of its weights (weight_names.cpp).
+// Supported model types of Hugging Face: one row each, with its names and its differences from llama. Each family also
+// needs the names of its weights (weight_names.cpp).
 #pragma once
 #include <span>
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace mcpp {
 
-/// More layers than this are refused when all is read, and are not listed before.
+/// Limit on the number of layers: more are rejected with all other errors, and must not be enumerated before.
 inline constexpr i64 kMostLayers = 100000;
 
-/// Of several that can express a model, an export takes the first.
+/// Model types. An export uses the first that can express the model.
 enum class HuggingfaceFamily : u8 {
   Gpt2,
   Llama,
@@ -33,26 +33,26 @@ enum class HuggingfaceFamily : u8 {
   GptNeox
 };
 
-/// How config.json says which layers have a sliding window.
+/// Convention of config.json for which layers have a sliding window.
 enum class WindowKeys : u8 {
-  None,             ///< not at all
-  All,              ///< sliding_window: all
-  Types,            ///< or those of layer_types
+  None,             ///< no window
+  All,              ///< all layers, if sliding_window is set
+  Types,            ///< as All, or the layers of layer_types
   FromLayer,        ///< those of layer_types, or those from max_window_layers on
   FromLayerIfUsed,  ///< those of layer_types, or with use_sliding_window those from max_window_layers on
-  AllIfUsed,        ///< with use_sliding_window all
+  AllIfUsed,        ///< all layers, if use_sliding_window is set
   AllButEveryNth    ///< those of layer_types, or all but every sliding_window_pattern-th
 };
 enum class BiasKeys : u8 {
   None,
-  Qkv,           ///< of queries, keys and values, always
-  Attention,     ///< of these and of attention's output: attention_bias
-  AttentionMlp,  ///< these, and those of the MLP: mlp_bias
+  Qkv,           ///< on queries, keys and values, always
+  Attention,     ///< on these and on attention's output: attention_bias
+  AttentionMlp,  ///< as Attention, and on the MLP: mlp_bias
 };
 enum class ExpertKeys : u8 { None, Mixtral, Qwen2, Qwen3, DeepSeek };
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
 
-/// How a type that is llama else differs from it. Numbers are what an absent key stands for.
+/// Differences of a type from llama. Values are defaults for absent keys.
 struct LlamaTraits {
   i64 max_position_embeddings = 2048;
   i64 num_key_value_heads = 0;  ///< 0: num_attention_heads
@@ -66,11 +66,11 @@ struct LlamaTraits {
   ExpertKeys experts = ExpertKeys::None;
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
-  bool scales_rope = true;       ///< knows our kinds of scaled RoPE
+  bool scales_rope = true;       ///< supports our kinds of scaled RoPE
   bool rotates_partly = false;   ///< partial_rotary_factor
   bool has_resid_pdrop = false;  ///< resid_pdrop and embd_pdrop
-  /// GeGLU, norms that multiply by 1 + weight, scaled embeddings, tied unless it is said, query_pre_attn_scalar and
-  /// soft caps.
+  /// GeGLU, norms that multiply by 1 + weight, scaled embeddings, tied unless stated otherwise, query_pre_attn_scalar
+  /// and soft caps.
   bool is_gemma = false;
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;
 };
@@ -78,22 +78,23 @@ struct LlamaTraits {
 struct Family {
   HuggingfaceFamily family;
   std::string_view model_type, architecture;
-  /// Where the weights lie: what comes before the names outside of the layers, and before the number of one; the output
+  /// Prefixes of weight names: outside of the layers, and before the number of a layer; and the name of the output
   /// matrix.
   std::string_view base, layers, output;
-  /// The model of a config.json of this type; throws BadInput, naming the key, for what our model cannot express.
+  /// Returns the model of a config.json of this type. Throws BadInput, naming the key, for what our model cannot
+  /// express.
   ModelConfig (*parse)(const ConfigJson& config, const Family& family);
-  /// The keys that parse reads, for a model that the family can express; of others as much as it can.
+  /// Returns the keys that `parse` reads, for a model that the family can express; for others, as many as possible.
   OrderedJson (*write)(const ModelConfig& model, const Family& family);
   LlamaTraits traits = {};
 };
 
-/// In the order of the enum.
+/// Returns the families in the order of the enum.
 std::span<const Family> families();
 const Family& row_of(HuggingfaceFamily family);
-/// By its model_type; null when there is none.
+/// Returns the family of a model_type, or null.
 const Family* find_family(std::string_view model_type);
-/// "gpt2, llama, ..".
+/// Returns "gpt2, llama, ..".
 std::string family_names();
 
 }  // namespace mcpp

@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Throws when `what` holds numbers that no model has, or that the element type cannot hold.
+/// Throws if `what` holds non-finite values, or values that the element type cannot hold.
 void check_finite(const Tensor& values, const std::string& what) {
   check_input(std::isfinite(ops::sum_of_squares(values)), what, " holds NaN or infinite numbers as ",
               name_of(values.dtype()), ": no model to use");
 }
 
-/// Our parameters, made from an open model on request.
+/// Our parameters, assembled from an open model on request.
 class ImportedWeights final : public ShardSource {
  public:
   ImportedWeights(const Path& folder, SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype,
@@ -56,7 +56,7 @@ class ImportedWeights final : public ShardSource {
   std::vector<ShardSpec> specs_;
 };
 
-/// Buffers of old transformers versions, which are no weights: masks and RoPE tables.
+/// Returns true for buffers of old transformers versions that are not weights: masks and RoPE tables.
 bool is_buffer(const std::string& name) {
   for (const char* buffer :
        {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
@@ -73,8 +73,7 @@ void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, cons
   }
 }
 
-/// The narrowest type that holds every weight as it is stored, except those of parameters that have a type of their
-/// own.
+/// Returns the smallest type that holds every weight as stored, except parameters that have a type of their own.
 DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>& rules) {
   std::set<SafeType> types;
   for (const WeightRule& rule : rules) {
@@ -85,7 +84,7 @@ DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
 
-/// Throws when the file has tensors that the model has no use for.
+/// Throws if the file has tensors that the model does not use.
 void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const Family& family,
                     const std::string& folder) {
   std::set<std::string> used;
@@ -94,7 +93,7 @@ void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRul
   }
   for (const SafeTensor& tensor : reader.tensors()) {
     if (used.contains(tensor.name) || is_buffer(tensor.name)) continue;
-    // A tied output matrix may be stored a second time; then it must be the embedding.
+    // A tied output matrix may be stored a second time; then it must equal the embedding.
     const SafeTensor& embedding = reader.at(rules[0].foreign[0].name);
     const bool is_tied_copy = tensor.name == str(family.output, ".weight") && tensor.type == embedding.type &&
                               std::ranges::equal(reader.bytes(tensor), reader.bytes(embedding));
@@ -102,7 +101,7 @@ void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRul
   }
 }
 
-/// Makes the folder; throws when it already holds a model, because files of two would mix.
+/// Creates the folder. Throws if it already holds a model, because files of two would mix.
 void prepare_folder(const Path& folder) {
   check_outside_checkpoints(folder);
   mcpp::create_directories(folder);
@@ -135,11 +134,11 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
                         const HuggingfaceExport& options) {
   const Family& family = exporting_family(model, options.model_type);
   const std::vector<WeightRule> rules = weight_map(model, family);
-  std::optional<HuggingfaceTokenizer> tokenizer;  // judged before anything is written
+  std::optional<HuggingfaceTokenizer> tokenizer;  // checked before anything is written
   if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
   prepare_folder(folder);
   std::vector<SafeSpec> specs;
-  std::vector<std::pair<const WeightRule*, std::size_t>> parts;  // where specs[i] comes from
+  std::vector<std::pair<const WeightRule*, std::size_t>> parts;  // source of specs[i]
   for (const WeightRule& rule : rules) {
     const DType stored = tensor_entry(checkpoint.manifest(), model_tensor(rule.name), checkpoint.directory()).dtype,
                 dtype = rule.dtype.value_or(options.dtype.value_or(stored));

@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-/// Every field of a model that lies outside its range, and every rule between fields that does not hold.
+/// Returns every field of a model that is outside of its range, and every violated rule between fields.
 std::vector<std::string> defects_of(const ModelConfig& model) {
   std::vector<std::string> found = model.conflicts();
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& range = {}) {
@@ -27,7 +27,7 @@ std::vector<std::string> defects_of(const ModelConfig& model) {
   return found;
 }
 
-/// What one family says of a model: what describes its function.
+/// Returns the keys of a family's config.json that describe the function of a model.
 OrderedJson function_json(const ModelConfig& model, const Family& family) {
   OrderedJson json = family.write(model, family);
   json["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
@@ -35,7 +35,7 @@ OrderedJson function_json(const ModelConfig& model, const Family& family) {
   return json;
 }
 
-/// For each layer whether it has what `has` says, or nothing where none has it.
+/// Returns for each layer whether `has` holds, or an empty list if it holds for none.
 template <class F>
 std::vector<i64> layers_with(const ModelConfig& m, F&& has) {
   std::vector<i64> layers;
@@ -53,7 +53,7 @@ void spell_out_experts(ModelConfig& m) {
   m.moe.layer_freq = layers;
 }
 
-/// `m` with one way to say each thing, and without what does not change its function.
+/// Returns `m` in a canonical form, without settings that do not change its function.
 ModelConfig spelled_out(ModelConfig m) {
   const ModelConfig defaults, given = m;
   m.ffn_hidden_size = given.ffn();
@@ -77,13 +77,13 @@ ModelConfig spelled_out(ModelConfig m) {
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
   m.moe.router_bias_update_rate = m.moe.aux_loss_coeff = m.moe.z_loss_coeff = m.moe.input_jitter_eps = 0;
   m.moe.router_force_load_balancing = m.moe.pad_expert_input_to_capacity = false;
-  m.moe.expert_capacity_factor = 0;  // nothing is dropped but in training
+  m.moe.expert_capacity_factor = 0;  // tokens are dropped in training only
   m.moe.token_drop_policy = defaults.moe.token_drop_policy;
   m.moe.num_experts > 0 ? spell_out_experts(m) : void(m.moe = {});
   return m;
 }
 
-/// The keys of a model, and their values as text, of which equal ones are equal.
+/// Returns the keys of a model with their values as text, for comparison.
 std::vector<std::pair<std::string, std::string>> texts_of(const ModelConfig& model) {
   std::vector<std::pair<std::string, std::string>> texts;
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& = {}) {
@@ -103,7 +103,7 @@ std::vector<std::pair<std::string, std::string>> texts_of(const ModelConfig& mod
   return texts;
 }
 
-/// What keeps a model from being of a family, as names of keys: those that would not come back.
+/// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
 std::vector<std::string> obstacles(ModelConfig model, const Family& family) {
   const bool wants_experts = family.traits.experts != ExpertKeys::None;
   if (wants_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};

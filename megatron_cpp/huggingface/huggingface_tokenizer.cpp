@@ -35,13 +35,13 @@ bool is_symbol(const SentencePiece& piece) {
   return piece.type == PieceType::UserDefined && piece.text.find(' ') == std::string::npos;
 }
 
-/// Pieces that text never becomes, whatever it says.
+/// Returns true for pieces that text never tokenizes to.
 bool is_apart(const SentencePiece& piece) {
   return piece.type == PieceType::Unknown || piece.type == PieceType::Control || piece.type == PieceType::Byte ||
          (piece.type == PieceType::UserDefined && !is_symbol(piece));
 }
 
-/// Returns a pattern for the beginning of a text that a space is put before. The symbols of a BPE model are added
+/// Returns a pattern for the beginning of a text that a space is inserted before. The symbols of a BPE model are added
 /// tokens, whose spelling is normalized like a text that consists of nothing else: those get no space.
 std::string prefixed_texts(const SentencepieceModel& model) {
   std::vector<std::string> symbols;
@@ -62,7 +62,7 @@ OrderedJson normalizer(const SentencepieceModel& model) {
     replace("Regex", str("\\A +|[ ", kSpaceMark, "]+\\z"), "");
     replace("Regex", " {2,}", " ");
   }
-  // Where Tokenizer::encode() spells it in bytes, it is no space.
+  // Where Tokenizer::encode() spells U+2581 in bytes, it is not a space.
   if (!keeps_space_marks(model)) replace("String", kSpaceMark, " ");
   if (model.add_dummy_prefix && has_symbols && model.type == SegmentationType::Bpe)
     replace("Regex", prefixed_texts(model), " ");
@@ -77,8 +77,8 @@ OrderedJson decoder(const SentencepieceModel& model) {
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
-/// Tokens that decoding leaves out, and those that sentencepiece looks for before all else. To a unigram model the
-/// latter are pieces of a high score.
+/// Returns the tokens that decoding omits and those that sentencepiece looks for before all else. In a unigram model
+/// the latter are pieces with a high score.
 OrderedJson added_tokens(const SentencepieceModel& model) {
   auto tokens = OrderedJson::array();
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
@@ -97,10 +97,10 @@ OrderedJson added_tokens(const SentencepieceModel& model) {
   return tokens;
 }
 
-/// sentencepiece joins the two neighbours that make the piece of the highest score, whichever they are, the leftmost
-/// first. Here pairs have ranks instead: those of one piece follow one another. Two overlapping pairs can make the same
-/// piece where it repeats itself, "ab a ba" for "aba"; then the left one has a first part after which the piece goes on
-/// as it began.
+/// Returns the merges of a BPE model. sentencepiece joins the two neighbors that make the piece of the highest score,
+/// whichever they are, the leftmost first. In transformers pairs have ranks instead: all pairs that make one piece
+/// follow one another. Two overlapping pairs can make the same piece if it repeats itself, "ab a ba" for "aba"; then
+/// the left one has a first part after which the piece continues as it began.
 OrderedJson merges(const SentencepieceModel& model) {
   std::set<std::string_view> normal;
   for (const SentencePiece& piece : model.pieces)
@@ -136,7 +136,7 @@ OrderedJson bpe(const SentencepieceModel& model) {
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePiece& piece = model.pieces[id];
     if (piece.type == PieceType::Unknown) unknown = piece.text;
-    // Not vocab[...], which would look through all that is there.
+    // Not vocab[...], which would search all elements.
     vocab.get_ref<OrderedJson::object_t&>().emplace_back(with_spaces(piece.text), id);
   }
   return {{"type", "BPE"},
@@ -151,7 +151,7 @@ OrderedJson bpe(const SentencepieceModel& model) {
           {"merges", merges(model)}};
 }
 
-/// The characters of a text.
+/// Returns the characters of a text.
 std::vector<std::string_view> characters(std::string_view text) {
   std::vector<std::string_view> found;
   while (!text.empty()) {
@@ -162,8 +162,8 @@ std::vector<std::string_view> characters(std::string_view text) {
   return found;
 }
 
-/// Unigram models of transformers find every piece in the text, those too that stand apart. A score below that of any
-/// spelling keeps the text "<eod>" from becoming that piece.
+/// Returns a unigram model. Unigram models of transformers match every piece in the text, including those that
+/// sentencepiece never matches. A score below that of any spelling keeps the text "<eod>" from becoming that piece.
 OrderedJson unigram(const SentencepieceModel& model) {
   double least = 0;
   OrderedJson unknown;
@@ -184,13 +184,14 @@ OrderedJson unigram(const SentencepieceModel& model) {
           {"byte_fallback", has_byte_fallback(model)}};
 }
 
-/// What to cut `text` after, so that it never becomes one piece: between a character that is a piece and one that is
-/// none, which no piece reaches over. Not between two that are none, which are one unknown. Empty when all are pieces.
+/// Returns the prefix of `text` to split after, so that it never becomes one piece: the split lies between a character
+/// that is a piece and one that is not, which no piece spans. It must not lie between two that are not, which are one
+/// unknown. Empty if all characters are pieces.
 std::string cut_in(std::string_view text, const std::set<std::string_view>& pieces) {
   const std::vector<std::string_view> parts = characters(text);
   const auto is_piece = [&](std::string_view part) { return pieces.contains(part); };
   if (parts.size() < 2 || std::ranges::all_of(parts, is_piece)) return "";
-  std::size_t last = 0;  // before the cut
+  std::size_t last = 0;  // before the split
   while (last + 2 < parts.size() && is_piece(parts[last]) == is_piece(parts[last + 1])) ++last;
   const auto from = static_cast<std::size_t>(parts[last].data() - text.data());
   return str(last == 0 ? "" : str("(?<=", quoted_pattern(text.substr(0, from)), ")"), quoted_pattern(parts[last]),
@@ -213,8 +214,8 @@ bool changes_symbols(SentencepieceModel model) {
   });
 }
 
-/// The score alone does not keep "<eod>" from becoming that piece where a character of it is no piece itself: to be
-/// unknown is worse still. The text is cut there.
+/// Returns a pre-tokenizer that splits such texts. The score alone does not keep "<eod>" from becoming that piece if
+/// one of its characters is not a piece, since an unknown character is even more expensive.
 OrderedJson pre_tokenizer(const SentencepieceModel& model) {
   if (model.type == SegmentationType::Bpe) return {};
   std::set<std::string_view> normal;
@@ -232,7 +233,7 @@ OrderedJson pre_tokenizer(const SentencepieceModel& model) {
           {"invert", false}};
 }
 
-/// `json` with a template that puts bos before texts, unless it has a post-processor already.
+/// Returns `json` with a template that adds bos before texts, unless it has a post-processor already.
 std::string with_bos_template(const std::string& json, const std::string& name, i64 id) {
   OrderedJson file = OrderedJson::parse(json);
   if (!file["post_processor"].is_null()) return json;
@@ -307,7 +308,7 @@ std::string HuggingfaceTokenizer::token_name(std::optional<i64> id) const {
 }
 
 void HuggingfaceTokenizer::write(const Path& folder, i64 longest, const SpecialTokens& tokens) const {
-  // config.json may name ids of the model's vocabulary that the tokenizer does not have.
+  // config.json may contain ids of the model's vocabulary that the tokenizer does not have.
   const auto is_known = [&](std::optional<i64> id) { return id && *id < tokenizer_.vocab_size(); };
   const auto name_or_null = [&](std::optional<i64> id) {
     return is_known(id) ? OrderedJson(token_name(id)) : OrderedJson();
@@ -320,7 +321,7 @@ void HuggingfaceTokenizer::write(const Path& folder, i64 longest, const SpecialT
                      {"add_prefix_space", adds_prefix_space_},
                      {"clean_up_tokenization_spaces", false},
                      {"model_max_length", longest},
-                     // Of a sentencepiece model the text "<eod>" is ordinary text, as it is to us.
+                     // With a sentencepiece model the text "<eod>" is ordinary text, as in our tokenizer.
                      {"split_special_tokens", kind_ == TokenizerKind::Sentencepiece}};
   if (!unknown_.empty()) config["unk_token"] = unknown_;
   config.update(stated_members(tokens, "tokenizer_config.json"));

@@ -1,4 +1,4 @@
-// A tokenizer as transformers reads it, so that its ids are ours for every text.
+// Export of tokenizers to transformers, with identical token ids for every text.
 #pragma once
 #include <string>
 
@@ -9,16 +9,17 @@
 
 namespace mcpp {
 
-/// A tokenizer as the files of a Hugging Face folder. BadInput for a model that they cannot express.
+/// Tokenizer as the files of a Hugging Face folder. Throws BadInput for a model that they cannot express.
 class HuggingfaceTokenizer {
  public:
   explicit HuggingfaceTokenizer(const Path& model);
 
-  /// Writes tokenizer.json, which transformers 4.45 and later encodes by and which is the file itself where it was one,
-  /// tokenizer_config.json, and for others a sentencepiece model itself as tokenizer.model. `longest` is the most
-  /// tokens that the model takes. What `tokens` states is written as it was stated.
+  /// Writes tokenizer.json, which transformers 4.45 and later uses (a copy if the tokenizer was such a file),
+  /// tokenizer_config.json and, for a sentencepiece model, tokenizer.model for earlier versions. `longest` is the
+  /// model's maximum number of tokens. Special tokens stated in `tokens` are written as stated.
   void write(const Path& folder, i64 longest, const SpecialTokens& tokens) const;
-  /// Documents end with eos; they begin with bos where the tokenizer has such a piece, else after the eos of another.
+  /// Returns the special tokens: documents end with eos, and begin with bos if the tokenizer has such a piece, else
+  /// after the eos of the previous document.
   SpecialTokens special_tokens() const;
 
  private:
@@ -31,12 +32,12 @@ class HuggingfaceTokenizer {
   TokenizerKind kind_;
   std::string json_;
   SpecialTokens tokens_;
-  std::string unknown_;  // "" when there is no such piece
+  std::string unknown_;  // "" if there is no such piece
   bool adds_prefix_space_ = false;
 };
 
-/// tokenizer.json: pieces spelled with plain spaces, as the text has them, so that a U+2581 of the text is a character
-/// like any other. `source` is how messages call the model.
+/// Returns tokenizer.json. Pieces are spelled with plain spaces, as in text, so that a U+2581 in text is an ordinary
+/// character. `source` is the name of the model in messages.
 std::string tokenizer_json(const SentencepieceModel& model, const std::string& source);
 
 }  // namespace mcpp

@@ -20,13 +20,13 @@ constexpr std::array<const char*, 12> kTokenizerKeys{"bos_token",
                                                      "padding_side",
                                                      "add_eos_token"};
 
-/// A JSON file of a folder, an empty object when there is none.
+/// JSON file of a folder; an empty object if it does not exist.
 struct StatedFile {
   StatedFile(const Path& folder, const char* name) : source((folder / name).string()) {
     if (std::filesystem::exists(folder / name)) json = parse_json(read_text_file(folder / name), source);
   }
 
-  /// The member, or null when it is absent.
+  /// Returns the member, or null if it is absent.
   const Json& at(const char* key) const {
     static const Json none;
     const auto found = json.find(key);
@@ -38,7 +38,7 @@ struct StatedFile {
   Json json = Json::object();
 };
 
-/// One id or a list of ids. Those outside of the vocabulary are left out: transformers fills in defaults of other
+/// Returns one id or a list of ids. Omits ids outside of the vocabulary: transformers fills in defaults of other
 /// models.
 std::vector<i64> ids_of(const StatedFile& file, const char* key, i64 vocab_size) {
   const Json& value = file.at(key);
@@ -52,7 +52,7 @@ std::vector<i64> ids_of(const StatedFile& file, const char* key, i64 vocab_size)
   return ids;
 }
 
-/// The name of a token: text, or an object with "content".
+/// Returns the name of a token: a string, or an object with "content".
 std::string token_name(const Json& value, const StatedFile& file, const char* key) {
   const bool is_object = value.is_object() && value.contains("content") && value["content"].is_string();
   check_input(value.is_string() || is_object, file.source, ": '", key, "' is ", value.dump(),
@@ -60,7 +60,7 @@ std::string token_name(const Json& value, const StatedFile& file, const char* ke
   return is_object ? value["content"].get<std::string>() : value.get<std::string>();
 }
 
-/// The token that a tokenizer class has where its files state none, as transformers has it; "" = none.
+/// Returns transformers' default token of a tokenizer class whose files state none; "" = none.
 std::string_view usual_token(const std::string& tokenizer_class, bool is_bos) {
   const auto is_of = [&](std::string_view name) { return tokenizer_class.starts_with(name); };
   if (is_of("LlamaTokenizer") || is_of("CodeLlamaTokenizer")) return is_bos ? "<s>" : "</s>";
@@ -69,8 +69,8 @@ std::string_view usual_token(const std::string& tokenizer_class, bool is_bos) {
   return is_of("Qwen2Tokenizer") && !is_bos ? "<|endoftext|>" : "";
 }
 
-/// The id of bos_token or eos_token. The tokenizer's own statement counts, and null is one; only without any the id of
-/// config.json does.
+/// Returns the id of bos_token or eos_token. The tokenizer's own statement takes precedence, even if null; without any,
+/// the id in config.json is used.
 std::optional<i64> id_of_token(const char* key, const StatedFile& tokenizer_config, const StatedFile& special_map,
                                const Tokenizer* tokenizer, const std::vector<i64>& of_config) {
   const StatedFile* file = tokenizer_config.states(key) ? &tokenizer_config
@@ -92,7 +92,7 @@ std::optional<i64> id_of_token(const char* key, const StatedFile& tokenizer_conf
   return id >= 0 ? std::optional<i64>(id) : std::nullopt;
 }
 
-/// The id that a post-processor of `tokenizers` puts before a text; nothing when it puts none.
+/// Returns the id that a post-processor of `tokenizers` adds before a text, if any.
 std::optional<i64> template_prefix(const Json& processor, const std::string& source) {
   if (!processor.is_object()) return std::nullopt;
   const JsonObject object(processor, source);
@@ -108,7 +108,7 @@ std::optional<i64> template_prefix(const Json& processor, const std::string& sou
   return ids.empty() ? std::nullopt : std::optional(ids.front());
 }
 
-/// Sets adds_bos: a tokenizer.json says it in its template, and transformers does not read add_bos_token then.
+/// Sets adds_bos. If there is a tokenizer.json its template decides, and transformers ignores add_bos_token.
 void read_adds_bos(const Path& folder, const StatedFile& tokenizer_config, i64 vocab_size, SpecialTokens& tokens) {
   if (std::filesystem::exists(folder / "tokenizer.json")) {
     const StatedFile file(folder, "tokenizer.json");

@@ -11,11 +11,11 @@
 namespace mcpp {
 namespace {
 
-/// Of the name of one of our parameters.
+/// Parts of the name of one of our parameters.
 struct NameParts {
-  std::string layer;   ///< its number, or nothing outside the layers
-  std::string module;  ///< as Counterpart::ours
-  std::string suffix;  ///< ".weight" or ".bias"; nothing of a bias of experts
+  std::string layer;   ///< its number, or empty outside of the layers
+  std::string module;  ///< as in Counterpart::ours
+  std::string suffix;  ///< ".weight" or ".bias"; empty for a bias of experts
 };
 
 NameParts parts_of(const std::string& name) {
@@ -35,14 +35,14 @@ Shape transposed(Shape shape) {
   return shape;
 }
 
-/// The first two axes as one.
+/// Returns the shape with the first two axes merged.
 Shape merged(Shape shape) {
   shape.at(1) *= shape.at(0);
   shape.erase(shape.begin());
   return shape;
 }
 
-/// Fills in what a rule for linear_qkv moves: ours are [groups, (query heads of a group + 2) * head_dim, ...].
+/// Adds the row moves of linear_qkv; ours is [groups, (query heads of a group + 2) * head_dim, ...].
 void make_qkv(WeightRule& rule, Made made, i64 dim) {
   const i64 groups = rule.shape[0], rows = rule.shape[1], queries = rows / dim - 2;
   const auto shape = [&](i64 heads) {
@@ -68,7 +68,7 @@ void make_qkv(WeightRule& rule, Made made, i64 dim) {
   }
 }
 
-/// Likewise of gate and up: ours are [2, ffn, ...].
+/// Adds the row moves of gate and up; ours is [2, ffn, ...].
 void make_stacked(WeightRule& rule) {
   const Shape half(rule.shape.begin() + 1, rule.shape.end());
   for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
@@ -77,7 +77,8 @@ void make_stacked(WeightRule& rule) {
   }
 }
 
-/// Likewise of the experts, of which ours are one tensor. The names of one expert's tensors become those of all.
+/// Adds the row moves of experts, which are one tensor in our model. Expands the tensor names of one expert to those of
+/// all.
 void make_experts(WeightRule& rule) {
   const std::vector<ForeignTensor> names = std::exchange(rule.foreign, {});
   const auto axes = static_cast<std::ptrdiff_t>(names.size() > 1 ? 2 : 1);  // experts, and the tensors of each
@@ -93,7 +94,7 @@ void make_experts(WeightRule& rule) {
   }
 }
 
-/// Likewise of all that come from one tensor in the same order of rows.
+/// Adds the row moves of parameters that come from one tensor in the same order of rows.
 void make_rows(WeightRule& rule, Made made, const ModelConfig& model) {
   ForeignTensor& theirs = rule.foreign[0];
   theirs.shape = rule.shape;
@@ -104,7 +105,7 @@ void make_rows(WeightRule& rule, Made made, const ModelConfig& model) {
   if (theirs.transposed) theirs.shape = transposed(theirs.shape);
 }
 
-/// Copies a [rows, columns] block between two strided matrices of elements of T's size, whatever they mean.
+/// Copies a [rows, columns] block between two strided matrices whose elements have the size of T.
 template <class T>
 void move_block(const T* from, i64 from_row, i64 from_column, T* to, i64 to_row, i64 to_column, i64 rows, i64 columns) {
   for (i64 r = 0; r < rows; ++r) {

@@ -1,5 +1,5 @@
-// Which rows of which Hugging Face tensors make up each of our parameters. All differences between the two layouts are
-// moves of whole rows, after transposing where GPT-2 stores [in, out]; so one description serves both directions.
+// Correspondence of our parameters to rows of Hugging Face tensors. The two layouts differ only in the order of whole
+// rows, after transposing where GPT-2 stores [in, out], so that one description serves both directions.
 #pragma once
 #include <functional>
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace mcpp {
 
-/// A Hugging Face tensor, seen as a matrix whose rows are output features: [rows, columns].
+/// Hugging Face tensor as a matrix whose rows are output features: [rows, columns].
 struct ForeignTensor {
   std::string name;
   Shape shape;              ///< as stored
@@ -23,7 +23,7 @@ struct ForeignTensor {
   i64 column_stride() const { return transposed ? shape[1] : 1; }
 };
 
-/// `count` rows from `foreign_row` of foreign tensor number `foreign` are our rows from `our_row`.
+/// Range of rows: `count` rows from `foreign_row` of foreign tensor number `foreign` are our rows from `our_row`.
 struct RowMove {
   std::size_t foreign = 0;
   i64 foreign_row = 0;
@@ -36,24 +36,24 @@ struct WeightRule {
   Shape shape;       ///< global
   std::vector<ForeignTensor> foreign;
   std::vector<RowMove> moves;       ///< cover every row of every foreign tensor; our other rows are padding
-  std::optional<DType> dtype = {};  ///< that it always has; nothing = that of the weights
+  std::optional<DType> dtype = {};  ///< type that it always has; std::nullopt = that of the weights
 
   i64 columns() const { return foreign[0].columns(); }
 };
 
-/// The rules for all parameters of a model that the family can express, the word embeddings first, and for the biases
-/// of its experts. `base` comes before
-/// the names: the family's, or nothing in files of GPT-2's bare model. `check` sees each before the next is made, and
-/// may throw: the sizes of a model that was not seen to fit its tensors may be absurd.
+/// Returns the rules for all parameters of a model that the family can express, word embeddings first, and for the
+/// biases of its experts. `base` is prepended to the names: the family's prefix, or "" for files of GPT-2's bare model.
+/// `check` is called with each rule before the next is made and may throw, since the sizes of a model that was not yet
+/// compared with its tensors may be absurd.
 std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
                                    const std::function<void(const WeightRule&)>& check = {});
 inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family) {
   return weight_map(model, family, family.base);
 }
 
-/// Our parameter from its foreign tensors (in the order of rule.foreign, all of one type).
+/// Returns our parameter, assembled from its foreign tensors (in the order of rule.foreign, all of one type).
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);
-/// Foreign tensor number `index` from our parameter.
+/// Returns foreign tensor number `index`, extracted from our parameter.
 Tensor scatter_rows(const WeightRule& rule, std::size_t index, const Tensor& ours);
 
 }  // namespace mcpp

@@ -7,7 +7,7 @@ namespace {
 
 using Names = std::vector<Counterpart>;
 
-/// `names`, with those of `changes` in place of what they have for the same parameters of ours.
+/// Returns `names` with the entries of `changes` replacing those of the same parameters.
 Names with(Names names, const Names& changes) {
   for (const Counterpart& change : changes) {
     std::erase_if(names, [&](const Counterpart& name) { return name.ours == change.ours; });

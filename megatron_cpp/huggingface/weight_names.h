@@ -1,4 +1,4 @@
-// What the families of Hugging Face call the weights of a model, and how ours are made of theirs.
+// Names of weights in the Hugging Face families, and how our parameters are assembled from theirs.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -7,20 +7,20 @@
 
 namespace mcpp {
 
-/// How one of our parameters is made of theirs. Biases are vectors, which nobody transposes.
+/// Conversion of theirs to one of our parameters. Biases are vectors and never transposed.
 enum class Made : u8 {
   AsIs,
   Transposed,     ///< Conv1D stores its matrix as [in, out]
-  Padded,         ///< a row per token of the vocabulary, of which we have some more
+  Padded,         ///< a row per token of the vocabulary, to which we add padding
   Flat,           ///< in the same order, with one axis for our first two: QKV by heads, or gate and up
-  Qkv,            ///< all query heads, all keys, all values, of one tensor or of one for each
-  QkvTransposed,  ///< the same of one tensor of Conv1D
+  Qkv,            ///< all query heads, all keys, all values, in one tensor or in three
+  QkvTransposed,  ///< as Qkv in one tensor of Conv1D
   Stacked,        ///< gate, then up
-  PerExpert,      ///< of each expert in turn its tensors, one after another
+  PerExpert,      ///< tensors of each expert in turn
 };
 
-/// Names without ".weight" or ".bias"; in a layer also without "decoder.layers.3." and what they call that. # stands
-/// for the number of an expert.
+/// Correspondence of names. They omit ".weight" and ".bias" and, in a layer, "decoder.layers.3." or its counterpart. #
+/// stands for the number of an expert.
 struct Counterpart {
   std::string_view ours;
   Made made;

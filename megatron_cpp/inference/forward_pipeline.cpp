@@ -44,7 +44,7 @@ void run_forward(GPTModel& stage, const ParallelState& parallel, const ForwardTa
       forward_schedule(make_schedule(ScheduleKind::GPipe, parallel.topology.pp(), task.microbatches, /*chunks=*/1)));
   ForwardStage here(stage, task);
   PipelineStage* const chunks[]{&here};
-  // Messages go one way alone, so that a device which loads a kernel late awaits none that answers it.
+  // All messages go in one direction, so that a device that loads a kernel late never waits for a reply.
   run_schedule(schedule, *parallel.pp, *parallel.pp_backward, chunks);
 }
 

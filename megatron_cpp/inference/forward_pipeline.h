@@ -1,4 +1,4 @@
-// Forward passes through the stages of a pipeline, of which each rank holds one, with nothing kept for backward.
+// Forward passes through the stages of a pipeline, one per rank, without saving activations for backward.
 #pragma once
 #include <functional>
 
@@ -7,19 +7,20 @@
 
 namespace mcpp {
 
-/// What goes through. The ranks of one pipeline agree on the sizes.
+/// Inputs and callbacks of a forward run. All ranks of a pipeline use identical sizes.
 struct ForwardTask {
   int microbatches = 1;
-  i64 seq = 0, batch = 0;             ///< of every microbatch, on this rank
-  std::function<Tensor(int)> tokens;  ///< of a microbatch, int32 [seq, batch]; the first stage asks for them
-  /// Called with each microbatch and its pass before the forward, when given.
+  i64 seq = 0, batch = 0;  ///< of every microbatch, on this rank
+  std::function<Tensor(int)>
+      tokens;  ///< returns the tokens of a microbatch, int32 [seq, batch]; called on the first stage
+  /// Called, if set, with each microbatch and its context before its forward pass.
   std::function<void(int microbatch, MicrobatchContext& pass)> prepare = {};
-  /// Called by the stage with the output, with a microbatch's hidden states (tokens, where it is the first one, too),
-  /// that model.loss() or model.logits() goes on from.
+  /// Called on the last stage with the hidden states of each microbatch (its tokens, if this is also the first stage),
+  /// the input of model.loss() and model.logits().
   std::function<void(int microbatch, const Tensor& input, MicrobatchContext& pass)> output;
 };
 
-/// Runs `stage`, this rank's. Called by all ranks of the pipeline.
+/// Runs `stage`, the stage of this rank. Collective over the pipeline.
 void run_forward(GPTModel& stage, const ParallelState& parallel, const ForwardTask& task);
 
 }  // namespace mcpp

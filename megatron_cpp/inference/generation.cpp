@@ -10,8 +10,8 @@
 namespace mcpp {
 namespace {
 
-/// `logits` [b, padded vocabulary / tp], cut over the tensor-parallel ranks, whole: [tp, b, padded vocabulary / tp] in
-/// fp32.
+/// Gathers logits [b, padded vocabulary / tp], sharded over tensor-parallel ranks, as fp32 [tp, b, padded vocabulary /
+/// tp].
 Tensor of_all_parts(const Tensor& logits, Communicator& tp) {
   Tensor part = Tensor::empty(logits.shape(), DType::F32, logits.device());
   ops::copy(logits, part);
@@ -20,7 +20,7 @@ Tensor of_all_parts(const Tensor& logits, Communicator& tp) {
   return all;
 }
 
-/// Texts that are continued together, all at one position.
+/// Batch of texts that are continued at one common position.
 class Generation {
  public:
   Generation(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits)
@@ -62,7 +62,7 @@ class Generation {
     read_ = 0;
   }
 
-  /// One more token of a text that is not at its end, or what fills its place.
+  /// Appends a token to a text that has not ended, or padding to one that has.
   void extend(std::size_t i, std::span<const float> logits, const TokenListener& deliver) {
     const bool goes_on = new_tokens_[i] < limits_.max_new_tokens;
     const i32 token = goes_on ? sample_token(logits, texts_[i].sampling, static_cast<u64>(new_tokens_[i]++)) : 0;
@@ -76,7 +76,7 @@ class Generation {
     --left_;
   }
 
-  /// Positions read_ .. known_ of all texts, int32 [positions, texts].
+  /// Returns positions read_ .. known_ of all texts, int32 [positions, texts].
   Tensor unread() const {
     std::vector<i32> tokens;
     for (i64 at = read_; at < known_; ++at) {
@@ -85,7 +85,7 @@ class Generation {
     return integers(tokens, {known_ - read_, static_cast<i64>(texts_.size())}, stage_.context().device);
   }
 
-  /// The positions at which the documents of the tokens of unread() begin, in the same shape.
+  /// Returns the positions at which the documents of the tokens of unread() begin, in the same shape.
   Tensor unread_starts() const {
     const auto batch = static_cast<i64>(texts_.size());
     std::vector<i32> starts(static_cast<std::size_t>((known_ - read_) * batch));
@@ -100,7 +100,7 @@ class Generation {
     return integers(starts, {known_ - read_, batch}, stage_.context().device);
   }
 
-  /// After the last token that is known of each text, on every rank: [tp, texts, padded vocabulary / tp].
+  /// Returns the logits after the last known token of each text, on every rank: [tp, texts, padded vocabulary / tp].
   std::vector<float> next_logits() {
     const ModelContext& context = stage_.context();
     const auto batch = static_cast<i64>(texts_.size());
@@ -125,11 +125,11 @@ class Generation {
                  .prepare = prepare,
                  .output = output});
     parallel_.pp->broadcast(all, parallel_.pp->size() - 1).wait();
-    parallel_.dp->broadcast(all, 0).wait();  // ranks on another kind of processor would go on with other tokens
+    parallel_.dp->broadcast(all, 0).wait();  // ranks on different processors could otherwise choose different tokens
     return read_values<float>(all);
   }
 
-  /// The logits of one text, without what pads the vocabulary.
+  /// Returns the logits of one text without the padding of the vocabulary.
   std::vector<float> row(std::span<const float> logits, std::size_t text) const {
     const auto parts = static_cast<std::size_t>(parallel_.tp->size()), width = logits.size() / parts / texts_.size();
     std::vector<float> values;
@@ -143,14 +143,14 @@ class Generation {
 
   GPTModel& stage_;
   ParallelState& parallel_;
-  std::vector<TextStart> texts_;  // each with all of its tokens that the context still holds
+  std::vector<TextStart> texts_;  // each with all of its tokens that fit in the context
   GenerationLimits limits_;
-  std::vector<i64> new_tokens_;  // of each text
+  std::vector<i64> new_tokens_;  // by text
   i64 longest_;
   KvCache cache_;
-  i64 known_ = 0;         // tokens that every text has
-  i64 read_ = 0;          // of them, those that the cache has
-  std::size_t left_ = 0;  // texts that are not at their end
+  i64 known_ = 0;         // number of tokens that every text has
+  i64 read_ = 0;          // number of these that the cache has
+  std::size_t left_ = 0;  // number of texts that have not ended
 };
 
 }  // namespace

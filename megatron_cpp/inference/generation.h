@@ -1,4 +1,4 @@
-// Text from a model, token by token.
+// Autoregressive text generation.
 #pragma once
 #include <functional>
 #include <span>
@@ -12,25 +12,25 @@
 namespace mcpp {
 
 struct GenerationLimits {
-  i64 max_new_tokens = 256;           ///< of each text
+  i64 max_new_tokens = 256;           ///< limit for each text
   std::vector<i32> stop_tokens = {};  ///< each ends a text and is not delivered
-  DocumentRules documents = {};       ///< of the model's training
+  DocumentRules documents = {};       ///< rules that the model was trained with
 };
 
-/// A text to continue: at least one token, and how those that follow are drawn.
+/// Text to continue: at least one token, and the options for sampling those that follow.
 struct TextStart {
   std::vector<i32> prompt;
   SamplingOptions sampling;
 };
 
-/// Hears of each new token as soon as it is known: of which text, and -1 after its last one.
+/// Called with the index of a text and each new token as soon as it is known, and with -1 after the last one.
 using TokenListener = std::function<void(std::size_t text, i32 token)>;
 
-/// Continues the texts side by side, on all ranks of `parallel` together, which get the same tokens; those that would
-/// read different samples in training all read these. All stand at the same position: where the shortest prompt ends
-/// the others go on with the tokens that they have. So a text is what it would be alone, but for the rounding of
-/// products with other numbers of rows. Keys and values are cached; when the context is full, the later half of it is
-/// read anew and kept.
+/// Continues several texts in one batch. Collective over `parallel`; all ranks get the same tokens, and data-parallel
+/// ranks process the same texts. All texts advance at the same position: generation begins at the end of the shortest
+/// prompt, and longer prompts supply their own tokens until they end. A text is therefore the same as if generated
+/// alone, except for rounding in products with different numbers of rows. Keys and values are cached; when the context
+/// is full, its second half is re-encoded and kept.
 void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
               const TokenListener& deliver);
 

@@ -20,20 +20,21 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
               "\" is none of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
-  // A way to train. Scales follow from all tokens of a pass, and no answer may depend on what is asked beside it.
+  // fp8 is used for training only. Its scales depend on all tokens of a pass, and no result may depend on others in its
+  // batch.
   config.training.fp8 = Fp8::None;
   config.device = {};
   config.device.device = options.device;
   config.device.num_threads = options.num_threads;
   config.parallel = options.parallel;
-  // No step is taken: any batch will do that these ranks can share.
+  // No step is taken: any batch that these ranks can share will do.
   config.training.micro_batch_size = 1;
   config.training.global_batch_size = ranks;
   config.training.step_batch_size_schedule = {};
   return config;
 }
 
-/// Parameters without gradients, each a tensor of its own.
+/// Allocates parameters without gradients, each as a tensor of its own.
 void allocate_weights(GPTModel& model) {
   const ModelContext& context = model.context();
   model.visit([&](Param& param, int) {

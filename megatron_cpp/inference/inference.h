@@ -1,5 +1,5 @@
-// A trained model as evaluate and generate use it: weights only, from a checkpoint, laid out over the ranks as the
-// command line says, whatever the layout of its training was.
+// Trained model for the commands evaluate and generate: weights from a checkpoint, with a layout over ranks that the
+// command line determines independently of the training's.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace mcpp {
 
-/// Options that commands which load a model share.
+/// Options shared by commands that load a model.
 struct InferenceOptions {
   std::string load;
   std::string tokenizer_model;
@@ -34,7 +34,7 @@ struct InferenceOptions {
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as it was trained");
     visit("device", self.device, "where to run; what it was trained on does not matter");
     visit("num_threads", self.num_threads, "threads on the CPU; 0 = all usable cores", between(0, 4096));
-    // Those of the configuration's keys that mean something without training.
+    // Keys of the configuration that have an effect without training.
     const auto visit_parallel = [&](std::string_view name, auto& member, std::string_view help,
                                     Constraint constraint = {}) {
       if (std::ranges::count(kParallelKeys, name) > 0) visit(str("parallel.", name), member, help, constraint);
@@ -52,26 +52,26 @@ struct InferenceOptions {
 
 class InferenceModel {
  public:
-  /// Called by all ranks of `world`, which outlives this.
+  /// Loads the model. Collective over `world`.
   InferenceModel(const InferenceOptions& options, const World& world, const Log& log);
 
-  /// This rank's stage of the pipeline.
+  /// Returns this rank's pipeline stage.
   GPTModel& model() { return *model_; }
   ParallelState& parallel() { return session_->parallel; }
   const Config& config() const { return config_; }
   const Path& checkpoint() const { return checkpoint_; }
-  /// BadInput when there is none, or when it is not the one the model was trained with.
+  /// Returns the tokenizer. Throws BadInput if there is none, or if it differs from the one the model was trained with.
   Tokenizer tokenizer() const;
-  /// Statements of the model that was imported; without any those of its tokenizer hold.
+  /// Returns the special tokens stated by an imported model; if none are stated, those of its tokenizer apply.
   const SpecialTokens& special_tokens() const { return special_tokens_; }
-  /// What the model was trained to do at the ends of documents. BadInput when that is not known.
+  /// Returns how the model was trained to treat the ends of documents. Throws BadInput if unknown.
   DocumentRules document_rules() const { return mcpp::document_rules(config_.data); }
-  /// Of the tokenizer that the model was trained with; where the checkpoint does not say, of the one that tokenizer()
-  /// would give; "" when there is none.
+  /// Returns the checksum of the tokenizer that the model was trained with or, if the checkpoint does not record it, of
+  /// the one that tokenizer() returns; "" if there is none.
   std::string tokenizer_checksum() const;
 
  private:
-  Path tokenizer_path() const;  ///< "" when there is none
+  Path tokenizer_path() const;  ///< "" if there is none
   std::optional<Damage> make_model(CheckpointReader& reader);
 
   InferenceOptions options_;

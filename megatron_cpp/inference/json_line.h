@@ -1,4 +1,4 @@
-// Lines of JSON Lines files that users write.
+// Parsing of lines of JSON Lines files that users write.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,7 +8,7 @@ namespace mcpp {
 
 /// Returns the object of a line. Throws BadInput if the line is malformed, is no object, or has a key twice.
 nlohmann::json parse_json_line(std::string_view line);
-/// Its string `key`. BadInput when it has none.
+/// Returns the string member `key`. Throws BadInput if there is none.
 std::string text_member(const nlohmann::json& object, const char* key);
 
 }  // namespace mcpp

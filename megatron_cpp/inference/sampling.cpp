@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// The tokens to choose from, likeliest first: at most top_k of them.
+/// Returns the tokens to choose from, most likely first: at most top_k of them.
 std::vector<i32> candidates(std::span<const float> logits, i64 top_k) {
   std::vector<i32> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), 0);

@@ -1,4 +1,4 @@
-// Choosing the next token from logits.
+// Sampling of the next token from logits.
 #pragma once
 #include <span>
 
@@ -22,9 +22,9 @@ struct SamplingOptions {
   }
 };
 
-/// A token drawn from softmax(logits / temperature) cut to top_k and top_p; `draw` numbers the draws of one seed. The
-/// same arguments give the same token. Ties go to the lower token. Holtzman et al., "The Curious Case of Neural Text
-/// Degeneration", 2020 (nucleus).
+/// Samples a token from softmax(logits / temperature), restricted to top_k and top_p (nucleus sampling, Holtzman et
+/// al., "The Curious Case of Neural Text Degeneration", 2020). `draw` numbers the draws of one seed. Deterministic;
+/// ties go to the lower token.
 i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw);
 
 }  // namespace mcpp

@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// Attention is done with its tensors before the MLP makes its own.
+/// Attention releases its tensors before the MLP allocates its own.
 constexpr double kHalves = 2;
 
 double weight_bytes(GPTModel& stage) {
@@ -45,7 +45,7 @@ double generation_bytes(GPTModel& stage, i64 batch) {
   const ModelConfig& config = context.config;
   const i64 layers = stage.stage().end_layer - stage.stage().first_layer;
   const i64 cached = KvCache::layer_bytes(context, batch, config.max_positions());
-  // All ranks get the rows of logits, as fp32 numbers to sample from.
+  // All ranks get the rows of logits as fp32 values to sample from.
   const i64 logits = batch * config.vocab_size * static_cast<i64>(sizeof(float));
   return weight_bytes(stage) + static_cast<double>(layers) * static_cast<double>(cached) + static_cast<double>(logits);
 }

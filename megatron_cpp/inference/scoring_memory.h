@@ -1,24 +1,24 @@
-// What passes over windows side by side take of a machine's memory.
+// Memory requirements of scoring and generation, checked before the first pass.
 #pragma once
 #include "model/gpt_model.h"
 #include "parallel/state.h"
 
 namespace mcpp {
 
-/// Bytes that this rank needs at least for windows of `seq` tokens, `batch` of them in one pass: of its weights, and of
-/// the larger of a layer's tensors and the logits. Of a pass nothing is kept for backward.
+/// Returns the bytes that this rank needs at least for passes over `batch` windows of `seq` tokens: its weights, and
+/// the larger of the tensors of one layer and the logits. Nothing is saved for backward.
 double scoring_bytes(GPTModel& stage, i64 seq, i64 batch);
 
-/// Throws OutOfMemory on all ranks where there is not as much, naming --micro_batch_size. Called by all, before the
-/// first pass: where there is too little the system ends a process without a word.
+/// Throws OutOfMemory on all ranks, naming --micro_batch_size, if there is not enough memory. Call it before the first
+/// pass, since the system would otherwise kill the process without a message. Collective.
 void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64 batch);
 
 /// Returns the bytes that this rank needs at least to continue `batch` texts side by side: for its weights, for the
 /// keys and values of all positions of the context, and for one row of logits for each text.
 double generation_bytes(GPTModel& stage, i64 batch);
 
-/// Throws OutOfMemory on all ranks where there is not as much, naming --batch_size. Called by all, before the first
-/// pass.
+/// Throws OutOfMemory on all ranks, naming --batch_size, if there is not enough memory. Call it before the first pass.
+/// Collective.
 void check_generation_memory(GPTModel& stage, ParallelState& parallel, i64 batch);
 
 }  // namespace mcpp

@@ -12,7 +12,8 @@ void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokeni
                       .decoder = StreamDecoder(tokenizer),
                       .vocab_size = tokenizer.vocab_size(),
                       .made = {}});
-    for (const i32 token : prompt.tokens) texts_.back().decoder.add(token);  // so that what follows joins on
+    for (const i32 token : prompt.tokens)
+      texts_.back().decoder.add(token);  // so that the generated text joins correctly
   }
   show();
 }

@@ -1,4 +1,4 @@
-// Texts that are made side by side, shown one after another.
+// Printing of texts that are generated in one batch, in their order.
 #pragma once
 #include <functional>
 #include <span>
@@ -12,32 +12,31 @@ namespace mcpp {
 
 class TextPrinter {
  public:
-  /// How texts are shown: as they are made, each with its prompt, "----" between; or, each when it is whole, as a line
-  /// of JSON {"prompt": .., "text": ..}, where "text" is what was made.
+  /// Output format. Stream: text as it is generated, each after its prompt, separated by "----". JsonLines: one line
+  /// {"prompt": .., "text": ..} per finished text, where "text" is the generated part.
   enum class Form { Stream, JsonLines };
   using Sink = std::function<void(std::string_view)>;
 
   TextPrinter(Form form, Sink sink) : form_(form), sink_(std::move(sink)) {}
 
-  /// Texts of these prompts, all that `add` will tell of until the next call. `tokens` are those of `text` that the
-  /// model sees; neither is looked at later.
+  /// Prompt of a text. `tokens` are those of `text` that the model reads. Neither is referenced after begin().
   struct Prompt {
     std::string_view text;
     std::span<const i32> tokens;
   };
   void begin(std::span<const Prompt> prompts, const Tokenizer& tokenizer);
-  /// The next token of a text; -1 = it has ended.
+  /// Adds the next token of a text; -1 = the text has ended.
   void add(std::size_t text, i32 token);
 
  private:
   struct Text {
     std::string prompt;
     StreamDecoder decoder;
-    i64 vocab_size;    // of the tokenizer; models may have more tokens, which spell nothing
-    std::string made;  // and not shown yet
+    i64 vocab_size;    // of the tokenizer; models may have more tokens, which decode to nothing
+    std::string made;  // generated but not shown yet
     bool has_begun = false, has_ended = false;
   };
-  /// What can be shown now.
+  /// Shows the text that is ready.
   void show();
   void show_stream(Text& text);
   void show_json(const Text& text) const;
@@ -45,8 +44,8 @@ class TextPrinter {
   Form form_;
   Sink sink_;
   std::vector<Text> texts_;
-  std::size_t next_ = 0;  // the first text that is not shown wholly
-  bool is_first_ = true;  // of all
+  std::size_t next_ = 0;  // first text that is not shown completely
+  bool is_first_ = true;  // no text was shown yet
 };
 
 }  // namespace mcpp

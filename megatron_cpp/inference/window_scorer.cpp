@@ -15,11 +15,11 @@ namespace {
 
 using Windows = std::span<const EvaluationWindow>;
 
-/// Windows side by side are as long as a multiple of this: so many rows are multiplied as ever more are, with the same
-/// bits, where fewer would not.
+/// Windows in a batch are padded to a multiple of this. With fewer rows, matrix products may round differently.
 constexpr i64 kLengthStep = 32;
 
-/// Values of windows side by side, [seq, batch]: `value(window, s)` at row s of each, `rest` in what windows leave.
+/// Returns values of a batch of windows, [seq, batch]: `value(window, s)` in row s of each window, `rest` in the
+/// padding.
 template <class F>
 std::vector<i32> side_by_side(Windows windows, i64 seq, i64 batch, i32 rest, F&& value) {
   std::vector<i32> values(static_cast<std::size_t>(seq * batch), rest);
@@ -30,7 +30,7 @@ std::vector<i32> side_by_side(Windows windows, i64 seq, i64 batch, i32 rest, F&&
   return values;
 }
 
-/// Losses as fp64.
+/// Returns losses as fp64.
 std::vector<double> values_of(const Tensor& t) {
   if (t.dtype() == DType::F64) return read_values<double>(t);
   const std::vector<float> values = read_values<float>(t);
@@ -47,15 +47,15 @@ bool counts(const EvaluationWindow& window, i64 s) {
   return s >= window.length - 1 - window.scored && s < window.length - 1;
 }
 
-/// For each row of logits [n, V / tp] the likeliest of the first `vocab_size` tokens over all ranks of `tp`, the first
-/// of several.
+/// Returns, for each row of logits [n, V / tp], the most likely of the first `vocab_size` tokens over all ranks of
+/// `tp`; ties go to the lower token.
 std::vector<i32> likeliest(const Tensor& logits, i64 vocab_size, Communicator& tp) {
   const i64 rows = logits.dim(0), columns = logits.dim(1), first = tp.rank() * columns;
   const i64 valid = std::clamp<i64>(vocab_size - first, 0, columns);
   Tensor narrow = Tensor::empty({rows, columns}, DType::F32, logits.device());
   ops::copy(logits, narrow);
   const std::vector<float> values = read_values<float>(narrow);
-  std::vector<double> own;  // of each row the largest logit and its token
+  std::vector<double> own;  // largest logit of each row and its token
   for (i64 row = 0; row < rows; ++row) {
     const auto begin = values.begin() + row * columns, best = std::max_element(begin, begin + valid);
     own.push_back(valid > 0 ? *best : -std::numeric_limits<double>::infinity());
@@ -77,7 +77,7 @@ std::vector<i32> likeliest(const Tensor& logits, i64 vocab_size, Communicator& t
   return tokens;
 }
 
-/// The windows on their way through this rank's stage, and what they find.
+/// Execution of batches of windows on this rank's stage, and the resulting scores.
 class WindowScorer {
  public:
   WindowScorer(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens, Windows windows, i64 batch,
@@ -95,12 +95,12 @@ class WindowScorer {
   i64 batches() const { return ceil_div(static_cast<i64>(windows_.size()), batch_); }
   i64 longest() const { return longest_of(windows_); }
 
-  /// Batches [begin, end), of which this rank takes its share. Called by all ranks.
+  /// Scores batches [begin, end), of which this rank takes its share. Collective.
   void score(i64 begin, i64 end) {
     set_length(begin, end);
     const i64 step = parallel_.dp->size(), first = begin + parallel_.dp->rank();
     const auto index = [=](int i) { return first + i * step; };
-    // Where tokens of several batches meet around the experts, ranks score as many each, of which the last may be
+    // If experts process tokens of several batches together, all ranks score the same number, of which the last may be
     // empty.
     const bool meets_others = parallel_.layer_group->size() > parallel_.tp_cp->size();
     const i64 from = meets_others ? begin : first;
@@ -115,7 +115,7 @@ class WindowScorer {
     if (task.microbatches > 0) run_forward(stage_, parallel_, task);
   }
 
-  /// Of every token, on every rank; called by all.
+  /// Returns the scores of every token on every rank. Collective.
   TokenScores scores() {
     TokenScores scores{.nll = of_all_ranks(losses_), .is_likeliest = {}};
     if (!finds_likeliest_) return scores;
@@ -128,7 +128,7 @@ class WindowScorer {
     i64 longest = 0;
     for (i64 index = begin; index < end; ++index) longest = std::max(longest, longest_of(windows_of(index)));
     longest = std::min(stage_.context().config.seq_length, round_up(longest, kLengthStep));
-    // Each context-parallel rank has as much from the front as from the back.
+    // Each context-parallel rank has an equal number of positions from the front and from the back.
     const ContextParallel& cp = stage_.context().cp;
     const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
     seq_ = round_up(longest, step);
@@ -140,7 +140,7 @@ class WindowScorer {
   std::vector<double> of_all_ranks(const std::vector<double>& mine) {
     Tensor all = Tensor::empty({static_cast<i64>(mine.size())}, DType::F64, stage_.context().device);
     write_values(mine, all);
-    parallel_.world.all_reduce(all, ReduceOp::Sum).wait();  // one rank has it, the others have zero
+    parallel_.world.all_reduce(all, ReduceOp::Sum).wait();  // one rank has the value, the others have zero
     return read_values<double>(all);
   }
 
@@ -164,8 +164,8 @@ class WindowScorer {
     if (documents_.resets_attention)
       pass.attention_starts = rows_at(starts, partition_->of_member(cp.member()), rows_ * cp.partition.heads);
   }
-  /// The position in its window at which the document of each token begins, [seq, batch], as training's samples have
-  /// it.
+  /// Returns the position in its window at which the document of each token begins, [seq, batch], as in training
+  /// samples.
   std::vector<i32> document_starts(i64 index) const {
     const Windows windows = windows_of(index);
     std::vector<i32> starts(static_cast<std::size_t>(seq_ * batch_), 0);
@@ -179,7 +179,7 @@ class WindowScorer {
     }
     return starts;
   }
-  /// Only those that count; the others are -1.
+  /// Returns the targets that count; the others are -1.
   Tensor targets(i64 index) const {
     return place(side_by_side(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
       return counts(window, s) ? token(window.begin + s + 1) : -1;
@@ -241,10 +241,10 @@ class WindowScorer {
   i64 batch_;
   bool finds_likeliest_;
   DocumentRules documents_;
-  i64 seq_ = 0;   // of windows side by side
-  i64 rows_ = 0;  // of these, that this rank has
+  i64 seq_ = 0;   // length of the windows in a batch
+  i64 rows_ = 0;  // rows of these on this rank
   std::shared_ptr<const SamplePartition> partition_;
-  PositionRanges at_;                       // their positions
+  PositionRanges at_;                       // positions of these rows
   std::vector<double> losses_, likeliest_;  // by token; zero for those that other ranks score
 };
 

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-/// Columns two spaces apart, the first aligned to the left, the others to the right.
+/// Formats columns two spaces apart, the first left-aligned, the others right-aligned.
 std::string table(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows) {
@@ -28,8 +28,7 @@ std::string table(const std::vector<Row>& rows) {
   return text;
 }
 
-/// As many digits as the model's type gives on every layout alike: where ranks share a layer, sums are rounded in
-/// another order.
+/// Returns the number of digits that agree on every layout: ranks that share a layer round sums in a different order.
 int digits_of(DType type) {
   return type == DType::F32 || type == DType::F64 ? 6 : 4;
 }

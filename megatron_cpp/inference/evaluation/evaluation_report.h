@@ -1,4 +1,4 @@
-// What an evaluation found, for people and for programs.
+// Results of an evaluation, as text and as JSON.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,14 +21,14 @@ struct TaskResult {
 
 struct EvaluationReport {
   Path checkpoint;
-  DType dtype = DType::F32;  ///< in which the model computed
+  DType dtype = DType::F32;  ///< type of the model's computations
   std::vector<TextResult> texts;
   std::vector<TaskResult> tasks;
 
-  /// One text alone: a line for each number. Otherwise a table of the texts and one of the tasks. With the digits that
-  /// do not hang on the layout: 6 of fp32 and fp64, 4 of narrower types.
+  /// Returns one line per value for a single text, otherwise a table of the texts and a table of the tasks. Prints only
+  /// digits that do not depend on the layout: 6 for fp32 and fp64, 4 for lower precision.
   std::string as_text() const;
-  /// With all digits. One text alone: an object of its numbers. Otherwise one with lists of such, "texts" and "tasks".
+  /// Returns all digits: one object for a single text, otherwise an object with the lists "texts" and "tasks".
   std::string as_json() const;
 
  private:

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Tokens of another tokenizer would be numbers without a meaning for the model.
+/// Rejects datasets of a different tokenizer, whose tokens mean nothing to the model.
 void check_tokenizer(const DatasetInfo& info, const Path& prefix, const InferenceModel& inference) {
   const std::string known = inference.tokenizer_checksum();
   check_input(known.empty() || known == info.tokenizer_checksum, info_path(prefix).string(),

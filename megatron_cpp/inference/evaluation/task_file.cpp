@@ -45,11 +45,11 @@ TaskItem parse_item(std::string_view line) {
   if (object.contains("target_delimiter")) item.target_delimiter = text_member(object, "target_delimiter");
   const auto count = static_cast<i64>(item.continuations.size());
   if (count > 1) item.answers = answers_of(object, count);
-  if (count == 1 && object.contains("answer")) answers_of(object, count);  // which changes nothing, but must be right
+  if (count == 1 && object.contains("answer")) answers_of(object, count);  // has no effect, but must be valid
   return item;
 }
 
-/// Without folder and endings: "arc" of tasks/arc.jsonl.gz.
+/// Returns the name without folder and extensions: "arc" for tasks/arc.jsonl.gz.
 std::string name_of(const Path& file) {
   Path name = file.filename();
   if (const Path compression_name = name.extension(); compression_name == ".gz" || compression_name == ".zst")

@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// Those of Unicode that Python's str.rstrip() takes, in UTF-8.
+/// Unicode whitespace as stripped by Python's str.rstrip(), in UTF-8.
 constexpr std::array<std::string_view, 29> kWhitespace{
     "\t",           "\n",           "\v",           "\f",           "\r",
     "\x1C",         "\x1D",         "\x1E",         "\x1F",         " ",
@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 29> kWhitespace{
     "\xE2\x80\x87", "\xE2\x80\x88", "\xE2\x80\x89", "\xE2\x80\x8A", "\xE2\x80\xA8",
     "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80"};
 
-/// Bytes of `text` up to the whitespace at its end.
+/// Returns the number of bytes of `text` before the whitespace at its end.
 std::size_t size_without_whitespace(std::string_view text) {
   while (true) {
     const auto found = std::ranges::find_if(kWhitespace, [&](std::string_view space) { return text.ends_with(space); });

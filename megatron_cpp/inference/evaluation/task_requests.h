@@ -1,4 +1,4 @@
-// From the items of tasks to windows of tokens, as lm-evaluation-harness cuts them.
+// Conversion of task items to windows of tokens, as in lm-evaluation-harness.
 #pragma once
 #include <functional>
 #include <vector>
@@ -8,43 +8,45 @@
 
 namespace mcpp {
 
-/// What text becomes tokens with.
+/// Tokenization of contexts and continuations.
 struct TaskEncoder {
   std::function<std::vector<i32>(std::string_view)> encode;
-  i32 prefix = 0;            ///< stands before a continuation without context: what begins texts
-  bool adds_prefix = false;  ///< it stands before every context, unless the context begins with it
+  i32 prefix = 0;            ///< token before a continuation without context: the one that begins texts
+  bool adds_prefix = false;  ///< add `prefix` before every context that does not begin with it
 };
 
 struct EncodedPair {
   std::vector<i32> context, continuation;
 };
 
-/// Whitespace at the end of the context, as Unicode has it, goes over to the continuation, since tokens begin with it;
-/// the continuation is what the tokens of both together have beyond those of the context. Either may come out empty.
+/// Encodes a context and its continuation. Whitespace (as defined by Unicode) at the end of the context moves to the
+/// continuation, since tokens begin with it. The tokens of the continuation are those that both together have beyond
+/// those of the context. Either may be empty.
 EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::string continuation);
 
-/// Tokens of all continuations one after another, each behind its context: a window for each, that scores it.
+/// Tokens of all continuations, each after its context, with a window that scores each.
 struct TaskRequests {
   std::vector<i32> tokens;
-  std::vector<EvaluationWindow> windows;  ///< by item, by continuation
+  std::vector<EvaluationWindow> windows;  ///< ordered by item, then by continuation
 };
 
-/// As bytes, for other ranks.
+/// Serializes requests, for other ranks.
 std::string pack(const TaskRequests& requests);
 TaskRequests unpack_requests(std::string_view bytes);
 
-/// Adds those of `task`. Of a context that is too long the beginning is left out, so that the model predicts at most
-/// seq_length tokens in a window. BadInput, naming the line, for a continuation that is longer than that, or that has
-/// no token of its own.
+/// Adds the requests of `task`. Truncates contexts that are too long at the beginning, so that the model predicts at
+/// most seq_length tokens in a window. Throws BadInput, naming the line, for a continuation that is longer than that or
+/// has no token of its own.
 void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, TaskRequests& requests);
 
-/// What a model finds of a request.
+/// Score of one request.
 struct Likelihood {
   double log_likelihood = 0;  ///< ln p of the continuation after its context
-  bool is_greedy = false;     ///< each of its tokens is the likeliest
+  bool is_greedy = false;     ///< true if each of its tokens is the most likely one
 };
 
-/// On all ranks of `parallel`, which get the same, by window of the requests. Called by all with the same.
+/// Returns the scores by window of the requests. Collective over `parallel`; arguments and results are identical on all
+/// ranks.
 std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel, const TaskRequests& requests,
                                        ScoringOptions options);
 

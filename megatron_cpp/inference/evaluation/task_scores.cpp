@@ -8,12 +8,12 @@
 namespace mcpp {
 namespace {
 
-/// Code points of UTF-8 text.
+/// Returns the number of code points of UTF-8 text.
 double characters(const std::string& text) {
   return static_cast<double>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-/// Whether the first of the largest log-likelihoods per `size(continuation)` is an answer.
+/// Returns true if the first of the largest log-likelihoods per `size(continuation)` is an answer.
 template <class Size>
 bool chooses_answer(const TaskItem& item, const std::vector<Likelihood>& found, Size&& size) {
   std::vector<double> scores;

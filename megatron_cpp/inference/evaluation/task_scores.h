@@ -1,4 +1,4 @@
-// What the likelihoods of a task's continuations say about the model, as lm-evaluation-harness defines it.
+// Metrics of a task, computed from the likelihoods of its continuations as in lm-evaluation-harness.
 #pragma once
 #include <optional>
 #include <span>
@@ -9,15 +9,15 @@
 
 namespace mcpp {
 
-/// One item. Of a task that is no choice only `acc` is used: whether the model would have gone on like this.
+/// Scores of one item. For tasks without choice only `acc` is used: whether the model would generate the continuation.
 struct ItemScores {
   std::vector<Likelihood> continuations;
-  bool acc = false;        ///< the likeliest continuation is right
-  bool acc_norm = false;   ///< so is the likeliest by character of the continuation, without what delimits it
-  bool acc_bytes = false;  ///< and by byte of its UTF-8
+  bool acc = false;        ///< the most likely continuation is right
+  bool acc_norm = false;   ///< the same, normalized by characters of the continuation without delimiter
+  bool acc_bytes = false;  ///< the same, normalized by UTF-8 bytes
 };
 
-/// A mean over the items of a task.
+/// Mean over the items of a task.
 struct TaskMetric {
   std::string name;  ///< acc, acc_norm, acc_bytes; perplexity: exp(-mean log-likelihood) of the continuation
   double value = 0;
@@ -29,10 +29,10 @@ struct TaskScores {
   std::vector<ItemScores> items;
 };
 
-/// `found` by item, by continuation.
+/// Computes the metrics. `found` is ordered by item, then by continuation.
 TaskScores task_scores(const Task& task, std::span<const Likelihood> found);
 
-/// One JSON object per item, with its line, what was found of each continuation and how that counts.
+/// Returns one JSON object per item, with its line number, the score of each continuation and the resulting metrics.
 std::string samples_as_jsonl(const Task& task, const TaskScores& scores);
 
 }  // namespace mcpp
