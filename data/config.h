@@ -1,4 +1,4 @@
-// Which text is read, and in which order. Names are Megatron-LM's.
+// Datasets, tokenizer and document rules. Names are Megatron-LM's.
 #pragma once
 #include <string>
 #include <vector>
@@ -57,12 +57,12 @@ struct DataConfig {
           at_least(-1));
   }
 
-  /// Whether there is something to train on.
+  /// Returns true if there are training data.
   bool names_data() const { return mock_data || !data_path.empty() || !train_data_path.empty(); }
-  /// Whether samples are looked through for where documents begin.
+  /// Returns true if samples are searched for the beginnings of documents.
   bool has_document_starts() const { return reset_position_ids || reset_attention_mask; }
 
-  /// Every rule between fields that does not hold, as "data.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "data.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 };
 

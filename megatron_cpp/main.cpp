@@ -32,34 +32,33 @@ int report(mcpp::ExitCode code, const char* what, int rank) {
   return static_cast<int>(code);
 }
 
-/// Threads that wait at the end of a parallel region spin, by libgomp's default for some 10 ms: on a busy machine that
-/// keeps the processor from the very thread they wait for. Some 0.4 ms is as fast on an idle machine and several times
-/// faster on a busy one. libgomp reads its settings before main, so the program starts itself once more; where that
-/// fails it runs as it is.
+/// Limits the time that threads spin at the end of a parallel region. The default of libgomp, some 10 ms, keeps the
+/// processor of a busy machine from the very thread that is waited for. Some 0.4 ms is as fast on an idle machine and
+/// several times faster on a busy one. libgomp reads its settings before main, so the program executes itself again; if
+/// that fails it continues.
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
-  std::error_code error;  // by its own path, after which ps and pgrep call the process
+  std::error_code error;  // its own path, so that ps and pgrep show its name
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) ::execv(program.c_str(), argv);
 }
 
-/// Ranks that wait must give their core away, as there may be more of them than cores; unless the user said otherwise.
+/// Lets waiting ranks yield their core, since there may be more ranks than cores, unless the user set it otherwise.
 void let_idle_ranks_yield() {
   ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
 }
 
-/// A GPU has 8 queues for all streams unless told otherwise. Streams that share one wait for one another, and a message
-/// that waits behind another group's would be a deadlock. So would a kernel that is loaded when it is first needed,
-/// which may wait for all streams, behind a collective whose other ranks come later. Other processors do not read
-/// these.
+/// Gives streams of a GPU separate queues, of which there are 8 by default. Streams that share one wait for each other,
+/// and a message that waits behind another group's would be a deadlock. So would a kernel that is loaded lazily, which
+/// may wait for all streams, behind a collective whose other ranks arrive later. Has no effect without a GPU.
 void keep_streams_apart() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
 }
 
-/// Until a training takes them itself, signals that ask for an end bring it, also where who started the process had
-/// ignored or blocked them: what starts and waits for others must not be deaf.
+/// Restores the default action of termination signals, even if the parent process ignored or blocked them, since a
+/// process that starts and waits for others must remain killable. A training later installs its own handlers.
 void take_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -74,7 +73,7 @@ const char* environment(const char* name) {
   return std::getenv(name);
 }
 
-/// A group of these ranks of the world, whose operations the recorder notes.
+/// Wraps a group of ranks so that the recorder logs its operations.
 std::unique_ptr<mcpp::Communicator> with_flight_recorder(std::unique_ptr<mcpp::Communicator> group,
                                                          mcpp::FlightRecorder& recorder, const char* name,
                                                          std::vector<int> ranks) {
@@ -119,17 +118,18 @@ int main(int argc, char** argv) {
   let_idle_ranks_yield();
   keep_streams_apart();
   take_signals();
-  std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
-  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pager must not end a training
+  std::signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error, reported like a full disk
   mcpp::report_bus_errors();
   mcpp::raise_open_file_limit();
   mcpp::FlightRecorder recorder;
-  std::optional<mcpp::MpiSession> mpi;  // only where there is a launcher: a single process needs no MPI
+  std::optional<mcpp::MpiSession> mpi;  // only with a launcher: a single process needs no MPI
   std::unique_ptr<mcpp::StatusBoard> board;
   std::optional<mcpp::Watchdog> watchdog;
   const auto failed = [&](mcpp::ExitCode code, const char* what) {
     const int rank = mpi ? mpi->rank() : 0;
-    // What is wrong for all ranks is told once: rank 0, if it has the same to say, ends the others meanwhile.
+    // An error of all ranks is reported once: if rank 0 has the same error, it reports it and aborts the others during
+    // this delay.
     if (rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     const int result = report(code, what, rank);
     if (mpi && mpi->size() > 1) mpi->abort(result);
@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
     const mcpp::Launcher launcher = mcpp::read_launcher(environment);
     if (launcher.variable.empty()) return run_alone(args);
     const double start_limit = mcpp::read_startup_timeout(environment);
-    recorder.set_limits({.longest = start_limit});  // until the configuration says more
+    recorder.set_limits({.longest = start_limit});  // until the configuration is known
     {
       mcpp::StartupTimeout limit(start_limit, launcher, mcpp::read_rank(environment));
       mpi.emplace(launcher);
@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
     return failed(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return failed(mcpp::ExitCode::OutOfMemory, "out of host memory");
-  } catch (const std::filesystem::filesystem_error& error) {  // a path too long, a folder that may not be entered
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that is too long, or a folder without access
     return failed(mcpp::ExitCode::BadInput, error.what());
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again)

@@ -16,7 +16,7 @@
 namespace mcpp {
 namespace {
 
-// What ends a document in the vocabularies of base models, ours first: tokenizer.json itself does not say.
+// Tokens that end a document in the vocabularies of base models, ours first. tokenizer.json itself does not state it.
 constexpr std::array<std::string_view, 8> kEodNames{kEodPiece,
                                                     "<|endoftext|>",
                                                     "<|end_of_text|>",
@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 8> kEodNames{kEodPiece,
                                                     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
                                                     "<|eot_id|>"};
 
-/// What one thread needs to encode, kept from text to text for the words that it remembers.
+/// Working memory of one thread, which keeps its cache of words.
 struct Workspace {
   RegexMemory regex;
   WordCache cache;
@@ -35,10 +35,10 @@ struct Workspace {
   std::string normalized;
 };
 
-/// Words to ids, through the cache.
+/// Converts words to ids, through the cache.
 class WordEncoder final : public WordSink {
  public:
-  /// With a `mark` that spells spaces, words are cut before each run of it: no piece reaches over.
+  /// If `mark` is set, it spells spaces, and words are split before each run of it, since no piece spans that position.
   WordEncoder(const BpeModel& model, std::string_view mark, Workspace& workspace, std::vector<i32>& ids)
       : model_(model), mark_(mark), workspace_(workspace), ids_(ids) {}
 
@@ -78,7 +78,8 @@ class WordEncoder final : public WordSink {
   std::vector<i32>& ids_;
 };
 
-/// Those of the file that are looked for in the text as it is, or in the normalised text, there spelled alike.
+/// Returns the tokens that are searched in the original text or, if `normalized`, in the normalized text, spelled
+/// accordingly.
 std::vector<AddedToken> added_tokens(const BpeDescription& description, const Normalizer& normalizer, bool normalized) {
   std::vector<AddedToken> tokens;
   RegexMemory memory;
@@ -91,7 +92,7 @@ std::vector<AddedToken> added_tokens(const BpeDescription& description, const No
   return tokens;
 }
 
-/// What spells a space, where no piece goes on with a space after something else; else "".
+/// Returns the spelling of a space if no piece has a space after another character, else "".
 std::string cutting_mark(const BpeDescription& description) {
   const std::string mark = description.space_mark.empty() ? " " : description.space_mark;
   if (description.is_byte_level || description.ignore_merges) return "";

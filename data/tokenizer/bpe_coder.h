@@ -1,4 +1,4 @@
-// Byte pair encoding as the files of the Hugging Face Hub and of tiktoken describe it.
+// Byte pair encoding as described by files of the Hugging Face Hub and of tiktoken.
 #pragma once
 #include <memory>
 
@@ -7,8 +7,9 @@
 
 namespace mcpp {
 
-/// Gives the ids that `tokenizers` gives without special tokens around them. Added and special tokens are found in the
-/// text, whoever wrote it. BadInput, naming `source`, for a description that cannot spell every text.
+/// Returns a coder that produces the ids of `tokenizers` without special tokens around them. Added and special tokens
+/// are recognized in any text, including untrusted text. Throws BadInput, naming `source`, for a description that
+/// cannot spell every text.
 std::unique_ptr<TextCoder> make_bpe_coder(BpeDescription description, const std::string& source);
 
 }  // namespace mcpp

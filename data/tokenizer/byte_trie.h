@@ -13,7 +13,7 @@ namespace mcpp {
 class ByteTrie {
  public:
   ByteTrie() = default;
-  /// Builds a trie of `entries`, each a string that is not empty and its id. Of equal strings the first counts.
+  /// Builds a trie of `entries`, each a non-empty string and its id. Of equal strings the first counts.
   explicit ByteTrie(std::vector<std::pair<std::string_view, i32>> entries);
 
   bool empty() const { return nodes_.empty(); }

@@ -11,7 +11,7 @@ namespace {
 // Field numbers of sentencepiece_model.proto.
 constexpr u64 kNormalizer = 3, kDenormalizer = 5, kCharsmap = 2;
 
-/// A unit of darts-clone's double array: a node, reached by the byte it is labelled with, or the value of one.
+/// Unit of darts-clone's double array: a node, reached by its byte label, or the value of one.
 class Unit {
  public:
   explicit Unit(u32 bits) : bits_(bits) {}
@@ -25,8 +25,8 @@ class Unit {
   u32 bits_;
 };
 
-/// A table: u32 bytes of the double array, the array, and the replacements, each ended by a zero byte, that its values
-/// point to. Whether the library, from whichever node, stays inside both.
+/// Returns true if lookups stay within the table from any node. A table consists of the size of the double array in
+/// bytes as u32, the array, and the zero-terminated replacements that its values point to.
 bool keeps_to_itself(std::string_view table) {
   u32 array_bytes = 0;
   if (table.size() < sizeof array_bytes) return false;
@@ -87,7 +87,7 @@ bool Charsmap::has_ascii_entry(u8 byte) const {
 }
 
 std::pair<std::string_view, std::size_t> Charsmap::longest_match(std::string_view text) const {
-  constexpr int kMaxEntries = 32;  // that the library looks at
+  constexpr int kMaxEntries = 32;  // number that the library examines
   std::pair<std::string_view, std::size_t> longest;
   if (empty()) return longest;
   u32 children = Unit(units_[0]).offset();

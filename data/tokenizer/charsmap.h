@@ -1,5 +1,5 @@
-// Normalisation tables inside sentencepiece models. The library follows them without looking where they lead, so that a
-// damaged or hostile model would have it read, or crash, outside of them.
+// Check and lookup of the normalization tables inside sentencepiece models. The library follows their offsets without
+// bounds checks, so that a damaged or hostile model could make it read out of bounds or crash.
 #pragma once
 #include <array>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace mcpp {
 
-/// Throws BadInput, naming `source`, unless every table in the model (a serialized ModelProto of sentencepiece) keeps
-/// to itself. What else may be wrong with the model, the library finds.
+/// Throws BadInput, naming `source`, unless all offsets in every table of the model (a serialized ModelProto of
+/// sentencepiece) stay within the table. Other defects are left to the library.
 void check_charsmaps(std::string_view model, const std::string& source);
 
 /// Normalization table of a sentencepiece model: replacements for strings of characters.
 class Charsmap {
  public:
   Charsmap() = default;
-  /// `table`, as it is stored in a model, must have passed check_charsmaps(). An empty one replaces nothing.
+  /// `table`, as stored in a model, must have passed check_charsmaps(). An empty one replaces nothing.
   explicit Charsmap(std::string_view table);
 
   bool empty() const { return units_.empty(); }

@@ -42,7 +42,7 @@ void read_decoder(const JsonObject& decoder, DeclaredTokens& declared) {
   }
 }
 
-/// The tokens that bos_token, eos_token and so on name.
+/// Returns the tokens that bos_token, eos_token and so on name.
 std::set<std::string> named_tokens(const JsonObject& config) {
   std::set<std::string> names;
   const auto add = [&](const Json& value) {
@@ -69,7 +69,7 @@ void read_added(const JsonObject& added, const std::set<std::string>& special, D
   }
 }
 
-/// Whether the model itself finds this token in texts, or keeps it out of them.
+/// Returns true if the model itself finds this token in texts, or keeps it out of them.
 bool has_token(const SentencepieceModel& model, const AddedToken& token) {
   const auto index = static_cast<std::size_t>(token.id);
   if (index >= model.pieces.size() || model.pieces[index].text != token.content) return false;
@@ -77,7 +77,8 @@ bool has_token(const SentencepieceModel& model, const AddedToken& token) {
   return type == PieceType::Control || type == PieceType::Unknown || type == PieceType::UserDefined;
 }
 
-/// `added` after the tokens that the model looks for itself. BadInput for an id that is taken, or that leaves ids out.
+/// Returns the model's own special tokens followed by `added`. Throws BadInput for an id that is taken, or that leaves
+/// a gap.
 std::vector<AddedToken> all_added(const SentencepieceModel& model, const DeclaredTokens& declared) {
   std::vector<AddedToken> tokens = declared.added;
   auto next = static_cast<i32>(model.pieces.size());
@@ -100,10 +101,10 @@ std::vector<AddedToken> all_added(const SentencepieceModel& model, const Declare
   return tokens;
 }
 
-/// How transformers reads texts with a sentencepiece model: by a class of its own, or as the model says.
+/// Interpretation of a sentencepiece model by transformers: by a class of its own, or by the model's settings.
 enum class Reading { Llama, Gemma, Model };
 
-/// BadInput where transformers has a class that is not known here.
+/// Throws BadInput if transformers has a class that is unknown here.
 Reading reading_of(const DeclaredTokens& declared, const std::string& what) {
   constexpr std::array<std::string_view, 5> kByModel{"mistral", "ministral", "mixtral", "phi3", "olmo2"};
   const std::string &type = declared.model_type, &name = declared.tokenizer_class;
@@ -119,7 +120,8 @@ Reading reading_of(const DeclaredTokens& declared, const std::string& what) {
 
 using Merges = std::vector<std::pair<std::string_view, std::string_view>>;
 
-/// Pairs that make a piece which `is_merged` takes, by the piece's id and then by the length of the first part.
+/// Returns pairs that make a piece accepted by `is_merged`, ordered by the piece's id and then by the length of the
+/// first part.
 template <class F>
 Merges merges_by_id(const SentencepieceModel& model, F&& is_merged) {
   std::set<std::string_view> pieces;
@@ -136,8 +138,8 @@ Merges merges_by_id(const SentencepieceModel& model, F&& is_merged) {
   return merges;
 }
 
-/// The merges of transformers: its classes take all pieces by their ids and do not read the scores; as the model says,
-/// normal pieces merge by their scores.
+/// Returns the merges as in transformers: its classes merge all pieces by id and ignore the scores; otherwise normal
+/// pieces merge by score.
 Merges merges_of(const SentencepieceModel& model, Reading reading) {
   if (reading != Reading::Model) return merges_by_id(model, [](const SentencePiece&) { return true; });
   Merges merges = merges_by_id(model, [](const SentencePiece& piece) { return piece.type == PieceType::Normal; });
@@ -183,13 +185,13 @@ OrderedJson normalizer(const SentencepieceModel& model, const DeclaredTokens& de
     steps.push_back(replace("Regex", " {2,}", " "));
   }
   steps.push_back(mark);
-  // Metaspace puts no mark before another, and sentencepiece does.
+  // Metaspace adds no mark before another, and sentencepiece does.
   if (model.add_dummy_prefix && declared.is_legacy.value_or(true))
     steps.push_back(replace("Regex", str("\\A", kSpaceMark), str(kSpaceMark, kSpaceMark)));
   return {{"type", "Sequence"}, {"normalizers", steps}};
 }
 
-/// Puts a mark before a text, or before each part of it between added tokens.
+/// Returns a pre-tokenizer that adds a mark before a text, or before each part of it between added tokens.
 OrderedJson pre_tokenizer(const DeclaredTokens& declared, Reading reading, bool has_prefix) {
   if (reading == Reading::Gemma || (reading == Reading::Model && !has_prefix)) return {};
   const bool is_legacy = declared.is_legacy.value_or(reading == Reading::Model);
@@ -254,7 +256,7 @@ void add_declared_tokens(const DeclaredTokens& declared, const std::string& sour
     const auto known = std::ranges::find(description.added, token.content, &AddedToken::content);
     const auto piece = std::ranges::find(description.pieces, token.content);
     const bool is_piece = piece != description.pieces.end();
-    const auto id = piece - description.pieces.begin();  // the next one when there is no such piece
+    const auto id = piece - description.pieces.begin();  // the next id if there is no such piece
     check_input(id == token.id, declared.source, ": the token \"", token.content, "\" has the id ", token.id,
                 ", and transformers gives it ", id);
     if (!is_piece) add_piece(token.id, token.content, source, description);

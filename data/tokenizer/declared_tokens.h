@@ -1,4 +1,4 @@
-// Tokens that files beside a tokenizer add to it, as transformers reads them where there is no tokenizer.json.
+// Tokens that files next to a tokenizer add to it, as transformers reads them in the absence of a tokenizer.json.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,22 +14,23 @@ namespace mcpp {
 struct DeclaredTokens {
   std::vector<AddedToken> added;  ///< by id
   std::string source;             ///< file that declares them
-  std::string model_type;         ///< of config.json; "" = none is stated
-  std::string tokenizer_class;    ///< without "Fast"; "" = none is stated
-  std::optional<bool> is_legacy;  ///< whether each part between added tokens begins as a text does
+  std::string model_type;         ///< of config.json; "" = not stated
+  std::string tokenizer_class;    ///< without "Fast"; "" = not stated
+  std::optional<bool> is_legacy;  ///< each part between added tokens begins as a text does
   bool adds_prefix_space = true;
 };
 
-/// Returns the statements of a folder: added_tokens_decoder, or without it added_tokens.json. Nothing when neither file
-/// is there. BadInput, naming file and key, for members of another type.
+/// Returns the statements of a folder: added_tokens_decoder, or without it added_tokens.json. Empty if neither file
+/// exists. Throws BadInput, naming file and key, for members of a wrong type.
 DeclaredTokens read_declared_tokens(const Path& folder);
 
-/// Adds `declared` to a byte-level description. BadInput for ids that two tokens have, and for ids that transformers
-/// would number otherwise.
+/// Adds `declared` to a byte-level description. Throws BadInput for ids that two tokens have, and for ids that
+/// transformers would number differently.
 void add_declared_tokens(const DeclaredTokens& declared, const std::string& source, BpeDescription& description);
 
-/// Returns a tokenizer.json that gives the ids which transformers gives for a sentencepiece model with these tokens;
-/// nothing when the model has all of them itself. BadInput, with the reason, for tokens that cannot be represented.
+/// Returns a tokenizer.json with the ids that transformers assigns for a sentencepiece model with these tokens;
+/// std::nullopt if the model itself has all of them. Throws BadInput, with the reason, for tokens that cannot be
+/// represented.
 std::optional<std::string> with_declared_tokens(const SentencepieceModel& model, const DeclaredTokens& declared,
                                                 const std::string& source);
 

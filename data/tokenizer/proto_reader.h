@@ -1,4 +1,4 @@
-// A protocol buffer's fields, one after another, for files that are too odd or too hostile to be left to a library.
+// Reader of protocol buffer fields, for files that a library rejects or cannot be trusted with.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,19 +7,19 @@
 
 namespace mcpp {
 
-/// One field of a message, whatever its number means. Only one of the two values is set.
+/// Field of a message. Only one of the two values is set.
 struct ProtoField {
   u64 number = 0;
   u64 integer = 0;         ///< of a varint
-  std::string_view bytes;  ///< of a string, a message, or a number of fixed size (4 or 8 bytes)
+  std::string_view bytes;  ///< of a string, a message, or a value of fixed size (4 or 8 bytes)
 };
 
 class ProtoReader {
  public:
-  /// `bytes` must outlive what is read. `source` is how messages call the file.
+  /// `bytes` must outlive the fields. `source` is the name of the file in messages.
   ProtoReader(std::string_view bytes, const std::string& source) : rest_(bytes), source_(source) {}
 
-  /// The next field; false at the end. Throws BadInput when the bytes are no message.
+  /// Reads the next field. Returns false at the end. Throws BadInput if the bytes are not a message.
   bool next(ProtoField& field);
 
   /// Returns what has not been read yet.

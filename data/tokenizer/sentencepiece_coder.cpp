@@ -17,7 +17,7 @@
 namespace mcpp {
 namespace {
 
-/// Whether the library takes the model. It throws for some defects, and answers for others.
+/// Returns true if the library accepts the model. For some defects it throws instead.
 bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& model) {
   try {
     return processor.LoadFromSerializedProto(model).ok() && processor.GetPieceSize() > 0;
@@ -28,8 +28,8 @@ bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& m
   }
 }
 
-/// Returns true if the library segments each word as it does in a text. Of a BPE model, a piece that is not used is
-/// split again as it was put together last, wherever that was.
+/// Returns true if the library segments each word independently of the text. In a BPE model, an unused piece is split
+/// again as it was last assembled, at any position.
 bool segments_words_alone(const SentencepieceModel& model) {
   const auto is_unused = [](const SentencePiece& piece) { return piece.type == PieceType::Unused; };
   return pieces_end_at_spaces(model) &&
@@ -44,7 +44,7 @@ class SentencepieceCoder final : public TextCoder {
   i32 eod() const override { return eod_; }
   i32 id(std::string_view piece) const override {
     const i32 id = processor_.PieceToId(absl::string_view(piece.data(), piece.size()));
-    return processor_.IdToPiece(id) == piece ? id : -1;  // unknown pieces give the id of <unk>
+    return processor_.IdToPiece(id) == piece ? id : -1;  // unknown pieces have the id of <unk>
   }
   std::string piece(i32 id) const override { return processor_.IdToPiece(id); }
   std::string_view bytes(i32 id) const override { return bytes_[static_cast<std::size_t>(id)]; }
@@ -71,11 +71,11 @@ class SentencepieceCoder final : public TextCoder {
   sentencepiece::SentencePieceProcessor processor_;
   std::optional<SentencepieceNormalizer> normalizer_;  // none if the library normalizes
   std::optional<UnigramModel> unigram_;                // none if the library segments
-  std::vector<std::string> bytes_;                     // what each id decodes to
+  std::vector<std::string> bytes_;                     // decoded form of each id
   std::vector<i32> space_mark_;                        // U+2581 in byte pieces; empty if it is a space
-  bool adds_prefix_space_ = false;                     // the model puts a space before every text
-  bool splits_words_ = false;                          // as segments_words_alone()
-  i32 joined_unknown_ = -1;                            // several of this id in a row are one
+  bool adds_prefix_space_ = false;                     // the model adds a space before every text
+  bool splits_words_ = false;                          // result of segments_words_alone()
+  i32 joined_unknown_ = -1;                            // consecutive tokens of this id are joined
   mutable WorkspacePool<Workspace> workspaces_;
   i32 eod_ = -1;
 };
@@ -122,7 +122,7 @@ void SentencepieceCoder::append_segmented(std::string_view text, std::vector<i32
   ids.insert(ids.end(), part.begin(), part.end());
 }
 
-/// Most words come again.
+/// Uses a cache, since most words recur.
 void SentencepieceCoder::append_words(std::string_view text, WordCache& cache, std::vector<i32>& ids) const {
   const std::size_t begin = ids.size();
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// Sentencepiece models, ours and others.
+// Tokenization with sentencepiece models, ours and others.
 #pragma once
 #include <memory>
 
@@ -6,7 +6,7 @@
 
 namespace mcpp {
 
-/// `content` is a sentencepiece model. BadInput, naming `source`, when it is none.
+/// Returns a coder for `content`, a sentencepiece model. Throws BadInput, naming `source`, if it is not one.
 std::unique_ptr<TextCoder> make_sentencepiece_coder(const std::string& content, const std::string& source);
 
 }  // namespace mcpp

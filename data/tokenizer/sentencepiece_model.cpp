@@ -22,7 +22,7 @@ enum NormalizerField : u64 {
   kEscapeWhitespaces = 5
 };
 
-/// The value of an enumeration whose values are 1 .. last.
+/// Converts to an enumeration with the values 1 .. last.
 template <class Enum>
 Enum enum_of(u64 value, Enum last, const std::string& source) {
   check_input(value >= 1 && value <= static_cast<u64>(last), "tokenizer model ", source, ": damaged");

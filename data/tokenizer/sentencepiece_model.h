@@ -1,5 +1,5 @@
-// What a sentencepiece model file says of its pieces and of how it reads text: all that another program needs to encode
-// alike. The library itself gives only part of it away.
+// Content of a sentencepiece model file, its pieces and normalization, as far as another program needs it to encode
+// identically. The library exposes only part of it.
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace mcpp {
 
-/// The numbers are those of sentencepiece_model.proto.
+/// Piece types, with the values of sentencepiece_model.proto.
 enum class PieceType : u8 { Normal = 1, Unknown = 2, Control = 3, UserDefined = 4, Unused = 5, Byte = 6 };
 enum class SegmentationType : u8 { Unigram = 1, Bpe = 2, Word = 3, Char = 4 };
 
-inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  ///< U+2581, how pieces spell a space
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  ///< U+2581, which spells a space in pieces
 
 struct SentencePiece {
   std::string text;  ///< with kSpaceMark for a space
@@ -27,20 +27,20 @@ struct SentencepieceModel {
   std::vector<SentencePiece> pieces;
   SegmentationType type = SegmentationType::Unigram;
   bool treat_whitespace_as_suffix = false;
-  std::string bos_piece = "<s>";  ///< how a piece before every text is called; there need not be one
+  std::string bos_piece = "<s>";  ///< name of a piece before every text, which need not exist
   std::string charsmap;           ///< table of characters to replace; empty = none
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
 };
 
-/// `file` is a serialized ModelProto. Throws BadInput, naming `source`, when it is none.
+/// Parses a serialized ModelProto. Throws BadInput, naming `source`, if it is not one.
 SentencepieceModel parse_sentencepiece_model(std::string_view file, const std::string& source);
 
-/// `piece` with spaces for its marks.
+/// Returns `piece` with spaces instead of its marks.
 std::string with_spaces(std::string_view piece);
 
-/// Returns the byte that a piece such as "<0x0A>" stands for; nothing for other types of pieces.
+/// Returns the byte that a piece such as "<0x0A>" stands for; std::nullopt for other types of pieces.
 std::optional<u8> byte_of(const SentencePiece& piece);
 
 /// Returns true if Tokenizer spells U+2581 in byte pieces, so that decoding restores it. The library turns it into a

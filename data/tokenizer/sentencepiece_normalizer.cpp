@@ -35,7 +35,7 @@ SentencepieceNormalizer::SentencepieceNormalizer(const SentencepieceModel& model
     if (piece.type == PieceType::UserDefined) is_kept_[static_cast<u8>(piece.text[0])] = false;
 }
 
-/// Returns what stands for the first character or characters of `text`, and how many bytes these are.
+/// Returns the replacement of the first character or characters of `text`, and their size in bytes.
 std::pair<std::string_view, std::size_t> SentencepieceNormalizer::next_replacement(std::string_view text) const {
   if (const std::size_t size = symbols_.longest_prefix(text); size > 0) return {text.substr(0, size), size};
   const auto match = charsmap_.longest_match(text);
@@ -44,7 +44,7 @@ std::pair<std::string_view, std::size_t> SentencepieceNormalizer::next_replaceme
   return {text.substr(0, size), size};
 }
 
-/// Returns the size of the longest beginning of `text` that no rule changes and that is found without looking rules up.
+/// Returns the size of the longest prefix of `text` that no rule changes, as far as known without looking rules up.
 std::size_t SentencepieceNormalizer::kept_size(std::string_view text) const {
   std::size_t size = 0;
   while (size < text.size() && is_kept_[static_cast<u8>(text[size])]) ++size;
@@ -58,7 +58,7 @@ void SentencepieceNormalizer::append(std::string_view text, bool after_space, st
     if (kept > 0) {
       out.append(text.substr(0, kept));
       text.remove_prefix(kept);
-      after_space = false;  // a space is never kept where spaces are merged
+      after_space = false;  // a space is never kept if spaces are merged
       continue;
     }
     auto [replacement, size] = next_replacement(text);

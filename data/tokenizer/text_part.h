@@ -4,10 +4,10 @@
 
 namespace mcpp {
 
-/// Documents that are encoded in parts get what a model puts before or after a text, such as Llama 2's space, only
-/// where the document begins or ends.
+/// Position of a part of a document. What a model adds before or after a text, such as Llama 2's space, is added only
+/// at the beginning and end of the document.
 struct TextPart {
-  bool begins = true, ends = true;  ///< the document
+  bool begins = true, ends = true;  ///< at the beginning or end of the document
   std::string_view before = {};     ///< last characters of the document before this part, for models that join spaces
 };
 

@@ -22,8 +22,8 @@ std::string read_file(const Path& path) {
   return read_text_file(path);
 }
 
-/// Returns true for a vocab.json, which maps pieces to numbers; a tokenizer.json has objects, "model" among them. What
-/// is not valid JSON, such as a truncated file, is no vocab.json.
+/// Returns true for a vocab.json, which maps pieces to numbers; a tokenizer.json has objects, "model" among them. Text
+/// that is not valid JSON, such as a truncated file, is no vocab.json.
 bool is_vocab_json(const std::string& content) {
   constexpr std::string_view kModel = "\"model\"";
   if (tokenizer_kind(content) != TokenizerKind::TokenizerJson) return false;
@@ -36,14 +36,14 @@ bool is_vocab_json(const std::string& content) {
   return json.is_object() && std::ranges::any_of(json, [](const Json& member) { return member.is_number(); });
 }
 
-/// vocab.json and merges.txt, when `content`, that of `path`, is one of them.
+/// Returns vocab.json and merges.txt if `content`, that of `path`, is one of them.
 std::optional<std::pair<Path, Path>> pair_of(const Path& path, const std::string& content) {
   if (content.starts_with(kMergesHead)) return std::pair(path.parent_path() / "vocab.json", path);
   if (is_vocab_json(content)) return std::pair(path, path.parent_path() / "merges.txt");
   return std::nullopt;
 }
 
-/// Whether a tokenizer.json in the same folder has the tokens that were added.
+/// Returns true if a tokenizer.json in the same folder has the added tokens.
 bool has_tokenizer_json(const Path& path) {
   return std::filesystem::exists(path.parent_path() / "tokenizer.json");
 }

@@ -1,4 +1,4 @@
-// The files that a tokenizer may come from. Which kind one is, its content says, whatever its name.
+// Tokenizer files. Their kind is determined by content, regardless of their names.
 #pragma once
 #include <memory>
 
@@ -12,21 +12,21 @@ namespace mcpp {
 enum class TokenizerKind { Sentencepiece, TokenizerJson, Ranks };
 TokenizerKind tokenizer_kind(std::string_view content);
 
-/// The tokenizer in `path` as one file: its content, or a tokenizer.json made of several files: of vocab.json and
-/// merges.txt, and of a model and the tokens that tokenizer_config.json or added_tokens.json beside it add to it. That
-/// is what checkpoints keep, and what its checksum is of. BadInput when there is no such file.
+/// Returns the tokenizer in `path` as one file: its content, or a tokenizer.json that combines several files
+/// (vocab.json and merges.txt, or a model and the tokens that tokenizer_config.json or added_tokens.json next to it
+/// add). Checkpoints store this content, and the checksum refers to it. Throws BadInput if there is no such file.
 std::string read_tokenizer_file(const Path& path);
 
-/// `content` as read_tokenizer_file() gives it. BadInput, naming `source`, when it is no tokenizer.
+/// Returns a coder for the result of read_tokenizer_file(). Throws BadInput, naming `source`, if it is not a tokenizer.
 std::unique_ptr<TextCoder> make_text_coder(const std::string& content, const std::string& source);
 
-/// The file of the tokenizer in a folder of a model, as the Hugging Face Hub has them: tokenizer.model, tokenizer.json,
-/// vocab.json beside merges.txt; "" when there is none. Of the first two that with more pieces, which has the tokens
-/// that were added to the model later.
+/// Returns the tokenizer file in a model folder in the layout of the Hugging Face Hub: tokenizer.model, tokenizer.json,
+/// or vocab.json with merges.txt; "" if there is none. Of the first two, the one with more pieces is chosen, since it
+/// has the tokens that were added to the model later.
 Path find_tokenizer_file(const Path& folder);
 
-/// The same tokenizer as a tokenizer.json, for the kinds that are byte-level and no sentencepiece model. `rules` say
-/// how words are cut where the file does not. BadInput for others.
+/// Converts a byte-level tokenizer that is not a sentencepiece model to a tokenizer.json. `rules` state how words are
+/// split if the file does not. Throws BadInput for other kinds.
 std::string convert_to_tokenizer_json(const Path& path, std::optional<PreTokenization> rules);
 
 }  // namespace mcpp

@@ -162,7 +162,7 @@ class UnigramModel::Segmentation {
     for_each_piece(word, nodes, [&](std::string_view piece, i32 id) { append_ids(piece, id, ids_); });
   }
 
-  /// Calls visit(piece, id) for the pieces of the best segmentation that find_best() has found, in order.
+  /// Calls visit(piece, id) for the pieces of the best segmentation found by find_best(), in order.
   template <class Nodes, class Visit>
   void for_each_piece(std::string_view word, const Nodes& nodes, Visit&& visit) {
     std::vector<i32>& ends = workspace_.ends;
@@ -176,7 +176,7 @@ class UnigramModel::Segmentation {
     }
   }
 
-  /// Several unknown characters in a row are one id, unless they are spelled in bytes.
+  /// Consecutive unknown characters are one id, unless they are spelled in bytes.
   void append_ids(std::string_view piece, i32 id, std::vector<i32>& ids) {
     const bool is_unknown = id == model_.unknown_, is_joined = is_unknown && is_after_unknown_;
     is_after_unknown_ = is_unknown;
@@ -190,7 +190,7 @@ class UnigramModel::Segmentation {
   const UnigramModel& model_;
   Workspace& workspace_;
   std::vector<i32>& ids_;
-  float sum_ = 0;  // scores of all that came before
+  float sum_ = 0;  // scores of all preceding pieces
   bool is_after_unknown_ = false;
 };
 

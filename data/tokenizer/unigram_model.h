@@ -18,7 +18,7 @@ class UnigramModel {
  public:
   explicit UnigramModel(const SentencepieceModel& model);
 
-  /// Buffers of one thread, kept from text to text for the words in the cache.
+  /// Buffers of one thread, reused for the words in the cache.
   struct Workspace {
     template <class Real>
     struct Node {

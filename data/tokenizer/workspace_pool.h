@@ -1,4 +1,4 @@
-// What the threads that share a coder need for themselves.
+// Pool of the working memory of threads that share a coder.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Workspaces that are kept from text to text, for what they remember: as many as threads that encode at once.
+/// Pool of reusable workspaces, which keep their caches. Holds as many as threads encode concurrently.
 template <class Workspace>
 class WorkspacePool {
  public:

@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Of valid UTF-8.
+/// Returns the character at a position of valid UTF-8.
 UChar32 character_after(std::string_view text, std::size_t at) {
   const auto first = static_cast<u8>(text[at]);
   const i64 length = utf8_sequence_length(text.substr(at));
@@ -61,7 +61,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   for (Bucket& bucket : by_first_byte_) std::ranges::stable_sort(bucket.tokens, std::ranges::greater(), size);
 }
 
-/// The first position at or after `from` with a byte that a token begins with, or the end.
+/// Returns the first position at or after `from` with a byte that a token begins with, or the end.
 std::size_t AddedTokens::next_candidate(std::string_view text, std::size_t from) const {
   if (first_bytes_.size() <= 1)
     return first_bytes_.empty() ? text.size() : std::min(text.find(first_bytes_[0], from), text.size());
@@ -77,7 +77,7 @@ const AddedToken* AddedTokens::token_at(std::string_view text) const {
   return found == bucket.tokens.end() ? nullptr : *found;
 }
 
-/// Nothing before `done` belongs to a token any more.
+/// Text before `done` is not part of a token any more.
 AddedTokens::Found AddedTokens::find(std::string_view text, std::size_t from, std::size_t done) const {
   for (std::size_t at = next_candidate(text, from); at < text.size(); at = next_candidate(text, at)) {
     const AddedToken* token = token_at(text.substr(at));

@@ -1,4 +1,4 @@
-// Tokens that are looked for in a text before all else.
+// Tokens that are searched in a text before all else.
 #pragma once
 #include <array>
 #include <string>
@@ -11,13 +11,13 @@ namespace mcpp {
 
 class AddedTokens {
  public:
-  /// `tokens` as they are spelled in the texts that they are looked for in; none is empty.
+  /// `tokens` must be spelled as in the texts that are searched; none may be empty.
   explicit AddedTokens(std::vector<AddedToken> tokens);
   AddedTokens(const AddedTokens&) = delete;
   AddedTokens& operator=(const AddedTokens&) = delete;
 
-  /// Calls text(part, offset) for what lies between tokens and token(id) for these, in order. At each place the longest
-  /// token counts; one that may only be a word of its own, and is not, is passed over whole, as `tokenizers` does.
+  /// Calls text(part, offset) for text between tokens and token(id) for tokens, in order. The longest token at each
+  /// position wins; if it must be a whole word and is not, all of it is skipped, as in `tokenizers`.
   template <class Text, class Token>
   void split(std::string_view all, Text&& text, Token&& token) const {
     std::size_t done = 0;
@@ -32,12 +32,12 @@ class AddedTokens {
  private:
   struct Found {
     const AddedToken* token = nullptr;
-    std::size_t begin = 0, end = 0;  // with the white space that goes along
-    std::size_t next = 0;            // where the search goes on
+    std::size_t begin = 0, end = 0;  // including the white space it absorbs
+    std::size_t next = 0;            // where the search continues
   };
-  /// Tokens that begin with one byte, the longest first.
+  /// Tokens that begin with the same byte, longest first.
   struct Bucket {
-    std::string_view common;  // what they all begin with
+    std::string_view common;  // common prefix of all tokens
     std::vector<const AddedToken*> tokens;
   };
   std::size_t next_candidate(std::string_view text, std::size_t from) const;

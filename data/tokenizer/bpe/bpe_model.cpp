@@ -12,15 +12,15 @@
 namespace mcpp {
 namespace {
 
-constexpr std::size_t kShortWord = 48;  // up to here looking at all pairs again is faster than a heap
+constexpr std::size_t kShortWord = 48;  // up to this length searching all pairs again is faster than a heap
 
-/// "<0x0A>" for 10.
+/// Returns "<0x0A>" for 10.
 std::string byte_piece(u32 byte) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   return {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
 }
 
-/// Pieces and ids without the tokens that are only added.
+/// Returns pieces and ids without tokens that are only added.
 std::vector<std::pair<std::string_view, u32>> pieces_of_model(const BpeDescription& description) {
   std::vector<bool> is_outside(description.pieces.size());
   for (const AddedToken& token : description.added)
@@ -37,7 +37,7 @@ std::vector<std::pair<std::string_view, u32>> pieces_of_model(const BpeDescripti
 MergeTable::MergeTable(std::span<const Merge> merges) {
   entries_.resize(std::bit_ceil(2 * merges.size() + 2));
   mask_ = entries_.size() - 1;
-  for (const Merge& merge : merges) {  // of a pair that is there twice the last counts
+  for (const Merge& merge : merges) {  // of duplicate pairs the last counts
     const u64 pair = u64{merge.left} << 32 | merge.right;
     std::size_t slot = hash(pair) & mask_;
     while (entries_[slot].pair != pair && entries_[slot].rank != kNever) slot = (slot + 1) & mask_;
@@ -121,7 +121,7 @@ void BpeModel::spell_characters(std::string_view word, std::vector<u32>& ids) co
   }
 }
 
-/// merges[i] is what becomes of the pieces i and i + 1.
+/// merges[i] is the merge of the pieces i and i + 1.
 void BpeModel::merge_short(Workspace& workspace) const {
   auto& [ids, merges, previous, next] = workspace;
   merges.resize(ids.size());
@@ -144,7 +144,8 @@ void BpeModel::merge_short(Workspace& workspace) const {
   ids.resize(size);
 }
 
-/// The same for a word of any length: pairs in a heap, those that others took a piece of left in it as they are.
+/// Merges a word of any length with a heap of pairs. Pairs that lost a piece to another merge remain in the heap and
+/// are skipped.
 void BpeModel::merge_long(Workspace& workspace) const {
   std::vector<u32>& ids = workspace.ids;
   std::vector<i32>&previous = workspace.previous, &next = workspace.next;

@@ -1,4 +1,4 @@
-// Words to ids by byte pair encoding.
+// Conversion of words to ids by byte pair encoding.
 #pragma once
 #include <array>
 #include <span>
@@ -11,10 +11,10 @@
 
 namespace mcpp {
 
-/// What a pair of pieces becomes, looked up by the two ids.
+/// Merges by the ids of the pair.
 class MergeTable {
  public:
-  static constexpr u32 kNever = ~u32{0};  ///< rank of a pair that stays two
+  static constexpr u32 kNever = ~u32{0};  ///< rank of a pair that does not merge
   struct Entry {
     u64 pair = ~u64{0};
     u32 rank = kNever;
@@ -22,7 +22,7 @@ class MergeTable {
   };
 
   explicit MergeTable(std::span<const Merge> merges);
-  /// The merge of this pair; its rank is kNever where there is none.
+  /// Returns the merge of this pair; its rank is kNever if there is none.
   const Entry& find(u32 left, u32 right) const {
     const u64 pair = u64{left} << 32 | right;
     std::size_t slot = hash(pair) & mask_;
@@ -40,20 +40,20 @@ class MergeTable {
   std::size_t mask_ = 0;
 };
 
-/// Its const methods may be called by several threads at once.
+/// Byte pair encoding model. Const methods are thread-safe.
 class BpeModel {
  public:
-  /// Memory that encode() works in; one at a time may use it.
+  /// Working memory of encode(), for one call at a time.
   struct Workspace {
     std::vector<u32> ids;
     std::vector<const MergeTable::Entry*> merges;
     std::vector<i32> previous, next;
   };
 
-  /// BadInput, naming `source`, when a byte cannot be spelled.
+  /// Throws BadInput, naming `source`, if a byte cannot be spelled.
   BpeModel(const BpeDescription& description, const std::string& source);
 
-  /// Appends the ids of `word`, which is UTF-8 and not empty.
+  /// Appends the ids of `word`, which must be non-empty UTF-8.
   void encode(std::string_view word, Workspace& workspace, std::vector<i32>& ids) const;
 
  private:

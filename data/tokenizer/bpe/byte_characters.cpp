@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-constexpr u32 kFirstOfHidden = 256;  // bytes that cannot be seen have the characters from here on, in order
+constexpr u32 kFirstOfHidden = 256;  // invisible bytes have the characters from here on, in order
 
 constexpr bool can_be_seen(u32 byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
@@ -21,7 +21,7 @@ constexpr std::array<u32, 256> make_characters() {
 }
 
 constexpr std::array<u32, 256> kCharacters = make_characters();
-constexpr u32 kEnd = kFirstOfHidden + 68;  // so many cannot be seen
+constexpr u32 kEnd = kFirstOfHidden + 68;  // there are 68 invisible bytes
 
 constexpr std::array<i32, kEnd> make_bytes() {
   std::array<i32, kEnd> bytes{};
@@ -52,7 +52,7 @@ std::optional<std::string> bytes_of_characters(std::string_view text) {
   std::string bytes;
   for (std::size_t i = 0; i < text.size(); ++i) {
     u32 character = static_cast<u8>(text[i]);
-    if (character >= 0x80) {  // none of them takes more than two bytes in UTF-8
+    if (character >= 0x80) {  // none takes more than two bytes in UTF-8
       if (character < 0xC2 || character >= 0xE0 || i + 1 == text.size()) return std::nullopt;
       character = (character & 0x1F) << 6 | (static_cast<u8>(text[++i]) & 0x3F);
     }

@@ -1,4 +1,4 @@
-// How byte-level vocabularies spell bytes: each as a character that can be seen, as GPT-2 began to.
+// Spelling of bytes in byte-level vocabularies: each as a visible character, as in GPT-2.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace mcpp {
 
-/// U+0120 for a space, U+010A for a newline, and "a" for an "a".
+/// Returns the characters of bytes: U+0120 for a space, U+010A for a newline, and "a" for an "a".
 std::string byte_characters(std::string_view bytes);
 
-/// The bytes that `text` spells; nothing when a character of it stands for none.
+/// Returns the bytes that `text` spells; std::nullopt if a character stands for no byte.
 std::optional<std::string> bytes_of_characters(std::string_view text);
 
-/// The bytes in the order of their characters, in which trainers number them.
+/// Returns all bytes in the order of their characters, in which trainers number them.
 std::string bytes_by_character();
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// How the byte-level tokenizers that are known cut texts into words, for files that do not say so.
+// Pre-tokenization of known byte-level tokenizers, for files that do not state it.
 #pragma once
 #include <array>
 #include <span>
@@ -17,23 +17,23 @@ struct EnumNames<PreTokenization> {
   static constexpr std::array<std::string_view, 5> value{"gpt2", "llama3", "qwen2", "cl100k", "o200k"};
 };
 
-/// The regular expression whose matches are the words.
+/// Returns the regular expression whose matches are the words.
 std::string_view word_pattern(PreTokenization kind);
 
-/// Fills how texts are normalised and cut.
+/// Sets how texts are normalized and split.
 void set_rules(BpeDescription& description, PreTokenization kind);
 
-/// A published vocabulary whose files say neither rules nor special tokens.
+/// Published vocabulary whose files state neither rules nor special tokens.
 struct KnownVocabulary {
   std::string_view name;
-  i64 pieces;  ///< without the special tokens
+  i64 pieces;  ///< without special tokens
   PreTokenization rules;
   std::vector<std::pair<i32, std::string>> special;
 };
 
-/// The vocabulary of so many pieces, or nullptr.
+/// Returns the vocabulary with this number of pieces, or nullptr.
 const KnownVocabulary* known_vocabulary(i64 pieces);
-/// "50256 (GPT-2), 100256 (cl100k), ..."
+/// Returns "50256 (GPT-2), 100256 (cl100k), ...".
 std::string known_vocabularies();
 
 }  // namespace mcpp

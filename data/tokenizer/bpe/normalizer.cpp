@@ -29,7 +29,7 @@ icu::StringPiece piece_of(std::string_view text) {
   return {text.data(), static_cast<i32>(text.size())};
 }
 
-/// False when the form has `text` as it is, which most text is, and ASCII always.
+/// Returns false if the form leaves `text` unchanged, which holds for most text and always for ASCII.
 bool to_form(UnicodeForm form, std::string_view text, std::string& out) {
   if (std::ranges::all_of(text, [](char c) { return static_cast<u8>(c) < 0x80; })) return false;
   const icu::Normalizer2& normalizer = normalizer_of(form);
@@ -54,7 +54,7 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps, const std::stri
   }
 }
 
-/// Steps that each double a text would take all memory.
+/// Steps that each double a text would exhaust the memory.
 void Normalizer::check_growth(std::size_t size, std::size_t original_size) const {
   constexpr std::size_t kMaxGrowth = 64, kMaxAdded = std::size_t{1} << 16;
   check_input(size <= kMaxGrowth * original_size + kMaxAdded, source_, ": its normalizer makes a text of ",

@@ -1,4 +1,4 @@
-// What is done to a text before it is cut into words.
+// Normalization of texts before they are split into words.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,16 +11,16 @@
 
 namespace mcpp {
 
-/// Its const methods may be called by several threads at once.
+/// Sequence of normalization steps. Const methods are thread-safe.
 class Normalizer {
  public:
-  /// BadInput, naming `source`, for a pattern that is none.
+  /// Throws BadInput, naming `source`, for an invalid pattern.
   Normalizer(const std::vector<NormalizerStep>& steps, const std::string& source);
 
   bool is_empty() const { return steps_.empty(); }
 
-  /// `text` after all steps: itself where they change nothing, else in `buffer`. Nothing is put before a text that is
-  /// continued. Throws BadInput if a text grows without measure.
+  /// Returns `text` after all steps: `text` itself if nothing changes, else stored in `buffer`. Adds no prefix to a
+  /// continued text. Throws BadInput if a text grows without bound.
   std::string_view apply(std::string_view text, SegmentStart start, std::string& buffer, RegexMemory& memory) const;
 
  private:

@@ -10,7 +10,7 @@ struct Span {
   bool is_match;
 };
 
-/// `text` cut at all matches and between them.
+/// Splits `text` at all matches and between them.
 std::vector<Span> spans_of(const Regex& pattern, bool invert, std::string_view text, RegexMemory& memory) {
   std::vector<Span> spans;
   RegexMatches matches(pattern, text, memory);
@@ -24,7 +24,7 @@ std::vector<Span> spans_of(const Regex& pattern, bool invert, std::string_view t
   return spans;
 }
 
-/// Joins spans that the behaviour keeps together, given from the first to the last.
+/// Joins spans that the behavior keeps together, in order.
 std::vector<Span> joined(const std::vector<Span>& spans, SplitBehavior behavior) {
   std::vector<Span> parts;
   bool was_match = false;
@@ -40,7 +40,7 @@ std::vector<Span> joined(const std::vector<Span>& spans, SplitBehavior behavior)
   return parts;
 }
 
-/// MergedWithNext: the same from the last to the first.
+/// Joins spans for MergedWithNext, from last to first.
 std::vector<Span> joined_with_next(const std::vector<Span>& spans) {
   std::vector<Span> parts;
   bool was_match = false;
@@ -76,7 +76,7 @@ void PreTokenizer::apply(std::size_t step, std::string_view part, SegmentStart s
   if (part.empty()) return;
   if (step == steps_.size()) return call.sink.add_word(part);
   if (const auto* split = std::get_if<Split>(&steps_[step])) {
-    const bool isolates = split->behavior == SplitBehavior::Isolated;  // where it makes no odds what matched
+    const bool isolates = split->behavior == SplitBehavior::Isolated;  // for which it is irrelevant what matched
     return isolates ? isolate(step, part, start, call) : split_otherwise(step, part, start, call);
   }
   if (const auto* prefix = std::get_if<PrefixStep>(&steps_[step])) {

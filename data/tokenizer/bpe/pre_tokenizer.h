@@ -1,4 +1,4 @@
-// Texts to the words that pieces never reach over.
+// Splitting of texts into words, which pieces never span.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,20 +10,21 @@
 
 namespace mcpp {
 
-/// Who is handed words.
+/// Receiver of words.
 class WordSink {
  public:
   virtual ~WordSink() = default;
-  virtual void add_word(std::string_view word) = 0;  ///< never empty; gone after the call
+  virtual void add_word(
+      std::string_view word) = 0;  ///< called with a non-empty word, which is valid during the call only
 };
 
-/// Its const methods may be called by several threads at once.
+/// Sequence of splitting steps. Const methods are thread-safe.
 class PreTokenizer {
  public:
-  /// BadInput, naming `source`, for a pattern that is none.
+  /// Throws BadInput, naming `source`, for an invalid pattern.
   PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std::string& source);
 
-  /// Hands the words of `text` to `sink`, in order.
+  /// Passes the words of `text` to `sink`, in order.
   void split(std::string_view text, SegmentStart start, RegexMemory& memory, WordSink& sink) const;
 
  private:
@@ -32,7 +33,7 @@ class PreTokenizer {
     SplitBehavior behavior;
     bool invert;
   };
-  /// What is the same for all parts of a text.
+  /// Arguments that are the same for all parts of a text.
   struct Call {
     RegexMemory& memory;
     WordSink& sink;

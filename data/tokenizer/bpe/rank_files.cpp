@@ -39,7 +39,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-/// The bytes and the rank of a line; nothing when it is none.
+/// Returns the bytes and the rank of a line; std::nullopt if it is malformed.
 std::optional<std::pair<std::string, i64>> parse_rank(std::string_view line) {
   const std::size_t space = line.find(' ');
   if (space == std::string_view::npos) return std::nullopt;
@@ -50,7 +50,8 @@ std::optional<std::pair<std::string, i64>> parse_rank(std::string_view line) {
   return std::pair(std::move(*bytes), rank);
 }
 
-/// tiktoken joins the two neighbours that make the piece of the lowest rank, whichever they are.
+/// Adds merges for tiktoken's rule: it joins the two neighbors that make the piece of the lowest rank, whichever they
+/// are.
 void add_all_merges(BpeDescription& description, const std::vector<std::string>& pieces, const std::string& source) {
   std::unordered_map<std::string_view, u32> ids;
   for (std::size_t id = 0; id < pieces.size(); ++id) {
@@ -65,8 +66,9 @@ void add_all_merges(BpeDescription& description, const std::vector<std::string>&
         description.merges.push_back({left->second, right->second, static_cast<u32>(id), static_cast<u32>(id)});
     }
   }
-  // Written as a list, in which each merge has a rank of its own, those of one piece follow one another. Two that
-  // overlap can make the same piece where it repeats itself, "ab a ba" for "aba"; the left one then is to come first.
+  // In a list of merges, each with a rank of its own, all merges that make one piece follow one another. Two
+  // overlapping merges can make the same piece if it repeats itself, "ab a ba" for "aba"; then the left one must come
+  // first.
   const auto repeats = [&](const Merge& merge) { return pieces[merge.result].starts_with(pieces[merge.right]); };
   std::ranges::stable_sort(description.merges, {},
                            [&](const Merge& merge) { return std::tuple(merge.rank, !repeats(merge)); });
@@ -80,7 +82,7 @@ void add_special(BpeDescription& description, const std::vector<std::pair<i32, s
   }
 }
 
-/// Pieces such as <|endoftext|> that no merge makes are special tokens.
+/// Marks pieces such as <|endoftext|> that no merge makes as special tokens.
 void add_unmerged(BpeDescription& description) {
   std::vector<bool> is_merged(description.pieces.size());
   for (const Merge& merge : description.merges) is_merged[merge.result] = true;

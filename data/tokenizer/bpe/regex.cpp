@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-// What a sound expression never needs for a word or a run of spaces, and an endless one reaches within a second.
+// Limit that no sound expression reaches for a word or a run of spaces, and a runaway one reaches within a second.
 constexpr u32 kMatchLimit = 10'000'000;
 constexpr std::size_t kSmallestStack = std::size_t{1} << 15, kLargestStack = std::size_t{1} << 25;
 
@@ -34,7 +34,8 @@ std::string message_of(int error) {
 RegexMemory::RegexMemory()
     : match_(checked(pcre2_match_data_create(1, nullptr))),
       context_(checked(pcre2_match_context_create(nullptr))),
-      stack_(pcre2_jit_stack_create(kSmallestStack, kLargestStack, nullptr)) {  // none where there is no such compiler
+      stack_(pcre2_jit_stack_create(kSmallestStack, kLargestStack,
+                                    nullptr)) {  // null if there is no just-in-time compiler
   pcre2_set_match_limit(context_, kMatchLimit);
   if (stack_) pcre2_jit_stack_assign(context_, nullptr, stack_);
 }
@@ -56,7 +57,7 @@ Regex::Regex(std::string_view pattern, const std::string& source) : pattern_(pat
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   std::size_t place = 0;
-  // Ruby's ^ and $ are the ends of lines.
+  // Ruby's ^ and $ match at line ends.
   const u32 options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error, &place,
                             context.get()));
@@ -73,7 +74,7 @@ std::optional<Regex::Match> Regex::find(std::string_view text, std::size_t from,
   const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                 PCRE2_NO_UTF_CHECK, memory.match_, memory.context_);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
-  // With room for one pair, 0 says that there are groups too.
+  // With space for one pair, 0 means that there are groups too.
   check_input(found >= 0, source_, ": the pattern ", pattern_, " gives up on the text at byte ", from, ": ",
               message_of(found));
   const std::size_t* ends = pcre2_get_ovector_pointer(memory.match_);

@@ -1,4 +1,4 @@
-// The regular expressions of tokenizer files, found with PCRE2 and its compiler to machine code.
+// Regular expressions of tokenizer files, matched by PCRE2 and its just-in-time compiler.
 #pragma once
 #include <memory>
 #include <optional>
@@ -12,12 +12,12 @@ struct pcre2_real_jit_stack_8;
 
 namespace mcpp {
 
-/// `pattern`, which Oniguruma would read in the syntax of Ruby (that of `tokenizers`), as PCRE2 must be given it to
-/// find the same: they differ in what spaces and words are, in how lines end, and in some signs. BadInput, naming
-/// `source` and what it is, for what PCRE2 has no equal of.
+/// Translates `pattern` from the Ruby syntax of Oniguruma, which `tokenizers` uses, to PCRE2, so that it matches the
+/// same. The two differ in the definition of spaces and words, in line ends, and in some escapes. Throws BadInput,
+/// naming `source` and the construct, if PCRE2 has no equivalent.
 std::string to_pcre2(std::string_view pattern, const std::string& source);
 
-/// What a search needs besides the expression. One at a time may use it.
+/// Working memory of a search, for one search at a time.
 class RegexMemory {
  public:
   RegexMemory();
@@ -32,21 +32,21 @@ class RegexMemory {
   pcre2_real_jit_stack_8* stack_;
 };
 
-/// Its const methods may be called by several threads at once.
+/// Compiled regular expression. Const methods are thread-safe.
 class Regex {
  public:
   struct Match {
     std::size_t begin = 0, end = 0;
   };
 
-  /// BadInput, naming `source`, for a `pattern` that is no regular expression of the kind that to_pcre2() takes.
+  /// Throws BadInput, naming `source`, if `pattern` is not a regular expression that to_pcre2() accepts.
   Regex(std::string_view pattern, const std::string& source);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  /// The first match in `text`, which is UTF-8, at or after the position `from`. What lies before it is seen by what
-  /// looks back. BadInput when the expression tries more ways to match than any sound one has.
+  /// Returns the first match in `text`, which must be UTF-8, at or after position `from`. Lookbehind sees the text
+  /// before `from`. Throws BadInput if the search exceeds the match limit, which no sound expression does.
   std::optional<Match> find(std::string_view text, std::size_t from, RegexMemory& memory) const;
 
  private:
@@ -57,10 +57,10 @@ class Regex {
   std::string pattern_, source_;
 };
 
-/// All matches in a text, one after another. No match is empty where the one before it ended.
+/// Iterator over all matches in a text. No match is empty where the previous one ended.
 class RegexMatches {
  public:
-  /// All three must outlive this.
+  /// All arguments must outlive the object.
   RegexMatches(const Regex& regex, std::string_view text, RegexMemory& memory)
       : regex_(regex), text_(text), memory_(memory) {}
 
@@ -74,7 +74,7 @@ class RegexMatches {
   std::optional<std::size_t> last_end_;
 };
 
-/// A pattern that finds `text` itself.
+/// Returns a pattern that matches `text` literally.
 std::string quoted_pattern(std::string_view text);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Patterns of `tokenizers` in PCRE2's words.
+// Translation of the patterns of `tokenizers` to PCRE2.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-// Inside brackets. Unicode's White_Space; PCRE2's own \s has U+180E too.
+// Inside of brackets. Unicode's White_Space; PCRE2's own \s also has U+180E.
 constexpr std::string_view kSpaces =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 36> kCategories{
 constexpr std::array<std::string_view, 10> kScripts{"Han",    "Hiragana", "Katakana", "Hangul",     "Latin",
                                                     "Arabic", "Cyrillic", "Greek",    "Devanagari", "Thai"};
 constexpr std::array<std::string_view, 7> kGroups{"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
-// Escapes that mean the same in both; not so \v, \h, \b, \R, \X, \K, \G and references.
+// Escapes with the same meaning in both, which excludes \v, \h, \b, \R, \X, \K, \G and references.
 constexpr std::string_view kSameEscapes = "nrtfaeAzZ";
 
 bool is_hex(char c) {
@@ -66,7 +66,7 @@ class Translator {
     copy(known->size());
   }
 
-  /// {n}, {n,} and {n,m}; anything else in braces is text to both.
+  /// Translates {n}, {n,} and {n,m}. Anything else in braces is literal text in both.
   void repeat() {
     std::size_t end = 1;
     while (end < rest().size() && (std::isdigit(static_cast<unsigned char>(rest()[end])) != 0 || rest()[end] == ','))
@@ -78,7 +78,7 @@ class Translator {
     copy(closes ? end + 1 : 1);
   }
 
-  /// A class of characters, which may have brackets of its own around it.
+  /// Translates a class of characters, which may be inside of another.
   void emit_class(std::string_view members, bool is_negated, bool is_inside) {
     need(!is_inside || !is_negated, "\\S, \\D or \\W in brackets");
     if (is_inside) {
@@ -114,7 +114,7 @@ class Translator {
     at_ += end + 1;
   }
 
-  /// \x41, \x{41} and \u0041. Two digits above 7F would be a byte, of a character that has several.
+  /// Translates \x41, \x{41} and \u0041. Two digits above 7F would be a byte of a character that has several.
   void code_point() {
     const bool has_braces = rest()[1] == 'x' && rest().size() > 2 && rest()[2] == '{';
     const std::size_t begin = has_braces ? 3 : 2;

@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-/// A member that says what to do must be one that is known: to pass over it would give other ids.
+/// Rejects unknown members, since ignoring them could give different ids.
 void check_members(const JsonObject& object, const std::set<std::string>& known) {
   for (const auto& member : object.json().items()) {
     check_input(known.contains(member.key()), object.source(), ": asks for '", member.key(),
@@ -28,7 +28,7 @@ bool flag(const JsonObject& object, const char* key, bool otherwise) {
   return object.find(key) ? object.boolean(key) : otherwise;
 }
 
-/// Whether the member is missing, null or "".
+/// Returns true if the member is missing, null or "".
 bool is_blank(const JsonObject& object, const char* key) {
   return !object.find(key) || object.text(key).empty();
 }
@@ -37,7 +37,7 @@ JsonObject element(const Json& list, std::size_t i, const std::string& source) {
   return {list[i], str(source, "[", i, "]")};
 }
 
-/// {"Regex": "..."} or {"String": "..."} as a regular expression.
+/// Returns {"Regex": "..."} or {"String": "..."} as a regular expression.
 std::string pattern_of(const JsonObject& step) {
   const JsonObject pattern = step.object("pattern");
   if (pattern.find("Regex")) return pattern.text("Regex");
@@ -142,7 +142,7 @@ void read_pre_tokenizer(const JsonObject& step, BpeDescription& description) {
   }
 }
 
-/// What spells a space, and whether the first is taken back: pieces say what else they decode to.
+/// Reads how a space is spelled and whether the first is removed. Everything else follows from the pieces.
 void read_decoder(const JsonObject& decoder, BpeDescription& description) {
   const std::string& type = decoder.text("type");
   if (type == "Sequence") {
@@ -167,7 +167,7 @@ void read_decoder(const JsonObject& decoder, BpeDescription& description) {
   }
 }
 
-/// The tokens that the template puts before one text. What else it may say changes no text's ids.
+/// Reads the tokens that the template adds before a single text. Its other parts do not change the ids of a text.
 void read_post_processor(const JsonObject& processor, BpeDescription& description) {
   const std::string& type = processor.text("type");
   if (type == "Sequence") {
@@ -231,7 +231,7 @@ void read_merges(const Json& list, const std::string& source, BpeDescription& de
   }
 }
 
-/// Of the member "model", all but the vocabulary.
+/// Reads the member "model" except for the vocabulary.
 void read_model(const JsonObject& model, BpeDescription& description) {
   check_members(model, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                         "byte_fallback", "ignore_merges", "vocab", "merges"});

@@ -1,4 +1,4 @@
-// tokenizer.json of `tokenizers`, as far as byte pair encoding goes.
+// Reader and writer of tokenizer.json of `tokenizers`, for byte pair encoding.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,14 +8,14 @@
 
 namespace mcpp {
 
-/// `text` as a tokenizer.json. BadInput, naming `source` and what it is, for one that is damaged, contradicts itself,
-/// or asks for what is not there, such as a model that is not BPE.
+/// Parses `text` as a tokenizer.json. Throws BadInput, naming `source` and the reason, if it is damaged, contradictory
+/// or unsupported, such as a model other than BPE.
 BpeDescription parse_tokenizer_json(std::string_view text, const std::string& source);
 
 /// Returns the member "added_tokens" of such a file.
 OrderedJson added_tokens_json(const std::vector<AddedToken>& tokens);
 
-/// How many ids such a file gives out, whatever its model is. BadInput when it is no JSON or has no model.
+/// Returns the number of ids of such a file with any model. Throws BadInput if it is not JSON or has no model.
 i64 count_tokens(std::string_view text, const std::string& source);
 
 }  // namespace mcpp

@@ -38,7 +38,7 @@ OrderedJson pre_tokenizer(const BpeDescription& description) {
 OrderedJson model(const BpeDescription& description) {
   auto vocab = OrderedJson::object();
   for (std::size_t id = 0; id < description.pieces.size(); ++id) {
-    // Not vocab[...], which would look through all that is there.
+    // Not vocab[...], which would search all elements.
     if (!description.pieces[id].empty())
       vocab.get_ref<OrderedJson::object_t&>().emplace_back(description.pieces[id], id);
   }

@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-// Ids may leave some out, but not so many that a short file takes all memory.
+// Limit on unused ids, so that a short file cannot exhaust the memory.
 constexpr std::size_t kMostUnused = 1'000'000;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Pieces and merges of a vocabulary as JSON and text have them.
+// Pieces and merges of a vocabulary in JSON and text form.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,23 +9,24 @@
 
 namespace mcpp {
 
-/// Fills the pieces from an object {"piece": id}. BadInput for an id that is none, or that two pieces have.
+/// Sets the pieces from an object {"piece": id}. Throws BadInput for an invalid id, or one that two pieces have.
 void read_pieces(const Json& vocab, const std::string& source, BpeDescription& description);
 
-/// Gives the id to another piece, such as an added token. BadInput when it has another already.
+/// Assigns the id to a further piece, such as an added token. Throws BadInput if the piece or the id conflicts with an
+/// existing one.
 void add_piece(i64 id, const std::string& piece, const std::string& source, BpeDescription& description);
 
-/// BadInput when an id below `end` has no piece.
+/// Throws BadInput if an id below `end` has no piece.
 void check_no_holes(const BpeDescription& description, i64 end, const std::string& source);
 
-/// Finds pieces and appends merges by what they say.
+/// Looks up pieces and appends merges by their spelling.
 class MergeReader {
  public:
-  /// Both must outlive this.
+  /// Both arguments must outlive the object.
   MergeReader(BpeDescription& description, const std::string& source);
-  /// BadInput when the two pieces, or what they make, are not in the vocabulary.
+  /// Appends a merge. Throws BadInput if the two pieces or their concatenation are not in the vocabulary.
   void add(const std::string& left, const std::string& right);
-  /// The same of "left right".
+  /// Appends a merge given as "left right".
   void add_line(std::string_view line);
 
  private:

@@ -1,4 +1,4 @@
-// Words that were encoded, with their ids: in natural text nearly all come again.
+// Cache of encoded words with their ids: in natural text nearly all words recur.
 #pragma once
 #include <optional>
 #include <span>
@@ -9,28 +9,28 @@
 
 namespace mcpp {
 
-/// Of bounded size: when it is full, it starts anew.
+/// Cache of bounded size. It is cleared when full.
 class WordCache {
  public:
-  static constexpr std::size_t kLongestWord = 64;  ///< bytes; longer ones seldom come again
+  static constexpr std::size_t kLongestWord = 64;  ///< bytes; longer words seldom recur
 
   static u64 hash(std::string_view word);
 
-  /// The ids of a word that was inserted, valid until the next insert(); nothing when there is none.
+  /// Returns the ids of an inserted word, valid until the next insert(); std::nullopt if there is none.
   std::optional<std::span<const i32>> find(std::string_view word, u64 hash) const;
-  /// A word that find() did not find.
+  /// Inserts a word that find() did not find.
   void insert(std::string_view word, u64 hash, std::span<const i32> ids);
 
  private:
   struct Slot {
     u32 hash = 0;
-    u32 at = 0;     // of ids and then the word in store_
+    u32 at = 0;     // position of the ids, then of the word, in store_
     u16 bytes = 0;  // 0 = free
     u16 ids = 0;
   };
   static constexpr std::size_t kSlots = std::size_t{1} << 17, kMostWords = kSlots / 2;
 
-  std::vector<Slot> slots_;  // none before the first word
+  std::vector<Slot> slots_;  // empty before the first word
   std::vector<i32> store_;
   std::size_t words_ = 0;
 };
