@@ -5,13 +5,12 @@
 #   scripts/lint.sh commits      subjects of commits since the last version tag, of at most 65 characters
 #   scripts/lint.sh [<revision>] the same, shellcheck on the scripts, and clang-tidy on the sources that differ from
 #                                <revision> (HEAD, that is what is not committed yet)
-#   scripts/lint.sh all          the same with clang-tidy on all sources of the rooms: some minutes
+#   scripts/lint.sh all          the same with clang-tidy on all sources of the libraries: some minutes
 # To format sources: clang-format -i <file ...>. What clang-tidy checks is in .clang-tidy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rooms=(base tensor nn comm parallel model optimizer data checkpoint plan megatron_cpp)
-commented=(base tensor nn comm parallel model optimizer checkpoint plan) # whose comments are checked
+libraries=(base tensor nn comm parallel model optimizer data checkpoint plan megatron_cpp)
 findings=0
 found() {
   echo "$1" >&2
@@ -28,7 +27,7 @@ for candidate in clang-format-14 clang-format; do
 done
 
 check_format() {
-  find "${rooms[@]}" tests \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
+  find "${libraries[@]}" tests \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
     xargs -0 "$clang_format" --dry-run -Werror || found "some sources are not formatted: run clang-format -i on them"
 }
 
@@ -72,13 +71,13 @@ check_commits() {
     END { exit bad }' || found "commit subjects: area: imperative subject, at most 65 characters, no merges"
 }
 
-# The sources of the rooms that clang-tidy is to see; for a header, the source of the same name.
+# Sources of the libraries that clang-tidy is to see; for a header, the source of the same name.
 sources_since() {
   if [ "$1" = all ]; then
-    find "${rooms[@]}" -name '*.cpp' -print0 | sort -z
+    find "${libraries[@]}" -name '*.cpp' -print0 | sort -z
     return
   fi
-  { git diff --name-only --diff-filter=d "$1" -- "${rooms[@]}" && git ls-files --others --exclude-standard -- "${rooms[@]}"; } |
+  { git diff --name-only --diff-filter=d "$1" -- "${libraries[@]}" && git ls-files --others --exclude-standard -- "${libraries[@]}"; } |
     sed -n 's/\.\(h\|cpp\)$/.cpp/p' | sort -u | while read -r file; do
     [ ! -f "$file" ] || printf '%s\0' "$file"
   done
@@ -101,7 +100,7 @@ fi
 
 if [ "${1:-}" = comments ]; then
   shift
-  if [ $# -eq 0 ]; then check_comments "${commented[@]}"; else check_comments "$@"; fi
+  if [ $# -eq 0 ]; then check_comments "${libraries[@]}"; else check_comments "$@"; fi
   exit "$findings"
 fi
 if [ "${1:-}" = commits ]; then
