@@ -29,7 +29,7 @@ run_until_stopped() {
     0) return 1 ;; # it came to its end
     85)
       stops=$((stops + 1))
-      grep -q 'is given up' "$folder/log" && given_up=$((given_up + 1))
+      grep -q 'is cancelled and has no effect' "$folder/log" && given_up=$((given_up + 1))
       return 0
       ;;
     143 | 130 | 138) return 0 ;; # before it was listening

@@ -24,27 +24,27 @@ struct CheckpointConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("save", self.save, "folder to save checkpoints in; empty = save none");
+    visit("save", self.save, "folder for checkpoints; empty = save none");
     visit("load", self.load,
-          "folder to start from while save has no checkpoint; when it has none either, training starts anew. Or one "
-          "checkpoint to resume from, whatever save has");
+          "folder to start from while save has no checkpoint; if it has none either, training starts anew. Or a single "
+          "checkpoint to resume from, regardless of save");
     visit("save_interval", self.save_interval, "iterations between two saves; 0 = only at the end", at_least(0));
-    visit("keep_latest_k", self.keep_latest_k, "newest checkpoints kept; 0 = all", at_least(0));
+    visit("keep_latest_k", self.keep_latest_k, "number of newest checkpoints to keep; 0 = all", at_least(0));
     visit("save_retain_interval", self.save_retain_interval,
-          "checkpoints at multiples of this are never removed; 0 = none", at_least(0));
+          "never remove checkpoints at multiples of this iteration; 0 = none", at_least(0));
     visit("async_save", self.async_save,
-          "write checkpoints beside the training, from a copy in host memory; the training waits only for the copy");
+          "write checkpoints in the background from a copy in host memory; the training waits for the copy only");
     visit("local_save", self.local_save,
-          "folder on a disk of each node for checkpoints between those of save, from which a run on the same layout "
-          "resumes when they are newer; empty = none");
+          "folder on a disk of each node for checkpoints between those in save; if newer, a run with the same layout "
+          "resumes from them; empty = none");
     visit("local_save_interval", self.local_save_interval, "iterations between two saves in local_save", at_least(0));
-    visit("local_keep_latest_k", self.local_keep_latest_k, "newest checkpoints kept in local_save; 0 = all",
-          at_least(0));
-    visit("finetune", self.finetune, "take only the weights of load: iteration, optimizer and data order start anew");
+    visit("local_keep_latest_k", self.local_keep_latest_k,
+          "number of newest checkpoints to keep in local_save; 0 = all", at_least(0));
+    visit("finetune", self.finetune, "load only the weights: iteration, optimizer and data order start anew");
     visit("exit_on_missing_checkpoint", self.exit_on_missing_checkpoint,
-          "stop instead of starting anew when load has no checkpoint");
+          "stop instead of starting anew if load has no checkpoint");
     visit("allow_changed_keys", self.allow_changed_keys,
-          "keys that define the run, such as training.seed, allowed to differ from the checkpoint");
+          "run-defining keys, such as training.seed, that may differ from the checkpoint");
   }
 
   /// Returns every violated rule between fields, as "checkpoint.key: what is wrong and what is allowed".

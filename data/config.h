@@ -29,30 +29,29 @@ struct DataConfig {
     visit("data_path", self.data_path,
           "dataset prefixes (without .bin/.idx), each optionally preceded by its weight: [\"0.3\", \"a\", \"0.7\", "
           "\"b\"]");
-    visit("train_data_path", self.train_data_path, "the same for training alone; excludes data_path and split");
-    visit("valid_data_path", self.valid_data_path, "the same for validation alone");
-    visit("test_data_path", self.test_data_path, "the same for the test alone");
+    visit("train_data_path", self.train_data_path, "datasets for training alone; excludes data_path and split");
+    visit("valid_data_path", self.valid_data_path, "datasets for validation alone");
+    visit("test_data_path", self.test_data_path, "datasets for the test alone");
     visit("split", self.split, "shares of the documents of data_path for training, validation, test");
     visit("multiple_validation_sets", self.multiple_validation_sets,
-          "a loss of its own for each dataset of valid_data_path, or for what split holds out of each of data_path, "
-          "instead of one for their blend");
+          "compute a separate loss for each dataset of valid_data_path, or for the part that split holds out of each "
+          "dataset of data_path, instead of one for their blend");
     visit("full_validation", self.full_validation,
-          "each evaluation reads all that is held out for validation once, instead of training.eval_iters batches");
+          "each evaluation reads all validation data once, instead of training.eval_iters batches");
     visit("mock_data", self.mock_data,
-          "random tokens instead of datasets, to try out how fast a training is; the same at every start and layout");
-    visit("data_cache_path", self.data_cache_path, "folder of the sample indices; empty = cache/ beside the dataset");
+          "random tokens instead of datasets, for speed measurements; identical in every run and layout");
+    visit("data_cache_path", self.data_cache_path, "folder of the sample indices; empty = cache/ next to the dataset");
     visit("tokenizer_model", self.tokenizer_model,
-          "sentencepiece model, tokenizer.json, vocab.json beside merges.txt, or list of ranks of tiktoken; gives "
-          "vocabulary "
-          "size and <eod>");
-    visit("prefetch_batches", self.prefetch_batches, "batches read ahead by a thread; 0 = read when asked",
+          "sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or list of ranks of tiktoken; "
+          "determines vocabulary size and <eod>");
+    visit("prefetch_batches", self.prefetch_batches, "batches that a thread reads ahead; 0 = read on demand",
           between(0, 64));
     visit("reset_position_ids", self.reset_position_ids,
-          "positions count from the beginning of each document, not of the sample that it is packed into");
-    visit("reset_attention_mask", self.reset_attention_mask, "attention sees nothing of a sample's earlier documents");
-    visit("eod_mask_loss", self.eod_mask_loss, "the token after the end of a document does not count in the loss");
+          "count positions from the beginning of each document instead of the sample it is packed into");
+    visit("reset_attention_mask", self.reset_attention_mask, "attention ignores the earlier documents of a sample");
+    visit("eod_mask_loss", self.eod_mask_loss, "exclude the token after the end of a document from the loss");
     visit("eod_token", self.eod_token,
-          "id of the token that ends documents, which these three read; -1 = that of tokenizer_model or of the "
+          "id of the token that ends documents, used by the three keys above; -1 = from tokenizer_model or the "
           "dataset's .json file",
           at_least(-1));
   }

@@ -94,7 +94,8 @@ struct OptimizerConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("optimizer", self.optimizer,
-          "adam is AdamW: decoupled weight decay; muon for the matrices of linear layers, and adam for the rest");
+          "adam is AdamW (decoupled weight decay); muon uses Muon for the matrices of linear layers and adam for the "
+          "rest");
     schedule_fields(self, visit);
     rule_fields(self, visit);
     gradient_fields(self, visit);
@@ -110,20 +111,20 @@ struct OptimizerConfig {
  private:
   template <class Self, class Visitor>
   static void schedule_fields(Self& self, Visitor& visit) {
-    visit("lr", self.lr, "highest learning rate", greater_than(0));
+    visit("lr", self.lr, "maximum learning rate", greater_than(0));
     visit("min_lr", self.min_lr, "learning rate at the end of the decay", at_least(0));
     visit("lr_decay_style", self.lr_decay_style, "shape of the decay");
     visit("lr_decay_iters", self.lr_decay_iters, "iterations to decay over; 0 = the whole training", at_least(0));
     visit("lr_decay_samples", self.lr_decay_samples, "the same in samples; excludes lr_decay_iters", at_least(0));
-    visit("lr_warmup_fraction", self.lr_warmup_fraction, "share of the decay that warms up linearly",
+    visit("lr_warmup_fraction", self.lr_warmup_fraction, "fraction of the decay that warms up linearly",
           between_excluding_max(0, 1));
-    visit("lr_warmup_iters", self.lr_warmup_iters, "the same in iterations", at_least(0));
-    visit("lr_warmup_samples", self.lr_warmup_samples, "the same in samples", at_least(0));
-    visit("lr_warmup_init", self.lr_warmup_init, "learning rate that the warm-up starts from", at_least(0));
-    visit("lr_wsd_decay_style", self.lr_wsd_decay_style, "shape of the last, decaying part of WSD");
+    visit("lr_warmup_iters", self.lr_warmup_iters, "length of the warm-up in iterations", at_least(0));
+    visit("lr_warmup_samples", self.lr_warmup_samples, "length of the warm-up in samples", at_least(0));
+    visit("lr_warmup_init", self.lr_warmup_init, "learning rate at the start of the warm-up", at_least(0));
+    visit("lr_wsd_decay_style", self.lr_wsd_decay_style, "shape of the final decay of WSD");
     visit("lr_wsd_decay_iters", self.lr_wsd_decay_iters, "its length in iterations", at_least(0));
     visit("lr_wsd_decay_samples", self.lr_wsd_decay_samples, "its length in samples", at_least(0));
-    visit("weight_decay", self.weight_decay, "decay of weights; biases and one-dimensional parameters have none",
+    visit("weight_decay", self.weight_decay, "weight decay; not applied to biases and one-dimensional parameters",
           at_least(0));
     visit("start_weight_decay", self.start_weight_decay, "weight decay at the start of its ramp; -1 = weight_decay",
           at_least(-1));
@@ -134,59 +135,62 @@ struct OptimizerConfig {
 
   template <class Self, class Visitor>
   static void rule_fields(Self& self, Visitor& visit) {
-    visit("adam_beta1", self.adam_beta1, "decay of the first moment", between_excluding_max(0, 1));
-    visit("adam_beta2", self.adam_beta2, "decay of the second moment", between_excluding_max(0, 1));
+    visit("adam_beta1", self.adam_beta1, "decay rate of the first moment", between_excluding_max(0, 1));
+    visit("adam_beta2", self.adam_beta2, "decay rate of the second moment", between_excluding_max(0, 1));
     visit("adam_eps", self.adam_eps, "added to the square root of the second moment", greater_than(0));
     visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", between_excluding_max(0, 1));
     visit("muon_momentum", self.muon_momentum, "momentum of muon", between_excluding_max(0, 1));
-    visit("muon_nesterov", self.muon_nesterov, "look ahead along the momentum, as Nesterov does");
-    visit("muon_num_ns_steps", self.muon_num_ns_steps, "steps of Newton and Schulz towards an orthogonal matrix",
+    visit("muon_nesterov", self.muon_nesterov, "use Nesterov momentum");
+    visit("muon_num_ns_steps", self.muon_num_ns_steps, "Newton-Schulz iterations for the orthogonalization",
           between(1, 100));
     visit("muon_scale_mode", self.muon_scale_mode,
-          "size of an update of [out, in]: spectral = sqrt(max(out, in)), unit_rms_norm = sqrt(out / in), "
+          "scale of an update of [out, in]: spectral = sqrt(max(out, in)), unit_rms_norm = sqrt(out / in), "
           "shape_scaling = sqrt(max(1, out / in))");
     visit("muon_extra_scale_factor", self.muon_extra_scale_factor,
-          "multiplies it; spectral times 0.2 gives updates of AdamW's size, for its learning rates and decay",
+          "additional factor of the update; spectral with 0.2 matches the size of AdamW's updates, for its learning "
+          "rates and decay",
           greater_than(0));
   }
 
   template <class Self, class Visitor>
   static void gradient_fields(Self& self, Visitor& visit) {
-    visit("clip_grad", self.clip_grad, "largest global norm of the gradient; 0 = no clipping", at_least(0));
-    visit(
-        "loss_scale", self.loss_scale,
-        "factor of the loss in the backward pass, taken out again by the update; 0 = with fp16 one that adapts itself, "
-        "else none",
-        at_least(0));
-    visit("initial_loss_scale", self.initial_loss_scale, "for fp16: where the adapting factor starts", greater_than(0));
-    visit("min_loss_scale", self.min_loss_scale, "and what it does not go below", greater_than(0));
-    visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which it doubles", at_least(1));
-    visit("hysteresis", self.hysteresis, "overflows, since it last doubled, from which on each halves it", at_least(1));
+    visit("clip_grad", self.clip_grad, "maximum global norm of the gradient; 0 = no clipping", at_least(0));
+    visit("loss_scale", self.loss_scale,
+          "factor of the loss in the backward pass, divided out before the update; 0 = dynamic with fp16, else none",
+          at_least(0));
+    visit("initial_loss_scale", self.initial_loss_scale, "for fp16: initial value of the dynamic factor",
+          greater_than(0));
+    visit("min_loss_scale", self.min_loss_scale, "minimum of the dynamic factor", greater_than(0));
+    visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which the dynamic factor doubles",
+          at_least(1));
+    visit("hysteresis", self.hysteresis,
+          "number of overflows since the last doubling from which on each overflow halves the dynamic factor",
+          at_least(1));
   }
 
   template <class Self, class Visitor>
   static void storage_fields(Self& self, Visitor& visit) {
     visit("exp_avg_dtype", self.exp_avg_dtype,
-          "what first moments (and momentum) are kept in; uint8 = a byte each, and a scale for every 64");
-    visit("exp_avg_sq_dtype", self.exp_avg_sq_dtype, "the same of second moments");
+          "storage type of first moments (and momentum); uint8 = one byte each, with a scale per 64");
+    visit("exp_avg_sq_dtype", self.exp_avg_sq_dtype, "storage type of second moments");
     visit("store_param_remainders", self.store_param_remainders,
-          "with training.precision bf16: of master weights keep only what the model's own lack, 17 bits instead of 32; "
-          "changes no bit of them");
+          "with training.precision bf16: store only those bits of master weights that the bf16 weights lack, 17 "
+          "instead of 32; bitwise identical");
     visit("main_grads_dtype", self.main_grads_dtype,
-          "what ranks keep of the summed gradients, and send, with parallel.zero_stage 2 and 3");
+          "type in which ranks store and send summed gradients, with parallel.zero_stage 2 and 3");
     visit("offload", self.offload,
-          "where states and master weights are kept: with the weights, in host memory, or on a disk; changes no bit");
-    visit("offload_fraction", self.offload_fraction, "share of them that is kept there; the rest stays on the device",
+          "where optimizer states and master weights are kept: with the weights, in host memory, or on a disk; bitwise "
+          "identical");
+    visit("offload_fraction", self.offload_fraction, "fraction of them that is offloaded; the rest stays on the device",
           Constraint{.min = 0, .max = 1, .min_is_excluded = true});
     visit("offload_folder", self.offload_folder,
-          "for file, here, in offload_params and training.offload_activations: a folder on a disk of this machine, the "
-          "faster the better; nothing is left there");
-    visit("offload_segment_size", self.offload_segment_size, "elements that come and go together",
+          "for file in offload, offload_params and training.offload_activations: folder on a fast local disk; no files "
+          "are left there");
+    visit("offload_segment_size", self.offload_segment_size, "elements that are transferred together",
           between(256, i64{1} << 30));
-    visit(
-        "offload_params", self.offload_params,
-        "with parallel.zero_stage 3: where this rank's part of the weights is kept, to be gathered from a unit ahead; "
-        "changes no bit");
+    visit("offload_params", self.offload_params,
+          "with parallel.zero_stage 3: where this rank's shard of the weights is kept and gathered from, one unit "
+          "ahead; bitwise identical");
   }
 
   void add_ignored_keys(std::vector<std::string>& errors) const;

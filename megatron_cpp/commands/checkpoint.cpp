@@ -40,7 +40,7 @@ struct ShowOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("path", self.path, "a checkpoint, or a folder of checkpoints");
-    visit("toml", self.toml, "print the section [model] of its configuration, to start another from");
+    visit("toml", self.toml, "print section [model] of its configuration, to start a new configuration from");
     visit("all", self.all, "with --toml: all sections");
   }
 };
@@ -50,8 +50,8 @@ struct DiffOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("a", self.a, "a checkpoint, or a folder: then its latest");
-    visit("b", self.b, "the one to compare it with");
+    visit("a", self.a, "a checkpoint, or a folder of checkpoints: then its latest");
+    visit("b", self.b, "checkpoint to compare with");
   }
 };
 
@@ -64,10 +64,10 @@ struct PruneOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("folder", self.folder, "a folder of checkpoints");
-    visit("keep_latest_k", self.keep_latest_k, "newest checkpoints to keep", at_least(1));
-    visit("save_retain_interval", self.save_retain_interval, "keep those at multiples of this iteration too; 0 = none",
-          at_least(0));
-    visit("dry_run", self.dry_run, "only say what would go");
+    visit("keep_latest_k", self.keep_latest_k, "number of newest checkpoints to keep", at_least(1));
+    visit("save_retain_interval", self.save_retain_interval,
+          "also keep checkpoints at multiples of this iteration; 0 = none", at_least(0));
+    visit("dry_run", self.dry_run, "only print what would be removed");
   }
 };
 
@@ -78,9 +78,8 @@ struct ImportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit(
-        "folder", self.folder,
-        "Hugging Face model: config.json and model.safetensors, or without it model.safetensors.index.json and parts");
+    visit("folder", self.folder,
+          "Hugging Face model: config.json and model.safetensors, or else model.safetensors.index.json and its parts");
     visit("save", self.save, "folder to write the checkpoint in");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the file");
   }
@@ -95,12 +94,12 @@ struct ExportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
+    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest sound one");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
-    visit("tokenizer_model", self.tokenizer_model, "a tokenizer's file; empty = the one saved beside the checkpoints");
+    visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
     visit("model_type", self.model_type,
-          "llama, phi3 and so on, where several can express the model; empty = the first that can");
+          "llama, phi3 and so on, if several can express the model; empty = the first that can");
   }
 };
 
@@ -113,10 +112,10 @@ struct UpcycleOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint of a dense model, or a folder of checkpoints: then its newest good one");
+    visit("load", self.load, "a checkpoint of a dense model, or a folder of checkpoints: then its newest sound one");
     visit("save", self.save, "folder to write the checkpoint in");
-    visit("tokenizer_model", self.tokenizer_model, "a tokenizer's file; empty = the one saved beside the checkpoints");
-    visit("seed", self.seed, "of the routers' weights, which are drawn", at_least(0));
+    visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
+    visit("seed", self.seed, "seed of the routers' random weights", at_least(0));
     MoeConfig::fields(self.moe, visit);
   }
 };
@@ -145,12 +144,12 @@ ExitCode list(Arguments args, Log& log) {
 
 ExitCode show(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp checkpoint show",
-                    .summary = "Shows what a checkpoint holds, or the configuration that it was saved with.",
+                    .summary = "Shows the content of a checkpoint, or the configuration that it was saved with.",
                     .positional = {"path"},
                     .required = {"path"}};
   ShowOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_input(options.toml || !options.all, "--all: is for --toml");
+  check_input(options.toml || !options.all, "--all: applies only to --toml");
   const Path checkpoint = resolve_checkpoint(options.path);
   if (!options.toml) {
     log.info(describe_checkpoint(checkpoint));
@@ -165,7 +164,7 @@ ExitCode show(Arguments args, Log& log) {
 ExitCode verify(Arguments args, Log& log) {
   PathOptions options;
   if (!read_path(args, "megatron_cpp checkpoint verify",
-                 "Reads every byte and compares checksums; exit code 2 when something is damaged.", options, log)) {
+                 "Reads every byte and compares checksums; exit code 2 if anything is damaged.", options, log)) {
     return ExitCode::Done;
   }
   const std::vector<VerifyResult> results = verify_checkpoints(options.path, log);
@@ -181,8 +180,7 @@ ExitCode diff(Arguments args, Log& log) {
   const Usage usage{
       .command = "megatron_cpp checkpoint diff",
       .summary =
-          "Compares two checkpoints tensor by tensor, whatever layouts they were saved in; exit code 1 when "
-          "tensors differ.",
+          "Compares two checkpoints tensor by tensor, regardless of their layouts; exit code 1 if tensors differ.",
       .positional = {"a", "b"},
       .required = {"a", "b"}};
   DiffOptions options;
@@ -225,12 +223,12 @@ ExitCode remove_old(Arguments args, Log& log) {
 /// Rejects folders of runs: a checkpoint written there would become the one that the run resumes from.
 void check_without_checkpoints(const Path& folder) {
   check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),
-              " holds checkpoints, which stay as they are; give another folder");
+              " contains checkpoints, which are never changed; give another folder");
 }
 
 /// Returns the model of the checkpoint with these experts. Throws BadInput if they are incompatible.
 ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
-  check_input(dense.model.moe.num_experts == 0, "--load: this model has experts already");
+  check_input(dense.model.moe.num_experts == 0, "--load: this model already has experts");
   check_input(moe.num_experts > 0, "--num_experts: must be at least 1");
   ModelConfig model = dense.model;
   model.moe = moe;
@@ -247,7 +245,7 @@ Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, c
   if (given.empty() && !std::filesystem::exists(path)) {
     if (!trained_with.empty())
       log.warn(str(reader.directory().string(),
-                   ": has no tokenizer beside it, so none is written; give it as --tokenizer_model"));
+                   ": has no tokenizer next to it, so none is written; give it as --tokenizer_model"));
     return "";
   }
   open_tokenizer(path, trained_with, config.model);
@@ -271,13 +269,12 @@ Path save_model(const Path& folder, const std::string& tokenizer, const RunState
 }
 
 ExitCode upcycle(Arguments args, Log& log) {
-  const Usage usage{
-      .command = "megatron_cpp checkpoint upcycle",
-      .summary =
-          "Turns the weights of a dense checkpoint into those of a mixture of experts, each of which begins "
-          "as the MLP of its layer, to go on from with checkpoint.finetune.",
-      .positional = {"load", "save"},
-      .required = {"load", "save", "num_experts"}};
+  const Usage usage{.command = "megatron_cpp checkpoint upcycle",
+                    .summary =
+                        "Converts the weights of a dense checkpoint to a mixture of experts, each initialized with the "
+                        "MLP of its layer, for training with checkpoint.finetune.",
+                    .positional = {"load", "save"},
+                    .required = {"load", "save", "num_experts"}};
   UpcycleOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_without_checkpoints(options.save);
@@ -308,22 +305,20 @@ SpecialTokens stated_tokens(const Path& folder, const Path& tokenizer, const Mod
 }
 
 ExitCode import_hf(Arguments args, Log& log) {
-  const Usage usage{
-      .command = "megatron_cpp checkpoint import-hf",
-      .summary = str("Turns a Hugging Face model into a checkpoint of weights, to evaluate, sample from or "
-                     "finetune. Model types: ",
-                     family_names(), "."),
-      .positional = {"folder"},
-      .required = {"folder", "save"}};
+  const Usage usage{.command = "megatron_cpp checkpoint import-hf",
+                    .summary = str("Converts a Hugging Face model to a checkpoint of weights, for evaluation, "
+                                   "generation or finetuning. Model types: ",
+                                   family_names(), "."),
+                    .positional = {"folder"},
+                    .required = {"folder", "save"}};
   ImportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_without_checkpoints(options.save);
   CpuDevice device;
   ImportedModel imported = import_huggingface(options.folder, dtype_option(options.precision), device);
   if (imported.ignores_index)
-    log.warn(str(options.folder,
-                 ": has both model.safetensors and model.safetensors.index.json; the weights are those ",
-                 "of model.safetensors, as in transformers"));
+    log.warn(str(options.folder, ": has both model.safetensors and model.safetensors.index.json; the weights are read ",
+                 "from model.safetensors, as in transformers"));
   Config config;
   config.model = imported.model;
   config.training.precision = precision_of(imported.weights->shards().front().dtype);
@@ -370,13 +365,13 @@ ExitCode export_hf(Arguments args, Log& log) {
 ExitCode checkpoint_command(Arguments args, Log& log) {
   static constexpr std::array kSubcommands{
       Command{"ls", "list the checkpoints of a folder", list},
-      Command{"show", "what a checkpoint holds", show},
+      Command{"show", "show the content of a checkpoint", show},
       Command{"verify", "read every byte and compare checksums", verify},
       Command{"diff", "compare two checkpoints", diff},
       Command{"prune", "remove old checkpoints", remove_old},
-      Command{"upcycle", "from a dense model to a mixture of experts", upcycle},
-      Command{"import-hf", "from a Hugging Face model", import_hf},
-      Command{"export-hf", "to a Hugging Face model", export_hf},
+      Command{"upcycle", "convert a dense model to a mixture of experts", upcycle},
+      Command{"import-hf", "convert from a Hugging Face model", import_hf},
+      Command{"export-hf", "convert to a Hugging Face model", export_hf},
   };
   return run_subcommand("checkpoint", kSubcommands, args, log);
 }

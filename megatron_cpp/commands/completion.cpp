@@ -26,7 +26,7 @@ struct CompletionOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("shell", self.shell, "whose: source <(megatron_cpp completion bash)");
+    visit("shell", self.shell, "shell; usage: source <(megatron_cpp completion bash)");
   }
 };
 
@@ -35,8 +35,8 @@ struct CompletionOptions {
 ExitCode completion_command(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp completion",
                     .summary =
-                        "Prints what makes a shell complete commands, options and the names that they accept, each of\n"
-                        "which it asks the program for with --list_options.",
+                        "Prints a script with which a shell completes commands, options and the names that they "
+                        "accept. It\nqueries the program with --list_options.",
                     .positional = {"shell"},
                     .required = {"shell"}};
   CompletionOptions options;

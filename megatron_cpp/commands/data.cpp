@@ -16,8 +16,8 @@ struct VerifyOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("prefix", self.prefix, "datasets, without .bin/.idx");
-    visit("vocab_size", self.vocab_size, "ids must be below it; 0 = that of the dataset's .json file, if there is one",
-          at_least(0));
+    visit("vocab_size", self.vocab_size,
+          "upper limit of token ids (exclusive); 0 = that of the dataset's .json file, if there is one", at_least(0));
   }
 };
 
@@ -30,7 +30,7 @@ struct DataShowOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file of the run, in TOML");
-    visit("split", self.split, "train, valid (of several sets valid-<name>) or test");
+    visit("split", self.split, "train, valid (valid-<name> with several sets) or test");
     visit("iteration", self.iteration, "show all samples that this iteration reads, counted from 1", at_least(0));
     visit("sample", self.sample, "show this sample, counted from 0", at_least(-1));
   }
@@ -43,13 +43,13 @@ struct MergeOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("prefix", self.prefix, "datasets to join, in order, without .bin/.idx");
-    visit("output_prefix", self.output_prefix, "the joined one, without .bin/.idx");
+    visit("output_prefix", self.output_prefix, "joined dataset, without .bin/.idx");
   }
 };
 
 ExitCode merge(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data merge",
-                    .summary = "Joins datasets to one, the same as if their texts had been preprocessed at once.",
+                    .summary = "Joins datasets to one, identical to preprocessing all texts at once.",
                     .positional = {"prefix"},
                     .required = {"prefix", "output_prefix"}};
   MergeOptions options;
@@ -62,7 +62,7 @@ ExitCode merge(Arguments args, Log& log) {
 
 ExitCode verify_data(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data verify",
-                    .summary = "Reads a dataset whole and checks offsets, lengths, documents and token ids.",
+                    .summary = "Reads a whole dataset and checks offsets, lengths, documents and token ids.",
                     .positional = {"prefix"},
                     .required = {"prefix"}};
   VerifyOptions options;
@@ -144,9 +144,9 @@ ExitCode show_data(Arguments args, Log& log) {
 }  // namespace
 
 ExitCode data_command(Arguments args, Log& log) {
-  static constexpr std::array kSubcommands{Command{"verify", "check a dataset whole", verify_data},
-                                           Command{"merge", "join datasets to one", merge},
-                                           Command{"show", "which text a sample or an iteration reads", show_data}};
+  static constexpr std::array kSubcommands{
+      Command{"verify", "check a whole dataset", verify_data}, Command{"merge", "join datasets to one", merge},
+      Command{"show", "show which text a sample or an iteration reads", show_data}};
   return run_subcommand("data", kSubcommands, args, log);
 }
 

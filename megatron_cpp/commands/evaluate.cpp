@@ -29,26 +29,26 @@ struct EvaluateOptions {
   static void fields(Self& self, Visitor& visit) {
     InferenceOptions::fields(self.inference, visit);
     visit("text", self.text,
-          "files to score, or patterns of their names: text or JSONL, packed or not; what of it is a document, "
-          "preprocess says");
+          "files to score, or patterns of their names: text or JSONL, compressed or not, as in preprocess");
     visit("input_format", self.input_format, kInputFormatHelp);
-    visit("by_file", self.by_file, "score each of these files by itself, instead of all as one text");
-    visit("data", self.data, "dataset prefixes, without .bin/.idx, each scored by itself");
-    visit("text_document", self.text_document, "what is one document in plain text: file, line or paragraph");
-    visit("json_key", self.json_key, "key of the JSON objects whose text is scored");
+    visit("by_file", self.by_file, "score each of these files separately instead of all as one text");
+    visit("data", self.data, "dataset prefixes, without .bin/.idx, each scored separately");
+    visit("text_document", self.text_document, "unit of plain text that is one document: file, line or paragraph");
+    visit("json_key", self.json_key, "key of the text in JSON objects");
     visit("window", self.window,
-          "tokens that are predicted in one pass at most: published perplexities use 2048 or 4096, and a long context "
+          "maximum number of tokens predicted in one pass: published perplexities use 2048 or 4096, and a long context "
           "may not fit in memory; 0 = the model's seq_length",
           at_least(0));
     visit("stride", self.stride,
-          "tokens between two windows: smaller gives each token more context and takes longer; 0 = the window",
+          "tokens between the starts of two windows: smaller values give each token more context and take longer; 0 = "
+          "the window",
           at_least(0));
     visit("tasks", self.tasks,
           "likelihood tasks, JSONL files or patterns of their names: {\"context\": ..., \"continuations\": [...], "
           "\"answer\": N} in each line");
-    visit("log_samples", self.log_samples, "file that gets one JSON object for each item of the tasks");
+    visit("log_samples", self.log_samples, "file for one JSON object per item of the tasks");
     visit("micro_batch_size", self.micro_batch_size,
-          "windows, of one or several texts, or continuations in one pass: more are faster and take more memory; does "
+          "windows, of one or several texts, or continuations in one pass: more are faster and need more memory; does "
           "not change the result",
           at_least(1));
     visit("json", self.json, "print one JSON object instead of text");
@@ -57,9 +57,9 @@ struct EvaluateOptions {
 
 void check_options(const EvaluateOptions& options) {
   check_input(!options.text.empty() || !options.data.empty() || !options.tasks.empty(),
-              "evaluate: give --text, text files, --data, dataset prefixes, or --tasks, files of tasks");
+              "evaluate: give --text (text files), --data (dataset prefixes) or --tasks (task files)");
   check_input(options.log_samples.empty() || !options.tasks.empty(),
-              "--log_samples: is for the items of --tasks, and there are none");
+              "--log_samples: applies only to --tasks, and there are none");
 }
 
 std::vector<HeldOut> read_held_out(const EvaluateOptions& options, const InferenceModel& inference) {
@@ -106,7 +106,7 @@ class Evaluation {
     for (std::size_t i = 0; i < texts.size(); ++i) {
       TextResult& result = results.emplace_back(TextResult{.name = texts[i].name, .perplexity = scored[i]});
       check_input(result.perplexity.tokens > 0, result.name,
-                  ": no token of it counts; with data.eod_mask_loss those that begin a document do not");
+                  ": has no token to score; data.eod_mask_loss excludes those that begin a document");
       result.perplexity.words = texts[i].words;
       result.perplexity.bytes = texts[i].bytes;
     }

@@ -36,16 +36,17 @@ struct GenerateOptions {
   static void fields(Self& self, Visitor& visit) {
     InferenceOptions::fields(self.inference, visit);
     visit("prompt", self.prompt, "text to continue; empty = the beginning of a document");
-    visit("prompt_file", self.prompt_file, "or a file with it; - = standard input");
+    visit("prompt_file", self.prompt_file, "file with the prompt; - = standard input");
     visit("prompts_file", self.prompts_file,
-          "or a file of JSON lines {\"prompt\": ..}; the answer is such lines with \"text\" for what was made");
+          "file of JSON lines {\"prompt\": ..}; the output is such lines with the generated \"text\"");
     visit("prepend_eod", self.prepend_eod,
-          "begin with what begins texts, as evaluate does: the model's bos, or the end of the document before. Without "
-          "it the prompt stands for itself, after a bos where the model's tokenizer puts one, as in transformers");
-    visit("max_new_tokens", self.max_new_tokens, "tokens at most", at_least(1));
-    visit("num_samples", self.num_samples, "texts, with seeds seed, seed + 1, ...", at_least(1));
-    visit("batch_size", self.batch_size, "texts that are made side by side", between(1, 1e5));
-    visit("ignore_eod", self.ignore_eod, "go on after the end of a document, or another token that ends texts");
+          "begin with the token that begins texts, as evaluate does: the model's bos, or the end of the previous "
+          "document. Without it the prompt is used as it is, after a bos if the model's tokenizer adds one, as in "
+          "transformers");
+    visit("max_new_tokens", self.max_new_tokens, "maximum number of generated tokens", at_least(1));
+    visit("num_samples", self.num_samples, "number of texts, with seeds seed, seed + 1, ...", at_least(1));
+    visit("batch_size", self.batch_size, "texts that are generated together", between(1, 1e5));
+    visit("ignore_eod", self.ignore_eod, "continue after the end of a document, or another token that ends texts");
     SamplingOptions::fields(self.sampling, visit);
   }
 };
@@ -70,7 +71,7 @@ std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   const i64 left_out = static_cast<i64>(tokens.size()) - longest;
   if (left_out > 0) {
     log.warn(str("the prompt has ", tokens.size(), " tokens, the model's context ", longest, ": the first ", left_out,
-                 " are left out"));
+                 " are dropped"));
   }
   return tokens;
 }
@@ -116,9 +117,9 @@ void check_copies(InferenceModel& inference) {
   const bool has_experts = parallel.expert_dp != nullptr;
   if (copies == 1 || (has_experts && parallel.expert_dp->size() == 1)) return;
   fail(ExitCode::BadInput, "generate: ", ranks, " ranks hold the model ", copies,
-       " times, and one text needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
+       " times, and generation needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
        "--parallel.pipeline_model_parallel_size",
-       has_experts ? str(", or deal the experts out over all ", ranks,
+       has_experts ? str(", or distribute the experts over all ", ranks,
                          ": --parallel.expert_model_parallel_size x --parallel.expert_tensor_parallel_size x "
                          "--parallel.pipeline_model_parallel_size = ",
                          ranks)
@@ -140,7 +141,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   const std::string text = broadcast_from_rank0(world.ranks, [&] { return prompt_text(options); });
   const std::vector<std::string> prompts = has_file ? parse_prompts(text, options.prompts_file) : std::vector{text};
   check_input(options.inference.parallel.context_parallel_size == 1,
-              "generate: one token at a time cannot be shared: --parallel.context_parallel_size must be 1; use "
+              "generate: single tokens cannot be sharded: --parallel.context_parallel_size must be 1; use "
               "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
   InferenceModel inference(options.inference, world, log);
   check_copies(inference);

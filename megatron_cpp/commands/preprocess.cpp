@@ -32,7 +32,7 @@ PreprocessResult preprocess(const PreprocessOptions& options, const World& world
 ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
   const Usage usage{
       .command = "megatron_cpp preprocess",
-      .summary = "Turns text or JSONL into <output_prefix>_<key>_document.bin and .idx, as Megatron-LM writes them.",
+      .summary = "Converts text or JSONL to <output_prefix>_<key>_document.bin and .idx, in the format of Megatron-LM.",
       .positional = {"input"},
       .required = {"input", "output_prefix", "tokenizer_model"}};
   PreprocessOptions options;
@@ -47,7 +47,7 @@ ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
                  " bytes per token"));
   }
   if (result.empty_documents > 0) log.info(str(result.empty_documents, " documents without text"));
-  if (result.malformed_lines > 0) log.warn(str(result.malformed_lines, " malformed lines were left out"));
+  if (result.malformed_lines > 0) log.warn(str(result.malformed_lines, " malformed lines were skipped"));
   return ExitCode::Done;
 }
 

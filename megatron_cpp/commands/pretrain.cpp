@@ -26,17 +26,18 @@ struct PretrainOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML");
     visit("dry_run", self.dry_run,
-          "check everything and print parameters, memory, the run's plan and the time of a step, without training");
+          "check everything and print parameters, memory, layout and predicted step time, without training");
     visit("world_size", self.world_size,
-          "ranks that dry_run plans for, on other machines; 0 = those it was started on, here", between(0, 1 << 20));
+          "with dry_run: number of ranks on other machines to check for; 0 = the ranks it was started on",
+          between(0, 1 << 20));
     PlanRequest::fields(self.plan, visit);
   }
 };
 
 void check_names_data(const DataConfig& data) {
   check_input(data.names_data(),
-              "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess, or set "
-              "data.mock_data to try out the speed without any");
+              "data.data_path: names no dataset to train on; create one with megatron_cpp preprocess, or set "
+              "data.mock_data to measure speed without data");
 }
 
 }  // namespace
@@ -50,7 +51,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.world_size == 0 || options.dry_run, "--world_size=", options.world_size,
-              ": is for --dry_run; a training runs on the ranks that mpirun -n or srun start");
+              ": applies only to --dry_run; a training runs on the ranks that mpirun -n or srun start");
   check_identical_on_ranks("task", options.dry_run ? "dry run" : "training", world.ranks,
                            "give every rank the same arguments");
   check_outputs(*config, world.ranks);

@@ -20,9 +20,9 @@ struct ReportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("run", self.run, "runs to show: their checkpoint.save, or the file that logging.metrics_path named");
+    visit("run", self.run, "runs to show: their checkpoint.save, or the file of logging.metrics_path");
     visit("output", self.output, "file for the page");
-    visit("title", self.title, "of the page; empty = the names of the runs");
+    visit("title", self.title, "title of the page; empty = the names of the runs");
   }
 };
 
@@ -34,7 +34,7 @@ Path metrics_of(const Path& run, std::vector<std::string>& problems) {
   if (!std::filesystem::is_directory(run, error))
     problems.push_back(str(run.string(), ": is neither a folder nor a file"));
   else if (!std::filesystem::is_regular_file(file, error))
-    problems.push_back(str(run.string(), ": has no metrics.jsonl; name the file that logging.metrics_path named"));
+    problems.push_back(str(run.string(), ": has no metrics.jsonl; name the file of logging.metrics_path"));
   else
     return file;
   return {};
@@ -64,7 +64,7 @@ std::vector<Path> find_metrics(const ReportOptions& options) {
   for (const std::string& run : options.run) {
     files.push_back(metrics_of(run, problems));
     if (std::filesystem::equivalent(files.back(), options.output, error))
-      problems.push_back(str("--output=", options.output, ": is the run itself; the page would take its place"));
+      problems.push_back(str("--output=", options.output, ": is the run itself, which the page would replace"));
   }
   if (options.output.empty()) problems.push_back("--output: must name a file");
   if (std::filesystem::is_directory(options.output, error))
@@ -77,11 +77,10 @@ std::vector<Path> find_metrics(const ReportOptions& options) {
 }  // namespace
 
 ExitCode report_command(Arguments args, Log& log) {
-  const Usage usage{
-      .command = "megatron_cpp report",
-      .summary = "Writes one HTML page that needs nothing else: curves, memory, events and configurations.",
-      .positional = {"run"},
-      .required = {"run"}};
+  const Usage usage{.command = "megatron_cpp report",
+                    .summary = "Writes a self-contained HTML page: curves, memory, events and configurations.",
+                    .positional = {"run"},
+                    .required = {"run"}};
   ReportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   std::vector<ReportRun> runs;

@@ -45,19 +45,19 @@ struct ScheduleOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("schedule", self.schedule, "what to draw; all: a table that compares them");
+    visit("schedule", self.schedule, "schedule to draw; all: a table that compares them");
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks of the pipeline", between(1, 256));
     visit("num_microbatches", self.num_microbatches, "microbatches of one step", between(1, 8192));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
-          "model chunks per rank; 0 = the fewest that the schedule works with", between(0, 64));
-    visit("forward", self.costs.forward, "time of one microbatch's forward on one rank, all its chunks together",
+          "model chunks per rank; 0 = the minimum of the schedule", between(0, 64));
+    visit("forward", self.costs.forward, "time of one microbatch's forward pass on one rank, all its chunks together",
           kTime);
-    visit("backward_input", self.costs.backward_input, "the same of the gradient of the activations", kTime);
-    visit("backward_weight", self.costs.backward_weight, "the same of the gradient of the weights", kTime);
-    visit("message", self.costs.message, "time that activations take from rank to rank", kTime);
+    visit("backward_input", self.costs.backward_input, "time of the gradient of the activations", kTime);
+    visit("backward_weight", self.costs.backward_weight, "time of the gradient of the weights", kTime);
+    visit("message", self.costs.message, "time of sending activations from rank to rank", kTime);
     visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", kTime);
     visit("svg", self.svg, "file for the drawing as an image");
-    visit("width", self.width, "columns of the drawing in text, at most", between(10, 10000));
+    visit("width", self.width, "maximum number of columns of the drawing in text", between(10, 10000));
   }
 
   int ranks() const { return static_cast<int>(pipeline_model_parallel_size); }
@@ -109,7 +109,7 @@ void check_options(const ScheduleOptions& options, const std::vector<ScheduleKin
     constexpr i64 kMost = 1 << 20;
     if (i64{chunks} * options.ranks() * options.microbatches() > kMost)
       problems.push_back(str(enum_name(kind), ": ", chunks, " x ", options.ranks(), " stages x ",
-                             options.microbatches(), " microbatches are more than this can simulate (", kMost, ")"));
+                             options.microbatches(), " microbatches are more than can be simulated (", kMost, ")"));
     if (compares) continue;  // shown in the table
     for (std::string& text : schedule_conflicts(kind, options.ranks(), chunks, options.microbatches()))
       problems.push_back(std::move(text));
@@ -137,14 +137,14 @@ std::string table(const ScheduleOptions& options, const std::vector<ScheduleKind
                 "\n");
   }
   return text +
-         "bubble: largest share of its time that a rank waits, and the papers' formula for it; activations: the most\n"
-         "microbatches that a rank keeps; exposed: time that communication adds";
+         "bubble: largest fraction of its time that a rank waits, and the papers' formula for it; activations: the "
+         "maximum\nnumber of microbatches that a rank stores; exposed: time added by communication";
 }
 
 std::string figures(const Study& study) {
   const Timeline& timeline = study.timeline;
   std::string text = str(pad_right("rank", 8), pad_left("works", 10), pad_left("waits", 10),
-                         pad_left("microbatches kept, at most", 30), "\n");
+                         pad_left("microbatches stored, at most", 30), "\n");
   for (std::size_t rank = 0; rank < timeline.busy.size(); ++rank)
     text += str(pad_right(str(rank), 8), pad_left(str(timeline.busy[rank]), 10), pad_left(str(timeline.idle[rank]), 10),
                 pad_left(str(study.microbatches(timeline.peak_in_flight[rank])), 30), "\n");
@@ -158,8 +158,8 @@ std::string figures(const Study& study) {
 ExitCode schedule_command(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp schedule",
                     .summary =
-                        "Draws a pipeline schedule and tells its bubble, the activations it keeps and the\n"
-                        "communication it does not hide, for given times of each kind of work, in any unit.",
+                        "Draws a pipeline schedule and prints its bubble, stored activations and exposed "
+                        "communication\nfor given times of each kind of work, in any unit.",
                     .positional = {"schedule"},
                     .required = {}};
   ScheduleOptions options;

@@ -19,7 +19,7 @@ namespace mcpp {
 namespace {
 
 constexpr std::string_view kTokenizerFileHelp =
-    "sentencepiece model, tokenizer.json, vocab.json with merges.txt beside it, or tiktoken's list of ranks";
+    "sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or tiktoken's list of ranks";
 
 struct CodingOptions {
   std::string model;
@@ -30,8 +30,8 @@ struct CodingOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("model", self.model, kTokenizerFileHelp);
-    visit("text", self.text, "what to encode, or the ids to decode");
-    visit("input", self.input, "or a file with it; without either, standard input");
+    visit("text", self.text, "text to encode, or ids to decode");
+    visit("input", self.input, "file with the text or ids; without either, standard input");
     visit("pieces", self.pieces, "encode: print pieces instead of ids");
   }
 };
@@ -52,10 +52,10 @@ struct ConvertOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("model", self.model, "list of ranks, or vocab.json with merges.txt beside it");
+    visit("model", self.model, "list of ranks, or vocab.json with merges.txt next to it");
     visit("output", self.output, "tokenizer.json to write");
     visit("pre_tokenizer", self.pre_tokenizer,
-          "whose rules cut texts into words: gpt2, llama3, qwen2, cl100k or o200k; empty = those of the known "
+          "rules that split text into words: gpt2, llama3, qwen2, cl100k or o200k; empty = those of the known "
           "vocabulary");
   }
 };
@@ -69,9 +69,7 @@ std::string source_text(const CodingOptions& options) {
 ExitCode train(Arguments args, Log& log) {
   const Usage usage{
       .command = "megatron_cpp tokenizer train",
-      .summary =
-          "Trains a sentencepiece model, or a byte-level tokenizer.json, that gives every text back byte for "
-          "byte.",
+      .summary = "Trains a sentencepiece model or a byte-level tokenizer.json; decoding reproduces every text exactly.",
       .positional = {"input"},
       .required = {"input", "output"}};
   TokenizerOptions options;
@@ -119,7 +117,7 @@ ExitCode decode(Arguments args, Log& log) {
 
 ExitCode info(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp tokenizer info",
-                    .summary = "Says what a tokenizer file is and how it reads texts.",
+                    .summary = "Describes a tokenizer file and how it reads text.",
                     .positional = {"model"},
                     .required = {"model"}};
   InfoOptions options;
@@ -141,7 +139,7 @@ std::optional<PreTokenization> rules_of(const std::string& name) {
 
 ExitCode convert(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp tokenizer convert",
-                    .summary = "Makes a tokenizer.json of files that do not say how texts are cut into words.",
+                    .summary = "Creates a tokenizer.json from files that do not state how text is split into words.",
                     .positional = {"model", "output"},
                     .required = {"model", "output"}};
   ConvertOptions options;
@@ -156,9 +154,9 @@ ExitCode convert(Arguments args, Log& log) {
 
 ExitCode tokenizer_command(Arguments args, Log& log) {
   static constexpr std::array kSubcommands{
-      Command{"train", "learn a model from text", train}, Command{"encode", "text to token ids", encode},
-      Command{"decode", "token ids to text", decode}, Command{"info", "what a tokenizer file is", info},
-      Command{"convert", "to a tokenizer.json", convert}};
+      Command{"train", "train a model from text", train}, Command{"encode", "convert text to token ids", encode},
+      Command{"decode", "convert token ids to text", decode}, Command{"info", "describe a tokenizer file", info},
+      Command{"convert", "convert to a tokenizer.json", convert}};
   return run_subcommand("tokenizer", kSubcommands, args, log);
 }
 

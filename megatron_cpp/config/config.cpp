@@ -79,7 +79,7 @@ void allowed_key_conflicts(const Config& config, std::vector<std::string>& found
   for (const std::string& key : config.checkpoint.allow_changed_keys) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const std::string nearest = nearest_name(key, keys);
-    found.push_back(str("checkpoint.allow_changed_keys: ", toml_string(key), " is no key that defines a run",
+    found.push_back(str("checkpoint.allow_changed_keys: ", toml_string(key), " is not a run-defining key",
                         nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
   }
 }
@@ -90,7 +90,7 @@ void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
   if (config.checkpoint.save.empty() || config.checkpoint.save_interval == 0) {
     found.push_back(
         str("training.", by_nan ? "nan_policy" : "spike_policy",
-            ": rollback needs checkpoints to go back to: set checkpoint.save and checkpoint.save_interval"));
+            ": rollback needs checkpoints to roll back to: set checkpoint.save and checkpoint.save_interval"));
   }
 }
 
@@ -106,8 +106,7 @@ void offload_conflicts(const Config& config, std::vector<std::string>& found) {
         "optimizer.offload_folder: only read when offload, offload_params or training.offload_activations is \"file\"");
   }
   if (o.offload_params != OffloadTier::Device && config.parallel.zero_stage != 3) {
-    found.push_back(
-        "optimizer.offload_params: only with parallel.zero_stage 3, where ranks keep a part of the weights");
+    found.push_back("optimizer.offload_params: only with parallel.zero_stage 3, which shards the weights");
   }
 }
 
@@ -119,7 +118,7 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& foun
     found.push_back(key +
                     "there is one tensor-parallel rank; set parallel.tensor_model_parallel_size, or leave it out");
   else if (p.sequence_parallel)
-    found.push_back(key + "with parallel.sequence_parallel each rank keeps its part of the sequence already");
+    found.push_back(key + "parallel.sequence_parallel already shards the saved inputs over the sequence");
   else if (config.model.hidden_size % p.tensor_model_parallel_size != 0)
     found.push_back(str(key, "model.hidden_size ", config.model.hidden_size,
                         " is not divisible by parallel.tensor_model_parallel_size ", p.tensor_model_parallel_size));
@@ -166,11 +165,11 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& fou
   }
   if (t.precision != Precision::Bf16 && t.precision != Precision::Fp16)
     found.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; leave it out");
-  if (t.fp8 != Fp8::None) found.push_back(key + "products in fp8 have no epilogues; leave it or training.fp8 out");
+  if (t.fp8 != Fp8::None) found.push_back(key + "fp8 products have no epilogues; leave it or training.fp8 out");
   if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
-    found.push_back(key + "has the output of GELU kept; leave it or \"mlp_act\" of training.recompute_modules out");
+    found.push_back(key + "saves the output of GELU; leave it or \"mlp_act\" of training.recompute_modules out");
   if (const i64 width = config.model.ffn() / config.parallel.tensor_model_parallel_size; width % kMultiple != 0)
-    found.push_back(str(key, "model.ffn_hidden_size on a rank is ", width, ", which is no multiple of ", kMultiple));
+    found.push_back(str(key, "model.ffn_hidden_size on a rank is ", width, ", which is not a multiple of ", kMultiple));
 }
 
 void cross_conflicts(const Config& config, std::vector<std::string>& found) {
@@ -195,21 +194,21 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
     found.push_back("logging.sample_prompt: needs data.tokenizer_model");
   if (config.optimizer.main_grads_dtype != GradDType::Fp32 && config.parallel.zero_stage < 2) {
     found.push_back(
-        "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3, where whole gradients come and go");
+        "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3, which keep no full gradients");
   }
   if (config.parallel.power_sgd_rank > 0 && config.training.precision == Precision::Fp16)
-    found.push_back("parallel.power_sgd_rank: what it remembers is not for a loss scale that adapts; use bf16 or fp32");
+    found.push_back(
+        "parallel.power_sgd_rank: its error feedback does not support a dynamic loss scale; use bf16 or fp32");
   if (config.parallel.power_sgd_rank > 0 && config.checkpoint.async_save)
     found.push_back(
-        "parallel.power_sgd_rank: backward changes what it remembers, so that no save can be made beside it; leave "
-        "checkpoint.async_save out");
+        "parallel.power_sgd_rank: the backward pass changes its error feedback, so that no save can overlap with it; "
+        "leave checkpoint.async_save out");
   if (config.logging.profile_step_end > 0 && config.profile_path().empty())
     found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
   if (config.optimizer.store_param_remainders && config.training.precision != Precision::Bf16)
     found.push_back(
         "optimizer.store_param_remainders: only with training.precision \"bf16\", whose weights are the upper halves "
-        "of "
-        "those in fp32");
+        "of those in fp32");
   fp8_layer_conflicts(config, found);
   gelu_epilogue_conflicts(config, found);
   offload_conflicts(config, found);

@@ -140,10 +140,10 @@ void refuse_other_tensors(const std::vector<Difference>& found, const std::strin
     is_same_model = is_same_model && !difference.key.starts_with("model.");
   }
   check_input(lines.empty(), checkpoint,
-              ": belongs to another run, and holds other tensors than this one needs:", join(lines, ""),
+              ": belongs to another run, with different tensors than this one needs:", join(lines, ""),
               "\nSet these keys back, or ",
               is_same_model ? finetune_advice(checkpoint) : "train the other model with another --checkpoint.save",
-              "; checkpoint.allow_changed_keys does not help here");
+              "; checkpoint.allow_changed_keys cannot solve this");
 }
 
 /// Throws BadInput with `what` and the differences that are not allowed, with `otherwise` as an alternative solution.
@@ -228,7 +228,7 @@ void check_same_architecture(const Config& saved, const Config& now, const std::
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now) {
   const TrainingConfig &before = saved.training, &after = now.training;
   const std::string lengths = str("which was ", training_length_text(before), " and is now ",
-                                  training_length_text(after), ": from here on it follows the new length");
+                                  training_length_text(after), ": from now on it follows the new length");
   std::vector<std::string> warnings;
   const OptimizerConfig& o = now.optimizer;
   const bool has_warmup = o.lr_warmup_iters > 0 || o.lr_warmup_fraction > 0;
@@ -236,7 +236,7 @@ std::vector<std::string> schedule_warnings(const Config& saved, const Config& no
       before.global_batch_size != after.global_batch_size) {
     warnings.push_back(
         "with optimizer.lr_decay_style inverse-square-root and no warm-up the learning rate depends on "
-        "training.global_batch_size, which changed: it jumps here. To keep it, scale optimizer.lr with the square root "
+        "training.global_batch_size, which changed: it jumps now. To keep it, scale optimizer.lr with the square root "
         "of the batch size");
   }
   if (before.train_iters == after.train_iters && before.train_samples == after.train_samples) return warnings;
@@ -269,13 +269,13 @@ std::vector<std::string> data_warnings(const Config& saved, const Config& now, i
   if (saved_length != length) {
     warnings.push_back(str("model.seq_length was ", saved_length, " and is now ", length, ": the ", consumed_samples,
                            " samples consumed so far had ", saved_length, " tokens, and sample ", consumed_samples,
-                           " of ", length, " tokens comes next: samples are cut and shuffled anew, so that text is ",
+                           " of ", length, " tokens comes next: samples are split and shuffled anew, so that text is ",
                            length > saved_length ? "skipped" : "read again"));
   }
   const std::string before = evaluation_text(saved), after = evaluation_text(now);
   if (saved.training.eval_iters > 0 && now.training.eval_iters > 0 && before != after) {
     warnings.push_back(str("an evaluation read ", before, " and now reads ", after,
-                           ": losses before and after this start are not of the same text"));
+                           ": losses before and after this start are not comparable"));
   }
   return warnings;
 }

@@ -129,8 +129,8 @@ HardwareKind parse_hardware(std::string_view toml, const std::string& name) {
   std::vector<std::string> problems = any.reader().problems();
   const auto was_set = [&](const Field& field) { return any.reader().was_set(field.key); };
   if (const auto set = std::ranges::find_if(any.reader().fields(), was_set); set != any.reader().fields().end())
-    problems.push_back(str(name, ": [", set->section(), "] is of any number of ranks, and [", kTable,
-                           tables.begin()->first, ".", set->section(), "] of some; leave one of them out"));
+    problems.push_back(str(name, ": [", set->section(), "] applies to any number of ranks, and [", kTable,
+                           tables.begin()->first, ".", set->section(), "] to some; leave one of them out"));
   for (auto& [ranks, table] : tables) {
     table.check(name);
     problems.insert(problems.end(), table.reader().problems().begin(), table.reader().problems().end());

@@ -44,7 +44,7 @@ std::string possible_hierarchy(const Config& config) {
     if (cp % ranks == 0 && HeadExchange::is_possible(ranks, heads, groups))
       return str(", such as [", ranks, ", ", cp / ranks, "]");
   }
-  return str("; no two such numbers above 1 suit ", heads, " heads in ", groups,
+  return str("; no two such numbers above 1 are possible for ", heads, " heads in ", groups,
              " query groups on a tensor-parallel rank: use \"p2p\" or \"all_gather\"");
 }
 
@@ -65,7 +65,7 @@ void add_context_problems(const Config& config, std::set<std::string>& found) {
 void add_zero_problems(const Config& config, std::set<std::string>& found) {
   const ParallelConfig& p = config.parallel;
   if (p.zero_stage >= 2 && row_of(p.pipeline_schedule).splits_backward)
-    found.insert(str("zero_stage = ", p.zero_stage, " reduces gradients as backward leaves a layer, but ",
+    found.insert(str("zero_stage = ", p.zero_stage, " reduces gradients at the end of each layer's backward pass, but ",
                      enum_name(p.pipeline_schedule),
                      " computes them later; use zero_stage 0 or 1, or pipeline_schedule ",
                      kinds_with_fused_backward()));
@@ -90,8 +90,8 @@ void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& found
   if (p.power_sgd_rank > 0 && in_bf16) exclude(factors, kGradientsInBf16);
   if (p.zero_quantized_gradients && in_bf16) exclude(kGradientsInBytes, kGradientsInBf16);
   if (p.power_sgd_rank > 0 && p.zero_stage >= 2)
-    found.insert(str(factors, " needs whole gradients, which zero_stage = ", p.zero_stage,
-                     " cuts; use zero_stage 0 or 1, or zero_quantized_gradients"));
+    found.insert(str(factors, " needs unsharded gradients, but zero_stage = ", p.zero_stage,
+                     " shards them; use zero_stage 0 or 1, or zero_quantized_gradients"));
   if (p.power_sgd_start_iter > 0 && p.power_sgd_rank == 0)
     found.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
                      " is only read with power_sgd_rank; give that, or leave it out"));
@@ -104,17 +104,18 @@ void add_traffic_problems(const Config& config, std::set<std::string>& found) {
       found.insert(str(setting, " has no meaning with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
   };
   constexpr const char* kAllGradients = "where every rank gets all gradients";
-  needs_zero(p.zero_quantized_weights, "zero_quantized_weights = true", "where no weights travel");
+  needs_zero(p.zero_quantized_weights, "zero_quantized_weights = true", "where no weights are sent");
   needs_zero(p.zero_quantized_gradients, kGradientsInBytes, kAllGradients);
   needs_zero(p.grad_reduce_dtype == GradDType::Bf16, kGradientsInBf16, kAllGradients);
   add_gradient_problems(p, found);
   const bool sums_in_steps = p.zero_stage > 0 && p.grad_reduce_format() != GradReduceFormat::Full;
   if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !sums_in_steps)
-    found.insert(str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ",
-                     p.zero_stage, ", where every rank has all weights; use zero_stage 3",
-                     p.zero_stage == 0
-                         ? ""
-                         : str(", or ", kGradientsInBf16, " or ", kGradientsInBytes, ", of which it makes two steps")));
+    found.insert(
+        str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ", p.zero_stage,
+            ", where every rank has all weights; use zero_stage 3",
+            p.zero_stage == 0
+                ? ""
+                : str(", or ", kGradientsInBf16, " or ", kGradientsInBytes, ", which it splits into two steps")));
 }
 
 /// A model without experts has no expert tensor parallelism.

@@ -192,7 +192,7 @@ std::string Field::convert(Value& value) const {
     const std::string text = raw->text;
     if (text.starts_with('[')) {
       const std::vector<Value> parsed = toml_value(text);
-      if (parsed.empty()) return str(toml_string(text), " is no TOML list; write [\"a\", \"b\"] or a,b");
+      if (parsed.empty()) return str(toml_string(text), " is not a TOML list; write [\"a\", \"b\"] or a,b");
       value = parsed[0];
     } else {
       value.data = read_raw_list(text);
@@ -294,7 +294,7 @@ std::string SettingsReader::unknown(const Setting& setting) {
   if (is_known) return is_table ? "" : str("is a section; write its keys below a line [", section, "]");
   if (!is_table) {
     const std::string suggestion = suggest(setting.key);
-    return "every key stands in a section" + (suggestion.empty() ? str(": ", join(sections, ", ")) : suggestion);
+    return "every key belongs to a section" + (suggestion.empty() ? str(": ", join(sections, ", ")) : suggestion);
   }
   if (!unknown_sections_.insert(section).second) return "";
   const std::string nearest = nearest_name(section, sections);

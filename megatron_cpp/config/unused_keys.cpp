@@ -43,7 +43,7 @@ void find_in_training(const Config& config, std::vector<UnusedKey>& found) {
   finder.add(!has_experts && std::ranges::count(t.recompute_modules, "moe_act") > 0, "recompute_modules",
              "model.num_experts", "\"moe_act\" needs a model with experts (model.num_experts); leave it out");
   finder.add(t.eval_on_start && t.eval_iters == 0, "eval_on_start", "training.eval_iters",
-             "there is no evaluation as training.eval_iters is 0; leave it out");
+             "there is no evaluation because training.eval_iters is 0; leave it out");
   constexpr const char* kNeedsSpikes = "only read when spike_policy is not \"off\"; leave it out";
   const bool ignores_spikes = t.spike_policy == SpikePolicy::Off;
   finder.add(ignores_spikes && t.spike_window != defaults.spike_window, "spike_window", "training.spike_policy",
@@ -68,7 +68,7 @@ void find_in_parallel(const Config& config, std::vector<UnusedKey>& found) {
                  "\" is as fast with the least memory; set pipeline_model_parallel_size, or leave it out"));
   finder.add(config.device.device == DeviceType::Cpu && p.distributed_backend == DistributedBackend::Nccl,
              "distributed_backend", "device.device",
-             "NCCL carries tensors of GPUs; with device.device \"cpu\" leave it out");
+             "NCCL transfers tensors of GPUs; with device.device \"cpu\" leave it out");
 }
 
 void find_in_optimizer(const Config& config, std::vector<UnusedKey>& found) {
@@ -96,7 +96,7 @@ void find_in_optimizer(const Config& config, std::vector<UnusedKey>& found) {
 void find_in_data(const Config& config, std::vector<UnusedKey>& found) {
   const DataConfig &d = config.data, defaults;
   Finder finder("data", found);
-  constexpr const char* kNoEvaluation = "there is no evaluation as training.eval_iters is 0; leave it out";
+  constexpr const char* kNoEvaluation = "there is no evaluation because training.eval_iters is 0; leave it out";
   finder.add(d.full_validation && config.training.eval_iters == 0, "full_validation", "training.eval_iters",
              kNoEvaluation);
   finder.add(d.multiple_validation_sets && config.training.eval_iters == 0, "multiple_validation_sets",
@@ -113,31 +113,30 @@ void find_in_data(const Config& config, std::vector<UnusedKey>& found) {
 void find_in_checkpoint(const Config& config, std::vector<UnusedKey>& found) {
   const CheckpointConfig &c = config.checkpoint, defaults;
   Finder finder("checkpoint", found);
-  constexpr const char* kNeedsSave = "needs checkpoint.save, the folder to save in";
+  constexpr const char* kNeedsSave = "needs checkpoint.save, the folder for checkpoints";
   finder.add(c.save.empty() && c.keep_latest_k != defaults.keep_latest_k, "keep_latest_k", "checkpoint.save",
              kNeedsSave);
   const bool sets_retained = c.save_retain_interval > 0;
   finder.add(c.save.empty() && sets_retained, "save_retain_interval", "checkpoint.save", kNeedsSave);
   finder.add(!c.save.empty() && sets_retained && c.keep_latest_k == 0, "save_retain_interval",
-             "checkpoint.keep_latest_k", "no checkpoint is ever removed as keep_latest_k is 0; leave it out");
+             "checkpoint.keep_latest_k", "no checkpoint is ever removed because keep_latest_k is 0; leave it out");
   finder.add(c.local_save.empty() && c.local_keep_latest_k != defaults.local_keep_latest_k, "local_keep_latest_k",
-             "checkpoint.local_save", "needs checkpoint.local_save, the folder of each node to save in");
+             "checkpoint.local_save", "needs checkpoint.local_save, the folder on each node");
 }
 
 void find_in_logging(const Config& config, std::vector<UnusedKey>& found) {
   const LoggingConfig &l = config.logging, defaults;
   Finder finder("logging", found);
-  finder.add(!l.sample_prompt.empty() && config.training.eval_iters == 0, "sample_prompt", "training.eval_iters",
-             "there is no evaluation at which the model would continue it, as training.eval_iters is 0; leave it out");
+  finder.add(
+      !l.sample_prompt.empty() && config.training.eval_iters == 0, "sample_prompt", "training.eval_iters",
+      "there is no evaluation at which the model would continue it, because training.eval_iters is 0; leave it out");
   finder.add(l.sample_prompt.empty() && l.sample_tokens != defaults.sample_tokens, "sample_tokens",
              "logging.sample_prompt", "only read with sample_prompt; set that, or leave it out");
   finder.add(l.metrics_every_iteration && config.metrics_path().empty(), "metrics_every_iteration",
              "logging.metrics_path", "no metrics are written; set metrics_path or checkpoint.save, or leave it out");
   finder.add(l.tensorboard_dir.empty() && l.tensorboard_log_interval != defaults.tensorboard_log_interval,
              "tensorboard_log_interval", "logging.tensorboard_dir", "needs tensorboard_dir");
-  constexpr const char* kNeedsTrace =
-      "there is no trace; set profile_step_end, the last iteration of it, or leave it "
-      "out";
+  constexpr const char* kNeedsTrace = "there is no trace; set profile_step_end, its last iteration, or leave it out";
   const bool has_trace = l.profile_step_end > 0;
   finder.add(!has_trace && !l.profile_ranks.empty(), "profile_ranks", "logging.profile_step_end", kNeedsTrace);
   finder.add(!has_trace && !l.profile_dir.empty(), "profile_dir", "logging.profile_step_end", kNeedsTrace);

@@ -6,7 +6,7 @@ namespace mcpp {
 namespace {
 
 constexpr const char* kRopeTypes = "default, linear, llama3, yarn";
-constexpr const char* kTypedRope = "a 'rope_type' beside it, of default, linear, llama3, yarn";
+constexpr const char* kTypedRope = "a 'rope_type' next to it, of default, linear, llama3, yarn";
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
 /// Parses rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 /// Throws if `what` holds non-finite values, or values that the element type cannot hold.
 void check_finite(const Tensor& values, const std::string& what) {
-  check_input(std::isfinite(ops::sum_of_squares(values)), what, " holds NaN or infinite numbers as ",
+  check_input(std::isfinite(ops::sum_of_squares(values)), what, " has NaN or infinite values as ",
               name_of(values.dtype()), ": no model to use");
 }
 

@@ -253,15 +253,15 @@ std::string with_bos_template(const std::string& json, const std::string& name, 
 std::string tokenizer_json(const SentencepieceModel& model, const std::string& source) {
   const bool is_unigram = model.type == SegmentationType::Unigram;
   const auto need = [&](bool holds, const char* what) {
-    check_input(holds, "tokenizer model ", source, ": transformers knows nothing like its ", what,
-                "; move it away to export the weights alone");
+    check_input(holds, "tokenizer model ", source, ": transformers has no equivalent of its ", what,
+                "; move it away to export only the weights");
   };
   need(is_unigram || model.type == SegmentationType::Bpe, "model type (neither unigram nor bpe)");
   need(!model.treat_whitespace_as_suffix, "treat_whitespace_as_suffix");
   need(model.escape_whitespaces, "escape_whitespaces = false");
   std::set<std::string> names;
   for (const SentencePiece& piece : model.pieces) names.insert(with_spaces(piece.text));
-  need(names.size() == model.pieces.size(), "pieces, some of which differ in how they spell spaces alone");
+  need(names.size() == model.pieces.size(), "pieces that differ only in how they spell spaces");
   const bool has_unused =
       std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Unused; });
   need(!has_unused, "unused pieces");

@@ -77,7 +77,7 @@ std::string InferenceModel::tokenizer_checksum() const {
 
 Tokenizer InferenceModel::tokenizer() const {
   const Path path = tokenizer_path();
-  check_input(!path.empty(), "the checkpoint has no tokenizer beside it; give --tokenizer_model");
+  check_input(!path.empty(), "the checkpoint has no tokenizer next to it; give --tokenizer_model");
   return open_tokenizer(path, tokenizer_checksum_, config_.model);
 }
 

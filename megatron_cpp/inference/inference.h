@@ -29,10 +29,10 @@ struct InferenceOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
-    visit("tokenizer_model", self.tokenizer_model, "a tokenizer's file; empty = the one saved beside the checkpoints");
-    visit("precision", self.precision, "fp32, bf16 or fp16; empty = as it was trained");
-    visit("device", self.device, "where to run; what it was trained on does not matter");
+    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest sound one");
+    visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
+    visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the training");
+    visit("device", self.device, "device to run on, independent of the training's");
     visit("num_threads", self.num_threads, "threads on the CPU; 0 = all usable cores", between(0, 4096));
     // Keys of the configuration that have an effect without training.
     const auto visit_parallel = [&](std::string_view name, auto& member, std::string_view help,

@@ -14,11 +14,11 @@ struct SamplingOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("temperature", self.temperature, "divides the logits; 0 = always the likeliest token", at_least(0));
-    visit("top_k", self.top_k, "sample among the k likeliest tokens; 0 = all", at_least(0));
-    visit("top_p", self.top_p, "sample among the likeliest tokens that together have this probability (nucleus)",
+    visit("temperature", self.temperature, "divisor of the logits; 0 = always the most likely token", at_least(0));
+    visit("top_k", self.top_k, "sample from the k most likely tokens; 0 = all", at_least(0));
+    visit("top_p", self.top_p, "sample from the most likely tokens with this total probability (nucleus sampling)",
           Constraint{.min = 0, .max = 1, .min_is_excluded = true});
-    visit("seed", self.seed, "the same seed gives the same text", at_least(0));
+    visit("seed", self.seed, "random seed; the same seed generates the same text", at_least(0));
   }
 };
 

@@ -52,8 +52,8 @@ double generation_bytes(GPTModel& stage, i64 batch) {
 
 void check_generation_memory(GPTModel& stage, ParallelState& parallel, i64 batch) {
   if (stage.context().device.type() != DeviceType::Cpu) return;
-  check_memory(generation_bytes(stage, batch), parallel.world, str(batch, " texts side by side (--batch_size)"),
-               "a smaller --batch_size, a narrower --precision, or ranks on more machines that share the model "
+  check_memory(generation_bytes(stage, batch), parallel.world, str(batch, " texts in one batch (--batch_size)"),
+               "a smaller --batch_size, a lower --precision, or ranks on more machines that share the model "
                "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
 
@@ -61,9 +61,8 @@ void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64
   if (stage.context().device.type() != DeviceType::Cpu) return;
   check_memory(scoring_bytes(stage, seq, batch), parallel.world,
                str("passes over ", batch, " windows of ", seq, " tokens (--micro_batch_size)"),
-               "a smaller --micro_batch_size or --window, a narrower --precision, or ranks on more machines that share "
-               "the model "
-               "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
+               "a smaller --micro_batch_size or --window, a lower --precision, or ranks on more machines that share "
+               "the model (--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
 
 }  // namespace mcpp

@@ -76,12 +76,12 @@ void warn_of_changed_settings(const Config& saved, const Config& now, const RunS
   if (before != after) {
     log.warn(
         str("the training now ends after ", after, " samples instead of ", before,
-            ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
+            ": text that is read in several epochs is reshuffled, so that samples already read may be read again"));
   }
   const i64 unread = now.training.train_samples - after;
   if (before != after && now.training.train_samples > 0 && unread > 0) {
     log.warn(str("the last ", unread, " of training.train_samples = ", now.training.train_samples,
-                 " samples are not trained on: they are less than a batch"));
+                 " samples are not used for training: they are less than a batch"));
   }
   for (const std::string& warning : data_warnings(saved, now, run.consumed_samples)) log.warn(warning);
   const double before_scale = saved.optimizer.initial_loss_scale, now_scale = now.optimizer.initial_loss_scale;
@@ -214,7 +214,7 @@ SpecialTokens kept_special_tokens(const Config& config, const CheckpointReader& 
   const std::string checksum = tokenizer_source(config.data).checksum;
   const bool is_other = !checksum.empty() && !run.tokenizer_checksum.empty() && checksum != run.tokenizer_checksum;
   if (!is_other || !tokens.is_stated()) return tokens;
-  log.info("the special tokens that the model states are dropped: they are of another tokenizer");
+  log.info("the special tokens that the model states are ignored: they belong to another tokenizer");
   return {};
 }
 

@@ -64,7 +64,7 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
   });
   const auto other = std::ranges::find_if(manifests, [&](const std::string& one) { return one != manifests[0]; });
   check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
-              " finds another checkpoint there than rank 0; all nodes must see the same folder");
+              " finds a different checkpoint there than rank 0; all nodes must see the same folder");
   reader->set_listener(make_progress_listener(log, "loading " + candidate.path.string()));
   return use(*reader);
 }
@@ -87,7 +87,7 @@ void add_expert_biases(const GPTModel& model, std::vector<NamedShard>& shards) {
   }
 }
 
-constexpr const char* kNotFinite = " holds NaN or infinite numbers: no model to go on from";
+constexpr const char* kNotFinite = " has NaN or infinite values: no model to continue from";
 
 /// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model.
 void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world) {
@@ -218,9 +218,10 @@ void check_holds_nothing_else(const Path& load) {
   std::error_code error;
   if (!std::filesystem::exists(load, error) || std::filesystem::exists(load / kLockName, error)) return;
   const bool is_empty = std::filesystem::is_directory(load, error) && std::filesystem::is_empty(load, error) && !error;
-  check_input(is_empty, "checkpoint.load: ", load.string(),
-              ": holds no checkpoint, but something else; give a checkpoint or a folder that holds some (`megatron_cpp "
-              "checkpoint import-hf` makes one of a Hugging Face model), or leave checkpoint.load empty to start anew");
+  check_input(
+      is_empty, "checkpoint.load: ", load.string(),
+      ": contains no checkpoint, but other files; give a checkpoint or a folder of checkpoints (`megatron_cpp "
+      "checkpoint import-hf` creates one from a Hugging Face model), or leave checkpoint.load empty to start anew");
 }
 
 /// Uses the newest checkpoint of a folder, or the one that the path names.
@@ -310,7 +311,7 @@ TrainingProgress reload_training(const Config& config, const DatasetIdentities& 
   OwnCheckpoint own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBack);
   // A checkpoint that an uninterrupted run would not have is better than none.
   if (!own.progress) own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBackToInterim);
-  if (!own.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
+  if (!own.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to roll back to");
   return *own.progress;
 }
 
@@ -323,7 +324,7 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
   const std::vector<Candidate> candidates = saved_in(folder_or_checkpoint, world);
   const std::optional<Path> found = first_sound(candidates, world, log, use);
   check_input(found.has_value(), folder_or_checkpoint.string(),
-              candidates.empty() ? ": no checkpoint there; give a checkpoint, or a folder that holds some"
+              candidates.empty() ? ": no checkpoint there; give a checkpoint or a folder of checkpoints"
                                  : ": all of its checkpoints are damaged");
   return *found;
 }

@@ -136,7 +136,7 @@ void name_other_worlds(const Path& local_save, const Path& own, const Log& log) 
   }
   for (const std::string& ranks : worlds)
     log.info(str(local_save.string(), ": the checkpoints of ", ranks,
-                 " ranks there are not used: only as many ranks as saved can resume from local ones"));
+                 " ranks there are not used: local checkpoints require the same number of ranks"));
 }
 
 bool fits(const CheckpointReader& reader, const TrainingState& state) {
@@ -167,7 +167,8 @@ Report examine(const Path& directory, const std::string& run, const CheckpointCo
   const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
   if (id == extra.end() || id->second != run || save == extra.end()) return {PartVerdict::OfOthers, "of another run"};
   if (!fits(reader, state)) return {PartVerdict::OfOthers, "of another layout"};
-  if (is_overruled(reader, config.save)) return {PartVerdict::OfOthers, "newer than what latest was set to"};
+  if (is_overruled(reader, config.save))
+    return {PartVerdict::OfOthers, "newer than the checkpoint that latest was set to"};
   return {PartVerdict::Good, save->second};
 }
 
@@ -186,7 +187,7 @@ LocalParts verdict_of(const std::vector<std::string>& messages, const Path& part
     }
   }
   const bool same = std::ranges::all_of(messages, [&](const std::string& message) { return message == messages[0]; });
-  if (!same) log.info(str(what, " is not used: the ranks' parts are not of one save"));
+  if (!same) log.info(str(what, " is not used: the ranks' parts belong to different saves"));
   return same ? LocalParts::Usable : LocalParts::OfOthers;
 }
 
@@ -213,10 +214,9 @@ void check_local_owner(const CheckpointConfig& config, Communicator& world) {
       if (!find_problems(part, /*checksums=*/false).empty()) continue;  // reported when it would be used
       const std::map<std::string, std::string> extra = CheckpointReader(part).state().extra;
       const auto id = extra.find(kRunIdName);
-      check_input(
-          id == extra.end() || id->second == run, "checkpoint.local_save: ", part.string(),
-          ": is of another run than those of checkpoint.save; give another folder, or remove its checkpoints if "
-          "that run needs them no more");
+      check_input(id == extra.end() || id->second == run, "checkpoint.local_save: ", part.string(),
+                  ": belongs to another run than the checkpoints of checkpoint.save; give another folder, or "
+                  "remove these checkpoints if no longer needed");
     }
     return std::string();
   });

@@ -47,7 +47,7 @@ DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
     }
     return std::string();
   });
-  check_identical_on_ranks("dataset", lines, world, "let all machines read the same files, or copy them anew");
+  check_identical_on_ranks("dataset", lines, world, "all machines must read the same files; copy them again");
   return identities;
 }
 
@@ -83,7 +83,7 @@ void check_same_datasets(const Config& config, const DatasetIdentities& now, con
       if (before[i] == after[i]) continue;
       if (std::ranges::count(accepted, key) > 0) {
         log.warn(str("accepted: ", key, ": ", prefixes[i],
-                     " holds another text than the one trained on: samples are drawn anew, so that text may be read "
+                     " has another text than the one trained on: samples are drawn anew, so that text may be read "
                      "again or skipped"));
         continue;
       }
@@ -92,7 +92,7 @@ void check_same_datasets(const Config& config, const DatasetIdentities& now, con
       if (std::ranges::count(refused, key) == 0) refused.push_back(key);
     }
   }
-  check_input(lines.empty(), checkpoint, ": was trained on another text than these datasets hold now:", join(lines, ""),
+  check_input(lines.empty(), checkpoint, ": was trained on another text than these datasets have now:", join(lines, ""),
               "\nPut the old files back, or accept the change with --checkpoint.allow_changed_keys=",
               join(refused, ","), ", or start anew from the weights with --checkpoint.finetune");
 }

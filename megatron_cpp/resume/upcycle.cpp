@@ -98,9 +98,10 @@ class Upcycled final : public ShardSource {
 std::unique_ptr<ShardSource> upcycle(CheckpointReader& dense, const ModelConfig& upcycled, u64 seed, Device& device) {
   check_input(
       upcycled.moe.shared_expert_intermediate_size == 0,
-      "model.moe_shared_expert_intermediate_size: a dense model has nothing that a shared expert could begin as");
-  check_input(upcycled.moe_ffn() == upcycled.ffn(), "model.moe_ffn_hidden_size: experts begin as MLPs, of width ",
-              upcycled.ffn(), ", not ", upcycled.moe_ffn());
+      "model.moe_shared_expert_intermediate_size: a dense model has no weights to initialize a shared expert with");
+  check_input(upcycled.moe_ffn() == upcycled.ffn(),
+              "model.moe_ffn_hidden_size: experts are initialized with MLPs, of width ", upcycled.ffn(), ", not ",
+              upcycled.moe_ffn());
   return std::make_unique<Upcycled>(dense, upcycled, seed, device);
 }
 

@@ -85,8 +85,8 @@ std::string peak_warning(const DevicePeak& peak, double reached) {
                  " of its data sheet: MFU is above 100 %; set logging.peak_tflops");
     default:
       return str(above, "the measured peak of ", fixed(peak.tflops, 3),
-                 ", which other load must have disturbed: from here on MFU is a share of the former, and earlier MFU "
-                 "were too high; set logging.peak_tflops to fix the peak");
+                 ", probably because of other load: from now on MFU is relative to the faster steps, and earlier MFU "
+                 "values were too high; set logging.peak_tflops to fix the peak");
   }
 }
 

@@ -35,7 +35,7 @@ void check_offload(const OptimizerConfig& config, const Optimizer& optimizer, Co
   const auto own = static_cast<double>(offloaded.in_host + offloaded.on_disk);
   check_input(reduce_scalar(own, ReduceOp::Sum, world, host) > 0,
               "optimizer.offload_fraction: ", config.offload_fraction,
-              " offloads nothing, as it is less than one segment; set it higher, or lower "
+              " offloads nothing, because it is less than one segment; increase it, decrease "
               "optimizer.offload_segment_size, or leave optimizer.offload out");
 }
 
@@ -107,7 +107,7 @@ ExitCode Trainer::train() {
   if (signal() == 0 && progress_.iteration >= end_.iterations) {
     evaluate_what_is_owed();
     if (signal() != 0)
-      log_.info(str("signal ", signal(), " received: stopping; the next start makes up for the evaluation"));
+      log_.info(str("signal ", signal(), " received: stopping; the next start repeats the evaluation"));
   }
   if (signal() != 0) return ExitCode::Preempted;
   const std::string end = str("ended at iteration ", progress_.iteration, " of ", end_.iterations);
@@ -256,7 +256,7 @@ bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
   if (signal() != 0) return true;
   if (training.exit_duration_in_mins > 0 && state_.stop_request().minutes >= training.exit_duration_in_mins) {
-    say_that_it_stops("training.exit_duration_in_mins is over");
+    say_that_it_stops("training.exit_duration_in_mins has elapsed");
     return true;
   }
   return is_due(training.exit_interval);

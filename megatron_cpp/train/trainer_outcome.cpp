@@ -16,7 +16,7 @@ namespace {
 
 std::string describe(const StepOutcome& outcome) {
   if (outcome.verdict == StepStatus::Spike) {
-    return str("loss or gradient stands out from those before: loss ", shortest(outcome.loss), ", gradient norm ",
+    return str("loss or gradient is an outlier: loss ", shortest(outcome.loss), ", gradient norm ",
                shortest(outcome.grad_norm));
   }
   return std::isfinite(outcome.loss) ? "the gradient is not finite" : "the loss is not finite";
@@ -32,7 +32,7 @@ bool Trainer::finish_step() {
   step_minutes_ = state_.stop_request().minutes - minutes_before;
   is_aborted_ = outcome.is_aborted;
   if (is_aborted_) {
-    log_.info(str("iteration ", progress_.iteration + 1, " is given up: nothing of it counts"));
+    log_.info(str("iteration ", progress_.iteration + 1, " is cancelled and has no effect"));
     return false;
   }
   progress_.iteration += 1;
@@ -77,7 +77,7 @@ bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
   if (outcome.overflow == Overflow::Handled) {
     progress_.skipped_iterations += 1;
     const std::string what =
-        str("iteration ", progress_.iteration, ": the gradient overflows; the step is skipped, the loss scale is ",
+        str("iteration ", progress_.iteration, ": the gradient overflows; the step is skipped, the loss scale is now ",
             fixed(state_.loss_scale().value(), 1));
     log_.info(what);
     write_event(RunEvent::Kind::Skip, what);
@@ -93,7 +93,7 @@ bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
     log_.warn(what + samples);
     write_event(RunEvent::Kind::Spike, what + samples);
   }
-  if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights stay as they were" + samples);
+  if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights are unchanged" + samples);
   if (action == StepAction::RollBack) roll_back(what + samples);
   if (action == StepAction::Stop) give_up(what + samples + "; training.nan_policy is \"stop\"");
   return action == StepAction::RollBack;
@@ -106,8 +106,7 @@ void Trainer::count_skip(const std::string& warning) {
   write_event(RunEvent::Kind::Skip, warning);
   if (progress_.consecutive_skips > config_.training.max_consecutive_skips) {
     give_up(str(progress_.consecutive_skips,
-                " steps in a row had a non-finite loss or gradient, or one that stands out; "
-                "training.max_consecutive_skips is ",
+                " consecutive steps had a non-finite or outlying loss or gradient; training.max_consecutive_skips is ",
                 config_.training.max_consecutive_skips));
   }
 }
@@ -116,7 +115,7 @@ void Trainer::roll_back(const std::string& reason) {
   const i64 limit = config_.training.max_rollbacks;
   if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
   session_.enter(Activity::SettingUp, progress_.iteration);
-  log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
+  log_.warn(str(reason, "; rolling back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
   saver_.finish();
   const TrainingProgress saved = reload_training(config_, sources_.datasets, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {
@@ -124,7 +123,7 @@ void Trainer::roll_back(const std::string& reason) {
                 ", which this run has not reached; move it away"));
   }
   progress_.roll_back_to(saved);
-  const std::string outcome = str("the weights are those of iteration ", saved.iteration, "; going on after sample ",
+  const std::string outcome = str("the weights are those of iteration ", saved.iteration, "; continuing after sample ",
                                   progress_.consumed_samples - 1);
   log_.info(outcome);
   write_event(RunEvent::Kind::RollBack, str(reason, "; ", outcome));
@@ -135,7 +134,7 @@ void Trainer::give_up(const std::string& reason) {
   saver_.finish();
   write_event(RunEvent::Kind::Failure, reason);
   fail(ExitCode::TrainingFailed, reason,
-       ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
+       ". Lower optimizer.lr, lengthen the warm-up, or check the data of these samples");
 }
 
 void Trainer::log_iteration() {
@@ -150,7 +149,7 @@ void Trainer::check_before_save() {
   const std::string found = find_nonfinite_weight(state_, session_.parallel.world, *session_.device);
   if (found.empty()) return;
   const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
-  if (!config_.may_roll_back()) give_up(what + "; no checkpoint of it is written");
+  if (!config_.may_roll_back()) give_up(what + "; no checkpoint is written");
   roll_back(what);
 }
 

@@ -89,49 +89,49 @@ struct ModelConfig {
     visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", between(0, 1e5));
     visit("seq_length", self.seq_length, "tokens per training sample", between(1, 1e8));
     visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", between(0, 1e8));
-    visit("vocab_size", self.vocab_size, "tokens of the tokenizer; 0 = take it from data.tokenizer_model",
+    visit("vocab_size", self.vocab_size, "tokens of the tokenizer; 0 = from data.tokenizer_model",
           between(0, 2147483647));
     visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
-          "the embedding is padded to a multiple of this, at every layout the same", between(1, 1e6));
-    visit("position_embedding_type", self.position_embedding_type, "how positions enter");
-    visit("rotary_base", self.rotary_base, "base of RoPE's wave lengths", greater_than(1));
-    visit("rotary_percent", self.rotary_percent, "share of each head that RoPE rotates", between(0, 1));
+          "pad the embedding to a multiple of this, independently of the layout", between(1, 1e6));
+    visit("position_embedding_type", self.position_embedding_type, "how positions are encoded");
+    visit("rotary_base", self.rotary_base, "base of RoPE's wavelengths", greater_than(1));
+    visit("rotary_percent", self.rotary_percent, "fraction of each head that RoPE rotates", between(0, 1));
     visit("rope_local_base_freq", self.rope_local_base_freq,
-          "base of RoPE's wave lengths, which are not scaled, in layers with a window; 0 = as in all layers",
-          at_least(0));
+          "base of RoPE's unscaled wavelengths in layers with a window; 0 = as in all layers", at_least(0));
     RopeScaling::fields(self.rope_scaling, visit);
-    visit("window_size", self.window_size,
-          "sliding window: how many keys before and after its own a query sees, as [before, 0]; [] = all before",
-          between(0, 1e8));
+    visit(
+        "window_size", self.window_size,
+        "sliding window: how many keys before and after its own position a query sees, as [before, 0]; [] = all before",
+        between(0, 1e8));
     visit("window_attn_skip_freq", self.window_attn_skip_freq,
           "which layers have the window: [n] = all but each n-th, or 1 (window) or 0 (all keys) for each layer; "
           "[] = all layers",
           between(0, 1e5));
-    visit("normalization", self.normalization, "norm of attention, MLP and output");
+    visit("normalization", self.normalization, "type of all norms");
     visit("norm_epsilon", self.norm_epsilon, "added to the variance in a norm", greater_than(0));
-    visit("norm_position", self.norm_position, "norms are before attention and MLP, after them, or both");
-    visit("apply_layernorm_1p", self.apply_layernorm_1p,
-          "norms multiply by 1 + weight: weights begin at 0, and say how far from 1");
-    visit("qk_layernorm", self.qk_layernorm, "a norm of the queries and one of the keys, of each head by itself");
-    visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads, "of all heads of a token together instead");
+    visit("norm_position", self.norm_position, "position of norms: before attention and MLP, after them, or both");
+    visit("apply_layernorm_1p", self.apply_layernorm_1p, "norms multiply by 1 + weight; weights are initialized to 0");
+    visit("qk_layernorm", self.qk_layernorm, "normalize the queries and keys of each head separately");
+    visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads,
+          "normalize over all heads of a token together instead");
     visit("use_parallel_residual", self.use_parallel_residual,
-          "the MLP takes what attention takes, not what comes after it; both are added to the residual");
+          "the MLP reads the input of attention instead of its output; both are added to the residual");
     visit("activation_func", self.activation_func, "activation of the MLP");
     visit("query_pre_attn_scalar", self.query_pre_attn_scalar,
-          "scores of attention are divided by the square root of this; 0 = the width of a head", at_least(0));
-    visit("attn_logit_softcapping", self.attn_logit_softcapping,
-          "scores x of attention become c tanh(x / c); 0 = they stay", at_least(0));
+          "divide attention scores by the square root of this; 0 = width of a head", at_least(0));
+    visit("attn_logit_softcapping", self.attn_logit_softcapping, "replace attention scores x by c tanh(x / c); 0 = off",
+          at_least(0));
     visit("final_logit_softcapping", self.final_logit_softcapping,
-          "logits x of the vocabulary become c tanh(x / c); 0 = they stay", at_least(0));
-    visit("embedding_multiplier", self.embedding_multiplier, "multiplies the word embeddings where they enter",
+          "replace logits x of the vocabulary by c tanh(x / c); 0 = off", at_least(0));
+    visit("embedding_multiplier", self.embedding_multiplier, "factor of the word embeddings at the input",
           greater_than(0));
     visit("add_bias_linear", self.add_bias_linear, "biases in all linear layers");
-    visit("add_qkv_bias", self.add_qkv_bias, "a bias in the QKV projection even when add_bias_linear is false");
+    visit("add_qkv_bias", self.add_qkv_bias, "bias in the QKV projection even if add_bias_linear is false");
     visit("add_attention_output_bias", self.add_attention_output_bias,
-          "a bias in attention's output projection even when add_bias_linear is false");
-    visit("add_mlp_bias", self.add_mlp_bias, "biases in the MLP even when add_bias_linear is false");
+          "bias in attention's output projection even if add_bias_linear is false");
+    visit("add_mlp_bias", self.add_mlp_bias, "biases in the MLP even if add_bias_linear is false");
     visit("untie_embeddings_and_output_weights", self.untie_embeddings_and_output_weights,
-          "an output matrix of its own instead of the word embeddings");
+          "use a separate output matrix instead of the word embeddings");
     visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP",
           between_excluding_max(0, 1));
     visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities",

@@ -57,42 +57,45 @@ struct MoeConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("num_experts", self.num_experts, "experts of a layer; 0 = no experts", between(0, 1e5));
+    visit("num_experts", self.num_experts, "experts per layer; 0 = no experts", between(0, 1e5));
     visit("moe_layer_freq", self.layer_freq,
           "which layers have experts: [n] = each n-th from the first on, or 1 (experts) or 0 (dense) for each layer",
           between(0, 1e5));
-    visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside an expert; 0 = ffn_hidden_size", between(0, 1e7));
-    visit("moe_router_topk", self.router_topk, "experts that take each token", between(1, 1e5));
+    visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside of an expert; 0 = ffn_hidden_size",
+          between(0, 1e7));
+    visit("moe_router_topk", self.router_topk, "experts per token", between(1, 1e5));
     visit("moe_router_pre_softmax", self.router_pre_softmax,
-          "softmax over all experts before the choice, not over those chosen");
-    visit("moe_router_score_function", self.router_score_function, "how the router scores experts");
+          "apply softmax over all experts before selection, instead of over the selected ones");
+    visit("moe_router_score_function", self.router_score_function, "function that converts router logits to scores");
     visit("moe_router_num_groups", self.router_num_groups,
-          "experts are chosen from the best of so many groups; 0 = no groups", between(0, 1e5));
-    visit("moe_router_group_topk", self.router_group_topk, "groups that the experts of a token are chosen from",
+          "select experts from the best of this many groups; 0 = no groups", between(0, 1e5));
+    visit("moe_router_group_topk", self.router_group_topk, "groups that the experts of a token are selected from",
           between(0, 1e5));
     visit("moe_router_topk_scaling_factor", self.router_topk_scaling_factor,
-          "what the weights of the experts of a token are multiplied by; 0 = 1", at_least(0));
+          "factor of the expert weights of a token; 0 = 1", at_least(0));
     visit("moe_router_enable_expert_bias", self.router_enable_expert_bias,
-          "sigmoid scores: balance by a bias of each expert that counts for the choice alone, without a loss");
-    visit("moe_router_bias_update_rate", self.router_bias_update_rate, "how far that bias goes in a step", at_least(0));
+          "sigmoid scores: balance by a bias per expert that affects selection only, without a loss");
+    visit("moe_router_bias_update_rate", self.router_bias_update_rate, "change of that bias per step", at_least(0));
     visit("moe_router_load_balancing_type", self.router_load_balancing_type,
-          "the tokens that the balancing loss looks at: of a microbatch, of each sample, of the step before");
+          "tokens that the balancing loss covers: those of a microbatch, of each sample, or of the previous step");
     visit("moe_aux_loss_coeff", self.aux_loss_coeff, "weight of the balancing loss", at_least(0));
     visit("moe_z_loss_coeff", self.z_loss_coeff, "weight of the loss that keeps the router's logits small",
           at_least(0));
     visit("moe_input_jitter_eps", self.input_jitter_eps,
-          "in training, what the router sees is multiplied by random factors of 1 - this to 1 + this", between(0, 0.5));
+          "in training, multiply the router's input by random factors from 1 - this to 1 + this", between(0, 0.5));
     visit("moe_router_force_load_balancing", self.router_force_load_balancing,
-          "in training, experts are chosen at random: every rank has as much to do, for measurements of speed");
+          "in training, select experts at random so that all ranks have equal work, for speed measurements");
     visit("moe_expert_capacity_factor", self.expert_capacity_factor,
-          "an expert takes at most so many times its even share of a microbatch; 0 = all that come", at_least(0));
+          "limit on the tokens of an expert, as a multiple of its even share of a microbatch; 0 = no limit",
+          at_least(0));
     visit("moe_pad_expert_input_to_capacity", self.pad_expert_input_to_capacity,
-          "each expert works on as many rows as it may take, empty ones among them: time and memory never change");
+          "pad the input of each expert to its capacity, so that time and memory are constant");
     visit("moe_token_drop_policy", self.token_drop_policy,
-          "which tokens an expert leaves that has more: those with the lowest weight, or the last ones");
+          "which tokens an expert drops above its capacity: those with the lowest probability, or the last ones");
     visit("moe_shared_expert_intermediate_size", self.shared_expert_intermediate_size,
-          "width of an expert that takes every token; 0 = none", between(0, 1e7));
-    visit("moe_shared_expert_gate", self.shared_expert_gate, "a gate on what that expert gives (Qwen2-MoE)");
+          "width of the shared expert, which processes every token; 0 = none", between(0, 1e7));
+    visit("moe_shared_expert_gate", self.shared_expert_gate,
+          "multiply the output of the shared expert by a gate (Qwen2-MoE)");
   }
 
   bool operator==(const MoeConfig&) const = default;

@@ -36,27 +36,27 @@ struct RopeScaling {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("rope_scaling_type", self.type, "how RoPE's frequencies are scaled for a longer context");
-    visit("rope_scaling_factor", self.factor, "how much longer the context becomes", at_least(1));
+    visit("rope_scaling_factor", self.factor, "factor by which the context is extended", at_least(1));
     visit("rope_scaling_original_max_position_embeddings", self.original_max_position_embeddings,
           "context before scaling; 0 = max_position_embeddings", between(0, 1e8));
     visit("rope_scaling_low_freq_factor", self.low_freq_factor,
-          "llama3: waves that turn less often than this in the original context are stretched by the factor",
+          "llama3: wavelengths with fewer rotations than this in the original context are stretched by the factor",
           greater_than(0));
     visit("rope_scaling_high_freq_factor", self.high_freq_factor,
-          "llama3: waves that turn more often than this in the original context stay", greater_than(0));
+          "llama3: wavelengths with more rotations than this in the original context are unchanged", greater_than(0));
     visit("rope_scaling_beta_fast", self.beta_fast,
-          "yarn: waves that turn more often than this in the original context stay", greater_than(0));
+          "yarn: wavelengths with more rotations than this in the original context are unchanged", greater_than(0));
     visit("rope_scaling_beta_slow", self.beta_slow,
-          "yarn: waves that turn less often than this in the original context are stretched by the factor",
+          "yarn: wavelengths with fewer rotations than this in the original context are stretched by the factor",
           greater_than(0));
     visit("rope_scaling_mscale", self.mscale,
-          "yarn: weight of log(factor) in the attention factor; 0 = as the paper, also when mscale_all_dim is 0",
+          "yarn: weight of log(factor) in the attention factor; 0 = as in the paper, also if mscale_all_dim is 0",
           at_least(0));
     visit("rope_scaling_mscale_all_dim", self.mscale_all_dim,
-          "yarn: weight of log(factor) in what the attention factor is divided by", at_least(0));
+          "yarn: weight of log(factor) in the divisor of the attention factor", at_least(0));
     visit("rope_scaling_attention_factor", self.attention_factor,
-          "yarn: multiplies cosines and sines; 0 = from factor and mscale", at_least(0));
-    visit("rope_scaling_truncate", self.truncate, "yarn: cut the bounds of the passage to whole channels");
+          "yarn: factor of cosines and sines; 0 = from factor and mscale", at_least(0));
+    visit("rope_scaling_truncate", self.truncate, "yarn: round the bounds of the transition to whole channels");
   }
 
   bool operator==(const RopeScaling&) const = default;

@@ -37,10 +37,10 @@ struct BenchOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("what", self.what, "gemm: the matrix products of one step; ops: everything else; step: whole training steps");
     visit("config", self.config, "configuration file in TOML: the model, precision, batch and threads to time");
-    visit("repeats", self.repeats, "timed runs, of which the median counts", between(1, 1e6));
-    visit("warmup", self.warmup, "runs before them", between(0, 1e6));
+    visit("repeats", self.repeats, "timed runs; the median is reported", between(1, 1e6));
+    visit("warmup", self.warmup, "untimed runs before them", between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
-    visit("trace", self.trace, "for step: file for a trace of one more step, after those that are timed");
+    visit("trace", self.trace, "for step: file for a trace of one more step, after the timed ones");
   }
 };
 
@@ -225,7 +225,7 @@ void trace_step(const BenchContext& context, const Path& path, TrainingState& st
 
 void check_trace_path(const BenchOptions& options) {
   if (options.trace.empty()) return;
-  check_input(options.what == "step", "--trace: is for bench step, not for ", options.what);
+  check_input(options.what == "step", "--trace: applies only to bench step, not to ", options.what);
   const Path path = options.trace, folder = path.has_parent_path() ? path.parent_path() : Path(".");
   check_input(std::filesystem::is_directory(folder), "--trace=", options.trace, ": there is no folder ",
               folder.string());
@@ -287,7 +287,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   log.info(str("step                 ", fixed(seconds * 1e3, 1), " ms, ", fixed(tokens / seconds, 1), " tokens/s, ",
                fixed(flops / seconds / 1e12, 3), " TFLOP/s (", fixed(100 * flops / seconds / peak, 1),
                " % of a peak of ", fixed(peak / 1e12, 3),
-               flops / seconds > peak ? ", which the data sheet gives too low" : "", ")\n",
+               flops / seconds > peak ? ", which the data sheet understates" : "", ")\n",
                gemms_alone(tokens, gemm_seconds, cold_gemm_seconds), "; the step reaches ",
                fixed(100 * gemm_seconds / seconds, 1), " and ", fixed(100 * cold_gemm_seconds / seconds, 1),
                " % of that\npeak memory          ", human_bytes(figures.peak_memory), "\n", memory.to_string()));
@@ -300,12 +300,13 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "checkpoint") return bench_checkpoint_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "groups") return bench_groups_command(args.subspan(1), log, world);
-  const Usage usage{.command = "megatron_cpp bench",
-                    .summary =
-                        "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a "
-                        "configuration; attention, comm, checkpoint and groups: see bench attention --help and so on.",
-                    .positional = {"what", "config"},
-                    .required = {"what", "config"}};
+  const Usage usage{
+      .command = "megatron_cpp bench",
+      .summary =
+          "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a configuration. "
+          "For attention, comm, checkpoint and groups see bench attention --help and so on.",
+      .positional = {"what", "config"},
+      .required = {"what", "config"}};
   BenchOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;

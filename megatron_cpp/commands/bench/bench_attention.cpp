@@ -23,13 +23,12 @@ struct BenchAttentionOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML: heads, seq_length, precision, batch and threads");
-    visit(
-        "document_length", self.document_length,
-        "tokens of the documents that samples are packed from, which do not see one another; several in turn, such as "
-        "512,4096; empty = one to a sample",
-        at_least(1));
-    visit("repeats", self.repeats, "timed runs, of which the median counts", between(1, 1e6));
-    visit("warmup", self.warmup, "runs before them", between(0, 1e6));
+    visit("document_length", self.document_length,
+          "lengths of the documents that samples are packed from, used in turn, such as 512,4096; attention stays "
+          "within a document; empty = one document per sample",
+          at_least(1));
+    visit("repeats", self.repeats, "timed runs; the median is reported", between(1, 1e6));
+    visit("warmup", self.warmup, "untimed runs before them", between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };
@@ -73,13 +72,13 @@ nlohmann::ordered_json as_json(const std::vector<AttentionRow>& rows) {
 }  // namespace
 
 ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
-  const Usage usage{.command = "[mpirun -n N] megatron_cpp bench attention",
-                    .summary =
-                        "Times one layer's attention over a sample that all ranks share, in each way "
-                        "(parallel.cp_comm_type) that there is for so many, with the heads that one rank of "
-                        "parallel.tensor_model_parallel_size has.",
-                    .positional = {"config"},
-                    .required = {"config"}};
+  const Usage usage{
+      .command = "[mpirun -n N] megatron_cpp bench attention",
+      .summary =
+          "Times one layer's attention over a sample that all ranks share, with each method (parallel.cp_comm_type) "
+          "that supports this number of ranks, for the heads of one rank of parallel.tensor_model_parallel_size.",
+      .positional = {"config"},
+      .required = {"config"}};
   BenchAttentionOptions options;
   const std::optional<Config> read = read_config_and_options(args, usage, options, log);
   if (!read) return ExitCode::Done;
@@ -87,7 +86,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   const i64 tp = read->parallel.tensor_model_parallel_size, cp = read->parallel.context_parallel_size;
   check_input(cp == 1 || cp == world.ranks.size(), "parallel.context_parallel_size = ", cp, ", but ",
               world.ranks.size(), world.ranks.size() == 1 ? " rank was" : " ranks were",
-              " started, and each of them is to have a part of a sample: start ", cp, ", or leave the key out");
+              " started, and each of them needs a part of a sample: start ", cp, ", or leave the key out");
   config.parallel = {};
   shard_heads(config.model, tp);
   config.parallel.distributed_backend = read->parallel.distributed_backend;

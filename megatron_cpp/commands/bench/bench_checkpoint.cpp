@@ -22,8 +22,8 @@ struct BenchCheckpointOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML: the model, precision and layout whose state is saved");
     visit("folder", self.folder, "an empty folder on the disk to measure");
-    visit("rounds", self.rounds, "how often everything is timed", between(1, 1e6));
-    visit("json", self.json, "print one JSON object a round instead of a table");
+    visit("rounds", self.rounds, "repetitions of every measurement", between(1, 1e6));
+    visit("json", self.json, "print one JSON object per round instead of a table");
   }
 };
 
@@ -36,7 +36,7 @@ std::string table(const CheckpointTimes& t, double bytes) {
                "\n");
   };
   return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
-             line("save", t.save), time("step", t.async.step), time("step beside a save", t.async.step_with_save),
+             line("save", t.save), time("step", t.async.step), time("step during a save", t.async.step_with_save),
              time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
              time("  from begin to end", t.async.total), line("plain read", t.plain_read),
              line("the same past the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
@@ -63,7 +63,7 @@ std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
 
 ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "megatron_cpp bench checkpoint",
-                    .summary = "Times saves and loads in turn with plain writes and reads of the same bytes.",
+                    .summary = "Times saves and loads in alternation with plain writes and reads of the same bytes.",
                     .positional = {"config", "folder"},
                     .required = {"config", "folder"}};
   BenchCheckpointOptions options;

@@ -25,12 +25,12 @@ struct BenchCommOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("smallest", self.smallest, "bytes of the smallest tensor; each is four times the last",
+    visit("smallest", self.smallest, "bytes of the smallest tensor; each further one is four times larger",
           between(1 << 10, kLargest));
     visit("largest", self.largest, "bytes of the largest", between(1 << 10, kLargest));
-    visit("rounds", self.rounds, "turns of each side", between(1, 1e6));
-    visit("repeats", self.repeats, "timed runs in a turn; the median of all counts", between(1, 1e6));
-    visit("operations", self.operations, "those to time, with commas between; all if empty");
+    visit("rounds", self.rounds, "rounds, in which each side is measured once", between(1, 1e6));
+    visit("repeats", self.repeats, "timed runs per round; the median of all is reported", between(1, 1e6));
+    visit("operations", self.operations, "operations to time, separated by commas; all if empty");
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };
@@ -59,10 +59,10 @@ nlohmann::ordered_json as_json(const std::vector<CommRow>& rows) {
 
 ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "mpirun -n N megatron_cpp bench comm",
-                    .summary = "Times collectives and messages of fp32 tensors in turn with MPI's own calls."};
+                    .summary = "Times collectives and messages of fp32 tensors in alternation with MPI's own calls."};
   BenchCommOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_input(world.ranks.size() >= 2, "bench comm: one rank has nobody to talk to; start it with mpirun -n 2 or more");
+  check_input(world.ranks.size() >= 2, "bench comm: needs at least two ranks; start it with mpirun -n 2 or more");
   check_input(options.smallest <= options.largest, "--smallest=", options.smallest,
               " is more than --largest=", options.largest);
   const std::vector<std::string> operations = operations_of(options.operations);

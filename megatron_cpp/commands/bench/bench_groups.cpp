@@ -19,9 +19,11 @@ struct BenchGroupsOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("threads", self.threads, "ranks as threads of this process; 0 = those of mpirun", between(0, 4096));
-    visit("tensor_model_parallel_size", self.tensor_model_parallel_size, "as in the section [parallel]", at_least(1));
-    visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "the same", at_least(1));
+    visit("threads", self.threads, "ranks as threads of this process; 0 = the ranks of mpirun", between(0, 4096));
+    visit("tensor_model_parallel_size", self.tensor_model_parallel_size,
+          "as parallel.tensor_model_parallel_size of a configuration", at_least(1));
+    visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size,
+          "as parallel.pipeline_model_parallel_size of a configuration", at_least(1));
     visit("json", self.json, "print one JSON object instead of text");
   }
 };
@@ -39,12 +41,14 @@ GroupCosts on_threads(int ranks, const ParallelSizes& sizes) {
 }  // namespace
 
 ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
-  const Usage usage{.command = "[mpirun -n N] megatron_cpp bench groups",
-                    .summary = "Times how the ranks of a layout make their groups, and what they keep of them."};
+  const Usage usage{
+      .command = "[mpirun -n N] megatron_cpp bench groups",
+      .summary =
+          "Measures how long the ranks of a layout take to create their groups, and the memory that these take."};
   BenchGroupsOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_input(options.threads == 0 || world.ranks.size() == 1, "--threads: is for one process, and there are ",
-              world.ranks.size(), " ranks");
+  check_input(options.threads == 0 || world.ranks.size() == 1,
+              "--threads: applies only to a single process, and there are ", world.ranks.size(), " ranks");
   const ParallelSizes sizes{.tensor_model_parallel_size = options.tensor_model_parallel_size,
                             .pipeline_model_parallel_size = options.pipeline_model_parallel_size};
   const GroupCosts found =
@@ -59,7 +63,7 @@ ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
                  .dump());
   else
     log.info(str(found.ranks, " ranks, each in ", found.groups, " groups of ", found.members,
-                 " ranks together; made in ", fixed(1e3 * found.make_s, 1), " ms, used first in ",
+                 " ranks in total; created in ", fixed(1e3 * found.make_s, 1), " ms, first used in ",
                  fixed(1e3 * found.first_use_s, 1), " ms; ", human_bytes(static_cast<double>(found.own_bytes)),
                  " of a rank's own memory"));
   return ExitCode::Done;

@@ -123,9 +123,9 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Predic
   if (!options.html.empty()) write_file_atomic(options.html, step_html(job, best.time));
   if (!options.emit.empty()) {
     write_file_atomic(options.emit, print_config(without_unused_keys(apply_layout(config, best.layout))));
-    log.info(str("the configuration with the best layout is in ", options.emit,
+    log.info(str("the configuration with the best layout was written to ", options.emit,
                  best.layout.uses(OffloadTier::File) && config.optimizer.offload_folder.empty()
-                     ? "; before it runs it needs optimizer.offload_folder, on a disk"
+                     ? "; before training it needs optimizer.offload_folder, on a disk"
                      : ""));
   }
 }
@@ -133,13 +133,14 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Predic
 /// Sets the document length from the options, if it matters.
 void count_documents(const PlanOptions& options, const Config& config, Workload& work, const Log& log) {
   const bool counts = config.data.reset_attention_mask;
-  check_input(counts || options.document_tokens == 0,
-              "--document_tokens: is for data.reset_attention_mask, without which attention sees all of a sample");
+  check_input(
+      counts || options.document_tokens == 0,
+      "--document_tokens: applies only to data.reset_attention_mask, without which attention covers the whole sample");
   if (options.document_tokens > 0) work.document_tokens = options.document_tokens;
   if (counts && work.document_tokens == 0)
     log.warn(
-        "data.reset_attention_mask: attention is predicted as if no document ended inside a sample, as the datasets "
-        "have no .json files here that tell how long theirs are; --document_tokens=N says it");
+        "data.reset_attention_mask: attention is predicted as if no document ended inside a sample, because the "
+        "datasets have no .json files here that state the length of documents; set --document_tokens=N");
 }
 
 /// Rejects hardware described separately by number of ranks for questions that compare several numbers of ranks.
@@ -187,13 +188,13 @@ ExitCode plan_command(Arguments args, Log& log) {
   if (scales) args = args.subspan(1);
   if (const std::string hint = find_hint(args); !hint.empty() && !asks_for_help(args) && !asks_for_options(args))
     fail(ExitCode::BadInput, hint);
-  const Usage usage{.command = scales ? "megatron_cpp plan scale" : "megatron_cpp plan",
-                    .summary =
-                        "Finds the layouts of a model that train fastest on a cluster, by a model of its cost. "
-                        "plan scale CONFIG --world_size=N: of 1, 2, 4, ... N ranks. "
-                        "plan calibrate --help: measures this machine for it.",
-                    .positional = {"config"},
-                    .required = {"config", "hardware"}};
+  const Usage usage{
+      .command = scales ? "megatron_cpp plan scale" : "megatron_cpp plan",
+      .summary =
+          "Finds the layouts of a model that train fastest on a cluster, with a cost model. plan scale CONFIG "
+          "--world_size=N compares 1, 2, 4, ... N ranks. plan calibrate --help: measures this machine for the planner.",
+      .positional = {"config"},
+      .required = {"config", "hardware"}};
   PlanOptions options;
   HardwareKind kind;
   std::optional<Config> config = read_all(args, usage, options, kind, log);
@@ -207,7 +208,7 @@ ExitCode plan_command(Arguments args, Log& log) {
   check_hardware_for_worlds(options, kind);
   std::optional<RecordedRun> run;
   if (!options.from_run.empty()) run = read_recorded_run(options, *config);
-  check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; a plan does not read the tokenizer");
+  check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; plan does not read the tokenizer");
   if (run) kind = infer_hardware(options, *run, kind, log);
   const Hardware& hardware = kind.of(options.world_size);
   const KernelTraits program;

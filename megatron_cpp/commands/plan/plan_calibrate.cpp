@@ -33,16 +33,17 @@ struct CalibrateOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("out", self.out, "file for what it finds, which plan --hardware=FILE takes");
+    visit("out", self.out, "file for the result, for plan --hardware=FILE");
     visit("device", self.device,
-          "what is measured: cpu = this machine's processors; cuda is refused; auto = cpu, in a program without CUDA");
+          "device to measure: cpu = this machine's processors; cuda is refused; auto = cpu, in a program without CUDA");
     visit("add", self.add,
-          "keep what the file has of this machine for other numbers of ranks: plan then takes what belongs to its own");
-    visit("num_threads", self.num_threads, "threads of a rank, as trainings are to have; 0 = all usable cores",
+          "keep measurements of this machine for other numbers of ranks in the file: plan then selects those for its "
+          "number");
+    visit("num_threads", self.num_threads, "threads of a rank, as in later trainings; 0 = all usable cores",
           between(0, 4096));
-    visit("rounds", self.rounds, "times that all is measured; of each measurement the median counts", between(1, 100));
+    visit("rounds", self.rounds, "rounds of all measurements; the median of each is used", between(1, 100));
     visit("offload_folder", self.offload_folder,
-          "folder on the disk that trainings are to keep numbers on, which is measured, too; \"\" = none is");
+          "folder on the disk for offloading in later trainings, which is measured, too; \"\" = none");
   }
 };
 
@@ -59,8 +60,8 @@ void check_device(CalibrationTarget device) {
   const bool is_cpu = device == CalibrationTarget::Cpu || (device == CalibrationTarget::Auto && !kWithCuda);
   check_input(
       is_cpu, "--device=", enum_name(device), ": plan calibrate measures processors, not GPUs; for these copy ",
-      "the nearest file of configs/hardware/, fill in what bench gemm and bench ops measure, and have a short run ",
-      "set it right with plan --from_run --emit_hardware (docs/planning.md)",
+      "the nearest file of configs/hardware/, enter what bench gemm and bench ops measure, and let a short run ",
+      "correct it with plan --from_run --emit_hardware (docs/planning.md)",
       device == CalibrationTarget::Auto ? "; --device=cpu measures this machine's processors" : "");
 }
 

@@ -17,13 +17,13 @@ std::string ranks_text(int ranks) {
 /// Returns the header of the hardware file, which states where its values come from.
 std::string origin(const PlanOptions& options, const RecordedRun& run, const std::string& layout, double predicted,
                    const RunSpeed& speed) {
-  return str(
-      "# --hardware=", options.hardware, " as the run in ", options.from_run, " found it, by `megatron_cpp plan ",
-      "--from_run`:\n# ", ranks_text(run.world_size), ", ", layout, ", ", human_step_seconds(run.measured.seconds),
-      " a step, ", human_step_seconds(predicted), " predicted.\n", "# Computing at ", fixed(speed.computing, 3),
-      " times the rates there, links ",
-      speed.links == 1 ? "as there: too little was sent to tell" : str("at ", fixed(speed.links, 3), " times theirs"),
-      ".\n\n");
+  return str("# --hardware=", options.hardware, " as the run in ", options.from_run,
+             " found it, by `megatron_cpp plan ", "--from_run`:\n# ", ranks_text(run.world_size), ", ", layout, ", ",
+             human_step_seconds(run.measured.seconds), " a step, ", human_step_seconds(predicted), " predicted.\n",
+             "# Computing at ", fixed(speed.computing, 3), " times the rates there, links ",
+             speed.links == 1 ? "as in the file: too little was sent to measure them"
+                              : str("at ", fixed(speed.links, 3), " times theirs"),
+             ".\n\n");
 }
 
 /// Writes the hardware file. Throws BadInput if it could not be read back because its rates are implausible.
@@ -46,7 +46,7 @@ RecordedRun read_recorded_run(PlanOptions& options, Config& config) {
       run.config.empty() ? config : parse_stored_config(run.config, options.from_run + ": its configuration");
   if (run.world_size == 0) run.world_size = options.world_size;
   check_input(run.world_size > 0, "--from_run=", options.from_run,
-              ": does not tell on how many ranks it ran; give them as --world_size");
+              ": does not state its number of ranks; set --world_size");
   const bool needs_no_world_size = options.scale.empty() && !options.should_minimize_devices();
   if (options.world_size == 0 && needs_no_world_size) options.world_size = run.world_size;
   if (config.model.vocab_size == 0) config.model.vocab_size = input.model.vocab_size;
@@ -76,8 +76,8 @@ HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, 
   for (auto& [ranks, each] : kind.by_ranks) each = scale_hardware(each, speed);
   if (!options.emit_hardware.empty()) {
     write_hardware(options.emit_hardware, head, kind);
-    log.info(str("the hardware as it was found is in ", options.emit_hardware,
-                 ", which --hardware and launch.sh --replan take"));
+    log.info(
+        str("the adjusted hardware was written to ", options.emit_hardware, ", for --hardware and launch.sh --replan"));
   }
   return kind;
 }

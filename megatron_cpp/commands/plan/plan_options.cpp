@@ -20,7 +20,7 @@ void check_answers(const PlanOptions& options, std::vector<std::string>& problem
                                        {!options.scale.empty(), "--scale"},
                                        {options.should_minimize_devices(), kDeadlineOption}})
     if (is_asked) instead.emplace_back(name);
-  if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": each is instead of the other; give one"));
+  if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": exclude each other; give one"));
   if (instead.empty()) return;
   const bool has_page = options.predict;
   for (const auto& [is_asked, name] : {std::pair(options.explain, "--explain"),
@@ -28,9 +28,10 @@ void check_answers(const PlanOptions& options, std::vector<std::string>& problem
                                        {!options.emit.empty(), "--emit"},
                                        {!options.html.empty() && !has_page, "--html"}})
     if (is_asked)
-      problems.push_back(str(name, ": is of the best layout of a world, which ", instead.front(), " does not ask for"));
+      problems.push_back(str(name, ": is a detail of the best layout for one number of ranks, which ", instead.front(),
+                             " does not compute"));
   if (options.world_size > 0 && !has_page && options.from_run.empty())
-    problems.push_back(str("--world_size: is not looked at with ", instead.front(), ", which has worlds of its own"));
+    problems.push_back(str("--world_size: is not used with ", instead.front(), ", which has its own numbers of ranks"));
 }
 
 /// Rejects limits of a search if there is no search.
@@ -43,10 +44,10 @@ void check_limits(const PlanOptions& options, std::vector<std::string>& problems
                                      {options.micro_batch_size > 0, "micro_batch_size"},
                                      {options.allow_lossy_comm, "allow_lossy_comm"}})
     if (is_set)
-      problems.push_back(str("--", name, ": limits a search, and --predict is of the configuration's own layout"));
+      problems.push_back(str("--", name, ": limits a search, but --predict uses the configuration's own layout"));
   if (options.objective != Objective::Time)
     problems.push_back(str("--objective=", enum_name(options.objective),
-                           ": is of a search, and --predict is of the configuration's own layout"));
+                           ": applies to a search, but --predict uses the configuration's own layout"));
 }
 
 /// Checks that the objective has the options it needs.
@@ -54,35 +55,36 @@ void check_objective(const PlanOptions& options, std::vector<std::string>& probl
   const Deadline& d = options.deadline;
   if (options.objective == Objective::Deadline && (d.tokens == 0 || d.hours == 0))
     problems.emplace_back(
-        "--objective=deadline: needs --tokens and --deadline_hours, what is to be done in which time");
+        "--objective=deadline: needs --tokens and --deadline_hours, the amount of training and the time limit");
   else if (d.hours > 0 && d.tokens == 0)
-    problems.emplace_back("--deadline_hours: needs --tokens, what is to be done in them");
+    problems.emplace_back("--deadline_hours: needs --tokens, the amount of training");
   if (options.predict || !options.scale.empty()) return;
   if (options.objective == Objective::DeviceHours)
     problems.emplace_back(
-        "--objective=device_hours: compares numbers of ranks, and of one the fastest layout costs least; give them as "
-        "--scale=64,128,256, or ask plan scale for all up to --world_size");
+        "--objective=device_hours: compares numbers of ranks; for a single number the fastest layout costs least. Give "
+        "them as --scale=64,128,256, or use plan scale for all up to --world_size");
   if (options.objective == Objective::Memory && d.hours > 0)
     problems.emplace_back(
-        "--deadline_hours: asks for the fewest devices, whose memory --objective=memory does not look at; give worlds "
-        "as --scale=64,128,256, of which those in time count");
+        "--deadline_hours: minimizes the number of devices, for which --objective=memory has no meaning; give numbers "
+        "of ranks as --scale=64,128,256, of which those in time count");
 }
 
 /// Checks options that only take effect together with another one.
 void check_dependent_options(const PlanOptions& options, std::vector<std::string>& problems) {
   const Failures defaults;
-  if (options.deadline.price > 0 && options.deadline.tokens == 0) problems.emplace_back("--price: is for --tokens");
-  if (options.json && !options.predict) problems.emplace_back("--json: is for --predict");
+  if (options.deadline.price > 0 && options.deadline.tokens == 0)
+    problems.emplace_back("--price: applies only to --tokens");
+  if (options.json && !options.predict) problems.emplace_back("--json: applies only to --predict");
   if (!options.emit_hardware.empty() && options.from_run.empty())
-    problems.emplace_back("--emit_hardware: is of the hardware as a run found it, which --from_run names");
-  if (options.weak && options.scale.empty()) problems.emplace_back("--weak: is for --scale");
+    problems.emplace_back("--emit_hardware: applies only to the hardware adjusted to a run, which --from_run names");
+  if (options.weak && options.scale.empty()) problems.emplace_back("--weak: applies only to --scale");
   if (options.failures.device_hours > 0 && options.predict && options.deadline.tokens == 0)
-    problems.emplace_back("--device_hours: with --predict is of a training on --tokens; give them");
+    problems.emplace_back("--device_hours: with --predict applies only to a training on --tokens; give them");
   if (options.failures.device_hours > 0) return;
   if (options.failures.save_seconds != defaults.save_seconds)
-    problems.emplace_back("--save_seconds: is for --device_hours");
+    problems.emplace_back("--save_seconds: applies only to --device_hours");
   if (options.failures.restart_seconds != defaults.restart_seconds)
-    problems.emplace_back("--restart_seconds: is for --device_hours");
+    problems.emplace_back("--restart_seconds: applies only to --device_hours");
 }
 
 /// Returns why a new file cannot be created. It needs the extension that --hardware recognizes, and is never
@@ -93,7 +95,7 @@ std::string new_file_problem(const std::string& option, const std::string& file)
   if (!file.ends_with(".toml"))
     return str(option, "=", file, ": must end in .toml, so that --hardware takes it as a file");
   if (!std::filesystem::exists(file, error)) return "";
-  return str(option, "=", file, ": is there already; name a new file, or remove it");
+  return str(option, "=", file, ": already exists; name a new file, or remove it");
 }
 
 /// Word that a user may try instead of an option.
@@ -137,10 +139,10 @@ void check_options(const PlanOptions& options) {
   if (options.world_size == 0 && options.scale.empty() && !options.should_minimize_devices() &&
       options.from_run.empty())
     problems.emplace_back(
-        "--world_size: is missing: ranks, one for each device; or --scale=64,128,256, or --tokens and "
+        "--world_size: is missing: number of ranks, one per device; or give --scale=64,128,256, or --tokens and "
         "--deadline_hours");
   if (options.predict && options.world_size == 0 && options.from_run.empty())
-    problems.emplace_back("--predict: needs --world_size, the ranks of the configuration's layout");
+    problems.emplace_back("--predict: needs --world_size, the number of ranks of the configuration's layout");
   for (const auto& [name, value, least] : {std::tuple("device_hours", options.failures.device_hours, kMinDeviceHours),
                                            {"tokens", options.deadline.tokens, 1.0},
                                            {"document_tokens", options.document_tokens, 1.0}})
@@ -154,7 +156,7 @@ void check_options(const PlanOptions& options) {
     if (!file.empty())
       if (std::string problem = output_problem(option, file); !problem.empty()) problems.push_back(std::move(problem));
   if (!options.emit_hardware.empty() && options.emit == options.emit_hardware)
-    problems.emplace_back("--emit and --emit_hardware: name one file for both");
+    problems.emplace_back("--emit and --emit_hardware: name the same file");
   if (!options.emit_hardware.empty())
     if (std::string problem = new_file_problem("--emit_hardware", options.emit_hardware); !problem.empty())
       problems.push_back(std::move(problem));

@@ -39,61 +39,64 @@ struct PlanOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("config", self.config, "configuration file in TOML, as pretrain takes it");
-    visit("hardware", self.hardware, "kind of cluster: a file of the hardware folder without .toml, or any file");
-    visit("hardware_folder", self.hardware_folder, "where the files of kinds of clusters are");
-    visit("world_size", self.world_size, "ranks, one for each device", between(1, kMaxRanks));
+    visit("config", self.config, "configuration file in TOML, as for pretrain");
+    visit("hardware", self.hardware, "cluster type: a file of the hardware folder without .toml, or any file");
+    visit("hardware_folder", self.hardware_folder, "folder of cluster type files");
+    visit("world_size", self.world_size, "number of ranks, one per device", between(1, kMaxRanks));
     visit("tp", self.tp, "only layouts with this tensor_model_parallel_size; 0 = any", between(0, 4096));
-    visit("cp", self.cp, "the same of context_parallel_size", between(0, 4096));
-    visit("pp", self.pp, "the same of pipeline_model_parallel_size", between(0, 4096));
-    visit("ep", self.ep, "the same of expert_model_parallel_size", between(0, 4096));
+    visit("cp", self.cp, "only layouts with this context_parallel_size; 0 = any", between(0, 4096));
+    visit("pp", self.pp, "only layouts with this pipeline_model_parallel_size; 0 = any", between(0, 4096));
+    visit("ep", self.ep, "only layouts with this expert_model_parallel_size; 0 = any", between(0, 4096));
     visit("expert_imbalance", self.expert_imbalance,
-          "tokens that come to the experts of the busiest rank, over an even share", between(1, 100));
+          "tokens of the experts of the busiest rank, relative to an even share", between(1, 100));
     visit("document_tokens", self.document_tokens,
-          "tokens of a document on average, which attention stays inside with data.reset_attention_mask; 0 = as the "
-          "datasets' .json files say, if they are here",
+          "mean tokens of a document, to which data.reset_attention_mask limits attention; 0 = from the datasets' "
+          ".json files, if they are here",
           between(0, 1e15));
-    visit("micro_batch_size", self.micro_batch_size, "the same of micro_batch_size", between(0, 4096));
+    visit("micro_batch_size", self.micro_batch_size, "only layouts with this micro_batch_size; 0 = any",
+          between(0, 4096));
     visit("objective", self.objective,
-          "what is to be least: the time of a step, the memory of a device, the device hours of a training on one of "
-          "--scale's worlds, or the devices that train on --tokens in --deadline_hours");
-    visit("keep", self.keep, "how many of the best layouts to show", between(1, 100));
+          "value to minimize: the time of a step, the memory of a device, the device hours of a training over the "
+          "numbers of ranks of --scale, or the number of devices that train on --tokens in --deadline_hours");
+    visit("keep", self.keep, "number of best layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
-          "part of a device's memory that is left to libraries, the driver and fragments", between_excluding_max(0, 1));
+          "fraction of a device's memory reserved for libraries, the driver and fragmentation",
+          between_excluding_max(0, 1));
     visit("allow_lossy_comm", self.allow_lossy_comm,
-          "also layouts whose ranks send weights or gradients with fewer bits than the configuration says, which "
-          "changes what is trained");
-    visit("explain", self.explain, "also the usual recipe, and where the time of the best layout's step goes");
-    visit("predict", self.predict,
-          "only how long a step of the configuration's own layout takes, and the memory that it needs");
-    visit("json", self.json, "with --predict, one JSON object instead of a table");
+          "also consider layouts that send weights or gradients with fewer bits than the configuration, which changes "
+          "what is trained");
+    visit("explain", self.explain,
+          "also show the rule-of-thumb layout, and a breakdown of the best layout's step time");
+    visit("predict", self.predict, "only predict the step time and memory of the configuration's own layout");
+    visit("json", self.json, "with --predict: print one JSON object instead of a table");
     visit("svg", self.svg,
           "file for an image of the first microbatches of the best layout's step on each pipeline rank");
     visit("html", self.html,
-          "file for a page with where the time of its ranks goes, their passes and their memory; with --predict of the "
+          "file for a page with the time breakdown, passes and memory of its ranks; with --predict of the "
           "configuration's own layout");
     visit("scale", self.scale,
-          "numbers of ranks: a table of the best layout of each, and which is best, instead of all this; `plan scale` "
-          "has 1, 2, 4, ... up to --world_size",
+          "numbers of ranks to compare: a table with the best layout for each; `plan scale` compares 1, 2, 4, ... up "
+          "to --world_size",
           between(1, kMaxRanks));
-    visit("weak", self.weak, "in that table the batch grows with the ranks, from that of the first");
-    visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = not looked at",
+    visit("weak", self.weak, "with --scale: the batch grows with the number of ranks, from that of the first");
+    visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = ignore failures",
           at_least(0));
-    visit("save_seconds", self.failures.save_seconds, "that a training waits for a checkpoint; 0 = as predicted",
+    visit("save_seconds", self.failures.save_seconds,
+          "seconds that a training waits for a checkpoint; 0 = as predicted", between(0, 1e9));
+    visit("restart_seconds", self.failures.restart_seconds, "seconds from a failure to the first new step",
           between(0, 1e9));
-    visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", between(0, 1e9));
-    visit("tokens", self.deadline.tokens, "to train on: how long that takes, and how many device hours",
+    visit("tokens", self.deadline.tokens, "tokens to train on: predicts the time and the device hours of that",
           between(0, 1e18));
     visit("deadline_hours", self.deadline.hours,
-          "the time that they have: the fewest devices that are in time, of all or of those of --scale",
+          "time limit for these tokens: finds the smallest number of devices that meets it, of all or of those of "
+          "--scale",
           between(0, 1e9));
-    visit("price", self.deadline.price, "of an hour of a device", between(0, 1e9));
+    visit("price", self.deadline.price, "price of a device hour", between(0, 1e9));
     visit("from_run", self.from_run,
-          "folder of a run, or its metrics.jsonl: what it took beside what is predicted, and all else for hardware as "
-          "fast as it was");
-    visit("emit_hardware", self.emit_hardware,
-          "with --from_run, a new file for the hardware as the run found it, which --hardware takes");
-    visit("emit", self.emit, "file for the whole configuration with the best layout, which pretrain takes");
+          "folder of a run, or its metrics.jsonl: compares its speed with the prediction, and adjusts the hardware for "
+          "everything else to it");
+    visit("emit_hardware", self.emit_hardware, "with --from_run: new file for the adjusted hardware, for --hardware");
+    visit("emit", self.emit, "file for the whole configuration with the best layout, for pretrain");
   }
 };
 

@@ -26,8 +26,8 @@ void check_batches(const ScalingRequest& request, i64 samples) {
   for (const i64 world : request.worlds)
     if (samples * world % request.worlds.front() != 0) broken.push_back(std::to_string(world));
   check_input(broken.empty(), "--weak: ", samples, " samples for ", request.worlds.front(),
-              " ranks are no whole number for ", join(broken, " and "),
-              "; choose training.global_batch_size, or --scale, so that they are");
+              " ranks are not a whole number for ", join(broken, " and "),
+              "; change training.global_batch_size or --scale");
 }
 
 }  // namespace

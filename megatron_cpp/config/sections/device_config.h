@@ -36,24 +36,22 @@ struct DeviceConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("device", self.device, "where tensors live and ops run");
+    visit("device", self.device, "device that holds the tensors and runs the operations");
     visit("num_threads", self.num_threads, "threads of a rank on the CPU; 0 = all usable cores", between(0, 4096));
-    visit("cpu_isa", self.cpu_isa, "highest instruction set used, so that unlike machines can give the same bits");
-    visit(
-        "gemm_tuning", self.gemm_tuning,
-        "matrix products on a GPU: off = as gemm_tuning_file says, else the library's first proposal; time = what the "
-        "file lacks is timed, and the fastest added to it");
+    visit("cpu_isa", self.cpu_isa,
+          "highest instruction set to use; set it to get bitwise identical results on different machines");
+    visit("gemm_tuning", self.gemm_tuning,
+          "selection of matrix product algorithms on a GPU: off = those in gemm_tuning_file, else the first one that "
+          "the library proposes; time = measure those missing in the file and add the fastest");
     visit("gemm_tuning_file", self.gemm_tuning_file,
-          "the algorithms of matrix products; with the same file a run has the same bits. Of another GPU or version of "
-          "cuBLAS it says nothing");
+          "file with the algorithms of matrix products; runs with the same file are bitwise identical. Entries of a "
+          "different GPU or cuBLAS version are ignored");
     visit("allow_tf32", self.allow_tf32,
-          "fp32 matrix products on a GPU round their factors to TF32, 10 bits of fraction; much faster");
-    visit("deterministic", self.deterministic,
-          "no kernel on a GPU that may give other bits the next time; false may be faster");
-    visit(
-        "gelu_epilogue", self.gelu_epilogue,
-        "with model.activation_func gelu: cuBLASLt adds bias and GELU to the first product of an MLP, and the gradient "
-        "of GELU to the second's; other bits, and not known to be faster");
+          "fp32 matrix products on a GPU round their factors to TF32 (10-bit mantissa); much faster");
+    visit("deterministic", self.deterministic, "use only GPU kernels with reproducible results; false may be faster");
+    visit("gelu_epilogue", self.gelu_epilogue,
+          "with model.activation_func gelu: cuBLASLt fuses bias and GELU into the first product of an MLP, and the "
+          "gradient of GELU into the second's; not bitwise identical, and not known to be faster");
   }
 
   /// Returns every violated rule between fields, as "device.key: what is wrong and what is allowed".
@@ -70,7 +68,7 @@ struct DeviceConfig {
     require(is_gpu || !gelu_epilogue, "gelu_epilogue: only read when device is \"cuda\"");
     require(is_gpu || deterministic, "deterministic: only read when device is \"cuda\"; the CPU always is");
     require(gemm_tuning == GemmTuning::Off || !gemm_tuning_file.empty(),
-            "gemm_tuning: \"time\" needs gemm_tuning_file; without it the next run would have other bits");
+            "gemm_tuning: \"time\" needs gemm_tuning_file; without it the next run would choose different algorithms");
     return found;
   }
 };

@@ -5,10 +5,10 @@ namespace mcpp {
 std::vector<std::string> FaultInjectionConfig::conflicts() const {
   std::vector<std::string> found;
   if (point != FaultPlace::Step && !ends_process(kind)) {
-    found.push_back("fault_injection.point: is for the kinds error, exit, kill and hang");
+    found.push_back("fault_injection.point: applies only to the kinds error, exit, kill and hang");
   }
   if (kind == FaultKind::Spike && rank != -1) {
-    found.push_back("fault_injection.rank: a spike is one of the whole batch; leave it out");
+    found.push_back("fault_injection.rank: a spike affects the whole batch; leave it out");
   }
   return found;
 }

@@ -42,19 +42,18 @@ struct FaultInjectionConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("kind", self.kind,
-          "for tests of recovery: nan_loss, nan_grad, nan_weights put NaN there; nan_local_grad puts NaN into the "
-          "gradients of a rank before they are reduced (of pipelines, a rank with the output layer); spike makes loss "
-          "and gradient 1000 "
-          "times as large; error fails as a bug would; exit leaves the process, kill kills it, hang sleeps for ever, "
-          "slow for some seconds before every step");
-    visit("iteration", self.iteration, "the first that it strikes", at_least(0));
-    visit("iterations", self.iterations, "how many in a row, counted from there; 0 = all", at_least(0));
-    visit("rank", self.rank, "the rank that it strikes; -1 = all", at_least(-1));
+          "for tests of recovery: nan_loss, nan_grad, nan_weights write NaN there; nan_local_grad writes NaN to the "
+          "gradients of one rank before they are reduced (with pipelines, a rank with the output layer); spike "
+          "multiplies loss and gradient by 1000; error throws an internal error; exit ends the process, kill kills it, "
+          "hang sleeps forever, slow sleeps for some seconds before every step");
+    visit("iteration", self.iteration, "first iteration that is affected", at_least(0));
+    visit("iterations", self.iterations, "number of consecutive iterations from there; 0 = all", at_least(0));
+    visit("rank", self.rank, "rank that is affected; -1 = all", at_least(-1));
     visit("point", self.point,
           "for error, exit, kill, hang: before the step, or a point of the iteration's save; before_manifest and later "
-          "ones are points of rank 0");
-    visit("exit_code", self.exit_code, "for exit", between(0, 255));
-    visit("seconds", self.seconds, "for slow", at_least(0));
+          "points occur on rank 0 only");
+    visit("exit_code", self.exit_code, "for exit: exit code of the process", between(0, 255));
+    visit("seconds", self.seconds, "for slow: seconds", at_least(0));
   }
 
   /// Returns every violated rule between fields, as "fault_injection.key: what is wrong and what is allowed".

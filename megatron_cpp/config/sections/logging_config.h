@@ -41,43 +41,44 @@ struct LoggingConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("log_interval", self.log_interval, "iterations between two lines of the log", at_least(1));
-    visit("show_progress", self.show_progress, "a live line, overwritten at every iteration, when there is a terminal");
+    visit("log_interval", self.log_interval, "iterations between two log lines", at_least(1));
+    visit("show_progress", self.show_progress, "show a live line, updated at every iteration, if there is a terminal");
     visit("metrics_path", self.metrics_path,
-          "file that gets one JSON object per line of the log; empty = metrics.jsonl in checkpoint.save, if any");
+          "file for one JSON object per log line; empty = metrics.jsonl in checkpoint.save, if set");
     visit("metrics_every_iteration", self.metrics_every_iteration,
-          "an object for every iteration, of that one alone, instead of means at each line of the log");
+          "write an object for every single iteration instead of means per log line");
     visit("peak_tflops", self.peak_tflops,
-          "peak of one device in TFLOP/s, that MFU is a share of; 0 = the data sheet's of a known GPU, else measured",
+          "peak TFLOP/s of one device, the denominator of MFU; 0 = from the data sheet of a known GPU, else measured",
           at_least(0));
     visit("sample_prompt", self.sample_prompt,
-          "text that the model continues at each evaluation of the validation set, for the metrics; empty = nothing");
+          "text for the model to continue at each evaluation of the validation set, written to the metrics; empty = "
+          "none");
     visit("sample_tokens", self.sample_tokens,
-          "tokens of that at most, until the sequence is full; each costs the forward pass of a sample", at_least(1));
-    visit("tensorboard_dir", self.tensorboard_dir, "folder for TensorBoard's event files; empty = none are written");
-    visit("tensorboard_log_interval", self.tensorboard_log_interval, "iterations between two points of its curves",
+          "maximum number of tokens of that sample, limited by the sequence length; each costs the forward pass of a "
+          "sample",
           at_least(1));
-    visit("profile_step_start", self.profile_step_start, "a trace has the iterations after this one ...", at_least(0));
-    visit("profile_step_end", self.profile_step_end, "... up to this one; 0 = there is no trace", at_least(0));
-    visit("profile_ranks", self.profile_ranks, "ranks whose ranges a trace has; empty = all", at_least(0));
+    visit("tensorboard_dir", self.tensorboard_dir, "folder for TensorBoard event files; empty = none are written");
+    visit("tensorboard_log_interval", self.tensorboard_log_interval,
+          "iterations between two points of the TensorBoard curves", at_least(1));
+    visit("profile_step_start", self.profile_step_start, "iteration after which the trace begins", at_least(0));
+    visit("profile_step_end", self.profile_step_end, "last iteration of the trace; 0 = no trace", at_least(0));
+    visit("profile_ranks", self.profile_ranks, "ranks to include in a trace; empty = all", at_least(0));
     visit("profile_dir", self.profile_dir, "folder for traces; empty = traces in checkpoint.save");
     visit("timing_log_level", self.timing_log_level,
-          "timers that a line of the log comes with: 0 = none; 1 = of the parts of an iteration; 2 = of passes, waits "
-          "and "
-          "collectives too",
+          "timers shown with a log line: 0 = none; 1 = phases of an iteration; 2 = also passes, waits and collectives",
           between(0, 2));
-    visit("timing_log_option", self.timing_log_option, "of the times of all ranks: the max, min and max, or all");
+    visit("timing_log_option", self.timing_log_option, "which ranks' times to log: max, minmax, or all");
     visit("straggler_factor", self.straggler_factor,
-          "a rank that computes so many times as long as others that do the same is named, and a group that sends so "
-          "slowly; 0 = none",
+          "warn of ranks that compute this many times longer than ranks with the same work, and of groups that "
+          "communicate this many times slower; 0 = no warnings",
           at_least(0));
-    visit("log_params_norm", self.log_params_norm, "the L2 norm of all weights, in the log and the curves");
-    visit("log_num_zeros_in_grad", self.log_num_zeros_in_grad, "how many numbers of the gradient are zero, likewise");
+    visit("log_params_norm", self.log_params_norm, "log the L2 norm of all weights, also to TensorBoard");
+    visit("log_num_zeros_in_grad", self.log_num_zeros_in_grad,
+          "log the number of zeros in the gradient, also to TensorBoard");
     visit("log_layer_statistics_interval", self.log_layer_statistics_interval,
-          "iterations between two tables with each layer's norms and the size of its activations; 0 = none",
-          at_least(0));
+          "iterations between two tables with the norms and the activation size of each layer; 0 = none", at_least(0));
     visit("tensorboard_histogram_interval", self.tensorboard_histogram_interval,
-          "iterations between two histograms of every parameter's weights and gradient; 0 = none", at_least(0));
+          "iterations between two histograms of the weights and gradient of every parameter; 0 = none", at_least(0));
   }
 
   /// Returns every violated rule between fields, as "logging.key: what is wrong and what is allowed".

@@ -31,7 +31,7 @@ void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& foun
 
 void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& found) {
   if (t.fp8 != Fp8::None && t.precision != Precision::Bf16)
-    found.push_back("training.fp8: needs training.precision \"bf16\", in which everything beside these products is");
+    found.push_back("training.fp8: needs training.precision \"bf16\", which all other operations use");
   if (t.fp8 == Fp8::None && t.first_last_layers_bf16)
     found.push_back("training.first_last_layers_bf16: only read when fp8 is \"e4m3\" or \"hybrid\"");
   const TrainingConfig defaults;

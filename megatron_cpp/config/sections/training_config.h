@@ -93,25 +93,24 @@ struct TrainingConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("seed", self.seed, "of initial weights, dropout and the order of samples", between(0, 4294967295));
+    visit("seed", self.seed, "seed of initial weights, dropout and the order of samples", between(0, 4294967295));
     visit("micro_batch_size", self.micro_batch_size, "samples in one forward and backward pass", between(1, 1e6));
     visit("global_batch_size", self.global_batch_size,
-          "samples in one step of the optimizer; 0 = micro_batch_size, or as step_batch_size_schedule says",
-          between(0, 1e6));
+          "samples in one optimizer step; 0 = micro_batch_size, or as in step_batch_size_schedule", between(0, 1e6));
     visit("step_batch_size_schedule", self.step_batch_size_schedule,
-          "growing global batch size, \"0:768 250B:1536\": at so many samples, or tokens with K, M, B or T, it becomes "
-          "the second number");
-    visit("train_iters", self.train_iters, "iterations to train; give this or train_samples", between(0, 1e12));
+          "growing global batch size, \"0:768 250B:1536\": from this number of samples on, or of tokens with K, M, B "
+          "or T, it is the second number");
+    visit("train_iters", self.train_iters, "iterations to train; set this or train_samples", between(0, 1e12));
     visit("train_samples", self.train_samples, "samples to train on, instead of train_iters", between(0, 1e15));
     number_fields(self, visit);
     memory_fields(self, visit);
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
     visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
-    visit("eval_on_start", self.eval_on_start, "an evaluation before the first iteration, too");
+    visit("eval_on_start", self.eval_on_start, "also evaluate before the first iteration");
     policy_fields(self, visit);
     visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
     visit("exit_duration_in_mins", self.exit_duration_in_mins,
-          "save and stop when the process has run for so many minutes; 0 = never", at_least(0));
+          "save and stop after the process has run for this many minutes; 0 = never", at_least(0));
   }
 
   /// Returns every violated rule between fields, as "training.key: what is wrong and what is allowed".
@@ -120,55 +119,58 @@ struct TrainingConfig {
  private:
   template <class Self, class Visitor>
   static void number_fields(Self& self, Visitor& visit) {
-    visit("precision", self.precision, "of activations, and of the weights that passes use");
+    visit("precision", self.precision, "type of activations, and of the weights used for computation");
     visit("fp8", self.fp8,
-          "with bf16: products of the layers' linear maps in fp8. e4m3: all operands in E4M3; hybrid: gradients of "
-          "outputs in E5M2. A GPU needs compute capability 8.9; a CPU emulates it, and is slower than in bf16");
+          "with bf16: matrix products of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "
+          "E5M2. A GPU needs compute capability 8.9; a CPU emulates it, slower than bf16");
     visit("fp8_recipe", self.fp8_recipe,
-          "where scales come from; tensorwise: one for each tensor, from the largest number in it at hand");
-    visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: layers at both ends stay in bf16");
-    visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16, "how many of the first then do",
-          at_least(0));
-    visit("num_layers_at_end_in_bf16", self.num_layers_at_end_in_bf16, "how many of the last then do", at_least(0));
+          "how scales are computed; tensorwise: one per tensor, from its current largest magnitude");
+    visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: keep the layers at both ends in bf16");
+    visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16,
+          "with first_last_layers_bf16: number of first layers in bf16", at_least(0));
+    visit("num_layers_at_end_in_bf16", self.num_layers_at_end_in_bf16,
+          "with first_last_layers_bf16: number of last layers in bf16", at_least(0));
   }
 
   template <class Self, class Visitor>
   static void memory_fields(Self& self, Visitor& visit) {
     visit("recompute_granularity", self.recompute_granularity,
-          "activations computed again in the backward pass, to save memory: whole layers, or parts of each");
+          "recompute activations in the backward pass to save memory: of whole layers (full), or of parts of each "
+          "layer (selective)");
     visit("recompute_method", self.recompute_method,
-          "for full: uniform keeps one input per group of recompute_num_layers; sqrt chooses groups of as many layers "
-          "as there are groups; block recomputes the first recompute_num_layers layers of each stage one by one");
-    visit("recompute_num_layers", self.recompute_num_layers, "for full: layers, see recompute_method; 0 = 1",
+          "for full: uniform keeps one input per group of recompute_num_layers; sqrt makes the number of groups equal "
+          "to their size; block recomputes the first recompute_num_layers layers of each stage one by one");
+    visit("recompute_num_layers", self.recompute_num_layers, "for full: number of layers, see recompute_method; 0 = 1",
           at_least(0));
     visit("recompute_modules", self.recompute_modules,
           "for selective: any of core_attn, layernorm, mlp_act, moe_act; empty = core_attn");
     visit("distribute_saved_activations", self.distribute_saved_activations,
-          "for full: the inputs that are kept are cut over the tensor-parallel ranks, and gathered in backward; with "
-          "parallel.sequence_parallel they are cut already");
+          "for full: shard the saved inputs across tensor-parallel ranks and gather them in the backward pass; "
+          "parallel.sequence_parallel shards them anyway");
     visit("offload_activations", self.offload_activations,
-          "where what layers keep for the backward pass waits for it: on the device, in host memory, or on a disk "
-          "(optimizer.offload_folder); changes no bit");
+          "where activations saved for the backward pass are kept: on the device, in host memory, or on a disk "
+          "(optimizer.offload_folder); bitwise identical");
   }
 
   template <class Self, class Visitor>
   static void policy_fields(Self& self, Visitor& visit) {
     visit("nan_policy", self.nan_policy,
-          "when loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: go on from the "
-          "newest good checkpoint, past the samples read since. The weights never take such a step");
+          "if loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: continue from the "
+          "newest good checkpoint, after the samples read since. Such a step never changes the weights");
     visit("spike_policy", self.spike_policy,
-          "the same when loss or gradient norm stands out; warn: say so and take the step");
-    visit("spike_window", self.spike_window, "steps before that a loss or norm is compared with", at_least(2));
-    visit("spike_z_score", self.spike_z_score, "standard deviations above their mean from which it is a spike",
+          "the same for outliers of loss or gradient norm; warn: log a warning and apply the step");
+    visit("spike_window", self.spike_window, "number of previous steps that a loss or norm is compared with",
+          at_least(2));
+    visit("spike_z_score", self.spike_z_score, "number of standard deviations above their mean that makes a spike",
           greater_than(0));
     visit("max_consecutive_skips", self.max_consecutive_skips,
-          "steps skipped in a row; one more stops the training with exit code 17", at_least(0));
-    visit("max_rollbacks", self.max_rollbacks, "of a run; one more stops the training with exit code 17", at_least(0));
-    visit(
-        "check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,
-        "iterations between two comparisons of the weights that data-parallel ranks hold alike, which also come before "
-        "every save: finds machines that corrupt data silently; 0 = never",
-        at_least(0));
+          "maximum number of consecutive skipped steps; one more stops the training with exit code 17", at_least(0));
+    visit("max_rollbacks", self.max_rollbacks,
+          "maximum number of rollbacks of a run; one more stops the training with exit code 17", at_least(0));
+    visit("check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,
+          "iterations between two comparisons of the weights of data-parallel replicas, which also precede every save: "
+          "detects machines that silently corrupt data; 0 = never",
+          at_least(0));
   }
 };
 

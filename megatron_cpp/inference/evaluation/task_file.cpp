@@ -18,7 +18,7 @@ std::vector<std::string> continuations_of(const nlohmann::json& object) {
   std::vector<std::string> continuations;
   for (const nlohmann::json& continuation : *found) {
     check_input(continuation.is_string() && !continuation.get_ref<const std::string&>().empty(),
-                "\"continuations\" holds something else than strings of some length");
+                "\"continuations\" must contain non-empty strings only");
     continuations.push_back(continuation.get<std::string>());
   }
   return continuations;
@@ -79,7 +79,7 @@ Task read_task(const Path& file) {
         const bool is_choice = item.continuations.size() > 1;
         check_input(task.items.empty() || is_choice == task.is_choice(), "has ", item.continuations.size(),
                     " continuations, line ", task.items.empty() ? 0 : task.items[0].line,
-                    is_choice ? " but one" : " several", "; give items of either kind a file of their own");
+                    is_choice ? " but one" : " several", "; put items of each kind in a file of their own");
         task.items.push_back(std::move(item));
       } catch (const Error& error) {
         fail(error.code(), file.string(), ":", number, ": ", error.what());

@@ -55,7 +55,7 @@ void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, 
       const EncodedPair pair = encode_pair(encoder, item.context, item.target_delimiter + continuation);
       const auto scored = static_cast<i64>(pair.continuation.size());
       check_input(scored > 0, task.place(item), ": the continuation \"", continuation,
-                  "\" has no token of its own: the tokenizer makes one piece of it and the end of the context");
+                  "\" has no token of its own: the tokenizer merges it with the end of the context");
       check_input(scored <= seq_length, task.place(item), ": a continuation has ", scored,
                   " tokens, the model's seq_length is ", seq_length, " (or --window, where that is given)");
       const i64 whole = static_cast<i64>(pair.context.size()) + scored, length = std::min(whole, seq_length + 1);

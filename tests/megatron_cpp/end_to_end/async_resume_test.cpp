@@ -210,7 +210,7 @@ TEST_F(AsyncResume, NotFromALocalTierThatIsDamagedOrOfAnotherRun) {
   // Another run on the same nodes.
   const Outcome other = run(pretrain("other", stop));
   EXPECT_EQ(other.code, 2) << other.out;
-  EXPECT_CONTAINS(other.err, ": is of another run than those of checkpoint.save; give another folder");
+  EXPECT_CONTAINS(other.err, ": belongs to another run than the checkpoints of checkpoint.save; give another folder");
 }
 
 TEST_F(AsyncResume, RanksUseTheLocalTierTogetherOrNotAtAll) {

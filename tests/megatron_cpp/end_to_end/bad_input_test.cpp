@@ -233,8 +233,9 @@ TEST_F(BadInput, AModelIsNotWrittenOverARun) {
   train("run", {"--model.hidden_dropout=0"});
   good({"checkpoint", "export-hf", at("run"), at("hf")});
   const std::string latest = read_text_file(at("run") + "/latest");
-  expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("run")}, {at("run"), "holds checkpoints"});
-  expect_refused({"checkpoint", "upcycle", at("run"), at("run"), "--num_experts=4"}, {at("run"), "holds checkpoints"});
+  expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("run")}, {at("run"), "contains checkpoints"});
+  expect_refused({"checkpoint", "upcycle", at("run"), at("run"), "--num_experts=4"},
+                 {at("run"), "contains checkpoints"});
   EXPECT_EQ(read_text_file(at("run") + "/latest"), latest);
 }
 

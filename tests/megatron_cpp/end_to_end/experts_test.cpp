@@ -66,7 +66,7 @@ TEST_F(ExpertsEndToEnd, EvaluatesAndGeneratesAlikeOnEveryLayout) {
   const Outcome copies = run_on(4, joined(generate, keys(1, 2, 1)));
   EXPECT_EQ(copies.code, 2);
   EXPECT_CONTAINS(copies.err, "4 ranks hold the model 4 times");
-  EXPECT_CONTAINS(copies.err, "or deal the experts out over all 4: --parallel.expert_model_parallel_size x ");
+  EXPECT_CONTAINS(copies.err, "or distribute the experts over all 4: --parallel.expert_model_parallel_size x ");
 }
 
 TEST_F(ExpertsEndToEnd, EvaluatesAlikeHoweverManyWindowsGoTogether) {
@@ -86,10 +86,10 @@ TEST_F(ExpertsEndToEnd, ADenseModelBecomesAMixtureThatGivesTheSame) {
   const Outcome shared = run(
       {"checkpoint", "upcycle", at("dense"), at("no"), "--num_experts=4", "--moe_shared_expert_intermediate_size=8"});
   EXPECT_EQ(shared.code, 2);
-  EXPECT_CONTAINS(shared.err, "a shared expert could begin as");
+  EXPECT_CONTAINS(shared.err, "to initialize a shared expert with");
   const Outcome again = run({"checkpoint", "upcycle", at("moe"), at("no"), "--num_experts=4"});
   EXPECT_EQ(again.code, 2);
-  EXPECT_CONTAINS(again.err, "has experts already");
+  EXPECT_CONTAINS(again.err, "already has experts");
 }
 
 TEST_F(ExpertsEndToEnd, BiasesOfADenseModelBecomeThoseOfExperts) {

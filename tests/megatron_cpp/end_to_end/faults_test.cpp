@@ -64,7 +64,7 @@ TEST_F(Faults, EndWithTheirExitCode) {
   EXPECT_EQ(exit.code, 75);
   const Outcome refused = run(pretrain("run", fault("nan_loss", 3, {"--fault_injection.point=before_files"})));
   EXPECT_EQ(refused.code, 2);
-  EXPECT_CONTAINS(refused.err, ": is for the kinds error, exit, kill and hang");
+  EXPECT_CONTAINS(refused.err, ": applies only to the kinds error, exit, kill and hang");
 }
 
 TEST_F(Faults, AHangNeverEnds) {
@@ -80,8 +80,7 @@ TEST_F(Faults, AStepThatIsNotFiniteIsSkippedWhereverThatShows) {
   for (const char* kind : {"nan_loss", "nan_grad"}) {
     const Outcome outcome = run(pretrain(kind, fault(kind, 6)));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_CONTAINS(outcome.err,
-                    "is not finite; the step is skipped, the weights stay as they were (samples 40 to 47)");
+    EXPECT_CONTAINS(outcome.err, "is not finite; the step is skipped, the weights are unchanged (samples 40 to 47)");
     const std::string interrupted = str(kind, "_interrupted");
     train(interrupted, fault(kind, 6, {"--training.exit_interval=7"}));
     train(interrupted, fault(kind, 6));
@@ -109,8 +108,8 @@ TEST_F(Faults, ARollbackLeavesOutTheStepsSinceTheCheckpoint) {
   const Words nan = fault("nan_loss", 7) + kRollBack;
   const Outcome outcome = run(pretrain("run", nan));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "(samples 48 to 55); going back to the newest good checkpoint (1 of 3)");
-  EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 4; going on after sample 55");
+  EXPECT_CONTAINS(outcome.err, "(samples 48 to 55); rolling back to the newest good checkpoint (1 of 3)");
+  EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 4; continuing after sample 55");
   losses("run", 12);
   train("skipping", fault("nan_loss", 5, {"--fault_injection.iterations=3"}));
   expect_same_tensors("run", "skipping");
@@ -160,7 +159,7 @@ TEST_F(Faults, RollbackUsesCheckpointOfStopWhenThereIsNoOther) {
 TEST_F(Faults, ARollbackBeforeTheFirstSaveGoesBackToTheStart) {
   const Outcome outcome = run(pretrain("run", fault("nan_grad", 2) + kRollBack));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 0; going on after sample 15");
+  EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 0; continuing after sample 15");
   losses("run", 12);
 }
 
@@ -172,7 +171,7 @@ TEST_F(Faults, RollbacksAreLimitedAndCountedOverRestarts) {
   EXPECT_CONTAINS(outcome.err, "training.max_rollbacks is 1");
   const Outcome refused = run(pretrain("run", kRollBack + Words{"--checkpoint.save_interval=0"}));
   EXPECT_EQ(refused.code, 2);
-  EXPECT_CONTAINS(refused.err, ": rollback needs checkpoints to go back to");
+  EXPECT_CONTAINS(refused.err, ": rollback needs checkpoints to roll back to");
 }
 
 TEST_F(Faults, StartsSpikeHistoryAnewWhenPolicyWasOff) {
@@ -183,7 +182,7 @@ TEST_F(Faults, StartsSpikeHistoryAnewWhenPolicyWasOff) {
   // Iterations 3 to 6 are no measure of iteration 10.
   const Outcome outcome = run(pretrain("run", detector + fault("spike", 10)));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(outcome.err.find("stands out"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("is an outlier"), std::string::npos) << outcome.err;
 }
 
 TEST_F(Faults, ASpikeIsToldSkippedOrRolledBack) {
@@ -191,7 +190,7 @@ TEST_F(Faults, ASpikeIsToldSkippedOrRolledBack) {
       spike = fault("spike", 10) + detector, rolls_back{"--training.spike_policy=rollback"};
   const Outcome warned = run(pretrain("warn", spike));
   EXPECT_EQ(warned.code, 0) << warned.err;
-  EXPECT_CONTAINS(warned.err, "iteration 10: loss or gradient stands out from those before: loss ");
+  EXPECT_CONTAINS(warned.err, "iteration 10: loss or gradient is an outlier: loss ");
   EXPECT_EQ(run(pretrain("off", fault("spike", 10) + Words{"--training.spike_policy=off"})).err, "");
   expect_same_tensors("warn", "off");
 

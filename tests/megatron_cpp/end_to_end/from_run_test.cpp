@@ -147,7 +147,7 @@ TEST_F(FromRun, NextStartGoesOnWithAnotherLayout) {
   train_on(2, "first", {"--parallel.pipeline_model_parallel_size=2", "--training.exit_interval=8"});
   const std::string hardware = at("found.toml"), next = at("next.toml");
   const std::string told = good(plan("first", {"--tp=2", "--emit_hardware=" + hardware, "--emit=" + next}));
-  EXPECT_CONTAINS(told, "the hardware as it was found is in " + hardware);
+  EXPECT_CONTAINS(told, "the adjusted hardware was written to " + hardware);
   const std::vector<double> expected = losses("whole", 12);
   const auto expect_same_training = [&](const std::string& save) {
     const std::vector<double> found = losses(save, 12);

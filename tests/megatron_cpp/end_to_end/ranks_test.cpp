@@ -227,7 +227,7 @@ TEST_F(Ranks, ALayoutIsPlannedWithoutThem) {
   EXPECT_CONTAINS(six.err, "the number of ranks = 6");
   const Outcome no_plan = run(pretrain("run", {"--world_size=8"}));
   EXPECT_EQ(no_plan.code, 2);
-  EXPECT_CONTAINS(no_plan.err, "is for --dry_run");
+  EXPECT_CONTAINS(no_plan.err, "applies only to --dry_run");
 }
 
 TEST_F(Ranks, ARankWithTooLittleMemoryEndsAllBeforeTheyBegin) {

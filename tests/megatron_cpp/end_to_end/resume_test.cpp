@@ -232,7 +232,7 @@ TEST_F(Resume, StepsThatAreNotFiniteAreSkippedAndThenEndTheRun) {
                            "--checkpoint.allow_changed_keys=optimizer.lr,optimizer.lr_decay_style"}));
   EXPECT_EQ(outcome.code, 17) << outcome.err;
   EXPECT_CONTAINS(outcome.err, "is not finite; the step is skipped");
-  EXPECT_CONTAINS(outcome.err, "3 steps in a row had a non-finite loss or gradient");
+  EXPECT_CONTAINS(outcome.err, "3 consecutive steps had a non-finite or outlying loss or gradient");
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
   train("run");
   losses("run", 12);
@@ -272,7 +272,7 @@ TEST_F(Resume, OverflowAtTheLowestLossScaleEndsTheRun) {
   EXPECT_CONTAINS(outcome.out,
                   "iteration 2: the gradient overflows; the step is skipped, the loss scale is 1000000000000.0");
   EXPECT_CONTAINS(outcome.err, "iteration 5: the gradient is not finite; the step is skipped");
-  EXPECT_CONTAINS(outcome.err, "3 steps in a row had a non-finite loss or gradient");
+  EXPECT_CONTAINS(outcome.err, "3 consecutive steps had a non-finite or outlying loss or gradient");
 }
 
 }  // namespace

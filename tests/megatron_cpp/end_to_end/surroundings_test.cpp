@@ -86,7 +86,7 @@ TEST_F(Surroundings, TheDurationCountsFromTheStartOfTheProcess) {
   const Words args = endless("run", {"--training.exit_duration_in_mins=0.05"});
   const Outcome outcome = test::Program(args, root() / "shell", 0, {"sh", "-c", "sleep 4; exec \"$@\"", "sh"}).wait();
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.out, "training.exit_duration_in_mins is over");
+  EXPECT_CONTAINS(outcome.out, "training.exit_duration_in_mins has elapsed");
   EXPECT_LE(metrics("run").size(), 3u) << outcome.out;
 }
 
@@ -151,7 +151,7 @@ TEST_F(Surroundings, GenerateComparesItsCacheWithTheMemory) {
   };
   const Outcome outcome = generate("100000").wait();
   EXPECT_EQ(outcome.code, 12) << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "not enough memory for 100000 texts side by side (--batch_size)");
+  EXPECT_CONTAINS(outcome.err, "not enough memory for 100000 texts in one batch (--batch_size)");
 }
 
 TEST_F(Surroundings, RefusesToLoadAFolderThatHoldsSomethingElse) {
@@ -163,7 +163,7 @@ TEST_F(Surroundings, RefusesToLoadAFolderThatHoldsSomethingElse) {
     words.insert(words.end(), more.begin(), more.end());
     const Outcome refused = run(words);
     EXPECT_EQ(refused.code, 2) << refused.out;
-    EXPECT_CONTAINS(refused.err, "checkpoint.load: " + at("model") + ": holds no checkpoint, but something else");
+    EXPECT_CONTAINS(refused.err, "checkpoint.load: " + at("model") + ": contains no checkpoint, but other files");
   }
 }
 

@@ -118,7 +118,8 @@ TEST_F(Tasks, BadLinesAreNamed) {
       {R"({"context": 3, "continuations": ["b", "c"], "answer": 0})", "\"context\" is not a string"},
       {R"({"context": "a", "answer": 0})", "has no key \"continuations\""},
       {R"({"context": "a", "continuations": [], "answer": 0})", "\"continuations\" is not a list of at least one"},
-      {R"({"context": "a", "continuations": ["b", ""], "answer": 0})", "\"continuations\" holds something else"},
+      {R"({"context": "a", "continuations": ["b", ""], "answer": 0})",
+       "\"continuations\" must contain non-empty strings only"},
       {R"({"context": "a", "continuations": ["b", "c"]})", "has no key \"answer\""},
       {R"({"context": "a", "continuations": ["b", "c"], "answer": 2})",
        "\"answer\" is 2; it must be a number from 0 to 1"},
@@ -138,7 +139,7 @@ TEST_F(Tasks, BadLinesAreNamed) {
   expect_refused({task_file("empty.jsonl", "\n\n")}, "empty.jsonl: is empty");
   expect_refused({"--tasks=" + at("absent.jsonl")}, "absent.jsonl");
   expect_refused({"--log_samples=x"}, "give --text");
-  expect_refused({"--text=x", "--log_samples=x"}, "--log_samples: is for the items of --tasks");
+  expect_refused({"--text=x", "--log_samples=x"}, "--log_samples: applies only to --tasks");
 }
 
 /// Lines of the shapes that the golden files do not have.

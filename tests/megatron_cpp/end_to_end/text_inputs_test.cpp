@@ -152,7 +152,7 @@ TEST_F(TextInputs, ARunGoesOnWithTheTextItBeganWith) {
   copy_dataset(at("other_text_document"));
   const Outcome accepted = run(plus(pretrain("run", {half[0]}), "--checkpoint.allow_changed_keys=data.data_path"));
   EXPECT_EQ(accepted.code, 0) << accepted.err;
-  EXPECT_CONTAINS(accepted.err, "data.data_path: " + at("data/copy") + " holds another text than the one trained on");
+  EXPECT_CONTAINS(accepted.err, "data.data_path: " + at("data/copy") + " has another text than the one trained on");
   EXPECT_EQ(losses("run", 12).size(), 12u);
   good(pretrain("run", {half[0]}));  // the checkpoint is of the new text now
 }

@@ -149,7 +149,7 @@ TEST_F(Traces, OfABenchedStep) {
   const Outcome refused = run(
       {"bench", "gemm", (root() / "run.toml").string(), "--checkpoint.save_interval=0", "--trace=" + at("step.json")});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_CONTAINS(refused.err, "--trace: is for bench step");
+  EXPECT_CONTAINS(refused.err, "--trace: applies only to bench step");
 }
 
 /// The others wait for it, so that it is the one that waits least.

@@ -241,7 +241,7 @@ TEST_F(RunMetrics, CorrectThePlan) {
                                   folder_ / "process")
                               .wait();
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("does not tell on how many ranks it ran; give them as --world_size"));
+  EXPECT_THAT(unknown.err, HasSubstr("does not state its number of ranks; set --world_size"));
 }
 
 // What was calibrated on a run is a file of hardware, by which the next start plans the same.
@@ -264,7 +264,7 @@ TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
   write_run(64, ran, 60000);
   const Outcome found = plan({"--hardware=h100_sxm", from_run, "--emit_hardware=" + file});
   ASSERT_EQ(found.code, 0) << found.err;
-  EXPECT_THAT(found.out, HasSubstr("the hardware as it was found is in " + file));
+  EXPECT_THAT(found.out, HasSubstr("the adjusted hardware was written to " + file));
   EXPECT_THAT(read_text_file(file),
               AllOf(HasSubstr("# --hardware=h100_sxm as the run in "), HasSubstr("64 ranks, tp 1")));
   for (const char* ranks : {"64", "16"}) {
@@ -286,13 +286,13 @@ TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
     EXPECT_THAT(refused.err, HasSubstr(reason));
   };
   const std::string before = read_text_file(file);
-  expect_refused(file, "is there already; name a new file, or remove it");
+  expect_refused(file, "already exists; name a new file, or remove it");
   EXPECT_EQ(read_text_file(file), before);
   expect_refused(folder_ / "found.txt", "must end in .toml");
   expect_refused(folder_ / "nowhere/found.toml", "there is no folder");
   const std::string both = folder_ / "both.toml";
   EXPECT_THAT(plan({"--hardware=h100_sxm", from_run, "--emit=" + both, "--emit_hardware=" + both}).err,
-              HasSubstr("--emit and --emit_hardware: name one file for both"));
+              HasSubstr("--emit and --emit_hardware: name the same file"));
   write_run(64, ran, 1e15);
   expect_refused(folder_ / "far.toml", "the run is too far from such hardware");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "far.toml"));

@@ -71,7 +71,7 @@ TEST_F(PlanCommand, EmitsWhereThingsAre) {
     return found.out;
   };
   EXPECT_THAT(emitted("small_host", "8"), AllOf(HasSubstr("optimizer state on disk"),
-                                                HasSubstr("before it runs it needs optimizer.offload_folder")));
+                                                HasSubstr("before training it needs optimizer.offload_folder")));
   EXPECT_THAT(read_text_file(file), HasSubstr("offload = \"file\""));
   EXPECT_THAT(Program({"config", file}, folder_ / "bare").wait().err,
               HasSubstr("optimizer.offload_folder: is missing"));
@@ -115,11 +115,11 @@ TEST_F(PlanCommand, PredictsTheConfigurationsOwnLayout) {
   expect_refused({"--hardware=tpu_v5p", "--world_size=64", "--predict", tp, "--training.offload_activations=file",
                   "--optimizer.offload_folder=/scratch"},
                  {"a step cannot be predicted: host.nvme_bandwidth: is not known of TPU v5p", "activations on disk"});
-  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--json"}, {"--json: is for --predict"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--json"}, {"--json: applies only to --predict"});
   expect_refused({"--hardware=h100_sxm", "--world_size=32771", "--predict", tp},
                  {"the configuration's layout cannot run", "32771", "join 24576 at most"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--predict", "--scale=8,16", "--emit=x.toml"},
-                 {"--predict and --scale: each is instead of the other", "--emit: is of the best layout"});
+                 {"--predict and --scale: exclude each other", "--emit: is a detail of the best layout"});
 }
 
 TEST_F(PlanCommand, DrawsAndTellsWhatHelps) {
@@ -163,7 +163,7 @@ TEST_F(PlanCommand, ScalesByTheWord) {
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("plan scale: needs --world_size, up to which ranks double, or --scale="));
   const Outcome both = scale({"--scale=8,16", "--world_size=8"});
-  EXPECT_THAT(both.err, HasSubstr("--world_size: is not looked at with --scale"));
+  EXPECT_THAT(both.err, HasSubstr("--world_size: is not used with --scale"));
   const Outcome help = scale({"--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_THAT(help.out, AllOf(HasSubstr("megatron_cpp plan scale"), HasSubstr("objective")));
@@ -226,19 +226,19 @@ TEST_F(PlanCommand, ChoosesAmongWorlds) {
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("nothing fits on any of these numbers of ranks"));
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=device_hours", "--weak"},
-                 {"--objective=device_hours: compares numbers of ranks", "--weak: is for --scale"});
+                 {"--objective=device_hours: compares numbers of ranks", "--weak: applies only to --scale"});
   expect_refused(
       {"--hardware=h100_sxm", "--world_size=64", "--objective=memory", "--tokens=1e12", "--deadline_hours=9"},
-      {"--deadline_hours: asks for the fewest devices", "--world_size: is not looked at with --deadline_hours"});
+      {"--deadline_hours: minimizes the number of devices", "--world_size: is not used with --deadline_hours"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=deadline"},
                  {"--objective=deadline: needs --tokens and --deadline_hours"});
   expect_refused({"--hardware=h100_sxm", "--scale=96,128,100", "--weak"},
-                 {"--weak: 1024 samples for 96 ranks are no whole number for 100 and 128"});
+                 {"--weak: 1024 samples for 96 ranks are not a whole number for 100 and 128"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--tokens=0.5", "--document_tokens=0.1"},
                  {"--tokens=0.5: must be 0 or at least 1", "--document_tokens=0.1: must be 0 or at least 1"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=cheap"}, {"objective", "\"device_hours\""});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=memory", "--predict"},
-                 {"--objective=memory: is of a search"});
+                 {"--objective=memory: applies to a search"});
 }
 
 TEST_F(PlanCommand, FindsTheLeastMemory) {
@@ -261,7 +261,7 @@ TEST_F(PlanCommand, CountsDocuments) {
     args.insert(args.end(), more.begin(), more.end());
     const Outcome outcome = run(args);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
-    const bool warns = outcome.err.find("--document_tokens=N says it") != std::string::npos;
+    const bool warns = outcome.err.find("set --document_tokens=N") != std::string::npos;
     return std::pair(parse_json(outcome.out, "plan")["parts_s"]["attention"].get<double>(), warns);
   };
   const auto [whole, ignored] = seconds({});
@@ -278,7 +278,7 @@ TEST_F(PlanCommand, CountsDocuments) {
   EXPECT_EQ(seconds({mask, "--data.data_path=" + prefix}).first, short_ones);
   EXPECT_EQ(seconds({mask, "--data.data_path=" + prefix, "--document_tokens=1e12"}).first, whole);
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--document_tokens=1000"},
-                 {"--document_tokens: is for data.reset_attention_mask"});
+                 {"--document_tokens: applies only to data.reset_attention_mask"});
 }
 
 TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
@@ -298,7 +298,7 @@ TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
                   "--restart_seconds=1e9"},
                  {"its links join is enough; devices fail before anything is done"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--deadline_hours=720"},
-                 {"--deadline_hours: needs --tokens", "--world_size: is not looked at with --deadline_hours"});
+                 {"--deadline_hours: needs --tokens", "--world_size: is not used with --deadline_hours"});
 }
 
 TEST_F(PlanCommand, NothingFits) {
@@ -319,7 +319,7 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
   expect_refused({"--hardware=cpu_epyc_2_cores", "--tokens=1e9", "--deadline_hours=9"},
                  {"--deadline_hours: --hardware="});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--emit_hardware=" + (folder_ / "new.toml").string()},
-                 {"--emit_hardware: is of the hardware as a run found it, which --from_run names"});
+                 {"--emit_hardware: applies only to the hardware adjusted to a run, which --from_run names"});
   expect_refused({"--hardware=a100_80gb", "--world_size=64", "--micro_batch_size=7"},
                  {"micro_batch_size = 7 does not divide global_batch_size = 1024"});
   expect_refused({"--hardware=a100_80gb", "--world_size=10000", "--tp=3", "--pp=81"},
@@ -333,7 +333,7 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
                  {"--world_size: is missing", "or --tokens and --deadline_hours"});
   expect_refused({"--hardware=h100_sxm", "--from_run=runs/x"}, {"--from_run=runs/x: there is no file runs/x"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=1e-300", "--weak"},
-                 {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: is for --scale"});
+                 {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: applies only to --scale"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=5", "--save_seconds=1e300"},
                  {"save_seconds", "at most"});
   expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1", "--pp=1"}, {"no layout of 7 ranks divides"});
@@ -346,10 +346,9 @@ TEST_F(PlanCommand, RefusesWhatHasNoMeaningTogether) {
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--predict", "--tp=8", "--micro_batch_size=1",
                   "--allow_lossy_comm", "--price=2", "--save_seconds=3", "--restart_seconds=4"},
                  {"--tp: limits a search", "--micro_batch_size: limits a search", "--allow_lossy_comm: limits a search",
-                  "--price: is for --tokens", "--save_seconds: is for --device_hours",
-                  "--restart_seconds: is for --device_hours"});
-  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--scale=8,16"},
-                 {"--world_size: is not looked at with --scale"});
+                  "--price: applies only to --tokens", "--save_seconds: is for --device_hours",
+                  "--restart_seconds: applies only to --device_hours"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--scale=8,16"}, {"--world_size: is not used with --scale"});
   // What no world could do is not looked for in any.
   const std::vector<std::string> impossible{"no layout can be found", "tensor_model_parallel_size = 3 does not divide"};
   expect_refused({"--hardware=h100_sxm", "--scale=8,16", "--tp=3"}, impossible);
@@ -407,7 +406,7 @@ TEST(HardwareFile, RefusesBadNumbersOfRanksWithEveryReason) {
   EXPECT_CONTAINS(error_of("kernel_gap = 0.02722", "kernel_gap = nan"), "ranks_2.device.kernel_gap: must be finite");
   EXPECT_CONTAINS(error_of("kernel_gap = 0.02722\n", ""), "mine.toml: ranks_2.device.kernel_gap: is missing");
   EXPECT_CONTAINS(error_of("", "", "[host]\nmemory = 1.0\n"),
-                  "[host] is of any number of ranks, and [ranks_2.host] of some");
+                  "[host] applies to any number of ranks, and [ranks_2.host] to some");
   for (const char* table : {"ranks_0", "ranks_02", "ranks_x", "ranks_", "ranks_99999999999999999999", "ranks_-2"})
     EXPECT_CONTAINS(error_of("", "", str("[", table, ".device]\ncores = 1\n")), str("[", table, "]"));
   EXPECT_CONTAINS(input_error([] { parse_hardware("[ranks_2]\n", "mine.toml"); }),

@@ -56,7 +56,8 @@ TEST(DevicePeakTest, WarnsOnlyWhenStepsExceedPeak) {
   }
   EXPECT_THAT(peak_warning({.tflops = 2, .source = Source::Config}, 3),
               HasSubstr("logging.peak_tflops = 2.000: MFU is above 100 %"));
-  EXPECT_THAT(peak_warning({.tflops = 2, .source = Source::Measured}, 3), HasSubstr("earlier MFU were too high"));
+  EXPECT_THAT(peak_warning({.tflops = 2, .source = Source::Measured}, 3),
+              HasSubstr("earlier MFU values were too high"));
 }
 
 TEST(PeakFileTest, StoresPeakOfDevice) {

@@ -39,14 +39,14 @@ TEST(GeluEpilogueConfig, NamesAllThatItCannotGoWith) {
       config.conflicts(),
       ElementsAre(StartsWith("device.gelu_epilogue: only with model.activation_func \"gelu\", not \"gelu_erf\""),
                   StartsWith("device.gelu_epilogue: only with training.precision \"bf16\" or \"fp16\""),
-                  StartsWith("device.gelu_epilogue: has the output of GELU kept"),
+                  StartsWith("device.gelu_epilogue: saves the output of GELU"),
                   StartsWith("device.gelu_epilogue: model.ffn_hidden_size on a rank is 1028")));
 }
 
 TEST(GeluEpilogueConfig, IsNotForFp8) {
   Config config = config_with_epilogue();
   config.training.fp8 = Fp8::E4m3;
-  EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gelu_epilogue: products in fp8 have no epilogues")));
+  EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gelu_epilogue: fp8 products have no epilogues")));
 }
 
 }  // namespace

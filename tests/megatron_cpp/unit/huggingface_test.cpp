@@ -257,7 +257,7 @@ TEST_F(Huggingface, ATokenizerThatTransformersCannotHaveIsRefused) {
   EXPECT_EQ(error(sound), "");
   SentencepieceModel model = sound;
   model.type = SegmentationType::Word;
-  EXPECT_CONTAINS(error(model), "x.model: transformers knows nothing like its model type");
+  EXPECT_CONTAINS(error(model), "x.model: transformers has no equivalent of its model type");
   model = sound;
   model.treat_whitespace_as_suffix = true;
   EXPECT_CONTAINS(error(model), "treat_whitespace_as_suffix");
@@ -298,7 +298,7 @@ TEST_F(Huggingface, RefusesSymbolsThatNormalizationChanges) {
   model.type = SegmentationType::Bpe;
   model.pieces = {{"<unk>", 0, PieceType::Unknown}, {"a\xE2\x96\x81", 0, PieceType::UserDefined}};
   EXPECT_CONTAINS(error_of([&] { tokenizer_json(model, "x.model"); }),
-                  "x.model: transformers knows nothing like its user-defined symbols");
+                  "x.model: transformers has no equivalent of its user-defined symbols");
 }
 
 TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {

@@ -43,7 +43,7 @@ TEST_F(ScheduleCommand, DrawsOneAndTellsItsFigures) {
             "rank 1  |.0aa1bb2cc..|\n"
             "forward 0-9, backward or input gradient a-j, weight gradient A-J, idle .\n"
             "2 ranks, 1 chunk per rank, 3 microbatches: time 12, bubble 25 %, at most 2 microbatches in memory\n"
-            "rank         works     waits    microbatches kept, at most\n"
+            "rank         works     waits  microbatches stored, at most\n"
             "0                9         3                             2\n"
             "1                9         0                             1\n"
             "bubble                 25.0 %; published formula, without messages: 25.0 %\n"

@@ -191,7 +191,7 @@ TEST_F(GoldenImportsTest, SaysWhichWeightsAreReadOfTwo) {
   write_file_atomic(both / "model.safetensors.index.json", R"({"weight_map":{"wte.weight":"missing.safetensors"}})");
   const Outcome outcome = run({"checkpoint", "import-hf", both.string(), "--save=" + at("run")});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.err + outcome.out, "the weights are those of model.safetensors, as in transformers");
+  EXPECT_CONTAINS(outcome.err + outcome.out, "the weights are read from model.safetensors, as in transformers");
 }
 
 }  // namespace

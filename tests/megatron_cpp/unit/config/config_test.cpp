@@ -82,7 +82,7 @@ TEST(Config, ListsOnTheCommandLine) {
   EXPECT_TRUE(parse(std::string(kLeast) + "[data]\ndata_path = 'a'", {"--data.data_path="}).data.data_path.empty());
   EXPECT_EQ(parse(std::string(kLeast) + "[data]\ndata_path = 'a'").data.data_path, (std::vector<std::string>{"a"}));
   EXPECT_EQ(error_of(kLeast, {"--data.data_path=[a"}),
-            "command line: --data.data_path=[a: \"[a\" is no TOML list; write [\"a\", \"b\"] or a,b");
+            "command line: --data.data_path=[a: \"[a\" is not a TOML list; write [\"a\", \"b\"] or a,b");
 }
 
 TEST(Config, WrongTypes) {
@@ -146,7 +146,7 @@ TEST(Config, UnknownNamesComeWithASuggestion) {
             "run.toml:5:2: zzzzzz: unknown section [zzzzzz]; there are model, training, parallel, optimizer, data, "
             "checkpoint, logging, device, fault_injection");
   EXPECT_EQ(error_of("seq_length = 3\n" + std::string(kLeast)),
-            "run.toml:1:1: seq_length: every key stands in a section; did you mean model.seq_length?");
+            "run.toml:1:1: seq_length: every key belongs to a section; did you mean model.seq_length?");
   EXPECT_EQ(error_of("device = 'cpu'\n" + std::string(kLeast)),
             "run.toml:1:1: device: is a section; write its keys below a line [device]");
   EXPECT_EQ(error_of(kLeast, {"--training.sed=3"}),
@@ -240,9 +240,8 @@ TEST(Config, RulesOfTheLearningRate) {
 
 TEST(Config, AcceptedChangesMustNameKeysThatDefineTheRun) {
   EXPECT_EQ(error_of(kLeast, {"--checkpoint.allow_changed_keys=training.sed"}),
-            "command line: --checkpoint.allow_changed_keys=training.sed: \"training.sed\" is no key that defines a "
-            "run; did you "
-            "mean training.seed?");
+            "command line: --checkpoint.allow_changed_keys=training.sed: \"training.sed\" is not a run-defining key; "
+            "did you mean training.seed?");
   EXPECT_EQ(error_of(kLeast, {"--checkpoint.allow_changed_keys=training.train_iters"}).substr(0, 12), "command line");
   parse(kLeast, {"--checkpoint.allow_changed_keys=training.seed,model.num_layers"});
 }
@@ -425,9 +424,9 @@ TEST(Config, NamesForReducedGradientsAreKnown) {
                            "mixed_precision_reduce", "reduce_dtype"})
     EXPECT_THAT(error_of(kLeast, {str("--", name, "=bf16")}), HasSubstr("did you mean --parallel.grad_reduce_dtype?"));
   EXPECT_THAT(error_of(kLeast, {"--accumulate_allreduce_grads_in_fp32"}),
-              HasSubstr("they always are, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype says bf16"));
+              HasSubstr("always true, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype is bf16"));
   EXPECT_THAT(error_of(kLeast, {"--reduce_scatter_with_fp32_accumulation"}),
-              HasSubstr("sums over ranks are always taken in fp32"));
+              HasSubstr("sums over ranks are always in fp32"));
 }
 
 /// Every argument that Megatron Core 0.16 has for mixtures is a key, or leads to one, or is told why none is needed.

@@ -76,8 +76,8 @@ TEST(TrafficConfig, GradientsInBf16NeedAStageAndNoOtherWay) {
   config.parallel.zero_quantized_gradients = false;
   config.parallel.grad_reduce_dtype = GradDType::Fp32;
   EXPECT_THAT(layout_problems(config, 4),
-              ElementsAre(HasSubstr("or grad_reduce_dtype = \"bf16\" or zero_quantized_gradients = true, of which it "
-                                    "makes two steps")));
+              ElementsAre(HasSubstr("or grad_reduce_dtype = \"bf16\" or zero_quantized_gradients = true, which it "
+                                    "splits into two steps")));
 }
 
 TEST(TrafficConfig, FactorsThatBeginLaterAreFactors) {
@@ -101,14 +101,15 @@ TEST(TrafficConfig, FactorsNeedWholeGradients) {
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.parallel.zero_stage = 3;
   config.parallel.zero_quantized_gradients = true;
-  EXPECT_THAT(layout_problems(config, 4),
-              UnorderedElementsAre(HasSubstr("power_sgd_rank = 4 needs whole gradients, which zero_stage = 3 cuts"),
-                                   HasSubstr("two ways to send the same gradients")));
+  EXPECT_THAT(
+      layout_problems(config, 4),
+      UnorderedElementsAre(HasSubstr("power_sgd_rank = 4 needs unsharded gradients, but zero_stage = 3 shards them"),
+                           HasSubstr("two ways to send the same gradients")));
   config.training.precision = Precision::Fp16;
   config.checkpoint.async_save = true;
   config.checkpoint.save = "runs/x";
   const std::vector<std::string> conflicts = config.conflicts();
-  EXPECT_THAT(conflicts, testing::Contains(HasSubstr("not for a loss scale that adapts")));
+  EXPECT_THAT(conflicts, testing::Contains(HasSubstr("does not support a dynamic loss scale")));
   EXPECT_THAT(conflicts, testing::Contains(HasSubstr("leave checkpoint.async_save out")));
 }
 
