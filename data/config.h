@@ -57,7 +57,7 @@ struct DataConfig {
   }
 
   /// Returns true if there are training data.
-  bool names_data() const { return mock_data || !data_path.empty() || !train_data_path.empty(); }
+  bool has_data() const { return mock_data || !data_path.empty() || !train_data_path.empty(); }
   /// Returns true if samples are searched for the beginnings of documents.
   bool has_document_starts() const { return reset_position_ids || reset_attention_mask; }
 

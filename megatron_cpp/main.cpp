@@ -36,7 +36,7 @@ int report(mcpp::ExitCode code, const char* what, int rank) {
 /// processor of a busy machine from the very thread that is waited for. Some 0.4 ms is as fast on an idle machine and
 /// several times faster on a busy one. libgomp reads its settings before main, so the program executes itself again; if
 /// that fails it continues.
-void limit_spinning(char** argv) {
+void limit_openmp_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
   std::error_code error;  // its own path, so that ps and pgrep show its name
@@ -45,21 +45,21 @@ void limit_spinning(char** argv) {
 }
 
 /// Lets waiting ranks yield their core, since there may be more ranks than cores, unless the user set it otherwise.
-void let_idle_ranks_yield() {
+void set_mpi_yield_when_idle() {
   ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
 }
 
 /// Gives streams of a GPU separate queues, of which there are 8 by default. Streams that share one wait for each other,
 /// and a message that waits behind another group's would be a deadlock. So would a kernel that is loaded lazily, which
 /// may wait for all streams, behind a collective whose other ranks arrive later. Has no effect without a GPU.
-void keep_streams_apart() {
+void configure_cuda_environment() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
 }
 
 /// Restores the default action of termination signals, even if the parent process ignored or blocked them, since a
 /// process that starts and waits for others must remain killable. A training later installs its own handlers.
-void take_signals() {
+void reset_signal_handlers() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGUSR1}) {
@@ -114,10 +114,10 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
 
 int main(int argc, char** argv) {
   mcpp::open_closed_standard_descriptors();
-  limit_spinning(argv);
-  let_idle_ranks_yield();
-  keep_streams_apart();
-  take_signals();
+  limit_openmp_spinning(argv);
+  set_mpi_yield_when_idle();
+  configure_cuda_environment();
+  reset_signal_handlers();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pager must not end a training
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error, reported like a full disk
   mcpp::report_bus_errors();

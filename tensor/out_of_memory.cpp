@@ -8,7 +8,7 @@ namespace mcpp {
 namespace {
 
 /// Returns settings that shrink the class, the cheapest first. Sharding only helps with more ranks.
-std::string_view advice_on(MemoryClass c) {
+std::string_view find_advice(MemoryClass c) {
   switch (c) {
     case MemoryClass::Params:
       return "training.precision = \"bf16\" instead of \"fp32\" halves them; parallel.zero_stage = 3 shares them among "
@@ -44,7 +44,7 @@ std::string out_of_memory_text(const MemoryRequest& request, const MemoryTable& 
   const auto most = static_cast<MemoryClass>(std::ranges::max_element(held) - held.begin());
   return str("out of memory: ", bytes_text(request.bytes), " more for ", name_of(request.memory_class),
              " cannot be had; of ", bytes_text(system.total), " that the device has, ", bytes_text(system.free),
-             " are free. In use:\n", in_use.to_string(), "Most is for ", name_of(most), ": ", advice_on(most),
+             " are free. In use:\n", in_use.to_string(), "Most is for ", name_of(most), ": ", find_advice(most),
              ". --dry_run tells what a configuration needs.");
 }
 

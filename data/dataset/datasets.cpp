@@ -242,7 +242,7 @@ std::vector<std::string> validation_set_names(const std::vector<std::string>& pr
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
                                          std::array<i64, 3> num_samples, const Log& log, const IndexRanks& ranks) {
   for (const std::string& conflict : config.conflicts()) fail(ExitCode::BadInput, conflict);
-  check_input(config.names_data() && !config.mock_data,
+  check_input(config.has_data() && !config.mock_data,
               "data.data_path: is empty; give the prefix of a dataset made by preprocess");
   if (!config.train_data_path.empty()) check_held_out(config);
 

@@ -16,8 +16,8 @@ class WantedMembers {
   explicit WantedMembers(const std::vector<std::string>& keys) : keys_(keys) {}
 
   bool operator()(int depth, Json::parse_event_t event, const Json& parsed) const {
-    constexpr int kDeepest = 512;
-    check_input(depth <= kDeepest, "nested deeper than ", kDeepest, " levels");
+    constexpr int kMaxDepth = 512;
+    check_input(depth <= kMaxDepth, "nested deeper than ", kMaxDepth, " levels");
     if (event != Json::parse_event_t::key) return depth < 2;
     return depth == 1 && std::ranges::find(keys_, parsed.get_ref<const std::string&>()) != keys_.end();
   }

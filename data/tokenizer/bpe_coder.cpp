@@ -97,12 +97,12 @@ std::string cutting_mark(const BpeDescription& description) {
   const std::string mark = description.space_mark.empty() ? " " : description.space_mark;
   if (description.is_byte_level || description.ignore_merges) return "";
   if (std::ranges::count(description.pieces, mark) == 0) return "";
-  const auto goes_on = [&](const std::string& piece) {
+  const auto spans_spaces = [&](const std::string& piece) {
     std::size_t word = 0;
     while (piece.compare(word, mark.size(), mark) == 0) word += mark.size();
     return piece.find(mark, word) != std::string::npos;
   };
-  return std::ranges::any_of(description.pieces, goes_on) ? "" : mark;
+  return std::ranges::any_of(description.pieces, spans_spaces) ? "" : mark;
 }
 
 std::string decoded(const BpeDescription& description, const std::string& piece) {

@@ -169,8 +169,8 @@ ExitCode verify(Arguments args, Log& log) {
   }
   const std::vector<VerifyResult> results = verify_checkpoints(options.path, log);
   log.info(to_text(results));
-  const bool sound = std::ranges::all_of(results, [](const VerifyResult& r) { return r.problems.empty(); });
-  return sound ? ExitCode::Done : ExitCode::BadInput;
+  const bool is_sound = std::ranges::all_of(results, [](const VerifyResult& r) { return r.problems.empty(); });
+  return is_sound ? ExitCode::Done : ExitCode::BadInput;
 }
 
 /// Exit code of diff(1) for different files; it equals the one for internal errors.
@@ -193,7 +193,7 @@ ExitCode diff(Arguments args, Log& log) {
 
 /// Takes the lock, so that no job that saves there is disturbed. Removes nothing unless the remaining checkpoints are
 /// sound.
-ExitCode remove_old(Arguments args, Log& log) {
+ExitCode prune_folder(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp checkpoint prune",
                     .summary = "Removes old checkpoints of a folder, after verifying the one that latest names.",
                     .positional = {"folder"},
@@ -239,7 +239,8 @@ ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
 
 /// Returns the tokenizer file of a checkpoint: `given`, or if that is "", its own. Returns "" if there is none, with a
 /// warning if the checkpoint was trained with one. Throws BadInput if it differs from the tokenizer of the training.
-Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, const Config& config, const Log& log) {
+Path find_valid_tokenizer(const std::string& given, const CheckpointReader& reader, const Config& config,
+                          const Log& log) {
   const Path path = given.empty() ? tokenizer_of(reader.directory(), config) : Path(given);
   const std::string& trained_with = reader.state().tokenizer_checksum;
   if (given.empty() && !std::filesystem::exists(path)) {
@@ -256,14 +257,14 @@ Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, c
 /// tokenizer is written first, so that no checkpoint lacks it, and removed if saving the checkpoint fails.
 Path save_model(const Path& folder, const std::string& tokenizer, const RunState& state, ShardSource& source,
                 const Log& log) {
-  const Path beside = saved_tokenizer(folder);
-  if (!tokenizer.empty()) write_file_atomic(beside, tokenizer);
+  const Path tokenizer_path = saved_tokenizer(folder);
+  if (!tokenizer.empty()) write_file_atomic(tokenizer_path, tokenizer);
   const auto world = make_self_communicator();
   try {
     return save_checkpoint(folder, state, source, *world, log);
   } catch (...) {
     std::error_code ignored;
-    if (!tokenizer.empty()) std::filesystem::remove(beside, ignored);
+    if (!tokenizer.empty()) std::filesystem::remove(tokenizer_path, ignored);
     throw;
   }
 }
@@ -282,23 +283,23 @@ ExitCode upcycle(Arguments args, Log& log) {
   CheckpointReader reader(checkpoint);
   Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
   config.model = with_experts(config, options.moe);
-  const Path tokenizer = sound_tokenizer(options.tokenizer_model, reader, config, log);
+  const Path tokenizer = find_valid_tokenizer(options.tokenizer_model, reader, config, log);
   CpuDevice device;
   const auto weights = mcpp::upcycle(reader, config.model, static_cast<u64>(options.seed), device);
   const FolderLock lock(options.save, log);
   RunState state;
   state.tokenizer_checksum = reader.state().tokenizer_checksum;
-  note_special_tokens(special_tokens_of(reader.state(), checkpoint.string()), state);
+  store_special_tokens(read_special_tokens(reader.state(), checkpoint.string()), state);
   const std::string content = tokenizer.empty() ? "" : read_tokenizer_file(tokenizer);
   state.config = print_config(config);
   state.program_version = version_text();
-  ProgressShardSource shown(*weights, log, "upcycling");
-  log.info(str("wrote ", save_model(options.save, content, state, shown, log).string()));
+  ProgressShardSource source(*weights, log, "upcycling");
+  log.info(str("wrote ", save_model(options.save, content, state, source, log).string()));
   return ExitCode::Done;
 }
 
 /// Returns the special tokens of a Hugging Face folder. Checks its tokenizer before it is copied.
-SpecialTokens stated_tokens(const Path& folder, const Path& tokenizer, const ModelConfig& model) {
+SpecialTokens read_checked_tokens(const Path& folder, const Path& tokenizer, const ModelConfig& model) {
   if (tokenizer.empty()) return read_stated_tokens(folder, nullptr, model.vocab_size);
   const Tokenizer opened(tokenizer);
   return read_stated_tokens(folder, &opened, model.vocab_size);
@@ -331,11 +332,11 @@ ExitCode import_hf(Arguments args, Log& log) {
     content = read_tokenizer_file(tokenizer);
     state.tokenizer_checksum = checksum_hex(content);
   }
-  note_special_tokens(stated_tokens(options.folder, tokenizer, config.model), state);
+  store_special_tokens(read_checked_tokens(options.folder, tokenizer, config.model), state);
   state.config = print_config(config);
   state.program_version = version_text();
-  ProgressShardSource shown(*imported.weights, log, "importing");
-  log.info(str("wrote ", save_model(options.save, content, state, shown, log).string()));
+  ProgressShardSource source(*imported.weights, log, "importing");
+  log.info(str("wrote ", save_model(options.save, content, state, source, log).string()));
   return ExitCode::Done;
 }
 
@@ -354,8 +355,8 @@ ExitCode export_hf(Arguments args, Log& log) {
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
                       .model_type = options.model_type,
-                      .tokenizer_model = sound_tokenizer(options.tokenizer_model, reader, config, log),
-                      .tokens = special_tokens_of(reader.state(), checkpoint.string())});
+                      .tokenizer_model = find_valid_tokenizer(options.tokenizer_model, reader, config, log),
+                      .tokens = read_special_tokens(reader.state(), checkpoint.string())});
   log.info(str("wrote ", options.folder));
   return ExitCode::Done;
 }
@@ -368,7 +369,7 @@ ExitCode checkpoint_command(Arguments args, Log& log) {
       Command{"show", "show the content of a checkpoint", show},
       Command{"verify", "read every byte and compare checksums", verify},
       Command{"diff", "compare two checkpoints", diff},
-      Command{"prune", "remove old checkpoints", remove_old},
+      Command{"prune", "remove old checkpoints", prune_folder},
       Command{"upcycle", "convert a dense model to a mixture of experts", upcycle},
       Command{"import-hf", "convert from a Hugging Face model", import_hf},
       Command{"export-hf", "convert to a Hugging Face model", export_hf},

@@ -55,34 +55,34 @@ ExitCode dispatch(std::span<const Command> table, const std::string& kind, Argum
 }
 
 /// Returns the names that may come next, for completion.
-std::string names_of(std::span<const Command> table) {
+std::string list_names(std::span<const Command> table) {
   std::string text;
   for (const Command& command : table) text += str(command.name, "\t", command.summary, "\n");
   return text;
 }
 
 /// Returns true for commands that work on files, possibly for days: an error of standard output must not end them.
-bool prints_aside(std::string_view command) {
+bool ignores_stdout_errors(std::string_view command) {
   return command == "pretrain" || command == "preprocess";
 }
 
-bool asks_for_list(Arguments args) {
+bool is_list_request(Arguments args) {
   return args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help";
 }
 
-std::string list_of(std::span<const Command> table) {
+std::string format_commands(std::span<const Command> table) {
   std::string text;
   for (const Command& command : table) text += str("\n  ", pad_right(command.name, 12), command.summary);
   return text;
 }
 
-ExitCode answer(Arguments args, Log& log, const World& world) {
-  if (asks_for_list(args)) {
+ExitCode run_command(Arguments args, Log& log, const World& world) {
+  if (is_list_request(args)) {
     log.info(program_help());
     return args.empty() ? ExitCode::BadInput : ExitCode::Done;
   }
-  if (asks_for_options(args.first(1))) {
-    log.info(names_of(kCommands));
+  if (is_options_request(args.first(1))) {
+    log.info(list_names(kCommands));
     return ExitCode::Done;
   }
   if (args[0] == "--version") {
@@ -101,7 +101,7 @@ std::span<const Command> commands() {
 std::string program_help() {
   std::string text =
       "usage: megatron_cpp COMMAND [arguments]\n\nPretrains language models in the style of Megatron-LM.\n";
-  return text + list_of(kCommands) +
+  return text + format_commands(kCommands) +
          "\n\nmegatron_cpp COMMAND --help explains a command; megatron_cpp --version names the libraries used.\n" +
          kExitCodes;
 }
@@ -110,22 +110,22 @@ ExitCode run_program(Arguments args, Log& log, const World& world) {
   // A rank with a different command would never reach the collectives that the others wait in.
   check_identical_on_ranks("command", args.empty() ? "" : args[0], world.ranks,
                            "start all ranks with the same arguments");
-  const ExitCode code = answer(args, log, world);
-  if (world.ranks.rank() == 0 && code == ExitCode::Done && !prints_aside(args[0])) check_standard_output();
+  const ExitCode code = run_command(args, log, world);
+  if (world.ranks.rank() == 0 && code == ExitCode::Done && !ignores_stdout_errors(args[0])) check_standard_output();
   return code;
 }
 
 ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log) {
-  if (!args.empty() && asks_for_options(args.first(1))) {
-    log.info(names_of(table));
+  if (!args.empty() && is_options_request(args.first(1))) {
+    log.info(list_names(table));
     return ExitCode::Done;
   }
-  if (!asks_for_list(args)) {
+  if (!is_list_request(args)) {
     const std::unique_ptr<Communicator> self = make_self_communicator();
     return dispatch(table, name + " command", args, log, {.ranks = *self});
   }
-  log.info(str("usage: megatron_cpp ", name, " COMMAND [arguments]\n", list_of(table), "\n\nmegatron_cpp ", name,
-               " COMMAND --help explains one.\n"));
+  log.info(str("usage: megatron_cpp ", name, " COMMAND [arguments]\n", format_commands(table), "\n\nmegatron_cpp ",
+               name, " COMMAND --help explains one.\n"));
   return args.empty() ? ExitCode::BadInput : ExitCode::Done;
 }
 

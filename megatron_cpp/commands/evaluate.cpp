@@ -121,19 +121,19 @@ class Evaluation {
       const TaskEncoder encoder{.encode = [&](std::string_view text) { return tokenizer.encode(text); },
                                 .prefix = inference_.special_tokens().text_begin(tokenizer),
                                 .adds_prefix = inference_.special_tokens().adds_bos};
-      TaskRequests made;
+      TaskRequests all_requests;
       for (const std::string& file : expand_patterns(inputs)) {
         tasks.push_back(read_task(file));
-        add_requests(tasks.back(), encoder, window(), made);
+        add_requests(tasks.back(), encoder, window(), all_requests);
       }
-      return pack(made);
+      return pack(all_requests);
     }));
-    const std::vector<Likelihood> found = score_requests(inference_.model(), inference_.parallel(), requests,
-                                                         {.micro_batch_size = options_.micro_batch_size,
-                                                          .documents = inference_.document_rules(),
-                                                          .progress = progress("continuations")});
+    const std::vector<Likelihood> likelihoods = score_requests(inference_.model(), inference_.parallel(), requests,
+                                                               {.micro_batch_size = options_.micro_batch_size,
+                                                                .documents = inference_.document_rules(),
+                                                                .progress = progress("continuations")});
     std::vector<TaskResult> results;
-    std::span<const Likelihood> rest = found;
+    std::span<const Likelihood> rest = likelihoods;
     for (Task& task : tasks) {
       std::size_t count = 0;
       for (const TaskItem& item : task.items) count += item.continuations.size();

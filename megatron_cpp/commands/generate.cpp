@@ -68,9 +68,9 @@ std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   const i32 begin = special.text_begin(tokenizer);
   const bool has_bos = special.bos && !tokens.empty() && tokens.front() == begin;
   if ((options.prepend_eod && !has_bos) || tokens.empty()) tokens.insert(tokens.begin(), begin);
-  const i64 left_out = static_cast<i64>(tokens.size()) - longest;
-  if (left_out > 0) {
-    log.warn(str("the prompt has ", tokens.size(), " tokens, the model's context ", longest, ": the first ", left_out,
+  const i64 dropped = static_cast<i64>(tokens.size()) - longest;
+  if (dropped > 0) {
+    log.warn(str("the prompt has ", tokens.size(), " tokens, the model's context ", longest, ": the first ", dropped,
                  " are dropped"));
   }
   return tokens;
@@ -102,16 +102,17 @@ void print_now(std::string_view text) {
 /// texts[i] begins with prompts[i].
 void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, const GenerationLimits& limits,
                     const std::vector<std::string_view>& prompts, const Tokenizer& tokenizer, TextPrinter& printer) {
-  std::vector<TextPrinter::Prompt> shown;
-  for (std::size_t i = 0; i < texts.size(); ++i) shown.push_back({.text = prompts[i], .tokens = texts[i].prompt});
-  printer.begin(shown, tokenizer);
+  std::vector<TextPrinter::Prompt> prompts_to_print;
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    prompts_to_print.push_back({.text = prompts[i], .tokens = texts[i].prompt});
+  printer.begin(prompts_to_print, tokenizer);
   generate(inference.model(), inference.parallel(), std::move(texts), limits,
            [&](std::size_t text, i32 token) { printer.add(text, token); });
 }
 
 /// Rejects data-parallel ranks that only replicate the model. Replicas of the dense layers are fine if each rank holds
 /// different experts: the time of a token is that of reading weights, so that the redundant products cost little.
-void check_copies(InferenceModel& inference) {
+void reject_replicas(InferenceModel& inference) {
   const ParallelState& parallel = inference.parallel();
   const int ranks = parallel.world.size(), copies = parallel.topology.dp();
   const bool has_experts = parallel.expert_dp != nullptr;
@@ -144,19 +145,19 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
               "generate: single tokens cannot be sharded: --parallel.context_parallel_size must be 1; use "
               "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
   InferenceModel inference(options.inference, world, log);
-  check_copies(inference);
+  reject_replicas(inference);
   const Tokenizer tokenizer = inference.tokenizer();
   const SpecialTokens& special = inference.special_tokens();
   const bool prints = world.ranks.rank() == 0;
   TextPrinter printer(has_file ? TextPrinter::Form::JsonLines : TextPrinter::Form::Stream,
                       [&](std::string_view piece) { prints ? print_now(piece) : void(); });
   std::vector<TextStart> starts;
-  std::vector<std::string_view> shown;
+  std::vector<std::string_view> batch_prompts;
   const GenerationLimits limits{.max_new_tokens = options.max_new_tokens,
                                 .stop_tokens = options.ignore_eod ? std::vector<i32>() : special.stop_tokens(tokenizer),
                                 .documents = inference.document_rules()};
   const auto flush = [&] {
-    generate_batch(inference, std::exchange(starts, {}), limits, std::exchange(shown, {}), tokenizer, printer);
+    generate_batch(inference, std::exchange(starts, {}), limits, std::exchange(batch_prompts, {}), tokenizer, printer);
   };
   const i64 texts = static_cast<i64>(prompts.size()) * options.num_samples;
   check_generation_memory(inference.model(), inference.parallel(), std::min(options.batch_size, texts));
@@ -166,7 +167,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
     for (i64 sample = 0; sample < options.num_samples; ++sample) {
       starts.push_back({.prompt = tokens, .sampling = options.sampling});
       starts.back().sampling.seed += sample;
-      shown.emplace_back(prompt);
+      batch_prompts.emplace_back(prompt);
       if (static_cast<i64>(starts.size()) == options.batch_size) flush();
     }
   }

@@ -35,7 +35,7 @@ struct PretrainOptions {
 };
 
 void check_names_data(const DataConfig& data) {
-  check_input(data.names_data(),
+  check_input(data.has_data(),
               "data.data_path: names no dataset to train on; create one with megatron_cpp preprocess, or set "
               "data.mock_data to measure speed without data");
 }
@@ -77,7 +77,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   if (options.dry_run) {
     check_data(*config, world, log);
     if (options.world_size > 0) return ExitCode::Done;  // other machines, whose folders are not visible here
-    if (config->data.names_data())
+    if (config->data.has_data())
       check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
     const Session session = initialize(*config, world);
     if (config->device.device == DeviceType::Cpu) log.info(step_time(*config, world_size, *session.device));

@@ -32,7 +32,7 @@ struct EnumNames<Choice> {
 namespace {
 
 /// Range of a time: sums over all passes of a step must not overflow a double.
-constexpr Constraint kTime{.min = 0, .max = 1e100};
+constexpr Constraint kTimeRange{.min = 0, .max = 1e100};
 
 struct ScheduleOptions {
   Choice schedule = static_cast<Choice>(ScheduleKind::OneFOneB);
@@ -51,23 +51,23 @@ struct ScheduleOptions {
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
           "model chunks per rank; 0 = the minimum of the schedule", between(0, 64));
     visit("forward", self.costs.forward, "time of one microbatch's forward pass on one rank, all its chunks together",
-          kTime);
-    visit("backward_input", self.costs.backward_input, "time of the gradient of the activations", kTime);
-    visit("backward_weight", self.costs.backward_weight, "time of the gradient of the weights", kTime);
-    visit("message", self.costs.message, "time of sending activations from rank to rank", kTime);
-    visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", kTime);
+          kTimeRange);
+    visit("backward_input", self.costs.backward_input, "time of the gradient of the activations", kTimeRange);
+    visit("backward_weight", self.costs.backward_weight, "time of the gradient of the weights", kTimeRange);
+    visit("message", self.costs.message, "time of sending activations from rank to rank", kTimeRange);
+    visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", kTimeRange);
     visit("svg", self.svg, "file for the drawing as an image");
     visit("width", self.width, "maximum number of columns of the drawing in text", between(10, 10000));
   }
 
   int ranks() const { return static_cast<int>(pipeline_model_parallel_size); }
   int microbatches() const { return static_cast<int>(num_microbatches); }
-  /// Returns the chunks per rank. If `compares`, schedules that do not support the requested number use one that they
-  /// support.
-  int chunks(ScheduleKind kind, bool compares) const {
-    const auto asked = static_cast<int>(num_virtual_stages_per_pipeline_rank);
+  /// Returns the chunks per rank. If `is_comparison`, schedules that do not support the requested number use one that
+  /// they support.
+  int chunks(ScheduleKind kind, bool is_comparison) const {
+    const auto requested = static_cast<int>(num_virtual_stages_per_pipeline_rank);
     const ScheduleRow& row = row_of(kind);
-    return asked == 0 || (compares && !row.allows_more_chunks) ? row.min_chunks : asked;
+    return requested == 0 || (is_comparison && !row.allows_more_chunks) ? row.min_chunks : requested;
   }
 };
 
@@ -102,15 +102,15 @@ struct Study {
 /// Checks everything that could fail later.
 void check_options(const ScheduleOptions& options, const std::vector<ScheduleKind>& kinds) {
   std::vector<std::string> problems;
-  const bool compares = kinds.size() > 1;
-  if (compares && !options.svg.empty()) problems.push_back("svg: needs one schedule, not all");
+  const bool is_comparison = kinds.size() > 1;
+  if (is_comparison && !options.svg.empty()) problems.push_back("svg: needs one schedule, not all");
   for (const ScheduleKind kind : kinds) {
-    const int chunks = options.chunks(kind, compares);
-    constexpr i64 kMost = 1 << 20;
-    if (i64{chunks} * options.ranks() * options.microbatches() > kMost)
+    const int chunks = options.chunks(kind, is_comparison);
+    constexpr i64 kMaxUnits = 1 << 20;
+    if (i64{chunks} * options.ranks() * options.microbatches() > kMaxUnits)
       problems.push_back(str(enum_name(kind), ": ", chunks, " x ", options.ranks(), " stages x ",
-                             options.microbatches(), " microbatches are more than can be simulated (", kMost, ")"));
-    if (compares) continue;  // shown in the table
+                             options.microbatches(), " microbatches are more than can be simulated (", kMaxUnits, ")"));
+    if (is_comparison) continue;  // shown in the table
     for (std::string& text : schedule_conflicts(kind, options.ranks(), chunks, options.microbatches()))
       problems.push_back(std::move(text));
   }

@@ -131,10 +131,10 @@ ExitCode info(Arguments args, Log& log) {
 std::optional<PreTokenization> rules_of(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const auto& names = EnumNames<PreTokenization>::value;
-  const auto found = std::ranges::find(names, name);
-  check_input(found != names.end(), "--pre_tokenizer=", name, ": allowed are ",
+  const auto it = std::ranges::find(names, name);
+  check_input(it != names.end(), "--pre_tokenizer=", name, ": allowed are ",
               join(std::vector<std::string>(names.begin(), names.end()), ", "));
-  return static_cast<PreTokenization>(found - names.begin());
+  return static_cast<PreTokenization>(it - names.begin());
 }
 
 ExitCode convert(Arguments args, Log& log) {

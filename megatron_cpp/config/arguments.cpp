@@ -104,7 +104,7 @@ std::string spelled_key(const Usage& usage, const std::string& key) {
 
 }  // namespace
 
-bool asks_for_help(std::span<const std::string> args) {
+bool is_help_request(std::span<const std::string> args) {
   for (const std::string& arg : args) {
     if (arg == "--") return false;
     if (arg == "--help" || arg == "-h") return true;
@@ -112,7 +112,7 @@ bool asks_for_help(std::span<const std::string> args) {
   return false;
 }
 
-bool asks_for_options(std::span<const std::string> args) {
+bool is_options_request(std::span<const std::string> args) {
   const auto first = std::ranges::find_if(args, is_option);
   return first != args.end() && *first == "--list_options";
 }

@@ -20,10 +20,10 @@ struct Usage {
 };
 
 /// Returns true if --help or -h is among the arguments.
-bool asks_for_help(Arguments args);
+bool is_help_request(Arguments args);
 
 /// Returns true if the first option is --list_options, which shell completion uses.
-bool asks_for_options(Arguments args);
+bool is_options_request(Arguments args);
 
 /// Returns a line for each option: "--key=" or, for a bool and for each name that a key accepts, the whole word; then a
 /// tab and the help text.

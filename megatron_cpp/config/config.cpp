@@ -25,10 +25,10 @@ void for_each_line(const std::vector<Field>& fields, Header header, Line line) {
 
 /// A training whose length is in iterations must state all lengths in iterations, and likewise for samples, as in
 /// Megatron-LM.
-void schedule_unit_conflicts(const Config& config, std::vector<std::string>& found) {
+void schedule_unit_conflicts(const Config& config, std::vector<std::string>& errors) {
   const OptimizerConfig& o = config.optimizer;
   const auto refuse = [&](i64 value, const char* key, const char* instead, const char* unit) {
-    if (value > 0) found.push_back(str("optimizer.", key, ": training is counted in ", unit, "; use ", instead));
+    if (value > 0) errors.push_back(str("optimizer.", key, ": training is counted in ", unit, "; use ", instead));
   };
   if (config.training.train_samples > 0) {
     refuse(o.lr_decay_iters, "lr_decay_iters", "lr_decay_samples", "samples (training.train_samples)");
@@ -42,15 +42,16 @@ void schedule_unit_conflicts(const Config& config, std::vector<std::string>& fou
 }
 
 /// Warm-up and WSD decay must fit into the decay, in either unit.
-void schedule_length_conflicts(const Config& config, std::vector<std::string>& found) {
+void schedule_length_conflicts(const Config& config, std::vector<std::string>& errors) {
   const auto check = [&](i64 decay, i64 total, i64 warmup, i64 wsd, const char* unit) {
     const i64 length = decay > 0 ? decay : total;
     if (length == 0) return;
     if (warmup >= length) {
-      found.push_back(str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay's length of ", length));
+      errors.push_back(
+          str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay's length of ", length));
     }
     if (wsd > length) {
-      found.push_back(str("optimizer.lr_wsd_decay_", unit, ": ", wsd, " is above the decay's length of ", length));
+      errors.push_back(str("optimizer.lr_wsd_decay_", unit, ": ", wsd, " is above the decay's length of ", length));
     }
   };
   const OptimizerConfig& o = config.optimizer;
@@ -59,13 +60,13 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& f
 }
 
 /// Keys of the dynamic loss scale would be ignored with a fixed one.
-void loss_scale_conflicts(const Config& config, std::vector<std::string>& found) {
+void loss_scale_conflicts(const Config& config, std::vector<std::string>& errors) {
   const OptimizerConfig& o = config.optimizer;
   if (config.training.precision == Precision::Fp16 && o.loss_scale == 0) return;
   const OptimizerConfig defaults;
   const auto refuse = [&](bool is_set, const char* key) {
     if (is_set)
-      found.push_back(
+      errors.push_back(
           str("optimizer.", key, ": only read when training.precision is \"fp16\" and optimizer.loss_scale is 0"));
   };
   refuse(o.initial_loss_scale != defaults.initial_loss_scale, "initial_loss_scale");
@@ -74,65 +75,65 @@ void loss_scale_conflicts(const Config& config, std::vector<std::string>& found)
   refuse(o.hysteresis != defaults.hysteresis, "hysteresis");
 }
 
-void allowed_key_conflicts(const Config& config, std::vector<std::string>& found) {
+void allowed_key_conflicts(const Config& config, std::vector<std::string>& errors) {
   const std::vector<std::string> keys = run_defining_keys();
   for (const std::string& key : config.checkpoint.allow_changed_keys) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     const std::string nearest = nearest_name(key, keys);
-    found.push_back(str("checkpoint.allow_changed_keys: ", toml_string(key), " is not a run-defining key",
-                        nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
+    errors.push_back(str("checkpoint.allow_changed_keys: ", toml_string(key), " is not a run-defining key",
+                         nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
   }
 }
 
-void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
-  if (!config.may_roll_back()) return;
+void rollback_conflicts(const Config& config, std::vector<std::string>& errors) {
+  if (!config.can_roll_back()) return;
   const bool by_nan = config.training.nan_policy == NanPolicy::Rollback;
   if (config.checkpoint.save.empty() || config.checkpoint.save_interval == 0) {
-    found.push_back(
+    errors.push_back(
         str("training.", by_nan ? "nan_policy" : "spike_policy",
             ": rollback needs checkpoints to roll back to: set checkpoint.save and checkpoint.save_interval"));
   }
 }
 
 /// There is a single folder for everything that may be offloaded to disk.
-void offload_conflicts(const Config& config, std::vector<std::string>& found) {
+void offload_conflicts(const Config& config, std::vector<std::string>& errors) {
   const OptimizerConfig& o = config.optimizer;
   const bool is_needed = config.offloads_to_disk();
   const bool is_given = !o.offload_folder.empty();
   if (is_needed && !is_given)
-    found.push_back("optimizer.offload_folder: is missing; \"file\" needs a folder on a disk");
+    errors.push_back("optimizer.offload_folder: is missing; \"file\" needs a folder on a disk");
   if (!is_needed && is_given) {
-    found.push_back(
+    errors.push_back(
         "optimizer.offload_folder: only read when offload, offload_params or training.offload_activations is \"file\"");
   }
   if (o.offload_params != OffloadTier::Device && config.parallel.zero_stage != 3) {
-    found.push_back("optimizer.offload_params: only with parallel.zero_stage 3, which shards the weights");
+    errors.push_back("optimizer.offload_params: only with parallel.zero_stage 3, which shards the weights");
   }
 }
 
-void distribution_conflicts(const Config& config, std::vector<std::string>& found) {
+void distribution_conflicts(const Config& config, std::vector<std::string>& errors) {
   const ParallelConfig& p = config.parallel;
   if (!config.training.distribute_saved_activations) return;
   const std::string key = "training.distribute_saved_activations: ";
   if (p.tensor_model_parallel_size == 1)
-    found.push_back(key +
-                    "there is one tensor-parallel rank; set parallel.tensor_model_parallel_size, or leave it out");
+    errors.push_back(key +
+                     "there is one tensor-parallel rank; set parallel.tensor_model_parallel_size, or leave it out");
   else if (p.sequence_parallel)
-    found.push_back(key + "parallel.sequence_parallel already shards the saved inputs over the sequence");
+    errors.push_back(key + "parallel.sequence_parallel already shards the saved inputs over the sequence");
   else if (config.model.hidden_size % p.tensor_model_parallel_size != 0)
-    found.push_back(str(key, "model.hidden_size ", config.model.hidden_size,
-                        " is not divisible by parallel.tensor_model_parallel_size ", p.tensor_model_parallel_size));
+    errors.push_back(str(key, "model.hidden_size ", config.model.hidden_size,
+                         " is not divisible by parallel.tensor_model_parallel_size ", p.tensor_model_parallel_size));
 }
 
 /// cuBLASLt's fp8 products require rows of a multiple of 16 bytes, for all matrices and their transposes.
-void fp8_size_conflicts(const Config& config, std::vector<std::string>& found) {
+void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) {
   constexpr i64 kMultiple = 16;
   const ModelConfig& m = config.model;
   const ParallelConfig& p = config.parallel;
   const i64 tp = p.tensor_model_parallel_size, groups = std::max<i64>(1, m.query_groups() / tp);
   const auto check = [&](const char* what, i64 size) {
     if (size % kMultiple != 0)
-      found.push_back(str("training.fp8: on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
+      errors.push_back(str("training.fp8: on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
   };
   check("model.hidden_size", m.hidden_size);
   check("the width of queries, keys and values on a rank", (m.num_attention_heads / tp + 2 * groups) * m.head_dim());
@@ -142,82 +143,83 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& found) {
   check("model.seq_length on a rank", m.seq_length / p.context_parallel_size);
 }
 
-void fp8_layer_conflicts(const Config& config, std::vector<std::string>& found) {
+void fp8_layer_conflicts(const Config& config, std::vector<std::string>& errors) {
   const TrainingConfig& t = config.training;
   if (t.fp8 == Fp8::None) return;
   const i64 layers = config.model.num_layers;
   if (t.first_last_layers_bf16 && t.num_layers_at_start_in_bf16 + t.num_layers_at_end_in_bf16 >= layers)
-    found.push_back(str("training.num_layers_at_start_in_bf16: ", t.num_layers_at_start_in_bf16,
-                        " and num_layers_at_end_in_bf16 ", t.num_layers_at_end_in_bf16, " leave none of the ", layers,
-                        " layers in fp8"));
-  if (config.device.device == DeviceType::Cuda) fp8_size_conflicts(config, found);
+    errors.push_back(str("training.num_layers_at_start_in_bf16: ", t.num_layers_at_start_in_bf16,
+                         " and num_layers_at_end_in_bf16 ", t.num_layers_at_end_in_bf16, " leave none of the ", layers,
+                         " layers in fp8"));
+  if (config.device.device == DeviceType::Cuda) fp8_size_conflicts(config, errors);
 }
 
 /// Requirements of cuBLASLt's GELU epilogue: the tanh approximation, and the size of the matrix it saves for backward.
-void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& found) {
+void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& errors) {
   if (!config.device.gelu_epilogue) return;
   constexpr i64 kMultiple = 8;
   const std::string key = "device.gelu_epilogue: ";
   const TrainingConfig& t = config.training;
   if (config.model.activation_func != ActivationFunction::Gelu) {
-    found.push_back(str(key, "only with model.activation_func \"gelu\", not \"",
-                        enum_name(config.model.activation_func), "\"; leave it out"));
+    errors.push_back(str(key, "only with model.activation_func \"gelu\", not \"",
+                         enum_name(config.model.activation_func), "\"; leave it out"));
   }
   if (t.precision != Precision::Bf16 && t.precision != Precision::Fp16)
-    found.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; leave it out");
-  if (t.fp8 != Fp8::None) found.push_back(key + "fp8 products have no epilogues; leave it or training.fp8 out");
+    errors.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; leave it out");
+  if (t.fp8 != Fp8::None) errors.push_back(key + "fp8 products have no epilogues; leave it or training.fp8 out");
   if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
-    found.push_back(key + "saves the output of GELU; leave it or \"mlp_act\" of training.recompute_modules out");
+    errors.push_back(key + "saves the output of GELU; leave it or \"mlp_act\" of training.recompute_modules out");
   if (const i64 width = config.model.ffn() / config.parallel.tensor_model_parallel_size; width % kMultiple != 0)
-    found.push_back(str(key, "model.ffn_hidden_size on a rank is ", width, ", which is not a multiple of ", kMultiple));
+    errors.push_back(
+        str(key, "model.ffn_hidden_size on a rank is ", width, ", which is not a multiple of ", kMultiple));
 }
 
-void cross_conflicts(const Config& config, std::vector<std::string>& found) {
+void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
       parse_batch_size_schedule(t.step_batch_size_schedule, config.model.seq_length, t.micro_batch_size);
   for (const std::string& problem : schedule.problems) {
-    found.push_back("training.step_batch_size_schedule: " + problem);
+    errors.push_back("training.step_batch_size_schedule: " + problem);
   }
   if (t.recompute_num_layers > config.model.num_layers) {
-    found.push_back(str("training.recompute_num_layers: ", t.recompute_num_layers, " is above model.num_layers ",
-                        config.model.num_layers));
+    errors.push_back(str("training.recompute_num_layers: ", t.recompute_num_layers, " is above model.num_layers ",
+                         config.model.num_layers));
   }
   if (t.train_samples > 0 && schedule.problems.empty() && config.training_end().iterations == 0) {
-    found.push_back(str("training.train_samples: ", t.train_samples, " is less than one batch of ",
-                        config.batch_sizes().front().batch_size));
+    errors.push_back(str("training.train_samples: ", t.train_samples, " is less than one batch of ",
+                         config.batch_sizes().front().batch_size));
   }
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
-    found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
+    errors.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
   }
   if (!config.logging.sample_prompt.empty() && config.data.tokenizer_model.empty())
-    found.push_back("logging.sample_prompt: needs data.tokenizer_model");
+    errors.push_back("logging.sample_prompt: needs data.tokenizer_model");
   if (config.optimizer.main_grads_dtype != GradDType::Fp32 && config.parallel.zero_stage < 2) {
-    found.push_back(
+    errors.push_back(
         "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3, which keep no full gradients");
   }
   if (config.parallel.power_sgd_rank > 0 && config.training.precision == Precision::Fp16)
-    found.push_back(
+    errors.push_back(
         "parallel.power_sgd_rank: its error feedback does not support a dynamic loss scale; use bf16 or fp32");
   if (config.parallel.power_sgd_rank > 0 && config.checkpoint.async_save)
-    found.push_back(
+    errors.push_back(
         "parallel.power_sgd_rank: the backward pass changes its error feedback, so that no save can overlap with it; "
         "leave checkpoint.async_save out");
   if (config.logging.profile_step_end > 0 && config.profile_path().empty())
-    found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
+    errors.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
   if (config.optimizer.store_param_remainders && config.training.precision != Precision::Bf16)
-    found.push_back(
+    errors.push_back(
         "optimizer.store_param_remainders: only with training.precision \"bf16\", whose weights are the upper halves "
         "of those in fp32");
-  fp8_layer_conflicts(config, found);
-  gelu_epilogue_conflicts(config, found);
-  offload_conflicts(config, found);
-  distribution_conflicts(config, found);
-  rollback_conflicts(config, found);
-  allowed_key_conflicts(config, found);
-  loss_scale_conflicts(config, found);
-  schedule_unit_conflicts(config, found);
-  schedule_length_conflicts(config, found);
+  fp8_layer_conflicts(config, errors);
+  gelu_epilogue_conflicts(config, errors);
+  offload_conflicts(config, errors);
+  distribution_conflicts(config, errors);
+  rollback_conflicts(config, errors);
+  allowed_key_conflicts(config, errors);
+  loss_scale_conflicts(config, errors);
+  schedule_unit_conflicts(config, errors);
+  schedule_length_conflicts(config, errors);
 }
 
 /// Resets keys that only say how to save, so that a single command-line option can turn saving off.
@@ -234,14 +236,14 @@ void turn_saving_off(CheckpointConfig& checkpoint) {
 }  // namespace
 
 std::vector<std::string> Config::conflicts() const {
-  std::vector<std::string> found;
+  std::vector<std::string> errors;
   sections(*this, [&](std::string_view, const auto& section) {
     if constexpr (requires { section.conflicts(); }) {
-      for (std::string& text : section.conflicts()) found.push_back(std::move(text));
+      for (std::string& text : section.conflicts()) errors.push_back(std::move(text));
     }
   });
-  cross_conflicts(*this, found);
-  return found;
+  cross_conflicts(*this, errors);
+  return errors;
 }
 
 std::vector<BatchSizeStep> Config::batch_sizes() const {
@@ -255,18 +257,18 @@ std::vector<BatchSizeStep> Config::batch_sizes() const {
 TrainingEnd Config::training_end(i64 iteration, i64 consumed_samples) const {
   const std::vector<BatchSizeStep> steps = batch_sizes();
   if (training.train_iters > 0) {
-    const i64 left = std::max<i64>(training.train_iters - iteration, 0);
-    return {training.train_iters, consumed_samples + left * steps.front().batch_size};
+    const i64 remaining = std::max<i64>(training.train_iters - iteration, 0);
+    return {training.train_iters, consumed_samples + remaining * steps.front().batch_size};
   }
-  const WholeBatches left = whole_batches(steps, training.train_samples, consumed_samples);
-  return {iteration + left.iterations, consumed_samples + left.samples};
+  const WholeBatches remaining = whole_batches(steps, training.train_samples, consumed_samples);
+  return {iteration + remaining.iterations, consumed_samples + remaining.samples};
 }
 
 i64 Config::evaluation_samples() const {
   return training.eval_iters * batch_sizes().back().batch_size;
 }
 
-bool Config::may_roll_back() const {
+bool Config::can_roll_back() const {
   return training.nan_policy == NanPolicy::Rollback || training.spike_policy == SpikePolicy::Rollback;
 }
 
@@ -341,8 +343,8 @@ void complete_config(Config& config, SettingsReader& reader, std::string_view de
 
 ConfigText read_config_text(const std::string& file) {
   if (file.empty()) return {};
-  const Path found = find_installed_file(file);
-  return {.toml = read_text_file(found), .name = found.string()};
+  const Path installed = find_installed_file(file);
+  return {.toml = read_text_file(installed), .name = installed.string()};
 }
 
 void read_config(const ConfigText& text, SettingsReader& reader) {

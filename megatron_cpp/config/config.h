@@ -67,7 +67,7 @@ struct Config {
   /// Returns the number of samples in one evaluation, unless data.full_validation reads them all.
   i64 evaluation_samples() const;
   /// Returns true if a failed step may cause a rollback to a checkpoint.
-  bool may_roll_back() const;
+  bool can_roll_back() const;
   /// Returns true if states, weights or activations are offloaded to disk (optimizer.offload_folder).
   bool offloads_to_disk() const;
   /// Returns the path of metrics.jsonl; empty = not written.
@@ -119,7 +119,7 @@ void read_config(const ConfigText& text, SettingsReader& reader);
 template <class Options, class Source>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
                                               const Log& log, Source source) {
-  if (asks_for_help(args)) {
+  if (is_help_request(args)) {
     log.info(options_help<Options>(usage) + "\nKeys of the configuration, also as --section.key=value:\n\n" +
              config_help());
     return std::nullopt;
@@ -130,9 +130,9 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
     for (Field& field : config_fields(some_config)) fields.push_back(std::move(field));
     return fields;
   };
-  if (asks_for_options(args)) {
-    Config some_config;
-    log.info(options_list(fields_of(options, some_config)));
+  if (is_options_request(args)) {
+    Config defaults;
+    log.info(options_list(fields_of(options, defaults)));
     return std::nullopt;
   }
   // The arguments are read twice, because they override the text that they name. The problems of this first pass are

@@ -74,32 +74,32 @@ bool defines_tensors(std::string_view key) {
 }
 
 /// Returns true for keys that decide where values are stored or in how many parts, which changes none of them.
-bool says_only_where(std::string_view key) {
+bool only_affects_placement(std::string_view key) {
   return key.starts_with("optimizer.offload") || key == "optimizer.store_param_remainders";
 }
 
 bool defines_run(std::string_view key) {
-  if (says_only_where(key)) return false;
+  if (only_affects_placement(key)) return false;
   return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {
     return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
   });
 }
 
 /// RoPE scaling depends on the longest context unless its original length is set explicitly.
-void spell_out_context(ModelConfig& m) {
+void resolve_context(ModelConfig& m) {
   const RopeScalingType type = m.rope_scaling.type;
   if (type == RopeScalingType::Yarn || type == RopeScalingType::Llama3)
     m.rope_scaling.original_max_position_embeddings = m.rope_scaling.original_context(m.max_positions());
 }
 
 /// Returns the configuration with the values that 0 stands for.
-Config spelled_out(Config config) {
+Config with_resolved_defaults(Config config) {
   ModelConfig& m = config.model;
   m.ffn_hidden_size = m.ffn();
   m.num_query_groups = m.query_groups();
   m.kv_channels = m.head_dim();
   m.max_position_embeddings = m.max_positions();
-  spell_out_context(m);
+  resolve_context(m);
   return config;
 }
 
@@ -107,7 +107,7 @@ Config spelled_out(Config config) {
 ModelConfig architecture(ModelConfig model) {
   const ModelConfig defaults;
   const bool is_learned = model.position_embedding_type == PositionEmbedding::LearnedAbsolute;
-  spell_out_context(model);
+  resolve_context(model);
   model.max_position_embeddings = is_learned ? model.max_positions() : 0;
   model.seq_length = defaults.seq_length;
   model.hidden_dropout = defaults.hidden_dropout;
@@ -130,10 +130,10 @@ std::string finetune_advice(const std::string& checkpoint) {
 }
 
 /// Throws BadInput if a difference changes the tensors themselves: allowing it would only fail later.
-void refuse_other_tensors(const std::vector<Difference>& found, const std::string& checkpoint) {
+void refuse_other_tensors(const std::vector<Difference>& changes, const std::string& checkpoint) {
   std::vector<std::string> lines;
   bool is_same_model = true;
-  for (const Difference& difference : found) {
+  for (const Difference& difference : changes) {
     if (!defines_tensors(difference.key)) continue;
     lines.push_back(
         str("\n  ", difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now"));
@@ -147,10 +147,10 @@ void refuse_other_tensors(const std::vector<Difference>& found, const std::strin
 }
 
 /// Throws BadInput with `what` and the differences that are not allowed, with `otherwise` as an alternative solution.
-void refuse_unless_accepted(const std::vector<Difference>& found, const std::vector<std::string>& accepted,
+void refuse_unless_accepted(const std::vector<Difference>& changes, const std::vector<std::string>& accepted,
                             const std::string& what, const std::string& otherwise, const Log& log) {
   std::vector<std::string> lines, refused;
-  for (const Difference& difference : found) {
+  for (const Difference& difference : changes) {
     const std::string text =
         str(difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now");
     if (std::ranges::count(accepted, difference.key) > 0) {
@@ -196,22 +196,22 @@ std::vector<std::string> run_defining_keys() {
 }
 
 std::vector<Difference> differences(const Config& before, const Config& now) {
-  Config a = before, b = now, full_a = spelled_out(before), full_b = spelled_out(now);
+  Config a = before, b = now, full_a = with_resolved_defaults(before), full_b = with_resolved_defaults(now);
   const auto fields_a = config_fields(a), fields_b = config_fields(b);
   const auto values_a = config_fields(full_a), values_b = config_fields(full_b);
-  std::vector<Difference> found;
+  std::vector<Difference> changes;
   for (std::size_t i = 0; i < fields_a.size(); ++i) {
     if (!defines_run(fields_a[i].key) || fields_a[i].print() == fields_b[i].print()) continue;
     Difference difference{fields_a[i].key, values_a[i].print(), values_b[i].print()};
-    if (difference.before != difference.now) found.push_back(std::move(difference));
+    if (difference.before != difference.now) changes.push_back(std::move(difference));
   }
-  return found;
+  return changes;
 }
 
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
-  const std::vector<Difference> found = differences(saved, now);
-  refuse_other_tensors(found, checkpoint);
-  refuse_unless_accepted(found, now.checkpoint.allow_changed_keys, str(checkpoint, ": belongs to another run:"),
+  const std::vector<Difference> changes = differences(saved, now);
+  refuse_other_tensors(changes, checkpoint);
+  refuse_unless_accepted(changes, now.checkpoint.allow_changed_keys, str(checkpoint, ": belongs to another run:"),
                          ", or " + finetune_advice(checkpoint), log);
   refuse_token_positions(saved, now, checkpoint);
 }

@@ -6,7 +6,7 @@ namespace mcpp {
 namespace {
 
 struct ForeignName {
-  std::string_view foreign, own;
+  std::string_view foreign, native;
 };
 
 constexpr ForeignName kNames[]{
@@ -195,9 +195,9 @@ constexpr Advice kAdvice[]{
 
 }  // namespace
 
-std::string_view own_name(std::string_view foreign) {
-  const auto found = std::ranges::find(kNames, foreign, &ForeignName::foreign);
-  if (found != std::end(kNames)) return found->own;
+std::string_view find_native_key(std::string_view foreign) {
+  const auto it = std::ranges::find(kNames, foreign, &ForeignName::foreign);
+  if (it != std::end(kNames)) return it->native;
   const auto former = std::ranges::find_if(kFormerNames, [&](const FormerName& name) {
     const std::size_t dot = name.former.find('.');
     return dot != std::string_view::npos && name.former.substr(dot + 1) == foreign;
@@ -206,13 +206,13 @@ std::string_view own_name(std::string_view foreign) {
 }
 
 std::string_view renamed_key(std::string_view former) {
-  const auto found = std::ranges::find(kFormerNames, former, &FormerName::former);
-  return found == std::end(kFormerNames) ? std::string_view() : found->present;
+  const auto it = std::ranges::find(kFormerNames, former, &FormerName::former);
+  return it == std::end(kFormerNames) ? std::string_view() : it->present;
 }
 
-std::string_view advice_on(std::string_view foreign) {
-  const auto found = std::ranges::find(kAdvice, foreign, &Advice::foreign);
-  return found == std::end(kAdvice) ? std::string_view() : found->text;
+std::string_view find_advice(std::string_view foreign) {
+  const auto it = std::ranges::find(kAdvice, foreign, &Advice::foreign);
+  return it == std::end(kAdvice) ? std::string_view() : it->text;
 }
 
 }  // namespace mcpp

@@ -6,13 +6,13 @@ namespace mcpp {
 
 /// Returns our key for a name used by Hugging Face (config.json, TrainingArguments), Megatron-LM, nanoGPT or an earlier
 /// version of this program; empty if the name is unknown.
-std::string_view own_name(std::string_view foreign);
+std::string_view find_native_key(std::string_view foreign);
 
 /// Returns the current name of a key ("checkpoint.keep_last") or option ("allow_lossy_comm") that was renamed; empty if
 /// it was not. Settings under a former name are accepted.
 std::string_view renamed_key(std::string_view former);
 
 /// Returns a sentence about a Megatron-LM name that needs no key here; empty if there is nothing to say.
-std::string_view advice_on(std::string_view foreign);
+std::string_view find_advice(std::string_view foreign);
 
 }  // namespace mcpp

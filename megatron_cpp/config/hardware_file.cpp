@@ -104,10 +104,10 @@ std::string print_sections(const Hardware& hardware, const std::string& prefix) 
 
 }  // namespace
 
-const Hardware& HardwareKind::of(i64 ranks) const {
+const Hardware& HardwareKind::for_ranks(i64 ranks) const {
   if (!depends_on_ranks()) return by_ranks.at(kAnyRanks);
-  const auto found = by_ranks.lower_bound(ranks);
-  return found != by_ranks.end() ? found->second : by_ranks.rbegin()->second;
+  const auto it = by_ranks.lower_bound(ranks);
+  return it != by_ranks.end() ? it->second : by_ranks.rbegin()->second;
 }
 
 HardwareKind parse_hardware(std::string_view toml, const std::string& name) {

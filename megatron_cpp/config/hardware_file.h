@@ -18,7 +18,7 @@ struct HardwareKind {
   bool depends_on_ranks() const { return !by_ranks.contains(kAnyRanks); }
   /// Returns the hardware for `ranks` ranks: the entry with the smallest sufficient number of ranks, or else the last
   /// one, whose links do not support that many.
-  const Hardware& of(i64 ranks) const;
+  const Hardware& for_ranks(i64 ranks) const;
 };
 
 /// Parses TOML text; `name` is the file name in messages. Throws one BadInput error that lists every problem: missing,

@@ -20,19 +20,19 @@ LayoutRules rules_of(const Config& config, int world_size) {
 }
 
 /// Checks rules that must hold for each global batch size of the run.
-void add_batch_problems(const Config& config, int world_size, std::set<std::string>& found) {
+void add_batch_problems(const Config& config, int world_size, std::set<std::string>& errors) {
   const ParallelConfig& p = config.parallel;
   const LayoutRules common = rules_of(config, world_size);
   for (const BatchSizeStep& step : config.batch_sizes()) {
     LayoutRules rules = common;
     rules.global_batch_size = step.batch_size;
     const std::vector<std::string> conflicts = layout_conflicts(rules);
-    found.insert(conflicts.begin(), conflicts.end());
+    errors.insert(conflicts.begin(), conflicts.end());
     if (!conflicts.empty() || world_size == kAnyWorld) continue;
     const auto problems = schedule_conflicts(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size),
                                              static_cast<int>(p.num_virtual_stages_per_pipeline_rank),
                                              static_cast<int>(microbatches_of(step.batch_size, config, world_size)));
-    found.insert(problems.begin(), problems.end());
+    errors.insert(problems.begin(), problems.end());
   }
 }
 
@@ -48,30 +48,30 @@ std::string possible_hierarchy(const Config& config) {
              " query groups on a tensor-parallel rank: use \"p2p\" or \"all_gather\"");
 }
 
-void add_context_problems(const Config& config, std::set<std::string>& found) {
+void add_context_problems(const Config& config, std::set<std::string>& errors) {
   const ParallelConfig& p = config.parallel;
   const std::vector<i64>& sizes = p.hierarchical_context_parallel_sizes;
   const bool is_hierarchical = p.cp_comm_type == CpCommType::A2aP2p;
   if (is_hierarchical && (sizes.size() != 2 || sizes[0] * sizes[1] != p.context_parallel_size))
-    found.insert(
+    errors.insert(
         str("cp_comm_type = \"a2a+p2p\" needs hierarchical_context_parallel_sizes = [ranks that exchange heads, "
             "members of the ring] with a product of context_parallel_size = ",
             p.context_parallel_size, possible_hierarchy(config)));
   if (!is_hierarchical && !sizes.empty())
-    found.insert(str("hierarchical_context_parallel_sizes has no meaning with cp_comm_type = \"",
-                     enum_name(p.cp_comm_type), "\"; leave it empty, or use \"a2a+p2p\""));
+    errors.insert(str("hierarchical_context_parallel_sizes has no meaning with cp_comm_type = \"",
+                      enum_name(p.cp_comm_type), "\"; leave it empty, or use \"a2a+p2p\""));
 }
 
-void add_zero_problems(const Config& config, std::set<std::string>& found) {
+void add_zero_problems(const Config& config, std::set<std::string>& errors) {
   const ParallelConfig& p = config.parallel;
   if (p.zero_stage >= 2 && row_of(p.pipeline_schedule).splits_backward)
-    found.insert(str("zero_stage = ", p.zero_stage, " reduces gradients at the end of each layer's backward pass, but ",
-                     enum_name(p.pipeline_schedule),
-                     " computes them later; use zero_stage 0 or 1, or pipeline_schedule ",
-                     kinds_with_fused_backward()));
+    errors.insert(
+        str("zero_stage = ", p.zero_stage, " reduces gradients at the end of each layer's backward pass, but ",
+            enum_name(p.pipeline_schedule), " computes them later; use zero_stage 0 or 1, or pipeline_schedule ",
+            kinds_with_fused_backward()));
   const i64 instances = p.num_distributed_optimizer_instances;
   if (instances > 1 && p.zero_stage == 0)
-    found.insert(
+    errors.insert(
         str("num_distributed_optimizer_instances = ", instances,
             " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
 }
@@ -80,9 +80,9 @@ constexpr const char* kGradientsInBytes = "zero_quantized_gradients = true";
 constexpr const char* kGradientsInBf16 = "grad_reduce_dtype = \"bf16\"";
 
 /// At most one of the formats for gradients may be selected.
-void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& found) {
+void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& errors) {
   const auto exclude = [&](const std::string& first, const char* second) {
-    found.insert(str(first, " and ", second, " are two ways to send the same gradients; use one of them"));
+    errors.insert(str(first, " and ", second, " are two ways to send the same gradients; use one of them"));
   };
   const bool in_bf16 = p.grad_reduce_dtype == GradDType::Bf16;
   const std::string factors = str("power_sgd_rank = ", p.power_sgd_rank);
@@ -90,27 +90,27 @@ void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& found
   if (p.power_sgd_rank > 0 && in_bf16) exclude(factors, kGradientsInBf16);
   if (p.zero_quantized_gradients && in_bf16) exclude(kGradientsInBytes, kGradientsInBf16);
   if (p.power_sgd_rank > 0 && p.zero_stage >= 2)
-    found.insert(str(factors, " needs unsharded gradients, but zero_stage = ", p.zero_stage,
-                     " shards them; use zero_stage 0 or 1, or zero_quantized_gradients"));
+    errors.insert(str(factors, " needs unsharded gradients, but zero_stage = ", p.zero_stage,
+                      " shards them; use zero_stage 0 or 1, or zero_quantized_gradients"));
   if (p.power_sgd_start_iter > 0 && p.power_sgd_rank == 0)
-    found.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
-                     " is only read with power_sgd_rank; give that, or leave it out"));
+    errors.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
+                      " is only read with power_sgd_rank; give that, or leave it out"));
 }
 
-void add_traffic_problems(const Config& config, std::set<std::string>& found) {
+void add_traffic_problems(const Config& config, std::set<std::string>& errors) {
   const ParallelConfig& p = config.parallel;
   const auto needs_zero = [&](bool is_set, const char* setting, const char* why) {
     if (is_set && p.zero_stage == 0)
-      found.insert(str(setting, " has no meaning with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
+      errors.insert(str(setting, " has no meaning with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
   };
   constexpr const char* kAllGradients = "where every rank gets all gradients";
   needs_zero(p.zero_quantized_weights, "zero_quantized_weights = true", "where no weights are sent");
   needs_zero(p.zero_quantized_gradients, kGradientsInBytes, kAllGradients);
   needs_zero(p.grad_reduce_dtype == GradDType::Bf16, kGradientsInBf16, kAllGradients);
-  add_gradient_problems(p, found);
+  add_gradient_problems(p, errors);
   const bool sums_in_steps = p.zero_stage > 0 && p.grad_reduce_format() != GradReduceFormat::Full;
   if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !sums_in_steps)
-    found.insert(
+    errors.insert(
         str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ", p.zero_stage,
             ", where every rank has all weights; use zero_stage 3",
             p.zero_stage == 0
@@ -125,11 +125,11 @@ i64 expert_tensor_parallel_size(const Config& config) {
   return p.expert_tensor_parallel_size > 0 ? p.expert_tensor_parallel_size : p.tensor_model_parallel_size;
 }
 
-void add_expert_problems(const Config& config, std::set<std::string>& found) {
+void add_expert_problems(const Config& config, std::set<std::string>& errors) {
   if (config.model.moe.num_experts > 0) return;
   const ParallelConfig &p = config.parallel, defaults;
   const auto only_with_experts = [&](bool is_set, const char* key) {
-    if (is_set) found.insert(str(key, " needs a model with experts (model.num_experts)"));
+    if (is_set) errors.insert(str(key, " needs a model with experts (model.num_experts)"));
   };
   only_with_experts(p.expert_tensor_parallel_size != 0, "expert_tensor_parallel_size");
   only_with_experts(p.moe_token_dispatcher_type != defaults.moe_token_dispatcher_type, "moe_token_dispatcher_type");
@@ -202,13 +202,13 @@ int output_rank(const Config& config) {
 }
 
 std::vector<std::string> layout_problems(const Config& config, int world_size) {
-  std::set<std::string> found;
-  add_context_problems(config, found);
-  add_expert_problems(config, found);
-  add_batch_problems(config, world_size, found);
-  add_zero_problems(config, found);
-  add_traffic_problems(config, found);
-  return {found.begin(), found.end()};
+  std::set<std::string> errors;
+  add_context_problems(config, errors);
+  add_expert_problems(config, errors);
+  add_batch_problems(config, world_size, errors);
+  add_zero_problems(config, errors);
+  add_traffic_problems(config, errors);
+  return {errors.begin(), errors.end()};
 }
 
 void check_layout(const Config& config, int world_size) {

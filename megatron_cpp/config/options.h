@@ -27,13 +27,13 @@ std::string options_help(const Usage& usage) {
 /// every problem.
 template <class Options>
 bool read_options(std::span<const std::string> args, const Usage& usage, Options& options, const Log& log) {
-  if (asks_for_help(args)) {
+  if (is_help_request(args)) {
     log.info(options_help<Options>(usage));
     return false;
   }
   std::vector<Field> fields;
   list_fields(options, "", fields);
-  if (asks_for_options(args)) {
+  if (is_options_request(args)) {
     log.info(options_list(fields));
     return false;
   }

@@ -119,9 +119,9 @@ std::string convert_scalar(const FieldType& type, const Constraint& constraint, 
       return std::holds_alternative<std::string>(value.data) ? "" : refused(type, value);
     case Kind::Name: {
       const std::string* name = std::get_if<std::string>(&value.data);
-      const auto found = name ? std::find(type.names.begin(), type.names.end(), *name) : type.names.end();
-      if (found == type.names.end()) return refused(type, value);
-      value.data = static_cast<i64>(found - type.names.begin());
+      const auto it = name ? std::find(type.names.begin(), type.names.end(), *name) : type.names.end();
+      if (it == type.names.end()) return refused(type, value);
+      value.data = static_cast<i64>(it - type.names.begin());
       return "";
     }
     default:
@@ -183,9 +183,9 @@ std::string_view Field::name() const {
 }
 
 std::string Field::convert(Value& value) const {
-  const auto convert_one = [this](const FieldType& one_type, Value& one) {
-    const std::string problem = convert_scalar(one_type, constraint, one);
-    return problem.empty() ? name_problem(key, one) : problem;
+  const auto convert_one = [this](const FieldType& element_type, Value& element) {
+    const std::string problem = convert_scalar(element_type, constraint, element);
+    return problem.empty() ? name_problem(key, element) : problem;
   };
   if (!type.is_list) return convert_one(type, value);
   if (const auto* raw = std::get_if<Value::Raw>(&value.data)) {
@@ -219,19 +219,19 @@ const Field* SettingsReader::find(std::string_view key) const {
 }
 
 std::string SettingsReader::suggest(std::string_view key, std::string_view prefix) {
-  if (const std::string_view advice = advice_on(name_of(key)); !advice.empty()) return str("; ", advice);
-  if (const Field* field = find(own_name(name_of(key)))) {
+  if (const std::string_view advice = find_advice(name_of(key)); !advice.empty()) return str("; ", advice);
+  if (const Field* field = find(find_native_key(name_of(key)))) {
     doubtful_.insert(field->key);
     return str("; did you mean ", prefix, field->key, "?");
   }
-  std::vector<std::string> candidates, elsewhere;
+  std::vector<std::string> candidates, same_name;
   for (const Field& field : fields_) {
     if (field.section() == section_of(key)) candidates.emplace_back(field.name());
-    if (field.name() == name_of(key)) elsewhere.push_back(field.key);
+    if (field.name() == name_of(key)) same_name.push_back(field.key);
   }
-  if (!elsewhere.empty()) {
-    doubtful_.insert(elsewhere[0]);
-    return str("; did you mean ", prefix, elsewhere[0], "?");
+  if (!same_name.empty()) {
+    doubtful_.insert(same_name[0]);
+    return str("; did you mean ", prefix, same_name[0], "?");
   }
   const std::string nearest = nearest_name(name_of(key), candidates);
   if (nearest.empty()) return "";
@@ -311,13 +311,13 @@ void SettingsReader::add_conflict(const std::string& text, std::string_view defa
     if (mentions(text, name_of(key))) return;
   }
   const std::size_t key_end = text.find_first_of(":,");
-  const auto found = settings_.find(text.substr(0, key_end));
-  if (found == settings_.end()) {
+  const auto it = settings_.find(text.substr(0, key_end));
+  if (it == settings_.end()) {
     add_problem(default_place.empty() ? text : str(default_place, ": ", text));
   } else if (key_end != std::string::npos && text[key_end] == ':') {
-    add_problem(str(found->second.place, ": ", shortened(found->second.spelled), text.substr(key_end)));
+    add_problem(str(it->second.place, ": ", shortened(it->second.spelled), text.substr(key_end)));
   } else {
-    add_problem(str(found->second.place, ": ", text));
+    add_problem(str(it->second.place, ": ", text));
   }
 }
 

@@ -99,8 +99,8 @@ class SettingsReader {
   }
   bool is_incomplete() const { return is_incomplete_; }
   bool is_from_command_line(const std::string& key) const {
-    const auto found = settings_.find(key);
-    return found != settings_.end() && found->second.place == kCommandLine;
+    const auto it = settings_.find(key);
+    return it != settings_.end() && it->second.place == kCommandLine;
   }
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
   /// Returns true if a setting of this key was rejected, or if a misspelled key probably meant it.

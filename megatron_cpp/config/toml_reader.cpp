@@ -35,7 +35,7 @@ class NestingScan {
  public:
   explicit NestingScan(std::string_view text) : text_(text) {}
 
-  /// Returns the offset at which the text is nested deeper than kDeepest, or npos.
+  /// Returns the offset at which the text is nested deeper than kMaxDepth, or npos.
   std::size_t find() {
     while (at_ < text_.size()) {
       const char c = text_[at_];
@@ -48,13 +48,13 @@ class NestingScan {
         continue;
       }
       count(c);
-      if (brackets_ > kDeepest || dots_ > kDeepest) return at_;
+      if (brackets_ > kMaxDepth || dots_ > kMaxDepth) return at_;
       ++at_;
     }
     return std::string_view::npos;
   }
 
-  static constexpr int kDeepest = 32;
+  static constexpr int kMaxDepth = 32;
 
  private:
   void count(char c) {
@@ -102,36 +102,39 @@ struct Part {
 
 class Collector {
  public:
-  Collector(const std::string& name, const ReaderOfTable& reader_of) : name_(name), reader_of_(reader_of) {}
+  Collector(const std::string& name, const TableReader& table_reader) : name_(name), table_reader_(table_reader) {}
 
   void collect(const toml::table& table, const std::string& section, const Part& part) {
     for (const auto& [key, node] : table) {
-      const std::string own(key.str());
-      SettingsReader* reader = section.empty() && part.prefix.empty() && node.is_table() ? reader_of_(own) : nullptr;
+      const std::string name(key.str());
+      SettingsReader* reader =
+          section.empty() && part.prefix.empty() && node.is_table() ? table_reader_(name) : nullptr;
       if (reader != nullptr) {
-        collect(*node.as_table(), "", {reader, own + "."});
+        collect(*node.as_table(), "", {reader, name + "."});
         continue;
       }
       const Position at = position_of(key.source());
-      const std::string full = section.empty() ? own : str(section, ".", own);
-      found_.push_back(
-          {at, {full, to_value(node), str(name_, ":", at.first, ":", at.second), part.prefix + full}, part.reader});
-      if (section.empty() && node.is_table()) collect(*node.as_table(), full, part);
+      const std::string full_name = section.empty() ? name : str(section, ".", name);
+      located_.push_back(
+          {at,
+           {full_name, to_value(node), str(name_, ":", at.first, ":", at.second), part.prefix + full_name},
+           part.reader});
+      if (section.empty() && node.is_table()) collect(*node.as_table(), full_name, part);
     }
   }
 
   /// Assigns the settings in the order of the text; tables are ordered by name. Headers precede their keys in both
   /// orders.
   void assign() {
-    std::stable_sort(found_.begin(), found_.end(),
+    std::stable_sort(located_.begin(), located_.end(),
                      [](const Located& a, const Located& b) { return a.position < b.position; });
-    for (const Located& located : found_) located.reader->assign(located.setting);
+    for (const Located& located : located_) located.reader->assign(located.setting);
   }
 
  private:
   const std::string& name_;
-  const ReaderOfTable& reader_of_;
-  std::vector<Located> found_;
+  const TableReader& table_reader_;
+  std::vector<Located> located_;
 };
 
 }  // namespace
@@ -140,14 +143,14 @@ void read_toml(std::string_view toml, const std::string& name, SettingsReader& r
   read_toml(toml, name, reader, [](std::string_view) { return nullptr; });
 }
 
-void read_toml(std::string_view toml, const std::string& name, SettingsReader& rest, const ReaderOfTable& reader_of) {
+void read_toml(std::string_view toml, const std::string& name, SettingsReader& rest, const TableReader& table_reader) {
   if (const std::size_t deep = NestingScan(toml).find(); deep != std::string_view::npos) {
     const std::string_view before = toml.substr(0, deep);
     const auto line = 1 + std::ranges::count(before, '\n');
     const std::size_t column = deep - (before.rfind('\n') + 1) + 1;  // npos + 1 == 0
-    return rest.add_gap(str(name, ":", line, ":", column, ": nested deeper than ", NestingScan::kDeepest, " levels"));
+    return rest.add_gap(str(name, ":", line, ":", column, ": nested deeper than ", NestingScan::kMaxDepth, " levels"));
   }
-  Collector collector(name, reader_of);
+  Collector collector(name, table_reader);
   try {
     collector.collect(toml::parse(toml), "", {&rest});
   } catch (const toml::parse_error& error) {

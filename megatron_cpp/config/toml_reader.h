@@ -14,9 +14,9 @@ void read_toml(std::string_view toml, const std::string& name, SettingsReader& r
 
 /// Returns the reader for the content of the table of that name, as if it were a file of its own, or null if the table
 /// is an ordinary section.
-using ReaderOfTable = std::function<SettingsReader*(std::string_view table)>;
+using TableReader = std::function<SettingsReader*(std::string_view table)>;
 /// Overload for text that contains other texts, each in a table of its own. Keys outside of these tables are passed to
 /// `rest`.
-void read_toml(std::string_view toml, const std::string& name, SettingsReader& rest, const ReaderOfTable& reader_of);
+void read_toml(std::string_view toml, const std::string& name, SettingsReader& rest, const TableReader& table_reader);
 
 }  // namespace mcpp

@@ -22,9 +22,9 @@ RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_s
                kRopeTypes);
   if (type == "default") return scaling;
   rope.require(knows_scaling, "rope_type", type, "default");
-  const auto known = std::ranges::find(EnumNames<RopeScalingType>::value, type);
-  rope.require(known != EnumNames<RopeScalingType>::value.end() && type != "none", "rope_type", type, kRopeTypes);
-  scaling.type = static_cast<RopeScalingType>(known - EnumNames<RopeScalingType>::value.begin());
+  const auto it = std::ranges::find(EnumNames<RopeScalingType>::value, type);
+  rope.require(it != EnumNames<RopeScalingType>::value.end() && type != "none", "rope_type", type, kRopeTypes);
+  scaling.type = static_cast<RopeScalingType>(it - EnumNames<RopeScalingType>::value.begin());
   const i64 original = rope.integer("original_max_position_embeddings", longest);
   if (scaling.type != RopeScalingType::Linear) scaling.original_max_position_embeddings = original;
   if (scaling.type == RopeScalingType::Yarn) {
@@ -62,7 +62,8 @@ std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const Llama
 }
 
 /// Returns which layers have a window in the absence of layer_types.
-std::vector<bool> usual_windows(const ConfigJson& config, const LlamaTraits& traits, i64 num_layers, bool has_window) {
+std::vector<bool> default_windows(const ConfigJson& config, const LlamaTraits& traits, i64 num_layers,
+                                  bool has_window) {
   const auto layers = static_cast<std::size_t>(num_layers);
   std::vector<bool> windows(layers, has_window);
   if (traits.windows == WindowKeys::FromLayer || traits.windows == WindowKeys::FromLayerIfUsed) {
@@ -149,14 +150,14 @@ OrderedJson rope_scaling_json(const ModelConfig& m) {
 }
 
 void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
-  const bool is_stated = config.states("sliding_window");
+  const bool is_stated = config.has_key("sliding_window");
   const i64 window = is_stated ? config.count("sliding_window", 0) : traits.sliding_window;  // 0: none
   if (traits.windows == WindowKeys::None) {
     config.require(!is_stated || window == 0, "sliding_window", window, "null; model_type mistral has windows");
     return;
   }
-  if (model.num_layers > kMostLayers) return;  // rejected later with other values out of range
-  std::vector<bool> windows = usual_windows(config, traits, model.num_layers, window > 0);
+  if (model.num_layers > kMaxLayers) return;  // rejected later with other values out of range
+  std::vector<bool> windows = default_windows(config, traits, model.num_layers, window > 0);
   const bool has_types = traits.windows != WindowKeys::AllIfUsed;
   if (has_types)
     if (const std::vector<bool> types = parse_layer_types(config, model.num_layers); !types.empty()) windows = types;

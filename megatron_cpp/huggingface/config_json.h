@@ -14,7 +14,7 @@ class ConfigJson {
 
   const Json* find(const char* key) const { return json_.find(key); }
   /// Returns true if the key is present, even with value null.
-  bool states(const char* key) const { return json_.json().contains(key); }
+  bool has_key(const char* key) const { return json_.json().contains(key); }
   i64 integer(const char* key) const { return json_.integer(key, 1, i64{1} << 40); }
   i64 integer(const char* key, i64 absent) const { return json_.find(key) ? integer(key) : absent; }
   i64 count(const char* key, i64 absent) const {

@@ -21,13 +21,13 @@ constexpr ActivationName kActivations[]{{ActivationFunction::Gelu, "gelu_new"},
 
 ActivationFunction parse_activation(const ConfigJson& config, const char* key, const char* absent) {
   const std::string name = config.text(key, absent);
-  const auto* found = std::ranges::find(kActivations, name, &ActivationName::name);
-  config.require(found != std::end(kActivations), key, name, "gelu_new, gelu_pytorch_tanh, gelu_fast, gelu");
-  return found->function;
+  const auto* it = std::ranges::find(kActivations, name, &ActivationName::name);
+  config.require(it != std::end(kActivations), key, name, "gelu_new, gelu_pytorch_tanh, gelu_fast, gelu");
+  return it->function;
 }
 std::string_view name_of_activation(ActivationFunction function) {
-  const auto* found = std::ranges::find(kActivations, function, &ActivationName::function);
-  return found == std::end(kActivations) ? kActivations[0].name : found->name;
+  const auto* it = std::ranges::find(kActivations, function, &ActivationName::function);
+  return it == std::end(kActivations) ? kActivations[0].name : it->name;
 }
 
 OrderedJson head_of(const ModelConfig& m, const Family& family) {
@@ -48,7 +48,7 @@ OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
 
 /// Returns a number; null stands for 0.
 double number_or_null(const ConfigJson& config, const char* key, double absent) {
-  return config.find(key) ? config.number(key) : config.states(key) ? 0 : absent;
+  return config.find(key) ? config.number(key) : config.has_key(key) ? 0 : absent;
 }
 OrderedJson or_null(double number) {
   return number > 0 ? OrderedJson(number) : OrderedJson();
@@ -64,8 +64,8 @@ void parse_norms(const ConfigJson& config, const LlamaTraits& traits, ModelConfi
 }
 
 void parse_biases(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
-  const bool of_attention = traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp;
-  const bool attention = of_attention && config.flag("attention_bias", false),
+  const bool has_attention_bias_key = traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp;
+  const bool attention = has_attention_bias_key && config.flag("attention_bias", false),
              mlp = traits.biases == BiasKeys::AttentionMlp && config.flag("mlp_bias", false);
   model.add_bias_linear = attention && mlp;
   if (!model.add_bias_linear) {
@@ -98,8 +98,9 @@ void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelC
   std::optional<ConfigJson> rope = config.object("rope_scaling");
   if (!rope) rope = config.object("rope_parameters");
   const bool is_neox = family.family == HuggingfaceFamily::GptNeox;
-  const double own = is_neox ? config.number("rotary_pct", 0.25) : config.number("partial_rotary_factor", 1);
-  model.rotary_percent = rope ? rope->number("partial_rotary_factor", own) : own;
+  const double default_fraction =
+      is_neox ? config.number("rotary_pct", 0.25) : config.number("partial_rotary_factor", 1);
+  model.rotary_percent = rope ? rope->number("partial_rotary_factor", default_fraction) : default_fraction;
   config.require(is_neox || family.traits.rotates_partly || model.rotary_percent == 1, "partial_rotary_factor",
                  model.rotary_percent, "1");
 }
@@ -203,7 +204,7 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
   model.ffn_hidden_size = config.integer("intermediate_size");
   model.num_attention_heads = config.integer("num_attention_heads");
   // Some types accept null for as many as there are heads.
-  const bool has_own_default = traits.num_key_value_heads > 0 && !config.states("num_key_value_heads");
+  const bool has_own_default = traits.num_key_value_heads > 0 && !config.has_key("num_key_value_heads");
   model.num_query_groups =
       config.integer("num_key_value_heads", has_own_default ? traits.num_key_value_heads : model.num_attention_heads);
   model.kv_channels =

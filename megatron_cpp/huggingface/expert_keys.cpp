@@ -57,12 +57,12 @@ constexpr i64 kBestOfGroup = 2;
 
 void parse_deepseek(const ConfigJson& config, ModelConfig& model) {
   MoeConfig& moe = model.moe;
-  constexpr i64 kMostShared = 100000;
+  constexpr i64 kMaxShared = 100000;
   moe.num_experts = config.integer("n_routed_experts");
   moe.router_topk = config.integer("num_experts_per_tok");
   moe.ffn_hidden_size = config.integer("moe_intermediate_size", 1408);
   const i64 shared = config.integer("n_shared_experts");
-  config.require(shared <= kMostShared, "n_shared_experts", shared, "no more than 100000");
+  config.require(shared <= kMaxShared, "n_shared_experts", shared, "no more than 100000");
   moe.shared_expert_intermediate_size = shared * moe.ffn_hidden_size;
   moe.layer_freq = all_but_first(config.count("first_k_dense_replace", 0), model.num_layers);
   moe.router_score_function = RouterScore::Sigmoid;
@@ -94,7 +94,7 @@ void add_deepseek(const ModelConfig& m, OrderedJson& json) {
 }  // namespace
 
 void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model) {
-  if (keys == ExpertKeys::None || model.num_layers > kMostLayers) return;
+  if (keys == ExpertKeys::None || model.num_layers > kMaxLayers) return;
   if (keys == ExpertKeys::DeepSeek) return parse_deepseek(config, model);
   const bool is_mixtral = keys == ExpertKeys::Mixtral;
   is_mixtral ? parse_mixtral(config, model) : parse_qwen(config, keys == ExpertKeys::Qwen2, model);
@@ -102,16 +102,16 @@ void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model
   model.moe.aux_loss_coeff = config.number("router_aux_loss_coef", 0.001);
 }
 
-std::vector<std::string> unsayable_experts(const ModelConfig& m, ExpertKeys keys) {
+std::vector<std::string> unsupported_expert_options(const ModelConfig& m, ExpertKeys keys) {
   const i64 shared = m.moe.shared_expert_intermediate_size;
   const bool has_shared = keys == ExpertKeys::Qwen2 || keys == ExpertKeys::DeepSeek;
-  std::vector<std::string> found;
+  std::vector<std::string> unsupported;
   if (has_shared && (shared == 0 || (keys == ExpertKeys::DeepSeek && shared % m.moe_ffn() != 0)))
-    found.emplace_back("model.moe_shared_expert_intermediate_size");
+    unsupported.emplace_back("model.moe_shared_expert_intermediate_size");
   if (keys == ExpertKeys::DeepSeek && m.moe.router_num_groups > 1 &&
       m.moe.router_topk != kBestOfGroup * m.moe.router_group_topk)
-    found.emplace_back("model.moe_router_group_topk");
-  return found;
+    unsupported.emplace_back("model.moe_router_group_topk");
+  return unsupported;
 }
 
 void add_experts(const ModelConfig& m, ExpertKeys keys, OrderedJson& json) {

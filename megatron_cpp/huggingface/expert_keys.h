@@ -14,7 +14,7 @@ namespace mcpp {
 /// Sets model.moe; model.num_layers must be set.
 void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);
 /// Returns the keys of a model with experts whose values add_experts() cannot express.
-std::vector<std::string> unsayable_experts(const ModelConfig& model, ExpertKeys keys);
+std::vector<std::string> unsupported_expert_options(const ModelConfig& model, ExpertKeys keys);
 /// Adds the keys that parse_experts() reads.
 void add_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
 

@@ -12,7 +12,7 @@
 namespace mcpp {
 
 /// Limit on the number of layers: more are rejected with all other errors, and must not be enumerated before.
-inline constexpr i64 kMostLayers = 100000;
+inline constexpr i64 kMaxLayers = 100000;
 
 /// Model types. An export uses the first that can express the model.
 enum class HuggingfaceFamily : u8 {
@@ -91,7 +91,7 @@ struct Family {
 
 /// Returns the families in the order of the enum.
 std::span<const Family> families();
-const Family& row_of(HuggingfaceFamily family);
+const Family& family_row(HuggingfaceFamily family);
 /// Returns the family of a model_type, or null.
 const Family* find_family(std::string_view model_type);
 /// Returns "gpt2, llama, ..".

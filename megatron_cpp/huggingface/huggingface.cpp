@@ -67,8 +67,8 @@ bool is_buffer(const std::string& name) {
 /// Throws unless the file has the tensors of a rule as the model needs them.
 void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
   for (const ForeignTensor& tensor : rule.foreign) {
-    const SafeTensor& found = reader.at(tensor.name);
-    check_input(found.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", found.shape,
+    const SafeTensor& stored = reader.at(tensor.name);
+    check_input(stored.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", stored.shape,
                 ", config.json asks for ", tensor.shape);
   }
 }

@@ -27,8 +27,8 @@ struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; by default as in the checkpoint
   std::string model_type = {};      ///< Hugging Face model type; empty = the first that can express the model
   Path tokenizer_model = {};  ///< sentencepiece model to export, which determines the special tokens; empty = none
-  SpecialTokens tokens =
-      {};  ///< stated special tokens of the checkpoint to write back; if none, those of the tokenizer
+  /// Stated special tokens of the checkpoint to write back; if none, those of the tokenizer.
+  SpecialTokens tokens = {};
   i64 max_file_bytes = kMaxSafetensorsBytes;
 };
 

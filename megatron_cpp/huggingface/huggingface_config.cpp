@@ -14,17 +14,17 @@ namespace mcpp {
 namespace {
 
 /// Returns every field of a model that is outside of its range, and every violated rule between fields.
-std::vector<std::string> defects_of(const ModelConfig& model) {
-  std::vector<std::string> found = model.conflicts();
+std::vector<std::string> find_defects(const ModelConfig& model) {
+  std::vector<std::string> defects = model.conflicts();
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& range = {}) {
     if constexpr (std::is_same_v<T, double> || std::is_same_v<T, i64>) {
       if (!range.accepts(static_cast<double>(value))) {
-        found.push_back(str("model.", name, " would be ", value, ", allowed is ", range.describe()));
+        defects.push_back(str("model.", name, " would be ", value, ", allowed is ", range.describe()));
       }
     }
   };
   ModelConfig::fields(model, visit);
-  return found;
+  return defects;
 }
 
 /// Returns the keys of a family's config.json that describe the function of a model.
@@ -44,7 +44,7 @@ std::vector<i64> layers_with(const ModelConfig& m, F&& has) {
   return layers;
 }
 
-void spell_out_experts(ModelConfig& m) {
+void resolve_experts(ModelConfig& m) {
   const MoeConfig given = m.moe;
   const std::vector<i64> layers = layers_with(m, [&](i64 layer) { return given.has_experts(layer); });
   m.moe.ffn_hidden_size = m.moe_ffn();
@@ -54,7 +54,7 @@ void spell_out_experts(ModelConfig& m) {
 }
 
 /// Returns `m` in a canonical form, without settings that do not change its function.
-ModelConfig spelled_out(ModelConfig m) {
+ModelConfig canonical_form(ModelConfig m) {
   const ModelConfig defaults, given = m;
   m.ffn_hidden_size = given.ffn();
   m.num_query_groups = given.query_groups();
@@ -79,12 +79,12 @@ ModelConfig spelled_out(ModelConfig m) {
   m.moe.router_force_load_balancing = m.moe.pad_expert_input_to_capacity = false;
   m.moe.expert_capacity_factor = 0;  // tokens are dropped in training only
   m.moe.token_drop_policy = defaults.moe.token_drop_policy;
-  m.moe.num_experts > 0 ? spell_out_experts(m) : void(m.moe = {});
+  m.moe.num_experts > 0 ? resolve_experts(m) : void(m.moe = {});
   return m;
 }
 
 /// Returns the keys of a model with their values as text, for comparison.
-std::vector<std::pair<std::string, std::string>> texts_of(const ModelConfig& model) {
+std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& model) {
   std::vector<std::pair<std::string, std::string>> texts;
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& = {}) {
     std::string text;
@@ -107,15 +107,16 @@ std::vector<std::pair<std::string, std::string>> texts_of(const ModelConfig& mod
 std::vector<std::string> obstacles(ModelConfig model, const Family& family) {
   const bool wants_experts = family.traits.experts != ExpertKeys::None;
   if (wants_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
-  if (const std::vector<std::string> found = unsayable_experts(model, family.traits.experts); !found.empty())
-    return found;
+  if (const std::vector<std::string> unsupported = unsupported_expert_options(model, family.traits.experts);
+      !unsupported.empty())
+    return unsupported;
   model.vocab_size = std::max<i64>(model.vocab_size, 1);
   const Json json = Json::parse(function_json(model, family).dump());
-  const auto wanted = texts_of(spelled_out(model)),
-             found = texts_of(spelled_out(family.parse(ConfigJson(json, "config.json"), family)));
+  const auto expected = key_texts(canonical_form(model)),
+             actual = key_texts(canonical_form(family.parse(ConfigJson(json, "config.json"), family)));
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i].second != found[i].second) names.push_back(wanted[i].first);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    if (expected[i].second != actual[i].second) names.push_back(expected[i].first);
   return names;
 }
 
@@ -125,9 +126,9 @@ const Family& exporting_family(const ModelConfig& model, std::string_view model_
   std::vector<std::string> reasons;
   for (const Family& candidate : families()) {
     if (!model_type.empty() && candidate.model_type != model_type) continue;
-    const std::vector<std::string> found = obstacles(model, candidate);
-    if (found.empty()) return candidate;
-    reasons.push_back(str(candidate.model_type, " needs other values of ", join(found, ", ")));
+    const std::vector<std::string> unsupported = obstacles(model, candidate);
+    if (unsupported.empty()) return candidate;
+    reasons.push_back(str(candidate.model_type, " needs other values of ", join(unsupported, ", ")));
   }
   check_input(!reasons.empty(), "\"", model_type, "\" is none of the model types ", family_names());
   fail(ExitCode::BadInput, "no Hugging Face model type can express this model: ", join(reasons, "; "));
@@ -137,16 +138,16 @@ const Family& family_of_config(std::string_view text, const std::string& source)
   const Json json = parse_json(text, source);
   const ConfigJson config(json, source);
   const std::string type = config.text("model_type", "none");
-  const Family* found = find_family(type);
-  config.require(found, "model_type", type, family_names().c_str());
-  return *found;
+  const Family* family = find_family(type);
+  config.require(family, "model_type", type, family_names().c_str());
+  return *family;
 }
 
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source) {
   const Family& family = family_of_config(text, source);
   const Json json = parse_json(text, source);
   ModelConfig model = family.parse(ConfigJson(json, source), family);
-  const std::vector<std::string> defects = defects_of(model);
+  const std::vector<std::string> defects = find_defects(model);
   check_input(defects.empty(), source, ": ", join(defects, "; "));
   return model;
 }

@@ -36,7 +36,7 @@ bool is_symbol(const SentencePiece& piece) {
 }
 
 /// Returns true for pieces that text never tokenizes to.
-bool is_apart(const SentencePiece& piece) {
+bool is_unmatchable(const SentencePiece& piece) {
   return piece.type == PieceType::Unknown || piece.type == PieceType::Control || piece.type == PieceType::Byte ||
          (piece.type == PieceType::UserDefined && !is_symbol(piece));
 }
@@ -111,7 +111,7 @@ OrderedJson merges(const SentencepieceModel& model) {
     bool repeats;
     std::string_view left, right;
   };
-  std::vector<Merge> found;
+  std::vector<Merge> result;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePiece& piece = model.pieces[id];
     if (piece.type != PieceType::Normal) continue;
@@ -119,14 +119,14 @@ OrderedJson merges(const SentencepieceModel& model) {
     for (std::size_t at = text.size(); at-- > 1;) {
       const std::string_view left = text.substr(0, at), right = text.substr(at);
       if (normal.contains(left) && normal.contains(right))
-        found.push_back({piece.score, id, text.starts_with(right), left, right});
+        result.push_back({piece.score, id, text.starts_with(right), left, right});
     }
   }
-  std::ranges::stable_sort(found, [](const Merge& a, const Merge& b) {
+  std::ranges::stable_sort(result, [](const Merge& a, const Merge& b) {
     return std::tuple(-a.score, a.id, !a.repeats) < std::tuple(-b.score, b.id, !b.repeats);
   });
   auto list = OrderedJson::array();
-  for (const Merge& merge : found) list.push_back({with_spaces(merge.left), with_spaces(merge.right)});
+  for (const Merge& merge : result) list.push_back({with_spaces(merge.left), with_spaces(merge.right)});
   return list;
 }
 
@@ -153,13 +153,13 @@ OrderedJson bpe(const SentencepieceModel& model) {
 
 /// Returns the characters of a text.
 std::vector<std::string_view> characters(std::string_view text) {
-  std::vector<std::string_view> found;
+  std::vector<std::string_view> result;
   while (!text.empty()) {
     const auto size = static_cast<std::size_t>(std::max(utf8_sequence_length(text), i64{1}));
-    found.push_back(text.substr(0, size));
+    result.push_back(text.substr(0, size));
     text.remove_prefix(size);
   }
-  return found;
+  return result;
 }
 
 /// Returns a unigram model. Unigram models of transformers match every piece in the text, including those that
@@ -176,7 +176,7 @@ OrderedJson unigram(const SentencepieceModel& model) {
   constexpr double kSymbolScore = -0.1;
   for (const SentencePiece& piece : model.pieces) {
     const double score = piece.type == PieceType::UserDefined ? kSymbolScore : static_cast<double>(piece.score);
-    vocab.push_back(OrderedJson::array({with_spaces(piece.text), is_apart(piece) ? never : score}));
+    vocab.push_back(OrderedJson::array({with_spaces(piece.text), is_unmatchable(piece) ? never : score}));
   }
   return {{"type", "Unigram"},
           {"unk_id", unknown},
@@ -187,7 +187,7 @@ OrderedJson unigram(const SentencepieceModel& model) {
 /// Returns the prefix of `text` to split after, so that it never becomes one piece: the split lies between a character
 /// that is a piece and one that is not, which no piece spans. It must not lie between two that are not, which are one
 /// unknown. Empty if all characters are pieces.
-std::string cut_in(std::string_view text, const std::set<std::string_view>& pieces) {
+std::string find_split(std::string_view text, const std::set<std::string_view>& pieces) {
   const std::vector<std::string_view> parts = characters(text);
   const auto is_piece = [&](std::string_view part) { return pieces.contains(part); };
   if (parts.size() < 2 || std::ranges::all_of(parts, is_piece)) return "";
@@ -223,7 +223,8 @@ OrderedJson pre_tokenizer(const SentencepieceModel& model) {
     if (piece.type == PieceType::Normal) normal.insert(piece.text);
   std::vector<std::string> cuts;
   for (const SentencePiece& piece : model.pieces) {
-    const std::string cut = is_apart(piece) && piece.type != PieceType::UserDefined ? cut_in(piece.text, normal) : "";
+    const std::string cut =
+        is_unmatchable(piece) && piece.type != PieceType::UserDefined ? find_split(piece.text, normal) : "";
     if (!cut.empty()) cuts.push_back(cut);
   }
   if (cuts.empty()) return {};
@@ -237,8 +238,8 @@ OrderedJson pre_tokenizer(const SentencepieceModel& model) {
 std::string with_bos_template(const std::string& json, const std::string& name, i64 id) {
   OrderedJson file = OrderedJson::parse(json);
   if (!file["post_processor"].is_null()) return json;
-  const auto part = [](const char* kind, const std::string& of, int type) {
-    return OrderedJson{{kind, {{"id", of}, {"type_id", type}}}};
+  const auto part = [](const char* kind, const std::string& text, int type) {
+    return OrderedJson{{kind, {{"id", text}, {"type_id", type}}}};
   };
   file["post_processor"] = {{"type", "TemplateProcessing"},
                             {"single", OrderedJson::array({part("SpecialToken", name, 0), part("Sequence", "A", 0)})},

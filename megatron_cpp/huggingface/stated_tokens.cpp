@@ -29,10 +29,10 @@ struct StatedFile {
   /// Returns the member, or null if it is absent.
   const Json& at(const char* key) const {
     static const Json none;
-    const auto found = json.find(key);
-    return found == json.end() ? none : *found;
+    const auto it = json.find(key);
+    return it == json.end() ? none : *it;
   }
-  bool states(const char* key) const { return json.contains(key); }
+  bool has_key(const char* key) const { return json.contains(key); }
 
   std::string source;
   Json json = Json::object();
@@ -61,31 +61,31 @@ std::string token_name(const Json& value, const StatedFile& file, const char* ke
 }
 
 /// Returns transformers' default token of a tokenizer class whose files state none; "" = none.
-std::string_view usual_token(const std::string& tokenizer_class, bool is_bos) {
-  const auto is_of = [&](std::string_view name) { return tokenizer_class.starts_with(name); };
-  if (is_of("LlamaTokenizer") || is_of("CodeLlamaTokenizer")) return is_bos ? "<s>" : "</s>";
-  if (is_of("GemmaTokenizer")) return is_bos ? "<bos>" : "<eos>";
-  if (is_of("GPT2Tokenizer") || is_of("GPTNeoXTokenizer")) return "<|endoftext|>";
-  return is_of("Qwen2Tokenizer") && !is_bos ? "<|endoftext|>" : "";
+std::string_view default_token(const std::string& tokenizer_class, bool is_bos) {
+  const auto is_class = [&](std::string_view name) { return tokenizer_class.starts_with(name); };
+  if (is_class("LlamaTokenizer") || is_class("CodeLlamaTokenizer")) return is_bos ? "<s>" : "</s>";
+  if (is_class("GemmaTokenizer")) return is_bos ? "<bos>" : "<eos>";
+  if (is_class("GPT2Tokenizer") || is_class("GPTNeoXTokenizer")) return "<|endoftext|>";
+  return is_class("Qwen2Tokenizer") && !is_bos ? "<|endoftext|>" : "";
 }
 
 /// Returns the id of bos_token or eos_token. The tokenizer's own statement takes precedence, even if null; without any,
 /// the id in config.json is used.
 std::optional<i64> id_of_token(const char* key, const StatedFile& tokenizer_config, const StatedFile& special_map,
-                               const Tokenizer* tokenizer, const std::vector<i64>& of_config) {
-  const StatedFile* file = tokenizer_config.states(key) ? &tokenizer_config
-                           : special_map.states(key)    ? &special_map
-                                                        : nullptr;
+                               const Tokenizer* tokenizer, const std::vector<i64>& config_ids) {
+  const StatedFile* file = tokenizer_config.has_key(key) ? &tokenizer_config
+                           : special_map.has_key(key)    ? &special_map
+                                                         : nullptr;
   std::string name;
   const Json& type = tokenizer_config.at("tokenizer_class");
   if (file) {
     if (file->at(key).is_null()) return std::nullopt;
     name = token_name(file->at(key), *file, key);
   } else if (type.is_string()) {
-    name = usual_token(type.get<std::string>(), std::string_view(key) == "bos_token");
+    name = default_token(type.get<std::string>(), std::string_view(key) == "bos_token");
     if (name.empty()) return std::nullopt;
   }
-  if (name.empty() || !tokenizer) return of_config.empty() ? std::nullopt : std::optional(of_config.front());
+  if (name.empty() || !tokenizer) return config_ids.empty() ? std::nullopt : std::optional(config_ids.front());
   const i32 id = tokenizer->id(name);
   check_input(id >= 0 || !file, file ? file->source : "", ": '", key, "' is \"", name,
               "\", which the tokenizer does not have");
@@ -127,7 +127,7 @@ template <std::size_t n>
 OrderedJson members(const StatedFile& file, const std::array<const char*, n>& keys) {
   auto json = OrderedJson::object();
   for (const char* key : keys)
-    if (file.states(key)) json[key] = file.at(key);
+    if (file.has_key(key)) json[key] = file.at(key);
   return json;
 }
 
@@ -146,17 +146,17 @@ SpecialTokens read_stated_tokens(const Path& folder, const Tokenizer* tokenizer,
   read_adds_bos(folder, tokenizer_config, vocab_size, tokens);
   tokens.files["config.json"] = members(config, kConfigKeys).dump();
   if (!generation.json.empty()) tokens.files["generation_config.json"] = generation.json.dump();
-  OrderedJson of_tokenizer = members(special_map, kTokenizerKeys);
-  of_tokenizer.update(members(tokenizer_config, kTokenizerKeys));
-  if (!of_tokenizer.empty()) tokens.files["tokenizer_config.json"] = of_tokenizer.dump();
+  OrderedJson tokenizer_members = members(special_map, kTokenizerKeys);
+  tokenizer_members.update(members(tokenizer_config, kTokenizerKeys));
+  if (!tokenizer_members.empty()) tokens.files["tokenizer_config.json"] = tokenizer_members.dump();
   const Path chat_template = folder / "chat_template.jinja";
   if (std::filesystem::exists(chat_template)) tokens.files["chat_template.jinja"] = read_text_file(chat_template);
   return tokens;
 }
 
 OrderedJson stated_members(const SpecialTokens& tokens, const char* file) {
-  const auto found = tokens.files.find(file);
-  return found == tokens.files.end() ? OrderedJson::object() : OrderedJson::parse(found->second);
+  const auto it = tokens.files.find(file);
+  return it == tokens.files.end() ? OrderedJson::object() : OrderedJson::parse(it->second);
 }
 
 }  // namespace mcpp

@@ -43,7 +43,7 @@ Shape merged(Shape shape) {
 }
 
 /// Adds the row moves of linear_qkv; ours is [groups, (query heads of a group + 2) * head_dim, ...].
-void make_qkv(WeightRule& rule, Made made, i64 dim) {
+void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
   const i64 groups = rule.shape[0], rows = rule.shape[1], queries = rows / dim - 2;
   const auto shape = [&](i64 heads) {
     Shape theirs(rule.shape.begin() + 1, rule.shape.end());
@@ -53,7 +53,7 @@ void make_qkv(WeightRule& rule, Made made, i64 dim) {
   const bool is_fused = rule.foreign.size() == 1;
   if (is_fused) {
     const Shape all = shape(groups * (queries + 2));
-    rule.foreign[0].transposed = made == Made::QkvTransposed && all.size() == 2;
+    rule.foreign[0].transposed = conversion == WeightConversion::QkvTransposed && all.size() == 2;
     rule.foreign[0].shape = rule.foreign[0].transposed ? transposed(all) : all;
   } else {
     rule.foreign[0].shape = shape(groups * queries);
@@ -95,13 +95,13 @@ void make_experts(WeightRule& rule) {
 }
 
 /// Adds the row moves of parameters that come from one tensor in the same order of rows.
-void make_rows(WeightRule& rule, Made made, const ModelConfig& model) {
+void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig& model) {
   ForeignTensor& theirs = rule.foreign[0];
   theirs.shape = rule.shape;
-  if (made == Made::Padded) theirs.shape[0] = model.vocab_size;
-  if (made == Made::Flat) theirs.shape = merged(rule.shape);
+  if (conversion == WeightConversion::Padded) theirs.shape[0] = model.vocab_size;
+  if (conversion == WeightConversion::Flat) theirs.shape = merged(rule.shape);
   rule.moves.push_back({0, 0, 0, theirs.shape[0]});
-  theirs.transposed = made == Made::Transposed && theirs.shape.size() == 2;
+  theirs.transposed = conversion == WeightConversion::Transposed && theirs.shape.size() == 2;
   if (theirs.transposed) theirs.shape = transposed(theirs.shape);
 }
 
@@ -135,20 +135,20 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& famil
   std::vector<WeightRule> rules;
   const auto add = [&](const std::string& ours, const Shape& shape, std::optional<DType> dtype) {
     const NameParts name = parts_of(ours);
-    const auto found = std::ranges::find(names, name.module, &Counterpart::ours);
-    MCPP_CHECK(found != names.end(), ours, " has no counterpart");
+    const auto it = std::ranges::find(names, name.module, &Counterpart::ours);
+    MCPP_CHECK(it != names.end(), ours, " has no counterpart");
     WeightRule rule{.name = ours, .shape = shape, .foreign = {}, .moves = {}, .dtype = dtype};
     const std::string where = name.layer.empty() ? std::string(base) : layers + name.layer + ".";
-    for (const std::string_view theirs : found->theirs) rule.foreign.push_back({str(where, theirs, name.suffix), {}});
+    for (const std::string_view theirs : it->theirs) rule.foreign.push_back({str(where, theirs, name.suffix), {}});
     if (name.module == "output_layer") rule.foreign.push_back({str(family.output, name.suffix), {}});
-    if (found->made == Made::Qkv || found->made == Made::QkvTransposed)
-      make_qkv(rule, found->made, model.head_dim());
-    else if (found->made == Made::Stacked)
+    if (it->conversion == WeightConversion::Qkv || it->conversion == WeightConversion::QkvTransposed)
+      make_qkv(rule, it->conversion, model.head_dim());
+    else if (it->conversion == WeightConversion::Stacked)
       make_stacked(rule);
-    else if (found->made == Made::PerExpert)
+    else if (it->conversion == WeightConversion::PerExpert)
       make_experts(rule);
     else
-      make_rows(rule, found->made, model);
+      make_rows(rule, it->conversion, model);
     if (check) check(rule);
     rules.push_back(std::move(rule));
   };

@@ -18,99 +18,103 @@ Names with(Names names, const Names& changes) {
 
 Names gpt2() {
   return {
-      {"embedding.word_embeddings", Made::Padded, {"wte"}},
-      {"embedding.position_embeddings", Made::AsIs, {"wpe"}},
-      {"input_layernorm", Made::AsIs, {"ln_1"}},
-      {"self_attention.linear_qkv", Made::QkvTransposed, {"attn.c_attn"}},
-      {"self_attention.linear_proj", Made::Transposed, {"attn.c_proj"}},
-      {"pre_mlp_layernorm", Made::AsIs, {"ln_2"}},
-      {"mlp.linear_fc1", Made::Transposed, {"mlp.c_fc"}},
-      {"mlp.linear_fc2", Made::Transposed, {"mlp.c_proj"}},
-      {"decoder.final_layernorm", Made::AsIs, {"ln_f"}},
-      {"output_layer", Made::Padded, {}},
+      {"embedding.word_embeddings", WeightConversion::Padded, {"wte"}},
+      {"embedding.position_embeddings", WeightConversion::AsIs, {"wpe"}},
+      {"input_layernorm", WeightConversion::AsIs, {"ln_1"}},
+      {"self_attention.linear_qkv", WeightConversion::QkvTransposed, {"attn.c_attn"}},
+      {"self_attention.linear_proj", WeightConversion::Transposed, {"attn.c_proj"}},
+      {"pre_mlp_layernorm", WeightConversion::AsIs, {"ln_2"}},
+      {"mlp.linear_fc1", WeightConversion::Transposed, {"mlp.c_fc"}},
+      {"mlp.linear_fc2", WeightConversion::Transposed, {"mlp.c_proj"}},
+      {"decoder.final_layernorm", WeightConversion::AsIs, {"ln_f"}},
+      {"output_layer", WeightConversion::Padded, {}},
   };
 }
 
 Names gpt_neox() {
   return {
-      {"embedding.word_embeddings", Made::Padded, {"embed_in"}},
-      {"input_layernorm", Made::AsIs, {"input_layernorm"}},
-      {"self_attention.linear_qkv", Made::Flat, {"attention.query_key_value"}},
-      {"self_attention.linear_proj", Made::AsIs, {"attention.dense"}},
-      {"pre_mlp_layernorm", Made::AsIs, {"post_attention_layernorm"}},
-      {"mlp.linear_fc1", Made::AsIs, {"mlp.dense_h_to_4h"}},
-      {"mlp.linear_fc2", Made::AsIs, {"mlp.dense_4h_to_h"}},
-      {"decoder.final_layernorm", Made::AsIs, {"final_layer_norm"}},
-      {"output_layer", Made::Padded, {}},
+      {"embedding.word_embeddings", WeightConversion::Padded, {"embed_in"}},
+      {"input_layernorm", WeightConversion::AsIs, {"input_layernorm"}},
+      {"self_attention.linear_qkv", WeightConversion::Flat, {"attention.query_key_value"}},
+      {"self_attention.linear_proj", WeightConversion::AsIs, {"attention.dense"}},
+      {"pre_mlp_layernorm", WeightConversion::AsIs, {"post_attention_layernorm"}},
+      {"mlp.linear_fc1", WeightConversion::AsIs, {"mlp.dense_h_to_4h"}},
+      {"mlp.linear_fc2", WeightConversion::AsIs, {"mlp.dense_4h_to_h"}},
+      {"decoder.final_layernorm", WeightConversion::AsIs, {"final_layer_norm"}},
+      {"output_layer", WeightConversion::Padded, {}},
   };
 }
 
 Names llama() {
   return {
-      {"embedding.word_embeddings", Made::Padded, {"embed_tokens"}},
-      {"input_layernorm", Made::AsIs, {"input_layernorm"}},
-      {"self_attention.linear_qkv", Made::Qkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
-      {"self_attention.q_layernorm", Made::AsIs, {"self_attn.q_norm"}},
-      {"self_attention.k_layernorm", Made::AsIs, {"self_attn.k_norm"}},
-      {"self_attention.linear_proj", Made::AsIs, {"self_attn.o_proj"}},
-      {"pre_mlp_layernorm", Made::AsIs, {"post_attention_layernorm"}},
-      {"mlp.linear_fc1", Made::Stacked, {"mlp.gate_proj", "mlp.up_proj"}},
-      {"mlp.linear_fc2", Made::AsIs, {"mlp.down_proj"}},
-      {"decoder.final_layernorm", Made::AsIs, {"norm"}},
-      {"output_layer", Made::Padded, {}},
+      {"embedding.word_embeddings", WeightConversion::Padded, {"embed_tokens"}},
+      {"input_layernorm", WeightConversion::AsIs, {"input_layernorm"}},
+      {"self_attention.linear_qkv",
+       WeightConversion::Qkv,
+       {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+      {"self_attention.q_layernorm", WeightConversion::AsIs, {"self_attn.q_norm"}},
+      {"self_attention.k_layernorm", WeightConversion::AsIs, {"self_attn.k_norm"}},
+      {"self_attention.linear_proj", WeightConversion::AsIs, {"self_attn.o_proj"}},
+      {"pre_mlp_layernorm", WeightConversion::AsIs, {"post_attention_layernorm"}},
+      {"mlp.linear_fc1", WeightConversion::Stacked, {"mlp.gate_proj", "mlp.up_proj"}},
+      {"mlp.linear_fc2", WeightConversion::AsIs, {"mlp.down_proj"}},
+      {"decoder.final_layernorm", WeightConversion::AsIs, {"norm"}},
+      {"output_layer", WeightConversion::Padded, {}},
   };
 }
 
 Names mixtral() {
   return with(llama(), {
-                           {"mlp.router", Made::AsIs, {"block_sparse_moe.gate"}},
+                           {"mlp.router", WeightConversion::AsIs, {"block_sparse_moe.gate"}},
                            {"mlp.experts.linear_fc1",
-                            Made::PerExpert,
+                            WeightConversion::PerExpert,
                             {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"}},
-                           {"mlp.experts.linear_fc2", Made::PerExpert, {"block_sparse_moe.experts.#.w2"}},
+                           {"mlp.experts.linear_fc2", WeightConversion::PerExpert, {"block_sparse_moe.experts.#.w2"}},
                        });
 }
 
 Names qwen_moe() {
-  return with(llama(),
-              {
-                  {"mlp.router", Made::AsIs, {"mlp.gate"}},
-                  {"mlp.experts.linear_fc1", Made::PerExpert, {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}},
-                  {"mlp.experts.linear_fc2", Made::PerExpert, {"mlp.experts.#.down_proj"}},
-                  {"mlp.shared_experts.linear_fc1",
-                   Made::Stacked,
-                   {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
-                  {"mlp.shared_experts.linear_fc2", Made::AsIs, {"mlp.shared_expert.down_proj"}},
-                  {"mlp.shared_experts.gate", Made::AsIs, {"mlp.shared_expert_gate"}},
-              });
+  return with(
+      llama(),
+      {
+          {"mlp.router", WeightConversion::AsIs, {"mlp.gate"}},
+          {"mlp.experts.linear_fc1", WeightConversion::PerExpert, {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}},
+          {"mlp.experts.linear_fc2", WeightConversion::PerExpert, {"mlp.experts.#.down_proj"}},
+          {"mlp.shared_experts.linear_fc1",
+           WeightConversion::Stacked,
+           {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
+          {"mlp.shared_experts.linear_fc2", WeightConversion::AsIs, {"mlp.shared_expert.down_proj"}},
+          {"mlp.shared_experts.gate", WeightConversion::AsIs, {"mlp.shared_expert_gate"}},
+      });
 }
 
 Names dots1() {
-  return with(qwen_moe(), {
-                              {"mlp.router.expert_bias", Made::AsIs, {"mlp.gate.e_score_correction_bias"}},
-                              {"mlp.shared_experts.linear_fc1",
-                               Made::Stacked,
-                               {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"}},
-                              {"mlp.shared_experts.linear_fc2", Made::AsIs, {"mlp.shared_experts.down_proj"}},
-                          });
+  return with(qwen_moe(),
+              {
+                  {"mlp.router.expert_bias", WeightConversion::AsIs, {"mlp.gate.e_score_correction_bias"}},
+                  {"mlp.shared_experts.linear_fc1",
+                   WeightConversion::Stacked,
+                   {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"}},
+                  {"mlp.shared_experts.linear_fc2", WeightConversion::AsIs, {"mlp.shared_experts.down_proj"}},
+              });
 }
 
 Names phi3() {
   return with(llama(), {
-                           {"self_attention.linear_qkv", Made::Qkv, {"self_attn.qkv_proj"}},
-                           {"mlp.linear_fc1", Made::Flat, {"mlp.gate_up_proj"}},
+                           {"self_attention.linear_qkv", WeightConversion::Qkv, {"self_attn.qkv_proj"}},
+                           {"mlp.linear_fc1", WeightConversion::Flat, {"mlp.gate_up_proj"}},
                        });
 }
 
 Names olmo2() {
   return with(llama(), {
-                           {"post_self_attn_layernorm", Made::AsIs, {"post_attention_layernorm"}},
-                           {"post_mlp_layernorm", Made::AsIs, {"post_feedforward_layernorm"}},
+                           {"post_self_attn_layernorm", WeightConversion::AsIs, {"post_attention_layernorm"}},
+                           {"post_mlp_layernorm", WeightConversion::AsIs, {"post_feedforward_layernorm"}},
                        });
 }
 
 Names gemma() {
-  return with(olmo2(), {{"pre_mlp_layernorm", Made::AsIs, {"pre_feedforward_layernorm"}}});
+  return with(olmo2(), {{"pre_mlp_layernorm", WeightConversion::AsIs, {"pre_feedforward_layernorm"}}});
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace mcpp {
 
 /// Conversion of theirs to one of our parameters. Biases are vectors and never transposed.
-enum class Made : u8 {
+enum class WeightConversion : u8 {
   AsIs,
   Transposed,     ///< Conv1D stores its matrix as [in, out]
   Padded,         ///< a row per token of the vocabulary, to which we add padding
@@ -23,7 +23,7 @@ enum class Made : u8 {
 /// stands for the number of an expert.
 struct Counterpart {
   std::string_view ours;
-  Made made;
+  WeightConversion conversion;
   std::vector<std::string_view> theirs;
 };
 

@@ -42,8 +42,8 @@ class ForwardStage final : public PipelineStage {
 void run_forward(GPTModel& stage, const ParallelState& parallel, const ForwardTask& task) {
   const Schedule schedule = lower(
       forward_schedule(make_schedule(ScheduleKind::GPipe, parallel.topology.pp(), task.microbatches, /*chunks=*/1)));
-  ForwardStage here(stage, task);
-  PipelineStage* const chunks[]{&here};
+  ForwardStage forward_stage(stage, task);
+  PipelineStage* const chunks[]{&forward_stage};
   // All messages go in one direction, so that a device that loads a kernel late never waits for a reply.
   run_schedule(schedule, *parallel.pp, *parallel.pp_backward, chunks);
 }

@@ -11,8 +11,8 @@ namespace mcpp {
 struct ForwardTask {
   int microbatches = 1;
   i64 seq = 0, batch = 0;  ///< of every microbatch, on this rank
-  std::function<Tensor(int)>
-      tokens;  ///< returns the tokens of a microbatch, int32 [seq, batch]; called on the first stage
+  /// Returns the tokens of a microbatch, int32 [seq, batch]. Called on the first stage.
+  std::function<Tensor(int)> tokens;
   /// Called, if set, with each microbatch and its context before its forward pass.
   std::function<void(int microbatch, MicrobatchContext& pass)> prepare = {};
   /// Called on the last stage with the hidden states of each microbatch (its tokens, if this is also the first stage),

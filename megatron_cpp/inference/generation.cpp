@@ -12,7 +12,7 @@ namespace {
 
 /// Gathers logits [b, padded vocabulary / tp], sharded over tensor-parallel ranks, as fp32 [tp, b, padded vocabulary /
 /// tp].
-Tensor of_all_parts(const Tensor& logits, Communicator& tp) {
+Tensor gather_logits(const Tensor& logits, Communicator& tp) {
   Tensor part = Tensor::empty(logits.shape(), DType::F32, logits.device());
   ops::copy(logits, part);
   Tensor all = Tensor::empty({tp.size(), part.dim(0), part.dim(1)}, DType::F32, logits.device());
@@ -39,7 +39,7 @@ class Generation {
   }
 
   void run(const TokenListener& deliver) {
-    for (left_ = texts_.size(); left_ > 0; ++known_) {
+    for (active_texts_ = texts_.size(); active_texts_ > 0; ++known_) {
       if (known_ > longest_) keep_later_half();
       const std::vector<float> logits = next_logits();
       read_ = known_;
@@ -64,16 +64,16 @@ class Generation {
 
   /// Appends a token to a text that has not ended, or padding to one that has.
   void extend(std::size_t i, std::span<const float> logits, const TokenListener& deliver) {
-    const bool goes_on = new_tokens_[i] < limits_.max_new_tokens;
-    const i32 token = goes_on ? sample_token(logits, texts_[i].sampling, static_cast<u64>(new_tokens_[i]++)) : 0;
+    const bool can_continue = new_tokens_[i] < limits_.max_new_tokens;
+    const i32 token = can_continue ? sample_token(logits, texts_[i].sampling, static_cast<u64>(new_tokens_[i]++)) : 0;
     texts_[i].prompt.push_back(token);
-    if (!goes_on) return;
+    if (!can_continue) return;
     const bool stops = std::ranges::count(limits_.stop_tokens, token) > 0;
     if (!stops) deliver(i, token);
     if (stops) new_tokens_[i] = limits_.max_new_tokens;
     if (new_tokens_[i] < limits_.max_new_tokens) return;
     deliver(i, -1);
-    --left_;
+    --active_texts_;
   }
 
   /// Returns positions read_ .. known_ of all texts, int32 [positions, texts].
@@ -116,7 +116,7 @@ class Generation {
     };
     const auto output = [&](int, const Tensor& x, MicrobatchContext& pass) {
       const Tensor logits = stage_.logits(x, pass);
-      all = of_all_parts(logits.slice(logits.dim(0) - batch, logits.dim(0)), *parallel_.tp);
+      all = gather_logits(logits.slice(logits.dim(0) - batch, logits.dim(0)), *parallel_.tp);
     };
     run_forward(stage_, parallel_,
                 {.seq = known_ - read_,
@@ -148,9 +148,9 @@ class Generation {
   std::vector<i64> new_tokens_;  // by text
   i64 longest_;
   KvCache cache_;
-  i64 known_ = 0;         // number of tokens that every text has
-  i64 read_ = 0;          // number of these that the cache has
-  std::size_t left_ = 0;  // number of texts that have not ended
+  i64 known_ = 0;                 // number of tokens that every text has
+  i64 read_ = 0;                  // number of these that the cache has
+  std::size_t active_texts_ = 0;  // number of texts that have not ended
 };
 
 }  // namespace

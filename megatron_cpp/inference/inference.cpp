@@ -54,7 +54,7 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
   model_ = nullptr;
   config_ = config_of(reader, options_, world_.ranks.size());
   tokenizer_checksum_ = reader.state().tokenizer_checksum;
-  special_tokens_ = special_tokens_of(reader.state(), reader.directory().string());
+  special_tokens_ = read_special_tokens(reader.state(), reader.directory().string());
   session_ = std::make_unique<Session>(initialize(config_, world_));
   check_weights_memory(config_, world_.ranks, str("the model ", reader.directory().string()));
   const auto stage = static_cast<std::size_t>(session_->parallel.coordinates.pp);

@@ -16,10 +16,10 @@ nlohmann::json parse_json_line(std::string_view line) {
 }
 
 std::string text_member(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  check_input(found != object.end(), "has no key \"", key, "\"");
-  check_input(found->is_string(), "\"", key, "\" is not a string");
-  return found->get<std::string>();
+  const auto it = object.find(key);
+  check_input(it != object.end(), "has no key \"", key, "\"");
+  check_input(it->is_string(), "\"", key, "\" is not a string");
+  return it->get<std::string>();
 }
 
 }  // namespace mcpp

@@ -30,16 +30,16 @@ i32 sample_token(std::span<const float> logits, const SamplingOptions& options, 
   for (i32 token : tokens) weights.push_back(std::exp((logits[token] - logits[tokens.front()]) / options.temperature));
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
 
-  double kept = 0;
+  double kept_weight = 0;
   std::size_t count = 0;
-  while (count < weights.size() && kept < options.top_p * total) kept += weights[count++];
+  while (count < weights.size() && kept_weight < options.top_p * total) kept_weight += weights[count++];
 
   const Philox4 bits = philox4x32(philox_key(static_cast<u64>(options.seed), "sampling"),
                                   {static_cast<u32>(draw), static_cast<u32>(draw >> 32), 0, 0});
-  double left = uniform_open(bits[0]) * kept;
+  double remaining = uniform_open(bits[0]) * kept_weight;
   for (std::size_t i = 0; i < count; ++i) {
-    left -= weights[i];
-    if (left <= 0) return tokens[i];
+    remaining -= weights[i];
+    if (remaining <= 0) return tokens[i];
   }
   return tokens[count - 1];
 }

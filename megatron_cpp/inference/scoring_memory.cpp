@@ -11,7 +11,7 @@ namespace mcpp {
 namespace {
 
 /// Attention releases its tensors before the MLP allocates its own.
-constexpr double kHalves = 2;
+constexpr double kBlocksPerLayer = 2;
 
 double weight_bytes(GPTModel& stage) {
   i64 weights = 0;
@@ -33,11 +33,12 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
                               .cp_comm_type = context.cp.comm_type,
                               .expert_parallel = context.experts.ep,
                               .expert_tensor_parallel = context.experts.tp};
-  double most = 0;
+  double max_bytes = 0;
   for (i64 layer = stage.stage().first_layer; layer < stage.stage().end_layer; ++layer)
-    most = std::max(most, static_cast<double>(layer_activation_bytes(config, setup, layer)) / kHalves);
-  if (stage.stage().has_output) most = std::max(most, static_cast<double>(output_bytes(config, setup)));
-  return weight_bytes(stage) + most;
+    max_bytes =
+        std::max(max_bytes, static_cast<double>(layer_activation_bytes(config, setup, layer)) / kBlocksPerLayer);
+  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(output_bytes(config, setup)));
+  return weight_bytes(stage) + max_bytes;
 }
 
 double generation_bytes(GPTModel& stage, i64 batch) {

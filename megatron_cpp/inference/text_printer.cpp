@@ -11,7 +11,7 @@ void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokeni
     texts_.push_back({.prompt = std::string(prompt.text),
                       .decoder = StreamDecoder(tokenizer),
                       .vocab_size = tokenizer.vocab_size(),
-                      .made = {}});
+                      .generated = {}});
     for (const i32 token : prompt.tokens)
       texts_.back().decoder.add(token);  // so that the generated text joins correctly
   }
@@ -20,7 +20,7 @@ void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokeni
 
 void TextPrinter::add(std::size_t text, i32 token) {
   Text& to = texts_.at(text);
-  if (token < to.vocab_size) to.made += token >= 0 ? to.decoder.add(token) : to.decoder.finish();
+  if (token < to.vocab_size) to.generated += token >= 0 ? to.decoder.add(token) : to.decoder.finish();
   to.has_ended = token < 0;
   show();
 }
@@ -37,12 +37,12 @@ void TextPrinter::show() {
 void TextPrinter::show_stream(Text& text) {
   if (!text.has_begun) sink_((is_first_ ? "" : "----\n") + text.prompt);
   text.has_begun = true, is_first_ = false;
-  if (text.has_ended) text.made += "\n";
-  if (!text.made.empty()) sink_(std::exchange(text.made, {}));
+  if (text.has_ended) text.generated += "\n";
+  if (!text.generated.empty()) sink_(std::exchange(text.generated, {}));
 }
 
 void TextPrinter::show_json(const Text& text) const {
-  const nlohmann::ordered_json line{{"prompt", text.prompt}, {"text", text.made}};
+  const nlohmann::ordered_json line{{"prompt", text.prompt}, {"text", text.generated}};
   sink_(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 

@@ -32,8 +32,8 @@ class TextPrinter {
   struct Text {
     std::string prompt;
     StreamDecoder decoder;
-    i64 vocab_size;    // of the tokenizer; models may have more tokens, which decode to nothing
-    std::string made;  // generated but not shown yet
+    i64 vocab_size;         // of the tokenizer; models may have more tokens, which decode to nothing
+    std::string generated;  // generated but not shown yet
     bool has_begun = false, has_ended = false;
   };
   /// Shows the text that is ready.

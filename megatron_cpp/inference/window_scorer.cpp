@@ -21,7 +21,7 @@ constexpr i64 kLengthStep = 32;
 /// Returns values of a batch of windows, [seq, batch]: `value(window, s)` in row s of each window, `rest` in the
 /// padding.
 template <class F>
-std::vector<i32> side_by_side(Windows windows, i64 seq, i64 batch, i32 rest, F&& value) {
+std::vector<i32> window_values(Windows windows, i64 seq, i64 batch, i32 rest, F&& value) {
   std::vector<i32> values(static_cast<std::size_t>(seq * batch), rest);
   for (std::size_t b = 0; b < windows.size(); ++b) {
     for (i64 s = 0; s < windows[b].length - 1; ++s)
@@ -52,27 +52,27 @@ bool counts(const EvaluationWindow& window, i64 s) {
 std::vector<i32> likeliest(const Tensor& logits, i64 vocab_size, Communicator& tp) {
   const i64 rows = logits.dim(0), columns = logits.dim(1), first = tp.rank() * columns;
   const i64 valid = std::clamp<i64>(vocab_size - first, 0, columns);
-  Tensor narrow = Tensor::empty({rows, columns}, DType::F32, logits.device());
-  ops::copy(logits, narrow);
-  const std::vector<float> values = read_values<float>(narrow);
-  std::vector<double> own;  // largest logit of each row and its token
+  Tensor logits_fp32 = Tensor::empty({rows, columns}, DType::F32, logits.device());
+  ops::copy(logits, logits_fp32);
+  const std::vector<float> values = read_values<float>(logits_fp32);
+  std::vector<double> row_maxima;  // largest logit of each row and its token
   for (i64 row = 0; row < rows; ++row) {
     const auto begin = values.begin() + row * columns, best = std::max_element(begin, begin + valid);
-    own.push_back(valid > 0 ? *best : -std::numeric_limits<double>::infinity());
-    own.push_back(static_cast<double>(first + (best - begin)));
+    row_maxima.push_back(valid > 0 ? *best : -std::numeric_limits<double>::infinity());
+    row_maxima.push_back(static_cast<double>(first + (best - begin)));
   }
-  Tensor mine = Tensor::empty({2 * rows}, DType::F64, logits.device());
+  Tensor local = Tensor::empty({2 * rows}, DType::F64, logits.device());
   Tensor all = Tensor::empty({2 * rows * tp.size()}, DType::F64, logits.device());
-  write_values(own, mine);
-  tp.all_gather(mine, all).wait();
-  const std::vector<double> found = read_values<double>(all);
+  write_values(row_maxima, local);
+  tp.all_gather(local, all).wait();
+  const std::vector<double> gathered = read_values<double>(all);
   std::vector<i32> tokens;
   for (i64 row = 0; row < rows; ++row) {
     auto best = static_cast<std::size_t>(2 * row);
-    for (std::size_t at = best; at < found.size(); at += static_cast<std::size_t>(2 * rows)) {
-      if (found[at] > found[best]) best = at;
+    for (std::size_t at = best; at < gathered.size(); at += static_cast<std::size_t>(2 * rows)) {
+      if (gathered[at] > gathered[best]) best = at;
     }
-    tokens.push_back(static_cast<i32>(found[best + 1]));
+    tokens.push_back(static_cast<i32>(gathered[best + 1]));
   }
   return tokens;
 }
@@ -87,7 +87,7 @@ class WindowScorer {
         tokens_(tokens),
         windows_(windows),
         batch_(batch),
-        finds_likeliest_(options.finds_likeliest),
+        finds_likeliest_(options.compute_likeliest),
         documents_(options.documents),
         losses_(tokens.size()),
         likeliest_(finds_likeliest_ ? tokens.size() : 0) {}
@@ -102,8 +102,8 @@ class WindowScorer {
     const auto index = [=](int i) { return first + i * step; };
     // If experts process tokens of several batches together, all ranks score the same number, of which the last may be
     // empty.
-    const bool meets_others = parallel_.layer_group->size() > parallel_.tp_cp->size();
-    const i64 from = meets_others ? begin : first;
+    const bool shares_experts = parallel_.layer_group->size() > parallel_.tp_cp->size();
+    const i64 from = shares_experts ? begin : first;
     const ForwardTask task{
         .microbatches = static_cast<int>(ceil_div(end - from, step)),
         .seq = rows_,
@@ -117,9 +117,9 @@ class WindowScorer {
 
   /// Returns the scores of every token on every rank. Collective.
   TokenScores scores() {
-    TokenScores scores{.nll = of_all_ranks(losses_), .is_likeliest = {}};
+    TokenScores scores{.nll = sum_over_ranks(losses_), .is_likeliest = {}};
     if (!finds_likeliest_) return scores;
-    for (const double is_likeliest : of_all_ranks(likeliest_)) scores.is_likeliest.push_back(is_likeliest != 0);
+    for (const double is_likeliest : sum_over_ranks(likeliest_)) scores.is_likeliest.push_back(is_likeliest != 0);
     return scores;
   }
 
@@ -137,9 +137,9 @@ class WindowScorer {
     at_ = partition_->of_rank(cp.rank);
   }
 
-  std::vector<double> of_all_ranks(const std::vector<double>& mine) {
-    Tensor all = Tensor::empty({static_cast<i64>(mine.size())}, DType::F64, stage_.context().device);
-    write_values(mine, all);
+  std::vector<double> sum_over_ranks(const std::vector<double>& local) {
+    Tensor all = Tensor::empty({static_cast<i64>(local.size())}, DType::F64, stage_.context().device);
+    write_values(local, all);
     parallel_.world.all_reduce(all, ReduceOp::Sum).wait();  // one rank has the value, the others have zero
     return read_values<double>(all);
   }
@@ -150,8 +150,8 @@ class WindowScorer {
   }
   i32 token(i64 index) const { return tokens_[static_cast<std::size_t>(index)]; }
   Tensor inputs(i64 index) const {
-    return place(side_by_side(windows_of(index), seq_, batch_, 0,
-                              [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
+    return place(window_values(windows_of(index), seq_, batch_, 0,
+                               [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
   }
   void prepare(i64 index, MicrobatchContext& pass) const {
     pass.positions = at_;
@@ -181,7 +181,7 @@ class WindowScorer {
   }
   /// Returns the targets that count; the others are -1.
   Tensor targets(i64 index) const {
-    return place(side_by_side(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
+    return place(window_values(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
       return counts(window, s) ? token(window.begin + s + 1) : -1;
     }));
   }
@@ -224,11 +224,11 @@ class WindowScorer {
     });
     if (rows.empty()) return;
     const auto count = static_cast<i64>(rows.size());
-    Tensor chosen = Tensor::empty({count}, DType::I32, logits.device());
-    write_values(rows, chosen);
-    Tensor some = Tensor::empty({count, logits.dim(1)}, logits.dtype(), logits.device());
-    ops::gather_rows(logits, chosen, some);
-    const std::vector<i32> best = likeliest(some, stage_.context().config.vocab_size, *parallel_.tp);
+    Tensor selected_rows = Tensor::empty({count}, DType::I32, logits.device());
+    write_values(rows, selected_rows);
+    Tensor selected = Tensor::empty({count, logits.dim(1)}, logits.dtype(), logits.device());
+    ops::gather_rows(logits, selected_rows, selected);
+    const std::vector<i32> best = likeliest(selected, stage_.context().config.vocab_size, *parallel_.tp);
     if (parallel_.tp->rank() != 0) return;
     for (std::size_t i = 0; i < best.size(); ++i)
       likeliest_[static_cast<std::size_t>(scored[i])] = best[i] == token(scored[i]);
@@ -250,7 +250,7 @@ class WindowScorer {
 
 }  // namespace
 
-i64 batches_in_a_round(const ParallelState& parallel) {
+i64 batches_per_round(const ParallelState& parallel) {
   return parallel.dp->size() * 4 * parallel.pp->size();
 }
 
@@ -259,7 +259,7 @@ TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<co
   const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
   WindowScorer scorer(stage, parallel, tokens, windows, batch, options);
   check_scoring_memory(stage, parallel, scorer.longest(), batch);
-  const i64 round = batches_in_a_round(parallel);
+  const i64 round = batches_per_round(parallel);
   for (i64 begin = 0; begin < scorer.batches(); begin += round) {
     const i64 end = std::min(begin + round, scorer.batches());
     scorer.score(begin, end);

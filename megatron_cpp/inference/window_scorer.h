@@ -23,17 +23,17 @@ struct TokenScores {
 };
 
 struct ScoringOptions {
-  i64 micro_batch_size = 1;      ///< windows in one pass
-  bool finds_likeliest = false;  ///< if false, is_likeliest stays empty
-  DocumentRules documents =
-      {};  ///< rules that the model was trained with; every token is scored, even those excluded from the loss
+  i64 micro_batch_size = 1;        ///< windows in one pass
+  bool compute_likeliest = false;  ///< if false, is_likeliest stays empty
+  /// Rules that the model was trained with. Every token is scored, even those excluded from the loss.
+  DocumentRules documents = {};
   /// Called regularly with numbers of windows.
   std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};
 };
 
 /// Returns the number of batches that ranks score in one run of the schedule. Several keep a pipeline full, but each
 /// keeps its activations in memory, so that not all can be in flight at once.
-i64 batches_in_a_round(const ParallelState& parallel);
+i64 batches_per_round(const ParallelState& parallel);
 
 /// Scores windows. Data-parallel ranks score windows in turn. Collective over `parallel`; arguments and results are
 /// identical on all ranks. No token may be scored by two windows. Windows in a batch are padded to the longest of them,

@@ -27,8 +27,8 @@ std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& w
   Tensor all = Tensor::empty({kNumbers * world.size()}, DType::F64, device, MemoryClass::Other);
   std::vector<double> numbers{local.peak_memory_bytes, local.bubble, local.exposed_communication, local.compute_ms};
   for (std::size_t c = 0; c < kMemoryClasses; ++c)
-    numbers.insert(numbers.end(), {local.peak_by_class[c], static_cast<double>(local.away[c].in_host),
-                                   static_cast<double>(local.away[c].on_disk)});
+    numbers.insert(numbers.end(), {local.peak_by_class[c], static_cast<double>(local.offloaded[c].in_host),
+                                   static_cast<double>(local.offloaded[c].on_disk)});
   write_values(numbers, local_values);
   world.all_gather(local_values, all).wait();
   numbers = read_values<double>(all);
@@ -39,7 +39,7 @@ std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& w
     auto of_class = next + kFirst;
     for (std::size_t c = 0; c < kMemoryClasses; ++c, of_class += 3) {
       rank.peak_by_class[c] = of_class[0];
-      rank.away[c] = {.in_host = static_cast<i64>(of_class[1]), .on_disk = static_cast<i64>(of_class[2])};
+      rank.offloaded[c] = {.in_host = static_cast<i64>(of_class[1]), .on_disk = static_cast<i64>(of_class[2])};
     }
   }
   return ranks;
@@ -67,8 +67,8 @@ std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks) {
         on_disk{of, MemoryLocation::OnDisk, {}};
     for (const RankStats& rank : ranks) {
       on_device.bytes.push_back(rank.peak_by_class[c]);
-      in_host.bytes.push_back(static_cast<double>(rank.away[c].in_host));
-      on_disk.bytes.push_back(static_cast<double>(rank.away[c].on_disk));
+      in_host.bytes.push_back(static_cast<double>(rank.offloaded[c].in_host));
+      on_disk.bytes.push_back(static_cast<double>(rank.offloaded[c].on_disk));
     }
     const auto is_used = [](const MemoryColumn& column) { return std::ranges::max(column.bytes) > 0; };
     if (is_used(on_device) || is_used(in_host) || is_used(on_disk)) columns.push_back(on_device);

@@ -35,7 +35,7 @@ struct RankStats {
   double compute_ms = 0;             ///< per iteration, without either
   /// Peak bytes per MemoryClass since start-up. Peaks of different classes may occur at different times.
   std::array<double, kMemoryClasses> peak_by_class{};
-  OffloadedBytesByClass away{};  ///< offloaded bytes (TrainingState::offloaded_bytes())
+  OffloadedBytesByClass offloaded{};  ///< offloaded bytes (TrainingState::offloaded_bytes())
 };
 
 /// Memory of one class in one location, for each rank.

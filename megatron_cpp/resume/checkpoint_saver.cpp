@@ -14,14 +14,14 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 /// Returns true if something is due at every `interval`-th iteration; 0 = never.
-bool divides(i64 interval, i64 iteration) {
+bool is_due_at(i64 interval, i64 iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingState> state,
-                                 const TrainingProgress& progress, RunSources sources, Session& session,
+                                 const TrainingProgress& progress, DataProvenance sources, Session& session,
                                  StoredRef<Log> log, StoredRef<FileSystem> files, const FolderLock* lock)
     : config_(config),
       state_(state),
@@ -55,16 +55,16 @@ void CheckpointSaver::prepare() {
 }
 
 bool CheckpointSaver::is_due(i64 iteration) const {
-  return divides(config_.checkpoint.save_interval, iteration) ||
-         divides(config_.checkpoint.local_save_interval, iteration);
+  return is_due_at(config_.checkpoint.save_interval, iteration) ||
+         is_due_at(config_.checkpoint.local_save_interval, iteration);
 }
 
 void CheckpointSaver::save(const TrainingProgress& progress, SaveObserver observer) {
-  const bool local = !divides(config_.checkpoint.save_interval, progress.iteration);
+  const bool local = !is_due_at(config_.checkpoint.save_interval, progress.iteration);
   if (config_.checkpoint.async_save)
     start(progress, local, std::move(observer));
   else
-    wait_for(progress, local, std::move(observer));
+    save_synchronously(progress, local, std::move(observer));
 }
 
 void CheckpointSaver::wait_for_copy() {
@@ -88,12 +88,12 @@ bool CheckpointSaver::must_save(const TrainingProgress& progress) const {
 }
 
 void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim) {
-  wait_for(progress, /*local=*/false, std::move(observer), is_interim);
+  save_synchronously(progress, /*local=*/false, std::move(observer), is_interim);
 }
 
 RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local, bool is_interim) {
   RunState run = run_state(config_, state_, progress);
-  note_sources(sources_, run);
+  store_sources(sources_, run);
   if (is_interim) run.extra[kInterimName] = "true";
   if (!lineage_.branches.empty()) run.extra[kLineageName] = lineage_.text();
   if (local) mark_local(run, config_.checkpoint, session_.parallel.world);
@@ -105,14 +105,15 @@ SaveTarget CheckpointSaver::target(bool local, SaveObserver observer) const {
   SaveTarget target{.folder = checkpoint.save,
                     .retention = {.keep_latest_k = checkpoint.keep_latest_k,
                                   .save_retain_interval = checkpoint.save_retain_interval,
-                                  .keeps_rollback_targets = config_.may_roll_back()}};
+                                  .keeps_rollback_targets = config_.can_roll_back()}};
   if (local) target = local_target(checkpoint, session_.parallel.world);
   target.lock = local ? local_lock_.get() : lock_;
   target.observer = std::move(observer);
   return target;
 }
 
-void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, SaveObserver observer, bool is_interim) {
+void CheckpointSaver::save_synchronously(const TrainingProgress& progress, bool local, SaveObserver observer,
+                                         bool is_interim) {
   finish();
   const auto start = Clock::now();
   const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
@@ -123,7 +124,7 @@ void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, Sav
   save.write(source);
   const Path path = save.gather_and_finish();
   if (!local) saved_iteration_ = progress.iteration;
-  tell(progress.iteration, str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
+  notify(progress.iteration, str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
 }
 
 void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveObserver observer) {
@@ -150,11 +151,11 @@ void CheckpointSaver::advance() {
   if (!has_ended) return;
   const InFlight ended = std::exchange(in_flight_, {});
   staging_.end();
-  tell(ended.iteration, str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
-                            ", of which the training waited for ", human_seconds(ended.stall)));
+  notify(ended.iteration, str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
+                              ", of which the training waited for ", human_seconds(ended.stall)));
 }
 
-void CheckpointSaver::tell(i64 iteration, const std::string& text) const {
+void CheckpointSaver::notify(i64 iteration, const std::string& text) const {
   log_.info(text);
   if (listener_) listener_(iteration, text);
 }

@@ -27,7 +27,7 @@ class CheckpointSaver {
   /// `progress` is the start of the training. `lock` is that of checkpoint.save on the rank that holds it. `progress`
   /// and `sources` are copied.
   CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingState> state, const TrainingProgress& progress,
-                  RunSources sources, Session& session, StoredRef<Log> log, StoredRef<FileSystem> files,
+                  DataProvenance sources, Session& session, StoredRef<Log> log, StoredRef<FileSystem> files,
                   const FolderLock* lock = nullptr);
 
   void set_listener(SavedListener listener) { listener_ = std::move(listener); }
@@ -62,15 +62,15 @@ class CheckpointSaver {
 
   void prepare();
   SaveTarget target(bool local, SaveObserver observer) const;
-  void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer, bool is_interim = false);
+  void save_synchronously(const TrainingProgress& progress, bool local, SaveObserver observer, bool is_interim = false);
   void start(const TrainingProgress& progress, bool local, SaveObserver observer);
   void advance();
-  void tell(i64 iteration, const std::string& text) const;
+  void notify(i64 iteration, const std::string& text) const;
   RunState describe(const TrainingProgress& progress, bool local, bool is_interim = false);
 
   const Config& config_;
   const TrainingState& state_;
-  RunSources sources_;
+  DataProvenance sources_;
   Session& session_;
   const Log& log_;
   const FileSystem& files_;

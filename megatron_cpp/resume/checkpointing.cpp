@@ -27,24 +27,24 @@ constexpr const char* kRecentGradNorms = "recent_grad_norms";
 constexpr const char* kLossScale = "loss_scale";
 
 /// Returns texts that read back to bitwise identical values.
-std::string numbers_text(std::span<const double> values) {
+std::string values_text(std::span<const double> values) {
   std::vector<std::string> words;
   for (const double value : values) words.push_back(shortest(value));
   return join(words, " ");
 }
 
-std::vector<double> extra_numbers(const RunState& run, const char* name) {
-  const auto found = run.extra.find(name);
+std::vector<double> extra_values(const RunState& run, const char* name) {
+  const auto it = run.extra.find(name);
   std::vector<double> values;
-  if (found == run.extra.end() || found->second.empty()) return values;
-  for (const std::string& word : split(found->second, ' ')) values.push_back(std::strtod(word.c_str(), nullptr));
+  if (it == run.extra.end() || it->second.empty()) return values;
+  for (const std::string& word : split(it->second, ' ')) values.push_back(std::strtod(word.c_str(), nullptr));
   return values;
 }
 
 /// Returns an optional counter of a checkpoint; 0 if absent.
 i64 extra_count(const RunState& run, const char* name) {
-  const auto found = run.extra.find(name);
-  return found == run.extra.end() ? 0 : std::stoll(found->second);
+  const auto it = run.extra.find(name);
+  return it == run.extra.end() ? 0 : std::stoll(it->second);
 }
 
 /// Compares checksums, since a file of the same name may tokenize text differently.
@@ -62,10 +62,10 @@ void check_same_tokenizer(const Config& config, const RunState& run, const std::
 }
 
 i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
-  const auto found = run.extra.find(name);
-  check_input(found != run.extra.end(), checkpoint.string(), ": has weights only, no ", name,
+  const auto it = run.extra.find(name);
+  check_input(it != run.extra.end(), checkpoint.string(), ": has weights only, no ", name,
               "; to start a new training from them set checkpoint.finetune = true");
-  return std::stoll(found->second);
+  return std::stoll(it->second);
 }
 
 /// Warns about every consequence of settings that changed since the checkpoint was saved and that resuming allows.
@@ -93,7 +93,7 @@ void warn_of_changed_settings(const Config& saved, const Config& now, const RunS
 
 /// Removes the temporary file of a write_file_atomic() of `file` that was killed. The folder must be locked, so that no
 /// other process is writing it.
-void remove_unfinished(const Path& file) {
+void remove_temporary_files(const Path& file) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), ignored)) {
     if (entry.path().filename().string().starts_with(file.filename().string() + ".tmp-"))
@@ -147,7 +147,7 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
     if (world.rank() != 0) return std::string();
     lock = std::make_unique<FolderLock>(config.checkpoint.save, log, session.job);
     remove_stale_entries(config.checkpoint.save, log);  // a run that has nothing left to save would not remove them
-    remove_unfinished(config.metrics_path());
+    remove_temporary_files(config.metrics_path());
     return std::string();
   });
   check_shared_folder(config.checkpoint.save, world);
@@ -174,7 +174,7 @@ std::string tokenizer_checksum(const Config& config, Session& session) {
   return checksum;
 }
 
-void keep_tokenizer(const Config& config, Session& session, const std::string& checksum) {
+void save_tokenizer(const Config& config, Session& session, const std::string& checksum) {
   const std::string& path = config.data.tokenizer_model;
   if (path.empty() || config.checkpoint.save.empty()) return;
   Communicator& world = session.parallel.world;
@@ -182,9 +182,9 @@ void keep_tokenizer(const Config& config, Session& session, const std::string& c
     if (world.rank() != 0) return std::string();
     const std::string model = read_tokenizer_file(path);
     check_input(checksum_hex(model) == checksum, path, ": has changed while this run started");
-    const Path kept = saved_tokenizer(config.checkpoint.save);
-    remove_unfinished(kept);
-    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
+    const Path copy = saved_tokenizer(config.checkpoint.save);
+    remove_temporary_files(copy);
+    if (!std::filesystem::exists(copy) || read_text_file(copy) != model) write_file_atomic(copy, model);
     return std::string();
   });
 }
@@ -197,20 +197,20 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.skipped_iterations = progress.skipped_iterations;
   run.config = print_config(config);
   run.program_version = version_text();
-  note_special_tokens(progress.special_tokens, run);
+  store_special_tokens(progress.special_tokens, run);
   run.extra[kTrainedSamples] = str(progress.trained_samples);
   run.extra[kOptimizerSteps] = str(state.optimizer().steps());
   run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
   run.extra[kRollbacks] = str(progress.rollbacks);
-  run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
-  run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
+  run.extra[kRecentLosses] = values_text(progress.spikes.losses);
+  run.extra[kRecentGradNorms] = values_text(progress.spikes.grad_norms);
   if (state.loss_scale().is_dynamic()) run.extra[kLossScale] = state.loss_scale().state();
   return run;
 }
 
-SpecialTokens kept_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log) {
+SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log) {
   const RunState& run = reader.state();
-  SpecialTokens tokens = special_tokens_of(run, reader.directory().string());
+  SpecialTokens tokens = read_special_tokens(run, reader.directory().string());
   const std::string checksum = tokenizer_source(config.data).checksum;
   const bool is_other = !checksum.empty() && !run.tokenizer_checksum.empty() && checksum != run.tokenizer_checksum;
   if (!is_other || !tokens.is_stated()) return tokens;
@@ -231,7 +231,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
   // With the policy off, no values are added, so that those of the checkpoint would be outdated when it is turned on
   // again.
   if (config.training.spike_policy != SpikePolicy::Off)
-    spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)};
+    spikes = {.losses = extra_values(run, kRecentLosses), .grad_norms = extra_values(run, kRecentGradNorms)};
   return {.iteration = run.iteration,
           .consumed_samples = run.consumed_samples,
           .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
@@ -241,7 +241,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
           .rollbacks = extra_count(run, kRollbacks),
           .spikes = std::move(spikes),
           .lineage = lineage_of(reader.directory()),
-          .special_tokens = kept_special_tokens(config, reader, log)};
+          .special_tokens = load_special_tokens(config, reader, log)};
 }
 
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {
@@ -265,8 +265,8 @@ Path saved_tokenizer(const Path& checkpoint_folder) {
 }
 
 Path tokenizer_of(const Path& checkpoint, const Config& config) {
-  const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
-  return std::filesystem::exists(beside) ? beside : Path(config.data.tokenizer_model);
+  const Path saved = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
+  return std::filesystem::exists(saved) ? saved : Path(config.data.tokenizer_model);
 }
 
 }  // namespace mcpp

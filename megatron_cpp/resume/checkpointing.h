@@ -7,7 +7,7 @@
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/config/config.h"
-#include "megatron_cpp/resume/run_sources.h"
+#include "megatron_cpp/resume/data_provenance.h"
 #include "megatron_cpp/resume/special_tokens.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/step/spike_detector.h"
@@ -55,13 +55,13 @@ std::string tokenizer_checksum(const Config& config, Session& session);
 /// Copies the tokenizer next to the checkpoints, so that they can be used without the original file. Throws BadInput if
 /// its checksum has changed. Call it once, after the run was accepted as the run of these checkpoints, so that a
 /// rejected tokenizer never replaces theirs.
-void keep_tokenizer(const Config& config, Session& session, const std::string& checksum);
+void save_tokenizer(const Config& config, Session& session, const std::string& checksum);
 
 /// Returns the state that a checkpoint stores besides tensors, without its sources (tokenizer and datasets).
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
 /// Returns the special tokens that a checkpoint states; none if the run has a different tokenizer than the checkpoint.
-SpecialTokens kept_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
+SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
 
 /// Inverse of run_state(): returns the progress stored in a checkpoint. Throws BadInput if the checkpoint belongs to a
 /// different run or to different text, or has weights only.

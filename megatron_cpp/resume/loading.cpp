@@ -33,7 +33,7 @@ bool is_checkpoint(const Path& path, Communicator& world) {
   return broadcast_from_rank0(world, [&] { return str(std::filesystem::exists(path / kManifestName)); }) == str(true);
 }
 
-std::vector<Candidate> saved_in(const Path& folder, Communicator& world) {
+std::vector<Candidate> list_checkpoints(const Path& folder, Communicator& world) {
   std::vector<Candidate> candidates;
   for (const Path& path : load_candidates(folder, world)) candidates.push_back({path});
   return candidates;
@@ -44,7 +44,7 @@ std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicat
   std::vector<Candidate> locals, all;
   for (const Path& part : local_parts(config, world, log)) locals.push_back({part, /*is_local=*/true});
   auto local = locals.begin();
-  for (const Candidate& shared : saved_in(config.save, world)) {
+  for (const Candidate& shared : list_checkpoints(config.save, world)) {
     for (; local != locals.end() && local->iteration() > shared.iteration(); ++local) all.push_back(*local);
     all.push_back(shared);
   }
@@ -70,8 +70,8 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
 }
 
 /// Returns the first candidate that `use` finds sound. Warns of each damaged one before it.
-std::optional<Path> first_sound(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
-                                const CheckpointUse& use) {
+std::optional<Path> use_first_sound(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
+                                    const CheckpointUse& use) {
   for (const Candidate& candidate : candidates) {
     const std::optional<Damage> damage = try_checkpoint(candidate, world, log, use);
     if (!damage) return candidate.path;
@@ -91,18 +91,18 @@ constexpr const char* kNotFinite = " has NaN or infinite values: no model to con
 
 /// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model.
 void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world) {
-  std::vector<std::string> mine;
-  for (const NamedShard& target : targets) mine.push_back(target.name);
-  std::set<std::string, std::less<>> wanted;
-  for (const std::string& names : run_on_all_ranks(world, [&] { return join(mine, "\n"); })) {
-    for (std::string& name : split(names, '\n')) wanted.insert(std::move(name));
+  std::vector<std::string> local_names;
+  for (const NamedShard& target : targets) local_names.push_back(target.name);
+  std::set<std::string, std::less<>> used_names;
+  for (const std::string& names : run_on_all_ranks(world, [&] { return join(local_names, "\n"); })) {
+    for (std::string& name : split(names, '\n')) used_names.insert(std::move(name));
   }
-  std::vector<std::string> left;
+  std::vector<std::string> unused;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
-    if (tensor.name.starts_with(model_tensor("")) && !wanted.contains(tensor.name)) left.push_back(tensor.name);
+    if (tensor.name.starts_with(model_tensor("")) && !used_names.contains(tensor.name)) unused.push_back(tensor.name);
   }
-  check_input(left.empty(), reader.directory().string(), ": ", left.empty() ? "" : left[0],
-              left.size() > 1 ? str(" and ", left.size() - 1, " more tensors have") : std::string(" has"),
+  check_input(unused.empty(), reader.directory().string(), ": ", unused.empty() ? "" : unused[0],
+              unused.size() > 1 ? str(" and ", unused.size() - 1, " more tensors have") : std::string(" has"),
               " no place in this model; `megatron_cpp checkpoint show --toml` prints the one that it was saved from");
 }
 
@@ -115,11 +115,11 @@ std::optional<Damage> load_all(const Config& config, TrainingState& state, Check
     return std::string();
   });
   std::vector<NamedShard> shards = shards_to_load(state);
-  std::vector<NamedShard> unsaved = take_out_unsaved(shards, reader);
+  std::vector<NamedShard> unsaved = extract_unsaved(shards, reader);
   check_all_used(reader, shards, world);
   const LoadingRanks ranks{world, *session.node};
   if (auto damage = reader.load(shards, ranks)) return damage;
-  if (auto damage = load_errors_of_others(unsaved, reader, ranks)) return damage;
+  if (auto damage = load_redistributed_errors(unsaved, reader, ranks)) return damage;
   state.publish_weights();
   restore_counters(config, state, reader, log);
   log.info(str("resuming from ", reader.directory().string()));
@@ -156,12 +156,12 @@ enum class LoadPurpose : u8 { Resume, RollBack, RollBackToInterim, Check };
 
 /// Use of the checkpoint that a run starts from: it is loaded or, in a dry run, only compared with the run.
 struct CheckpointUses {
-  std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> take_all;
-  std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> take_weights;
-  std::function<LocalParts(const Path&)> examine_local;
+  std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> use_all;
+  std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> use_weights;
+  std::function<LocalPartsStatus(const Path&)> examine_local;
 };
 
-/// Result of use_own(): the progress of the newest sound checkpoint, and the number of damaged ones.
+/// Result of use_own_checkpoint(): the progress of the newest sound checkpoint, and the number of damaged ones.
 struct OwnCheckpoint {
   std::optional<TrainingProgress> progress = {};
   int damaged = 0;
@@ -175,46 +175,46 @@ bool is_interim(const Candidate& candidate, Communicator& world) {
 
 /// Uses the newest sound checkpoint of both tiers. A rollback skips those that an uninterrupted run would not have, so
 /// that both roll back to the same weights.
-OwnCheckpoint use_own(const CheckpointConfig& config, const CheckpointUses& uses, Communicator& world, const Log& log,
-                      LoadPurpose purpose) {
-  OwnCheckpoint own;
+OwnCheckpoint use_own_checkpoint(const CheckpointConfig& config, const CheckpointUses& uses, Communicator& world,
+                                 const Log& log, LoadPurpose purpose) {
+  OwnCheckpoint result;
   for (const Candidate& candidate : own_candidates(config, world, log)) {
     const Path& path = candidate.path;
     if (purpose == LoadPurpose::RollBack && is_interim(candidate, world)) continue;
-    const LocalParts parts = candidate.is_local ? uses.examine_local(path) : LocalParts::Usable;
-    own.damaged += parts == LocalParts::Damaged;
-    if (parts != LocalParts::Usable) continue;
+    const LocalPartsStatus parts = candidate.is_local ? uses.examine_local(path) : LocalPartsStatus::Usable;
+    result.damaged += parts == LocalPartsStatus::Damaged;
+    if (parts != LocalPartsStatus::Usable) continue;
     TrainingProgress progress;
-    const auto damage = try_checkpoint(candidate, world, log,
-                                       [&](CheckpointReader& reader) { return uses.take_all(reader, progress); });
+    const auto damage =
+        try_checkpoint(candidate, world, log, [&](CheckpointReader& reader) { return uses.use_all(reader, progress); });
     if (!damage) {
       broadcast_from_rank0(world, [&] {
         if (!candidate.is_local && purpose == LoadPurpose::Resume) advance_latest(path);
         return std::string();
       });
       progress.is_saved = !candidate.is_local;
-      own.progress = std::move(progress);
-      return own;
+      result.progress = std::move(progress);
+      return result;
     }
     log.warn(candidate.is_local ? local_damage_warning(path, *damage) : damage_warning(path, damage->text));
-    ++own.damaged;
+    ++result.damaged;
   }
-  return own;
+  return result;
 }
 
 /// Returns the progress of the newest sound checkpoint of this run, or std::nullopt if it has none. Throws if there are
 /// some but all are damaged, so that training never silently starts anew.
 std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const CheckpointUses& uses,
                                            Communicator& world, const Log& log, LoadPurpose purpose) {
-  const OwnCheckpoint own = use_own(config, uses, world, log, purpose);
-  check_input(own.progress || own.damaged == 0, config.save, config.local_save.empty() ? "" : " and ",
-              config.local_save, ": all checkpoints of this run (", own.damaged,
+  const OwnCheckpoint result = use_own_checkpoint(config, uses, world, log, purpose);
+  check_input(result.progress || result.damaged == 0, config.save, config.local_save.empty() ? "" : " and ",
+              config.local_save, ": all checkpoints of this run (", result.damaged,
               ") are damaged; put a sound copy in their place, or move them away to start anew");
-  return own.progress;
+  return result.progress;
 }
 
 /// Throws BadInput if a folder without checkpoints has other content. The folder of a run contains its lock.
-void check_holds_nothing_else(const Path& load) {
+void check_no_other_content(const Path& load) {
   std::error_code error;
   if (!std::filesystem::exists(load, error) || std::filesystem::exists(load / kLockName, error)) return;
   const bool is_empty = std::filesystem::is_directory(load, error) && std::filesystem::is_empty(load, error) && !error;
@@ -229,9 +229,9 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
                                            Communicator& world, const Log& log) {
   const Path load = config.load;
   const bool must_exist = config.exit_on_missing_checkpoint || config.finetune;
-  if (!must_exist && !is_checkpoint(load, world) && saved_in(load, world).empty()) {
+  if (!must_exist && !is_checkpoint(load, world) && list_checkpoints(load, world).empty()) {
     broadcast_from_rank0(world, [&] {
-      check_holds_nothing_else(load);
+      check_no_other_content(load);
       return std::string();
     });
     log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
@@ -239,7 +239,7 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
   }
   TrainingProgress progress;
   use_checkpoint(load, world, log, [&](CheckpointReader& reader) {
-    return config.finetune ? uses.take_weights(reader, progress) : uses.take_all(reader, progress);
+    return config.finetune ? uses.use_weights(reader, progress) : uses.use_all(reader, progress);
   });
   return progress;
 }
@@ -249,8 +249,8 @@ std::optional<TrainingProgress> start_training(const CheckpointConfig& config, c
                                                Communicator& world, const Log& log, LoadPurpose purpose) {
   // The run's own checkpoints come first, so that an interrupted run can continue with the same command. Only if
   // checkpoint.load names one checkpoint to resume from does that one take precedence.
-  const bool names_one = !config.load.empty() && is_checkpoint(config.load, world);
-  if (!config.save.empty() && (config.finetune || !names_one)) {
+  const bool names_checkpoint = !config.load.empty() && is_checkpoint(config.load, world);
+  if (!config.save.empty() && (config.finetune || !names_checkpoint)) {
     if (const auto progress = resume_own(config, uses, world, log, purpose)) return progress;
   }
   if (config.load.empty()) return std::nullopt;
@@ -260,13 +260,13 @@ std::optional<TrainingProgress> start_training(const CheckpointConfig& config, c
 CheckpointUses loading_uses(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
                             Session& session, const Log& log) {
   return {
-      .take_all =
+      .use_all =
           [&](CheckpointReader& reader, TrainingProgress& progress) {
             return load_all(config, state, reader, datasets, session, log, progress);
           },
-      .take_weights =
+      .use_weights =
           [&](CheckpointReader& reader, TrainingProgress& progress) {
-            progress.special_tokens = kept_special_tokens(config, reader, log);
+            progress.special_tokens = load_special_tokens(config, reader, log);
             return load_weights(config, state, reader, session, log);
           },
       .examine_local =
@@ -292,13 +292,13 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
     return std::nullopt;
   };
   const CheckpointUses uses{
-      .take_all =
+      .use_all =
           [&](CheckpointReader& reader, TrainingProgress& progress) {
             return compare(reader, [&] { progress = saved_progress(config, datasets, reader, log); });
           },
-      .take_weights = [&](CheckpointReader& reader,
-                          TrainingProgress&) { return compare(reader, [&] { check_weights(config, reader, log); }); },
-      .examine_local = [](const Path&) { return LocalParts::OfOthers; }};
+      .use_weights = [&](CheckpointReader& reader,
+                         TrainingProgress&) { return compare(reader, [&] { check_weights(config, reader, log); }); },
+      .examine_local = [](const Path&) { return LocalPartsStatus::Foreign; }};
   CheckpointConfig shared = config.checkpoint;
   shared.local_save.clear();  // whether its parts fit is known only with the state
   start_training(shared, uses, world, log, LoadPurpose::Check);
@@ -308,11 +308,12 @@ TrainingProgress reload_training(const Config& config, const DatasetIdentities& 
                                  Session& session, const Log& log) {
   const CheckpointUses uses = loading_uses(config, datasets, state, session, log);
   Communicator& world = session.parallel.world;
-  OwnCheckpoint own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBack);
+  OwnCheckpoint result = use_own_checkpoint(config.checkpoint, uses, world, log, LoadPurpose::RollBack);
   // A checkpoint that an uninterrupted run would not have is better than none.
-  if (!own.progress) own = use_own(config.checkpoint, uses, world, log, LoadPurpose::RollBackToInterim);
-  if (!own.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to roll back to");
-  return *own.progress;
+  if (!result.progress)
+    result = use_own_checkpoint(config.checkpoint, uses, world, log, LoadPurpose::RollBackToInterim);
+  if (!result.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to roll back to");
+  return *result.progress;
 }
 
 Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use) {
@@ -321,12 +322,12 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
     if (damage) fail(ExitCode::BadInput, damage->text);
     return folder_or_checkpoint;
   }
-  const std::vector<Candidate> candidates = saved_in(folder_or_checkpoint, world);
-  const std::optional<Path> found = first_sound(candidates, world, log, use);
-  check_input(found.has_value(), folder_or_checkpoint.string(),
+  const std::vector<Candidate> candidates = list_checkpoints(folder_or_checkpoint, world);
+  const std::optional<Path> path = use_first_sound(candidates, world, log, use);
+  check_input(path.has_value(), folder_or_checkpoint.string(),
               candidates.empty() ? ": no checkpoint there; give a checkpoint or a folder of checkpoints"
                                  : ": all of its checkpoints are damaged");
-  return *found;
+  return *path;
 }
 
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {

@@ -73,14 +73,15 @@ bool is_overruled(const CheckpointReader& part, const Path& save) {
   if (names.empty() || part.state().iteration <= *iteration_of(names.front())) return false;
   const auto saved = part.state().extra.find(kSharedOrderName);
   if (saved == part.state().extra.end()) return false;
-  const std::vector<std::string> known = split(saved->second, ' ');
-  return known.front() != names.front() ||
-         std::ranges::any_of(names, [&](const std::string& name) { return std::ranges::count(known, name) == 0; });
+  const std::vector<std::string> former_order = split(saved->second, ' ');
+  return former_order.front() != names.front() || std::ranges::any_of(names, [&](const std::string& name) {
+           return std::ranges::count(former_order, name) == 0;
+         });
 }
 
 /// Parses the list of a rank's entries in its folder of the local tier: by iteration, true if it may be a checkpoint,
 /// false if a file is in its place.
-std::map<i64, bool> read_list(const std::string& text) {
+std::map<i64, bool> parse_entries(const std::string& text) {
   std::map<i64, bool> list;
   for (const std::string& line : split(text, '\n')) {
     if (const auto iteration = iteration_of(line.substr(0, line.find(' '))))
@@ -88,7 +89,7 @@ std::map<i64, bool> read_list(const std::string& text) {
   }
   return list;
 }
-std::string list_of(const Path& folder) {
+std::string list_entries(const Path& folder) {
   std::string list;
   for (const Path& directory : checkpoints_in(folder)) list += directory.filename().string() + " directory\n";
   std::error_code error;
@@ -102,37 +103,38 @@ std::string list_of(const Path& folder) {
 /// Returns the iterations of which every rank has an entry, newest first. Logs why others are not used.
 std::vector<i64> common_iterations(const Path& folder, Communicator& world, const Log& log) {
   std::vector<std::map<i64, bool>> lists;
-  for (const std::string& text : run_on_all_ranks(world, [&] { return list_of(folder); }))
-    lists.push_back(read_list(text));
+  for (const std::string& text : run_on_all_ranks(world, [&] { return list_entries(folder); }))
+    lists.push_back(parse_entries(text));
   std::set<i64> all;
   for (const auto& list : lists) {
     for (const auto& [iteration, is_directory] : list) all.insert(iteration);
   }
   std::vector<i64> common;
   for (auto iteration = all.rbegin(); iteration != all.rend(); ++iteration) {
-    const auto lacks = std::ranges::find_if(lists, [&](const auto& list) {
-      const auto found = list.find(*iteration);
-      return found == list.end() || !found->second;
+    const auto incomplete = std::ranges::find_if(lists, [&](const auto& list) {
+      const auto it = list.find(*iteration);
+      return it == list.end() || !it->second;
     });
-    if (lacks == lists.end()) {
+    if (incomplete == lists.end()) {
       common.push_back(*iteration);
       continue;
     }
-    log.info(str(name_for_messages(*iteration), " is not used: rank ", lacks - lists.begin(),
-                 lacks->contains(*iteration) ? " has a file in its place" : " has none"));
+    log.info(str(name_for_messages(*iteration), " is not used: rank ", incomplete - lists.begin(),
+                 incomplete->contains(*iteration) ? " has a file in its place" : " has none"));
   }
   return common;
 }
 
 /// Logs parts on rank 0's machine that runs with a different number of ranks left behind.
-void name_other_worlds(const Path& local_save, const Path& own, const Log& log) {
+void log_other_world_sizes(const Path& local_save, const Path& folder, const Log& log) {
   std::error_code error;
   std::set<std::string> worlds;
   for (const auto& entry : fs::directory_iterator(local_save, error)) {
     const std::string name = entry.path().filename().string();
-    const std::size_t of = name.find("-of-");
-    if (name.starts_with("rank_") && of != std::string::npos && !own.filename().string().ends_with(name.substr(of)))
-      worlds.insert(name.substr(of + 4));
+    const std::size_t suffix = name.find("-of-");
+    if (name.starts_with("rank_") && suffix != std::string::npos &&
+        !folder.filename().string().ends_with(name.substr(suffix)))
+      worlds.insert(name.substr(suffix + 4));
   }
   for (const std::string& ranks : worlds)
     log.info(str(local_save.string(), ": the checkpoints of ", ranks,
@@ -144,51 +146,52 @@ bool fits(const CheckpointReader& reader, const TrainingState& state) {
                              [&](const ShardSpec& shard) { return reader.has_all_elements(shard); });
 }
 
-enum class PartVerdict : u8 { Good, OfOthers, Damaged };
+enum class PartStatus : u8 { Good, Foreign, Damaged };
 
 /// Report of a rank about its part: its save, or why it cannot be used.
 struct Report {
-  PartVerdict verdict;
+  PartStatus status;
   std::string text;
 
-  std::string to_message() const { return str(static_cast<int>(verdict), " ", text); }
+  std::string to_message() const { return str(static_cast<int>(status), " ", text); }
   static Report from(const std::string& message) {
     const std::size_t space = message.find(' ');
-    return {static_cast<PartVerdict>(std::stoi(message.substr(0, space))), message.substr(space + 1)};
+    return {static_cast<PartStatus>(std::stoi(message.substr(0, space))), message.substr(space + 1)};
   }
 };
 
 Report examine(const Path& directory, const std::string& run, const CheckpointConfig& config,
                const TrainingState& state) {
   if (const std::vector<std::string> problems = find_problems(directory, /*checksums=*/false); !problems.empty())
-    return {PartVerdict::Damaged, join(problems, "\n")};
+    return {PartStatus::Damaged, join(problems, "\n")};
   const CheckpointReader reader(directory);
   const std::map<std::string, std::string>& extra = reader.state().extra;
   const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
-  if (id == extra.end() || id->second != run || save == extra.end()) return {PartVerdict::OfOthers, "of another run"};
-  if (!fits(reader, state)) return {PartVerdict::OfOthers, "of another layout"};
+  if (id == extra.end() || id->second != run || save == extra.end()) return {PartStatus::Foreign, "of another run"};
+  if (!fits(reader, state)) return {PartStatus::Foreign, "of another layout"};
   if (is_overruled(reader, config.save))
-    return {PartVerdict::OfOthers, "newer than the checkpoint that latest was set to"};
-  return {PartVerdict::Good, save->second};
+    return {PartStatus::Foreign, "newer than the checkpoint that latest was set to"};
+  return {PartStatus::Good, save->second};
 }
 
 /// Returns the combined usability of the parts of all ranks. Logs why they are not usable.
-LocalParts verdict_of(const std::vector<std::string>& messages, const Path& part, const Log& log) {
+LocalPartsStatus combine_reports(const std::vector<std::string>& messages, const Path& part, const Log& log) {
   const std::string what = name_for_messages(part);
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    const auto [verdict, text] = Report::from(messages[rank]);
-    if (verdict == PartVerdict::Damaged) {
+    const auto [status, text] = Report::from(messages[rank]);
+    if (status == PartStatus::Damaged) {
       log.warn(local_damage_warning(part, {static_cast<int>(rank), text}));
-      return LocalParts::Damaged;
+      return LocalPartsStatus::Damaged;
     }
-    if (verdict == PartVerdict::OfOthers) {
+    if (status == PartStatus::Foreign) {
       log.info(str(what, " is not used: on rank ", rank, " it is ", text));
-      return LocalParts::OfOthers;
+      return LocalPartsStatus::Foreign;
     }
   }
-  const bool same = std::ranges::all_of(messages, [&](const std::string& message) { return message == messages[0]; });
-  if (!same) log.info(str(what, " is not used: the ranks' parts belong to different saves"));
-  return same ? LocalParts::Usable : LocalParts::OfOthers;
+  const bool is_one_save =
+      std::ranges::all_of(messages, [&](const std::string& message) { return message == messages[0]; });
+  if (!is_one_save) log.info(str(what, " is not used: the ranks' parts belong to different saves"));
+  return is_one_save ? LocalPartsStatus::Usable : LocalPartsStatus::Foreign;
 }
 
 }  // namespace
@@ -226,16 +229,17 @@ std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& worl
   std::vector<Path> parts;
   if (config.local_save.empty()) return parts;
   const Path folder = local_target(config, world).folder;
-  name_other_worlds(config.local_save, folder, log);
+  log_other_world_sizes(config.local_save, folder, log);
   for (const i64 iteration : common_iterations(folder, world, log))
     parts.push_back(folder / checkpoint_name(iteration));
   return parts;
 }
 
-LocalParts examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
-                         Communicator& world, const Log& log) {
+LocalPartsStatus examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
+                               Communicator& world, const Log& log) {
   const std::string run = broadcast_from_rank0(world, [&] { return run_id(config.save); });
-  return verdict_of(run_on_all_ranks(world, [&] { return examine(part, run, config, state).to_message(); }), part, log);
+  return combine_reports(run_on_all_ranks(world, [&] { return examine(part, run, config, state).to_message(); }), part,
+                         log);
 }
 
 std::string local_damage_warning(const Path& part, const Damage& damage) {

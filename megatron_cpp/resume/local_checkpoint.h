@@ -22,21 +22,17 @@ void mark_local(RunState& run, const CheckpointConfig& config, Communicator& wor
 /// replace and prune them. Collective.
 void check_local_owner(const CheckpointConfig& config, Communicator& world);
 
-/// Throws BadInput, on all ranks, if checkpoint.local_save holds checkpoints of another run: saves of this run would
-/// replace and prune them. Collective.
-void check_local_owner(const CheckpointConfig& config, Communicator& world);
-
 /// Returns this rank's parts of the local tier, newest first, for the iterations of which every rank has a part. Logs
 /// why others are not used. Collective.
 std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world, const Log& log);
 
 /// Usability of the ranks' parts of one iteration. Usable: they belong together, to this run and to this layout, and
 /// checkpoint.save was not set back to an older iteration since.
-enum class LocalParts : u8 { Usable, OfOthers, Damaged };
+enum class LocalPartsStatus : u8 { Usable, Foreign, Damaged };
 
 /// Examines parts without reading their tensors. Logs why they are not usable. Collective.
-LocalParts examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
-                         Communicator& world, const Log& log);
+LocalPartsStatus examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
+                               Communicator& world, const Log& log);
 
 /// Returns the log message for a part that is skipped.
 std::string local_damage_warning(const Path& part, const Damage& damage);

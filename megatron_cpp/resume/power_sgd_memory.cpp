@@ -44,7 +44,7 @@ bool is_of_power_sgd(std::string_view tensor) {
 }
 
 /// Returns how many ranks saved errors of each parameter.
-std::map<std::string, int, std::less<>> savers_of_errors(const CheckpointReader& reader) {
+std::map<std::string, int, std::less<>> count_savers(const CheckpointReader& reader) {
   std::map<std::string, int, std::less<>> savers;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
     if (const auto name = error_name(tensor.name)) savers[name->param] = name->ranks;
@@ -54,12 +54,12 @@ std::map<std::string, int, std::less<>> savers_of_errors(const CheckpointReader&
 
 }  // namespace
 
-std::vector<NamedShard> take_out_unsaved(std::vector<NamedShard>& shards, const CheckpointReader& reader) {
-  const auto is_there = [&](const NamedShard& shard) {
+std::vector<NamedShard> extract_unsaved(std::vector<NamedShard>& shards, const CheckpointReader& reader) {
+  const auto is_saved = [&](const NamedShard& shard) {
     const TensorEntry* entry = is_of_power_sgd(shard.name) ? reader.manifest().find(shard.name) : nullptr;
     return !is_of_power_sgd(shard.name) || (entry && entry->global == shard.box.global);
   };
-  const auto first = std::stable_partition(shards.begin(), shards.end(), is_there);
+  const auto first = std::stable_partition(shards.begin(), shards.end(), is_saved);
   std::vector<NamedShard> unsaved(std::make_move_iterator(first), std::make_move_iterator(shards.end()));
   shards.erase(first, shards.end());
   for (NamedShard& shard : unsaved) {
@@ -69,13 +69,13 @@ std::vector<NamedShard> take_out_unsaved(std::vector<NamedShard>& shards, const 
   return unsaved;
 }
 
-std::optional<Damage> load_errors_of_others(std::vector<NamedShard>& unsaved, CheckpointReader& reader,
-                                            const LoadingRanks& ranks) {
-  const auto savers = savers_of_errors(reader);
+std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved, CheckpointReader& reader,
+                                                const LoadingRanks& ranks) {
+  const auto savers = count_savers(reader);
   int rounds = 0;  // identical on all ranks
   for (const auto& [param, count] : savers) rounds = std::max(rounds, count);
   for (int round = 0; round < rounds; ++round) {
-    std::vector<NamedShard> others;
+    std::vector<NamedShard> stored_errors;
     std::vector<Tensor> sums;
     for (const NamedShard& shard : unsaved) {
       std::optional<ErrorName> name = error_name(shard.name);
@@ -85,11 +85,11 @@ std::optional<Damage> load_errors_of_others(std::vector<NamedShard>& unsaved, Ch
       name->ranks = saved->second;
       if (name->rank >= name->ranks) continue;
       Tensor part = Tensor::like(shard.data);
-      others.emplace_back(name->tensor(), shard.box, part);
+      stored_errors.emplace_back(name->tensor(), shard.box, part);
       sums.push_back(shard.data);
     }
-    if (auto damage = reader.load(others, ranks)) return damage;
-    for (std::size_t i = 0; i < sums.size(); ++i) ops::add_to(others[i].data, sums[i]);
+    if (auto damage = reader.load(stored_errors, ranks)) return damage;
+    for (std::size_t i = 0; i < sums.size(); ++i) ops::add_to(stored_errors[i].data, sums[i]);
   }
   return std::nullopt;
 }

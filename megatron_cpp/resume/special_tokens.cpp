@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 constexpr const char* kExtra = "special_tokens";
-constexpr std::size_t kMostStopTokens = 1000;
+constexpr std::size_t kMaxStopTokens = 1000;
 
 std::optional<i64> optional_id(const JsonObject& json, const char* key) {
   return json.find(key) ? std::optional(json.integer(key, 0, std::numeric_limits<i32>::max())) : std::nullopt;
@@ -32,7 +32,7 @@ void SpecialTokens::add_bos(std::vector<i32>& tokens) const {
   if (tokens.empty() || tokens.front() != id) tokens.insert(tokens.begin(), id);
 }
 
-void note_special_tokens(const SpecialTokens& tokens, RunState& run) {
+void store_special_tokens(const SpecialTokens& tokens, RunState& run) {
   if (!tokens.is_stated()) return;
   const OrderedJson json{{"bos", id_or_null(tokens.bos)},
                          {"eos", id_or_null(tokens.eos)},
@@ -42,15 +42,15 @@ void note_special_tokens(const SpecialTokens& tokens, RunState& run) {
   run.extra[kExtra] = json.dump();
 }
 
-SpecialTokens special_tokens_of(const RunState& run, const std::string& source) {
-  const auto found = run.extra.find(kExtra);
-  if (found == run.extra.end()) return {};
+SpecialTokens read_special_tokens(const RunState& run, const std::string& source) {
+  const auto it = run.extra.find(kExtra);
+  if (it == run.extra.end()) return {};
   const std::string name = str(source, ": ", kExtra);
-  const Json parsed = parse_json(found->second, name);
+  const Json parsed = parse_json(it->second, name);
   const JsonObject json(parsed, name);
   SpecialTokens tokens{.bos = optional_id(json, "bos"),
                        .eos = optional_id(json, "eos"),
-                       .stop = json.integers("stop", kMostStopTokens),
+                       .stop = json.integers("stop", kMaxStopTokens),
                        .adds_bos = json.boolean("adds_bos")};
   for (const i64 id : tokens.stop)
     check_input(id >= 0 && id <= std::numeric_limits<i32>::max(), name, ": 'stop' has the id ", id);

@@ -34,9 +34,9 @@ struct SpecialTokens {
 };
 
 /// Stores `tokens` in a checkpoint's state; nothing if none are stated.
-void note_special_tokens(const SpecialTokens& tokens, RunState& run);
-/// Returns the tokens stored by note_special_tokens(), or none if `run` has none. Throws BadInput, naming `source`, if
+void store_special_tokens(const SpecialTokens& tokens, RunState& run);
+/// Returns the tokens stored by store_special_tokens(), or none if `run` has none. Throws BadInput, naming `source`, if
 /// they are damaged.
-SpecialTokens special_tokens_of(const RunState& run, const std::string& source);
+SpecialTokens read_special_tokens(const RunState& run, const std::string& source);
 
 }  // namespace mcpp

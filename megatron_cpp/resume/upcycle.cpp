@@ -11,7 +11,7 @@ namespace mcpp {
 namespace {
 
 /// Parameter of the model with experts, without storage.
-struct Made {
+struct UpcycledParam {
   Param param;
   /// Dense parameter that it, or each part of it along the first axis, is copied from; empty = drawn.
   std::string source;
@@ -25,7 +25,7 @@ std::string dense_name(std::string name) {
   return name;
 }
 
-Made made_of(const Param& param) {
+UpcycledParam make_upcycled_param(const Param& param) {
   const bool is_router = param.name.find(".mlp.router.") != std::string::npos;
   const std::string source = is_router ? "" : dense_name(param.name);
   return {.param = Param(param.name, param.box, param.init, param.init_std),
@@ -37,8 +37,8 @@ class Upcycled final : public ShardSource {
  public:
   Upcycled(CheckpointReader& dense, const ModelConfig& model, u64 seed, Device& device)
       : dense_(dense), seed_(seed), device_(device) {
-    visit_meta_params(model, [&](const Param& param) { made_.push_back(made_of(param)); });
-    for (const Made& made : made_) add(made);
+    visit_meta_params(model, [&](const Param& param) { params_.push_back(make_upcycled_param(param)); });
+    for (const UpcycledParam& entry : params_) add(entry);
     if (model.moe.router_enable_expert_bias) add_biases(model);
   }
 
@@ -46,19 +46,19 @@ class Upcycled final : public ShardSource {
 
   Tensor data(std::size_t index) override {
     const ShardSpec& spec = specs_[index];
-    if (index >= made_.size()) return Tensor::zeros(spec.box.shape, spec.dtype, device_, MemoryClass::Other);
-    Made& made = made_[index];
+    if (index >= params_.size()) return Tensor::zeros(spec.box.shape, spec.dtype, device_, MemoryClass::Other);
+    UpcycledParam& entry = params_[index];
     Tensor values = Tensor::empty(spec.box.shape, spec.dtype, device_, MemoryClass::Other);
-    if (made.source.empty()) {
-      initialize(made.param, seed_, 0, values);
+    if (entry.source.empty()) {
+      initialize(entry.param, seed_, 0, values);
       return values;
     }
-    const i64 copies = made.is_stacked ? spec.box.shape[0] : 1;
+    const i64 copies = entry.is_stacked ? spec.box.shape[0] : 1;
     Tensor first = values.flat(0, values.numel() / copies);
-    Shape shape(spec.box.shape.begin() + (made.is_stacked ? 1 : 0), spec.box.shape.end());
+    Shape shape(spec.box.shape.begin() + (entry.is_stacked ? 1 : 0), spec.box.shape.end());
     const Box box{shape, Shape(shape.size(), 0), shape};
-    NamedShard wanted(model_tensor(made.source), box, first);
-    dense_.read(wanted, Conversion::Refuse);
+    NamedShard shard(model_tensor(entry.source), box, first);
+    dense_.read(shard, Conversion::Refuse);
     for (i64 copy = 1; copy < copies; ++copy) {
       Tensor other = values.flat(copy * first.numel(), first.numel());
       ops::copy(first, other);
@@ -67,20 +67,20 @@ class Upcycled final : public ShardSource {
   }
 
  private:
-  void add(const Made& made) {
+  void add(const UpcycledParam& entry) {
     ShardSpec spec;
-    static_cast<Region&>(spec) = whole(made.param.box);
-    spec.name = model_tensor(made.param.name);
-    const std::string source = made.source.empty() ? made_.front().source : made.source;
+    static_cast<Region&>(spec) = whole(entry.param.box);
+    spec.name = model_tensor(entry.param.name);
+    const std::string source = entry.source.empty() ? params_.front().source : entry.source;
     spec.dtype = tensor_entry(dense_.manifest(), model_tensor(source), dense_.directory()).dtype;
     specs_.push_back(std::move(spec));
   }
   void add_biases(const ModelConfig& model) {
-    for (const Made& made : made_) {
-      if (!made.source.empty()) continue;
+    for (const UpcycledParam& entry : params_) {
+      if (!entry.source.empty()) continue;
       ShardSpec spec;
       static_cast<Region&>(spec) = whole(slab({model.moe.num_experts}, 0, 0, model.moe.num_experts));
-      spec.name = model_tensor(expert_bias_name(made.param.name));
+      spec.name = model_tensor(expert_bias_name(entry.param.name));
       spec.dtype = DType::F32;
       specs_.push_back(std::move(spec));
     }
@@ -89,7 +89,7 @@ class Upcycled final : public ShardSource {
   CheckpointReader& dense_;
   u64 seed_;
   Device& device_;
-  std::vector<Made> made_;
+  std::vector<UpcycledParam> params_;
   std::vector<ShardSpec> specs_;
 };
 

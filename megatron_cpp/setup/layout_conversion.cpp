@@ -19,7 +19,7 @@ Rounding rounding_of(const Config& config) {
 
 void set_rounding(Config& config, const Rounding& rounding) {
   config.parallel.zero_quantized_weights = rounding.packed_weights;
-  config.parallel.set_grad_wire(rounding.gradients);
+  config.parallel.set_grad_reduce_format(rounding.gradients);
   config.parallel.power_sgd_rank = rounding.power_sgd_rank;
   config.optimizer.main_grads_dtype = rounding.bf16_gradients ? GradDType::Bf16 : GradDType::Fp32;
 }

@@ -90,7 +90,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
     return {.config = config, .text = {}, .warning = {}};
   }
   const Hardware hardware =
-      load_hardware(request.hardware, find_installed_file(request.hardware_folder)).of(world_size);
+      load_hardware(request.hardware, find_installed_file(request.hardware_folder)).for_ranks(world_size);
   const KernelTraits program;
   const Workload work = make_workload(config);
   check_fp8_rate(hardware, work);

@@ -34,10 +34,10 @@ class StepObserver {
 /// Execution of a schedule on one rank that a signal aborts before the next microbatch pass.
 ///
 /// A rank that aborts still executes its schedule to the end, with all communication, but computes nothing
-/// (Pass::give_up()). Ranks therefore need not agree on when to abort: the others keep computing until they receive the
-/// signal themselves, and no rank waits for a message that is never sent. At the end of the step all ranks learn that
-/// some rank aborted, and the step is discarded. Only ranks that communicate within a layer (tensor, context and expert
-/// parallel) abort together, by exchanging one value on the host before each pass.
+/// (MicrobatchContext::abort()). Ranks therefore need not agree on when to abort: the others keep computing until they
+/// receive the signal themselves, and no rank waits for a message that is never sent. At the end of the step all ranks
+/// learn that some rank aborted, and the step is discarded. Only ranks that communicate within a layer (tensor, context
+/// and expert parallel) abort together, by exchanging one value on the host before each pass.
 class InterruptibleStep {
  public:
   explicit InterruptibleStep(Communicator& layer) : layer_(layer) {}

@@ -12,12 +12,12 @@ std::optional<EvaluationOutcome> evaluate_samples(const HeldOutSamples& text, co
   double loss_sum = 0;
   i64 tokens = 0;
   const auto is_stopped = [&] { return state.stop_request().signal != 0; };
-  bool goes_on = true;
+  bool is_running = true;
   // The outcome of a batch is awaited after the next batch is queued, so that a GPU never idles.
-  for (i64 i = 0; goes_on; ++i) {
-    goes_on = i < count && !is_stopped();
+  for (i64 i = 0; is_running; ++i) {
+    is_running = i < count && !is_stopped();
     watch.begin(str(text.name, " ", i + 1, "/", count));
-    if (goes_on) state.start_evaluation(batches.next());
+    if (is_running) state.start_evaluation(batches.next());
     if (i == 0) continue;
     const EvaluationOutcome outcome = state.evaluation();
     if (outcome.tokens > 0) loss_sum += outcome.loss * static_cast<double>(outcome.tokens);

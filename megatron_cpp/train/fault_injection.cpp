@@ -26,11 +26,11 @@ void poison(const Tensor& t) {
   on_float(t.dtype(), [&]<class T>() { write_values(std::vector<T>{from_double<T>(kNan)}, first); });
 }
 
-void poison(const TensorStorage& numbers) {
+void poison(const TensorStorage& storage) {
   CpuDevice host;
-  Tensor first = Tensor::zeros({1}, numbers.dtype(), host, MemoryClass::Other);
+  Tensor first = Tensor::zeros({1}, storage.dtype(), host, MemoryClass::Other);
   poison(first);
-  numbers.part(0, 1)->write(first);
+  storage.part(0, 1)->write(first);
 }
 
 void poison_weights(TrainingState& state) {
@@ -47,23 +47,23 @@ void scale_gradients(TrainingState& state, double factor) {
   }
 }
 
-void enlarge(TrainingState& state) {
-  constexpr double kTimes = 1000;
+void amplify(TrainingState& state) {
+  constexpr double kFactor = 1000;
   std::vector<double> totals = read_values<double>(state.loss_totals());
-  totals[0] *= kTimes;
+  totals[0] *= kFactor;
   write_values(totals, state.loss_totals());
-  scale_gradients(state, kTimes);
+  scale_gradients(state, kFactor);
 }
 
 }  // namespace
 
-bool FaultInjection::strikes(i64 iteration) const {
+bool FaultInjection::is_triggered(i64 iteration) const {
   return config_.kind != FaultKind::None && (config_.rank == -1 || config_.rank == rank_) &&
          iteration >= config_.iteration &&
          (config_.iterations == 0 || iteration < config_.iteration + config_.iterations);
 }
 
-void FaultInjection::strike(i64 iteration) const {
+void FaultInjection::trigger(i64 iteration) const {
   std::fprintf(stderr, "fault injection: %s on rank %d, iteration %lld, %s\n", enum_name(config_.kind).data(), rank_,
                static_cast<long long>(iteration), enum_name(config_.point).data());
   switch (config_.kind) {
@@ -82,28 +82,28 @@ void FaultInjection::strike(i64 iteration) const {
 }
 
 void FaultInjection::before_step(i64 iteration) const {
-  if (config_.kind == FaultKind::Slow && strikes(iteration))
+  if (config_.kind == FaultKind::Slow && is_triggered(iteration))
     std::this_thread::sleep_for(std::chrono::duration<double>(config_.seconds));
-  if (config_.point == FaultPlace::Step && ends_process(config_.kind) && strikes(iteration)) strike(iteration);
+  if (config_.point == FaultPlace::Step && ends_process(config_.kind) && is_triggered(iteration)) trigger(iteration);
 }
 
 double FaultInjection::loss_grad_factor(i64 iteration) const {
-  return config_.kind == FaultKind::NanLocalGrad && strikes(iteration) ? kNan : 1;
+  return config_.kind == FaultKind::NanLocalGrad && is_triggered(iteration) ? kNan : 1;
 }
 
 void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {
-  if (ends_process(config_.kind) || !strikes(iteration)) return;
+  if (ends_process(config_.kind) || !is_triggered(iteration)) return;
   if (config_.kind == FaultKind::NanLoss) poison(state.loss_totals());
   // The whole gradient, since the norm of some shards is counted on one rank only.
   if (config_.kind == FaultKind::NanGrad) scale_gradients(state, kNan);
   if (config_.kind == FaultKind::NanWeights) poison_weights(state);
-  if (config_.kind == FaultKind::Spike) enlarge(state);
+  if (config_.kind == FaultKind::Spike) amplify(state);
 }
 
 SaveObserver FaultInjection::observer(i64 iteration) const {
-  if (config_.point == FaultPlace::Step || !strikes(iteration)) return {};
+  if (config_.point == FaultPlace::Step || !is_triggered(iteration)) return {};
   return [this, iteration](SavePoint save_point) {
-    if (static_cast<int>(save_point) + 1 == static_cast<int>(config_.point)) strike(iteration);
+    if (static_cast<int>(save_point) + 1 == static_cast<int>(config_.point)) trigger(iteration);
   };
 }
 

@@ -21,8 +21,8 @@ class FaultInjection {
   SaveObserver observer(i64 iteration) const;
 
  private:
-  bool strikes(i64 iteration) const;
-  void strike(i64 iteration) const;
+  bool is_triggered(i64 iteration) const;
+  void trigger(i64 iteration) const;
 
   const FaultInjectionConfig& config_;
   int rank_;

@@ -11,12 +11,12 @@ namespace {
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
 
 // A signal handler can access static storage only. Used by SignalWatch alone.
-std::atomic<pthread_t> taker_thread;
+std::atomic<pthread_t> signal_thread;
 static_assert(std::atomic<pthread_t>::is_always_lock_free);
 
 /// Signal handler: forwards signals of threads that existed before to the signal thread.
-void hand_on(int signal) {
-  ::pthread_kill(taker_thread, signal);
+void forward_signal(int signal) {
+  ::pthread_kill(signal_thread, signal);
 }
 
 void set_handlers(void (*handler)(int)) {
@@ -35,40 +35,40 @@ sigset_t signal_set() {
 
 }  // namespace
 
-SignalWatch::SignalWatch(StatusBoard* board, std::function<void(int signal)> say)
-    : board_(board), say_(std::move(say)) {
+SignalWatch::SignalWatch(StatusBoard* board, std::function<void(int signal)> on_signal)
+    : board_(board), on_signal_(std::move(on_signal)) {
   const sigset_t set = signal_set();
   ::pthread_sigmask(SIG_BLOCK, &set, &mask_before_);
-  taker_ = std::thread([this, set] {
-    for (int signal = 0; !ends_;) {
-      if (::sigwait(&set, &signal) == 0 && !ends_) take(signal);
+  thread_ = std::thread([this, set] {
+    for (int signal = 0; !should_end_;) {
+      if (::sigwait(&set, &signal) == 0 && !should_end_) handle(signal);
     }
   });
-  taker_thread = taker_.native_handle();
-  set_handlers(hand_on);
+  signal_thread = thread_.native_handle();
+  set_handlers(forward_signal);
 }
 
 SignalWatch::~SignalWatch() {
   set_handlers(SIG_IGN);  // ignores later signals
-  ends_ = true;
-  ::pthread_kill(taker_.native_handle(), kSignals[0]);  // wakes the thread
-  taker_.join();
+  should_end_ = true;
+  ::pthread_kill(thread_.native_handle(), kSignals[0]);  // wakes the thread
+  thread_.join();
   set_handlers(SIG_DFL);
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
-void SignalWatch::take(int signal) {
+void SignalWatch::handle(int signal) {
   // Launchers and schedulers send SIGTERM and SIGUSR1 repeatedly; only a second Ctrl-C ends the process.
   if (signal == SIGINT && ++interrupts_ == 2) ::_exit(128 + signal);
   int none = 0;
   if (!received_.compare_exchange_strong(none, signal)) return;
   const bool is_first = !board_ || board_->record_signal(signal);
-  if (is_first && say_) say_(signal);
+  if (is_first && on_signal_) on_signal_(signal);
 }
 
 int SignalWatch::received() const {
-  const int own = received_;
-  return own != 0 || !board_ ? own : board_->recorded_signal();
+  const int local = received_;
+  return local != 0 || !board_ ? local : board_->recorded_signal();
 }
 
 }  // namespace mcpp

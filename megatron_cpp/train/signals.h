@@ -17,9 +17,9 @@ namespace mcpp {
 /// untouched, so that a signal delivered to such a thread could corrupt memory.
 class SignalWatch {
  public:
-  /// `board` notifies the other ranks of the machine; null if there are none. `say(signal)` is called at once in the
-  /// signal thread, on the first rank of a machine that receives a signal; it must not block.
-  explicit SignalWatch(StatusBoard* board = nullptr, std::function<void(int signal)> say = nullptr);
+  /// `board` notifies the other ranks of the machine; null if there are none. `on_signal(signal)` is called at once in
+  /// the signal thread, on the first rank of a machine that receives a signal; it must not block.
+  explicit SignalWatch(StatusBoard* board = nullptr, std::function<void(int signal)> on_signal = nullptr);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
@@ -29,15 +29,15 @@ class SignalWatch {
   int received() const;
 
  private:
-  void take(int signal);
+  void handle(int signal);
 
   StatusBoard* board_;
-  std::function<void(int)> say_;
+  std::function<void(int)> on_signal_;
   std::atomic<int> received_ = 0;
   int interrupts_ = 0;  // used by the signal thread only
   sigset_t mask_before_;
-  std::atomic<bool> ends_ = false;
-  std::thread taker_;  // last, since it uses all members above
+  std::atomic<bool> should_end_ = false;
+  std::thread thread_;  // last, since it uses all members above
 };
 
 }  // namespace mcpp

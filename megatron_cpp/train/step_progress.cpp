@@ -7,21 +7,21 @@
 
 namespace mcpp {
 
-LongStep::Said LongStep::at(double seconds, double share, i64 microbatches) {
-  Said said;
-  if (share <= 0) return said;
+LongStep::Reports LongStep::reports_at(double seconds, double share, i64 microbatches) {
+  Reports reports;
+  if (share <= 0) return reports;
   const i64 current = std::min(microbatches, 1 + static_cast<i64>(share * static_cast<double>(microbatches)));
   const std::string place = str("microbatch ", current, " of ", microbatches),
                     left = human_seconds(seconds * (1 - share) / share) + " left";
   if (seconds - last_live_ >= kLivePause) {
-    said.live = str(place, ", ", left);
+    reports.live = str(place, ", ", left);
     last_live_ = seconds;
   }
   if (seconds - last_log_ >= kLogPause) {
-    said.log = str(place, " after ", human_seconds(seconds), ", ", left);
+    reports.log = str(place, " after ", human_seconds(seconds), ", ", left);
     last_log_ = seconds;
   }
-  return said;
+  return reports;
 }
 
 void StepProgress::begin(std::string name) {
@@ -32,9 +32,10 @@ void StepProgress::begin(std::string name) {
 
 void StepProgress::on_pass_finished(i64 done, i64 all, i64 microbatches) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const LongStep::Said said = step_.at(seconds, static_cast<double>(done) / static_cast<double>(all), microbatches);
-  if (said.log) log_.info(str(name_, ": ", *said.log));
-  if (said.live && is_live_) log_.progress(str(name_, ": ", *said.live));
+  const LongStep::Reports reports =
+      step_.reports_at(seconds, static_cast<double>(done) / static_cast<double>(all), microbatches);
+  if (reports.log) log_.info(str(name_, ": ", *reports.log));
+  if (reports.live && is_live_) log_.progress(str(name_, ": ", *reports.live));
 }
 
 }  // namespace mcpp

@@ -18,12 +18,12 @@ class LongStep {
   static constexpr double kLiveAfter = 1, kLivePause = 0.2;  ///< seconds; for a terminal
   static constexpr double kLogPause = 120;                   ///< seconds; for the log
 
-  struct Said {
+  struct Reports {
     std::optional<std::string> live, log;
   };
   /// Returns the reports that are due `seconds` after the step began, with the fraction `share` of it done: "microbatch
   /// 12 of 64, 2m05s left". The log text also states the elapsed time.
-  Said at(double seconds, double share, i64 microbatches);
+  Reports reports_at(double seconds, double share, i64 microbatches);
 
  private:
   double last_live_ = kLiveAfter - kLivePause, last_log_ = 0;

@@ -39,12 +39,12 @@ MicroBatch TextSampler::sample_of(std::span<const i32> ids) const {
   const i64 length = config_.model.seq_length;
   std::vector<i32> padded(static_cast<std::size_t>(length), 0);
   std::ranges::copy(ids, padded.begin());
-  MicroBatch whole{.tokens = Tensor::empty({length, 1}, DType::I32, *session_.device),
+  MicroBatch batch{.tokens = Tensor::empty({length, 1}, DType::I32, *session_.device),
                    .targets = Tensor::empty({length, 1}, DType::I32, *session_.device),
                    .samples = {0}};
-  write_values(padded, whole.tokens);
-  write_values(std::vector<i32>(padded.size(), -1), whole.targets);
-  return shard_microbatch(whole, config_.model, session_.parallel.context_parallel(config_.parallel.cp_comm_type));
+  write_values(padded, batch.tokens);
+  write_values(std::vector<i32>(padded.size(), -1), batch.targets);
+  return shard_microbatch(batch, config_.model, session_.parallel.context_parallel(config_.parallel.cp_comm_type));
 }
 
 }  // namespace mcpp

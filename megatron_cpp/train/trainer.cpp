@@ -32,8 +32,8 @@ void check_offload(const OptimizerConfig& config, const Optimizer& optimizer, Co
   if (config.offload == OffloadTier::Device || config.offload_fraction == 1) return;
   const OffloadedBytes offloaded = optimizer.offloaded_state_bytes();
   CpuDevice host;
-  const auto own = static_cast<double>(offloaded.in_host + offloaded.on_disk);
-  check_input(reduce_scalar(own, ReduceOp::Sum, world, host) > 0,
+  const auto local_bytes = static_cast<double>(offloaded.in_host + offloaded.on_disk);
+  check_input(reduce_scalar(local_bytes, ReduceOp::Sum, world, host) > 0,
               "optimizer.offload_fraction: ", config.offload_fraction,
               " offloads nothing, because it is less than one segment; increase it, decrease "
               "optimizer.offload_segment_size, or leave optimizer.offload out");
@@ -52,12 +52,12 @@ Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& 
       tensorboard_(config, is_first_rank(), log),
       trace_(std::cref(config_.logging), config_.profile_path(), session, log),
       peak_(find_device_peak(config, session, log)),
-      records_({.tokens = static_cast<double>(config_.model.seq_length),
-                .flops = flops_per_batch(config_.model, 1),
-                .peak_tflops = peak_.tflops,
-                .is_peak_measured = peak_.source == DevicePeak::Source::Measured,
-                .devices = session.parallel.world.size()},
-               peak_, config, session, log, predicted),
+      step_logger_({.tokens = static_cast<double>(config_.model.seq_length),
+                    .flops = flops_per_batch(config_.model, 1),
+                    .peak_tflops = peak_.tflops,
+                    .is_peak_measured = peak_.source == DevicePeak::Source::Measured,
+                    .devices = session.parallel.world.size()},
+                   peak_, config, session, log, predicted),
       sources_{.tokenizer_checksum = tokenizer_checksum(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
@@ -72,7 +72,7 @@ Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& 
       schedule_(config_.optimizer, training_length(config)),
       validation_(config, datasets_, session, state_, watch_, progress_.special_tokens, metrics_, tensorboard_, log),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
-  keep_tokenizer(config, session, sources_.tokenizer_checksum);
+  save_tokenizer(config, session, sources_.tokenizer_checksum);
   tensorboard_.begin({.iteration = progress_.iteration, .consumed_samples = progress_.consumed_samples}, metrics_);
   state_.set_observer(&watch_);
   saver_.set_listener([this](i64 iteration, const std::string& text) {
@@ -87,7 +87,7 @@ Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& 
 }
 
 ExitCode Trainer::train() {
-  records_.begin(spent());
+  step_logger_.begin(timings());
   session_.profiler->enable_timers(static_cast<Detail>(config_.logging.timing_log_level));
   const bool is_done = progress_.iteration >= end_.iterations;
   if (is_done)
@@ -96,16 +96,16 @@ ExitCode Trainer::train() {
   else
     write_start();
   // A rollback needs a checkpoint.
-  if (!is_done && config_.may_roll_back() && !progress_.is_saved) save(SaveReason::Start);
-  if (!is_done) evaluate_what_is_owed();
+  if (!is_done && config_.can_roll_back() && !progress_.is_saved) save(SaveReason::Start);
+  if (!is_done) run_missed_evaluations();
   if (!is_done && signal() == 0) run_iterations();
-  if (signal() != 0) say_that_it_stops(str("signal ", signal(), " received"));
+  if (signal() != 0) log_stop_reason(str("signal ", signal(), " received"));
   session_.enter(Activity::Saving, progress_.iteration);
   saver_.finish();
   if (saver_.must_save(progress_)) save(SaveReason::Stop);
   trace_.write();  // of a window that the end of the training truncated
   if (signal() == 0 && progress_.iteration >= end_.iterations) {
-    evaluate_what_is_owed();
+    run_missed_evaluations();
     if (signal() != 0)
       log_.info(str("signal ", signal(), " received: stopping; the next start repeats the evaluation"));
   }
@@ -117,8 +117,8 @@ ExitCode Trainer::train() {
 }
 
 void Trainer::run_iterations() {
-  bool stopping = false;
-  while (iteration() < end_.iterations && !stopping) {
+  bool should_stop = false;
+  while (iteration() < end_.iterations && !should_stop) {
     if (trace_.is_first_iteration(iteration() + 1)) begin_trace();
     train_step();
     if (must_finish_step()) finish_step();
@@ -129,7 +129,7 @@ void Trainer::run_iterations() {
     saver_.poll();
     if (saver_.is_due(iteration())) save(SaveReason::Interval);
     if (is_due(config_.training.eval_interval) && iteration() < end_.iterations) evaluate();
-    stopping = should_exit();
+    should_stop = should_exit();
   }
   finish_step();
   if (trace_.is_open()) close_trace();
@@ -137,13 +137,13 @@ void Trainer::run_iterations() {
 
 void Trainer::begin_trace() {
   finish_step();
-  const RankTimings before = spent();
-  trace_.begin(progress_.iteration + 1, [this] { return spent(); });
+  const RankTimings before = timings();
+  trace_.begin(progress_.iteration + 1, [this] { return timings(); });
   exclude_from_timing(before);
 }
 
 void Trainer::end_trace() {
-  const RankTimings before = spent();
+  const RankTimings before = timings();
   close_trace();
   trace_.write();
   exclude_from_timing(before);
@@ -151,7 +151,7 @@ void Trainer::end_trace() {
 
 void Trainer::close_trace() {
   trace_.end(
-      progress_.iteration, [this] { return spent(); }, module_memory_usage(state_, config_.parallel.zero_stage));
+      progress_.iteration, [this] { return timings(); }, module_memory_usage(state_, config_.parallel.zero_stage));
 }
 
 /// Saving, evaluating and ending the run require the outcome of all steps.
@@ -187,7 +187,7 @@ void Trainer::train_step() {
   pending_ = {.learning_rate = options.lr,
               .weight_decay = options.weight_decay,
               .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
-              .spent = spent(),
+              .timings = timings(),
               .timers = session_.profiler->take_seconds(),
               .statistics = std::move(statistics)};
 }
@@ -206,43 +206,43 @@ void Trainer::backward(i64 iteration, const std::vector<MicroBatch>& batches) {
 
 bool Trainer::should_log(i64 iteration) const {
   const LoggingConfig& logging = config_.logging;
-  return ends_line(iteration) || logging.metrics_every_iteration ||
+  return is_log_iteration(iteration) || logging.metrics_every_iteration ||
          (!logging.tensorboard_dir.empty() && iteration % logging.tensorboard_log_interval == 0);
 }
 
-RankTimings Trainer::spent() const {
+RankTimings Trainer::timings() const {
   return rank_timings(state_, session_.parallel);
 }
 
 void Trainer::exclude_from_timing(const RankTimings& since) {
-  records_.exclude_from_timing(spent() - since);
+  step_logger_.exclude_from_timing(timings() - since);
 }
 
 void Trainer::evaluate() {
-  const RankTimings before = spent();
-  validation_.of_sets(progress_, /*only_owed=*/false);
+  const RankTimings before = timings();
+  validation_.evaluate_validation_sets(progress_, /*only_missing=*/false);
   exclude_from_timing(before);
 }
 
-void Trainer::evaluate_what_is_owed() {
-  const RankTimings before = spent();
+void Trainer::run_missed_evaluations() {
+  const RankTimings before = timings();
   const bool is_end = progress_.iteration >= end_.iterations;
   const bool is_due_now =
       progress_.iteration > 0 ? is_due(config_.training.eval_interval) : config_.training.eval_on_start;
-  if (is_end || is_due_now) validation_.of_sets(progress_, /*only_owed=*/true);
-  if (is_end) validation_.of_test(progress_);
+  if (is_end || is_due_now) validation_.evaluate_validation_sets(progress_, /*only_missing=*/true);
+  if (is_end) validation_.evaluate_test_set(progress_);
   log_device_warnings(*session_.device, log_);  // that no later step reports
   exclude_from_timing(before);
 }
 
 void Trainer::save(SaveReason reason) {
   session_.enter(Activity::Saving, progress_.iteration);
-  const RankTimings before = spent();
+  const RankTimings before = timings();
   const TimedRange range(session_.profiler.get(), "save-checkpoint", Detail::Phase);
   sync_gemm_algos(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
-  const bool is_interim = reason == SaveReason::Stop && config_.may_roll_back() && !saver_.is_due(progress_.iteration);
+  const bool is_interim = reason == SaveReason::Stop && config_.can_roll_back() && !saver_.is_due(progress_.iteration);
   if (reason == SaveReason::Interval)
     saver_.save(progress_, observer);
   else
@@ -256,13 +256,13 @@ bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
   if (signal() != 0) return true;
   if (training.exit_duration_in_mins > 0 && state_.stop_request().minutes >= training.exit_duration_in_mins) {
-    say_that_it_stops("training.exit_duration_in_mins has elapsed");
+    log_stop_reason("training.exit_duration_in_mins has elapsed");
     return true;
   }
   return is_due(training.exit_interval);
 }
 
-void Trainer::say_that_it_stops(const std::string& reason) {
+void Trainer::log_stop_reason(const std::string& reason) {
   const std::string text =
       reason + (config_.checkpoint.save.empty() ? ": stopping; nothing is saved, because checkpoint.save is empty"
                                                 : ": saving and stopping");

@@ -11,8 +11,8 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/train/fault_injection.h"
+#include "megatron_cpp/train/step_logger.h"
 #include "megatron_cpp/train/step_progress.h"
-#include "megatron_cpp/train/step_records.h"
 #include "megatron_cpp/train/validation.h"
 #include "optimizer/lr_schedule.h"
 
@@ -37,7 +37,7 @@ class Trainer {
     double learning_rate;
     double weight_decay;
     i64 batch_size;
-    RankTimings spent;                     ///< when the step was queued
+    RankTimings timings;                   ///< when the step was queued
     std::map<std::string, double> timers;  ///< of the queued work
     StepStatistics statistics;             ///< of its gradient
   };
@@ -60,28 +60,28 @@ class Trainer {
   void record(const StepOutcome& outcome, PendingStep& step);
   /// Returns true if a log line or a point of a curve is written for the iteration.
   bool should_log(i64 iteration) const;
-  bool ends_line(i64 iteration) const {
+  bool is_log_iteration(i64 iteration) const {
     return iteration % config_.logging.log_interval == 0 || iteration == 1 || iteration == end_.iterations;
   }
-  bool follow_policy(const StepOutcome& outcome, i64 batch_size);
+  bool apply_step_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
   void roll_back(const std::string& reason);
-  [[noreturn]] void give_up(const std::string& reason);
+  [[noreturn]] void fail_training(const std::string& reason);
   void log_iteration();
   void begin_trace();
   void end_trace();
   void close_trace();
   void evaluate();
   /// Runs the evaluations that are due at the current iteration and that metrics.jsonl lacks.
-  void evaluate_what_is_owed();
+  void run_missed_evaluations();
   enum class SaveReason : u8 { Start, Interval, Stop };
   /// Saves a checkpoint. At a start or stop, saves to checkpoint.save and blocks until the data is durable.
   void save(SaveReason reason);
   void check_before_save();
   bool should_exit();
-  void say_that_it_stops(const std::string& reason);
+  void log_stop_reason(const std::string& reason);
   /// Returns the time this rank has spent computing, waiting for the pipeline, and communicating since start-up.
-  RankTimings spent() const;
+  RankTimings timings() const;
   /// Excludes the time since `since` from the throughput statistics.
   void exclude_from_timing(const RankTimings& since);
   void write_start();
@@ -104,8 +104,8 @@ class Trainer {
   TensorboardMetrics tensorboard_;
   TraceWindow trace_;
   DevicePeak peak_;
-  StepRecords records_;
-  RunSources sources_;
+  StepLogger step_logger_;
+  DataProvenance sources_;
   TrainingState state_;
   StatisticsCollector statistics_;
   TrainingProgress progress_;

@@ -43,37 +43,37 @@ bool Trainer::finish_step() {
     progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
   record(outcome, step);
   log_device_warnings(*session_.device, log_);
-  const bool rolled_back = follow_policy(outcome, step.batch_size);
-  if (ends_line(iteration())) log_iteration();
+  const bool rolled_back = apply_step_policy(outcome, step.batch_size);
+  if (is_log_iteration(iteration())) log_iteration();
   return rolled_back;
 }
 
 void Trainer::record(const StepOutcome& outcome, PendingStep& step) {
   statistics_.add_weights(progress_.iteration, outcome.grad_norm, step.statistics);
-  records_.add({.stats = {.iteration = progress_.iteration,
-                          .train_iters = end_.iterations,
-                          .consumed_samples = progress_.consumed_samples,
-                          .learning_rate = step.learning_rate,
-                          .weight_decay = step.weight_decay,
-                          .global_batch_size = step.batch_size,
-                          .lm_loss = outcome.loss,
-                          .loss_scale = state_.loss_scale().value(),
-                          .grad_norm = outcome.grad_norm,
-                          .skipped_iterations = outcome.skipped,
-                          .nan_iterations = !std::isfinite(outcome.loss),
-                          .mfu = {},
-                          .experts = expert_stats(outcome.experts,
-                                                  static_cast<double>(step.batch_size * config_.model.seq_length)),
-                          .params_norm = step.statistics.params_norm,
-                          .num_zeros = step.statistics.num_zeros},
-                .end = step.spent,
-                .timers = std::move(step.timers),
-                .statistics = std::move(step.statistics),
-                .experts = outcome.experts},
-               metrics_, tensorboard_);
+  step_logger_.add({.stats = {.iteration = progress_.iteration,
+                              .train_iters = end_.iterations,
+                              .consumed_samples = progress_.consumed_samples,
+                              .learning_rate = step.learning_rate,
+                              .weight_decay = step.weight_decay,
+                              .global_batch_size = step.batch_size,
+                              .lm_loss = outcome.loss,
+                              .loss_scale = state_.loss_scale().value(),
+                              .grad_norm = outcome.grad_norm,
+                              .skipped_iterations = outcome.skipped,
+                              .nan_iterations = !std::isfinite(outcome.loss),
+                              .mfu = {},
+                              .experts = expert_stats(outcome.experts,
+                                                      static_cast<double>(step.batch_size * config_.model.seq_length)),
+                              .params_norm = step.statistics.params_norm,
+                              .num_zeros = step.statistics.num_zeros},
+                    .end = step.timings,
+                    .timers = std::move(step.timers),
+                    .statistics = std::move(step.statistics),
+                    .experts = outcome.experts},
+                   metrics_, tensorboard_);
 }
 
-bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
+bool Trainer::apply_step_policy(const StepOutcome& outcome, i64 batch_size) {
   if (outcome.overflow == Overflow::Handled) {
     progress_.skipped_iterations += 1;
     const std::string what =
@@ -95,7 +95,7 @@ bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
   }
   if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights are unchanged" + samples);
   if (action == StepAction::RollBack) roll_back(what + samples);
-  if (action == StepAction::Stop) give_up(what + samples + "; training.nan_policy is \"stop\"");
+  if (action == StepAction::Stop) fail_training(what + samples + "; training.nan_policy is \"stop\"");
   return action == StepAction::RollBack;
 }
 
@@ -105,22 +105,23 @@ void Trainer::count_skip(const std::string& warning) {
   log_.warn(warning);
   write_event(RunEvent::Kind::Skip, warning);
   if (progress_.consecutive_skips > config_.training.max_consecutive_skips) {
-    give_up(str(progress_.consecutive_skips,
-                " consecutive steps had a non-finite or outlying loss or gradient; training.max_consecutive_skips is ",
-                config_.training.max_consecutive_skips));
+    fail_training(
+        str(progress_.consecutive_skips,
+            " consecutive steps had a non-finite or outlying loss or gradient; training.max_consecutive_skips is ",
+            config_.training.max_consecutive_skips));
   }
 }
 
 void Trainer::roll_back(const std::string& reason) {
   const i64 limit = config_.training.max_rollbacks;
-  if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
+  if (progress_.rollbacks >= limit) fail_training(str(reason, "; training.max_rollbacks is ", limit));
   session_.enter(Activity::SettingUp, progress_.iteration);
   log_.warn(str(reason, "; rolling back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
   saver_.finish();
   const TrainingProgress saved = reload_training(config_, sources_.datasets, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {
-    give_up(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
-                ", which this run has not reached; move it away"));
+    fail_training(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
+                      ", which this run has not reached; move it away"));
   }
   progress_.roll_back_to(saved);
   const std::string outcome = str("the weights are those of iteration ", saved.iteration, "; continuing after sample ",
@@ -129,8 +130,8 @@ void Trainer::roll_back(const std::string& reason) {
   write_event(RunEvent::Kind::RollBack, str(reason, "; ", outcome));
 }
 
-void Trainer::give_up(const std::string& reason) {
-  if (!records_.is_empty()) log_iteration();
+void Trainer::fail_training(const std::string& reason) {
+  if (!step_logger_.is_empty()) log_iteration();
   saver_.finish();
   write_event(RunEvent::Kind::Failure, reason);
   fail(ExitCode::TrainingFailed, reason,
@@ -139,17 +140,17 @@ void Trainer::give_up(const std::string& reason) {
 
 void Trainer::log_iteration() {
   sync_gemm_algos(config_.device, *session_.device, session_.parallel.world);
-  records_.write_line(progress_.iteration, state_.offloaded_bytes(), metrics_, tensorboard_);
+  step_logger_.write_line(progress_.iteration, state_.offloaded_bytes(), metrics_, tensorboard_);
 }
 
 void Trainer::check_before_save() {
   // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
   if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
     check_weights_across_replicas(state_, session_.parallel);
-  const std::string found = find_nonfinite_weight(state_, session_.parallel.world, *session_.device);
-  if (found.empty()) return;
-  const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
-  if (!config_.may_roll_back()) give_up(what + "; no checkpoint is written");
+  const std::string bad_weight = find_nonfinite_weight(state_, session_.parallel.world, *session_.device);
+  if (bad_weight.empty()) return;
+  const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", bad_weight, ")");
+  if (!config_.can_roll_back()) fail_training(what + "; no checkpoint is written");
   roll_back(what);
 }
 

@@ -18,12 +18,12 @@ Validation::Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, S
       log_(log),
       sampler_(config, special_tokens, session) {}
 
-void Validation::of_sets(const TrainingProgress& progress, bool only_owed) {
+void Validation::evaluate_validation_sets(const TrainingProgress& progress, bool only_missing) {
   bool is_evaluated = false;
   for (const ValidationSet& set : datasets_.validation) {
     const std::string curve = set.name.empty() ? "validation" : "validation-" + set.name;
     if (is_stopped()) return;
-    if (only_owed && !is_owed(curve, progress.iteration)) continue;
+    if (only_missing && !needs_evaluation(curve, progress.iteration)) continue;
     evaluate(curve, *set.dataset, config_.data.full_validation ? set.dataset->size() : config_.evaluation_samples(),
              progress);
     is_evaluated = true;
@@ -31,8 +31,8 @@ void Validation::of_sets(const TrainingProgress& progress, bool only_owed) {
   if (is_evaluated && !is_stopped()) sample_text(progress.iteration);
 }
 
-void Validation::of_test(const TrainingProgress& progress) {
-  if (!datasets_.test || is_stopped() || !is_owed("test", progress.iteration)) return;
+void Validation::evaluate_test_set(const TrainingProgress& progress) {
+  if (!datasets_.test || is_stopped() || !needs_evaluation("test", progress.iteration)) return;
   evaluate("test", *datasets_.test, config_.evaluation_samples(), progress);
 }
 
@@ -50,9 +50,9 @@ void Validation::evaluate(const std::string& curve, const Dataset& dataset, i64 
   metrics_.write(stats);
 }
 
-bool Validation::is_owed(const std::string& curve, i64 iteration) {
-  const auto has_it = [&] { return str(metrics_.has_evaluation(curve, iteration)); };
-  return broadcast_from_rank0(session_.parallel.world, has_it) == str(false);
+bool Validation::needs_evaluation(const std::string& curve, i64 iteration) {
+  const auto has_result = [&] { return str(metrics_.has_evaluation(curve, iteration)); };
+  return broadcast_from_rank0(session_.parallel.world, has_result) == str(false);
 }
 
 void Validation::sample_text(i64 iteration) {

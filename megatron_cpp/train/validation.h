@@ -21,16 +21,16 @@ class Validation {
              StepProgress& watch, const SpecialTokens& special_tokens, MetricsWriter& metrics,
              TensorboardMetrics& tensorboard, StoredRef<Log> log);
 
-  /// Evaluates every validation set, then prints a text sample. If `only_owed`, skips the sets that already have a
+  /// Evaluates every validation set, then prints a text sample. If `only_missing`, skips the sets that already have a
   /// result for this iteration in metrics.jsonl.
-  void of_sets(const TrainingProgress& progress, bool only_owed);
+  void evaluate_validation_sets(const TrainingProgress& progress, bool only_missing);
   /// Evaluates the test set, if there is one without a result for this iteration in metrics.jsonl.
-  void of_test(const TrainingProgress& progress);
+  void evaluate_test_set(const TrainingProgress& progress);
 
  private:
   /// Evaluates the first `samples` of a dataset. `curve` is "validation", "validation-<set>" or "test".
   void evaluate(const std::string& curve, const Dataset& dataset, i64 samples, const TrainingProgress& progress);
-  bool is_owed(const std::string& curve, i64 iteration);
+  bool needs_evaluation(const std::string& curve, i64 iteration);
   void sample_text(i64 iteration);
   bool is_stopped() const { return state_.stop_request().signal != 0; }
 

@@ -10,7 +10,7 @@
 namespace mcpp::test {
 
 inline Hardware catalogue(const std::string& name) {
-  return load_hardware(name, source_folder() / "configs/hardware").of(1);
+  return load_hardware(name, source_folder() / "configs/hardware").for_ranks(1);
 }
 
 /// Returns Megatron-LM's GPT with sequences of 2048 tokens.

@@ -99,15 +99,15 @@ void PreTokenizer::apply(std::size_t step, std::string_view part, SegmentStart s
 void PreTokenizer::isolate(std::size_t step, std::string_view part, SegmentStart start, const Call& call) const {
   RegexMatches matches(std::get<Split>(steps_[step]).pattern, part, call.memory);
   std::size_t done = 0;
-  const auto hand_on = [&](std::size_t begin, std::size_t end) {
+  const auto add_piece = [&](std::size_t begin, std::size_t end) {
     apply(step + 1, part.substr(begin, end - begin), begin == 0 ? start : SegmentStart::Split, call);
   };
   while (const auto match = matches.next()) {
-    hand_on(done, match->begin);
-    hand_on(match->begin, match->end);
+    add_piece(done, match->begin);
+    add_piece(match->begin, match->end);
     done = match->end;
   }
-  hand_on(done, part.size());
+  add_piece(done, part.size());
 }
 
 void PreTokenizer::split_otherwise(std::size_t step, std::string_view part, SegmentStart start,

@@ -8,7 +8,7 @@ namespace mcpp {
 namespace {
 
 // Limit on unused ids, so that a short file cannot exhaust the memory.
-constexpr std::size_t kMostUnused = 1'000'000;
+constexpr std::size_t kMaxUnused = 1'000'000;
 
 }  // namespace
 
@@ -16,7 +16,7 @@ void add_piece(i64 id, const std::string& piece, const std::string& source, BpeD
   auto& pieces = description.pieces;
   const auto index = static_cast<std::size_t>(id);
   check_input(!piece.empty(), source, ": the piece of id ", id, " is empty");
-  check_input(id >= 0 && index < pieces.size() + kMostUnused, source, ": the id of \"", piece, "\" is ", id,
+  check_input(id >= 0 && index < pieces.size() + kMaxUnused, source, ": the id of \"", piece, "\" is ", id,
               ", far from all others");
   if (index >= pieces.size()) pieces.resize(index + 1);
   check_input(pieces[index].empty() || pieces[index] == piece, source, ": the id ", id, " belongs to two pieces, \"",
@@ -27,7 +27,7 @@ void add_piece(i64 id, const std::string& piece, const std::string& source, BpeD
 void read_pieces(const Json& vocab, const std::string& source, BpeDescription& description) {
   check_input(vocab.is_object() && !vocab.empty(), source, ": its vocabulary is no object of pieces and ids");
   for (const auto& [piece, id] : vocab.items()) {
-    check_input(id.is_number_unsigned() && id.get<u64>() < vocab.size() + kMostUnused, source, ": the id of \"", piece,
+    check_input(id.is_number_unsigned() && id.get<u64>() < vocab.size() + kMaxUnused, source, ": the id of \"", piece,
                 "\" is ", id.dump(), ", which is none");
     if (id.get<u64>() >= description.pieces.size()) description.pieces.resize(id.get<std::size_t>() + 1);
     add_piece(id.get<i64>(), piece, source, description);

@@ -176,10 +176,10 @@ void record_exposed(const ParallelState& parallel, Seconds& by_step) {
 
 /// Returns the medians over the last `repeats` steps, which are the timed ones.
 nlohmann::ordered_json medians(const Seconds& by_step, int repeats) {
-  auto found = nlohmann::ordered_json::object();
+  auto result = nlohmann::ordered_json::object();
   for (const auto& [name, seconds] : by_step)
-    if (const double middle = median({seconds.end() - repeats, seconds.end()}); middle > 0) found[name] = middle;
-  return found;
+    if (const double middle = median({seconds.end() - repeats, seconds.end()}); middle > 0) result[name] = middle;
+  return result;
 }
 
 i64 elements(const TrainingState& state) {

@@ -29,13 +29,13 @@ struct BenchGroupsOptions {
 };
 
 GroupCosts on_threads(int ranks, const ParallelSizes& sizes) {
-  GroupCosts found;
+  GroupCosts costs;
   run_local_ranks(ranks, [&](Communicator& world, int rank) {
     const GroupCosts figures = bench_groups(world, sizes);
-    if (rank == 0) found = figures;
+    if (rank == 0) costs = figures;
   });
-  found.own_bytes = 0;  // threads share the memory of the process
-  return found;
+  costs.own_bytes = 0;  // threads share the memory of the process
+  return costs;
 }
 
 }  // namespace
@@ -51,20 +51,20 @@ ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
               "--threads: applies only to a single process, and there are ", world.ranks.size(), " ranks");
   const ParallelSizes sizes{.tensor_model_parallel_size = options.tensor_model_parallel_size,
                             .pipeline_model_parallel_size = options.pipeline_model_parallel_size};
-  const GroupCosts found =
+  const GroupCosts costs =
       options.threads > 0 ? on_threads(static_cast<int>(options.threads), sizes) : bench_groups(world.ranks, sizes);
   if (options.json)
-    log.info(nlohmann::ordered_json{{"ranks", found.ranks},
-                                    {"groups", found.groups},
-                                    {"members", found.members},
-                                    {"make_s", found.make_s},
-                                    {"first_use_s", found.first_use_s},
-                                    {"own_bytes", found.own_bytes}}
+    log.info(nlohmann::ordered_json{{"ranks", costs.ranks},
+                                    {"groups", costs.groups},
+                                    {"members", costs.members},
+                                    {"make_s", costs.make_s},
+                                    {"first_use_s", costs.first_use_s},
+                                    {"own_bytes", costs.own_bytes}}
                  .dump());
   else
-    log.info(str(found.ranks, " ranks, each in ", found.groups, " groups of ", found.members,
-                 " ranks in total; created in ", fixed(1e3 * found.make_s, 1), " ms, first used in ",
-                 fixed(1e3 * found.first_use_s, 1), " ms; ", human_bytes(static_cast<double>(found.own_bytes)),
+    log.info(str(costs.ranks, " ranks, each in ", costs.groups, " groups of ", costs.members,
+                 " ranks in total; created in ", fixed(1e3 * costs.make_s, 1), " ms, first used in ",
+                 fixed(1e3 * costs.first_use_s, 1), " ms; ", human_bytes(static_cast<double>(costs.own_bytes)),
                  " of a rank's own memory"));
   return ExitCode::Done;
 }

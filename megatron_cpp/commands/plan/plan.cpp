@@ -145,13 +145,13 @@ void count_documents(const PlanOptions& options, const Config& config, Workload&
 
 /// Rejects hardware described separately by number of ranks for questions that compare several numbers of ranks.
 void check_hardware_for_worlds(const PlanOptions& options, const HardwareKind& kind) {
-  const char* asked = !options.scale.empty()              ? "--scale"
-                      : options.should_minimize_devices() ? "--deadline_hours"
-                                                          : nullptr;
-  if (asked == nullptr || !kind.depends_on_ranks()) return;
+  const char* option = !options.scale.empty()              ? "--scale"
+                       : options.should_minimize_devices() ? "--deadline_hours"
+                                                           : nullptr;
+  if (option == nullptr || !kind.depends_on_ranks()) return;
   std::vector<std::string> numbers;
   for (const auto& [ranks, ignored] : kind.by_ranks) numbers.push_back(std::to_string(ranks));
-  fail(ExitCode::BadInput, asked, ": --hardware=", options.hardware, " describes ", join(numbers, ", "),
+  fail(ExitCode::BadInput, option, ": --hardware=", options.hardware, " describes ", join(numbers, ", "),
        " ranks apart, as they share a machine; ask for one of these with --world_size");
 }
 
@@ -186,7 +186,7 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
 ExitCode plan_command(Arguments args, Log& log) {
   const bool scales = !args.empty() && args.front() == "scale";
   if (scales) args = args.subspan(1);
-  if (const std::string hint = find_hint(args); !hint.empty() && !asks_for_help(args) && !asks_for_options(args))
+  if (const std::string hint = find_hint(args); !hint.empty() && !is_help_request(args) && !is_options_request(args))
     fail(ExitCode::BadInput, hint);
   const Usage usage{
       .command = scales ? "megatron_cpp plan scale" : "megatron_cpp plan",
@@ -210,7 +210,7 @@ ExitCode plan_command(Arguments args, Log& log) {
   if (!options.from_run.empty()) run = read_recorded_run(options, *config);
   check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; plan does not read the tokenizer");
   if (run) kind = infer_hardware(options, *run, kind, log);
-  const Hardware& hardware = kind.of(options.world_size);
+  const Hardware& hardware = kind.for_ranks(options.world_size);
   const KernelTraits program;
   Workload work = make_workload(*config);
   check_fp8_rate(hardware, work);

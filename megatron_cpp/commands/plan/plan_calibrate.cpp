@@ -76,20 +76,20 @@ void check_out(const std::string& out) {
 HardwareKind load_existing(const CalibrateOptions& options, const std::string& device, int cores) {
   std::error_code error;
   if (!options.add || !std::filesystem::exists(options.out, error)) return {};
-  HardwareKind found = parse_hardware(read_text_file(options.out), options.out);
-  if (auto any = found.by_ranks.extract(HardwareKind::kAnyRanks)) {
+  HardwareKind existing = parse_hardware(read_text_file(options.out), options.out);
+  if (auto any = existing.by_ranks.extract(HardwareKind::kAnyRanks)) {
     any.key() = any.mapped().links.ranks.back();
-    found.by_ranks.insert(std::move(any));
+    existing.by_ranks.insert(std::move(any));
   }
   const std::string refused = str("--add: ", options.out, ": ");
-  for (const auto& [ranks, hardware] : found.by_ranks) {
+  for (const auto& [ranks, hardware] : existing.by_ranks) {
     check_input(hardware.measured_bf16.has() && hardware.measured_fp32.has(), refused,
                 "is of no machine that plan calibrate measured; name another --out");
     check_input(hardware.device.name == device && hardware.host.cores == cores, refused, "is of ", hardware.device.name,
                 " with ", hardware.host.cores, " cores, and this machine is ", device, " with ", cores,
                 "; name another --out");
   }
-  return found;
+  return existing;
 }
 
 std::string file_text(const HardwareKind& kind) {

@@ -55,7 +55,7 @@ RecordedRun read_recorded_run(PlanOptions& options, Config& config) {
 }
 
 HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, HardwareKind kind, const Log& log) {
-  const Hardware& hardware = kind.of(run.world_size);
+  const Hardware& hardware = kind.for_ranks(run.world_size);
   const KernelTraits program;
   Workload work = make_workload(run.config);
   work.expert_imbalance = options.expert_imbalance;
@@ -65,10 +65,10 @@ HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, 
   for (RunPart& part : compare_modules(input, run.measured)) details.push_back(std::move(part));
   const std::vector<MemoryEstimate> memory = estimate_memory_by_stage(run.config, run.world_size);
   for (RunPart& part : compare_memory(input.layout, memory, run.measured)) details.push_back(std::move(part));
-  const std::vector<RunPart> whole = compare(predicted, max_rank_memory(run.config, run.world_size), run.measured);
+  const std::vector<RunPart> parts = compare(predicted, max_rank_memory(run.config, run.world_size), run.measured);
   log.info(
       str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", input.layout.describe(), "\n",
-          comparison_text(whole, details, run.measured),
+          comparison_text(parts, details, run.measured),
           module_memory_text(compare_module_memory(module_memory_by_stage(run.config, run.world_size), run.measured),
                              run.measured)));
   const RunSpeed speed = infer_speed(predicted, run.measured);

@@ -120,9 +120,9 @@ std::vector<i64> powers_of_two_up_to(i64 max_world_size) {
 std::string find_hint(std::span<const std::string> words) {
   std::error_code error;
   if (words.empty() || std::filesystem::exists(words.front(), error)) return "";
-  const auto* found = std::ranges::find(kHints, words.front(), &Hint::word);
-  if (found == std::end(kHints)) return "";
-  return str("plan ", found->word, ": is no command; ask with an option, plan CONFIG ", found->option);
+  const auto* hint = std::ranges::find(kHints, words.front(), &Hint::word);
+  if (hint == std::end(kHints)) return "";
+  return str("plan ", hint->word, ": is no command; ask with an option, plan CONFIG ", hint->option);
 }
 
 std::string output_problem(const std::string& option, const std::string& file) {

@@ -56,9 +56,9 @@ struct DeviceConfig {
 
   /// Returns every violated rule between fields, as "device.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const {
-    std::vector<std::string> found;
+    std::vector<std::string> errors;
     const auto require = [&](bool holds, const char* rule) {
-      if (!holds) found.push_back(str("device.", rule));
+      if (!holds) errors.push_back(str("device.", rule));
     };
     const bool is_gpu = device == DeviceType::Cuda;
     require(!is_gpu || cpu_isa == CpuIsa::Auto, "cpu_isa: only read when device is \"cpu\"");
@@ -69,7 +69,7 @@ struct DeviceConfig {
     require(is_gpu || deterministic, "deterministic: only read when device is \"cuda\"; the CPU always is");
     require(gemm_tuning == GemmTuning::Off || !gemm_tuning_file.empty(),
             "gemm_tuning: \"time\" needs gemm_tuning_file; without it the next run would choose different algorithms");
-    return found;
+    return errors;
   }
 };
 

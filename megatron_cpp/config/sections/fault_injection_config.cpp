@@ -3,14 +3,14 @@
 namespace mcpp {
 
 std::vector<std::string> FaultInjectionConfig::conflicts() const {
-  std::vector<std::string> found;
+  std::vector<std::string> errors;
   if (point != FaultPlace::Step && !ends_process(kind)) {
-    found.push_back("fault_injection.point: applies only to the kinds error, exit, kill and hang");
+    errors.push_back("fault_injection.point: applies only to the kinds error, exit, kill and hang");
   }
   if (kind == FaultKind::Spike && rank != -1) {
-    found.push_back("fault_injection.rank: a spike affects the whole batch; leave it out");
+    errors.push_back("fault_injection.rank: a spike affects the whole batch; leave it out");
   }
-  return found;
+  return errors;
 }
 
 }  // namespace mcpp

@@ -5,18 +5,18 @@
 namespace mcpp {
 
 std::vector<std::string> LoggingConfig::conflicts() const {
-  std::vector<std::string> found;
+  std::vector<std::string> errors;
   if (profile_step_end > 0 && profile_step_start >= profile_step_end) {
-    found.push_back(str("logging.profile_step_start: ", profile_step_start, " must be below profile_step_end ",
-                        profile_step_end, ", the last iteration of the trace"));
+    errors.push_back(str("logging.profile_step_start: ", profile_step_start, " must be below profile_step_end ",
+                         profile_step_end, ", the last iteration of the trace"));
   }
   if (profile_step_end == 0 && profile_step_start > 0)
-    found.push_back("logging.profile_step_start: needs profile_step_end, the last iteration of the trace");
+    errors.push_back("logging.profile_step_start: needs profile_step_end, the last iteration of the trace");
   if (straggler_factor > 0 && straggler_factor <= 1)
-    found.push_back(str("logging.straggler_factor: ", straggler_factor, " must be above 1, or 0 for none"));
+    errors.push_back(str("logging.straggler_factor: ", straggler_factor, " must be above 1, or 0 for none"));
   if (tensorboard_histogram_interval > 0 && tensorboard_dir.empty())
-    found.push_back("logging.tensorboard_histogram_interval: needs tensorboard_dir");
-  return found;
+    errors.push_back("logging.tensorboard_histogram_interval: needs tensorboard_dir");
+  return errors;
 }
 
 }  // namespace mcpp

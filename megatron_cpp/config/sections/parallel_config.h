@@ -58,9 +58,9 @@ struct ParallelConfig {
     if (zero_quantized_gradients) return GradReduceFormat::Int8;
     return grad_reduce_dtype == GradDType::Bf16 ? GradReduceFormat::Bf16 : GradReduceFormat::Full;
   }
-  void set_grad_wire(GradReduceFormat wire) {
-    zero_quantized_gradients = wire == GradReduceFormat::Int8;
-    grad_reduce_dtype = wire == GradReduceFormat::Bf16 ? GradDType::Bf16 : GradDType::Fp32;
+  void set_grad_reduce_format(GradReduceFormat format) {
+    zero_quantized_gradients = format == GradReduceFormat::Int8;
+    grad_reduce_dtype = format == GradReduceFormat::Bf16 ? GradDType::Bf16 : GradDType::Fp32;
   }
 
   template <class Self, class Visitor>

@@ -7,17 +7,17 @@
 namespace mcpp {
 namespace {
 
-void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& found) {
+void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
   const bool full = t.recompute_granularity == RecomputeGranularity::Full;
   const auto only_with = [&](bool is_ignored, const char* key, const char* granularity) {
     if (is_ignored) {
-      found.push_back(str("training.", key, ": only read when recompute_granularity is \"", granularity, "\""));
+      errors.push_back(str("training.", key, ": only read when recompute_granularity is \"", granularity, "\""));
     }
   };
   only_with(!full && t.recompute_method != RecomputeMethod::Uniform, "recompute_method", "full");
   only_with(!full && t.recompute_num_layers != 0, "recompute_num_layers", "full");
   if (full && t.recompute_method == RecomputeMethod::Sqrt && t.recompute_num_layers != 0) {
-    found.push_back("training.recompute_num_layers: recompute_method sqrt chooses it; leave it out");
+    errors.push_back("training.recompute_num_layers: recompute_method sqrt chooses it; leave it out");
   }
   only_with(!full && t.distribute_saved_activations, "distribute_saved_activations", "full");
   only_with(t.recompute_granularity != RecomputeGranularity::Selective && !t.recompute_modules.empty(),
@@ -25,19 +25,19 @@ void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& foun
   const std::vector<std::string> allowed(kRecomputeModules.begin(), kRecomputeModules.end());
   for (const std::string& name : t.recompute_modules) {
     if (std::find(allowed.begin(), allowed.end(), name) != allowed.end()) continue;
-    found.push_back(str("training.recompute_modules: \"", name, "\" is none of ", join(allowed, ", ")));
+    errors.push_back(str("training.recompute_modules: \"", name, "\" is none of ", join(allowed, ", ")));
   }
 }
 
-void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& found) {
+void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
   if (t.fp8 != Fp8::None && t.precision != Precision::Bf16)
-    found.push_back("training.fp8: needs training.precision \"bf16\", which all other operations use");
+    errors.push_back("training.fp8: needs training.precision \"bf16\", which all other operations use");
   if (t.fp8 == Fp8::None && t.first_last_layers_bf16)
-    found.push_back("training.first_last_layers_bf16: only read when fp8 is \"e4m3\" or \"hybrid\"");
+    errors.push_back("training.first_last_layers_bf16: only read when fp8 is \"e4m3\" or \"hybrid\"");
   const TrainingConfig defaults;
   const auto only_then = [&](bool is_set, const char* key) {
     if (is_set && !t.first_last_layers_bf16)
-      found.push_back(str("training.", key, ": only read with first_last_layers_bf16"));
+      errors.push_back(str("training.", key, ": only read with first_last_layers_bf16"));
   };
   only_then(t.num_layers_at_start_in_bf16 != defaults.num_layers_at_start_in_bf16, "num_layers_at_start_in_bf16");
   only_then(t.num_layers_at_end_in_bf16 != defaults.num_layers_at_end_in_bf16, "num_layers_at_end_in_bf16");
@@ -46,26 +46,26 @@ void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& found) {
 }  // namespace
 
 std::vector<std::string> TrainingConfig::conflicts() const {
-  std::vector<std::string> found;
+  std::vector<std::string> errors;
   if (train_iters == 0 && train_samples == 0) {
-    found.push_back("training.train_iters: is missing; give it, or train_samples, a positive number");
+    errors.push_back("training.train_iters: is missing; give it, or train_samples, a positive number");
   }
   if (train_iters > 0 && train_samples > 0) {
-    found.push_back("training.train_samples: give only one of train_iters, train_samples");
+    errors.push_back("training.train_samples: give only one of train_iters, train_samples");
   }
   if (global_batch_size % micro_batch_size != 0) {
-    found.push_back(str("training.global_batch_size: ", global_batch_size, " is not divisible by micro_batch_size ",
-                        micro_batch_size));
+    errors.push_back(str("training.global_batch_size: ", global_batch_size, " is not divisible by micro_batch_size ",
+                         micro_batch_size));
   }
   if (!step_batch_size_schedule.empty() && global_batch_size > 0) {
-    found.push_back("training.global_batch_size: the batch size comes from step_batch_size_schedule; leave one out");
+    errors.push_back("training.global_batch_size: the batch size comes from step_batch_size_schedule; leave one out");
   }
   if (!step_batch_size_schedule.empty() && train_iters > 0) {
-    found.push_back("training.step_batch_size_schedule: needs train_samples instead of train_iters");
+    errors.push_back("training.step_batch_size_schedule: needs train_samples instead of train_iters");
   }
-  recompute_conflicts(*this, found);
-  fp8_conflicts(*this, found);
-  return found;
+  recompute_conflicts(*this, errors);
+  fp8_conflicts(*this, errors);
+  return errors;
 }
 
 }  // namespace mcpp

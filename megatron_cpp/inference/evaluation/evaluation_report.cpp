@@ -34,28 +34,28 @@ int digits_of(DType type) {
 }
 
 std::string numbers_of(const Perplexity& p, int digits) {
-  const auto shown = [&](double value) { return significant(value, digits); };
-  std::string text = str("\ntokens               ", p.tokens, "\nloss per token       ", shown(p.loss()),
-                         "\ntoken perplexity     ", shown(p.token_perplexity()));
+  const auto format = [&](double value) { return significant(value, digits); };
+  std::string text = str("\ntokens               ", p.tokens, "\nloss per token       ", format(p.loss()),
+                         "\ntoken perplexity     ", format(p.token_perplexity()));
   if (p.words > 0)
-    text += str("\nwords                ", p.words, "\nword perplexity      ", shown(p.word_perplexity()));
+    text += str("\nwords                ", p.words, "\nword perplexity      ", format(p.word_perplexity()));
   if (p.bytes > 0) {
-    text += str("\nbytes                ", p.bytes, "\nbyte perplexity      ", shown(p.byte_perplexity()),
-                "\nbits per byte        ", shown(p.bits_per_byte()));
+    text += str("\nbytes                ", p.bytes, "\nbyte perplexity      ", format(p.byte_perplexity()),
+                "\nbits per byte        ", format(p.bits_per_byte()));
   }
   return text;
 }
 
 Row row_of(const TextResult& text, int digits) {
   const Perplexity& p = text.perplexity;
-  const auto shown = [&](double value) { return significant(value, digits); };
+  const auto format = [&](double value) { return significant(value, digits); };
   return {text.name,
           str(p.tokens),
-          shown(p.loss()),
-          shown(p.token_perplexity()),
-          p.words > 0 ? shown(p.word_perplexity()) : "",
-          p.bytes > 0 ? shown(p.byte_perplexity()) : "",
-          p.bytes > 0 ? shown(p.bits_per_byte()) : ""};
+          format(p.loss()),
+          format(p.token_perplexity()),
+          p.words > 0 ? format(p.word_perplexity()) : "",
+          p.bytes > 0 ? format(p.byte_perplexity()) : "",
+          p.bytes > 0 ? format(p.bits_per_byte()) : ""};
 }
 
 void add_numbers(const Perplexity& p, Json& json) {

@@ -13,10 +13,10 @@ namespace {
 
 /// Rejects datasets of a different tokenizer, whose tokens mean nothing to the model.
 void check_tokenizer(const DatasetInfo& info, const Path& prefix, const InferenceModel& inference) {
-  const std::string known = inference.tokenizer_checksum();
-  check_input(known.empty() || known == info.tokenizer_checksum, info_path(prefix).string(),
+  const std::string model_checksum = inference.tokenizer_checksum();
+  check_input(model_checksum.empty() || model_checksum == info.tokenizer_checksum, info_path(prefix).string(),
               ": the dataset was made with another tokenizer (checksum ", info.tokenizer_checksum,
-              ") than the model was trained with (", known, "); preprocess the text again with that one");
+              ") than the model was trained with (", model_checksum, "); preprocess the text again with that one");
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ void score(GPTModel& stage, ParallelState& parallel, TextGroup group, const Eval
 std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
                                        std::span<const std::span<const i32>> texts, const EvaluationOptions& options) {
   // Larger groups would need more memory without saving time.
-  const auto enough = static_cast<std::size_t>(batches_in_a_round(parallel) * options.micro_batch_size);
+  const auto enough = static_cast<std::size_t>(batches_per_round(parallel) * options.micro_batch_size);
   std::vector<Perplexity> results;
   for (TextGroup group; results.size() < texts.size(); group = {}) {
     while (results.size() + group.ends.size() < texts.size() && group.windows.size() < enough) {

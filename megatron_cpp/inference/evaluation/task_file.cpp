@@ -12,11 +12,11 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
 std::vector<std::string> continuations_of(const nlohmann::json& object) {
-  const auto found = object.find("continuations");
-  check_input(found != object.end(), "has no key \"continuations\"");
-  check_input(found->is_array() && !found->empty(), "\"continuations\" is not a list of at least one string");
+  const auto it = object.find("continuations");
+  check_input(it != object.end(), "has no key \"continuations\"");
+  check_input(it->is_array() && !it->empty(), "\"continuations\" is not a list of at least one string");
   std::vector<std::string> continuations;
-  for (const nlohmann::json& continuation : *found) {
+  for (const nlohmann::json& continuation : *it) {
     check_input(continuation.is_string() && !continuation.get_ref<const std::string&>().empty(),
                 "\"continuations\" must contain non-empty strings only");
     continuations.push_back(continuation.get<std::string>());
@@ -25,12 +25,12 @@ std::vector<std::string> continuations_of(const nlohmann::json& object) {
 }
 
 std::vector<i64> answers_of(const nlohmann::json& object, i64 continuations) {
-  const auto found = object.find("answer");
-  const bool is_list = found != object.end() && found->is_array() && !found->empty();
-  check_input(found != object.end(), "has no key \"answer\"; it says which of the ", continuations,
+  const auto it = object.find("answer");
+  const bool is_list = it != object.end() && it->is_array() && !it->empty();
+  check_input(it != object.end(), "has no key \"answer\"; it says which of the ", continuations,
               " continuations is right, counted from 0");
   std::vector<i64> answers;
-  for (const nlohmann::json& answer : is_list ? *found : nlohmann::json::array({*found})) {
+  for (const nlohmann::json& answer : is_list ? *it : nlohmann::json::array({*it})) {
     const i64 number = answer.is_number_integer() ? answer.get<i64>() : -1;
     check_input(number >= 0 && number < continuations, "\"answer\" is ", answer.dump(),
                 "; it must be a number from 0 to ", continuations - 1, ", or a list of such");

@@ -22,9 +22,9 @@ constexpr std::array<std::string_view, 29> kWhitespace{
 /// Returns the number of bytes of `text` before the whitespace at its end.
 std::size_t size_without_whitespace(std::string_view text) {
   while (true) {
-    const auto found = std::ranges::find_if(kWhitespace, [&](std::string_view space) { return text.ends_with(space); });
-    if (found == kWhitespace.end()) return text.size();
-    text.remove_suffix(found->size());
+    const auto it = std::ranges::find_if(kWhitespace, [&](std::string_view space) { return text.ends_with(space); });
+    if (it == kWhitespace.end()) return text.size();
+    text.remove_suffix(it->size());
   }
 }
 
@@ -58,9 +58,9 @@ void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, 
                   "\" has no token of its own: the tokenizer merges it with the end of the context");
       check_input(scored <= seq_length, task.place(item), ": a continuation has ", scored,
                   " tokens, the model's seq_length is ", seq_length, " (or --window, where that is given)");
-      const i64 whole = static_cast<i64>(pair.context.size()) + scored, length = std::min(whole, seq_length + 1);
+      const i64 total = static_cast<i64>(pair.context.size()) + scored, length = std::min(total, seq_length + 1);
       const auto begin = static_cast<i64>(requests.tokens.size());
-      requests.windows.push_back({.begin = begin + whole - length, .length = length, .scored = scored});
+      requests.windows.push_back({.begin = begin + total - length, .length = length, .scored = scored});
       requests.tokens.insert(requests.tokens.end(), pair.context.begin(), pair.context.end());
       requests.tokens.insert(requests.tokens.end(), pair.continuation.begin(), pair.continuation.end());
     }
@@ -96,19 +96,19 @@ TaskRequests unpack_requests(std::string_view bytes) {
 
 std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel, const TaskRequests& requests,
                                        ScoringOptions options) {
-  options.finds_likeliest = true;
+  options.compute_likeliest = true;
   std::vector<EvaluationWindow> by_length = requests.windows;
   std::ranges::stable_sort(by_length, std::greater{}, &EvaluationWindow::length);
   const TokenScores scores = score_windows(stage, parallel, requests.tokens, by_length, options);
-  std::vector<Likelihood> found;
+  std::vector<Likelihood> likelihoods;
   for (const EvaluationWindow& window : requests.windows) {
-    Likelihood& likelihood = found.emplace_back(Likelihood{.is_greedy = true});
+    Likelihood& likelihood = likelihoods.emplace_back(Likelihood{.is_greedy = true});
     for (i64 i = window.begin + window.length - window.scored; i < window.begin + window.length; ++i) {
       likelihood.log_likelihood -= scores.nll[static_cast<std::size_t>(i)];
       likelihood.is_greedy = likelihood.is_greedy && scores.is_likeliest[static_cast<std::size_t>(i)];
     }
   }
-  return found;
+  return likelihoods;
 }
 
 }  // namespace mcpp

@@ -15,18 +15,18 @@ double characters(const std::string& text) {
 
 /// Returns true if the first of the largest log-likelihoods per `size(continuation)` is an answer.
 template <class Size>
-bool chooses_answer(const TaskItem& item, const std::vector<Likelihood>& found, Size&& size) {
+bool chooses_answer(const TaskItem& item, const std::vector<Likelihood>& likelihoods, Size&& size) {
   std::vector<double> scores;
-  for (std::size_t i = 0; i < found.size(); ++i)
-    scores.push_back(found[i].log_likelihood / size(item.continuations[i]));
+  for (std::size_t i = 0; i < likelihoods.size(); ++i)
+    scores.push_back(likelihoods[i].log_likelihood / size(item.continuations[i]));
   const i64 chosen = std::ranges::max_element(scores) - scores.begin();
   return std::ranges::count(item.answers, chosen) > 0;
 }
 
-ItemScores score_item(const TaskItem& item, std::span<const Likelihood> found) {
-  ItemScores scores{.continuations = {found.begin(), found.end()}};
+ItemScores score_item(const TaskItem& item, std::span<const Likelihood> likelihoods) {
+  ItemScores scores{.continuations = {likelihoods.begin(), likelihoods.end()}};
   if (item.continuations.size() == 1) {
-    scores.acc = found[0].is_greedy;
+    scores.acc = likelihoods[0].is_greedy;
     return scores;
   }
   const auto chooses = [&](auto&& size) { return chooses_answer(item, scores.continuations, size); };
@@ -64,11 +64,11 @@ TaskMetric perplexity_of(const std::vector<ItemScores>& items) {
 
 }  // namespace
 
-TaskScores task_scores(const Task& task, std::span<const Likelihood> found) {
+TaskScores task_scores(const Task& task, std::span<const Likelihood> likelihoods) {
   TaskScores scores;
   for (const TaskItem& item : task.items) {
-    scores.items.push_back(score_item(item, found.first(item.continuations.size())));
-    found = found.subspan(item.continuations.size());
+    scores.items.push_back(score_item(item, likelihoods.first(item.continuations.size())));
+    likelihoods = likelihoods.subspan(item.continuations.size());
   }
   scores.metrics.push_back(share_of("acc", scores.items, &ItemScores::acc));
   if (task.is_choice()) {
@@ -86,9 +86,9 @@ std::string samples_as_jsonl(const Task& task, const TaskScores& scores) {
     const ItemScores& item = scores.items[i];
     nlohmann::ordered_json json{{"task", task.name}, {"line", task.items[i].line}, {"acc", item.acc}};
     if (task.is_choice()) json.update({{"acc_norm", item.acc_norm}, {"acc_bytes", item.acc_bytes}});
-    for (const Likelihood& found : item.continuations) {
-      json["log_likelihoods"].push_back(found.log_likelihood);
-      json["is_greedy"].push_back(found.is_greedy);
+    for (const Likelihood& likelihoods : item.continuations) {
+      json["log_likelihoods"].push_back(likelihoods.log_likelihood);
+      json["is_greedy"].push_back(likelihoods.is_greedy);
     }
     lines += json.dump() + "\n";
   }

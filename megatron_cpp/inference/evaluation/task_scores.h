@@ -29,8 +29,8 @@ struct TaskScores {
   std::vector<ItemScores> items;
 };
 
-/// Computes the metrics. `found` is ordered by item, then by continuation.
-TaskScores task_scores(const Task& task, std::span<const Likelihood> found);
+/// Computes the metrics. `likelihoods` is ordered by item, then by continuation.
+TaskScores task_scores(const Task& task, std::span<const Likelihood> likelihoods);
 
 /// Returns one JSON object per item, with its line number, the score of each continuation and the resulting metrics.
 std::string samples_as_jsonl(const Task& task, const TaskScores& scores);

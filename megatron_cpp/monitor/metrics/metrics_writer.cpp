@@ -160,10 +160,10 @@ void MetricsWriter::write(const RankTable& table) {
     object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
     object["bubble"].push_back(rank.bubble);
     object["exposed_communication"].push_back(rank.exposed_communication);
-    OffloadedBytes away;
-    for (const OffloadedBytes& of_class : rank.away) away += of_class;
-    object["in_host_bytes"].push_back(away.in_host);
-    object["on_disk_bytes"].push_back(away.on_disk);
+    OffloadedBytes offloaded;
+    for (const OffloadedBytes& of_class : rank.offloaded) offloaded += of_class;
+    object["in_host_bytes"].push_back(offloaded.in_host);
+    object["on_disk_bytes"].push_back(offloaded.on_disk);
   }
   for (const MemoryColumn& column : memory_columns(table.ranks))
     object[kMemoryKeys[static_cast<std::size_t>(column.place)]][std::string(name_of(column.of))] = column.bytes;

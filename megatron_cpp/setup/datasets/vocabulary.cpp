@@ -125,7 +125,7 @@ Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, cons
 }
 
 void check_data(const Config& config, const World& world, const Log& log) {
-  if (!config.data.names_data()) {
+  if (!config.data.has_data()) {
     log.info("data: none named (data.data_path)");
     return;
   }

@@ -316,11 +316,11 @@ TEST_F(RunMetrics, CorrectEachNumberOfRanks) {
   ASSERT_EQ(found.code, 0) << found.err;
   const HardwareKind was = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware"),
                      is = load_hardware(file, "");
-  const double factor = is.of(2).device.fp32_attained / was.of(2).device.fp32_attained;
+  const double factor = is.for_ranks(2).device.fp32_attained / was.for_ranks(2).device.fp32_attained;
   EXPECT_LT(factor, 0.5);
   for (const i64 ranks : {1, 2, 4}) {
-    EXPECT_NEAR(is.of(ranks).device.fp32_attained / was.of(ranks).device.fp32_attained, factor, 1e-9);
-    EXPECT_NEAR(was.of(ranks).measured_fp32.update / is.of(ranks).measured_fp32.update, factor, 1e-9);
+    EXPECT_NEAR(is.for_ranks(ranks).device.fp32_attained / was.for_ranks(ranks).device.fp32_attained, factor, 1e-9);
+    EXPECT_NEAR(was.for_ranks(ranks).measured_fp32.update / is.for_ranks(ranks).measured_fp32.update, factor, 1e-9);
   }
 }
 

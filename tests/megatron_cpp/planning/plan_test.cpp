@@ -379,15 +379,15 @@ TEST(HardwareFile, CatalogueIsGood) {
 TEST(HardwareFile, MayDescribeSomeNumbersOfRanksApart) {
   const HardwareKind kind = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware");
   EXPECT_TRUE(kind.depends_on_ranks());
-  EXPECT_EQ(kind.of(1).device.cores, 2);
-  EXPECT_EQ(kind.of(2).device.cores, 1);
-  EXPECT_EQ(kind.of(2).links.ranks, std::vector<i64>{2});
-  EXPECT_EQ(kind.of(3).links.ranks, std::vector<i64>{4});  // the fewest that are as many
-  EXPECT_EQ(kind.of(1000).links.ranks, std::vector<i64>{4});
-  EXPECT_EQ(kind.of(4).concurrent_ranks(4), 2);
+  EXPECT_EQ(kind.for_ranks(1).device.cores, 2);
+  EXPECT_EQ(kind.for_ranks(2).device.cores, 1);
+  EXPECT_EQ(kind.for_ranks(2).links.ranks, std::vector<i64>{2});
+  EXPECT_EQ(kind.for_ranks(3).links.ranks, std::vector<i64>{4});  // the fewest that are as many
+  EXPECT_EQ(kind.for_ranks(1000).links.ranks, std::vector<i64>{4});
+  EXPECT_EQ(kind.for_ranks(4).concurrent_ranks(4), 2);
   const HardwareKind any = load_hardware("h100_sxm", source_folder() / "configs/hardware");
   EXPECT_FALSE(any.depends_on_ranks());
-  EXPECT_EQ(&any.of(1), &any.of(64));
+  EXPECT_EQ(&any.for_ranks(1), &any.for_ranks(64));
 }
 
 TEST(HardwareFile, RefusesBadNumbersOfRanksWithEveryReason) {

@@ -178,9 +178,9 @@ TEST(MetricsWriter, TellsTheMemoryOfRanks) {
   const auto index_of = [](MemoryClass c) { return static_cast<std::size_t>(c); };
   RankStats one{.peak_memory_bytes = 70}, other{.peak_memory_bytes = 90};
   one.peak_by_class[index_of(MemoryClass::Params)] = 60;
-  one.away[index_of(MemoryClass::Params)].in_host = 5;
-  other.away[index_of(MemoryClass::Params)].in_host = 6;
-  other.away[index_of(MemoryClass::OptimizerState)] = {.in_host = 1, .on_disk = 8};
+  one.offloaded[index_of(MemoryClass::Params)].in_host = 5;
+  other.offloaded[index_of(MemoryClass::Params)].in_host = 6;
+  other.offloaded[index_of(MemoryClass::OptimizerState)] = {.in_host = 1, .on_disk = 8};
   const Log log;
   MetricsWriter(path, 0, log).write(RankTable{.iteration = 3, .ranks = {one, other}});
   nlohmann::json line = nlohmann::json::parse(read_text_file(path));

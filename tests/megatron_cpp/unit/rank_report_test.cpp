@@ -20,8 +20,8 @@ RankStats rank_with(double bytes) {
                  .compute_ms = bytes + 1};
   rank.peak_by_class[index_of(MemoryClass::Params)] = bytes;
   rank.peak_by_class[index_of(MemoryClass::Activations)] = 2 * bytes;
-  rank.away[index_of(MemoryClass::Params)].in_host = 4096;
-  rank.away[index_of(MemoryClass::OptimizerState)].on_disk = i64{1} << 30;
+  rank.offloaded[index_of(MemoryClass::Params)].in_host = 4096;
+  rank.offloaded[index_of(MemoryClass::OptimizerState)].on_disk = i64{1} << 30;
   return rank;
 }
 
@@ -45,8 +45,8 @@ TEST(RankStats, AreGatheredWhole) {
       EXPECT_EQ(found.compute_ms, expected.compute_ms);
       EXPECT_EQ(found.peak_by_class, expected.peak_by_class);
       for (std::size_t c = 0; c < kMemoryClasses; ++c) {
-        EXPECT_EQ(found.away[c].in_host, expected.away[c].in_host);
-        EXPECT_EQ(found.away[c].on_disk, expected.away[c].on_disk);
+        EXPECT_EQ(found.offloaded[c].in_host, expected.offloaded[c].in_host);
+        EXPECT_EQ(found.offloaded[c].on_disk, expected.offloaded[c].on_disk);
       }
     }
   });

@@ -150,7 +150,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   p.num_distributed_optimizer_instances = layout.instances;
   p.zero_hpz_partition_size = layout.hpz;
   p.zero_quantized_weights = layout.quantized_weights;
-  p.set_grad_wire(layout.grad_reduce_format);
+  p.set_grad_reduce_format(layout.grad_reduce_format);
   p.power_sgd_rank = layout.power_sgd_rank;
   p.ddp_bucket_size = layout.bucket_elements;
   p.overlap_grad_reduce = p.overlap_param_gather = layout.overlaps;

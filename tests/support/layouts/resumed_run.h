@@ -30,9 +30,9 @@ inline Numbers save_and_go_on(const RunTask& task, const RunLayout& layout, cons
 inline std::optional<Damage> load(LayoutRank& self, const Path& folder, Communicator& world) {
   std::vector<NamedShard> shards = shards_to_load(self.state());
   CheckpointReader reader(folder / checkpoint_name(2));
-  std::vector<NamedShard> unsaved = take_out_unsaved(shards, reader);
+  std::vector<NamedShard> unsaved = extract_unsaved(shards, reader);
   std::optional<Damage> damage = reader.load(shards, {world});
-  if (!damage) damage = load_errors_of_others(unsaved, reader, {world});
+  if (!damage) damage = load_redistributed_errors(unsaved, reader, {world});
   self.state().publish_weights();
   self.state().optimizer().set_steps(2);
   return damage;

@@ -117,7 +117,7 @@ TEST(Fp8Config, IsPredictedWhereHardwareHasIt) {
   Config config = load_config(test::source_folder() / "configs/llama_8b.toml");
   const Path folder = test::source_folder() / "configs/hardware";
   const auto seconds = [&](const char* hardware) {
-    const Hardware h100 = load_hardware(hardware, folder).of(64);
+    const Hardware h100 = load_hardware(hardware, folder).for_ranks(64);
     const Workload work = make_workload(config);
     check_fp8_rate(h100, work);
     return predict_configured_step({h100, {}, work, {}}, config, 64).seconds;

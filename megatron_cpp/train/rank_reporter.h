@@ -13,29 +13,29 @@
 namespace mcpp {
 
 /// Gathers and reports the statistics of all ranks. All member functions are collective.
-class RankReports {
+class RankReporter {
  public:
   /// `predicted` is the planner's prediction of a step of this layout, if requested.
-  RankReports(StoredRef<LoggingConfig> config, Session& session, StoredRef<Log> log,
-              const std::optional<PredictedStep>& predicted);
+  RankReporter(StoredRef<LoggingConfig> config, Session& session, StoredRef<Log> log,
+               const std::optional<PredictedStep>& predicted);
 
-  /// Reports the iterations of `window`, the last of which is `iteration`. `away` counts the bytes that this rank
+  /// Reports the iterations of `window`, the last of which is `iteration`. `offloaded` counts the bytes that this rank
   /// offloads. Writes the table of ranks to the metrics, and once to the log, after the first interval that excludes
   /// start-up. Logs warnings. Returns the statistics by rank; empty with one rank.
-  std::vector<RankStats> tell(i64 iteration, const LogWindow& window, const OffloadedBytesByClass& away,
-                              MetricsWriter& metrics);
+  std::vector<RankStats> report(i64 iteration, const LogWindow& window, const OffloadedBytesByClass& offloaded,
+                                MetricsWriter& metrics);
 
  private:
-  RankStats own(const LogWindow& window, const OffloadedBytesByClass& away) const;
+  RankStats local_stats(const LogWindow& window, const OffloadedBytesByClass& offloaded) const;
   /// Returns the time each rank spent in each of its groups since the last report. Collective.
-  std::vector<GroupSecondsByName> spent_in_groups();
-  void name_stragglers(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups,
-                       double seconds);
+  std::vector<GroupSecondsByName> gather_new_group_seconds();
+  void warn_of_stragglers(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups,
+                          double seconds);
 
   const LoggingConfig& config_;
   Session& session_;
   const Log& log_;
-  bool are_shown_ = false, is_warm_ = false;
+  bool has_logged_table_ = false, is_warm_ = false;
   i64 tables_ = 0;                    // number of gathered tables
   GroupSecondsByName group_seconds_;  // at the last report
   StragglerReporter slow_ranks_, slow_groups_;

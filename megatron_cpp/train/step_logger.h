@@ -11,7 +11,7 @@
 #include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
 #include "megatron_cpp/monitor/statistics.h"
 #include "megatron_cpp/train/device_peak.h"
-#include "megatron_cpp/train/rank_reports.h"
+#include "megatron_cpp/train/rank_reporter.h"
 
 namespace mcpp {
 
@@ -25,11 +25,11 @@ struct RecordedStep {
 };
 
 /// Collects and writes the statistics of steps. All member functions are collective.
-class StepRecords {
+class StepLogger {
  public:
   /// `predicted` is the planner's prediction of a step of this layout, if requested.
-  StepRecords(const SampleWork& work, const DevicePeak& peak, StoredRef<Config> config, Session& session,
-              StoredRef<Log> log, const std::optional<PredictedStep>& predicted);
+  StepLogger(const SampleWork& work, const DevicePeak& peak, StoredRef<Config> config, Session& session,
+             StoredRef<Log> log, const std::optional<PredictedStep>& predicted);
 
   /// Starts timing at `now`.
   void begin(const RankTimings& now) { window_.begin(now); }
@@ -38,9 +38,9 @@ class StepRecords {
   void add(const RecordedStep& step, MetricsWriter& metrics, TensorboardMetrics& tensorboard);
   /// Returns true if no step was added since the last line.
   bool is_empty() const { return window_.is_empty(); }
-  /// Writes a log line for the steps since the previous one; `iteration` is the last of them. `away` counts the bytes
-  /// that this rank offloads.
-  void write_line(i64 iteration, const OffloadedBytesByClass& away, MetricsWriter& metrics,
+  /// Writes a log line for the steps since the previous one; `iteration` is the last of them. `offloaded` counts the
+  /// bytes that this rank offloads.
+  void write_line(i64 iteration, const OffloadedBytesByClass& offloaded, MetricsWriter& metrics,
                   TensorboardMetrics& tensorboard);
 
  private:
@@ -54,7 +54,7 @@ class StepRecords {
   PeakFile peak_file_;
   bool has_warned_of_peak_ = false;
   LogWindow window_;
-  RankReports ranks_;
+  RankReporter ranks_;
   IdleExpertDetector idle_experts_;
   std::map<std::string, double> timers_;  // seconds since the last line of the log
 };

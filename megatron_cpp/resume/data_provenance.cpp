@@ -1,4 +1,4 @@
-#include "megatron_cpp/resume/run_sources.h"
+#include "megatron_cpp/resume/data_provenance.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-constexpr char kBetween = ';';  // separates the datasets of one key
+constexpr char kSeparator = ';';  // separates the datasets of one key
 
 /// Returns the dataset prefixes of each key that names datasets.
 std::map<std::string, std::vector<std::string>> prefixes_by_key(const DataConfig& data) {
@@ -38,12 +38,12 @@ DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
   std::string lines;
   run_on_all_ranks(world, [&] {
     for (const auto& [key, prefixes] : prefixes_by_key(config.data)) {
-      std::vector<std::string> found;
+      std::vector<std::string> dataset_identities;
       for (const std::string& prefix : prefixes) {
-        found.push_back(dataset_identity(prefix));
-        lines += str(prefix, ": ", found.back(), "\n");
+        dataset_identities.push_back(dataset_identity(prefix));
+        lines += str(prefix, ": ", dataset_identities.back(), "\n");
       }
-      identities[key] = join(found, std::string(1, kBetween));
+      identities[key] = join(dataset_identities, std::string(1, kSeparator));
     }
     return std::string();
   });
@@ -51,16 +51,16 @@ DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
   return identities;
 }
 
-void note_sources(const RunSources& sources, RunState& run) {
+void store_sources(const DataProvenance& sources, RunState& run) {
   run.tokenizer_checksum = sources.tokenizer_checksum;
   for (const auto& [key, identities] : sources.datasets) run.extra[name_in_checkpoint(key)] = identities;
 }
 
 Config with_moved_datasets(Config saved, const Config& config, const DatasetIdentities& now, const RunState& run) {
   const auto move = [&](const char* key, std::vector<std::string>& before, const std::vector<std::string>& after) {
-    const auto known = run.extra.find(name_in_checkpoint(key));
-    const auto found = now.find(key);
-    if (known == run.extra.end() || found == now.end() || known->second != found->second) return;
+    const auto stored = run.extra.find(name_in_checkpoint(key));
+    const auto it = now.find(key);
+    if (stored == run.extra.end() || it == now.end() || stored->second != it->second) return;
     if (parse_blend_list(before, key).weights == parse_blend_list(after, key).weights) before = after;
   };
   move("data.data_path", saved.data.data_path, config.data.data_path);
@@ -76,9 +76,9 @@ void check_same_datasets(const Config& config, const DatasetIdentities& now, con
   std::vector<std::string> lines, refused;
   for (const auto& [key, prefixes] : prefixes_by_key(config.data)) {
     const auto saved = run.extra.find(name_in_checkpoint(key));
-    const auto found = now.find(key);
-    if (saved == run.extra.end() || found == now.end()) continue;
-    const std::vector<std::string> before = split(saved->second, kBetween), after = split(found->second, kBetween);
+    const auto it = now.find(key);
+    if (saved == run.extra.end() || it == now.end()) continue;
+    const std::vector<std::string> before = split(saved->second, kSeparator), after = split(it->second, kSeparator);
     for (std::size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
       if (before[i] == after[i]) continue;
       if (std::ranges::count(accepted, key) > 0) {

@@ -18,13 +18,13 @@ using DatasetIdentities = std::map<std::string, std::string>;
 DatasetIdentities identify_datasets(const Config& config, Communicator& world);
 
 /// Content identity of a run's inputs, as stored in its checkpoints.
-struct RunSources {
+struct DataProvenance {
   std::string tokenizer_checksum = {};
   DatasetIdentities datasets = {};
 };
 
 /// Stores `sources` in a checkpoint's state.
-void note_sources(const RunSources& sources, RunState& run);
+void store_sources(const DataProvenance& sources, RunState& run);
 
 /// Returns `saved`, the configuration of a checkpoint, with dataset paths replaced by those of `config` if the contents
 /// are known to be identical: files that were moved are the same text.

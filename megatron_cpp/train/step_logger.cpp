@@ -1,12 +1,12 @@
-#include "megatron_cpp/train/step_records.h"
+#include "megatron_cpp/train/step_logger.h"
 
 #include <chrono>
 #include <utility>
 
 namespace mcpp {
 
-StepRecords::StepRecords(const SampleWork& work, const DevicePeak& peak, StoredRef<Config> config, Session& session,
-                         StoredRef<Log> log, const std::optional<PredictedStep>& predicted)
+StepLogger::StepLogger(const SampleWork& work, const DevicePeak& peak, StoredRef<Config> config, Session& session,
+                       StoredRef<Log> log, const std::optional<PredictedStep>& predicted)
     : config_(config.get().logging),
       session_(session),
       log_(log),
@@ -15,7 +15,7 @@ StepRecords::StepRecords(const SampleWork& work, const DevicePeak& peak, StoredR
       window_(work),
       ranks_(std::cref(config_), session, log, predicted) {}
 
-void StepRecords::add(const RecordedStep& step, MetricsWriter& metrics, TensorboardMetrics& tensorboard) {
+void StepLogger::add(const RecordedStep& step, MetricsWriter& metrics, TensorboardMetrics& tensorboard) {
   for (const auto& [name, seconds] : step.timers) timers_[name] += seconds;
   window_.add(step.stats, step.end);
   for (const std::string& warning : idle_experts_.add(step.experts)) log_.warn(warning);
@@ -28,11 +28,11 @@ void StepRecords::add(const RecordedStep& step, MetricsWriter& metrics, Tensorbo
   metrics.write_layers(step.stats.iteration, step.statistics);
 }
 
-void StepRecords::write_line(i64 iteration, const OffloadedBytesByClass& away, MetricsWriter& metrics,
-                             TensorboardMetrics& tensorboard) {
+void StepLogger::write_line(i64 iteration, const OffloadedBytesByClass& offloaded, MetricsWriter& metrics,
+                            TensorboardMetrics& tensorboard) {
   IterationStats stats = window_.means();
   stats.lm_loss = window_.mean_loss();
-  stats.ranks = ranks_.tell(iteration, window_, away, metrics);
+  stats.ranks = ranks_.report(iteration, window_, offloaded, metrics);
   if (config_.timing_log_level > 0)
     stats.timers =
         gather_timers(std::exchange(timers_, {}), static_cast<double>(window_.iterations()), session_.parallel.world);
@@ -44,7 +44,7 @@ void StepRecords::write_line(i64 iteration, const OffloadedBytesByClass& away, M
   window_.restart();
 }
 
-void StepRecords::check_peak(double reached) {
+void StepLogger::check_peak(double reached) {
   const std::string warning = peak_warning(peak_, reached);
   if (warning.empty() || session_.parallel.world.rank() != 0) return;
   const bool is_measured = peak_.source == DevicePeak::Source::Measured;
