@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What scripts/launch.sh does after each kind of end, with stand-ins for mpirun, ssh and the program, which end as they are
-# told to. The real ones: tests/multi_node/run.sh.
+# Tests scripts/launch.sh, pretrain.sh and slurm_pretrain.sbatch with stand-ins for mpirun, srun, ssh and the program, whose exit
+# codes the tests choose. tests/multi_node/run.sh uses the real ones.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=$(mktemp -d)
@@ -8,11 +8,19 @@ trap 'rm -rf "$scratch"' EXIT
 failures=0
 launch=$root/scripts/launch.sh
 
-# The program: plans layouts of $STUB/valid_ranks (all when there is no such file); its Nth training does what line N of
-# $STUB/ends says: an exit code, "mute" for a 0 in mid-run, "improper" for what mpirun makes of that, after the words "save I"
-# to leave a checkpoint, "local I" to say so of one elsewhere, "old_clock" to have written two hours ago, or "locked" to say
-# that the folder is in use; "hang", "oom" to take 300 MB, "signal" to wait for one
-# and save, "stubborn" to wait for ever. It saves in $SAVE.
+# The program. It plans layouts of $STUB/valid_ranks (all if the file does not exist). Its Nth training follows line N of
+# $STUB/ends, which may begin with
+#   save I      leave checkpoint I in $SAVE
+#   local I     report checkpoint I in another folder
+#   old_clock   set the time of the output file two hours back
+#   locked      report that the folder is in use
+# and ends with an exit code or
+#   mute        exit with 0 in mid-run
+#   improper    report as mpirun does for a rank that exits with 0 in mid-run
+#   hang        print nothing for a minute
+#   oom         allocate 300 MB
+#   signal      wait for SIGUSR1 and save
+#   stubborn    ignore SIGUSR1
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
 if [ "$1" = config ]; then
@@ -20,7 +28,7 @@ if [ "$1" = config ]; then
   printf '[parallel]\ntensor_model_parallel_size = 2\ncontext_parallel_size = 1\npipeline_model_parallel_size = 1\n[other]\nsave = "no"\n[checkpoint]\n'
   printf 'save = "%s"\nload = ""\nsave_interval = 5\n[last]\nsave = "no"\n' "$(sed 's/["\\]/\\&/g' <<<"$SAVE")"
   exit 0
-elif [ "$1" = plan ]; then # by what the run measured, if there is anything in $STUB/measured
+elif [ "$1" = plan ]; then # --from_run, with the measurements in $STUB/measured
   [ -f "$STUB/measured" ] || { echo "has 1 lines of steps" >&2 && exit 2; }
   for word in "$@"; do case $word in --emit_hardware=*) cp "$STUB/measured" "${word#*=}" ;; esac; done
   echo "$*" >>"$STUB/measured_with"
@@ -45,7 +53,7 @@ for ((k = 0; k < ${#words[@]}; k++)); do
     stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
     oom) exec bash -c 'x=$(tail -c 300M /dev/zero | tr "\0" x)' ;;
     signal) trap 'mkdir -p "$SAVE/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
-    mute) exit 0 ;; # as a rank that leaves in mid-run: Slurm's srun knows no better
+    mute) exit 0 ;; # as srun returns for a rank that exits in mid-run
     improper) echo "mpirun has exited due to process rank 1 with PID 0 on" && exit 1 ;;
     0) echo "ended at iteration 7 of 100" && exit 0 ;;
     *) exit "${words[k]}" ;;
@@ -59,14 +67,14 @@ while [ "$1" != "$MEGATRON_CPP" ]; do
   [ "$1" != --hostfile ] || echo "$(tr '\n' ';' <"$2")" >>"$STUB/mpirun"
   shift
 done
-if [ -e "$STUB/deaf_launcher" ]; then # once: its rank becomes a zombie
+if [ -e "$STUB/deaf_launcher" ]; then # once; its rank becomes a zombie
   rm "$STUB/deaf_launcher"
   "$@" &
   exec tail -f /dev/null
 fi
 exec "$@"
 END
-# Slurm's srun, and its scontrol, which notes what it is asked and knows the state of the job in $STUB/job_state.
+# Slurm's srun, and its scontrol, which records its arguments and reads the state of the job from $STUB/job_state.
 cat >"$scratch/srun" <<'END'
 #!/usr/bin/env bash
 while [ "$1" != "$MEGATRON_CPP" ]; do shift; done
@@ -85,12 +93,13 @@ if grep -qx "$1" "$STUB/down" 2>/dev/null && [ "$(wc -l <"$STUB/asked")" -le "$(
   exit 255
 fi
 shift
-eval "$*" # as the shell on the other side would
+eval "$*" # as the remote shell does
 END
 chmod +x "$scratch"/{program,mpirun,ssh,srun,scontrol}
 export PATH=$scratch:$PATH MEGATRON_CPP=$scratch/program OMPI_MCA_plm_rsh_agent=$scratch/ssh
 
-# expect <name> <exit code> <number of runs> <ends, one a line> <argument ...>: runs launch.sh to its end; "*" runs are any.
+# expect <name> <exit code> <number of runs> <ends, one per line> <argument ...>: runs launch.sh and checks its exit code and
+# the number of runs ("*": any).
 expect() {
   local code=$2 runs=$3 ends=$4 got=0 ran
   prepare "$1" "$ends"
@@ -113,19 +122,19 @@ complain() {
   cat "$STUB/out" "$STUB/err"
   failures=$((failures + 1))
 }
-counts() { [ "$(grep -c -- "$2" "$SAVE/launch.log" 2>/dev/null)" = "$1" ] || complain "log has not $1 times: $2"; }
-says() { grep -q -- "$1" "$STUB/err" || complain "does not say: $1"; }
-logs() { grep -q -- "$1" "$SAVE/launch.log" || complain "log without: $1"; }
+counts() { [ "$(grep -c -- "$2" "$SAVE/launch.log" 2>/dev/null)" = "$1" ] || complain "launch.log does not contain $1 times: $2"; }
+says() { grep -q -- "$1" "$STUB/err" || complain "message is missing: $1"; }
+logs() { grep -q -- "$1" "$SAVE/launch.log" || complain "launch.log has no line: $1"; }
 given() { mkdir -p "$scratch/next.$group" && cat >"$scratch/next.$group/$1"; } # <file>: for the next launch
 
-# Elastic: three machines of two ranks each; replicas of the model take two ranks.
-elastic() { # <name> <machines that are down> <valid layouts>
+# Three hosts with two slots each; a replica of the model takes two ranks.
+elastic() { # <name> <hosts that are down> <valid numbers of ranks>
   printf 'a slots=2\nb slots=2 # half\nc slots=2\n' | given hosts
   tr ' ' '\n' <<<"$2" | given down
   for ranks in $3; do echo "--world_size=$ranks"; done | given valid_ranks
 }
-# stopping <name> <ends> <code> <signals> <argument ...>: sends them when it runs, or, in a test that waits, asked hosts; to
-# all of its shells when `by_name` is set, as pkill does.
+# stopping <name> <ends> <exit code> <signals> <argument ...>: sends the signals once launch.sh trains or has probed hosts. If
+# `by_name` is set, sends them to all of its shells, as pkill does.
 errors="" stopped_runs=1 by_name=""
 stopping() {
   local ends=$2 code=$3 signals=$4 pid got=0 signal
@@ -143,44 +152,44 @@ stopping() {
   [ "$(wc -l <"$STUB/runs")" -eq "$stopped_runs" ] || complain "started again"
 }
 
-# After each kind of end.
+# Restarts by exit code.
 test_ends() {
   expect ends_with_the_training 0 1 "0"
   logs 'attempt=1 .* ranks=1 .* resumed=.*iter_newest iteration=7 checkpoint=0 code=0 next="done"'
   expect restarts_when_a_peer_is_lost 0 3 $'save 1 75\nsave 2 75\n0'
   logs 'attempt=2 .* found=1 .* checkpoint=2 code=75 next="restart"'
-  expect restarts_when_ranks_were_told_to_stop 0 2 $'save 1 85\n0'
+  expect restarts_when_ranks_were_stopped 0 2 $'save 1 85\n0'
   expect killed_ranks_are_lost_peers 0 2 $'save 1 137\n0'
   expect lost_machines_are_lost_peers 0 2 $'save 1 205\n0'
-  expect ranks_that_leave_are_lost_peers 0 3 $'save 1 mute\nsave 2 improper\n0'
-  says "ended with exit code 0 before its end"
+  expect ranks_that_exit_early_are_lost_peers 0 3 $'save 1 mute\nsave 2 improper\n0'
+  says "exit code 0 before the end of the run"
   counts 2 'code=75 next="restart"'
   for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
   expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
-  says "3 times the same failure and no new checkpoint"
-  expect another_failure_is_another_chance 75 6 $'75\n75\nsave 1 75\n75\n75\n75\n75'
-  expect counts_failures_without_a_checkpoint_alone 75 4 $'save 1 75\n75\n75\n75\n0'
-  says "3 times the same failure and no new checkpoint"
+  says "3 identical failures without a new checkpoint"
+  expect a_different_failure_restarts_the_count 75 6 $'75\n75\nsave 1 75\n75\n75\n75\n75'
+  expect counts_only_failures_without_a_checkpoint 75 4 $'save 1 75\n75\n75\n75\n0'
+  says "3 identical failures without a new checkpoint"
   expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0' --max_restarts=1
   counts 1 'code=2 next="wait"'
   locked=$(printf 'locked 2\n%.0s' {1..40})
-  expect does_not_wait_for_the_lock_for_ever 2 "*" $'75\n'"$locked" --max_wait=1
-  says "max_wait 1 is over"
+  expect limits_the_wait_for_the_lock 2 "*" $'75\n'"$locked" --max_wait=1
+  says "max_wait 1 exceeded"
   expect local_saves_are_progress 0 4 $'local 1 75\nlocal 2 75\nlocal 3 75\n0'
   logs 'attempt=3 .* checkpoint=3 code=75 next="restart"'
-  expect the_same_local_save_again_is_none 75 4 $'local 5 75\nlocal 5 75\nlocal 4 75\n75\n0'
-  says "3 times the same failure and no new checkpoint"
+  expect repeated_local_saves_are_no_progress 75 4 $'local 5 75\nlocal 5 75\nlocal 4 75\n75\n0'
+  says "3 identical failures without a new checkpoint"
   expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
   expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
-  says "max_restarts 2 are used up"
-  # On a busy machine the second may be slow to speak, too: what comes after it ends well.
-  expect a_hanging_run_is_ended 0 "*" $'save 1 hang\n0' --no_progress_timeout=3
+  says "max_restarts 2 reached"
+  # On a busy machine the second run may time out as well. A later one succeeds.
+  expect a_hung_run_is_terminated 0 "*" $'save 1 hang\n0' --no_progress_timeout=3
   says "no output for 3 s"
   logs 'attempt=1 .* code=75 next="restart"'
   logs 'attempt=[2-9] .* code=0 next="done"'
-  expect a_clock_that_is_set_ends_nothing 0 1 "old_clock 0" --no_progress_timeout=60
-  expect a_full_disk_of_the_log_ends_nothing 0 2 $'save 1 75\n0' --log=/dev/full
-  says "warning: /dev/full: cannot be written"
+  expect setting_the_clock_has_no_effect 0 1 "old_clock 0" --no_progress_timeout=60
+  expect a_full_disk_for_the_log_is_a_warning 0 2 $'save 1 75\n0' --log=/dev/full
+  says "warning: /dev/full: is not writable"
 }
 
 test_refusals() {
@@ -190,17 +199,17 @@ test_refusals() {
     expect "refuses_${words//\//_}" 2 0 0 $words
   done
   given valid_ranks <<<"--world_size=4"
-  expect refuses_what_is_no_layout 2 0 0 -n 3
+  expect refuses_invalid_layouts 2 0 0 -n 3
   says "no such layout"
   given hosts <<<"a"
   expect refuses_hosts_without_slots 2 0 0 --hostfile "$scratch/refuses_hosts_without_slots/hosts"
-  says 'hosts:1: not of the form "name slots=N"'
+  says 'hosts:1: expected "name slots=N", not: a'
   given hosts <<<"-oProxyCommand=evil slots=2"
   expect refuses_options_as_hosts 2 0 0 --hostfile "$scratch/refuses_options_as_hosts/hosts"
-  says 'hosts:1: no name of a machine'
+  says 'hosts:1: invalid host name'
   given hosts <<<"a slots=2"
   OMPI_MCA_plm_rsh_agent=no_ssh expect refuses_hosts_without_ssh 2 0 0 --hostfile "$scratch/refuses_hosts_without_ssh/hosts"
-  says "no_ssh is not installed: a cannot be reached"
+  says "no_ssh is not installed, so a cannot be reached"
 }
 
 test_hosts() {
@@ -208,69 +217,69 @@ test_hosts() {
   expect uses_all_hosts 0 1 0 --hostfile "$scratch/uses_all_hosts/hosts"
   grep -qx -- '-n 6' "$STUB/mpirun" || complain "not on 6 ranks"
   elastic one_down "b" "6 4 2"
-  expect leaves_out_a_host 0 1 0 --hostfile "$scratch/leaves_out_a_host/hosts"
-  says "left out: b (ssh: connect to host b: No route to host, exit code 255), going on with 4 of 6 ranks, on a,c"
+  expect excludes_a_host 0 1 0 --hostfile "$scratch/excludes_a_host/hosts"
+  says "excluded: b (ssh: connect to host b: No route to host, exit code 255), continuing with 4 of 6 ranks on a,c"
   [ "$(sort "$STUB/mpirun" | tr '\n' ' ')" = "-n 4 a slots=2;c slots=2; " ] || complain "not 4 ranks on a and c"
   elastic next_layout "b" "6 2"
   expect takes_the_next_valid_layout 0 1 0 --hostfile "$scratch/takes_the_next_valid_layout/hosts"
-  says "going on with 2 of 6 ranks"
+  says "continuing with 2 of 6 ranks"
   elastic spare "a" "4"
   expect uses_spare_hosts 0 1 0 --hostfile "$scratch/uses_spare_hosts/hosts" -n 4
   grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || complain "not on b and c"
   elastic replan "b" "6 3"
-  expect plans_anew_without_a_host 0 1 0 --hostfile "$scratch/plans_anew_without_a_host/hosts" --replan=a100_80gb
-  says "going on with 3 of 6 ranks"
+  expect replans_without_a_host 0 1 0 --hostfile "$scratch/replans_without_a_host/hosts" --replan=a100_80gb
+  says "continuing with 3 of 6 ranks"
   grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
   elastic replan_by_run "b" "6 3"
   given measured <<<found
-  expect plans_by_the_run 0 2 $'save 1 75\n0' --hostfile "$scratch/plans_by_the_run/hosts" --replan=a100_80gb --replan_by=run
-  says "planned by what the run measured ($SAVE/hardware_of_run.toml), going on with 3 of 6 ranks"
-  [ "$(grep -c -- "--plan --hardware=$SAVE/hardware_of_run.toml" "$STUB/trained_with")" = 2 ] || complain "not by that file"
-  [ "$(grep -c -- "--hardware=a100_80gb --from_run=$SAVE --predict" "$STUB/measured_with")" = 2 ] || complain "not measured anew"
-  [ "$(ls "$SAVE"/*.toml)" = "$SAVE/hardware_of_run.toml" ] || complain "leaves something"
+  expect plans_with_the_run 0 2 $'save 1 75\n0' --hostfile "$scratch/plans_with_the_run/hosts" --replan=a100_80gb --replan_by=run
+  says "planned with measurements of the run ($SAVE/hardware_of_run.toml), continuing with 3 of 6 ranks"
+  [ "$(grep -c -- "--plan --hardware=$SAVE/hardware_of_run.toml" "$STUB/trained_with")" = 2 ] || complain "not planned with that file"
+  [ "$(grep -c -- "--hardware=a100_80gb --from_run=$SAVE --predict" "$STUB/measured_with")" = 2 ] || complain "measurements not read again"
+  [ "$(ls "$SAVE"/*.toml)" = "$SAVE/hardware_of_run.toml" ] || complain "leaves temporary files"
   elastic replan_by_run "b" "6 3"
   given measured <<<found
-  given plan_code <<<2 # of the configuration's own layout, after the file was written
-  expect plans_by_the_run_without_its_layout 0 1 0 --hostfile "$scratch/plans_by_the_run_without_its_layout/hosts" \
+  given plan_code <<<2 # the configured layout is not possible; the file was written before
+  expect plans_with_the_run_without_its_layout 0 1 0 --hostfile "$scratch/plans_with_the_run_without_its_layout/hosts" \
     --replan a100_80gb --replan_by run
-  says "planned by what the run measured"
+  says "planned with measurements of the run"
   elastic replan_by_nothing "b" "6 3"
-  expect plans_by_the_file_of_a_run_without_steps 0 1 0 --replan=a100_80gb --replan_by=run \
-    --hostfile "$scratch/plans_by_the_file_of_a_run_without_steps/hosts"
-  says "planned by a100_80gb alone (has 1 lines of steps), going on with 3 of 6 ranks"
+  expect plans_with_the_file_if_the_run_has_no_steps 0 1 0 --replan=a100_80gb --replan_by=run \
+    --hostfile "$scratch/plans_with_the_file_if_the_run_has_no_steps/hosts"
+  says "planned with a100_80gb only (has 1 lines of steps), continuing with 3 of 6 ranks"
   grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
   elastic no_replan "" "6 3"
   expect keeps_its_layout_on_all_ranks 0 1 0 --hostfile "$scratch/keeps_its_layout_on_all_ranks/hosts" --replan=a100_80gb
-  ! grep -q -- '--plan' "$STUB/trained_with" || complain "planned though nothing is missing"
-  expect refuses_a_run_of_no_cluster 2 0 0 --replan_by=run
+  ! grep -q -- '--plan' "$STUB/trained_with" || complain "planned although all hosts answer"
+  expect refuses_replan_by_without_replan 2 0 0 --replan_by=run
   says "replan_by run: needs --replan"
-  expect refuses_other_plans 2 0 0 --replan=a100_80gb --replan_by=luck
+  expect refuses_unknown_replan_by 2 0 0 --replan=a100_80gb --replan_by=luck
   says "replan_by luck: must be file or run"
   elastic none "a b c" "6"
-  expect gives_up_without_hosts 75 0 0 --hostfile "$scratch/gives_up_without_hosts/hosts" --max_wait=1
-  says "no layout for the 0 ranks"
-  says "max_wait 1 is over"
+  expect stops_without_hosts 75 0 0 --hostfile "$scratch/stops_without_hosts/hosts" --max_wait=1
+  says "no valid layout for 0 available slots"
+  says "max_wait 1 exceeded"
   elastic minimum "b" "6 4"
   expect waits_for_min_ranks 75 0 0 --hostfile "$scratch/waits_for_min_ranks/hosts" --max_wait=1 --min_ranks=6
   elastic back "a b c" "6"
   given down_until <<<12
-  expect waiting_is_no_restart 0 1 0 --hostfile "$scratch/waiting_is_no_restart/hosts" --max_restarts=0
+  expect waiting_does_not_count_as_restart 0 1 0 --hostfile "$scratch/waiting_does_not_count_as_restart/hosts" --max_restarts=0
   counts 1 'next="wait"'
   logs 'attempt=1 .* ranks=6 hosts=a,b,c .* code=0 next="done"'
   printf 'a slots=2\r\n\r\nb slots=2 max_slots=2\r\n' | given hosts
-  OMPI_MCA_plm_rsh_agent="$scratch/ssh : rsh" expect reads_hosts_of_windows 0 1 0 --hostfile "$scratch/reads_hosts_of_windows/hosts"
+  OMPI_MCA_plm_rsh_agent="$scratch/ssh : rsh" expect reads_hostfiles_with_crlf 0 1 0 --hostfile "$scratch/reads_hostfiles_with_crlf/hosts"
   grep -qx 'a slots=2;b slots=2;' "$STUB/mpirun" || complain "not on a and b"
   printf 'a slots=2\n' | given hosts
-  OMPI_MCA_plm_rsh_agent="no_qrsh : $scratch/ssh" expect takes_the_agent_that_is_there 0 1 0 \
-    --hostfile "$scratch/takes_the_agent_that_is_there/hosts"
+  OMPI_MCA_plm_rsh_agent="no_qrsh : $scratch/ssh" expect uses_the_first_installed_agent 0 1 0 \
+    --hostfile "$scratch/uses_the_first_installed_agent/hosts"
   grep -qx a "$STUB/asked" || complain "did not ask a"
 }
 
-# Where things are, and what they are called.
+# Paths: odd names, links and CDPATH.
 test_places() {
   mkdir -p "$scratch/work" "$scratch/real"
   cd "$scratch/work"
-  # shellcheck disable=SC2016 # nothing is to be expanded
+  # shellcheck disable=SC2016 # not to be expanded
   save='-"odd" \u00 $(name)' expect relative_save_with_an_odd_name 0 4 $'save 1 75\nsave 2 75\nsave 3 75\n0'
   ln -s "$scratch/real" "$scratch/link"
   save=$scratch/link expect save_is_a_link 0 4 $'save 1 75\nsave 2 75\nsave 3 75\n0'
@@ -281,7 +290,7 @@ test_places() {
     --hostfile "$scratch/program_in_an_odd_folder/hosts"
   printf 'a slots=2\n' | given hosts
   cd "$root"
-  CDPATH=$scratch/elsewhere launch=scripts/launch.sh expect cdpath_leads_nowhere 0 1 0
+  CDPATH=$scratch/elsewhere launch=scripts/launch.sh expect ignores_cdpath 0 1 0
   ln -s "$root/scripts/launch.sh" "$scratch/train"
   launch=$scratch/train expect called_by_a_link 0 1 0
 }
@@ -289,58 +298,58 @@ test_places() {
 # Signals to launch.sh itself.
 test_signals() {
   stopping saves_on_sigterm "signal" 85 TERM
-  logs 'checkpoint=99 code=85 next="stop: as it was told to"'
-  stopping passes_sigusr1_on "signal" 85 USR1
-  stopping a_second_signal_ends_at_once "stubborn" 143 "TERM TERM"
+  logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
+  stopping forwards_sigusr1 "signal" 85 USR1
+  stopping a_second_signal_terminates_immediately "stubborn" 143 "TERM TERM"
   stopping the_grace_period_is_kept "stubborn" 143 TERM --grace_period=1
-  says "the grace period is over"
+  says "the grace period has expired"
   elastic none "a b c" "6"
-  stopped_runs=0 stopping ends_while_it_waits 0 85 TERM --hostfile "$scratch/ends_while_it_waits/hosts"
-  logs 'code=85 next="stop: as it was told to"'
+  stopped_runs=0 stopping stops_while_it_waits 0 85 TERM --hostfile "$scratch/stops_while_it_waits/hosts"
+  logs 'code=85 next="stop: requested by a signal"'
 
-  by_name=yes stopping saves_when_all_its_shells_are_told "signal" 85 TERM
-  logs 'checkpoint=99 code=85 next="stop: as it was told to"'
-  by_name=yes stopping all_its_shells_are_told_twice "stubborn" 143 "TERM TERM"
+  by_name=yes stopping saves_when_all_its_shells_are_signaled "signal" 85 TERM
+  logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
+  by_name=yes stopping all_its_shells_are_signaled_twice "stubborn" 143 "TERM TERM"
   given slow_plan <<<""
-  stopped_runs=0 stopping ends_while_it_checks "0" 85 TERM
-  logs 'ranks=1 hosts=- .* code=85 next="stop: as it was told to"'
+  stopped_runs=0 stopping stops_while_it_checks "0" 85 TERM
+  logs 'ranks=1 hosts=- .* code=85 next="stop: requested by a signal"'
 
   errors=/dev/full stopping saves_when_the_terminal_is_closed "signal" 85 HUP
   logs 'checkpoint=99 code=85'
 
-  # Whoever kills launch.sh leaves nobody who could be told to stop: the ranks save and end.
+  # If launch.sh is killed, the ranks save and exit.
   stopping saves_when_it_is_killed "signal" 137 KILL
   for _ in {1..600}; do grep -q code= "$SAVE/launch.log" || sleep 0.1; done
-  logs 'checkpoint=99 code=85 next="stop: as it was told to"'
+  logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
 
-  # Nor does pretrain.sh, killed, leave ranks that train on.
-  prepare ends_the_ranks_when_pretrain_is_killed "stubborn"
+  # If pretrain.sh is killed, no ranks keep training.
+  prepare terminates_the_ranks_when_pretrain_is_killed "stubborn"
   "$root/scripts/pretrain.sh" run.toml --marker="$STUB" >"$STUB/out" 2>"$STUB/err" </dev/null &
   pid=$!
   for _ in {1..600}; do [ -e "$STUB/ready" ] || sleep 0.1; done
   kill -KILL "$pid"
   wait "$pid" || true
   for _ in {1..100}; do ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || sleep 0.1; done
-  ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || complain "ranks train on"
+  ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || complain "ranks keep training"
 
-  # A launcher that does not hear of the end of its ranks.
+  # A launcher that misses the exit of its ranks.
   given deaf_launcher <<<""
-  MCPP_ZOMBIE_SECONDS=2 expect ends_a_launcher_of_zombies 0 2 $'save 1 75\n0'
+  MCPP_ZOMBIE_SECONDS=2 expect kills_a_launcher_of_zombies 0 2 $'save 1 75\n0'
 
-  prepare goes_on_when_its_reader_is_gone $'save 1 75\nsave 2 75\n0'
+  prepare continues_when_its_reader_exits $'save 1 75\nsave 2 75\n0'
   touch "$STUB/out" "$STUB/err"
-  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "does not end well"
+  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "failed"
   logs 'attempt=3 .* code=0 next="done"'
 }
 
-# The job script, where the checkpoint folder may be older than the job: job <exit code> <runs so far> <times requeued>.
+# job <exit code> <runs so far> <times requeued>: runs the job script.
 job() {
   local got=0
   SLURM_JOB_ID=7 SLURM_NTASKS=1 SLURM_SUBMIT_DIR=$STUB bash "$root/scripts/slurm_pretrain.sbatch" run.toml --max_backoff=0 \
     >>"$STUB/out" 2>>"$STUB/err" </dev/null || got=$?
   [ "$got" -eq "$1" ] || complain "exit code $got of the job, not $1"
   [ "$(wc -l <"$STUB/runs")" -eq "$2" ] || complain "not $2 runs"
-  [ "$(grep -cx 'requeue 7' "$STUB/scontrol" 2>/dev/null)" = "$3" ] || complain "not $3 times queued again"
+  [ "$(grep -cx 'requeue 7' "$STUB/scontrol" 2>/dev/null)" = "$3" ] || complain "requeued other than $3 times"
 }
 test_jobs() {
   prepare old_checkpoints_are_no_progress $'75\n75\n75'
@@ -354,14 +363,14 @@ test_jobs() {
   touch "$STUB/scontrol"
   job 0 4 1
   job 75 7 1
-  prepare cancelled_jobs_are_not_queued_again $'save 60 75\n75\n75\n75'
+  prepare canceled_jobs_are_not_requeued $'save 60 75\n75\n75\n75'
   ln -s "$root/scripts" "$STUB/scripts"
   echo CANCELLED >"$STUB/job_state"
   job 75 4 0
 }
 
-# Counters of the kernel, in control groups of version 1 and 2 and without any.
-kills_with() { # <count> <file> <line> [file line]: what oom_kills says of a system that has these files
+# Kernel counters in control groups of version 1 and 2 and without any.
+kills_with() { # <count> <file> <line> [file line]: checks oom_kills for a system with these files
   local expected=$1 system
   shift
   system=$(mktemp -d "$scratch/system.XXXX")
@@ -371,26 +380,26 @@ kills_with() { # <count> <file> <line> [file line]: what oom_kills says of a sys
   done
   [ "$(source "$root/scripts/lib/common.sh" && oom_kills "$system")" = "$expected" ] || complain "not $expected kills"
 }
-in_group() { # <control group> <what expect takes ...>: runs launch.sh, with all that it starts, inside of it
+in_group() { # <control group> <argument of expect ...>: runs launch.sh and all its children in the control group
   local control=$1 failed=0
   shift
   (
     echo "$BASHPID" >"$control/cgroup.procs"
     failures=0
     expect "$@"
-    [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank, as memory ran out' "$STUB/out" || complain "does not say why"
+    [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank because this host ran out of memory' "$STUB/out" || complain "does not report the reason"
     exit "$failures"
   ) || failed=$?
   failures=$((failures + failed))
 }
 test_memory() {
-  prepare kills_for_memory_are_counted "0"
+  prepare oom_kills_are_counted "0"
   kills_with 7 proc/self/cgroup '0::/a/b' sys/fs/cgroup/a/b/memory.events 'oom 9\noom_kill 7\noom_group_kill 1' proc/vmstat 'oom_kill 5'
   kills_with 3 proc/self/cgroup '4:cpu,memory:/a\n0::/' sys/fs/cgroup/memory/a/memory.oom_control 'under_oom 0\noom_kill 3'
   kills_with 5 proc/self/cgroup '0::/' proc/vmstat 'oom_kill 5'
   kills_with 0 proc/self/cgroup '0::/'
 
-  # For real, where this may make control groups.
+  # With the real kernel, if control groups can be created.
   local control
   for control in /sys/fs/cgroup/memory"$(sed -n 's/^[0-9]*:[^:]*memory[^:]*://p' /proc/self/cgroup)"/mcpp_$$ \
     /sys/fs/cgroup"$(sed -n 's/^0:://p' /proc/self/cgroup)"/mcpp_$$; do
@@ -399,15 +408,15 @@ test_memory() {
       rmdir "$control"
       continue
     fi 2>/dev/null
-    in_group "$control" a_kill_for_memory_ends_it 12 1 $'save 1 oom\n0'
-    in_group "$control" another_kill_does_not 0 2 $'save 1 137\n0'
+    in_group "$control" an_oom_kill_ends_the_run 12 1 $'save 1 oom\n0'
+    in_group "$control" a_different_kill_does_not 0 2 $'save 1 137\n0'
     rmdir "$control" || complain "$control is left"
     return
   done
-  echo "skipped: no control group can be made here"
+  echo "skipped: no control group can be created here"
 }
 
-# They wait more than they work, so all at once.
+# Tests mostly wait, so all groups run concurrently.
 groups=(ends refusals hosts places signals jobs memory)
 pids=()
 for group in "${groups[@]}"; do

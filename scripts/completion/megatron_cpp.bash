@@ -1,7 +1,7 @@
 # Completes megatron_cpp in bash: source <(megatron_cpp completion bash)
 # shellcheck shell=bash
 
-# The program is asked what may follow the words before the one that is typed, up to the first option.
+# Asks the program for the candidates after the words before the current one, up to the first option.
 _megatron_cpp() {
   local line=${COMP_LINE:0:COMP_POINT} word words candidate
   local typed=${line##*[[:space:]]}
@@ -11,7 +11,7 @@ _megatron_cpp() {
     [[ $word != -* ]] || break
     before+=("$word")
   done
-  # Where = ends a word, bash wants only what follows it.
+  # If = separates words, bash expects only the part after it.
   local strip=""
   [[ $COMP_WORDBREAKS != *=* || $typed != *=* ]] || strip=${typed%"${typed##*=}"}
   COMPREPLY=()
@@ -21,5 +21,5 @@ _megatron_cpp() {
   done < <("${words[0]:-megatron_cpp}" "${before[@]}" --list_options 2>/dev/null </dev/null)
   if [[ ${COMPREPLY[0]-} == *= ]]; then compopt -o nospace 2>/dev/null; fi
 }
-# Files, where the program knows nothing: positional arguments, and values.
+# Falls back to files for positional arguments and values.
 complete -o default -o bashdefault -F _megatron_cpp megatron_cpp

@@ -1,7 +1,7 @@
 #compdef megatron_cpp
-# Completes megatron_cpp in zsh: source <(megatron_cpp completion zsh), or as a file _megatron_cpp in a folder of $fpath.
+# Completes megatron_cpp in zsh: source <(megatron_cpp completion zsh), or as file _megatron_cpp in a folder of $fpath.
 
-# The program is asked what may follow the words before the one that is typed, up to the first option.
+# Asks the program for the candidates after the words before the current one, up to the first option.
 _megatron_cpp() {
   local -a before names descriptions
   local word line
@@ -15,7 +15,7 @@ _megatron_cpp() {
     descriptions+=("${line%%$'\t'*}  -- ${line#*$'\t'}")
   done
   if [[ $PREFIX == -* ]]; then
-    # A key that takes a value goes on after its =.
+    # No space after the = of keys that take a value.
     local -a keys=(${(M)names:#*=}) others=(${names:#*=})
     compadd -S '' -a keys
     compadd -a others

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A checkpoint does not remember on how many ranks it was saved: trains a little on two ranks that share each layer, goes on
-# with two that share each batch, and measures perplexity in one process and, as for a model that fits no single one, on two
-# ranks that hold half of it each. After scripts/quickstart.sh, whose data it uses.
+# Shows that checkpoints can be loaded with any layout: trains with tensor parallelism on two ranks, resumes with ZeRO stage 3
+# on two ranks, and measures perplexity in one process and with two pipeline stages, as for a model that does not fit on one
+# device. Uses the data of scripts/quickstart.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 save=runs/another_layout

@@ -1,30 +1,30 @@
-# What scripts/pretrain.sh and scripts/launch.sh share; to be sourced.
-# shellcheck shell=bash disable=SC2034 # what is set here is read there
+# Functions shared by scripts/pretrain.sh and scripts/launch.sh, which source this file.
+# shellcheck shell=bash disable=SC2034 # variables set here are read there
 
-unset CDPATH # which would take cd elsewhere
+unset CDPATH # cd would search it
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=${MEGATRON_CPP:-$here/build/release/megatron_cpp}
-# Installed, in <prefix>/share/megatron_cpp, without sources and builds.
+# If installed, this is <prefix>/share/megatron_cpp, without sources and builds.
 [ -n "${MEGATRON_CPP:-}" ] || [ -e "$here/CMakeLists.txt" ] || program=$(cd "$here/../.." && pwd)/bin/megatron_cpp
 
-# The comment at the top of the script, up to its first command.
+# usage: prints the header comment of the script.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 
-say() { echo "scripts/${0##*/}: $*" >&2 || true; } # a terminal that was closed ends nothing
-fail() {
+say() { echo "scripts/${0##*/}: $*" >&2 || true; } # a closed terminal is not an error
+fail() { # exits with code 2, bad input
   say "$*"
   exit 2
 }
 
-# wait_for <job>: until it has ended, however many signals end the waiting before; sets `code` to its exit code.
+# wait_for <job>: waits until the job has exited, even if signals interrupt the wait. Sets `code` to its exit code.
 wait_for() {
   while kill -0 "$1" 2>/dev/null; do wait "$1" || true; done
   code=0
-  wait "$1" || code=$? # bash keeps it
+  wait "$1" || code=$? # bash remembers the code of an exited job
 }
 
-# oom_kills <root>: how many processes the kernel has ended for want of memory in this control group, or on this machine where
-# groups do not count them. `root` is what stands before /proc and /sys, for tests.
+# oom_kills <root>: prints how many processes the kernel's out-of-memory killer has killed in this control group, or on this
+# host if groups do not count them. Tests pass a `root` that contains proc/ and sys/.
 oom_kills() {
   local root=$1 controllers path file count
   while IFS=: read -r _ controllers path; do
@@ -43,16 +43,16 @@ oom_kills() {
   echo "${count:-0}"
 }
 
-# read_clock: sets `now`, in seconds. Who sets the machine's clock moves the time of day, and with it bash's SECONDS, not this.
+# read_clock: sets `now` to the uptime in seconds. Unlike SECONDS of bash, it does not change when the clock is set.
 read_clock() { read -r now _ </proc/uptime && now=${now%.*}; }
 
-# check_number <option> <value> <least>
+# check_number <option> <value> <minimum>
 check_number() {
-  if ! [[ $2 =~ ^(0|[1-9][0-9]{0,8})$ ]] || [ "$2" -lt "$3" ]; then fail "$1 $2: must be a whole number of at least $3"; fi
+  if ! [[ $2 =~ ^(0|[1-9][0-9]{0,8})$ ]] || [ "$2" -lt "$3" ]; then fail "$1 $2: must be an integer of at least $3"; fi
 }
 
-# parse_options <word ...>: fills ranks, hostfile, launcher, and `arguments`, which are the program's. Options that a script
-# has beside these it declares in `own_options` and gets by its function take_option <option> <value>.
+# parse_options <argument ...>: sets `ranks`, `hostfile`, `launcher`, and `arguments`, which go to the program. A script
+# declares further options in `own_options`; its function take_option <option> <value> is called with each.
 ranks="" hostfile="" launcher=mpirun arguments=()
 declare -A own_options=() # option -> value
 parse_options() {
@@ -89,9 +89,9 @@ parse_options() {
 
 check_placement() {
   { [ -f "$program" ] && [ -x "$program" ]; } ||
-    fail "$program is not there; build it with scripts/build.sh, or name it with MEGATRON_CPP"
+    fail "$program does not exist; build it with scripts/build.sh, or set MEGATRON_CPP"
   [ -z "$ranks" ] || check_number -n "$ranks" 1
-  [ -z "$hostfile" ] || { [ -r "$hostfile" ] && [ ! -d "$hostfile" ]; } || fail "--hostfile $hostfile: is no file that can be read"
-  [ -z "$hostfile" ] || [ $launcher = mpirun ] || fail "--hostfile is for mpirun; srun takes the machines of its job"
+  [ -z "$hostfile" ] || { [ -r "$hostfile" ] && [ ! -d "$hostfile" ]; } || fail "--hostfile $hostfile: is not a readable file"
+  [ -z "$hostfile" ] || [ $launcher = mpirun ] || fail "--hostfile works with mpirun only; srun uses the hosts of its job"
   command -v $launcher >/dev/null || fail "$launcher is not installed; scripts/install_dependencies.sh installs mpirun"
 }

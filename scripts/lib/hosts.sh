@@ -1,9 +1,9 @@
-# The machines of a hostfile; to be sourced after common.sh.
-# shellcheck shell=bash disable=SC2154 # what is not set here is in common.sh
+# Functions for the hosts of a hostfile; to be sourced after common.sh.
+# shellcheck shell=bash disable=SC2154 # other variables are set in common.sh
 
-probe_seconds=10 # within which a machine has to answer
+probe_seconds=10 # a host that does not answer within this time is excluded
 
-# read_hosts <hostfile>: fills `hosts` (names in order) and `slots` (name -> ranks), from lines "name slots=N".
+# read_hosts <hostfile>: reads lines "name slots=N" into `hosts` (names in order) and `slots` (name -> number of ranks).
 hosts=()
 declare -A slots=()
 read_hosts() {
@@ -13,18 +13,18 @@ read_hosts() {
     line=${line%%#*}
     [[ $line =~ [^[:space:]] ]] || continue
     [[ $line =~ ^[[:space:]]*([^[:space:]]+)[[:space:]]+slots=([1-9][0-9]{0,3})([[:space:]]|$) ]] ||
-      fail "$1:$number: not of the form \"name slots=N\": $line"
+      fail "$1:$number: expected \"name slots=N\", not: $line"
     name=${BASH_REMATCH[1]} number_of_slots=${BASH_REMATCH[2]}
-    # ssh would take a name that begins with - for an option.
-    [[ $name =~ ^[[:alnum:]_:][[:alnum:]_.:@%-]*$ ]] || fail "$1:$number: no name of a machine: $name"
+    # A name that begins with - would be an option of ssh.
+    [[ $name =~ ^[[:alnum:]_:][[:alnum:]_.:@%-]*$ ]] || fail "$1:$number: invalid host name: $name"
     [ -n "${slots[$name]:-}" ] || hosts+=("$name")
     slots[$name]=$((${slots[$name]:-0} + number_of_slots))
   done <"$1"
-  [ ${#hosts[@]} -gt 0 ] || fail "$1: names no machine"
+  [ ${#hosts[@]} -gt 0 ] || fail "$1: contains no hosts"
 }
 
-# The command that reaches a machine: the one that mpirun starts ranks with, the first of its list, "qrsh : ssh", that is
-# installed. Fails without one.
+# ssh_command: prints the command that runs commands on other hosts: as mpirun does, the first installed one of a list such
+# as "qrsh : ssh". Fails if none is installed.
 ssh_command() {
   local agent agents command
   IFS=: read -r -a agents <<<"${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes}"
@@ -34,34 +34,33 @@ ssh_command() {
   done
   return 1
 }
-is_here() { case $1 in localhost | 127.0.0.1 | "$(uname -n)") ;; *) return 1 ;; esac }
+is_this_host() { case $1 in localhost | 127.0.0.1 | "$(uname -n)") ;; *) return 1 ;; esac }
 
-# Without it no machine would ever answer.
-check_ssh() {
+check_ssh() { # fails early, as otherwise no host would answer
   local host
   for host in "${hosts[@]}"; do
-    is_here "$host" || ssh_command >/dev/null ||
-      fail "${OMPI_MCA_plm_rsh_agent:-ssh} is not installed: $host cannot be reached; scripts/install_dependencies.sh installs ssh"
+    is_this_host "$host" || ssh_command >/dev/null ||
+      fail "${OMPI_MCA_plm_rsh_agent:-ssh} is not installed, so $host cannot be reached; scripts/install_dependencies.sh installs ssh"
   done
 }
 
-# Does it answer, and does it have the program? Prints why not.
+# probe_host <host>: checks that the host answers and has the program. Prints the reason if not.
 probe_host() {
-  local words said code=0
-  if is_here "$1"; then return 0; fi
+  local words output code=0
+  if is_this_host "$1"; then return 0; fi
   read -r -a words <<<"$(ssh_command)"
-  said=$(timeout --kill-after=1 "$probe_seconds" "${words[@]}" "$1" "test -x ${program@Q}" </dev/null 2>&1) || code=$?
+  output=$(timeout --kill-after=1 "$probe_seconds" "${words[@]}" "$1" "test -x ${program@Q}" </dev/null 2>&1) || code=$?
   case $code in
     0) return 0 ;;
-    1) echo "has no $program" ;;
+    1) echo "$program does not exist there" ;;
     124 | 137) echo "no answer within $probe_seconds s" ;;
-    *) echo "$(tr -d '\r' <<<"$said" | tail -n 1), exit code $code" ;;
+    *) echo "$(tr -d '\r' <<<"$output" | tail -n 1), exit code $code" ;;
   esac
   return 1
 }
 
-# find_hosts: fills `up` with those hosts that answer, in order, and `down` with the others, each with the reason. All are
-# asked at once.
+# find_hosts: probes all hosts concurrently. Sets `up` to those that answer, in order, and `down` to the others, each with
+# the reason.
 up=() down=()
 find_hosts() {
   local host code pids=() k=0
@@ -77,14 +76,14 @@ find_hosts() {
   done
 }
 
-# slots_of <host ...>: their sum.
+# slots_of <host ...>: prints the total number of slots of the hosts.
 slots_of() {
   local host sum=0
   for host in "$@"; do sum=$((sum + slots[$host])); done
   echo "$sum"
 }
 
-# write_hostfile <host ...>
+# write_hostfile <host ...>: prints a hostfile of these hosts.
 write_hostfile() {
   local host
   for host in "$@"; do echo "$host slots=${slots[$host]}"; done

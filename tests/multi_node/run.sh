@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Trains on several hosts for real: network namespaces of this machine with an ssh server each, two with two ranks and one
-# that only starts them. Hosts die, cables are pulled, and scripts/launch.sh must bring every run to its right end.
-#   tests/multi_node/run.sh [test ...]; exit code 77, with the reason, where there can be no namespaces
+# Tests scripts/launch.sh on several hosts: network namespaces of this machine with an ssh server each. Two hosts have two
+# slots each, and one only starts the ranks. Hosts die and cables are pulled while a run is in progress.
+#
+#   tests/multi_node/run.sh [test ...]
+#
+# Exits with code 77 and the reason if namespaces cannot be created.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
@@ -17,7 +20,7 @@ if [ -z "$scratch" ]; then
   in_namespaces 280 "$0" "$@"
 fi
 
-# A lost machine is to be found in seconds, not in the half minute that suits real networks.
+# Detect a lost host within seconds instead of the half minute that suits real networks.
 export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=2
 
 # start_run <name>: launch.sh on the head, in the background.
@@ -27,7 +30,7 @@ start_run() {
     >"$name.out" 2>"$name.err" </dev/null &
   run=$!
 }
-# end_run <exit code>
+# end_run <exit code>: waits for the run and checks its exit code.
 end_run() {
   local got=0
   wait "$run" || got=$?
@@ -41,7 +44,7 @@ complain() {
   cat "$name.err" || true
   exit 1
 }
-# until_true <what> <command ...>: within a minute
+# until_true <what> <command ...>: waits until the command succeeds, for at most a minute.
 until_true() {
   local what=$1 end=$((SECONDS + 60))
   shift
@@ -58,27 +61,27 @@ says() { grep -q -- "$1" "$name.err"; }
 shows() { grep -q -- "$1" "$name.out"; }
 ranks_on() { on_host "$1" pgrep -c megatron_cpp || true; }
 has_no_ranks() { [ "$(ranks_on "$1")" = 0 ]; }
-expect_same_bits() {
+expect_identical_weights() {
   "$MEGATRON_CPP" checkpoint diff single "$name" >diff.txt || true
-  grep -q ' tensors compared, 0 differ' diff.txt || complain "other weights than on one machine: $(cat diff.txt)"
+  grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from those of one host: $(cat diff.txt)"
 }
 losses() { grep '"type":"train"' "$1/metrics.jsonl" | sed 's/.*"iteration":\([0-9]*\).*"lm_loss":\([0-9.e+-]*\).*/\1 \2/'; }
-# Another number of data-parallel ranks adds in another order.
+# A different number of data-parallel ranks changes the order of summation.
 expect_near_losses() {
   paste -d ' ' <(losses single) <(losses "$name") | awk -v n="$iterations" '
     function abs(x) { return x < 0 ? -x : x }
     NF != 4 || $1 != NR || $3 != NR || abs($2 - $4) > 1e-4 * $2 { print "iteration " NR ": " $0; bad = 1 }
-    END { exit bad || NR != n }' || complain "other losses than on one machine"
+    END { exit bad || NR != n }' || complain "losses differ from those of one host"
 }
 
-test_plain() { # two machines train the bits of one
+test_plain() { # bitwise identical to one host
   start_run plain
   end_run 0
   expect_log 'attempt=1 .* ranks=4 hosts=a,b resumed.* code=0'
-  expect_same_bits
+  expect_identical_weights
 }
 
-test_layouts() { # each of what goes between machines, while ranks compute: the bits of one machine
+test_layouts() { # each kind of communication between hosts is bitwise identical to one host
   local keys key options
   for keys in "zero_stage=3 tensor_model_parallel_size=1" "ddp_bucket_size=20000 tensor_model_parallel_size=1" \
     "num_distributed_optimizer_instances=2 tensor_model_parallel_size=1 zero_stage=2" "pipeline_model_parallel_size=2" \
@@ -89,13 +92,13 @@ test_layouts() { # each of what goes between machines, while ranks compute: the 
     rm -rf one many
     "$root/scripts/pretrain.sh" run.toml -n 4 "${options[@]}" --checkpoint.save=one >"$name.out" 2>"$name.err" || complain "does not train"
     on_host a "$root/scripts/pretrain.sh" run.toml -n 4 --hostfile hostfile "${options[@]}" --checkpoint.save="$scratch/many" \
-      >"$name.out" 2>"$name.err" </dev/null || complain "does not train on two machines"
+      >"$name.out" 2>"$name.err" </dev/null || complain "does not train on two hosts"
     "$MEGATRON_CPP" checkpoint diff one many >diff.txt || true
-    grep -q ' tensors compared, 0 differ' diff.txt || complain "other weights than on one machine: $(cat diff.txt)"
+    grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from those of one host: $(cat diff.txt)"
   done
 }
 
-test_stop() { # SIGTERM saves on all machines, and the next start goes on
+test_stop() { # SIGTERM saves on all hosts, and the next start resumes
   start_run stop
   until_true "a checkpoint" has_checkpoint
   signal_run TERM
@@ -103,20 +106,20 @@ test_stop() { # SIGTERM saves on all machines, and the next start goes on
   start_run stop
   end_run 0
   expect_log 'resumed=.*iter_0.* code=0'
-  expect_same_bits
+  expect_identical_weights
 }
 
-test_processes_die() { # all ranks of a machine, but not the machine: the same layout again, with the same bits
+test_processes_die() { # all ranks of a host: restarts with the same layout, bitwise identical
   start_run processes_die
   until_true "a checkpoint" has_checkpoint
   on_host b pkill -KILL megatron_cpp
   end_run 0
   expect_log 'attempt=1 .* ranks=4 .* code=75 next="restart"'
   expect_log 'attempt=2 .* ranks=4 .* resumed=.*iter_0.* code=0'
-  expect_same_bits
+  expect_identical_weights
 }
 
-test_host_dies() { # the one with rank 0, for good: the other goes on alone
+test_host_dies() { # the host of rank 0: the other one continues alone
   start_run host_dies
   until_true "a checkpoint" has_checkpoint
   kill_host a
@@ -127,15 +130,15 @@ test_host_dies() { # the one with rank 0, for good: the other goes on alone
   start_host a
 }
 
-test_cable_is_pulled() { # found, gone on without; back for the next start
+test_cable_is_pulled() { # continues without the host, and with it after the next restart
   start_run cable_is_pulled
   until_true "a checkpoint" has_checkpoint
   unplug_host b
   until_true "the loss is noticed" logged 'attempt=1 .* ranks=4 hosts=a,b resumed.* code=75 next="restart"'
   until_true "the ranks beyond the cable end" has_no_ranks b
-  until_true "a start without it" says 'going on with 2 of 4 ranks, on a'
+  until_true "a start without it" says 'continuing with 2 of 4 ranks on a'
   plug_host b
-  until_true "a checkpoint to go on from" shows 'resuming from .*iter_0'
+  until_true "a checkpoint to resume from" shows 'resuming from .*iter_0'
   on_host a pkill -KILL megatron_cpp
   end_run 0
   expect_log 'attempt=2 .* ranks=2 hosts=a resumed.* code=75 next="restart"'
