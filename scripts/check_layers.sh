@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# The rooms are a ladder, and so are the folders inside a room: an include goes down or sideways inside its own folder,
-# never up, never between siblings.
-# Also: headers carry #pragma once; no function outgrows 60 lines and no file 600; errno becomes words in one place, which
-# reads it in time.
+# Checks rules of the sources that compilers do not check. Prints violations and exits with 1 if there are any.
+#
+#   scripts/check_layers.sh
+#
+# - Libraries, and the folders inside a library, form layers: sources include only their own folder and lower layers.
+# - Headers contain #pragma once.
+# - Functions have at most 60 lines and files at most 600.
+# - Only base/system_error translates errno to text, so that it is read before another call changes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# From the bottom to the top; siblings stand on one line.
-read -r -d '' ladder <<'END' || true
+# From the lowest layer to the highest. Folders on one line do not include each other.
+read -r -d '' layers <<'END' || true
 base
 base/text
 base/json base/program base/io
@@ -52,33 +56,32 @@ megatron_cpp/commands/bench megatron_cpp/commands/plan
 megatron_cpp/commands
 megatron_cpp
 END
-# The folders of a room below may be used by a whole room above; among the siblings model, optimizer, data and
-# checkpoint and their folders nobody uses another's.
-sibling_rooms=" model optimizer data checkpoint "
+# These libraries, and their folders on any layer, do not include each other.
+sibling_libraries=" model optimizer data checkpoint "
 
 declare -A level=()
-rooms=()
+libraries=()
 row=0
 while read -r -a siblings; do
   row=$((row + 1))
   for folder in "${siblings[@]}"; do
     level[$folder]=$row
-    room=${folder%%/*}
-    [[ " ${rooms[*]} " == *" $room "* ]] || rooms+=("$room")
+    library=${folder%%/*}
+    [[ " ${libraries[*]} " == *" $library "* ]] || libraries+=("$library")
   done
-done <<<"$ladder"
+done <<<"$layers"
 
 errors=0
-complain() {
+report() {
   echo "$1"
   errors=$((errors + 1))
 }
 
-# Whether a source in folder $1 may include one in folder $2.
+# may_include <folder> <included folder>
 may_include() {
   [ "$1" != "$2" ] || return 0
   local from=${1%%/*} to=${2%%/*}
-  [[ $from = "$to" || $sibling_rooms != *" $from "* || $sibling_rooms != *" $to "* ]] || return 1
+  [[ $from = "$to" || $sibling_libraries != *" $from "* || $sibling_libraries != *" $to "* ]] || return 1
   [ "${level[$2]}" -lt "${level[$1]}" ]
 }
 
@@ -86,28 +89,28 @@ sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 while IFS=: read -r file line text; do
   included=${text#*\"}
   included=${included%%\"*}
-  [ "${included%%/*}" != hwy ] || continue # a library whose headers take their place among ours, compiled once per target
-  [ -f "$included" ] || complain "$file:$line: \"$included\" is not a path from the root"
+  [ "${included%%/*}" != hwy ] || continue # Highway's headers are included like ours
+  [ -f "$included" ] || report "$file:$line: \"$included\" is not a path from the root of the sources"
   from=${file%/*} to=${included%/*}
-  [ -n "${level[$from]:-}" ] || continue # named below
+  [ -n "${level[$from]:-}" ] || continue # reported below
   [ -n "${level[$to]:-}" ] || continue
-  may_include "$from" "$to" || complain "$file:$line: $from must not include $included"
-done < <(find "${rooms[@]}" \( "${sources[@]}" \) -exec grep -nHE '^#include "' {} +)
+  may_include "$from" "$to" || report "$file:$line: library folder $from must not include $included, which is not in a lower layer"
+done < <(find "${libraries[@]}" \( "${sources[@]}" \) -exec grep -nHE '^#include "' {} +)
 
 while read -r folder; do
-  [ -n "${level[$folder]:-}" ] || complain "$folder: has no place in the order of $0"
-done < <(find "${rooms[@]}" \( "${sources[@]}" \) -printf '%h\n' | sort -u)
+  [ -n "${level[$folder]:-}" ] || report "$folder: is missing from the layers in $0"
+done < <(find "${libraries[@]}" \( "${sources[@]}" \) -printf '%h\n' | sort -u)
 
 while read -r header; do
-  grep -q '^#pragma once' "$header" || [[ $header == *-inl.h ]] || complain "$header: no #pragma once"
-done < <(find "${rooms[@]}" -name '*.h')
+  grep -q '^#pragma once' "$header" || [[ $header == *-inl.h ]] || report "$header: #pragma once is missing"
+done < <(find "${libraries[@]}" -name '*.h')
 while read -r lines file; do
-  if [ "$file" != total ] && [ "$lines" -gt 600 ]; then complain "$file: $lines lines, at most 600"; fi
-done < <(find "${rooms[@]}" tests \( "${sources[@]}" \) -exec wc -l {} +)
+  if [ "$file" != total ] && [ "$lines" -gt 600 ]; then report "$file: has $lines lines; the maximum is 600"; fi
+done < <(find "${libraries[@]}" tests \( "${sources[@]}" \) -exec wc -l {} +)
 
-# As clang-format lays sources out, what a line begins ends with a brace below it, at the same distance from the margin.
-# Whatever is in a function is shorter than it, so that only types, namespaces and tables have to be told from code.
-# shellcheck disable=SC2016 # awk's own variables
+# In sources formatted by clang-format, a block ends with the first closing brace that has the indentation of the line that
+# begins it. Blocks inside a function are shorter than it, so only types, namespaces and tables have to be excluded.
+# shellcheck disable=SC2016 # variables of awk
 long_functions='
   FNR == 1 { in_raw_string = 0; split("", line); split("", text) }
   in_raw_string { in_raw_string = !/\)[A-Za-z]*"/; next }
@@ -115,20 +118,20 @@ long_functions='
   {
     match($0, /^ */)
     margin = RLENGTH
-    if (/^ *\}[;,)]*$/ && margin in line && FNR - line[margin] >= most &&
+    if (/^ *\}[;,)]*$/ && margin in line && FNR - line[margin] >= max &&
         text[margin] !~ /^ *(template .*)?(class|struct|union|enum|namespace|extern) / && text[margin] !~ /(= |[^ ])\{$/)
-      print FILENAME ":" line[margin] ": a function of " FNR - line[margin] + 1 " lines, at most " most
+      print FILENAME ":" line[margin] ": function with " FNR - line[margin] + 1 " lines; the maximum is " max
     line[margin] = FNR
     text[margin] = $0
     in_raw_string = /R"[A-Za-z]*\([^"]*$/ || (/R"[A-Za-z]*\(/ && !/R"[A-Za-z]*\(.*\)[A-Za-z]*"/)
   }'
 while read -r finding; do
-  complain "$finding"
-done < <(find "${rooms[@]}" tests \( "${sources[@]}" \) -exec awk -v most=60 "$long_functions" {} +)
+  report "$finding"
+done < <(find "${libraries[@]}" tests \( "${sources[@]}" \) -exec awk -v max=60 "$long_functions" {} +)
 
 while IFS=: read -r file line _; do
-  complain "$file:$line: strerror(): by the time it is called errno may be another; use MCPP_CHECK_SYSTEM or system_reason()"
-done < <(grep -rnE 'strerror(_r|_l)? ?\(|perror ?\(|std::(generic|system)_category' "${rooms[@]}" --include='*.h' --include='*.cpp' --include='*.cu' |
+  report "$file:$line: strerror() may be called after errno has changed; use MCPP_CHECK_SYSTEM or system_reason()"
+done < <(grep -rnE 'strerror(_r|_l)? ?\(|perror ?\(|std::(generic|system)_category' "${libraries[@]}" --include='*.h' --include='*.cpp' --include='*.cu' |
   grep -v '^base/system_error\.')
 
 [ "$errors" -eq 0 ] || exit 1

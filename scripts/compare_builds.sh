@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Trains small models with two builds of the program, at layouts from one rank to eight, and compares their last
-# checkpoints, weights and optimizer states, bit by bit: so a change that should move no number shows that it moved none.
+# Checks that two builds of the program produce bitwise identical results: trains small models with both, with layouts from one
+# to eight ranks, and compares the weights and optimizer states of their last checkpoints.
 #
 #   scripts/compare_builds.sh BEFORE AFTER                  programs, such as build/before/megatron_cpp
-#   scripts/compare_builds.sh BEFORE AFTER 'llama .*zero3'  only the layouts whose line in the table below matches
+#   scripts/compare_builds.sh BEFORE AFTER 'llama .*zero3'  only layouts whose line in the table below matches
 #
-# Exit code: 0 all are the same, 1 some are not, or did not train, 2 it cannot run.
+# Exit code: 0 all layouts are identical, 1 some differ or failed to train, 2 bad arguments.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -13,10 +13,10 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 [ $# -ge 2 ] || { usage && exit 2; }
 before=$(readlink -f "$1") after=$(readlink -f "$2") only=${3:-}
 for program in "$before" "$after"; do
-  [ -x "$program" ] || { echo "scripts/compare_builds.sh: $program is no program" >&2 && exit 2; }
+  [ -x "$program" ] || { echo "scripts/compare_builds.sh: $program is not a program" >&2 && exit 2; }
 done
 
-# model, ranks, what else is set
+# layouts: prints model, ranks and further settings, one layout per line.
 layouts() {
   cat <<'END_OF_LAYOUTS'
 gpt2  1
@@ -63,7 +63,7 @@ gpt2  2 zero=1 offload bf16
 END_OF_LAYOUTS
 }
 
-# The words of a layout as arguments of pretrain, one a line.
+# arguments_of <word ...>: prints the settings of a layout as arguments of pretrain, one per line.
 arguments_of() {
   local word value
   for word in "$@"; do
@@ -90,7 +90,7 @@ arguments_of() {
       bf16) echo --training.precision=bf16 ;;
       fp16)
         echo --training.precision=fp16
-        echo --optimizer.initial_loss_scale=4096 # at which no step is lost
+        echo --optimizer.initial_loss_scale=4096 # at which no step is skipped
         ;;
       recompute=selective)
         echo --training.recompute_granularity=selective
@@ -141,7 +141,7 @@ sed -e '/^\[training\]/i num_query_groups = 2\nffn_hidden_size = 48\nposition_em
   -e '/^\[training\]/i activation_func = "swiglu"\nadd_bias_linear = false\nhidden_dropout = 0.0\nattention_dropout = 0.0' \
   -e '/^\[training\]/i untie_embeddings_and_output_weights = true' gpt2.toml >llama.toml
 
-# train PROGRAM FOLDER MODEL RANKS ARGUMENT ...
+# train PROGRAM FOLDER MODEL RANKS ARGUMENT...
 train() {
   local program=$1 where=$2 model=$3 ranks=$4
   shift 4
@@ -156,7 +156,7 @@ while read -r model ranks words; do
   [[ $line =~ $only ]] || continue
   # shellcheck disable=SC2086 # words
   mapfile -t arguments < <(arguments_of $words)
-  verdict="did not train"
+  verdict="training failed"
   if train "$before" before "$model" "$ranks" "${arguments[@]}" && train "$after" after "$model" "$ranks" "${arguments[@]}"; then
     verdict=$("$after" checkpoint diff before/checkpoints after/checkpoints 2>&1 | grep -m 1 'tensors compared') || verdict="no checkpoint"
   fi

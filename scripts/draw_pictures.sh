@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Draws the pictures of the documentation from the sources, so that they cannot go stale:
+# Draws the pictures of the documentation from the sources, so that they stay up to date.
+#
 #   scripts/draw_pictures.sh [FOLDER]    writes pipeline.svg, libraries.svg and schedule.svg (default docs/images)
+#
 # libraries.svg needs the sources, schedule.svg the program (MEGATRON_CPP, or build/release/megatron_cpp).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,7 +10,7 @@ folder=${1:-docs/images}
 program=${MEGATRON_CPP:-build/release/megatron_cpp}
 mkdir -p "$folder"
 
-# Libraries from the top down; those on one line do not include each other.
+# Libraries from the highest layer to the lowest. Those on one line do not include each other.
 layers=("megatron_cpp" "plan" "model optimizer data checkpoint" "parallel" "nn comm" "tensor" "base")
 
 svg_begin() { # <width> <height>
@@ -43,13 +45,13 @@ draw_pipeline() {
   echo "</svg>"
 }
 
-# includes <library>: the libraries that its sources include.
+# includes <library>: prints the libraries that its sources include.
 includes() {
   find "$1" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -exec grep -hoE '^#include "[a-z_]+/' {} + |
     sed 's/.*"\(.*\)\//\1/' | sort -u | { grep -vx -e "$1" -e hwy || true; }
 }
 
-# is_implied <library> <other>: another library that <library> includes includes <other> as well. Reads `used`.
+# is_implied <library> <other>: succeeds if a library that <library> includes also includes <other>. Reads `used`.
 is_implied() {
   local between
   for between in ${used[$1]}; do
@@ -84,7 +86,7 @@ draw_libraries() {
   echo "</svg>"
 }
 
-# A cell for each unit of time: forward blue, backward green, weight gradient orange, idle white.
+# One cell per unit of time: forward blue, backward green, weight gradient orange, idle white.
 draw_schedule() {
   "$program" schedule "$1" --pipeline_model_parallel_size=4 --num_microbatches=6 | awk '
     /^rank +[0-9]+ +\|/ {

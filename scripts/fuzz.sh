@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Feeds everything that reads files or settings with inputs that anybody might have written, until a time is over:
+# Fuzzes all readers of files and settings for a limited time.
 #
-#   scripts/fuzz.sh [seconds per target, 60 unless told] [target ...]
+#   scripts/fuzz.sh [seconds] [target ...]   fuzzes these targets (default: all), each for this many seconds (default 60)
+#   scripts/fuzz.sh merge                    adds new inputs to tests/fuzz/found/ that reach code which no kept input reaches
+#   scripts/fuzz.sh minimise                 reduces tests/fuzz/found/ to the fewest inputs that reach the same code
 #
-# An input must be read, or be refused as bad input, within 256 MiB of any one allocation and 5 seconds (sanitizers make all
-# several times slower); anything else ends this with 1 and is left in build/fuzz/findings/. Starts from the inputs in
-# tests/fuzz/corpus/<target>/, which were written by hand, and in tests/fuzz/found/<target>.tar.gz, which fuzzing found; the
-# ordinary tests read both. New ones that reach more code go to build/fuzz/corpus/.
-#
-#   scripts/fuzz.sh merge        adds those to tests/fuzz/found/ that reach code which no input kept does
-#   scripts/fuzz.sh minimise     keeps in tests/fuzz/found/ as few inputs as reach the same code
+# Each input must be read or refused as bad input, with allocations of at most 256 MiB and within 5 seconds (sanitizers make
+# everything several times slower). Otherwise the exit code is 1 and the input is written to build/fuzz/findings/. Fuzzing
+# starts from tests/fuzz/corpus/<target>/, which is written by hand, and tests/fuzz/found/<target>.tar.gz, which was found by
+# fuzzing; fuzz_tests reads both. New inputs that reach more code are written to build/fuzz/corpus/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +20,7 @@ scratch=$(mktemp -d -p "$(if [ -w /dev/shm ]; then echo /dev/shm; else echo /tmp
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
 export LSAN_OPTIONS=suppressions=$PWD/tests/lsan_suppressions.txt:print_suppressions=0
-# A small quarantine keeps the memory of the sanitizer itself out of the limit.
+# A small quarantine, so that the sanitizer's own memory does not exceed the limit.
 export ASAN_OPTIONS=quarantine_size_mb=16:allocator_may_return_null=0:detect_odr_violation=0
 limits=(-timeout=5 -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=16384)
 
@@ -33,20 +32,20 @@ for target in "${targets[@]}"; do
   [ ! -f "tests/fuzz/found/$target.tar.gz" ] || tar -xzf "tests/fuzz/found/$target.tar.gz" -C "$scratch/found/$target"
 done
 
-# keep <target> <folder> ...: of the inputs in these folders few that reach what those written by hand do not. The same
-# inputs make the same archive.
+# keep <target> <folder ...>: archives a minimal set of inputs from these folders that reach code which those written by hand
+# do not. The archive is reproducible.
 keep() {
-  local target=$1 few=$scratch/few input
+  local target=$1 kept=$scratch/kept input
   shift
-  rm -rf "$few"
-  cp -r "tests/fuzz/corpus/$target" "$few"
-  "build/fuzz/fuzz_$target" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$few" "$@" >"$scratch/log" 2>&1 ||
+  rm -rf "$kept"
+  cp -r "tests/fuzz/corpus/$target" "$kept"
+  "build/fuzz/fuzz_$target" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$kept" "$@" >"$scratch/log" 2>&1 ||
     { tail -n 20 "$scratch/log" >&2 && exit 1; }
-  for input in "tests/fuzz/corpus/$target"/*; do rm "$few/${input##*/}"; done
+  for input in "tests/fuzz/corpus/$target"/*; do rm "$kept/${input##*/}"; done
   rm -f "tests/fuzz/found/$target.tar.gz"
-  [ -z "$(ls "$few")" ] || tar --sort=name --mtime=@0 --mode=a=rX,u+w --owner=0 --group=0 --numeric-owner -C "$few" -cf - . |
+  [ -z "$(ls "$kept")" ] || tar --sort=name --mtime=@0 --mode=a=rX,u+w --owner=0 --group=0 --numeric-owner -C "$kept" -cf - . |
     gzip -9n >"tests/fuzz/found/$target.tar.gz"
-  printf '%-20s %5d inputs found\n' "$target" "$(find "$few" -type f | wc -l)"
+  printf '%-20s %5d inputs found\n' "$target" "$(find "$kept" -type f | wc -l)"
 }
 
 case ${1:-} in
@@ -57,7 +56,7 @@ esac
 seconds=${1:-60}
 shift || true
 [ $# -eq 0 ] || targets=("$@")
-# fuzz <target>: one line about it.
+# fuzz <target>: fuzzes one target and prints a line of statistics.
 fuzz() {
   local target=$1 new=build/fuzz/corpus/$1 findings=build/fuzz/findings/$1 log=$scratch/$1.log executions coverage input
   mkdir -p "$new" "$findings"
@@ -69,21 +68,21 @@ fuzz() {
   else
     grep -aE '^finding:|^SUMMARY:|^==[0-9]*==ERROR|runtime error:|^ALARM' "$log" | head -5 >&2 || tail -20 "$log" >&2
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
-    echo "$target: a finding; run it again with: build/fuzz/fuzz_$target ${limits[*]} ${input:-(no input was written, see above)}" >&2
+    echo "$target: failed; reproduce with: build/fuzz/fuzz_$target ${limits[*]} ${input:-(no input was written; see above)}" >&2
     return 1
   fi
 }
 
-# As many at once as there are cores.
-found=0
+# One target per core at a time.
+failed=0
 running=0
 for target in "${targets[@]}"; do
   if [ "$running" -ge "$(nproc)" ]; then
-    wait -n || found=1
+    wait -n || failed=1
     running=$((running - 1))
   fi
   fuzz "$target" &
   running=$((running + 1))
 done
-for (( ; running > 0; --running)); do wait -n || found=1; done
-exit $found
+for (( ; running > 0; --running)); do wait -n || failed=1; done
+exit $failed

@@ -317,12 +317,12 @@ export -f reproducible layout on_disk close_losses async_transfers experts bench
 export -f long_attention
 
 # Most important checks. Their limits add up to less than the default of --seconds.
-kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*Choices.BeyondACapacity*cuda*'
+kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*Choices*BeyondCapacity*cuda*'
 check "GPU" 15 gpu_info
 check "op tests" 120 tests tensor_tests '*cuda*'
 check "data" 20 data
 check "learns in bf16" 40 learns
-check "golden training" 40 tests megatron_cpp_tests '*TwelveStepsOfTraining*cuda*'
+check "golden training" 40 tests megatron_cpp_tests '*TwelveSteps*cuda*'
 check "attention, 32k tokens" 25 long_attention
 check "tp 2 x pp 2 x dp 2" 60 layout 8 --parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2
 check "communicators" 30 tests comm_tests '*cuda*'
@@ -335,9 +335,9 @@ check "bench ops" 20 bench ops
 check "bench step" 30 bench step
 
 # Optional checks: the other tests, further options of trainings, and slow checks.
-kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*Choices.BeyondACapacity*cuda*'
+kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*Choices*BeyondCapacity*cuda*'
 check "model tests" 40 tests model_tests '*cuda*'
-check "golden, CPU parity" 90 tests megatron_cpp_tests '*cuda*-*TwelveStepsOfTraining*'
+check "golden, CPU parity" 90 tests megatron_cpp_tests '*cuda*-*TwelveSteps*'
 check "reproducible" 30 reproducible
 check "checkpoint tests" 20 tests checkpoint_tests '*cuda*'
 check "tp 2 on one GPU" 30 layout 2 --parallel.tensor_model_parallel_size=2

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and running need, and those named as arguments, as far as they are missing.
-# Does nothing when all are there.
+# Installs missing Debian packages that building, testing and running need, and further packages named as arguments. Does
+# nothing if all are installed.
+#
+#   scripts/install_dependencies.sh [package ...]
 set -euo pipefail
 
 packages=(
@@ -9,7 +11,7 @@ packages=(
   libhdf5-dev hdf5-tools libsentencepiece-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
   libpcre2-dev libicu-dev liburing-dev libzstd-dev
   libgtest-dev libgmock-dev
-  procps iproute2 dropbear-bin # for several hosts in tests: an ssh server that does not start with its installation
+  procps iproute2 dropbear-bin # tests with several hosts; dropbear-bin does not start a server
   "$@"
 )
 

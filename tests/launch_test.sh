@@ -385,11 +385,13 @@ in_group() { # <control group> <argument of expect ...>: runs launch.sh and all 
   shift
   (
     echo "$BASHPID" >"$control/cgroup.procs"
+    # shellcheck disable=SC2030 # added below
     failures=0
     expect "$@"
     [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank because this host ran out of memory' "$STUB/out" || complain "does not report the reason"
     exit "$failures"
   ) || failed=$?
+  # shellcheck disable=SC2031
   failures=$((failures + failed))
 }
 test_memory() {
