@@ -317,7 +317,7 @@ export -f reproducible layout on_disk close_losses async_transfers experts bench
 export -f long_attention
 
 # Most important checks. Their limits add up to less than the default of --seconds.
-kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*Choices*BeyondCapacity*cuda*'
+kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
 check "GPU" 15 gpu_info
 check "op tests" 120 tests tensor_tests '*cuda*'
 check "data" 20 data
@@ -335,7 +335,7 @@ check "bench ops" 20 bench ops
 check "bench step" 30 bench step
 
 # Optional checks: the other tests, further options of trainings, and slow checks.
-kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*Choices*BeyondCapacity*cuda*'
+kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
 check "model tests" 40 tests model_tests '*cuda*'
 check "golden, CPU parity" 90 tests megatron_cpp_tests '*cuda*-*TwelveSteps*'
 check "reproducible" 30 reproducible

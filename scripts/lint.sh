@@ -1,23 +1,32 @@
 #!/usr/bin/env bash
-# Style and static checks; whatever is found ends this with 1, a missing tool is named and left out.
-#   scripts/lint.sh format       clang-format 14 on all sources, changing nothing; exit code 77 where it is missing
-#   scripts/lint.sh comments [<folder ...>]  comments that open in mid-sentence or use words that CONTRIBUTING.md replaces
-#   scripts/lint.sh commits      subjects of commits since the last version tag, of at most 65 characters
-#   scripts/lint.sh [<revision>] the same, shellcheck on the scripts, and clang-tidy on the sources that differ from
-#                                <revision> (HEAD, that is what is not committed yet)
-#   scripts/lint.sh all          the same with clang-tidy on all sources of the libraries: some minutes
-# To format sources: clang-format -i <file ...>. What clang-tidy checks is in .clang-tidy.
+# Checks style and runs static analysis. Prints findings and exits with 1 if there are any.
+#
+#   scripts/lint.sh [REVISION]            format, comments, shellcheck, and clang-tidy on sources that differ from REVISION
+#                                         (default HEAD: uncommitted changes)
+#   scripts/lint.sh all                   the same, with clang-tidy on all sources of the libraries, which takes minutes
+#   scripts/lint.sh format                only the format of all sources, with clang-format 14
+#   scripts/lint.sh comments [FOLDER...]  only comments: fragments, and words that CONTRIBUTING.md replaces
+#   scripts/lint.sh scripts               only shell scripts, with shellcheck
+#   scripts/lint.sh commits [REVISION]    only commit subjects since REVISION (default: the last version tag)
+#
+# Checks without their tool are skipped with a message; a single check then exits with code 77. To format sources, run
+# clang-format-14 -i FILE. .clang-tidy selects the checks of clang-tidy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 libraries=(base tensor nn comm parallel model optimizer data checkpoint plan megatron_cpp)
 findings=0
-found() {
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
+skip() {
+  echo "$1"
+  exit 77
+}
+report() {
   echo "$1" >&2
   findings=1
 }
 
-# Other versions lay out some lines otherwise.
+# Other versions of clang-format format some lines differently.
 clang_format=
 for candidate in clang-format-14 clang-format; do
   if "$candidate" --version 2>/dev/null | grep -q 'version 14\.'; then
@@ -28,17 +37,17 @@ done
 
 check_format() {
   find "${libraries[@]}" tests \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
-    xargs -0 "$clang_format" --dry-run -Werror || found "some sources are not formatted: run clang-format -i on them"
+    xargs -0 "$clang_format" --dry-run -Werror || report "some sources are not formatted; run clang-format-14 -i on them"
 }
 
 check_scripts() {
   find scripts tests bench .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \) -exec shellcheck --external-sources {} + ||
-    found "shellcheck found something"
+    report "shellcheck has findings"
 }
 
-# Openings that make a fragment of a comment, and words that have a standard term. A comment that continues the line above it
-# may begin with any word.
-# shellcheck disable=SC2016 # awk's own variables
+# Finds comments that open with words of a fragment, or use words for which there is a standard term. A comment that continues
+# the line above may begin with any word.
+# shellcheck disable=SC2016 # variables of awk
 comment_findings='
   function report(what) { print FILENAME ":" FNR ": " what ": " $0; findings = 1 }
   FNR == 1 { continues = 0 }
@@ -58,20 +67,25 @@ comment_words='is told|are told|owed|owes|put away|lies elsewhere|nobody|somebod
 
 check_comments() { # <folder ...>
   find "$@" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
-    xargs -0 awk -v openings="$comment_openings" -v words="$comment_words" "$comment_findings" || found "comments to rewrite"
+    xargs -0 awk -v openings="$comment_openings" -v words="$comment_words" "$comment_findings" || report "comments have findings"
 }
 
+# check_commits [revision]: needs a clone with history, and a version tag if there is no revision.
 check_commits() {
-  local last
-  last=$(git describe --tags --abbrev=0 2>/dev/null) || last=$(git log --format=%h --grep='^optimizer: keep schedules in place' | tail -n 1)
-  [ -n "$last" ] || return 0
-  git log --format='%h %P|%s' "$last..HEAD" | awk -F'|' '
-    length($2) > 65 || $2 !~ /^[a-z_0-9.][^:]*: / { print "commit " $0; bad = 1 }
-    split($1, parents, " ") > 2 { print "merge commit " $0; bad = 1 }
-    END { exit bad }' || found "commit subjects: area: imperative subject, at most 65 characters, no merges"
+  local since=${1:-}
+  if [ "$(git rev-parse --is-shallow-repository 2>/dev/null)" != false ]; then
+    skip "this is not a git clone with full history: commits are not checked"
+  fi
+  [ -n "$since" ] || since=$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null) ||
+    skip "there is no version tag: commits are not checked"
+  git log --format='%h%x09%P%x09%s' "$since..HEAD" | awk -F'\t' '
+    length($3) > 65 { print $1 ": subject has " length($3) " characters; the maximum is 65: " $3; bad = 1 }
+    $3 !~ /^[a-z_0-9.][^:]*: / { print $1 ": subject is not of the form \"area: imperative subject\": " $3; bad = 1 }
+    split($2, parents, " ") > 1 { print $1 ": merge commit: " $3; bad = 1 }
+    END { exit bad }' || report "commit subjects have findings; see CONTRIBUTING.md"
 }
 
-# Sources of the libraries that clang-tidy is to see; for a header, the source of the same name.
+# sources_since <revision>|all: prints the sources for clang-tidy; for a changed header, the source of the same name.
 sources_since() {
   if [ "$1" = all ]; then
     find "${libraries[@]}" -name '*.cpp' -print0 | sort -z
@@ -84,35 +98,35 @@ sources_since() {
 }
 
 check_with_clang_tidy() {
-  cmake --preset release -B build/lint -DMCPP_UNITY_BUILD=OFF >/dev/null # with a command for each source
+  cmake --preset release -B build/lint -DMCPP_UNITY_BUILD=OFF >/dev/null # so that there is a command for each source
   sources_since "$1" | xargs -0 -r -n 1 -P "$(nproc)" clang-tidy -p build/lint --quiet \
-    2> >(grep -v 'warnings\? generated' >&2) || found "clang-tidy found something"
+    2> >(grep -v 'warnings\? generated' >&2) || report "clang-tidy has findings"
 }
 
-if [ "${1:-}" = format ]; then
-  [ -n "$clang_format" ] || {
-    echo "clang-format 14 is missing"
-    exit 77
-  }
-  check_format
-  exit "$findings"
-fi
-
-if [ "${1:-}" = comments ]; then
-  shift
-  if [ $# -eq 0 ]; then check_comments "${libraries[@]}"; else check_comments "$@"; fi
-  exit "$findings"
-fi
-if [ "${1:-}" = commits ]; then
-  check_commits
-  exit "$findings"
-fi
-
-if [ -n "$clang_format" ]; then check_format; else echo "clang-format 14 is missing: formatting is not checked" >&2; fi
-if command -v shellcheck >/dev/null; then check_scripts; else echo "shellcheck is missing: scripts are not checked" >&2; fi
-if command -v clang-tidy >/dev/null; then
-  check_with_clang_tidy "${1:-HEAD}"
-else
-  echo "clang-tidy is missing: sources are not checked" >&2
-fi
+case ${1:-} in
+  -h | --help)
+    usage
+    exit 0
+    ;;
+  format)
+    [ -n "$clang_format" ] || skip "clang-format 14 is missing: format is not checked"
+    check_format
+    ;;
+  comments) if [ $# -gt 1 ]; then check_comments "${@:2}"; else check_comments "${libraries[@]}"; fi ;;
+  scripts)
+    command -v shellcheck >/dev/null || skip "shellcheck is missing: scripts are not checked"
+    check_scripts
+    ;;
+  commits) check_commits "${@:2}" ;;
+  *)
+    if [ -n "$clang_format" ]; then check_format; else echo "clang-format 14 is missing: format is not checked" >&2; fi
+    check_comments "${libraries[@]}"
+    if command -v shellcheck >/dev/null; then check_scripts; else echo "shellcheck is missing: scripts are not checked" >&2; fi
+    if command -v clang-tidy >/dev/null; then
+      check_with_clang_tidy "${1:-HEAD}"
+    else
+      echo "clang-tidy is missing: sources are not analyzed" >&2
+    fi
+    ;;
+esac
 exit "$findings"
