@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Races attention on the CPU with scaled_dot_product_attention of PyTorch: the same heads, length, precision and threads, in
-# turn; causal, inside documents of 512 tokens, and in a window of 512. JSON lines on standard output; medians of the ratios on
-# standard error.
+# Compares attention on the CPU with scaled_dot_product_attention of PyTorch, with the same heads, length, precision and threads:
+# causal, within documents of 512 tokens, and with a window of 512. Runs alternate.
+#
 #   bench/attention_vs_torch.sh [--python=PATH] [--program=PATH] [--rounds=N] [--length=8192] [--threads=2] [--dtypes="fp32 bf16"]
-# PATH is a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy).
+#
+# PATH of --python is a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy).
+# Prints JSON lines on standard output and medians of the ratios over the rounds on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/lib/machine.sh
@@ -23,10 +25,10 @@ for argument in "$@"; do
     --length=*) length=${argument#*=} ;;
     --threads=*) threads=${argument#*=} ;;
     --dtypes=*) dtypes=${argument#*=} ;;
-    *) echo "unknown argument $argument; see the head of $0" >&2 && exit 2 ;;
+    *) echo "unknown argument $argument; see the header of $0" >&2 && exit 2 ;;
   esac
 done
-"$python" -c 'import torch' 2>/dev/null || { echo "$python has no torch; give --python=PATH" >&2 && exit 2; }
+"$python" -c 'import torch' 2>/dev/null || { echo "$python has no torch; set --python=PATH" >&2 && exit 2; }
 if [ -z "$program" ]; then
   scripts/build.sh release megatron_cpp >/dev/null
   program=build/release/megatron_cpp
@@ -34,8 +36,8 @@ fi
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
-# race <what> <precision> <options of the program> -- <options of torch_attention.py>
-race() {
+# compare <name> <precision> <option of the program ...> -- <option of torch_attention.py ...>
+compare() {
   local what=$1 dtype=$2 ours=() theirs=()
   shift 2
   while [ "$1" != -- ]; do ours+=("$1") && shift; done
@@ -52,9 +54,9 @@ race() {
 machine_json
 for ((round = 0; round < rounds; ++round)); do
   for dtype in $dtypes; do
-    race causal "$dtype" --
-    race documents "$dtype" --document_length=512 -- --document=512
-    race window "$dtype" '--model.window_size=[511, 0]' -- --window=512
+    compare causal "$dtype" --
+    compare documents "$dtype" --document_length=512 -- --document=512
+    compare window "$dtype" '--model.window_size=[511, 0]' -- --window=512
   done
 done
 

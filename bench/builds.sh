@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Whether a change of the program cost speed or memory: steps of two builds of it, in turn, of GPT-2 14M on one and two ranks.
-# JSON lines on standard output; on standard error medians over the rounds of AFTER's seconds and peak memory by BEFORE's.
+# Compares the speed and memory of two builds of the program: training steps of GPT-2 14M on one and two ranks. Runs alternate.
+#
 #   bench/builds.sh BEFORE AFTER [--rounds=N] [option of megatron_cpp bench step ...]
-# scripts/compare_builds.sh compares what they compute.
+#
+# Prints JSON lines on standard output, and on standard error the medians over the rounds of AFTER's seconds and peak memory relative
+# to BEFORE's. scripts/compare_builds.sh compares the results.
 set -euo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 [ $# -ge 2 ] || { usage && exit 2; }
-# shellcheck disable=SC2034 # run() reads them by name
+# shellcheck disable=SC2034 # run reads them by name
 before=$(readlink -f "$1") after=$(readlink -f "$2")
 shift 2
 cd "$(dirname "$0")/.."
@@ -21,7 +23,7 @@ launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
-# run <case> <word before the program ...> -- <option ...>: with both builds; which goes first changes.
+# run <case> <launcher word ...> -- <option ...>: runs both builds, in alternating order.
 run() {
   local name=$1 build program line builds=(before after)
   shift
@@ -43,7 +45,7 @@ for ((round = 0; round < rounds; ++round)); do
   run tp2 "${launch[@]}" -- --device.num_threads=1 --parallel.tensor_model_parallel_size=2
 done
 
-# case, build, seconds, GiB, a line; then the ratios of each round.
+# Extracts case, build, seconds and GiB per line, then the ratios of each round.
 sed -nE 's/.*"case": "([^"]*)", "build": "([^"]*)".*"step_s":([^,}]*).*"peak_gib":([^,}]*).*/\1 \2 \3 \4/p' "$results" | awk '
   { seconds[$2] = $3; memory[$2] = $4; ++seen[$1] }
   seen[$1] % 2 == 0 { print $1, "seconds", seconds["after"] / seconds["before"]; print $1, "memory", memory["after"] / memory["before"] }' |

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Saves and loads GPT-2 124M with AdamW's state (fp32, 1.5 GB) on one rank and on two: seconds of a save, of what a training waits
-# for an asynchronous one in all while it goes on with real steps (256 tokens a rank), of a load and of its verification, in turn
-# with plain writes and reads of the same bytes, all with a page cache that holds none of them, and, where there is torch, with
-# torch.distributed.checkpoint (bench/torch_checkpoint.py), whose stall is the call that blocks. JSON lines on standard output; on
-# standard error, medians over the rounds and their ratios.
+# Measures saving and loading GPT-2 124M with the state of AdamW (fp32, 1.5 GB) on one rank and on two: seconds of a save, of the
+# time that training waits for an asynchronous save while it continues with real steps (256 tokens per rank), of a load, and of a
+# verification. They alternate with plain writes and reads of as many bytes and, if torch is installed, with
+# torch.distributed.checkpoint (bench/torch_checkpoint.py), whose stall is the blocking call. The page cache is empty before each.
+#
 #   bench/checkpoint.sh [--python=PATH] [--rounds=N] [--folder=DIR] [option of megatron_cpp bench checkpoint ...]
-# DIR, on the disk to measure, must be empty; without it, a temporary folder. PATH is a Python with torch and numpy
-# (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy).
+#
+#   --folder=DIR   an empty folder on the disk to measure (default: a temporary folder)
+#   --python=PATH  a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy)
+#
+# Prints JSON lines on standard output, and medians over the rounds and their ratios on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,14 +38,14 @@ for ((round = 0; round < rounds; ++round)); do
       --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
     echo "{\"side\": \"megatron_cpp\", \"result\": $line}" | tee -a "$results"
     [ $has_torch = yes ] || continue
-    # It was seen to hang; a round without it is better than none.
+    # torch sometimes hangs; the round then continues without it.
     line=$(OMP_NUM_THREADS=1 timeout 180 "$python" -m torch.distributed.run --nproc_per_node $ranks bench/torch_checkpoint.py \
       "$folder" --rounds 1 2>/dev/null) || { rm -rf "${folder:?}"/* && continue; }
     echo "{\"side\": \"torch\", \"result\": $line}" | tee -a "$results"
   done
 done
 
-# Medians by side, ranks and figure, then the ratios.
+# Medians by side, ranks and metric, then the ratios.
 tr -d ' "{}' <"$results" | sed 's/result://' | awk -F, '
   { side = ranks = ""
     for (i = 1; i <= NF; ++i) { split($i, f, ":"); if (f[1] == "side") side = f[2]; if (f[1] == "ranks") ranks = f[2] }
@@ -58,13 +61,13 @@ tr -d ' "{}' <"$results" | sed 's/result://' | awk -F, '
         printf "%d rank(s), medians in seconds\n", r
         count = split("plain_write_s save_s step_s step_beside_save_s async_first_stall_s async_stall_s async_total_s plain_read_s direct_read_s load_s verify_s", names, " ")
         for (i = 1; i <= count; ++i) printf "  %-22s %8.3f   torch %s\n", names[i], median[o names[i]], median[t names[i]]
-        ratio("save against a plain write (1 = as fast)", median[o "plain_write_s"], median[o "save_s"])
-        ratio("load against a plain read (1 = as fast)", median[o "plain_read_s"], median[o "load_s"])
-        ratio("load against a read past the page cache", median[o "direct_read_s"], median[o "load_s"])
-        ratio("stall of the first asynchronous save, of a save", median[o "async_first_stall_s"], median[o "save_s"])
-        ratio("stall of a later one, of a save", median[o "async_stall_s"], median[o "save_s"])
-        ratio("a step beside a save, of a step alone", median[o "step_beside_save_s"], median[o "step_s"])
-        ratio("times as fast as torch, save", median[t "save_s"], median[o "save_s"])
-        ratio("times as fast as torch, load", median[t "load_s"], median[o "load_s"])
-        ratio("times as fast as torch, stall", median[t "async_stall_s"], median[o "async_stall_s"])
+        ratio("speed of a save relative to a plain write", median[o "plain_write_s"], median[o "save_s"])
+        ratio("speed of a load relative to a plain read", median[o "plain_read_s"], median[o "load_s"])
+        ratio("speed of a load relative to a direct read", median[o "direct_read_s"], median[o "load_s"])
+        ratio("stall of the first asynchronous save / save", median[o "async_first_stall_s"], median[o "save_s"])
+        ratio("stall of a later asynchronous save / save", median[o "async_stall_s"], median[o "save_s"])
+        ratio("step during a save / step", median[o "step_beside_save_s"], median[o "step_s"])
+        ratio("speedup over torch, save", median[t "save_s"], median[o "save_s"])
+        ratio("speedup over torch, load", median[t "load_s"], median[o "load_s"])
+        ratio("speedup over torch, stall", median[t "async_stall_s"], median[o "async_stall_s"])
       } }' >&2

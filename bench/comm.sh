@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Times collectives and messages against MPI's own, one JSON line a run on standard output, and the medians of the ratios
-# (MPI's time by ours) over the runs as a table on standard error.
+# Compares collectives and messages with those of MPI, on this machine or on several network namespaces of it.
+#
 #   bench/comm.sh [--ranks=N] [--runs=N] [--hosts=N] [--megabits=N] [option of megatron_cpp bench comm ...]
-# On this machine, or with --hosts, for root, on so many network namespaces of it that share the ranks evenly, joined by links
-# of so many Mb/s (0: as fast as this machine is).
-# Inside a run both sides take turns and their medians count. On a machine that others use too, take several runs.
+#
+#   --hosts=N     number of network namespaces among which the ranks are divided evenly; more than 1 needs root (default 1)
+#   --megabits=N  bandwidth of the links between them in Mb/s; 0 = unlimited (default 1000)
+#
+# Prints one JSON line per run on standard output, and a table of the medians over the runs of MPI's time / our time on standard
+# error. Within a run both sides alternate and their medians count. On a machine with other load, use several runs.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -15,11 +18,11 @@ megabits=1000
 # shellcheck source=bench/lib/arguments.sh
 source "$root/bench/lib/arguments.sh"
 read_options ranks runs hosts megabits -- "$@"
-[ $((ranks % hosts)) -eq 0 ] || { echo "bench/comm.sh: $ranks ranks cannot be shared evenly by $hosts hosts" >&2 && exit 64; }
+[ $((ranks % hosts)) -eq 0 ] || { echo "bench/comm.sh: $ranks ranks cannot be divided evenly among $hosts hosts" >&2 && exit 64; }
 # shellcheck source=bench/lib/hosts.sh
 source "$root/bench/lib/hosts.sh"
 
-# The words before the program, in `launch`.
+# Both functions set `launch`, the words before the program.
 on_this_machine() {
   "$root/scripts/build.sh" release megatron_cpp >/dev/null
   launch_ranks "$ranks"
@@ -36,13 +39,13 @@ on_hosts() {
     echo "$name slots=$((ranks / hosts))" >>hostfile
     start_host "$name"
     [ "$ranks" -le "$cores" ] || taskset -p -c "$((core++ % cores))" "${host_pids[$name]}" >/dev/null
-    # As on most machines; others make transfers of milliseconds differ from one another.
+    # The usual congestion control. With others, transfers of milliseconds vary.
     on_host "$name" ip route change 10.77.0.0/24 dev eth0 src "$(address_of "$name")" congctl cubic
     [ "$megabits" -eq 0 ] || limit_link "$name" "$megabits"
   done
   launch=(on_host a mpirun)
-  # Where cores are fewer than ranks, hosts share them: each would take all for its own, and its ranks that wait would keep
-  # them from those who work.
+  # With fewer cores than ranks the hosts share cores. Each would assume that it owns all of them, and its waiting ranks would
+  # not yield.
   [ "$ranks" -le "$cores" ] || launch=(on_host a taskset -c 0 mpirun --mca mpi_yield_when_idle 1)
   launch+=(-n "$ranks" --bind-to none --hostfile hostfile --allow-run-as-root)
 }
@@ -54,9 +57,9 @@ else
   on_hosts
 fi
 results=$scratch/results
-said=("\"mpi\": \"$(mpirun --version | head -n 1)\"")
-[ "$hosts" -eq 1 ] || said+=("\"hosts\": $hosts" "\"megabits\": $megabits")
-machine_json "${said[@]}"
+members=("\"mpi\": \"$(mpirun --version | head -n 1)\"")
+[ "$hosts" -eq 1 ] || members+=("\"hosts\": $hosts" "\"megabits\": $megabits")
+machine_json "${members[@]}"
 for ((run = 0; run < runs; ++run)); do
   "${launch[@]}" "$MEGATRON_CPP" bench comm --json "${options[@]}" | grep '^{' | tee -a "$results"
 done

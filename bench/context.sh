@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# What it costs to cut a sample over two ranks of one machine: tokens/s of training steps on one rank with two threads against
-# two ranks with one thread each, in each way of context parallelism, in turn; and
-# attention alone, of samples of one document, packed from short ones, and from documents of many lengths. JSON lines on standard output; medians of the ratios on standard error.
+# Measures the cost of sharding samples over two ranks of one machine (context parallelism): tokens/s of training steps on two ranks
+# with one thread each relative to one rank with two threads, with each communication type; and attention alone with samples of one
+# document, of short packed documents, and of documents of mixed lengths. Runs alternate.
+#
 #   bench/context.sh [--rounds=N] [--repeats=N] [--lengths="8192 32768"] [--ways="p2p all_gather a2a"] [--program=PATH]
 #     [option of megatron_cpp bench step ...]
+#
+# Prints JSON lines on standard output and medians of the ratios over the rounds on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,14 +25,14 @@ launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
-# run <length> <layout> <words before the program> -- <options>
+# run <length> <layout> <launcher word ...> -- <option ...>
 run() {
   local length=$1 layout=$2 line
   line=$(bench_json step bench/gpt2_long.toml "${@:3}" --warmup=1 --repeats="$repeats" --model.seq_length="$length" "${options[@]}")
   echo "{\"length\": $length, \"layout\": \"$layout\", \"result\": $line}" | tee -a "$results"
 }
 
-# attention <words before the program> -- <options>
+# attention <launcher word ...> -- <option ...>
 attention() { echo "{\"attention\": $(bench_json attention bench/gpt2_long.toml "$@")}"; }
 
 # shellcheck disable=SC2119
@@ -43,7 +46,7 @@ for ((round = 0; round < rounds; ++round)); do
   done
 done
 for documents in "" --document_length=512 --document_length=3500,200,700,64,1500,400,90,1200; do
-  # shellcheck disable=SC2086 # none or one
+  # shellcheck disable=SC2086 # empty or one word
   attention env -- --device.num_threads=2 $documents
   # shellcheck disable=SC2086
   attention "${launch[@]}" -- --device.num_threads=1 $documents

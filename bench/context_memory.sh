@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# What a rank's tensors take, measured in training steps and as the plan says, where 1, 2, 4 and 8 ranks share each sample. JSON
-# lines on standard output; on standard error activations in MiB, and times the ranks in parts of those of one.
+# Compares measured and estimated memory of training steps with context parallelism over 1, 2, 4 and 8 ranks.
+#
 #   bench/context_memory.sh [--length=8192] [--ranks="1 2 4 8"] [--program=PATH] [option of megatron_cpp bench step ...]
+#
+# Prints JSON lines on standard output. On standard error, the activations in MiB, and their total over the ranks relative to one rank.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,4 +30,4 @@ done
 
 sed 's/.*"ranks": \([0-9]*\),.*"activations_bytes":\([0-9.e+]*\),"activations_bytes_estimated":\([0-9.e+]*\).*/\1 \2 \3/' "$results" |
   awk 'NR == 1 { one = $1 * $2 }
-    { printf "%d ranks: measured %.1f MiB, estimated %.1f, times ranks %.3f of one rank\n", $1, $2 / 2^20, $3 / 2^20, $1 * $2 / one }' >&2
+    { printf "%d ranks: measured %.1f MiB, estimated %.1f, total %.3f of one rank\n", $1, $2 / 2^20, $3 / 2^20, $1 * $2 / one }' >&2

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# How much faster `evaluate` is with several windows in a pass than with one: a long text, many short texts, and the continuations
-# of a task, with so many windows side by side, in turn; their scores must be the same. JSON lines on standard output, seconds
-# without those to start and to load; medians, and how many times one at a time, on standard error.
+# Measures `evaluate` with several windows per forward pass: a long text, many short texts, and continuations of a task, with
+# different batch sizes. Runs alternate, and scores must be the same for all batch sizes.
+#
 #   bench/evaluate.sh [--rounds=N] [--batches="1 8 32"] [--program=PATH] [--configuration=FILE] [option of megatron_cpp evaluate ...]
+#
+# Prints JSON lines with seconds, without those of start-up and loading, on standard output, and medians with the speedup over the
+# first batch size on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +25,7 @@ trap 'rm -rf "$own"' EXIT
 head -c 120000 data/tinyshakespeare.txt >"$own/long.txt"
 mkdir "$own/short"
 awk -v folder="$own/short" 'BEGIN { RS = "" } NR <= 150 { print > (folder "/" sprintf("%03d", NR) ".txt") }' data/tinyshakespeare.txt
-# Of each speech the next line, and those after the next.
+# Tasks: the second line of a speech as context, and its next three lines as continuations, of which the first is correct.
 awk 'BEGIN { RS = ""; FS = "\n" } NF >= 5 && made < 100 {
   gsub(/["\\\t]/, ""); ++made
   printf "{\"context\": \"%s\", \"continuations\": [\"%s\", \"%s\", \"%s\"], \"answer\": 0}\n", $2, $3, $4, $5
@@ -33,7 +36,7 @@ head -c 200 "$own/long.txt" >"$own/little.txt"
 source bench/lib/untrained_model.sh
 untrained_model "$own" "$configuration" "$own/long.txt"
 
-# seconds <what> <option ...>: of an evaluation, whose result goes to $own/<what>.json
+# seconds <name> <option ...>: prints the seconds of an evaluation and writes its result to $own/<name>.json.
 seconds() {
   local what=$1 begin end
   shift
@@ -57,7 +60,7 @@ for ((round = 0; round < rounds; ++round)); do
         tasks) texts=(--tasks="$own/lines.jsonl") ;;
       esac
       taken=$(seconds "$what.$batch" "${texts[@]}" --micro_batch_size="$batch")
-      cmp -s "$own/$what.$first.json" "$own/$what.$batch.json" || echo "$what: other scores with $batch than with $first" >&2
+      cmp -s "$own/$what.$first.json" "$own/$what.$batch.json" || echo "$what: scores with batch size $batch differ from those with $first" >&2
       echo "{\"evaluate\": \"$what\", \"micro_batch_size\": $batch, \"seconds\": $(awk "BEGIN { print $taken - $start }")}" |
         tee -a "$results"
     done
@@ -69,7 +72,7 @@ tr -d '{}":,' <"$results" | awk '{ print $2, $4, $6 }' | sort -k1,1 -k2,2n -k3,3
     if (!n) return
     middle = median_of(taken, n)
     if (!(what in one)) one[what] = middle
-    printf "%-6s %3d at once %8.2f s, %.2f times as fast as the first\n", what, batch, middle, one[what] / middle
+    printf "%-6s batch size %3d %8.2f s, speedup %.2f\n", what, batch, middle, one[what] / middle
   }
   $1 != what || $2 != batch { flush(); what = $1; batch = $2; n = 0 }
   { taken[++n] = $3 }

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Experts against a dense model at equal training FLOPs: the quick start, and the same model with 4 experts of which each token
-# uses 2, half as wide as the dense MLP each, so that both multiply as many numbers for a token and see as many tokens. Both at the
-# same time on one thread each. For every number of iterations, over which the learning rate decays, what each evaluates to on the
-# held-out text. JSON lines on standard output; a table on standard error.
+# Compares a mixture of experts with a dense model at equal training FLOPs: the quick start, and the same model with 4 experts, two
+# per token, each half as wide as the dense MLP. Both train at the same time on one thread each, for several numbers of iterations,
+# over which the learning rate decays.
+#
 #   bench/experts.sh [--iterations=N,N,...] [--seeds=N,N,...] [--num_experts=4] [--program=PATH] [option of megatron_cpp pretrain ...]
-# Starts from the data of scripts/quickstart.sh.
+#
+# Needs the data of scripts/quickstart.sh. Prints JSON lines on standard output and a table with the bits per byte of the held-out
+# text on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,12 +23,13 @@ source bench/lib/machine.sh
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 data=runs/quickstart
-# The weights of the two add up to 1: twice that makes of two halves of an MLP what the whole one is at the start.
+# The weights of the two experts add up to 1. Scaled by 2, two halves of an MLP equal the whole one at initialization.
 experts=(--model.num_experts="$num_experts" --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_router_topk_scaling_factor=2
   --model.moe_aux_loss_coeff=0.01 --model.moe_z_loss_coeff=1e-3)
 
-# Of the whole training, as the program's plan says: of matrix products, of experts of those that take a token.
-flops() { # <iterations> <option of pretrain ...>
+# flops <iterations> <option of pretrain ...>: prints the FLOPs of the training according to the dry run: matrix products, of
+# experts those that process a token.
+flops() {
   "$program" pretrain configs/quickstart.toml --dry_run --training.train_iters="$1" --checkpoint.save= "${options[@]}" "${@:2}" 2>&1 |
     sed -nE 's/.* ([0-9.e+]+) FLOP, .*/\1/p' | head -n 1
 }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# What fp8 does to a training: held-out bits per byte of the quick start after so many steps, in bf16, and with products in fp8, both
-# formats, from the first step or (_late) from halfway on. JSON lines on standard output; fails unless all are within half a
-# percent of bf16 (bench/lib/quality.sh says how that is judged).
+# Compares training with fp8 products (both formats, from the first step or, _late, from halfway on) with training in bf16: bits per
+# byte of the held-out text of the quick start.
+#
 #   bench/fp8_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]
+#
+# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes the test).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# How fast `generate` makes tokens, with one, several or many prompts side by side, in turn; and, where a Python with torch and
-# transformers is given, how fast transformers' generate() makes as many of the same weights. The texts must be the same however
-# many are made at a time. JSON lines on standard output, seconds without those to start and to load; medians on standard error.
+# Measures the throughput of `generate` with different batch sizes and, with --python, that of generate() of transformers with the
+# same weights. Runs alternate, and the texts must not depend on the batch size.
+#
 #   bench/generate.sh [--rounds=N] [--batches="1 8 32"] [--prompts=N] [--max_new_tokens=N] [--precision=fp32|bf16] [--python=PATH]
 #     [--program=PATH] [--configuration=FILE] [option of megatron_cpp generate ...]
+#
+#   --python=PATH  a Python with torch and transformers
+#
+# Prints JSON lines on standard output, without the time of start-up and loading, and medians on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,14 +32,15 @@ head -c 20000 data/tinyshakespeare.txt >"$own/text.txt"
 # shellcheck source=bench/lib/untrained_model.sh
 source bench/lib/untrained_model.sh
 untrained_model "$own" "$configuration" "$own/text.txt"
-# Words until there are as many tokens as prompt_tokens says, give or take a few.
+# Prompts of about prompt_tokens tokens.
 prompt_tokens=64
+# shellcheck disable=SC1003 # a backslash
 tr -s ' \n' '\n' <data/tinyshakespeare.txt | tr -d '"\\' | awk -v prompts="$prompts" -v words=$((prompt_tokens * 3 / 5)) '
   made < prompts { text = text (text == "" ? "" : " ") $0 }
   made < prompts && ++n == words { printf "{\"prompt\": \"%s\"}\n", text; text = ""; n = 0; ++made }' >"$own/prompts.jsonl"
 head -n 1 "$own/prompts.jsonl" >"$own/prompt.jsonl"
 
-# seconds <file> <prompts> <tokens> <at a time>: of a generation, whose texts go to the file
+# seconds <file> <prompts> <tokens> <batch size>: prints the seconds of a generation and writes the texts to the file.
 seconds() {
   local begin end
   begin=$(date +%s.%N)
@@ -60,7 +65,7 @@ for ((round = 0; round < rounds; ++round)); do
   start=$(seconds /dev/null "$own/prompt.jsonl" 1 1)
   for batch in $batches; do
     taken=$(seconds "$own/texts.$batch" "$own/prompts.jsonl" "$max_new_tokens" "$batch")
-    cmp -s "$own/texts.$first" "$own/texts.$batch" || echo "other texts with $batch at a time than with $first" >&2
+    cmp -s "$own/texts.$first" "$own/texts.$batch" || echo "texts with batch size $batch differ from those with $first" >&2
     say megatron_cpp "$batch" "$taken - $start"
     [ -n "$python" ] || continue
     line=$("$python" bench/torch_generate.py "$own/exported" --prompts="$prompts" --prompt_tokens=$prompt_tokens \
@@ -74,7 +79,7 @@ tr -d '{}":,' <"$results" | awk '{ print $4, $2, $6 }' | sort -k1,1n -k2,2 -k3,3
     if (!n) return
     middle = median_of(speed, n)
     if (who == "megatron_cpp") own = middle
-    printf "%3d at a time %-13s %8.1f tokens/s%s\n", batch, who, middle, who == "transformers" ? sprintf(", of which ours are %.2f times", own / middle) : ""
+    printf "batch size %3d %-13s %8.1f tokens/s%s\n", batch, who, middle, who == "transformers" ? sprintf(", speedup %.2f", own / middle) : ""
   }
   $1 != batch || $2 != who { flush(); batch = $1; who = $2; n = 0 }
   { speed[++n] = $3 }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# The grouped products of experts, evenly chosen, against one product of as many tokens, whose weights are an eighth of theirs, and
-# against a product for each expert, one after another: those of the 14M and the 124M model. JSON lines on standard output; medians
-# over the rounds of the grouped ones' time over the others' on standard error.
+# Compares grouped products of experts, evenly loaded, with one product of as many tokens, whose weights are an eighth as large, and
+# with one product per expert, for the sizes of the 14M and the 124M model.
+#
 #   bench/grouped.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench ops ...]
+#
+# Prints JSON lines on standard output, and medians over the rounds of grouped time / other time on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +25,7 @@ for ((round = 0; round < rounds; ++round)); do
   for model in 14m 124m; do
     for dtype in fp32 bf16; do
       result=$(bench_json ops "bench/gpt2_$model.toml" -- --training.precision=$dtype --repeats=15 "${options[@]}")
-      # Of the rows, those of products.
+      # Keeps only rows of products.
       rows=$(sed -E 's/.*"rows":\[(.*)\].*/\1/; s/\},\{/}\n{/g' <<<"$result" | grep -E '"name":"(grouped_|matmul)' | paste -sd,)
       echo "{\"model\": \"$model\", \"dtype\": \"$dtype\", \"rows\": [$rows]}" | tee -a "$results"
     done

@@ -1,29 +1,31 @@
 #!/usr/bin/env bash
-# Kills trainings with SIGKILL, again and again, and resumes each: what comes out must be the bits of a training that was
-# left alone. By turns at a moment that the clock decides and at a point of a step or of a save. JSON lines on standard
-# output, one per number of ranks; exit code 1 when any bit differs.
-#   bench/kills.sh [count [ranks ...]]   kills (default 200) for each number of ranks (default 1 2)
-#   SEED=n bench/kills.sh                other moments; MEGATRON_CPP names another program than build/release/megatron_cpp
+# Kills trainings with SIGKILL repeatedly and resumes each. The result must be bitwise identical to an undisturbed training. Kills
+# alternate between random times and random points of a step or a save.
+#
+#   bench/kills.sh [count [ranks ...]]   number of kills (default 200) for each number of ranks (default 1 2)
+#   SEED=n bench/kills.sh                chooses different times; MEGATRON_CPP names a program other than build/release/megatron_cpp
+#
+# Prints one JSON line per number of ranks on standard output. Exit code 1: a result differs or temporary files are left.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 count=${1:-200}
-numbers_of_ranks=("${@:2}")
-[ ${#numbers_of_ranks[@]} -gt 0 ] || numbers_of_ranks=(1 2)
-places=(step before_files after_files before_manifest before_rename before_latest before_prune)
+rank_counts=("${@:2}")
+[ ${#rank_counts[@]} -gt 0 ] || rank_counts=(1 2)
+points=(step before_files after_files before_manifest before_rename before_latest before_prune)
 # shellcheck source=bench/lib/interrupted.sh
 source bench/lib/interrupted.sh
 settings+=(--training.micro_batch_size=4)
 
 soak() {
-  local ranks=$1 kills=0 in_saves=0 trainings=0 different=0 stale=0 save seconds begin=$SECONDS
+  local ranks=$1 kills=0 in_saves=0 trainings=0 different=0 stale=0 save seconds start=$SECONDS
   train_whole "$ranks"
   while [ $kills -lt "$count" ]; do
     save=$folder/killed_$ranks
     rm -rf "$save"
     local round=0
     while true; do
-      if [ $kills -ge "$count" ]; then # to the end
+      if [ $kills -ge "$count" ]; then # run to the end
         train "$ranks" "$save" && wait "$job"
         break
       fi
@@ -32,31 +34,31 @@ soak() {
         train "$ranks" "$save"
         signal_by_clock "$ranks" KILL "$seconds" && kills=$((kills + 1))
       else
-        local place=${places[RANDOM % ${#places[@]}]} next rank=0
+        local point=${points[RANDOM % ${#points[@]}]} next rank=0
         next=$(($(reached "$save") + 1 + RANDOM % 14))
-        case $place in step | *_files) rank=$((RANDOM % ranks)) ;; esac
+        case $point in step | *_files) rank=$((RANDOM % ranks)) ;; esac
         train "$ranks" "$save" --fault_injection.kind=kill --fault_injection.iterations=0 \
-          --fault_injection.iteration=$next --fault_injection.point="$place" --fault_injection.rank=$rank
+          --fault_injection.iteration=$next --fault_injection.point="$point" --fault_injection.rank=$rank
       fi
       local code=0
       wait "$job" 2>/dev/null || code=$?
       if grep -q '^fault injection: kill' "$folder/log"; then
         kills=$((kills + 1))
-        [ "$place" = step ] || in_saves=$((in_saves + 1))
+        [ "$point" = step ] || in_saves=$((in_saves + 1))
       fi
-      [ $code -ne 0 ] || break # it came to its end
+      [ $code -ne 0 ] || break # the training has finished
     done
     trainings=$((trainings + 1))
-    same_bits "$folder/whole_$ranks" "$save" || different=$((different + 1))
+    is_identical "$folder/whole_$ranks" "$save" || different=$((different + 1))
     [ -z "$(find "$save" -name '*tmp*')" ] || stale=$((stale + 1))
   done
-  printf '{"ranks": %d, "kills": %d, "of_them_inside_saves": %d, "trainings": %d, "with_other_bits": %d, ' \
+  printf '{"ranks": %d, "kills": %d, "kills_inside_saves": %d, "trainings": %d, "different_results": %d, ' \
     "$ranks" $kills $in_saves $trainings $different
-  printf '"with_files_left_over": %d, "seconds": %d}\n' $stale $((SECONDS - begin))
+  printf '"with_temporary_files": %d, "seconds": %d}\n' $stale $((SECONDS - start))
   [ $((different + stale)) -eq 0 ]
 }
 
 machine_json "\"seed\": ${SEED:-1}"
 code=0
-for ranks in "${numbers_of_ranks[@]}"; do soak "$ranks" || code=1; done
+for ranks in "${rank_counts[@]}"; do soak "$ranks" || code=1; done
 exit $code

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# What experts cost: tokens/s of a model with 8 experts of which each token uses 2, against the dense model with as many
-# parameters in use, against Hugging Face's Mixtral in PyTorch, and of two ranks that share the experts, evenly chosen, against one
-# rank with two threads; in turn. JSON lines on standard output; medians of the ratios over the rounds on standard error.
+# Measures the cost of experts: tokens/s of a model with 8 experts, two per token, relative to the dense model with as many active
+# parameters and to Hugging Face's Mixtral in PyTorch; and of two ranks with expert parallelism, evenly loaded, relative to one rank
+# with two threads. Runs alternate.
+#
 #   bench/moe.sh [--rounds=N] [--python=PATH] [--program=PATH] [option of megatron_cpp bench step ...]
-# PATH is a Python with torch and transformers; without it that race is left out.
+#
+#   --python=PATH  a Python with torch and transformers; without it PyTorch is not measured
+#
+# Prints JSON lines on standard output and medians of the ratios over the rounds on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,15 +23,15 @@ source bench/lib/machine.sh
 launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-# Ranks that share experts are as fast as the one with the most tokens: an untrained router's choice would be measured.
+# With expert parallelism, the rank with the most tokens determines the time. An untrained router would be uneven.
 even=(--model.moe_router_force_load_balancing=true)
 experts=(--model.num_experts=8 --model.moe_router_topk=2 --model.moe_ffn_hidden_size=768 --model.moe_aux_loss_coeff=0.01)
 
-note() { # <what> <dtype> <batch> <JSON>
+record() { # <name> <dtype> <batch> <JSON>
   echo "{\"what\": \"$1\", \"dtype\": \"$2\", \"batch\": $3, \"result\": $4}" | tee -a "$results"
 }
-run() { # <what> <dtype> <samples of a step> <of a microbatch> <words before the program> -- <options>
-  note "$1" "$2" "$3" "$(bench_json step bench/moe_14m.toml "${@:5}" --training.precision="$2" --training.micro_batch_size="$4" \
+run() { # <name> <dtype> <samples per step> <samples per microbatch> <launcher word ...> -- <option ...>
+  record "$1" "$2" "$3" "$(bench_json step bench/moe_14m.toml "${@:5}" --training.precision="$2" --training.micro_batch_size="$4" \
     --training.global_batch_size="$3" --repeats=5 --warmup=2 "${options[@]}")"
 }
 
@@ -42,11 +46,11 @@ for ((round = 0; round < rounds; ++round)); do
       run even_ep2 $dtype $batch $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" "${even[@]}" \
         --parallel.expert_model_parallel_size=2
     done
-    [ -z "$python" ] || note pytorch $dtype 8 "$("$python" bench/torch_mixtral.py --dtype $dtype --batch 8 --compile 2>/dev/null)"
+    [ -z "$python" ] || record pytorch $dtype 8 "$("$python" bench/torch_mixtral.py --dtype $dtype --batch 8 --compile 2>/dev/null)"
   done
 done
 
-# what, dtype, batch, tokens/s, a line; then of each round what the mixture is of the dense model, of PyTorch's and of one rank.
+# Extracts name, dtype, batch and tokens/s per line, then the ratios of each round.
 sed -nE 's/.*"what": "([^"]*)", "dtype": "([^"]*)", "batch": ([0-9]*),.*"tokens_per_s": ?([^,}]*).*/\1 \2 \3 \4/p' "$results" | awk '
   { speed[$1, $2, $3] = $4 }
   $1 == "experts" { print $2, $3, "time_by_dense", speed["dense", $2, $3] / $4 }

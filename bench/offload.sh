@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Trains a GPT-2 of 1.5 B parameters (configs/gpt2_1558m.toml: 28 GB of weights, gradients and state with bf16 and AdamW) in an address space
-# of 8 GiB, with the optimizer's state on a disk: peak memory, seconds of a step, and what of the disk's own bandwidth it uses (of_plain), which is
-# measured in the same run by plain direct writes and reads at a time. Then asks for the same without offload, which must be refused with this
-# advice. JSON lines on standard output.
+# Trains a GPT-2 of 1.5B parameters (configs/gpt2_1558m.toml: 28 GB of weights, gradients and state with bf16 and AdamW) in an
+# address space of 8 GiB with the optimizer state on a disk. Measures peak memory, seconds per step, and the share of the disk's
+# bandwidth (of_plain), which is measured with direct writes and reads before and after. The same training without offload must be
+# refused with the advice to offload.
+#
 #   bench/offload.sh [--folder=DIR] [--limit_gib=N] [--iterations=N] [--seq_length=N] [option of megatron_cpp pretrain ...]
-# DIR, on the disk to measure, needs 20 GB; without it, a temporary folder.
+#
+#   --folder=DIR   a folder on the disk to measure, with 20 GB of free space (default: a temporary folder)
+#
+# Prints JSON lines on standard output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +40,7 @@ train=("$program" pretrain configs/gpt2_1558m.toml --data.data_path="$own/text_t
   --logging.log_interval=1 "${options[@]}")
 offload=(--optimizer.offload=file --optimizer.offload_folder="$own/state")
 
-# plain <MiB>: MiB/s of direct transfers past the page cache, while one file is written and another read, as in an update.
+# plain <MiB>: prints the MiB/s of direct transfers while one file is written and another is read, as in an optimizer update.
 plain() {
   local begin end reading
   dd if=/dev/zero of="$own/read" bs=4M count=$(($1 / 4)) oflag=direct status=none
@@ -66,7 +70,7 @@ awk -v step="$step_s" -v state="$state_mib" -v first="$first" -v last="$last" -v
     limit, state, step, rate, first, last, 2 * rate / (first + last), process }'
 
 if (ulimit -v $((limit_gib << 20)) && "${train[@]}") >"$own/refused" 2>&1; then
-  echo "the same training without offload was not refused" >&2
+  echo "training without offload was not refused" >&2
   exit 1
 fi
 grep -q 'optimizer.offload' "$own/refused" || { cat "$own/refused" >&2 && exit 1; }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# What smaller moments and gradients do to a training: held-out bits per byte of the quick start after so many steps, with moments in fp32,
-# bf16 and a byte, and with gradients in bf16, also of steps of 16 microbatches, whose sum is rounded each time (from halfway on). JSON lines on standard output; fails unless all are within half a percent of
-# fp32 (bench/lib/quality.sh says how that is judged).
+# Compares training with low-precision optimizer state with fp32: bits per byte of the held-out text of the quick start with moments
+# in bf16 and uint8, and with gradients in bf16, also with 16 microbatches per step, whose sum is rounded each time (from halfway on).
+#
 #   bench/offload_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]
+#
+# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes the test).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

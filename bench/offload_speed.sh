@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# What it costs to keep numbers of GPT-2 124M on a disk: tokens/s and memory of steps of eight microbatches with the optimizer's state,
-# the activations, the weights (ZeRO 3) or all of them there, against the same with all in memory, in turn. JSON lines on standard
-# output; medians over the rounds of the share of the speed in memory, and of the measured and the planned bytes of activations, on
-# standard error.
+# Measures the cost of offloading to a disk: tokens/s and memory of steps of GPT-2 124M with eight microbatches, with the optimizer
+# state, the activations, the weights (ZeRO 3) or all of them offloaded, relative to none. Runs alternate.
+#
 #   bench/offload_speed.sh [--folder=DIR] [--rounds=N] [option of megatron_cpp bench step ...]
-# DIR, on the disk to measure, needs 8 GB; without it, a temporary folder.
+#
+#   --folder=DIR   a folder on the disk to measure, with 8 GB of free space (default: a temporary folder)
+#
+# Prints JSON lines on standard output. On standard error, medians over the rounds of the relative speed, and measured and estimated
+# bytes of activations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,7 +43,7 @@ done
 member() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$own/results"; }
 paste <(member kept) <(member tokens_per_s) <(member activations_bytes) <(member activations_bytes_estimated) | awk '
   { if ($1 == "in_memory") base = $2; print $1, $2 / base, $3, $4 }' | sort -k1,1 -k2,2g | awk "$median_of"'
-  function flush() { if (n) printf "%-20s %.3f of the speed, activations %.0f MiB, planned %.0f\n", name, median_of(speed, n), bytes / 2^20, planned / 2^20 }
+  function flush() { if (n) printf "%-20s relative speed %.3f, activations %.0f MiB, estimated %.0f\n", name, median_of(speed, n), bytes / 2^20, planned / 2^20 }
   $1 != name { flush(); name = $1; n = 0 }
   { speed[++n] = $2; bytes = $3; planned = $4 }
   END { flush() }' >&2

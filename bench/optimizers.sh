@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Muon beside AdamW: the quick start with both, the same model, text, samples, seed, learning rate, weight decay and number of
-# iterations, at the same time on one thread each. JSON lines on standard output: every window of iterations, and what each
-# evaluates to on the held-out text; the last lines also on standard error.
+# Compares Muon with AdamW: the quick start with both, with the same model, text, samples, seed, learning rate, weight decay and
+# number of iterations, at the same time on one thread each.
+#
 #   bench/optimizers.sh [--iterations=N] [option of megatron_cpp pretrain ...]
-# Start from the data of scripts/quickstart.sh.
+#
+# Needs the data of scripts/quickstart.sh. Prints JSON lines on standard output: the metrics of every logged iteration and the
+# evaluations on the held-out text. Prints the last lines on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +20,7 @@ source bench/lib/machine.sh
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 
-# Only the number of iterations differs from the quick start, over which the learning rate decays.
+# Only the number of iterations, over which the learning rate decays, differs from the quick start.
 train() { # <name> <configuration>
   "$program" pretrain "$2" --training.train_iters="$iterations" --training.eval_interval=50 --device.num_threads=1 \
     --checkpoint.save="$results/$1" --logging.metrics_path="$results/$1.jsonl" "${options[@]}" >"$results/$1.log" 2>&1 ||

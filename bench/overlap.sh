@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# How much of what goes between machines is hidden behind what ranks compute: two ranks on two hosts, network namespaces of this
-# machine that are joined by links of so many Mb/s, by a cable with so much delay (bench/lib/delayed_link.py), in turn.
-#   ZeRO 1 and 3 with and without overlap: of gradients and weights, the seconds of a step that a rank waits for them.
-#   Pipelines: how much longer a rank waits for messages in a step, and what a step takes longer, than where the network is as
-#   fast as the machine, beside what the bytes of all messages, there and back, take.
-# JSON lines on standard output; medians, and shares that are exposed, on standard error. For root.
+# Measures how much communication between hosts is hidden behind computation: two ranks on two network namespaces of this machine,
+# joined by a link with limited bandwidth and a delay (bench/lib/delayed_link.py). Runs alternate. Needs root.
+#
 #   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [--parts="zero pipelines"] [option of megatron_cpp bench step ...]
-# A part may also be one stage or schedule: zero1, zero3, gpipe, 1f1b or interleaved.
+#
+#   --parts  "zero": ZeRO 1 and 3 with and without overlap; seconds of a step that a rank waits for gradients and weights.
+#            "pipelines": additional seconds that a rank waits for messages, and that a step takes, relative to an unlimited network,
+#            compared with the transfer time of all messages in both directions.
+#            Or single ones: zero1, zero3, gpipe, 1f1b or interleaved.
+#
+# Prints JSON lines on standard output, and medians and exposed shares on standard error.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
@@ -27,7 +30,7 @@ make_network a b
 for host in a b; do start_host "$host"; done
 
 cable=
-# network <slow|fast>
+# network <slow|fast>: limits the link, or removes the limits.
 network() {
   local host
   for host in a b; do
@@ -40,7 +43,7 @@ network() {
   [ "$1" = fast ] || { python3 "$root/bench/lib/delayed_link.py" to_a to_b "$delay_ms" & cable=$!; }
 }
 
-# Of 12 layers, 384 wide: 21M elements, of which the embeddings are so few that most may be hidden.
+# 12 layers of hidden size 384: 21M elements, with small embeddings, so that most communication can be hidden.
 microbatches=8
 # run <network> <name> <option ...>
 run() {
@@ -51,12 +54,12 @@ run() {
     grep '^{')
   echo "{\"overlap\": \"$2\", \"network\": \"$1\", \"result\": $line}" | tee -a "$results"
 }
-zero() { # <stage> <name> <whether it overlaps>
+zero() { # <stage> <name> <overlap: true or false>
   run slow "$2" --training.micro_batch_size=8 --training.global_batch_size=16 --parallel.zero_stage="$1" \
     --parallel.ddp_bucket_size=1000000 --parallel.overlap_grad_reduce="$3" --parallel.overlap_param_gather="$3"
 }
-# is_asked <part> <those that have it>
-is_asked() { [[ " $parts " == *" $1 "* || " $parts " == *" $2 "* ]]; }
+# is_selected <part> <group>
+is_selected() { [[ " $parts " == *" $1 "* || " $parts " == *" $2 "* ]]; }
 pipeline() { # <schedule> <option ...>
   local speed
   for speed in fast slow; do
@@ -68,19 +71,19 @@ pipeline() { # <schedule> <option ...>
 machine_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms"
 for ((round = 0; round < rounds; ++round)); do
   for stage in 1 3; do
-    is_asked "zero$stage" zero || continue
+    is_selected "zero$stage" zero || continue
     zero $stage zero$stage true
     zero $stage zero$stage-blocking false
   done
   for schedule in gpipe 1f1b interleaved; do
-    is_asked "$schedule" pipelines || continue
+    is_selected "$schedule" pipelines || continue
     chunks=()
     [ "$schedule" != interleaved ] || chunks=(--parallel.num_virtual_stages_per_pipeline_rank=2)
     pipeline "$schedule" "${chunks[@]}"
   done
 done
 
-# Name, network, seconds of a step, seconds in groups of data parallelism, messages' bytes, seconds of waiting for messages.
+# Extracts name, network, seconds per step, seconds in data-parallel groups, bytes of messages, and seconds of waiting for messages.
 tr ',{}' '\n' <"$results" | awk -F'": ?' '
   { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
   name == "overlap" { which = value }
@@ -104,14 +107,14 @@ tr ',{}' '\n' <"$results" | awk -F'": ?' '
     flush()
     for (stage = 1; stage <= 3; stage += 2) {
       name = "zero" stage; blocking = name "-blocking"
-      if (name in exposed) printf "ZeRO %d: %.3f s exposed of %.3f s, %.2f of it; steps of %.3f and %.3f s\n", stage, exposed[name], exposed[blocking],
+      if (name in exposed) printf "ZeRO %d: %.3f s exposed of %.3f s (%.2f); steps of %.3f and %.3f s\n", stage, exposed[name], exposed[blocking],
              exposed[name] / exposed[blocking], step[name, "slow"], step[blocking, "slow"]
     }
     for (which in bytes) if ((which, "fast") in step) {
-      # Rank 0 sends one way; as much comes back.
+      # Rank 0 receives as many bytes as it sends.
       alone = 2 * bytes[which] * 8 / (megabits * 1e6)
       longer = wait[which, "slow"] - wait[which, "fast"]
-      printf "%-12s waits %.3f s longer than on a fast network, and takes %.3f s longer; the bytes of its messages alone take %.3f s: %.2f of it waiting\n",
+      printf "%-12s waits %.3f s longer than on a fast network, steps take %.3f s longer; transfer time of its messages %.3f s, %.2f of it exposed\n",
              which, longer, step[which, "slow"] - step[which, "fast"], alone, longer / alone
     }
   }' >&2

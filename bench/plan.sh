@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# How well `plan` predicts what steps take on this machine: in each round calibrates it for their numbers of ranks, predicts the steps of
-# nine layouts of GPT-2 14M with eight samples from that alone, and measures them. JSON lines on standard output; on standard error a table
-# of measured and predicted seconds (medians over the rounds) and memory, the mean and the largest error, and the places of the fastest.
+# Measures how accurately `plan` predicts steps on this machine. Each round calibrates for the number of ranks, predicts steps of
+# GPT-2 14M with eight samples for nine layouts from that alone, and measures them.
+#
 #   bench/plan.sh [--layouts=ranks|offload] [--rounds=N] [--program=PATH] [--calibration=FOLDER] [--disk=FOLDER] [--section.key=value ...]
-# With --layouts=offload the same of layouts that keep states, weights or activations in host memory or in the FOLDER of a disk, which is
-# measured for that. The FOLDER of calibrations keeps them: files that are there already are not measured again.
+#
+#   --layouts=offload     layouts that offload states, weights or activations to host memory or to the disk
+#   --disk=FOLDER         the folder on the disk for these layouts (default: a temporary folder)
+#   --calibration=FOLDER  stores calibrations; existing files are not measured again
+#
+# Prints JSON lines on standard output. On standard error, a table of measured and predicted seconds (medians over the rounds) and
+# memory, the mean and the largest error, and the predicted rank of the fastest layout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,10 +31,10 @@ disk=${disk:-$work}
 mkdir -p "$calibration"
 results=$work/results
 
-# Ranks of threads that together are the cores of the machine; four ranks take turns on two.
+# threads_of <ranks>: prints the threads per rank such that all ranks together use all cores, at least 1.
 threads_of() { [ "$1" -ge "$(nproc)" ] && echo 1 || echo $(($(nproc) / $1)); }
 
-# A layout a line: name, ranks, options.
+# One layout per line: name, ranks, options.
 case $layouts in
   ranks) rows="one_rank 1 --training.micro_batch_size=4
 tp2 2 --training.micro_batch_size=4 --parallel.tensor_model_parallel_size=2
@@ -55,7 +60,7 @@ dp2_zero3_all_on_disk 2 --training.micro_batch_size=4 --parallel.zero_stage=3 --
   *) echo "$0: --layouts=$layouts: must be ranks or offload" >&2 && exit 2 ;;
 esac
 
-# The speed of a machine that others share comes and goes: each round has its own calibrations, just before what they predict.
+# The speed of a shared machine varies, so each round calibrates just before it predicts and measures.
 calibrate() { # <round> <ranks>
   local out=$calibration/$1-$2.toml
   [ ! -e "$out" ] || return 0
@@ -79,7 +84,7 @@ for ((round = 0; round < rounds; ++round)); do
   done <<<"$rows"
 done
 
-# layout, seconds measured and predicted, bytes measured and predicted, a line; then a table and what it comes to.
+# Extracts layout, measured and predicted seconds, measured and predicted bytes per line, then prints a table and a summary.
 sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"largest_tensors_bytes":([^,}]*).*"predicted".*"step_s":([^,}]*).*"memory_bytes":([^,}]*).*/\1 \2 \4 \3 \5/p' "$results" |
   sort -k1,1 -k2,2g | awk "$median_of"'
     function flush() {
@@ -95,12 +100,12 @@ sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"largest_tensor
     { seconds[++n] = $2; planned_seconds[n] = $3; bytes = $4; planned = $5 }
     END {
       flush()
-      place = 1
-      least = predicted[best]
+      position = 1
+      min = predicted[best]
       for (i = 1; i <= count; ++i) {
-        if (predicted[i] < predicted[best]) ++place
-        if (predicted[i] < least) least = predicted[i]
+        if (predicted[i] < predicted[best]) ++position
+        if (predicted[i] < min) min = predicted[i]
       }
-      printf "mean error %.1f %%, largest %.1f %%; the fastest, %s, is in place %d of those predicted, %.1f %% above the first\n",
-        100 * sum / count, 100 * worst, fastest, place, 100 * (predicted[best] / least - 1)
+      printf "mean error %.1f %%, largest %.1f %%; the fastest layout, %s, is number %d of the predictions, %.1f %% slower than the first\n",
+        100 * sum / count, 100 * worst, fastest, position, 100 * (predicted[best] / min - 1)
     }' >&2

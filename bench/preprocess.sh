@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# How many times as fast `preprocess` is on two hosts as on one: namespaces of this machine with an address, memory, processes
-# and one core of their own, which share the file system (tests/multi_node/hosts.sh). In turn, one rank on one host, two on
-# two, which must give the same bytes, and two by themselves with half of the text each, at once: more than that is not to be
-# had from the cores, caches and disk of this machine. JSON lines on standard output: the machine, then each run, then the
-# medians. Needs root and two cores that nobody else uses.
+# Measures the speedup of `preprocess` on two hosts over one. Hosts are namespaces of this machine with an address, memory, processes
+# and one core each, which share the file system (tests/multi_node/hosts.sh). Alternates one rank on one host, two ranks on two hosts,
+# whose output must be identical, and two independent processes with half of the text each, the upper limit for this machine.
+# Needs root and two cores without other load.
+#
 #   bench/preprocess.sh [--rounds=3] [--size=200000000] [--document_lines=100] [--vocab_size=8192] [text ...]
-# The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes, and cut into documents
-# of so many lines (100: of some 2.7 KB, as pages of the web have), of which each is a line of JSON.
+#
+#   text              repeated until there are --size bytes (default data/tinyshakespeare.txt)
+#   --document_lines  lines per document, each a line of JSON; 100 lines are about 2.7 KB, the size of web pages
+#
+# Prints JSON lines on standard output: the machine, each run, and the medians.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
@@ -21,13 +24,13 @@ for argument in "$@"; do
     --size=*) size=${argument#*=} ;;
     --document_lines=*) document_lines=${argument#*=} ;;
     --vocab_size=*) vocab_size=${argument#*=} ;;
-    --*) echo "unknown option $argument; see the head of $0" >&2 && exit 2 ;;
+    --*) echo "unknown option $argument; see the header of $0" >&2 && exit 2 ;;
     *) texts+=("$(realpath "$argument")") ;;
   esac
 done
 [ ${#texts[@]} -gt 0 ] || texts=("$root/data/tinyshakespeare.txt")
 
-# preprocess <output> <text> <core> <host ...>: a rank on each host, the first of them on that core.
+# preprocess <output> <text> <core> <host ...>: runs one rank per host, on consecutive cores beginning with <core>.
 preprocess() {
   local output=$1 text=$2 core=$3 hosts
   shift 3
@@ -39,14 +42,14 @@ preprocess() {
     preprocess "$scratch/$text" --output_prefix="$scratch/$output" --tokenizer_model="$scratch/tokenizer.model" \
     --workers=1 >"$output.log" 2>&1 </dev/null || { cat "$output.log" >&2 && return 1; }
 }
-apart() {
+independent() {
   local first
   preprocess half_a half_00.jsonl 0 a &
   first=$!
   preprocess half_b half_01.jsonl 1 b
   wait "$first"
 }
-# timed <name> <command ...>: appends the seconds that it takes to <name>.seconds.
+# timed <name> <command ...>: appends the seconds of the command to <name>.seconds and prints them.
 timed() {
   local name=$1 seconds TIMEFORMAT='%R'
   shift
@@ -72,9 +75,9 @@ split -n l/2 -d --additional-suffix=.jsonl text.jsonl half_
 for ((round = 0; round < rounds; ++round)); do
   timed one_host preprocess on_1 text.jsonl 0 a
   timed two_hosts preprocess on_2 text.jsonl 0 a b
-  timed two_apart apart
+  timed two_independent independent
   for ending in bin idx; do cmp "on_1_text_document.$ending" "on_2_text_document.$ending" >&2; done
 done
-awk -v one="$(median <one_host.seconds)" -v two="$(median <two_hosts.seconds)" -v apart="$(median <two_apart.seconds)" \
-  'BEGIN { printf "{\"one_host_seconds\": %s, \"two_hosts_seconds\": %s, \"two_apart_seconds\": %s, ", one, two, apart
-    printf "\"times_as_fast\": %.3f, \"apart_times_as_fast\": %.3f}\n", one / two, one / apart }'
+awk -v one="$(median <one_host.seconds)" -v two="$(median <two_hosts.seconds)" -v independent="$(median <two_independent.seconds)" \
+  'BEGIN { printf "{\"one_host_seconds\": %s, \"two_hosts_seconds\": %s, \"two_independent_seconds\": %s, ", one, two, independent
+    printf "\"speedup\": %.3f, \"independent_speedup\": %.3f}\n", one / two, one / independent }'

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# How long a training takes to its first step, and what a rank needs of a machine's memory beside its tensors, where so many
-# ranks share the machine: tp 2 x pp 2 x dp of a small model, data set, tokenizer and checkpoint folder as trainings have them.
-# JSON lines on standard output: seconds from the launch to the begin of the first step, and of the ranks the most MiB of memory of
-# their own (RssAnon; the binary's pages and shared memory are one for all), and of tensors; then what the groups of the same layout
-# take (`megatron_cpp bench groups`), at last of so many ranks as threads.
+# Measures the time to the first step and the host memory per rank in addition to its tensors, for different numbers of ranks on this
+# machine: tp 2 x pp 2 x dp of a small model, with data set, tokenizer and checkpoint folder.
+#
 #   bench/startup.sh [--ranks="1 4 16 64"] [--threads=256] [--program=PATH] [option of megatron_cpp pretrain ...]
+#
+# Prints JSON lines on standard output: seconds from the launch to the beginning of the first step, and the maximum over the ranks of
+# private memory in MiB (RssAnon; the binary and shared memory exist once per machine); then the cost of creating the groups of this
+# layout (`megatron_cpp bench groups`), finally with --threads ranks as threads (0: not).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,18 +26,18 @@ trap 'rm -rf "$own"' EXIT
 "$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$own/text" \
   --tokenizer_model="$own/tokenizer.model" >/dev/null
 
-# The most MiB that a process of this program holds alone, until the file that is named comes to be.
+# watch_memory <file>: until the file exists, samples the private memory of the program's processes. Writes the maximum in MiB.
 watch_memory() {
-  local most=0 process size
+  local max=0 process size
   until [ -e "$1" ]; do
     for process in $(pgrep -f "$own/text_text_document" || true); do
       [ "$(readlink -f "/proc/$process/exe")" = "$(readlink -f "$program")" ] || continue
       size=$(awk '/^RssAnon/ { print $2 }' "/proc/$process/status" 2>/dev/null || true)
-      [ "${size:-0}" -le "$most" ] || most=$size
+      [ "${size:-0}" -le "$max" ] || max=$size
     done
     sleep 0.2
   done
-  echo $((most / 1024)) >"$own/memory"
+  echo $((max / 1024)) >"$own/memory"
 }
 
 # shellcheck disable=SC2119
@@ -46,7 +48,7 @@ for n in $ranks; do
   [ "$n" -lt 4 ] || { layout=(--parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2) && groups=(); }
   launch_ranks "$n" --bind-to none
   watch_memory "$own/end" &
-  begin=$(date +%s.%N)
+  start=$(date +%s.%N)
   "${launch[@]}" "$program" pretrain configs/quickstart.toml --data.train_data_path="[\"$own/text_text_document\"]" \
     --data.valid_data_path="[]" --data.tokenizer_model="$own/tokenizer.model" --checkpoint.save="$own/checkpoints" \
     --device.num_threads=1 --training.micro_batch_size=1 --training.global_batch_size="$n" --training.train_iters=2 --optimizer.lr_warmup_iters=0 \
@@ -58,8 +60,8 @@ for n in $ranks; do
   first=$(grep -m1 '"type": *"train"' "$own/metrics.jsonl")
   stamp=$(date -d "$(sed -E 's/.*"time": ?"([^"]*)".*/\1/' <<<"$first")" +%s.%N)
   elapsed=$(sed -E 's/.*"elapsed_ms": ?([0-9.]*).*/\1/' <<<"$first")
-  echo "{\"ranks\": $n, \"to_first_step_s\": $(awk "BEGIN { print $stamp - $begin - $elapsed / 1000 }"), \"first_step_s\":" \
-    "$(awk "BEGIN { print $elapsed / 1000 }"), \"whole_run_s\": $(awk "BEGIN { print $end - $begin }"), \"rank_mib\": $(cat "$own/memory")}"
+  echo "{\"ranks\": $n, \"to_first_step_s\": $(awk "BEGIN { print $stamp - $start - $elapsed / 1000 }"), \"first_step_s\":" \
+    "$(awk "BEGIN { print $elapsed / 1000 }"), \"whole_run_s\": $(awk "BEGIN { print $end - $start }"), \"rank_mib\": $(cat "$own/memory")}"
   "${launch[@]}" "$program" bench groups --json "${groups[@]}" </dev/null 2>/dev/null | grep '^{'
 done
 [ "$threads" -eq 0 ] || "$program" bench groups --json --threads="$threads"

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Times tokenizer train against spm_train of the same sentencepiece library (Debian package sentencepiece), in turn, on the same
-# text with the same settings and threads. JSON lines on standard output: the machine, then one for each size and kind of model
-# with medians of seconds of processor time and of the clock.
+# Compares `tokenizer train` with spm_train of the same sentencepiece library (Debian package sentencepiece), and `preprocess` with
+# libraries that encode the same paragraphs in memory: `tokenizers` for each of --rules, sentencepiece for each of --models, if the
+# Python of HUGGINGFACE_PYTHON has them. Both sides use the same text, settings and threads. Runs alternate.
+#
 #   bench/tokenizer.sh [--runs=3] [--vocab_size=8192] [--threads=2] [--kinds="bpe unigram"] [--sizes="2000000 100000000"]
 #                      [--rules="gpt2 llama3 qwen2"] [--models="bpe unigram"] [--encode_size=50000000] [text ...]
-# The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes, so that a large size says
-# how fast text is read and counted, a small one how fast pieces are learnt. spm_train reads line by line and learns no newlines.
-# Then preprocess, which also reads and writes, against libraries encoding the same paragraphs from memory with the same tokenizer and
-# threads: `tokenizers` for each of the rules, sentencepiece for each of the models, where the Python that HUGGINGFACE_PYTHON names has them.
-# On a machine that others use too, processor time is the one to look at.
+#
+#   text    repeated until there are enough bytes (default data/tinyshakespeare.txt). Large sizes measure reading and counting, small
+#           ones learning pieces. spm_train reads lines and learns no newlines
+#
+# Prints JSON lines on standard output: the machine, then medians of CPU and wall-clock seconds per size and kind of model. On a machine
+# with other load, compare CPU seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/lib/machine.sh
@@ -27,7 +29,7 @@ for argument in "$@"; do
     --rules=*) rules=${argument#*=} ;;
     --models=*) models=${argument#*=} ;;
     --encode_size=*) encode_size=${argument#*=} ;;
-    --*) echo "unknown option $argument; see the head of $0" >&2 && exit 2 ;;
+    --*) echo "unknown option $argument; see the header of $0" >&2 && exit 2 ;;
     *) texts+=("$argument") ;;
   esac
 done
@@ -38,7 +40,7 @@ done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# timed <file> <command ...>: appends "clock processor" to the file.
+# timed <file> <command ...>: appends wall-clock and CPU seconds of the command to the file.
 timed() {
   local times=$1 TIMEFORMAT='%R %U %S'
   shift
@@ -47,8 +49,8 @@ timed() {
 }
 median_of_column() { cut -d' ' -f"$2" "$1" | median; }
 
-# race <kind>: of $folder/text.
-race() {
+# compare_training <kind>: trains on $folder/text.
+compare_training() {
   local kind=$1 run
   rm -f "$folder"/ours "$folder"/theirs
   for ((run = 0; run < runs; ++run)); do
@@ -65,13 +67,14 @@ race() {
     "$(median_of_column "$folder/theirs" 2)" "$(median_of_column "$folder/ours" 1)" "$(median_of_column "$folder/theirs" 1)"
 }
 
-# make_text <bytes>: $folder/text.
+# make_text <bytes>: writes $folder/text.
 make_text() {
   while cat "${texts[@]}"; do :; done 2>/dev/null | head -c "$1" | iconv -c -f utf-8 -t utf-8 >"$folder/text" || true
 }
 
-# race_encode <library> <kind> <file of the model> [option of tokenizer train ...]: of $folder/text, with a tokenizer trained on its beginning.
-race_encode() {
+# compare_encoding <library> <kind> <model file> [option of tokenizer train ...]: encodes $folder/text with a tokenizer trained on its
+# beginning.
+compare_encoding() {
   local library=$1 kind=$2 model=$folder/$3 run
   shift 3
   rm -f "$folder"/ours "$folder"/theirs
@@ -87,17 +90,17 @@ race_encode() {
   printf '"cpu_seconds": %s, "%s_cpu_seconds": %s, "seconds": %s, "%s_seconds": %s}\n' \
     "$(median_of_column "$folder/ours" 2)" "$library" "$(median_of_column "$folder/theirs" 2)" "$(median_of_column "$folder/ours" 1)" "$library" "$(median_of_column "$folder/theirs" 1)"
 }
-has_library() { "$python" -c "import $1" 2>/dev/null || { echo "encoding is not timed: $python has no $1" >&2 && return 1; }; }
+has_library() { "$python" -c "import $1" 2>/dev/null || { echo "encoding is not measured: $python has no $1" >&2 && return 1; }; }
 
 machine_json "\"spm_train\": \"$(spm_train --version 2>/dev/null | tr -d '\n')\", \"texts\": \"${texts[*]##*/}\""
 for size in $sizes; do
   make_text "$size"
-  for kind in $kinds; do race "$kind"; done
+  for kind in $kinds; do compare_training "$kind"; done
 done
 make_text "$encode_size"
 if [ -n "$rules" ] && has_library tokenizers; then
-  for kind in $rules; do race_encode tokenizers "$kind" tokenizer.json --model_type=bpe-bytes --pre_tokenizer="$kind"; done
+  for kind in $rules; do compare_encoding tokenizers "$kind" tokenizer.json --model_type=bpe-bytes --pre_tokenizer="$kind"; done
 fi
 if [ -n "$models" ] && has_library sentencepiece; then
-  for kind in $models; do race_encode sentencepiece "$kind" tokenizer.model --model_type="$kind"; done
+  for kind in $models; do compare_encoding sentencepiece "$kind" tokenizer.model --model_type="$kind"; done
 fi

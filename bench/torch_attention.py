@@ -1,6 +1,6 @@
-"""Times scaled_dot_product_attention of PyTorch on a CPU, for bench/attention_vs_torch.sh: causal, inside documents, in a window.
+"""Measures scaled_dot_product_attention of PyTorch on a CPU for bench/attention_vs_torch.sh: causal, within documents, with a window.
 
-Where PyTorch can do the same in several ways, the fastest one counts. One JSON line on standard output.
+If PyTorch has several implementations, reports the fastest one. Prints one JSON line.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def timed(repeats, warmup, forward, inputs, dout):
 
 
 def ways(args, q, k, v):
-    """Names of ways, and what computes [1, heads, seq, dim]."""
+    """Returns functions by name that compute attention of [1, heads, seq, dim] in different ways."""
     attend = F.scaled_dot_product_attention
     if args.document == 0 and args.window == 0:
         return {"is_causal": lambda: attend(q, k, v, is_causal=True)}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The peer of `megatron_cpp bench checkpoint`: torch.distributed.checkpoint saves and loads GPT-2 124M with AdamW's state.
+"""Measures torch.distributed.checkpoint for bench/checkpoint.sh: saves and loads GPT-2 124M with the state of AdamW.
 
     python3 -m torch.distributed.run --nproc_per_node RANKS bench/torch_checkpoint.py FOLDER [--rounds N]
 
-fp32 weights and moments of the same shapes, split by rows over the ranks as DTensors. One JSON line a round on rank 0; a
-time is that of the slowest rank. Files are dropped from the page cache before they are read.
+Weights and moments in fp32 are sharded by rows over the ranks as DTensors. Rank 0 prints one JSON line per round with the times of the
+slowest rank. Files are evicted from the page cache before they are read.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 
 def shapes():
-    """Names and shapes of the parameters of bench/gpt2_124m.toml."""
+    """Yields names and shapes of the parameters of bench/gpt2_124m.toml."""
     h, vocab, positions = 768, 50304, 1024
     yield "embedding.word_embeddings.weight", (vocab, h)
     yield "embedding.position_embeddings.weight", (positions, h)

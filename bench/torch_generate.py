@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The peer of `megatron_cpp generate`: transformers' generate() with the same weights.
+"""Measures generate() of transformers for bench/generate.sh with the same weights.
 
     python3 bench/torch_generate.py FOLDER --prompts N --prompt_tokens N --new_tokens N --batch_size N [--dtype bf16]
 
-FOLDER is what `megatron_cpp checkpoint export-hf` wrote. Prompts of random tokens, always the likeliest next token, with the
-library's cache of keys and values; one JSON line with the seconds that the tokens of all prompts take, without loading.
+FOLDER was written by `megatron_cpp checkpoint export-hf`. Prompts are random tokens, decoding is greedy with a KV cache. Prints one JSON
+line with the seconds for all prompts, without loading.
 """
 
 import argparse

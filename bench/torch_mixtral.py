@@ -1,5 +1,6 @@
-"""The peer of bench/moe.sh: Hugging Face's Mixtral in PyTorch, trained as a competent user does (fused AdamW, autocast,
-torch.compile where it compiles). Prints one JSON line.
+"""Trains Hugging Face's Mixtral in PyTorch for bench/moe.sh, with fused AdamW, autocast, and torch.compile if it compiles. Prints
+one JSON line.
+
   python3 bench/torch_mixtral.py --layers 6 --hidden 384 --heads 6 --ffn 768 --vocab 8192 --seq 256 --batch 8 --compile"""
 import argparse
 import json

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# What less traffic is worth on a slow network: four ranks on two hosts, network namespaces of this machine that are joined
-# by links of so many Mb/s, train GPT-2 14M in fp32 with ZeRO 1 and 3, plain, with gradients in bf16, with weights and
-# gradients in a byte each, and with a second copy of the weights on each host (and gradients summed on each host first), in
-# turn. The bytes that ranks send are compared with the formulas of
-# docs/communication_compression.md; a difference is an error. JSON lines
-# on standard output; medians of tokens/s, and how many times those of the same stage without, on standard error. For root.
+# Measures communication compression on a slow network: four ranks on two network namespaces of this machine train GPT-2 14M in fp32
+# with ZeRO 1 and 3, without compression, with gradients in bf16, with weights and gradients in int8, and with a secondary shard of
+# the weights on each host (gradients are then reduced on each host first). Runs alternate. Sent bytes that differ from the formulas
+# of docs/communication_compression.md are an error. Needs root.
+#
 #   bench/traffic.sh [--rounds=N] [--megabits=N] [option of megatron_cpp bench step ...]
+#
+#   --megabits=N   bandwidth of the link in Mb/s (default 1000)
+#
+# Prints JSON lines on standard output, and medians of tokens/s with the speedup on standard error.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
@@ -26,22 +29,23 @@ for host in a b; do
   limit_link "$host" "$megabits"
 done
 
-# run <name> <ZeRO stage> <bytes per weight sent x 64> <bytes per gradient sent x 64> <ranks of a second copy> <option ...>
+# run <name> <ZeRO stage> <bytes per 64 weights> <bytes per 64 gradients> <ranks of a secondary shard> <option ...>
 run() {
   local name=$1 stage=$2 line
   line=$(on_host a mpirun -n 4 --bind-to none --hostfile hostfile --allow-run-as-root "$MEGATRON_CPP" bench step \
     "$root/bench/gpt2_14m.toml" --json --device.num_threads=1 --training.micro_batch_size=1 --training.global_batch_size=4 \
     --parallel.zero_stage="$stage" "${@:6}" "${options[@]}" | grep '^{')
   echo "{\"traffic\": \"$name\", \"zero_stage\": $stage, \"result\": $line}" | tee -a "$results"
-  check_bytes "$stage" "$3" "$4" "$5" "$line" || { echo "$name: other bytes than the formula's" >&2 && exit 1; }
+  check_bytes "$stage" "$3" "$4" "$5" "$line" || { echo "$name: sent bytes differ from the formula" >&2 && exit 1; }
 }
 
-# Of P elements, d = 4 ranks and k of a second copy; tied embeddings, the first unit, are gathered once more at stage 3.
-check_bytes() { # <stage> <weight> <gradient> <k> <JSON>
+# check_bytes <stage> <weight> <gradient> <k> <JSON>: for P elements, d = 4 ranks and secondary shards of k ranks. Tied embeddings, the
+# first unit, are gathered once more at stage 3.
+check_bytes() {
   echo "$5" | tr ',{}' '\n' | awk -F'": ?' -v stage="$1" -v weight="$2" -v gradient="$3" -v k="$4" '
     function close_to(what, bytes, formula, more) {
       if (bytes >= formula && bytes <= formula + more) return
-      printf "%s: %d bytes, not %d to %d\n", what, bytes, formula, formula + more > "/dev/stderr"
+      printf "%s: %d bytes, expected %d to %d\n", what, bytes, formula, formula + more > "/dev/stderr"
       bad = 1
     }
     { name = $1; gsub(/"/, "", name); value[name] = $2 }
@@ -94,7 +98,7 @@ grep -o '"traffic": "[^"]*", "zero_stage": [0-9]\|"tokens_per_s":[^,]*' "$result
       flush()
       for (i = 1; i <= rows; ++i) {
         split(order[i], row, SUBSEP)
-        printf "ZeRO %s %-13s %8.1f tokens/s, %.2f times plain\n", row[1], row[2], middle[order[i]],
+        printf "ZeRO %s %-13s %8.1f tokens/s, speedup %.2f\n", row[1], row[2], middle[order[i]],
                middle[order[i]] / middle[row[1], "plain"]
       }
     }' >&2

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# What less traffic does to a training: the quick start's model and text for 200 iterations on four ranks, plain and with each
-# way to send less, and the bits per byte of the text that was held out. Those that end in _late begin halfway, so that what
-# came before has the same bits, and less of the difference is chance. Fails unless all are within half a percent of plain
-# (bench/lib/quality.sh says how that is judged) and the second copy changes nothing. JSON lines on standard output.
+# Compares training with communication compression with training without it: bits per byte of the held-out text of the quick start
+# after 200 iterations on four ranks. Names with _late enable compression halfway, after a common first half, so that less of the
+# difference is random. The secondary shard must be bitwise identical.
+#
 #   bench/traffic_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]
+#
+# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes the test).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

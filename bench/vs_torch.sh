@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Races megatron_cpp against PyTorch on this machine: the same model, tokens per step, precision and threads, in turn.
+# Compares training throughput with PyTorch on this machine, with the same model, tokens per step, precision and threads. Runs
+# alternate.
+#
 #   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--tune] [--output=FILE] [model ...]
-# Models on a CPU: 14m 124m (GPT-2, fp32 and bf16). On a GPU: gpt2-124m gpt2-1558m llama-1b llama-3b llama-8b (bf16); of llama-8b
-# 16 of its 32 layers, because weights, gradients and optimizer of all do not fit one GPU. --tune: our matrix products are timed.
-# PyTorch runs bench/torch_gpt.py with torch.compile; PATH is a Python with torch and numpy (python3 -m venv ~/peer &&
-# ~/peer/bin/pip install torch numpy). Each round runs both once; the table has the median of the ratios. One JSON line per run
-# goes to FILE (default bench/results/vs_torch_<device>_<date>.jsonl). --program: a megatron_cpp that is built already.
+#
+#   model          on a CPU 14m, 124m (GPT-2, fp32 and bf16); on a GPU gpt2-124m, gpt2-1558m, llama-1b, llama-3b, llama-8b (bf16).
+#                  llama-8b has 16 of its 32 layers, as all of it does not fit on one GPU for training
+#   --python=PATH  a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy); it runs
+#                  bench/torch_gpt.py with torch.compile
+#   --program=PATH a megatron_cpp that is already built
+#   --tune         times the algorithms of our matrix products first; only on a GPU
+#   --output=FILE  receives one JSON line per run (default bench/results/vs_torch_<device>_<date>.jsonl)
+#
+# Prints a table with the medians of the rounds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/lib/machine.sh
@@ -31,14 +38,14 @@ for argument in "$@"; do
     --output=*) output=${argument#*=} ;;
     --tune) tuning=(--device.gemm_tuning=time) ;;
     14m | 124m | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
-    *) refuse "unknown argument $argument; see the head of $0" ;;
+    *) refuse "unknown argument $argument; see the header of $0" ;;
   esac
 done
 
 case $device in
   cpu)
     preset=release all=(14m 124m) dtypes=(fp32 bf16)
-    [ ${#tuning[@]} -eq 0 ] || refuse "--tune is for --device=cuda"
+    [ ${#tuning[@]} -eq 0 ] || refuse "--tune needs --device=cuda"
     processor=$(cpu_name)
     ;;
   cuda)
@@ -46,13 +53,13 @@ case $device in
     processor=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
     [ -n "$processor" ] || refuse "--device=cuda: nvidia-smi finds no GPU on this machine"
     ;;
-  *) refuse "--device=$device: cpu or cuda" ;;
+  *) refuse "--device=$device: must be cpu or cuda" ;;
 esac
 [ ${#models[@]} -gt 0 ] || models=("${all[@]}")
 for model in "${models[@]}"; do
-  [[ " ${all[*]} " == *" $model "* ]] || refuse "$model is not among the models for --device=$device: ${all[*]}"
+  [[ " ${all[*]} " == *" $model "* ]] || refuse "$model: models for --device=$device are ${all[*]}"
 done
-"$python" -c 'import torch' 2>/dev/null || refuse "$python has no torch; give --python=PATH"
+"$python" -c 'import torch' 2>/dev/null || refuse "$python has no torch; set --python=PATH"
 if [ "$device" = cuda ]; then
   "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || refuse "the torch of $python finds no GPU"
 fi
@@ -66,7 +73,7 @@ mkdir -p "$(dirname "$output")"
 
 field() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" | head -n 1; }
 
-# Sets config (of ours), shape (of PyTorch's), seq and batch for $model.
+# Sets `ours` and `theirs`, the arguments of both sides for $model.
 describe() {
   local layers=
   case $model in
@@ -87,7 +94,7 @@ peer_errors=$(mktemp)
 trap 'rm -f "$peer_errors"' EXIT
 # shellcheck disable=SC2119
 machine_json >>"$output"
-printf '%-10s %-5s %14s %14s %8s %6s %12s %8s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'as cold' 'peak GiB (PyTorch)'
+printf '%-10s %-5s %14s %14s %8s %6s %12s %8s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'of cold' 'peak GiB (PyTorch)'
 for model in "${models[@]}"; do
   describe
   for dtype in "${dtypes[@]}"; do
@@ -97,7 +104,7 @@ for model in "${models[@]}"; do
       b=$("$python" bench/torch_gpt.py "${theirs[@]}" --dtype "$dtype" --compile --steps 5 --warmup 2 2>"$peer_errors") ||
         refuse "PyTorch failed on $model $dtype: $(tail -n 3 "$peer_errors")"
       printf '{"model": "%s", "dtype": "%s", "megatron_cpp": %s, "pytorch": %s}\n' "$model" "$dtype" "$a" "$b" >>"$output"
-      # Our JSON has no space after the colon, PyTorch's has.
+      # Our JSON has no space after colons, PyTorch's has.
       speeds+=("$(field tokens_per_s <<<"$a")") peer_speeds+=("$(field tokens_per_s <<<"$b")")
       ratios+=("$(awk "BEGIN { print ${speeds[-1]} / ${peer_speeds[-1]} }")")
       mfus+=("$(field mfu <<<"$a")") shares+=("$(field share_of_gemm_only <<<"$a")")

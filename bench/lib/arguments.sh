@@ -1,8 +1,8 @@
-# What benchmarks read from their command lines; to be sourced.
+# Parses the arguments of benchmarks; to be sourced.
 # shellcheck shell=bash disable=SC2034 # options is read there
 
-# read_options <name ...> -- <argument ...>: --name=VALUE sets that variable, which has its default already; all other arguments
-# become `options`.
+# read_options <name ...> -- <argument ...>: --name=VALUE sets variable <name>, which already has its default. All other arguments are
+# stored in `options`.
 read_options() {
   local names=" " argument name
   while [ "$1" != -- ]; do names+="$1 " && shift; done
@@ -18,7 +18,7 @@ read_options() {
   done
 }
 
-# build_program: fills `program`, unless it is given, with the release build of today's sources.
+# build_program: unless `program` is set, builds the release program and sets `program` to it.
 build_program() {
   [ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
 }

@@ -1,5 +1,4 @@
-"""A cable with a delay between two network interfaces, for kernels without netem: every frame that comes out of one goes into the
-other so many milliseconds later. Runs until it is killed.
+"""Connects two network interfaces by a link with a delay, for kernels without netem. Runs until it is killed.
 
     delayed_link.py <interface> <interface> <milliseconds>
 """
@@ -12,11 +11,11 @@ import time
 
 SOL_PACKET, PACKET_VNET_HDR, PACKET_OUTGOING = 263, 15, 4
 EVERYTHING = 3  # ETH_P_ALL
-LARGEST = 1 << 17
+MAX_FRAME_BYTES = 1 << 17
 
 
-def end_of_cable(interface):
-    """Frames as they are inside the kernel, large and without checksums, with the header that says so."""
+def open_interface(interface):
+    """Returns a socket for frames as inside the kernel, large and without checksums, with a header that states this."""
     end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERYTHING))
     end.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -26,10 +25,10 @@ def end_of_cable(interface):
     return end
 
 
-def take(end):
+def received_frames(end):
     try:
         while True:
-            frame, address = end.recvfrom(LARGEST)
+            frame, address = end.recvfrom(MAX_FRAME_BYTES)
             if address[2] != PACKET_OUTGOING:
                 yield frame
     except BlockingIOError:
@@ -37,21 +36,21 @@ def take(end):
 
 
 def main():
-    first, second = (end_of_cable(name) for name in sys.argv[1:3])
+    first, second = (open_interface(name) for name in sys.argv[1:3])
     delay = float(sys.argv[3]) / 1000
     other = {first: second, second: first}
-    on_the_way = collections.deque()  # (when it arrives, where, what)
+    in_flight = collections.deque()  # (arrival time, socket, frame)
     while True:
-        wait = max(0, on_the_way[0][0] - time.monotonic()) if on_the_way else None
+        wait = max(0, in_flight[0][0] - time.monotonic()) if in_flight else None
         for end in select.select([first, second], [], [], wait)[0]:
-            for frame in take(end):
-                on_the_way.append((time.monotonic() + delay, other[end], frame))
-        while on_the_way and on_the_way[0][0] <= time.monotonic():
-            _, end, frame = on_the_way.popleft()
+            for frame in received_frames(end):
+                in_flight.append((time.monotonic() + delay, other[end], frame))
+        while in_flight and in_flight[0][0] <= time.monotonic():
+            _, end, frame = in_flight.popleft()
             try:
                 end.send(frame)
-            except OSError as error:  # as a cable does, it loses what there is no room for
-                print(f"lost {len(frame)} bytes: {error}", file=sys.stderr)
+            except OSError as error:  # a full queue drops frames, as a real link does
+                print(f"dropped {len(frame)} bytes: {error}", file=sys.stderr)
 
 
 main()

@@ -1,7 +1,7 @@
-# What benchmarks say about the machine, and how they start ranks on it; to be sourced.
-# shellcheck shell=bash disable=SC2034 # launch is read there
+# Describes the machine in results and starts ranks on it; to be sourced.
+# shellcheck shell=bash disable=SC2034,SC2154 # launch is read, and program is set, by the caller
 
-# Family and model too: names of virtual processors are the same for several.
+# cpu_name: prints name, family and model, as virtual processors of different families can have the same name.
 cpu_name() {
   local field words=()
   for field in 'model name' 'cpu family' model; do
@@ -10,17 +10,16 @@ cpu_name() {
   if [ -n "${words[1]}" ]; then echo "${words[0]}, family ${words[1]}, model ${words[2]}"; else echo "${words[0]}"; fi
 }
 
-# Of the sources here, with a + where they differ from what is committed; - outside of a clone.
+# revision: prints the revision of the sources, with a + if there are uncommitted changes, or - outside of a clone.
 revision() {
   local folder
   folder=$(dirname "${BASH_SOURCE[0]}")
   git -C "$folder" describe --always --dirty=+ --exclude='*' 2>/dev/null || echo -
 }
 
-# machine_json [member ...]: the first line of a benchmark's results: where, on $processor if that is no CPU, and when they were
-# taken, of which sources (a program that somebody chose may be of others), what else the machine had to do, and what else the
-# benchmark says.
-# shellcheck disable=SC2120 # many say nothing else
+# machine_json [member ...]: prints the first line of results: processor ($processor if it is not the CPU), date, revision of the
+# sources (which may differ from that of a chosen program), load of the machine, and further members of the benchmark.
+# shellcheck disable=SC2120 # many benchmarks have no further members
 machine_json() {
   local processor=${processor:-$(cpu_name)} member more=""
   for member in "$@"; do more+=", $member"; done
@@ -28,8 +27,8 @@ machine_json() {
     "$(date -u +%FT%TZ)" "$(revision)" "$(cut -d' ' -f1-3 /proc/loadavg)" "$more"
 }
 
-# For programs of awk, in front of them: the median of v[1] to v[n], which are in order, or are put in order first.
-# shellcheck disable=SC2016 # awk expands it
+# Functions for awk programs: median_of returns the median of v[1] to v[n], which are sorted; median_of_any sorts them first.
+# shellcheck disable=SC2016 # variables of awk
 median_of='
   function median_of(v, n) { return (v[int((n + 1) / 2)] + v[int((n + 2) / 2)]) / 2 }
   function median_of_any(v, n,    i, k, value) {
@@ -41,10 +40,10 @@ median_of='
     return median_of(v, n)
   }
 '
-median() { sort -g | awk "$median_of"'{ v[NR] = $1 } END { print median_of(v, NR) }'; } # of the lines of standard input
+median() { sort -g | awk "$median_of"'{ v[NR] = $1 } END { print median_of(v, NR) }'; } # median of the lines of standard input
 
-# launch_ranks <n> [option of Open MPI ...]: fills `launch`, the words before a program that runs on so many ranks. Containers
-# often run as root, where Open MPI asks for a word; MPICH knows none of these options.
+# launch_ranks <n> [option of Open MPI ...]: sets `launch`, the launcher words that run a program on n ranks. As root, as in many
+# containers, Open MPI needs an option; MPICH has none of these options.
 launch_ranks() {
   launch=(mpirun -n "$1")
   mpirun --version | grep -q 'Open MPI' || return 0
@@ -52,7 +51,7 @@ launch_ranks() {
   [ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
 }
 
-# bench_json <step|attention> <configuration> [word before the program ...] -- [option ...]: the JSON line of that bench of $program.
+# bench_json <step|attention|ops> <configuration> [launcher word ...] -- [option ...]: prints the JSON line of a bench of $program.
 bench_json() {
   local what=$1 configuration=$2 before=()
   shift 2

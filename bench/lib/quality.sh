@@ -1,10 +1,10 @@
-# How near trainings of another arithmetic come to plain ones; to be sourced from the top folder.
+# Compares the quality of trainings with different arithmetic with that of a baseline ("plain"); to be sourced from the root of the
+# sources.
 #
-# One training of each says nothing: any other rounding makes it another draw of the same lottery, and after the 200
-# iterations of the quick start, whose learning rate has then come down to 0, draws differ by up to a percent. So each
-# arithmetic trains with several seeds, and the mean over these of its bits per byte against plain ones of the same seed is
-# judged by its standard error: it is within a bound when two of these fit between them, beyond it when two do not reach back
-# to it, and otherwise more seeds are needed.
+# A single training of each is not sufficient: any change of rounding is another random sample, and after the 200 iterations of the
+# quick start samples differ by up to one percent. Therefore each arithmetic is trained with several seeds. The mean relative
+# difference in bits per byte to the baseline with the same seed is tested with its standard error: it is within 0.5 % if |mean| + 2
+# errors is, beyond it if |mean| - 2 errors is, and otherwise more seeds are needed.
 # shellcheck shell=bash disable=SC2154 # options are set by read_options
 
 # shellcheck source=bench/lib/arguments.sh
@@ -16,12 +16,12 @@ source bench/lib/quickstart_text.sh
 
 iterations=200
 seeds=1234,2,3,4
-results="" # a file of lines like those on standard output: what it has is not trained again, what is new is appended
+results="" # file of earlier lines of standard output: trainings in it are not repeated, new ones are appended
 program=${MEGATRON_CPP:-}
-launch=()        # before the program; of several ranks launch_ranks fills it
-plain_options=() # of the first half of train_late
+launch=()        # launcher words before the program, set by launch_ranks
+plain_options=() # options of the first half of train_late
 
-# begin_comparison <argument of the script ...>: reads them, and makes $folder, where the text is.
+# begin_comparison <argument of the script ...>: reads the options and prepares the text in $folder.
 begin_comparison() {
   read_options iterations seeds results -- "$@"
   build_program
@@ -32,20 +32,20 @@ begin_comparison() {
   machine_json | tee -a "$results"
 }
 
-# train <name> <plain one> <option ...>: trains with each of the seeds, started by `launch` where that is set. A line of JSON
-# each, with the bits per byte of the held-out text.
+# train <name> <baseline> <option ...>: trains with each seed. Prints one line of JSON for each, with the bits per byte of the held-out
+# text.
 train() {
   local seed
   for seed in ${seeds//,/ }; do train_once "$seed" "$@"; done
 }
 
-# key_of <seed> <name> <plain one>: how the line of such a training begins.
+# key_of <seed> <name> <baseline>: prints the beginning of the line of a training.
 key_of() { echo "\"arithmetic\": \"$2\", \"plain\": \"$3\", \"seed\": $1, \"iterations\": $iterations"; }
 
-# is_known <seed> <name> <plain one>: whether the results have it.
+# is_known <seed> <name> <baseline>: succeeds if the results contain the training.
 is_known() { grep -qF "$(key_of "$@")" "$results"; }
 
-# train_once <seed> <name> <plain one> <option ...>
+# train_once <seed> <name> <baseline> <option ...>: trains and evaluates, unless the results contain the training.
 train_once() {
   local seed=$1 name=$2 plain=$3 option shown=() line
   ! is_known "$seed" "$name" "$plain" || return 0
@@ -55,7 +55,7 @@ train_once() {
   echo "$line" | tee -a "$results"
 }
 
-# train_only <seed> <folder of the checkpoint> <option ...>: and evaluates nothing.
+# train_only <seed> <checkpoint folder> <option ...>: trains without evaluation.
 train_only() {
   local log=$2.log
   rm -rf "${2:?}"
@@ -66,9 +66,9 @@ train_only() {
     { cat "$log" >&2 && exit 1; }
 }
 
-# train_late <name> <plain one> <keys> <option ...>: the same, with options that change these keys (with commas) from halfway on
-# only, after what `plain_options` left there. So what came before has the same bits, and less of the difference is chance.
-# The line says <name>_late.
+# train_late <name> <baseline> <keys> <option ...>: like train, but the options, which change these comma-separated keys, apply to the
+# second half only. The first half uses `plain_options` and is shared, so that less of the difference is random. The name in the
+# results is <name>_late.
 train_late() {
   local seed first half=$((iterations / 2))
   for seed in ${seeds//,/ }; do
@@ -79,21 +79,21 @@ train_late() {
   done
 }
 
-# judge [name ...]: of each arithmetic, how far it is from the plain one, in percent; of these names every seed's has to be the
-# same number. Fails unless all others are within half a percent.
-# shellcheck disable=SC2120 # many have none of these
+# judge [name ...]: prints for each arithmetic the mean difference from its baseline in percent. The given names must be identical to
+# it for every seed. Fails unless they are, and all others are within 0.5 %.
+# shellcheck disable=SC2120 # many have no such names
 judge() {
   sed -n 's/.*"arithmetic": "\([^"]*\)", "plain": "\([^"]*\)", "seed": \([0-9]*\), "iterations": '"$iterations"', "bits_per_byte": \([0-9.]*\).*/\1 \2 \3 \4/p' "$results" |
-    awk -v same="$*" '
+    awk -v identical="$*" '
       { bits[$1, $3] = $4
         if (!($1 in plain)) order[++names] = $1
         plain[$1] = $2; all_seeds[$3] }
-      function look_at(name,    seed, further, count, sum, squares) {
+      function compute_statistics(name,    seed, difference, count, sum, squares) {
         for (seed in all_seeds) {
           if (!((name, seed) in bits) || !((plain[name], seed) in bits)) continue
-          further = 100 * (bits[name, seed] / bits[plain[name], seed] - 1)
-          ++count; sum += further; squares += further * further
-          if (index(" " same " ", " " name " ") && further != 0) different = 1
+          difference = 100 * (bits[name, seed] / bits[plain[name], seed] - 1)
+          ++count; sum += difference; squares += difference * difference
+          if (index(" " identical " ", " " name " ") && difference != 0) different = 1
         }
         n = count; mean = n ? sum / n : 0
         error = n > 1 ? sqrt(squares / n - mean * mean > 0 ? (squares / n - mean * mean) / (n - 1) : 0) : 0
@@ -103,15 +103,15 @@ judge() {
           name = order[i]
           if (name == plain[name]) continue
           different = 0
-          look_at(name)
-          far = mean < 0 ? -mean : mean
-          if (index(" " same " ", " " name " ")) verdict = different ? "other bits" : "the same bits"
-          else if (n < 2) verdict = "open: several seeds are needed"
-          else if (far + 2 * error <= 0.5) verdict = "within 0.5 %"
-          else if (far - 2 * error > 0.5) verdict = "beyond 0.5 %"
-          else verdict = "open: more seeds are needed"
+          compute_statistics(name)
+          size = mean < 0 ? -mean : mean
+          if (index(" " identical " ", " " name " ")) verdict = different ? "not identical" : "identical"
+          else if (n < 2) verdict = "undecided: several seeds are needed"
+          else if (size + 2 * error <= 0.5) verdict = "within 0.5 %"
+          else if (size - 2 * error > 0.5) verdict = "beyond 0.5 %"
+          else verdict = "undecided: more seeds are needed"
           printf "%-18s %+.3f %% from %s, standard error %.3f %%, %d seeds: %s\n", name, mean, plain[name], error, n, verdict
-          if (verdict != "within 0.5 %" && verdict != "the same bits") bad = 1
+          if (verdict != "within 0.5 %" && verdict != "identical") bad = 1
         }
         exit bad
       }' >&2

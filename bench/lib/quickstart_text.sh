@@ -1,8 +1,8 @@
-# The quick start's text for benchmarks of what a training learns; to be sourced. Both use $program.
-# shellcheck shell=bash disable=SC2154 # program is set there
+# Text of the quick start for benchmarks of training quality; to be sourced with $program set.
+# shellcheck shell=bash disable=SC2154 # program is set by the caller
 
-# prepare_text <folder>: train and valid, .txt and as token files, and tokenizer.model, as scripts/quickstart.sh makes them: the
-# first nine tenths are trained on.
+# prepare_text <folder>: writes train and valid as text and as token files, and tokenizer.model, as scripts/quickstart.sh does. The first
+# 90 % of the text are for training.
 prepare_text() {
   local folder=$1 part bytes
   bytes=$(wc -c <data/tinyshakespeare.txt)
@@ -14,7 +14,7 @@ prepare_text() {
   done
 }
 
-# held_out_bits <checkpoints> <folder>: bits per byte of what prepare_text() held out.
+# held_out_bits <checkpoints> <folder>: prints the bits per byte of the held-out text of prepare_text.
 held_out_bits() {
   "$program" evaluate --load="$1" --text="$2/valid.txt" --json | grep -o '"bits_per_byte": *[0-9.]*' | grep -o '[0-9.]*$'
 }

@@ -12,7 +12,7 @@ train() {
 
 train --parallel.tensor_model_parallel_size=2 --training.exit_interval=10
 train --parallel.zero_stage=3
-evaluate=(build/release/megatron_cpp evaluate --load=$save --text=runs/quickstart/data/valid.txt)
+evaluate=(build/release/megatron_cpp evaluate --load="$save" --text=runs/quickstart/data/valid.txt)
 "${evaluate[@]}"
 as_root=()
 [ "$(id -u)" -ne 0 ] || as_root=(--allow-run-as-root)
