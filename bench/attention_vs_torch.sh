@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares attention on the CPU with scaled_dot_product_attention of PyTorch, with the same heads, length, precision and threads:
-# causal, within documents of 512 tokens, and with a window of 512. Runs alternate.
+# Compares attention on the CPU with scaled_dot_product_attention of PyTorch, with the same heads, length, precision and
+# threads: causal, within documents of 512 tokens, and with a window of 512. Runs alternate.
 #
 #   bench/attention_vs_torch.sh [--python=PATH] [--program=PATH] [--rounds=N] [--length=8192] [--threads=2] [--dtypes="fp32 bf16"]
 #

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Compares the speed and memory of two builds of the program: training steps of GPT-2 14M on one and two ranks. Runs alternate.
+# Compares the speed and memory of two builds of the program: training steps of GPT-2 14M on one and two ranks. Runs
+# alternate.
 #
 #   bench/builds.sh BEFORE AFTER [--rounds=N] [option of megatron_cpp bench step ...]
 #
-# Prints JSON lines on standard output, and on standard error the medians over the rounds of AFTER's seconds and peak memory relative
-# to BEFORE's. scripts/compare_builds.sh compares the results.
+# Prints JSON lines on standard output, and on standard error the medians over the rounds of AFTER's seconds and peak
+# memory relative to BEFORE's. scripts/compare_builds.sh compares the results.
 set -euo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 [ $# -ge 2 ] || { usage && exit 2; }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Measures saving and loading GPT-2 124M with the state of AdamW (fp32, 1.5 GB) on one rank and on two: seconds of a save, of the
-# time that training waits for an asynchronous save while it continues with real steps (256 tokens per rank), of a load, and of a
-# verification. They alternate with plain writes and reads of as many bytes and, if torch is installed, with
-# torch.distributed.checkpoint (bench/torch_checkpoint.py), whose stall is the blocking call. The page cache is empty before each.
+# Measures saving and loading GPT-2 124M with the state of AdamW (fp32, 1.5 GB) on one rank and on two: seconds of a
+# save, of the time that training waits for an asynchronous save while it continues with real steps (256 tokens per
+# rank), of a load, and of a verification. They alternate with plain writes and reads of as many bytes and, if torch is
+# installed, with torch.distributed.checkpoint (bench/torch_checkpoint.py), whose stall is the blocking call. The page
+# cache is empty before each.
 #
 #   bench/checkpoint.sh [--python=PATH] [--rounds=N] [--folder=DIR] [option of megatron_cpp bench checkpoint ...]
 #

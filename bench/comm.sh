@@ -6,8 +6,9 @@
 #   --hosts=N     number of network namespaces among which the ranks are divided evenly; more than 1 needs root (default 1)
 #   --megabits=N  bandwidth of the links between them in Mb/s; 0 = unlimited (default 1000)
 #
-# Prints one JSON line per run on standard output, and a table of the medians over the runs of MPI's time / our time on standard
-# error. Within a run both sides alternate and their medians count. On a machine with other load, use several runs.
+# Prints one JSON line per run on standard output, and a table of the medians over the runs of MPI's time / our time on
+# standard error. Within a run both sides alternate and their medians count. On a machine with other load, use several
+# runs.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -44,8 +45,8 @@ on_hosts() {
     [ "$megabits" -eq 0 ] || limit_link "$name" "$megabits"
   done
   launch=(on_host a mpirun)
-  # With fewer cores than ranks the hosts share cores. Each would assume that it owns all of them, and its waiting ranks would
-  # not yield.
+  # With fewer cores than ranks the hosts share cores. Each would assume that it owns all of them, and its waiting ranks
+  # would not yield.
   [ "$ranks" -le "$cores" ] || launch=(on_host a taskset -c 0 mpirun --mca mpi_yield_when_idle 1)
   launch+=(-n "$ranks" --bind-to none --hostfile hostfile --allow-run-as-root)
 }

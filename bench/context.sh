@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures the cost of sharding samples over two ranks of one machine (context parallelism): tokens/s of training steps on two ranks
-# with one thread each relative to one rank with two threads, with each communication type; and attention alone with samples of one
-# document, of short packed documents, and of documents of mixed lengths. Runs alternate.
+# Measures the cost of sharding samples over two ranks of one machine (context parallelism): tokens/s of training steps
+# on two ranks with one thread each relative to one rank with two threads, with each communication type; and attention
+# alone with samples of one document, of short packed documents, and of documents of mixed lengths. Runs alternate.
 #
 #   bench/context.sh [--rounds=N] [--repeats=N] [--lengths="8192 32768"] [--ways="p2p all_gather a2a"] [--program=PATH]
 #     [option of megatron_cpp bench step ...]

@@ -3,7 +3,8 @@
 #
 #   bench/context_memory.sh [--length=8192] [--ranks="1 2 4 8"] [--program=PATH] [option of megatron_cpp bench step ...]
 #
-# Prints JSON lines on standard output. On standard error, the activations in MiB, and their total over the ranks relative to one rank.
+# Prints JSON lines on standard output. On standard error, the activations in MiB, and their total over the ranks
+# relative to one rank.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

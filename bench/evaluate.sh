@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures `evaluate` with several windows per forward pass: a long text, many short texts, and continuations of a task, with
-# different batch sizes. Runs alternate, and scores must be the same for all batch sizes.
+# Measures `evaluate` with several windows per forward pass: a long text, many short texts, and continuations of a task,
+# with different batch sizes. Runs alternate, and scores must be the same for all batch sizes.
 #
 #   bench/evaluate.sh [--rounds=N] [--batches="1 8 32"] [--program=PATH] [--configuration=FILE] [option of megatron_cpp evaluate ...]
 #
-# Prints JSON lines with seconds, without those of start-up and loading, on standard output, and medians with the speedup over the
-# first batch size on standard error.
+# Prints JSON lines with seconds, without those of start-up and loading, on standard output, and medians with the
+# speedup over the first batch size on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,8 @@ trap 'rm -rf "$own"' EXIT
 head -c 120000 data/tinyshakespeare.txt >"$own/long.txt"
 mkdir "$own/short"
 awk -v folder="$own/short" 'BEGIN { RS = "" } NR <= 150 { print > (folder "/" sprintf("%03d", NR) ".txt") }' data/tinyshakespeare.txt
-# Tasks: the second line of a speech as context, and its next three lines as continuations, of which the first is correct.
+# Tasks: the second line of a speech as context, and its next three lines as continuations, of which the first is
+# correct.
 awk 'BEGIN { RS = ""; FS = "\n" } NF >= 5 && made < 100 {
   gsub(/["\\\t]/, ""); ++made
   printf "{\"context\": \"%s\", \"continuations\": [\"%s\", \"%s\", \"%s\"], \"answer\": 0}\n", $2, $3, $4, $5

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Compares a mixture of experts with a dense model at equal training FLOPs: the quick start, and the same model with 4 experts, two
-# per token, each half as wide as the dense MLP. Both train at the same time on one thread each, for several numbers of iterations,
-# over which the learning rate decays.
+# Compares a mixture of experts with a dense model at equal training FLOPs: the quick start, and the same model with 4
+# experts, two per token, each half as wide as the dense MLP. Both train at the same time on one thread each, for
+# several numbers of iterations, over which the learning rate decays.
 #
 #   bench/experts.sh [--iterations=N,N,...] [--seeds=N,N,...] [--num_experts=4] [--program=PATH] [option of megatron_cpp pretrain ...]
 #
-# Needs the data of scripts/quickstart.sh. Prints JSON lines on standard output and a table with the bits per byte of the held-out
-# text on standard error.
+# Needs the data of scripts/quickstart.sh. Prints JSON lines on standard output and a table with the bits per byte of
+# the held-out text on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,8 +27,8 @@ data=runs/quickstart
 experts=(--model.num_experts="$num_experts" --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_router_topk_scaling_factor=2
   --model.moe_aux_loss_coeff=0.01 --model.moe_z_loss_coeff=1e-3)
 
-# flops <iterations> <option of pretrain ...>: prints the FLOPs of the training according to the dry run: matrix products, of
-# experts those that process a token.
+# flops <iterations> <option of pretrain ...>: prints the FLOPs of the training according to the dry run: matrix
+# products, of experts those that process a token.
 flops() {
   "$program" pretrain configs/quickstart.toml --dry_run --training.train_iters="$1" --checkpoint.save= "${options[@]}" "${@:2}" 2>&1 |
     sed -nE 's/.* ([0-9.e+]+) FLOP, .*/\1/p' | head -n 1

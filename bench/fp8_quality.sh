@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Compares training with fp8 products (both formats, from the first step or, _late, from halfway on) with training in bf16: bits per
-# byte of the held-out text of the quick start.
+# Compares training with fp8 products (both formats, from the first step or, _late, from halfway on) with training in
+# bf16: bits per byte of the held-out text of the quick start.
 #
 #   bench/fp8_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]
 #
-# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes the test).
+# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes
+# the test).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

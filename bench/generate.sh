@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the throughput of `generate` with different batch sizes and, with --python, that of generate() of transformers with the
-# same weights. Runs alternate, and the texts must not depend on the batch size.
+# Measures the throughput of `generate` with different batch sizes and, with --python, that of generate() of
+# transformers with the same weights. Runs alternate, and the texts must not depend on the batch size.
 #
 #   bench/generate.sh [--rounds=N] [--batches="1 8 32"] [--prompts=N] [--max_new_tokens=N] [--precision=fp32|bf16] [--python=PATH]
 #     [--program=PATH] [--configuration=FILE] [option of megatron_cpp generate ...]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares grouped products of experts, evenly loaded, with one product of as many tokens, whose weights are an eighth as large, and
-# with one product per expert, for the sizes of the 14M and the 124M model.
+# Compares grouped products of experts, evenly loaded, with one product of as many tokens, whose weights are an eighth
+# as large, and with one product per expert, for the sizes of the 14M and the 124M model.
 #
 #   bench/grouped.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench ops ...]
 #

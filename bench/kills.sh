@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Kills trainings with SIGKILL repeatedly and resumes each. The result must be bitwise identical to an undisturbed training. Kills
-# alternate between random times and random points of a step or a save.
+# Kills trainings with SIGKILL repeatedly and resumes each. The result must be bitwise identical to an undisturbed
+# training. Kills alternate between random times and random points of a step or a save.
 #
 #   bench/kills.sh [count [ranks ...]]   number of kills (default 200) for each number of ranks (default 1 2)
 #   SEED=n bench/kills.sh                chooses different times; MEGATRON_CPP names a program other than build/release/megatron_cpp
 #
-# Prints one JSON line per number of ranks on standard output. Exit code 1: a result differs or temporary files are left.
+# Prints one JSON line per number of ranks on standard output. Exit code 1: a result differs or temporary files are
+# left.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures the cost of experts: tokens/s of a model with 8 experts, two per token, relative to the dense model with as many active
-# parameters and to Hugging Face's Mixtral in PyTorch; and of two ranks with expert parallelism, evenly loaded, relative to one rank
-# with two threads. Runs alternate.
+# Measures the cost of experts: tokens/s of a model with 8 experts, two per token, relative to the dense model with as
+# many active parameters and to Hugging Face's Mixtral in PyTorch; and of two ranks with expert parallelism, evenly
+# loaded, relative to one rank with two threads. Runs alternate.
 #
 #   bench/moe.sh [--rounds=N] [--python=PATH] [--program=PATH] [option of megatron_cpp bench step ...]
 #

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Trains a GPT-2 of 1.5B parameters (configs/gpt2_1558m.toml: 28 GB of weights, gradients and state with bf16 and AdamW) in an
-# address space of 8 GiB with the optimizer state on a disk. Measures peak memory, seconds per step, and the share of the disk's
-# bandwidth (of_plain), which is measured with direct writes and reads before and after. The same training without offload must be
-# refused with the advice to offload.
+# Trains a GPT-2 of 1.5B parameters (configs/gpt2_1558m.toml: 28 GB of weights, gradients and state with bf16 and AdamW)
+# in an address space of 8 GiB with the optimizer state on a disk. Measures peak memory, seconds per step, and the share
+# of the disk's bandwidth (of_plain), which is measured with direct writes and reads before and after. The same training
+# without offload must be refused with the advice to offload.
 #
 #   bench/offload.sh [--folder=DIR] [--limit_gib=N] [--iterations=N] [--seq_length=N] [option of megatron_cpp pretrain ...]
 #
@@ -40,7 +40,8 @@ train=("$program" pretrain configs/gpt2_1558m.toml --data.data_path="$own/text_t
   --logging.log_interval=1 "${options[@]}")
 offload=(--optimizer.offload=file --optimizer.offload_folder="$own/state")
 
-# plain <MiB>: prints the MiB/s of direct transfers while one file is written and another is read, as in an optimizer update.
+# plain <MiB>: prints the MiB/s of direct transfers while one file is written and another is read, as in an optimizer
+# update.
 plain() {
   local begin end reading
   dd if=/dev/zero of="$own/read" bs=4M count=$(($1 / 4)) oflag=direct status=none

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Compares training with low-precision optimizer state with fp32: bits per byte of the held-out text of the quick start with moments
-# in bf16 and uint8, and with gradients in bf16, also with 16 microbatches per step, whose sum is rounded each time (from halfway on).
+# Compares training with low-precision optimizer state with fp32: bits per byte of the held-out text of the quick start
+# with moments in bf16 and uint8, and with gradients in bf16, also with 16 microbatches per step, whose sum is rounded
+# each time (from halfway on).
 #
 #   bench/offload_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]
 #
-# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes the test).
+# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes
+# the test).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Measures the cost of offloading to a disk: tokens/s and memory of steps of GPT-2 124M with eight microbatches, with the optimizer
-# state, the activations, the weights (ZeRO 3) or all of them offloaded, relative to none. Runs alternate.
+# Measures the cost of offloading to a disk: tokens/s and memory of steps of GPT-2 124M with eight microbatches, with
+# the optimizer state, the activations, the weights (ZeRO 3) or all of them offloaded, relative to none. Runs alternate.
 #
 #   bench/offload_speed.sh [--folder=DIR] [--rounds=N] [option of megatron_cpp bench step ...]
 #
 #   --folder=DIR   a folder on the disk to measure, with 8 GB of free space (default: a temporary folder)
 #
-# Prints JSON lines on standard output. On standard error, medians over the rounds of the relative speed, and measured and estimated
-# bytes of activations.
+# Prints JSON lines on standard output. On standard error, medians over the rounds of the relative speed, and measured
+# and estimated bytes of activations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Compares Muon with AdamW: the quick start with both, with the same model, text, samples, seed, learning rate, weight decay and
-# number of iterations, at the same time on one thread each.
+# Compares Muon with AdamW: the quick start with both, with the same model, text, samples, seed, learning rate, weight
+# decay and number of iterations, at the same time on one thread each.
 #
 #   bench/optimizers.sh [--iterations=N] [option of megatron_cpp pretrain ...]
 #
-# Needs the data of scripts/quickstart.sh. Prints JSON lines on standard output: the metrics of every logged iteration and the
-# evaluations on the held-out text. Prints the last lines on standard error.
+# Needs the data of scripts/quickstart.sh. Prints JSON lines on standard output: the metrics of every logged iteration
+# and the evaluations on the held-out text. Prints the last lines on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

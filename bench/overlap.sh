@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures how much communication between hosts is hidden behind computation: two ranks on two network namespaces of this machine,
-# joined by a link with limited bandwidth and a delay (bench/lib/delayed_link.py). Runs alternate. Needs root.
+# Measures how much communication between hosts is hidden behind computation: two ranks on two network namespaces of
+# this machine, joined by a link with limited bandwidth and a delay (bench/lib/delayed_link.py). Runs alternate. Needs
+# root.
 #
 #   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [--parts="zero pipelines"] [option of megatron_cpp bench step ...]
 #
@@ -83,7 +84,8 @@ for ((round = 0; round < rounds; ++round)); do
   done
 done
 
-# Extracts name, network, seconds per step, seconds in data-parallel groups, bytes of messages, and seconds of waiting for messages.
+# Extracts name, network, seconds per step, seconds in data-parallel groups, bytes of messages, and seconds of waiting
+# for messages.
 tr ',{}' '\n' <"$results" | awk -F'": ?' '
   { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
   name == "overlap" { which = value }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures how accurately `plan` predicts steps on this machine. Each round calibrates for the number of ranks, predicts steps of
-# GPT-2 14M with eight samples for nine layouts from that alone, and measures them.
+# Measures how accurately `plan` predicts steps on this machine. Each round calibrates for the number of ranks, predicts
+# steps of GPT-2 14M with eight samples for nine layouts from that alone, and measures them.
 #
 #   bench/plan.sh [--layouts=ranks|offload] [--rounds=N] [--program=PATH] [--calibration=FOLDER] [--disk=FOLDER] [--section.key=value ...]
 #
@@ -8,8 +8,8 @@
 #   --disk=FOLDER         the folder on the disk for these layouts (default: a temporary folder)
 #   --calibration=FOLDER  stores calibrations; existing files are not measured again
 #
-# Prints JSON lines on standard output. On standard error, a table of measured and predicted seconds (medians over the rounds) and
-# memory, the mean and the largest error, and the predicted rank of the fastest layout.
+# Prints JSON lines on standard output. On standard error, a table of measured and predicted seconds (medians over the
+# rounds) and memory, the mean and the largest error, and the predicted rank of the fastest layout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -84,7 +84,8 @@ for ((round = 0; round < rounds; ++round)); do
   done <<<"$rows"
 done
 
-# Extracts layout, measured and predicted seconds, measured and predicted bytes per line, then prints a table and a summary.
+# Extracts layout, measured and predicted seconds, measured and predicted bytes per line, then prints a table and a
+# summary.
 sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"largest_tensors_bytes":([^,}]*).*"predicted".*"step_s":([^,}]*).*"memory_bytes":([^,}]*).*/\1 \2 \4 \3 \5/p' "$results" |
   sort -k1,1 -k2,2g | awk "$median_of"'
     function flush() {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures the speedup of `preprocess` on two hosts over one. Hosts are namespaces of this machine with an address, memory, processes
-# and one core each, which share the file system (tests/multi_node/hosts.sh). Alternates one rank on one host, two ranks on two hosts,
-# whose output must be identical, and two independent processes with half of the text each, the upper limit for this machine.
-# Needs root and two cores without other load.
+# Measures the speedup of `preprocess` on two hosts over one. Hosts are namespaces of this machine with an address,
+# memory, processes and one core each, which share the file system (tests/multi_node/hosts.sh). Alternates one rank on
+# one host, two ranks on two hosts, whose output must be identical, and two independent processes with half of the text
+# each, the upper limit for this machine. Needs root and two cores without other load.
 #
 #   bench/preprocess.sh [--rounds=3] [--size=200000000] [--document_lines=100] [--vocab_size=8192] [text ...]
 #

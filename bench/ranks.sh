@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures the cost of distributing a step over two ranks of one machine: tokens/s of two ranks with one thread each, with data,
-# tensor, context and pipeline parallelism, relative to one rank with two threads. Runs alternate. bench/moe.sh measures expert
-# parallelism.
+# Measures the cost of distributing a step over two ranks of one machine: tokens/s of two ranks with one thread each,
+# with data, tensor, context and pipeline parallelism, relative to one rank with two threads. Runs alternate.
+# bench/moe.sh measures expert parallelism.
 #
 #   bench/ranks.sh [--rounds=N] [--models="14m 124m"] [--program=PATH] [option of megatron_cpp bench step ...]
 #
@@ -32,8 +32,8 @@ run_on_two() { # <model> <layout> <option ...>
   run "$1" "$2" "${launch[@]}" -- --device.num_threads=1 "${@:3}"
 }
 
-# Eight microbatches, as fewer leave a pipeline idle. Its four virtual stages are as even as whole layers allow: the output layer
-# takes as long as two layers of the small model and six of the larger one.
+# Eight microbatches, as fewer leave a pipeline idle. Its four virtual stages are as even as whole layers allow: the
+# output layer takes as long as two layers of the small model and six of the larger one.
 declare -A micro=([14m]=4 [124m]=1) stages=([14m]='Ett|tt|tt|L' [124m]='Ettt|tttt|ttttt|L')
 
 # shellcheck disable=SC2119

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Measures the time to the first step and the host memory per rank in addition to its tensors, for different numbers of ranks on this
-# machine: tp 2 x pp 2 x dp of a small model, with data set, tokenizer and checkpoint folder.
+# Measures the time to the first step and the host memory per rank in addition to its tensors, for different numbers of
+# ranks on this machine: tp 2 x pp 2 x dp of a small model, with data set, tokenizer and checkpoint folder.
 #
 #   bench/startup.sh [--ranks="1 4 16 64"] [--threads=256] [--program=PATH] [option of megatron_cpp pretrain ...]
 #
-# Prints JSON lines on standard output: seconds from the launch to the beginning of the first step, and the maximum over the ranks of
-# private memory in MiB (RssAnon; the binary and shared memory exist once per machine); then the cost of creating the groups of this
-# layout (`megatron_cpp bench groups`), finally with --threads ranks as threads (0: not).
+# Prints JSON lines on standard output: seconds from the launch to the beginning of the first step, and the maximum over
+# the ranks of private memory in MiB (RssAnon; the binary and shared memory exist once per machine); then the cost of
+# creating the groups of this layout (`megatron_cpp bench groups`), finally with --threads ranks as threads (0: not).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,8 @@ trap 'rm -rf "$own"' EXIT
 "$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$own/text" \
   --tokenizer_model="$own/tokenizer.model" >/dev/null
 
-# watch_memory <file>: until the file exists, samples the private memory of the program's processes. Writes the maximum in MiB.
+# watch_memory <file>: until the file exists, samples the private memory of the program's processes. Writes the maximum
+# in MiB.
 watch_memory() {
   local max=0 process size
   until [ -e "$1" ]; do

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compares `tokenizer train` with spm_train of the same sentencepiece library (Debian package sentencepiece), and `preprocess` with
-# libraries that encode the same paragraphs in memory: `tokenizers` for each of --rules, sentencepiece for each of --models, if the
-# Python of HUGGINGFACE_PYTHON has them. Both sides use the same text, settings and threads. Runs alternate.
+# Compares `tokenizer train` with spm_train of the same sentencepiece library (Debian package sentencepiece), and
+# `preprocess` with libraries that encode the same paragraphs in memory: `tokenizers` for each of --rules, sentencepiece
+# for each of --models, if the Python of HUGGINGFACE_PYTHON has them. Both sides use the same text, settings and
+# threads. Runs alternate.
 #
 #   bench/tokenizer.sh [--runs=3] [--vocab_size=8192] [--threads=2] [--kinds="bpe unigram"] [--sizes="2000000 100000000"]
 #                      [--rules="gpt2 llama3 qwen2"] [--models="bpe unigram"] [--encode_size=50000000] [text ...]
@@ -9,8 +10,8 @@
 #   text    repeated until there are enough bytes (default data/tinyshakespeare.txt). Large sizes measure reading and counting, small
 #           ones learning pieces. spm_train reads lines and learns no newlines
 #
-# Prints JSON lines on standard output: the machine, then medians of CPU and wall-clock seconds per size and kind of model. On a machine
-# with other load, compare CPU seconds.
+# Prints JSON lines on standard output: the machine, then medians of CPU and wall-clock seconds per size and kind of
+# model. On a machine with other load, compare CPU seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/lib/machine.sh
@@ -72,8 +73,8 @@ make_text() {
   while cat "${texts[@]}"; do :; done 2>/dev/null | head -c "$1" | iconv -c -f utf-8 -t utf-8 >"$folder/text" || true
 }
 
-# compare_encoding <library> <kind> <model file> [option of tokenizer train ...]: encodes $folder/text with a tokenizer trained on its
-# beginning.
+# compare_encoding <library> <kind> <model file> [option of tokenizer train ...]: encodes $folder/text with a tokenizer
+# trained on its beginning.
 compare_encoding() {
   local library=$1 kind=$2 model=$folder/$3 run
   shift 3

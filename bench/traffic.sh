@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures communication compression on a slow network: four ranks on two network namespaces of this machine train GPT-2 14M in fp32
-# with ZeRO 1 and 3, without compression, with gradients in bf16, with weights and gradients in int8, and with a secondary shard of
-# the weights on each host (gradients are then reduced on each host first). Runs alternate. Sent bytes that differ from the formulas
-# of docs/communication_compression.md are an error. Needs root.
+# Measures communication compression on a slow network: four ranks on two network namespaces of this machine train GPT-2
+# 14M in fp32 with ZeRO 1 and 3, without compression, with gradients in bf16, with weights and gradients in int8, and
+# with a secondary shard of the weights on each host (gradients are then reduced on each host first). Runs alternate.
+# Sent bytes that differ from the formulas of docs/communication_compression.md are an error. Needs root.
 #
 #   bench/traffic.sh [--rounds=N] [--megabits=N] [option of megatron_cpp bench step ...]
 #
@@ -39,8 +39,8 @@ run() {
   check_bytes "$stage" "$3" "$4" "$5" "$line" || { echo "$name: sent bytes differ from the formula" >&2 && exit 1; }
 }
 
-# check_bytes <stage> <weight> <gradient> <k> <JSON>: for P elements, d = 4 ranks and secondary shards of k ranks. Tied embeddings, the
-# first unit, are gathered once more at stage 3.
+# check_bytes <stage> <weight> <gradient> <k> <JSON>: for P elements, d = 4 ranks and secondary shards of k ranks. Tied
+# embeddings, the first unit, are gathered once more at stage 3.
 check_bytes() {
   echo "$5" | tr ',{}' '\n' | awk -F'": ?' -v stage="$1" -v weight="$2" -v gradient="$3" -v k="$4" '
     function close_to(what, bytes, formula, more) {

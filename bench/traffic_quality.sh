@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Compares training with communication compression with training without it: bits per byte of the held-out text of the quick start
-# after 200 iterations on four ranks. Names with _late enable compression halfway, after a common first half, so that less of the
-# difference is random. The secondary shard must be bitwise identical.
+# Compares training with communication compression with training without it: bits per byte of the held-out text of the
+# quick start after 200 iterations on four ranks. Names with _late enable compression halfway, after a common first
+# half, so that less of the difference is random. The secondary shard must be bitwise identical.
 #
 #   bench/traffic_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]
 #
-# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes the test).
+# Prints JSON lines on standard output. Fails unless all differences are within 0.5 % (bench/lib/quality.sh describes
+# the test).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares training throughput with PyTorch on this machine, with the same model, tokens per step, precision and threads. Runs
-# alternate.
+# Compares training throughput with PyTorch on this machine, with the same model, tokens per step, precision and
+# threads. Runs alternate.
 #
 #   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--tune] [--output=FILE] [model ...]
 #

@@ -1,5 +1,5 @@
-# Compilers behind ccache, where it is installed. Paths are told to it as seen from the build folder, and the name of that
-# folder is no part of what it looks for: so every clone of the project finds what another has compiled.
+# Uses ccache if it is installed. Paths are relative to the sources and the build folder is not part of the hash, so
+# that all clones of the project share results.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(compiler_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})

@@ -1,5 +1,6 @@
-# mcpp_embed(<target> <function> <file> ...): std::span<const EmbeddedFile> mcpp::<function>(), declared in a header of the
-# room, gives the contents of these files, in this order. Run as a script it writes the source that has them.
+# mcpp_embed(<target> <function> <file> ...): defines std::span<const EmbeddedFile> mcpp::<function>(), which a header
+# of the library declares. It returns the contents of these files in this order. Run as a script, this file writes the
+# source of the function.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(arrays "")
   set(rows "")
@@ -24,7 +25,7 @@ set(MCPP_EMBED_SCRIPT ${CMAKE_CURRENT_LIST_FILE})
 function(mcpp_embed target function)
   list(TRANSFORM ARGN PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE files)
   set(output ${CMAKE_BINARY_DIR}/embedded/${function}.cpp)
-  list(JOIN files "|" list)  # a list would come apart on its way
+  list(JOIN files "|" list)  # semicolons would split the argument
   add_custom_command(OUTPUT ${output} DEPENDS ${files} ${MCPP_EMBED_SCRIPT} VERBATIM
     COMMAND ${CMAKE_COMMAND} "-DFILES=${list}" -DFUNCTION=${function} -DOUTPUT=${output} -P ${MCPP_EMBED_SCRIPT})
   target_sources(${target} PRIVATE ${output})

@@ -1,4 +1,5 @@
-# oneDNN by its header and library. Debian's own dnnl-config.cmake asks for OpenCL's headers, which the CPU engine does not need.
+# Finds oneDNN by its header and library. Debian's dnnl-config.cmake requires OpenCL headers, which the CPU engine does
+# not need.
 find_path(ONEDNN_INCLUDE_DIR dnnl.h)
 find_library(ONEDNN_LIBRARY dnnl)
 include(FindPackageHandleStandardArgs)

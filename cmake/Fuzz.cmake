@@ -1,6 +1,6 @@
-# The fuzzers, fuzz_<target> for each target of tests/fuzz/targets.h, with the sources that read files and settings and
-# nothing of what computes: a source that the linker misses belongs in this list. For clang, whose -fsanitize=fuzzer they
-# need; scripts/fuzz.sh runs them.
+# Builds the fuzzers, fuzz_<target> for each target of tests/fuzz/targets.h, from the sources that read files and
+# settings, without kernels. Add sources that the linker misses to this list. Needs clang for -fsanitize=fuzzer.
+# scripts/fuzz.sh runs the fuzzers.
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
@@ -12,8 +12,8 @@ pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 set(fuzz_sanitizers address,undefined)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/json/*.cpp base/program/*.cpp base/text/*.cpp tests/fuzz/*_targets.cpp)
-file(GLOB_RECURSE room_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp)
-add_library(mcpp_fuzz STATIC ${fuzz_sources} ${room_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp base/io/open_direct.cpp
+file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp)
+add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp base/io/open_direct.cpp
   tensor/device.cpp tensor/gemm_algo_cache.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
   tensor/host/pinned_buffer_pool.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/tensor_region.cpp comm/self.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/pp/stages.cpp

@@ -1,5 +1,5 @@
-# cmake --install and cpack: the program, the scripts that start it and what they need, configurations, completion, the
-# manual. Everything that is found, is found from where the program or the script lies, so that any prefix will do.
+# Installs and packages (cmake --install, cpack) the program, the scripts that start it, configurations, completion and
+# documentation. The program and the scripts find their files relative to their own location, so any prefix works.
 include(GNUInstallDirs)
 set(shared ${CMAKE_INSTALL_DATAROOTDIR}/megatron_cpp)
 install(TARGETS megatron_cpp RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -22,11 +22,11 @@ install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN "*.1" EXCLUDE
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME megatron-cpp)
 set(CPACK_PACKAGE_CONTACT "the authors of megatron_cpp")
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "pretraining of language models in the manner of Megatron-LM")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Megatron-style pretraining of large language models")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # the libraries, as dpkg-shlibdeps finds them
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # dependencies on libraries, determined by dpkg-shlibdeps
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openmpi-bin, openssh-client, procps")
 include(CPack)

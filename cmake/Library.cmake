@@ -19,8 +19,8 @@ if(MCPP_SANITIZE)
   target_link_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE})
 endif()
 
-# mcpp_add_library(<name> [PROGRAM] [USES library ...] [LIBRARIES target ...])
-# PROGRAM: <name>/main.cpp becomes the executable <name>; the other sources are still a library, so that tests can link it.
+# mcpp_add_library(<name> [PROGRAM] [USES library ...] [LIBRARIES target ...]) PROGRAM: <name>/main.cpp becomes the
+# executable <name>; the other sources are still a library, so that tests can link it.
 function(mcpp_add_library name)
   cmake_parse_arguments(ARG "PROGRAM" "" "USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fast checks before a push: format, layers, comments, the release build and the unit tests. With a warm ccache they take a few
-# minutes. scripts/test.sh runs all tests, .ci/run everything.
+# Fast checks before a push: format, layers, comments, the release build and the unit tests. With a warm ccache they
+# take a few minutes. scripts/test.sh runs all tests, .ci/run everything.
 #
 #   scripts/check.sh
 #

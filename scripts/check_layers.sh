@@ -108,8 +108,9 @@ while read -r lines file; do
   if [ "$file" != total ] && [ "$lines" -gt 600 ]; then report "$file: has $lines lines; the maximum is 600"; fi
 done < <(find "${libraries[@]}" tests \( "${sources[@]}" \) -exec wc -l {} +)
 
-# In sources formatted by clang-format, a block ends with the first closing brace that has the indentation of the line that
-# begins it. Blocks inside a function are shorter than it, so only types, namespaces and tables have to be excluded.
+# In sources formatted by clang-format, a block ends with the first closing brace that has the indentation of the line
+# that begins it. Blocks inside a function are shorter than it, so only types, namespaces and tables have to be
+# excluded.
 # shellcheck disable=SC2016 # variables of awk
 long_functions='
   FNR == 1 { in_raw_string = 0; split("", line); split("", text) }

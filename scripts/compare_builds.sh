@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that two builds of the program produce bitwise identical results: trains small models with both, with layouts from one
-# to eight ranks, and compares the weights and optimizer states of their last checkpoints.
+# Checks that two builds of the program produce bitwise identical results: trains small models with both, with layouts
+# from one to eight ranks, and compares the weights and optimizer states of their last checkpoints.
 #
 #   scripts/compare_builds.sh BEFORE AFTER                  programs, such as build/before/megatron_cpp
 #   scripts/compare_builds.sh BEFORE AFTER 'llama .*zero3'  only layouts whose line in the table below matches

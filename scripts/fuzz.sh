@@ -5,10 +5,10 @@
 #   scripts/fuzz.sh merge                    adds new inputs to tests/fuzz/found/ that reach code which no kept input reaches
 #   scripts/fuzz.sh minimise                 reduces tests/fuzz/found/ to the fewest inputs that reach the same code
 #
-# Each input must be read or refused as bad input, with allocations of at most 256 MiB and within 5 seconds (sanitizers make
-# everything several times slower). Otherwise the exit code is 1 and the input is written to build/fuzz/findings/. Fuzzing
-# starts from tests/fuzz/corpus/<target>/, which is written by hand, and tests/fuzz/found/<target>.tar.gz, which was found by
-# fuzzing; fuzz_tests reads both. New inputs that reach more code are written to build/fuzz/corpus/.
+# Each input must be read or refused as bad input, with allocations of at most 256 MiB and within 5 seconds (sanitizers
+# make everything several times slower). Otherwise the exit code is 1 and the input is written to build/fuzz/findings/.
+# Fuzzing starts from tests/fuzz/corpus/<target>/, which is written by hand, and tests/fuzz/found/<target>.tar.gz, which
+# was found by fuzzing; fuzz_tests reads both. New inputs that reach more code are written to build/fuzz/corpus/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,8 +32,8 @@ for target in "${targets[@]}"; do
   [ ! -f "tests/fuzz/found/$target.tar.gz" ] || tar -xzf "tests/fuzz/found/$target.tar.gz" -C "$scratch/found/$target"
 done
 
-# keep <target> <folder ...>: archives a minimal set of inputs from these folders that reach code which those written by hand
-# do not. The archive is reproducible.
+# keep <target> <folder ...>: archives a minimal set of inputs from these folders that reach code which those written by
+# hand do not. The archive is reproducible.
 keep() {
   local target=$1 kept=$scratch/kept input
   shift

@@ -10,10 +10,10 @@
 #   --pack FILE      packs the stripped programs and the libraries they need, except those of CUDA, instead of checking. On
 #                    another machine, this script of the same repository accepts the file in place of a build folder
 #
-# Prints information about the GPU, then runs the tests of the CUDA backend, compute-sanitizer, trainings on one rank and on
-# several that share the GPU, a reproducibility check, and benchmarks. Prints a table of check, result and seconds. The most
-# important checks come first and fit into the time limit even if each uses its whole limit. Of the others, those that do not
-# fit are skipped and listed at the end.
+# Prints information about the GPU, then runs the tests of the CUDA backend, compute-sanitizer, trainings on one rank
+# and on several that share the GPU, a reproducibility check, and benchmarks. Prints a table of check, result and
+# seconds. The most important checks come first and fit into the time limit even if each uses its whole limit. Of the
+# others, those that do not fit are skipped and listed at the end.
 #
 # Exit code: 0 all checks passed or were skipped, 1 a check failed, 2 the checks cannot run here, 77 no GPU.
 set -euo pipefail
@@ -97,8 +97,8 @@ output=$(cd "$output" && pwd)
 : >"$output/bench.json"
 export build work output here MCPP_SOURCE_DIR=$here MCPP_BINARY_DIR=$build OMP_WAIT_POLICY=passive
 
-# Each check is a function that prints its output and, as the last line, its result, and returns 0, 77 (skipped) or another
-# code (failed). It runs in a separate shell, which can be terminated.
+# Each check is a function that prints its output and, as the last line, its result, and returns 0, 77 (skipped) or
+# another code (failed). It runs in a separate shell, which can be terminated.
 
 gpu_info() {
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv
@@ -219,8 +219,8 @@ close_losses() {
     END { print NR, "steps, losses differ by at most", max + 0; exit !(NR == 20 && max < bound) }'
 }
 
-# close_to_bf16 RANKS ARGUMENT...: losses are within 1 % of those of one rank in bf16, for options that change rounding or the
-# order of summation.
+# close_to_bf16 RANKS ARGUMENT...: losses are within 1 % of those of one rank in bf16, for options that change rounding
+# or the order of summation.
 close_to_bf16() {
   [ -d "$work/first" ] || pretrain first 1 20
   rm -rf "${work:?}/close_to_bf16"
@@ -228,7 +228,8 @@ close_to_bf16() {
   close_losses first close_to_bf16 0.01
 }
 
-# continuation RANKS DEVICE: prints the greedy continuation of a prompt by a model in fp32, with one pipeline stage per rank.
+# continuation RANKS DEVICE: prints the greedy continuation of a prompt by a model in fp32, with one pipeline stage per
+# rank.
 continuation() {
   on_ranks "$1" generate --load="$work/one_rank" --device="$2" --parallel.pipeline_model_parallel_size="$1" \
     --prompt="ROMEO:" --temperature=0 --max_new_tokens=32

@@ -23,9 +23,9 @@
 #                            "file" with those of the hardware file (default file)
 #   --log FILE               file with one line per attempt (default: launch.log in checkpoint.save)
 #
-# All other arguments go to megatron_cpp pretrain. Exit codes 75 (rank or host lost) and 85 (stopped by a signal that this
-# script did not forward) cause a restart. All others end the run, as do three identical failures without a new checkpoint.
-# docs/fault_tolerance.md lists exit codes and signals.
+# All other arguments go to megatron_cpp pretrain. Exit codes 75 (rank or host lost) and 85 (stopped by a signal that
+# this script did not forward) cause a restart. All others end the run, as do three identical failures without a new
+# checkpoint. docs/fault_tolerance.md lists exit codes and signals.
 set -euo pipefail
 library=$(dirname "$(readlink -f "$0")")/lib # $0 may be a link
 # shellcheck source=scripts/lib/common.sh
@@ -107,8 +107,9 @@ check_checkpoint_settings() {
     say "warning: checkpoint.save_interval is 0: a failure loses all progress; checkpoints are saved only on a stop signal"
 }
 
-# find_hardware: sets `hardware`, the argument of --hardware with which fewer ranks are planned: the value of --replan or,
-# with --replan_by run, a file with speeds measured in this run. The file is in checkpoint.save, where all ranks can read it.
+# find_hardware: sets `hardware`, the argument of --hardware with which fewer ranks are planned: the value of --replan
+# or, with --replan_by run, a file with speeds measured in this run. The file is in checkpoint.save, where all ranks can
+# read it.
 find_hardware() {
   local file=$save/hardware_of_run.toml new=$save/hardware_of_run.new.toml run
   hardware=${own_options[--replan]}
@@ -127,9 +128,10 @@ find_hardware() {
   fi
 }
 
-# choose_ranks: sets `ranks_now` and `hosts_now` to the largest valid layout on the hosts that answer. It consists of whole
-# replicas of the model or, with --replan, of any number of ranks, and `arguments_now` then includes the planner's options.
-# The global batch size is unchanged. Fails if there is no such layout. `choice` describes deviations from the request.
+# choose_ranks: sets `ranks_now` and `hosts_now` to the largest valid layout on the hosts that answer. It consists of
+# whole replicas of the model or, with --replan, of any number of ranks, and `arguments_now` then includes the planner's
+# options. The global batch size is unchanged. Fails if there is no such layout. `choice` describes deviations from the
+# request.
 choose_ranks() {
   local available=$ranks min_ranks=${own_options[--min_ranks]}
   choice="" hosts_now=$(uname -n)
@@ -168,7 +170,8 @@ newest_checkpoint() {
 # Ranks of a lost host exit only when they notice; until then rank 0, if it was there, holds the lock of the folder.
 is_folder_in_use() { [ "$code" -eq 2 ] && grep -q 'the checkpoint folder .* is in use by' "$scratch/output"; }
 
-# Runs on the hosts that answer. Sets `code`, and `end` to "run", or to "wait" if hosts or the folder are not available yet.
+# Runs on the hosts that answer. Sets `code`, and `end` to "run", or to "wait" if hosts or the folder are not available
+# yet.
 run_or_wait() {
   code=85 end=run output_iteration=- output_checkpoint=- output_saved=0
   if is_stopped; then return; fi
@@ -208,8 +211,9 @@ next_action() {
   fi
 }
 
-# record_progress <newest checkpoint before>: counts identical failures. A checkpoint is new if its iteration is higher than
-# any in the folder before or, for local_save, whose checkpoints only the output reports, than any saved since the start.
+# record_progress <newest checkpoint before>: counts identical failures. A checkpoint is new if its iteration is higher
+# than any in the folder before or, for local_save, whose checkpoints only the output reports, than any saved since the
+# start.
 record_progress() {
   local failure="$code on $ranks_now ranks, $hosts_now" has_progress=no
   checkpoint=$(newest_checkpoint)
@@ -279,8 +283,8 @@ record_signal() { if [ -e "$scratch/stop" ]; then : >"$scratch/stop_now"; else :
 parse_options "$@"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# A signal during the expansion of a $(command) can cause a syntax error in bash. Therefore this shell, which receives the
-# signals, only waits, and another one in its own process group does the work.
+# A signal during the expansion of a $(command) can cause a syntax error in bash. Therefore this shell, which receives
+# the signals, only waits, and another one in its own process group does the work.
 trap record_signal TERM INT USR1 HUP
 set -m
 supervise &

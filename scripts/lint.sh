@@ -45,8 +45,8 @@ check_scripts() {
     report "shellcheck has findings"
 }
 
-# Finds comments that open with words of a fragment, or use words for which there is a standard term. A comment that continues
-# the line above may begin with any word.
+# Finds comments that open with words of a fragment, or use words for which there is a standard term. A comment that
+# continues the line above may begin with any word.
 # shellcheck disable=SC2016 # variables of awk
 comment_findings='
   function report(what) { print FILENAME ":" FNR ": " what ": " $0; findings = 1 }

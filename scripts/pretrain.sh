@@ -36,9 +36,9 @@ fi
 # If this script is killed, the kernel terminates the launcher, which terminates its ranks.
 if setpriv --pdeathsig TERM true 2>/dev/null; then start=(setpriv --pdeathsig TERM "${start[@]}"); fi
 
-# On SIGTERM and Ctrl-C mpirun terminates its ranks before they can save, but it forwards SIGUSR1. In its own process group
-# it does not receive the terminal's Ctrl-C. A second signal terminates the run without saving. A third kills a launcher
-# that does not exit because it waits for a lost host.
+# On SIGTERM and Ctrl-C mpirun terminates its ranks before they can save, but it forwards SIGUSR1. In its own process
+# group it does not receive the terminal's Ctrl-C. A second signal terminates the run without saving. A third kills a
+# launcher that does not exit because it waits for a lost host.
 job="" signals=0
 # shellcheck disable=SC2317 # called by the trap
 interrupt_twice() { { kill -INT "$job" && sleep 0.2 && kill -INT "$job"; } || true; } # for srun, which forwards SIGTERM

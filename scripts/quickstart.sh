@@ -3,8 +3,8 @@
 #
 #   scripts/quickstart.sh
 #
-# Installs missing packages, builds, trains a tokenizer and the model, measures held-out perplexity and prints a sample. Steps
-# that are already done are skipped.
+# Installs missing packages, builds, trains a tokenizer and the model, measures held-out perplexity and prints a sample.
+# Steps that are already done are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -72,8 +72,8 @@ refuse_name() {
   fail "$1: no such preset, label or test. Similar tests: $candidates" "labels: $labels" "presets: $presets"
 }
 
-# matching_tests <name>: prints the lines of `tests` for a suite, a test, or a file, with or without folder and ending. Of a test
-# with parameters, such as Types/MatmulTest.IsExact/fp32, all cases match.
+# matching_tests <name>: prints the lines of `tests` for a suite, a test, or a file, with or without folder and ending.
+# Of a test with parameters, such as Types/MatmulTest.IsExact/fp32, all cases match.
 matching_tests() {
   local name=${1%.cpp}
   if [[ $name =~ ([A-Za-z0-9_]+\.[A-Za-z0-9_]+)(/|$) ]]; then name=${BASH_REMATCH[1]}; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/gpu_check.sh on machines without a GPU: it reports that there is none, and with stand-ins for the GPU and the
-# programs it tells failed and skipped checks from passed ones.
+# Tests scripts/gpu_check.sh on machines without a GPU: it reports that there is none, and with stand-ins for the GPU
+# and the programs it tells failed and skipped checks from passed ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -18,8 +18,8 @@ scripts/gpu_check.sh "$folder" >"$folder/out" || code=$?
 [ $code -eq 77 ] || complain "without a GPU the exit code is $code"
 grep -q '^no GPU' "$folder/out" || complain "without a GPU it does not report that"
 
-# A GPU on which op tests pass, model tests fail, and there are no communicator tests. Training is reproducible, but several
-# ranks do not match one.
+# A GPU on which op tests pass, model tests fail, and there are no communicator tests. Training is reproducible, but
+# several ranks do not match one.
 nvidia-smi() { [ "$1" = -L ] && echo "GPU 0: stand-in"; }
 compute-sanitizer() { echo "========= ERROR SUMMARY: 0 errors"; }
 mpirun() { while [ "$1" != "$MCPP_BINARY_DIR/megatron_cpp" ]; do shift; done && "$@" --wrong; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/launch.sh, pretrain.sh and slurm_pretrain.sbatch with stand-ins for mpirun, srun, ssh and the program, whose exit
-# codes the tests choose. tests/multi_node/run.sh uses the real ones.
+# Tests scripts/launch.sh, pretrain.sh and slurm_pretrain.sbatch with stand-ins for mpirun, srun, ssh and the program,
+# whose exit codes the tests choose. tests/multi_node/run.sh uses the real ones.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=$(mktemp -d)
@@ -8,8 +8,8 @@ trap 'rm -rf "$scratch"' EXIT
 failures=0
 launch=$root/scripts/launch.sh
 
-# The program. It plans layouts of $STUB/valid_ranks (all if the file does not exist). Its Nth training follows line N of
-# $STUB/ends, which may begin with
+# The program. It plans layouts of $STUB/valid_ranks (all if the file does not exist). Its Nth training follows line N
+# of $STUB/ends, which may begin with
 #   save I      leave checkpoint I in $SAVE
 #   local I     report checkpoint I in another folder
 #   old_clock   set the time of the output file two hours back
@@ -98,8 +98,8 @@ END
 chmod +x "$scratch"/{program,mpirun,ssh,srun,scontrol}
 export PATH=$scratch:$PATH MEGATRON_CPP=$scratch/program OMPI_MCA_plm_rsh_agent=$scratch/ssh
 
-# expect <name> <exit code> <number of runs> <ends, one per line> <argument ...>: runs launch.sh and checks its exit code and
-# the number of runs ("*": any).
+# expect <name> <exit code> <number of runs> <ends, one per line> <argument ...>: runs launch.sh and checks its exit
+# code and the number of runs ("*": any).
 expect() {
   local code=$2 runs=$3 ends=$4 got=0 ran
   prepare "$1" "$ends"
@@ -133,8 +133,8 @@ elastic() { # <name> <hosts that are down> <valid numbers of ranks>
   tr ' ' '\n' <<<"$2" | given down
   for ranks in $3; do echo "--world_size=$ranks"; done | given valid_ranks
 }
-# stopping <name> <ends> <exit code> <signals> <argument ...>: sends the signals once launch.sh trains or has probed hosts. If
-# `by_name` is set, sends them to all of its shells, as pkill does.
+# stopping <name> <ends> <exit code> <signals> <argument ...>: sends the signals once launch.sh trains or has probed
+# hosts. If `by_name` is set, sends them to all of its shells, as pkill does.
 errors="" stopped_runs=1 by_name=""
 stopping() {
   local ends=$2 code=$3 signals=$4 pid got=0 signal

@@ -1,8 +1,8 @@
 # Parses the arguments of benchmarks; to be sourced.
 # shellcheck shell=bash disable=SC2034 # options is read there
 
-# read_options <name ...> -- <argument ...>: --name=VALUE sets variable <name>, which already has its default. All other arguments are
-# stored in `options`.
+# read_options <name ...> -- <argument ...>: --name=VALUE sets variable <name>, which already has its default. All other
+# arguments are stored in `options`.
 read_options() {
   local names=" " argument name
   while [ "$1" != -- ]; do names+="$1 " && shift; done

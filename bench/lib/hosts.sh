@@ -1,5 +1,5 @@
-# Hosts for benchmarks: network namespaces of this machine. To be sourced with $root set. Sets $MEGATRON_CPP unless it is set, and
-# includes bench/lib/machine.sh and tests/multi_node/hosts.sh.
+# Hosts for benchmarks: network namespaces of this machine. To be sourced with $root set. Sets $MEGATRON_CPP unless it
+# is set, and includes bench/lib/machine.sh and tests/multi_node/hosts.sh.
 # shellcheck shell=bash disable=SC2154 # root is set there
 
 # shellcheck source=tests/support/namespaces.sh
@@ -11,12 +11,13 @@ source "$root/bench/lib/machine.sh"
 chosen_program=${MEGATRON_CPP:-}
 export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
 
-# limit_link <host> <megabits>: limits the send bandwidth of the host. The burst is just large enough for packets of 64 KiB. Splitting
-# them in software would take a quarter of each core, and a larger burst would exceed the bandwidth after each pause.
+# limit_link <host> <megabits>: limits the send bandwidth of the host. The burst is just large enough for packets of 64
+# KiB. Splitting them in software would take a quarter of each core, and a larger burst would exceed the bandwidth after
+# each pause.
 limit_link() { on_host "$1" tc qdisc add dev eth0 root tbf rate "$2mbit" burst 72kb latency 100ms; }
 
-# run_in_namespaces <seconds> <"tool ..."> <script> <argument ...>: inside the namespaces, returns. Outside, builds the program, runs the
-# script in namespaces with a time limit, and exits. The script needs these tools.
+# run_in_namespaces <seconds> <"tool ..."> <script> <argument ...>: inside the namespaces, returns. Outside, builds the
+# program, runs the script in namespaces with a time limit, and exits. The script needs these tools.
 run_in_namespaces() {
   [ -z "$scratch" ] || return 0
   [ -n "$chosen_program" ] || "$root/scripts/build.sh" release megatron_cpp >/dev/null

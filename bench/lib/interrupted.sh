@@ -1,5 +1,5 @@
-# Runs small trainings that are interrupted repeatedly, in a temporary $folder, and compares results. To be sourced from the root of the
-# sources. SEED determines the random times.
+# Runs small trainings that are interrupted repeatedly, in a temporary $folder, and compares results. To be sourced from
+# the root of the sources. SEED determines the random times.
 # shellcheck shell=bash disable=SC2154 # other variables are set by the caller
 
 # shellcheck source=bench/lib/machine.sh
@@ -17,7 +17,8 @@ source tests/support/small_training.sh
 settings=(--checkpoint.save_interval=7
   --parallel.tensor_model_parallel_size=1 --parallel.zero_stage=0)
 
-# train <ranks> <checkpoint folder> [option ...]: trains in the background. Sets `job` to the process; the output is in $folder/log.
+# train <ranks> <checkpoint folder> [option ...]: trains in the background. Sets `job` to the process; the output is in
+# $folder/log.
 train() {
   local ranks=$1 save=$2
   shift 2
@@ -38,7 +39,8 @@ train_whole() {
 
 # rank_processes <ranks>: prints the processes of the ranks of $job.
 rank_processes() { if [ "$1" -gt 1 ]; then pgrep -P "$job" || true; else echo "$job"; fi; }
-# signal_by_clock <ranks> <signal> <max seconds>: signals a rank of $job at a random time after its start. Fails if it has exited.
+# signal_by_clock <ranks> <signal> <max seconds>: signals a rank of $job at a random time after its start. Fails if it
+# has exited.
 signal_by_clock() {
   local processes
   sleep "$(awk -v max="$3" -v r="$RANDOM" 'BEGIN { print 0.05 + max * r / 32768 }')"

@@ -17,8 +17,9 @@ revision() {
   git -C "$folder" describe --always --dirty=+ --exclude='*' 2>/dev/null || echo -
 }
 
-# machine_json [member ...]: prints the first line of results: processor ($processor if it is not the CPU), date, revision of the
-# sources (which may differ from that of a chosen program), load of the machine, and further members of the benchmark.
+# machine_json [member ...]: prints the first line of results: processor ($processor if it is not the CPU), date,
+# revision of the sources (which may differ from that of a chosen program), load of the machine, and further members of
+# the benchmark.
 # shellcheck disable=SC2120 # many benchmarks have no further members
 machine_json() {
   local processor=${processor:-$(cpu_name)} member more=""
@@ -27,7 +28,8 @@ machine_json() {
     "$(date -u +%FT%TZ)" "$(revision)" "$(cut -d' ' -f1-3 /proc/loadavg)" "$more"
 }
 
-# Functions for awk programs: median_of returns the median of v[1] to v[n], which are sorted; median_of_any sorts them first.
+# Functions for awk programs: median_of returns the median of v[1] to v[n], which are sorted; median_of_any sorts them
+# first.
 # shellcheck disable=SC2016 # variables of awk
 median_of='
   function median_of(v, n) { return (v[int((n + 1) / 2)] + v[int((n + 2) / 2)]) / 2 }
@@ -42,8 +44,8 @@ median_of='
 '
 median() { sort -g | awk "$median_of"'{ v[NR] = $1 } END { print median_of(v, NR) }'; } # median of the lines of standard input
 
-# launch_ranks <n> [option of Open MPI ...]: sets `launch`, the launcher words that run a program on n ranks. As root, as in many
-# containers, Open MPI needs an option; MPICH has none of these options.
+# launch_ranks <n> [option of Open MPI ...]: sets `launch`, the launcher words that run a program on n ranks. As root,
+# as in many containers, Open MPI needs an option; MPICH has none of these options.
 launch_ranks() {
   launch=(mpirun -n "$1")
   mpirun --version | grep -q 'Open MPI' || return 0
@@ -51,7 +53,8 @@ launch_ranks() {
   [ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
 }
 
-# bench_json <step|attention|ops> <configuration> [launcher word ...] -- [option ...]: prints the JSON line of a bench of $program.
+# bench_json <step|attention|ops> <configuration> [launcher word ...] -- [option ...]: prints the JSON line of a bench
+# of $program.
 bench_json() {
   local what=$1 configuration=$2 before=()
   shift 2

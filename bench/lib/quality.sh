@@ -1,10 +1,11 @@
-# Compares the quality of trainings with different arithmetic with that of a baseline ("plain"); to be sourced from the root of the
-# sources.
+# Compares the quality of trainings with different arithmetic with that of a baseline ("plain"); to be sourced from the
+# root of the sources.
 #
-# A single training of each is not sufficient: any change of rounding is another random sample, and after the 200 iterations of the
-# quick start samples differ by up to one percent. Therefore each arithmetic is trained with several seeds. The mean relative
-# difference in bits per byte to the baseline with the same seed is tested with its standard error: it is within 0.5 % if |mean| + 2
-# errors is, beyond it if |mean| - 2 errors is, and otherwise more seeds are needed.
+# A single training of each is not sufficient: any change of rounding is another random sample, and after the 200
+# iterations of the quick start samples differ by up to one percent. Therefore each arithmetic is trained with several
+# seeds. The mean relative difference in bits per byte to the baseline with the same seed is tested with its standard
+# error: it is within 0.5 % if |mean| + 2 errors is, beyond it if |mean| - 2 errors is, and otherwise more seeds are
+# needed.
 # shellcheck shell=bash disable=SC2154 # options are set by read_options
 
 # shellcheck source=bench/lib/arguments.sh
@@ -32,8 +33,8 @@ begin_comparison() {
   machine_json | tee -a "$results"
 }
 
-# train <name> <baseline> <option ...>: trains with each seed. Prints one line of JSON for each, with the bits per byte of the held-out
-# text.
+# train <name> <baseline> <option ...>: trains with each seed. Prints one line of JSON for each, with the bits per byte
+# of the held-out text.
 train() {
   local seed
   for seed in ${seeds//,/ }; do train_once "$seed" "$@"; done
@@ -66,9 +67,9 @@ train_only() {
     { cat "$log" >&2 && exit 1; }
 }
 
-# train_late <name> <baseline> <keys> <option ...>: like train, but the options, which change these comma-separated keys, apply to the
-# second half only. The first half uses `plain_options` and is shared, so that less of the difference is random. The name in the
-# results is <name>_late.
+# train_late <name> <baseline> <keys> <option ...>: like train, but the options, which change these comma-separated
+# keys, apply to the second half only. The first half uses `plain_options` and is shared, so that less of the difference
+# is random. The name in the results is <name>_late.
 train_late() {
   local seed first half=$((iterations / 2))
   for seed in ${seeds//,/ }; do
@@ -79,8 +80,8 @@ train_late() {
   done
 }
 
-# judge [name ...]: prints for each arithmetic the mean difference from its baseline in percent. The given names must be identical to
-# it for every seed. Fails unless they are, and all others are within 0.5 %.
+# judge [name ...]: prints for each arithmetic the mean difference from its baseline in percent. The given names must be
+# identical to it for every seed. Fails unless they are, and all others are within 0.5 %.
 # shellcheck disable=SC2120 # many have no such names
 judge() {
   sed -n 's/.*"arithmetic": "\([^"]*\)", "plain": "\([^"]*\)", "seed": \([0-9]*\), "iterations": '"$iterations"', "bits_per_byte": \([0-9.]*\).*/\1 \2 \3 \4/p' "$results" |

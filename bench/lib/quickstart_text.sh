@@ -1,8 +1,8 @@
 # Text of the quick start for benchmarks of training quality; to be sourced with $program set.
 # shellcheck shell=bash disable=SC2154 # program is set by the caller
 
-# prepare_text <folder>: writes train and valid as text and as token files, and tokenizer.model, as scripts/quickstart.sh does. The first
-# 90 % of the text are for training.
+# prepare_text <folder>: writes train and valid as text and as token files, and tokenizer.model, as
+# scripts/quickstart.sh does. The first 90 % of the text are for training.
 prepare_text() {
   local folder=$1 part bytes
   bytes=$(wc -c <data/tinyshakespeare.txt)

@@ -1,8 +1,8 @@
 # Creates a checkpoint for benchmarks that read one; to be sourced with $program set.
 # shellcheck shell=bash disable=SC2154 # program is set by the caller
 
-# untrained_model <folder> <configuration> <text>: trains a tokenizer of 2048 pieces on tiny Shakespeare and the model for one step on
-# the text. The checkpoint is in <folder>/run.
+# untrained_model <folder> <configuration> <text>: trains a tokenizer of 2048 pieces on tiny Shakespeare and the model
+# for one step on the text. The checkpoint is in <folder>/run.
 untrained_model() {
   local folder=$1 configuration=$2 text=$3
   "$program" tokenizer train --input=data/tinyshakespeare.txt --output="$folder/tokenizer.model" --vocab_size=2048 >/dev/null

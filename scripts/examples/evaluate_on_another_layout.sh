@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Shows that checkpoints can be loaded with any layout: trains with tensor parallelism on two ranks, resumes with ZeRO stage 3
-# on two ranks, and measures perplexity in one process and with two pipeline stages, as for a model that does not fit on one
-# device. Uses the data of scripts/quickstart.sh.
+# Shows that checkpoints can be loaded with any layout: trains with tensor parallelism on two ranks, resumes with ZeRO
+# stage 3 on two ranks, and measures perplexity in one process and with two pipeline stages, as for a model that does
+# not fit on one device. Uses the data of scripts/quickstart.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 save=runs/another_layout

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Trains with data parallelism on two ranks of this host and restarts after failures. Uses the data of scripts/quickstart.sh.
+# Trains with data parallelism on two ranks of this host and restarts after failures. Uses the data of
+# scripts/quickstart.sh.
 #
 #   scripts/examples/one_machine.sh [--section.key=value ...]
 set -euo pipefail

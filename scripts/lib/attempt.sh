@@ -1,8 +1,8 @@
 # Runs and monitors one attempt, a run of scripts/pretrain.sh, for scripts/launch.sh, which sources this file.
 # shellcheck shell=bash disable=SC2034,SC2154 # other variables are set or read in launch.sh
 
-# launch.sh records signals as files: "stop" after the first one, "stop_now" after the second. If launch.sh was killed, the
-# run is stopped as well.
+# launch.sh records signals as files: "stop" after the first one, "stop_now" after the second. If launch.sh was killed,
+# the run is stopped as well.
 is_orphan() { ! kill -0 $$ 2>/dev/null; }
 is_stopped() { [ -e "$scratch/stop" ] || is_orphan; }
 is_stopped_now() { [ -e "$scratch/stop_now" ]; }
@@ -19,8 +19,8 @@ pause() { # <seconds>: sleeps; returns early after a signal
 
 signal_job() { kill "-$1" "$job" 2>/dev/null || true; } # <signal>
 
-# pretrain.sh (`job`) lets its ranks save after the first signal, terminates them after the second, and after the third kills
-# a launcher that does not exit because it waits for a lost host.
+# pretrain.sh (`job`) lets its ranks save after the first signal, terminates them after the second, and after the third
+# kills a launcher that does not exit because it waits for a lost host.
 request_save() {
   say "stopping: the ranks have ${own_options[--grace_period]} s to save; a second signal terminates them immediately"
   save_requested=1 deadline=$((now + own_options[--grace_period]))
@@ -32,8 +32,8 @@ terminate_job() {
   signal_job TERM
 }
 
-# Adds the time since the last call to `silence`, or resets it if the output has grown. At most two seconds are added, so
-# that time in which the host was suspended does not count.
+# Adds the time since the last call to `silence`, or resets it if the output has grown. At most two seconds are added,
+# so that time in which the host was suspended does not count.
 measure_silence() {
   local before=$now size_before=$size
   read_clock
@@ -84,8 +84,8 @@ run_attempt() {
   wait_for "$job"
   wait "$viewer" || true
   [ "$hangs" -eq 0 ] || code=75
-  # A rank that exits in mid-run without an error counts as lost: mpirun turns its code 0 into 1 with a message, srun waits for
-  # the other ranks. srun also returns 0 if it could not start ranks. Only rank 0 prints that a run has ended.
+  # A rank that exits in mid-run without an error counts as lost: mpirun turns its code 0 into 1 with a message, srun
+  # waits for the other ranks. srun also returns 0 if it could not start ranks. Only rank 0 prints that a run has ended.
   if [ "$code" -eq 1 ] && grep -q '^mpirun has exited due to process rank' "$output"; then code=75; fi
   if [ "$code" -eq 0 ] && [[ "${arguments[*]}" != *--dry_run* ]] && ! grep -q '^ended at iteration' "$output"; then
     say "exit code 0 before the end of the run: a rank was lost; reporting exit code 75"

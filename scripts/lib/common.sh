@@ -23,8 +23,8 @@ wait_for() {
   wait "$1" || code=$? # bash remembers the code of an exited job
 }
 
-# oom_kills <root>: prints how many processes the kernel's out-of-memory killer has killed in this control group, or on this
-# host if groups do not count them. Tests pass a `root` that contains proc/ and sys/.
+# oom_kills <root>: prints how many processes the kernel's out-of-memory killer has killed in this control group, or on
+# this host if groups do not count them. Tests pass a `root` that contains proc/ and sys/.
 oom_kills() {
   local root=$1 controllers path file count
   while IFS=: read -r _ controllers path; do

@@ -23,8 +23,8 @@ read_hosts() {
   [ ${#hosts[@]} -gt 0 ] || fail "$1: contains no hosts"
 }
 
-# ssh_command: prints the command that runs commands on other hosts: as mpirun does, the first installed one of a list such
-# as "qrsh : ssh". Fails if none is installed.
+# ssh_command: prints the command that runs commands on other hosts: as mpirun does, the first installed one of a list
+# such as "qrsh : ssh". Fails if none is installed.
 ssh_command() {
   local agent agents command
   IFS=: read -r -a agents <<<"${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes}"
@@ -59,8 +59,8 @@ probe_host() {
   return 1
 }
 
-# find_hosts: probes all hosts concurrently. Sets `up` to those that answer, in order, and `down` to the others, each with
-# the reason.
+# find_hosts: probes all hosts concurrently. Sets `up` to those that answer, in order, and `down` to the others, each
+# with the reason.
 up=() down=()
 find_hosts() {
   local host code pids=() k=0

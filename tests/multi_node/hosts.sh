@@ -1,6 +1,6 @@
-# Hosts for tests on one machine, to be sourced: namespaces of the kernel with a name, an address, memory and processes of
-# their own, on a bridge, each with an ssh server; the file system is what they share. To be made inside of in_namespaces
-# (tests/support/namespaces.sh), with which they end.
+# Hosts for tests on one machine, to be sourced: namespaces of the kernel with a name, an address, memory and processes
+# of their own, on a bridge, each with an ssh server; the file system is what they share. To be made inside of
+# in_namespaces (tests/support/namespaces.sh), with which they end.
 # shellcheck shell=bash
 
 scratch=${MCPP_SCRATCH:-}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/launch.sh on several hosts: network namespaces of this machine with an ssh server each. Two hosts have two
-# slots each, and one only starts the ranks. Hosts die and cables are pulled while a run is in progress.
+# Tests scripts/launch.sh on several hosts: network namespaces of this machine with an ssh server each. Two hosts have
+# two slots each, and one only starts the ranks. Hosts die and cables are pulled while a run is in progress.
 #
 #   tests/multi_node/run.sh [test ...]
 #

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests scripts/slurm_pretrain.sbatch, and preprocess with srun, with real Slurm daemons in their own namespaces. They manage
-# one node, which is configured with more CPUs than it has.
+# Tests scripts/slurm_pretrain.sbatch, and preprocess with srun, with real Slurm daemons in their own namespaces. They
+# manage one node, which is configured with more CPUs than it has.
 #
 #   tests/slurm/run.sh [test ...]
 #
-# Needs Debian's packages slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins, installed or unpacked with `dpkg -x` in
-# the folder SLURM_ROOT. Exits with code 77 and the reason if Slurm is missing or namespaces cannot be created.
+# Needs Debian's packages slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins, installed or unpacked with `dpkg
+# -x` in the folder SLURM_ROOT. Exits with code 77 and the reason if Slurm is missing or namespaces cannot be created.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
@@ -111,8 +111,8 @@ submit_and_requeue() { # <name>: signals the job as Slurm does before its time l
 }
 expect_second_run() {
   wait_until "the end of the first run" has_state PENDING # which sets its start time again
-  # Slurm would wait for two minutes. The job must not start in the same second in which its first run ended, as the node
-  # would reject it and Slurm would wait again.
+  # Slurm would wait for two minutes. The job must not start in the same second in which its first run ended, as the
+  # node would reject it and Slurm would wait again.
   scontrol update JobId="$job" StartTime=now+2
   wait_until "the second run" has_state RUNNING
   wait_until "the end" has_state COMPLETED
