@@ -23,7 +23,7 @@ set(sweeps_of_parallel_tests Variants/ContextParallelAttentionTest.MatchesSingle
 set(sweeps_of_data_tests
   PreprocessPartsTest.OutputIsBitwiseIdenticalForAnySplit PreprocessTest.ResultIsIndependentOfWorkers
   Types/TokenizerTypesTest.TrainingIsReproducible)
-set(sweeps_of_checkpoint_tests Lock.OneOfManyThatTryAtOnceGetsIt)
+set(sweeps_of_checkpoint_tests FolderLockTest.GrantsLockToOneOfManyContenders)
 set(sweeps_of_megatron_cpp_tests
   SharedIndex.ALongBuildIsNoHangAndWhoWaitsSleeps Bench.GemmsAreThoseOfAStep Bench.StepShowsTheMemoryOfTheStepAlone
   Bench.StepHasRatesThatAgreeWithItsTime)

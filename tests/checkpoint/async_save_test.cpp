@@ -18,17 +18,17 @@ namespace {
 namespace fs = std::filesystem;
 using test::FaultyFiles;
 
-/// Holds whoever comes to a point of a save.
-/// Waits for all that is left of a save.
+/// Runs the rest of the save and returns the path of the checkpoint.
 Path finish(AsyncSave& save) {
   while (!save.advance()) continue;
   return save.path();
 }
 
-class Gate {
+/// Blocks the thread that reaches a given point of a save until open() is called.
+class SavePointBarrier {
  public:
-  explicit Gate(SavePoint point) : point_(point) {}
-  ~Gate() {
+  explicit SavePointBarrier(SavePoint point) : point_(point) {}
+  ~SavePointBarrier() {
     if (opener_.joinable()) opener_.join();
   }
   SaveObserver observer() {
@@ -53,9 +53,9 @@ class Gate {
   std::thread opener_;
 };
 
-class Async : public CheckpointTest {
+class AsyncSaveTest : public CheckpointTest {
  protected:
-  /// One tensor of several shards and one of another type, all different in each iteration.
+  /// Returns shards that differ in each iteration: one tensor of several shards and one of another element type.
   std::vector<NamedShard> state_of(i64 iteration) {
     std::vector<NamedShard> shards{numbered("model/b", {64, 64}, DType::BF16, iteration)};
     for (i64 i = 0; i < 3; ++i) {
@@ -64,11 +64,11 @@ class Async : public CheckpointTest {
     }
     return shards;
   }
-  static void spoil(const std::vector<NamedShard>& shards) {
+  static void overwrite_data(const std::vector<NamedShard>& shards) {
     for (const NamedShard& shard : shards)
       std::memset(shard.data.raw(), 0x5a, static_cast<std::size_t>(shard.data.bytes()));
   }
-  /// Its shards are these, until wait_for_copy().
+  /// Starts a save of `shards`, which must not change before wait_for_copy() returns.
   std::unique_ptr<AsyncSave> begin(i64 iteration, const std::vector<NamedShard>& shards, const FileSystem& files,
                                    SaveObserver observer = {}) {
     staging_.begin(shards);
@@ -91,12 +91,12 @@ class Async : public CheckpointTest {
   const FileSystem files_;
 };
 
-TEST_F(Async, HasTheBitsOfASaveThatIsWaitedFor) {
+TEST_F(AsyncSaveTest, MatchesSynchronousSave) {
   const Path waited = save(1, state_of(7));
   const std::vector<NamedShard> shards = state_of(7);
   const auto save = begin(2, shards, files_);
   save->wait_for_copy();
-  spoil(shards);  // the training goes on
+  overwrite_data(shards);  // as the next training step does
   const Path path = finish(*save);
   EXPECT_EQ(path, folder_ / "iter_0000002");
   EXPECT_TRUE(read_text_file(file_of(path)) == read_text_file(file_of(waited)));
@@ -104,8 +104,8 @@ TEST_F(Async, HasTheBitsOfASaveThatIsWaitedFor) {
   EXPECT_EQ(latest_in(folder_), path);
 }
 
-/// As those of a GPU, whose copies go on while it computes.
-TEST_F(Async, WaitsForCopiesBesideTheComputing) {
+/// The copies of a GPU continue while it computes; LazyCopies imitates this.
+TEST_F(AsyncSaveTest, WaitsForDelayedCopies) {
   const std::string waited = read_text_file(file_of(save(1, state_of(7))));
   for (const bool is_prepared : {true, false}) {
     HostStaging staging(std::make_unique<test::LazyCopies>(device_));
@@ -115,14 +115,14 @@ TEST_F(Async, WaitsForCopiesBesideTheComputing) {
       staging.begin(shards);
       AsyncSave save({.folder = folder_}, {.iteration = iteration}, staging, *self_, log_, files_);
       save.wait_for_copy();
-      spoil(shards);
+      overwrite_data(shards);
       EXPECT_TRUE(read_text_file(file_of(finish(save))) == waited);
     }
   }
 }
 
-/// Room that copies may still use is not given to others.
-TEST_F(Async, CopiesBesideTheComputingMayBeGivenUp) {
+/// Buffers that copies may still use must not be reused.
+TEST_F(AsyncSaveTest, KeepsBuffersWhileCancelledCopiesAreInFlight) {
   HostStaging staging(std::make_unique<test::LazyCopies>(device_));
   staging.begin(state_of(1));
   staging.begin(state_of(2));
@@ -139,11 +139,11 @@ TEST_F(Async, CopiesBesideTheComputingMayBeGivenUp) {
   staging.begin(state_of(4));
 }
 
-class AsyncOf : public Async, public testing::WithParamInterface<DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Devices, AsyncOf, testing::ValuesIn(test::device_types()),
+class AsyncSaveDeviceTest : public AsyncSaveTest, public testing::WithParamInterface<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Devices, AsyncSaveDeviceTest, testing::ValuesIn(test::device_types()),
                          [](const auto& p) { return test::name_of(p.param); });
 
-TEST_P(AsyncOf, ADeviceHasTheBitsOfTheHost) {
+TEST_P(AsyncSaveDeviceTest, MatchesHostSave) {
   if (const std::string why = test::why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const std::string waited = read_text_file(file_of(save(1, state_of(7))));
   const std::unique_ptr<Device> device = test::make_device(GetParam());
@@ -151,9 +151,9 @@ TEST_P(AsyncOf, ADeviceHasTheBitsOfTheHost) {
   for (const i64 iteration : {2, 3}) {
     std::vector<NamedShard> shards = state_of(7);
     for (NamedShard& shard : shards) {
-      const Tensor there = Tensor::empty(shard.data.shape(), shard.data.dtype(), *device);
-      const Tensor here = std::exchange(shard.data, there);
-      write_bytes(here.raw(), shard.data);
+      const Tensor device_data = Tensor::empty(shard.data.shape(), shard.data.dtype(), *device);
+      const Tensor host_data = std::exchange(shard.data, device_data);
+      write_bytes(host_data.raw(), shard.data);
     }
     staging.begin(shards);
     AsyncSave save({.folder = folder_}, {.iteration = iteration}, staging, *self_, log_, files_);
@@ -163,56 +163,56 @@ TEST_P(AsyncOf, ADeviceHasTheBitsOfTheHost) {
   }
 }
 
-TEST_F(Async, CopiesToRoomThatWasMadeBefore) {
+TEST_F(AsyncSaveTest, UsesPreparedBuffers) {
   const std::vector<NamedShard> shards = state_of(7);
   i64 bytes = 0;
   for (const NamedShard& shard : shards) bytes += shard.data.bytes();
   staging_.prepare(shards);
   const auto save = begin(2, shards, files_);
-  const i64 room = staging_.bytes();
-  EXPECT_GE(room, bytes);
+  const i64 staging_bytes = staging_.bytes();
+  EXPECT_GE(staging_bytes, bytes);
   save->wait_for_copy();
   CheckpointReader reader(finish(*save));
-  EXPECT_EQ(staging_.bytes(), room) << "made once";
+  EXPECT_EQ(staging_.bytes(), staging_bytes) << "made once";
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), shards[0].data));
 }
 
-TEST_F(Async, CopiesOtherShardsThanRoomWasMadeFor) {
+TEST_F(AsyncSaveTest, SavesShardsWithoutPreparedBuffers) {
   const std::vector<NamedShard> shards = state_of(7);
   staging_.prepare(std::span(shards).subspan(1));
   CheckpointReader reader(finish(*begin(2, shards, files_)));
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), shards[0].data));
 }
 
-TEST_F(Async, RoomThatNoSaveNeedsIsGivenUp) {
+TEST_F(AsyncSaveTest, DestroysUnusedBuffers) {
   HostStaging staging;
   staging.prepare(state_of(7));
 }
 
-/// What it copied was there when nobody waited for it any more.
-TEST_F(Async, TheThreadCopiesWhileTheNextBackwardRuns) {
-  Gate gate(SavePoint::BeforeFiles);
+/// The background thread copies without a call of wait_for_copy().
+TEST_F(AsyncSaveTest, CopiesBeforeWaitForCopyIsCalled) {
+  SavePointBarrier barrier(SavePoint::BeforeFiles);
   const std::vector<NamedShard> shards = state_of(7);
-  const auto save = begin(2, shards, files_, gate.observer());
+  const auto save = begin(2, shards, files_, barrier.observer());
   EXPECT_FALSE(save->is_idle());
-  spoil(shards);  // which wait_for_copy() is there to keep anybody from
-  gate.open();
+  overwrite_data(shards);  // which wait_for_copy() normally prevents
+  barrier.open();
   CheckpointReader reader(finish(*save));
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), shards[0].data));
 }
 
-TEST_F(Async, TrainingGoesOnWhileASlowDiskWrites) {
+TEST_F(AsyncSaveTest, DoesNotBlockTrainingWhenDiskIsSlow) {
   save(1, state_of(1));
   FaultyFiles files;
-  files.close_gate();
+  files.block_writes();
   const std::vector<NamedShard> shards = state_of(2);
   const auto save = begin(2, shards, files);
   save->wait_for_copy();
-  spoil(shards);
+  overwrite_data(shards);
   sleep(20);
   EXPECT_FALSE(save->is_idle());
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "as after a kill now";
-  files.open_gate();
+  files.unblock_writes();
   wait_until_idle(*save);
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "written, but not yet a checkpoint";
   const Path path = finish(*save);
@@ -221,39 +221,39 @@ TEST_F(Async, TrainingGoesOnWhileASlowDiskWrites) {
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), state_of(2)[0].data));
 }
 
-TEST_F(Async, TrainingGoesOnWhileTheCheckpointIsCommittedAndOldOnesGo) {
+TEST_F(AsyncSaveTest, DoesNotBlockTrainingDuringCommitAndPruning) {
   for (const SavePoint point : {SavePoint::BeforeManifest, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
-    Gate gate(point);
-    const auto save = begin(2, state_of(2), files_, gate.observer());
+    SavePointBarrier barrier(point);
+    const auto save = begin(2, state_of(2), files_, barrier.observer());
     wait_until_idle(*save);
     EXPECT_FALSE(save->advance());
-    gate.wait_until_reached();
+    barrier.wait_until_reached();
     EXPECT_FALSE(save->is_idle());
-    gate.open();
+    barrier.open();
     wait_until_idle(*save);
     EXPECT_TRUE(save->advance());
     EXPECT_EQ(latest_in(folder_), folder_ / "iter_0000002");
   }
 }
 
-/// Whoever ends in the midst of a save does not wait for other ranks.
-TEST_F(Async, GivenUpBeforeAllHaveWrittenItLeavesTheFolderAsBefore) {
+/// A rank that exits in the middle of a save does not wait for other ranks.
+TEST_F(AsyncSaveTest, LeavesFolderUnchangedWhenAbortedBeforeCommit) {
   save(1, state_of(1));
   const std::vector<std::string> before = entries();
   for (const SavePoint point : {SavePoint::BeforeFiles, SavePoint::AfterFiles}) {
-    Gate gate(point);
-    auto save = begin(2, state_of(2), files_, gate.observer());
-    gate.wait_until_reached();
-    gate.open_in(20);
+    SavePointBarrier barrier(point);
+    auto save = begin(2, state_of(2), files_, barrier.observer());
+    barrier.wait_until_reached();
+    barrier.open_in(20);
     save.reset();
     EXPECT_EQ(entries(), before);
   }
   FaultyFiles files;
-  files.close_gate();
+  files.block_writes();
   auto save = begin(2, state_of(2), files);
   std::thread opener([&] {
     sleep(20);
-    files.open_gate();
+    files.unblock_writes();
   });
   save.reset();
   opener.join();
@@ -264,16 +264,16 @@ TEST_F(Async, GivenUpBeforeAllHaveWrittenItLeavesTheFolderAsBefore) {
   EXPECT_EQ(entries(), before);
 }
 
-TEST_F(Async, ACommitThatHasBegunGoesOnToItsEnd) {
+TEST_F(AsyncSaveTest, FinishesCommitWhenAbortedDuringCommit) {
   save(1, state_of(1));
   i64 iteration = 2;
   for (const SavePoint point :
        {SavePoint::BeforeManifest, SavePoint::BeforeRename, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
-    Gate gate(point);
-    auto save = begin(iteration, state_of(iteration), files_, gate.observer());
+    SavePointBarrier barrier(point);
+    auto save = begin(iteration, state_of(iteration), files_, barrier.observer());
     EXPECT_FALSE(save->advance());
-    gate.wait_until_reached();
-    gate.open_in(20);
+    barrier.wait_until_reached();
+    barrier.open_in(20);
     save.reset();
     EXPECT_EQ(latest_in(folder_), folder_ / checkpoint_name(iteration));
     EXPECT_EQ(find_problems(folder_ / checkpoint_name(iteration)), std::vector<std::string>{});
@@ -282,7 +282,7 @@ TEST_F(Async, ACommitThatHasBegunGoesOnToItsEnd) {
   }
 }
 
-TEST_F(Async, StagingIsPaidForOnce) {
+TEST_F(AsyncSaveTest, ReusesStagingBuffersInNextSave) {
   const auto copy = [this](i64 iteration) {
     staging_.begin(state_of(iteration));
     staging_.copy_rest();
@@ -297,8 +297,8 @@ TEST_F(Async, StagingIsPaidForOnce) {
   EXPECT_TRUE(same_bits(staging_.data(0), state_of(2)[0].data));
 }
 
-/// What goes wrong on one of three ranks ends the save on all, with the name of that rank, and leaves what was there.
-TEST_F(Async, FaultsOfTheDiskEndItEverywhere) {
+/// A fault on one of three ranks ends the save on all ranks, names that rank, and leaves the existing checkpoints.
+TEST_F(AsyncSaveTest, FailsOnAllRanksWhenDiskOfOneRankFails) {
   struct Fault {
     const char* message;
     std::function<void(FaultyFiles&)> make;
@@ -338,7 +338,7 @@ TEST_F(Async, FaultsOfTheDiskEndItEverywhere) {
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
 }
 
-TEST_F(Async, AFullDiskBesideTheTrainingIsFoundWhenAllHaveWritten) {
+TEST_F(AsyncSaveTest, ReportsFullDiskAfterBackgroundWrite) {
   FaultyFiles files;
   files.full_at = 5000;
   const auto save = begin(1, state_of(1), files);
@@ -346,7 +346,7 @@ TEST_F(Async, AFullDiskBesideTheTrainingIsFoundWhenAllHaveWritten) {
   EXPECT_CONTAINS(error_of([&] { save->advance(); }), "shard_00000-of-00001.h5: No space left");
 }
 
-/// A device that has what no machine has.
+/// Device that claims to have unlimited memory.
 class EndlessDevice final : public Device {
  public:
   EndlessDevice() : Device(DeviceType::Cpu) {}
@@ -358,8 +358,8 @@ class EndlessDevice final : public Device {
   std::byte byte_{};
 };
 
-/// The rank whose copy fails, or never begins, does not wait for it, nor do others for the rank.
-TEST_F(Async, ACopyThatFailsEndsItEverywhere) {
+/// If the copy of one rank fails or never starts, neither this rank nor the others block.
+TEST_F(AsyncSaveTest, FailsOnAllRanksWhenCopyOfOneRankFails) {
   save(1, state_of(1));
   const std::vector<std::string> before = entries();
   EndlessDevice endless;
@@ -390,7 +390,7 @@ TEST_F(Async, ACopyThatFailsEndsItEverywhere) {
   }
 }
 
-TEST_F(Async, ACommitThatFailsEndsItEverywhere) {
+TEST_F(AsyncSaveTest, FailsOnAllRanksWhenCommitFails) {
   save(1, state_of(1));
   for (const SavePoint point :
        {SavePoint::BeforeManifest, SavePoint::BeforeRename, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
@@ -416,7 +416,7 @@ TEST_F(Async, ACommitThatFailsEndsItEverywhere) {
   }
 }
 
-TEST_F(Async, ARenameOfWhichNobodyHearsIsFoundAgain) {
+TEST_F(AsyncSaveTest, FindsCheckpointWhoseRenameWasReportedAsFailed) {
   save(1, state_of(1));
   FaultyFiles files;
   files.rename_tears = true;
@@ -425,7 +425,7 @@ TEST_F(Async, ARenameOfWhichNobodyHearsIsFoundAgain) {
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000002") << "it is complete, though latest does not name it";
 }
 
-TEST_F(Async, ShortAndInterruptedWritesAreContinued) {
+TEST_F(AsyncSaveTest, ContinuesShortAndInterruptedWrites) {
   const Path plain = save(1, state_of(3));
   FaultyFiles files;
   files.piece = 100;
@@ -433,7 +433,7 @@ TEST_F(Async, ShortAndInterruptedWritesAreContinued) {
   EXPECT_TRUE(read_text_file(file_of(path)) == read_text_file(file_of(plain)));
 }
 
-TEST_F(Async, ReplacesACheckpointWhereNamesCannotBeExchanged) {
+TEST_F(AsyncSaveTest, ReplacesCheckpointWithoutAtomicExchange) {
   FaultyFiles files;
   files.cannot_exchange = true;
   save(5, state_of(1));
@@ -458,8 +458,8 @@ TEST_F(Async, ReplacesACheckpointWhereNamesCannotBeExchanged) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
 }
 
-/// Killed between the two renames that replace a checkpoint there, or after them.
-TEST_F(Async, DyingWhileACheckpointIsReplacedLosesNothing) {
+/// The process is killed between the two renames that replace a checkpoint, or after them.
+TEST_F(AsyncSaveTest, KeepsOneCheckpointWhenKilledDuringReplacement) {
   save(4, state_of(0));
   save(5, state_of(1));
   for (const bool is_between : {true, false}) {
@@ -484,7 +484,7 @@ TEST_F(Async, DyingWhileACheckpointIsReplacedLosesNothing) {
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     EXPECT_EQ(fs::exists(folder_ / "iter_0000005"), !is_between);
-    remove_stale_entries(folder_, log_);  // what a run does first
+    remove_stale_entries(folder_, log_);  // as a run does at its start
     EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000005");
     CheckpointReader reader(folder_ / "iter_0000005");
     EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), state_of(is_between ? 1 : 2)[0].data));
@@ -492,8 +492,8 @@ TEST_F(Async, DyingWhileACheckpointIsReplacedLosesNothing) {
   }
 }
 
-/// The parts of the local tier: each rank has a checkpoint of its own, of what it holds.
-TEST_F(Async, PartsAreSoundByThemselves) {
+/// Part checkpoints are those of the local tier: each rank has its own checkpoint of the shards that it holds.
+TEST_F(AsyncSaveTest, PartCheckpointsAreValidOnTheirOwn) {
   const Shape shape{4, 6};
   const auto part_of = [&](int rank) {
     return std::vector{numbered("model/w", whole({shape, {2 * rank, 0}, {2, 6}})), numbered("model/same", {5})};

@@ -6,18 +6,18 @@
 namespace mcpp {
 namespace {
 
-class BlocksRead : public CheckpointTest, public testing::WithParamInterface<ReadMode> {
+class BlockReaderTest : public CheckpointTest, public testing::WithParamInterface<ReadMode> {
  protected:
   Path file(const std::string& name, const std::string& content) const {
     write_file_atomic(folder_ / name, content);
     return folder_ / name;
   }
 
-  static std::string text(BlockReader& blocks, const InputFile& file, i64 offset, i64 bytes, i64 most) {
+  static std::string text(BlockReader& blocks, const InputFile& file, i64 offset, i64 bytes, i64 max_bytes) {
     std::string result;
     while (static_cast<i64>(result.size()) < bytes) {
       const i64 done = static_cast<i64>(result.size());
-      const std::span<const std::byte> piece = blocks.at(file, offset + done, std::min(most, bytes - done));
+      const std::span<const std::byte> piece = blocks.at(file, offset + done, std::min(max_bytes, bytes - done));
       EXPECT_FALSE(piece.empty());
       result.append(reinterpret_cast<const char*>(piece.data()), piece.size());
     }
@@ -25,14 +25,15 @@ class BlocksRead : public CheckpointTest, public testing::WithParamInterface<Rea
   }
 };
 
-TEST_P(BlocksRead, AreTheBytesOfTheirFiles) {
+TEST_P(BlockReaderTest, ReturnsBytesOfDeclaredRanges) {
   const std::string a = numbered_text(kSeveralBlocks), b = numbered_text(kSeveralBlocks, 77);
   const InputFile first(file("a", a)), second(file("b", b));
   struct Range {
     const InputFile* file;
     i64 offset, bytes;
   };
-  // Near one another and far, at the begin and the end of a file, across files, and one of them left out below.
+  // Ranges that are close together and far apart, at the start and the end of a file, in two files. One is skipped
+  // below.
   const std::vector<Range> ranges = {{&first, 0, 1},
                                      {&first, 5, 100},
                                      {&first, 4096, 9 << 20},
@@ -40,14 +41,14 @@ TEST_P(BlocksRead, AreTheBytesOfTheirFiles) {
                                      {&second, 4095, 8192},
                                      {&second, (9 << 20) + 4, kSeveralBlocks - (9 << 20) - 4},
                                      {&first, kSeveralBlocks - 1, 1}};
-  for (const i64 most : {i64{4} << 20, i64{100001}}) {
+  for (const i64 max_bytes : {i64{4} << 20, i64{100001}}) {
     for (std::size_t skipped = 0; skipped <= ranges.size(); ++skipped) {
       BlockReader blocks;
       for (const Range& range : ranges) blocks.declare(*range.file, range.offset, range.bytes, GetParam());
       for (const Range& range : ranges) {
         if (&range == ranges.data() + skipped) continue;
         const std::string& whole = range.file == &first ? a : b;
-        ASSERT_TRUE(text(blocks, *range.file, range.offset, range.bytes, most) ==
+        ASSERT_TRUE(text(blocks, *range.file, range.offset, range.bytes, max_bytes) ==
                     whole.substr(static_cast<std::size_t>(range.offset), static_cast<std::size_t>(range.bytes)))
             << range.offset << " of " << range.file->path();
       }
@@ -55,18 +56,18 @@ TEST_P(BlocksRead, AreTheBytesOfTheirFiles) {
   }
 }
 
-TEST_P(BlocksRead, NameAFileThatEndsTooEarly) {
+TEST_P(BlockReaderTest, NamesTruncatedFile) {
   const InputFile input(file("a", numbered_text(kSeveralBlocks)));
   BlockReader blocks;
   blocks.declare(input, 0, kSeveralBlocks + 1, GetParam());
   text(blocks, input, 0, kSeveralBlocks / BlockMemory::kBlockBytes * BlockMemory::kBlockBytes,
-       kSeveralBlocks);  // what is there, comes
+       kSeveralBlocks);  // The existing part of the file is read.
   EXPECT_CONTAINS(error_of([&] { blocks.at(input, kSeveralBlocks - 1, 1); }),
                   str(input.path().string(), " ends before byte"));
 }
 
-/// As only a forged file has them: a number of the second range lies across the end of the first.
-TEST_P(BlocksRead, HaveWholeNumbersWhereRangesOverlap) {
+/// Only a forged file has such ranges: an element of the second range crosses the end of the first.
+TEST_P(BlockReaderTest, ReturnsWholeElementsWhenRangesOverlap) {
   const std::string text = numbered_text(kSeveralBlocks);
   const InputFile input(file("a", text));
   BlockReader blocks;
@@ -78,33 +79,34 @@ TEST_P(BlocksRead, HaveWholeNumbersWhereRangesOverlap) {
   EXPECT_EQ(std::memcmp(numbers.data(), text.data() + 4100, 12), 0);
 }
 
-TEST_P(BlocksRead, AreOnlyThoseThatWereExpected) {
+TEST_P(BlockReaderTest, RejectsUndeclaredRange) {
   const InputFile input(file("a", numbered_text(kSeveralBlocks)));
   BlockReader blocks;
   blocks.declare(input, 0, 100, GetParam());
   EXPECT_CONTAINS(error_of([&] { blocks.at(input, 5 << 20, 1); }), "was not expected");
 }
 
-TEST_P(BlocksRead, NeedNotBeUsed) {
+TEST_P(BlockReaderTest, CanBeDestroyedBeforeAllBlocksAreRead) {
   const InputFile input(file("a", numbered_text(kSeveralBlocks)));
   BlockReader unused, begun;
   for (BlockReader* blocks : {&unused, &begun}) blocks->declare(input, 0, kSeveralBlocks, GetParam());
-  EXPECT_FALSE(begun.at(input, 0, 1).empty());  // its thread waits for a block to be used, and ends with the reader
+  // The read-ahead thread waits for a block to be used and ends with the reader.
+  EXPECT_FALSE(begun.at(input, 0, 1).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, BlocksRead, testing::Values(ReadMode::PageCache, ReadMode::Direct),
-                         [](const auto& way) { return way.param == ReadMode::Direct ? "Direct" : "PageCache"; });
+INSTANTIATE_TEST_SUITE_P(Modes, BlockReaderTest, testing::Values(ReadMode::PageCache, ReadMode::Direct),
+                         [](const auto& mode) { return mode.param == ReadMode::Direct ? "Direct" : "PageCache"; });
 
-using FileChecksum = CheckpointTest;
+using FileChecksumTest = CheckpointTest;
 
-TEST_F(FileChecksum, IsThatOfAllItsBytes) {
+TEST_F(FileChecksumTest, MatchesHashOfWholeFile) {
   for (const i64 bytes : {i64{0}, i64{1}, i64{4096}, i64{8} << 20, kSeveralBlocks}) {
     const std::string text = numbered_text(bytes);
     write_file_atomic(folder_ / "file", text);
-    i64 heard = 0;
-    EXPECT_EQ(file_checksum(InputFile(folder_ / "file"), [&](i64 more) { heard += more; }), checksum_hex(text))
+    i64 reported_bytes = 0;
+    EXPECT_EQ(file_checksum(InputFile(folder_ / "file"), [&](i64 more) { reported_bytes += more; }), checksum_hex(text))
         << bytes;
-    EXPECT_EQ(heard, bytes);
+    EXPECT_EQ(reported_bytes, bytes);
   }
 }
 

@@ -8,9 +8,9 @@ namespace {
 
 using test::FaultyFiles;
 
-class Blocks : public CheckpointTest {
+class BlockWriterTest : public CheckpointTest {
  protected:
-  /// In pieces of many sizes.
+  /// Writes `bytes` in pieces of many sizes and returns the path of the file.
   Path write(std::string_view bytes, const FileSystem& files) const {
     Path path = folder_ / "file";
     write_file_atomic(path, std::string(bytes.size(), 'x'));
@@ -24,7 +24,7 @@ class Blocks : public CheckpointTest {
   }
 };
 
-TEST_F(Blocks, AreTheBytesThatWereGiven) {
+TEST_F(BlockWriterTest, WritesAllBytes) {
   const std::string bytes = numbered_text(kSeveralBlocks);
   for (const i64 size : {i64{0}, i64{1}, i64{4096}, i64{8} << 20, kSeveralBlocks}) {
     const std::string some = bytes.substr(0, static_cast<std::size_t>(size));
@@ -32,14 +32,14 @@ TEST_F(Blocks, AreTheBytesThatWereGiven) {
   }
 }
 
-TEST_F(Blocks, GoThroughThePageCacheWhereTheyCannotGoPastIt) {
+TEST_F(BlockWriterTest, FallsBackToPageCacheWhenDirectWritesFail) {
   const std::string bytes = numbered_text(kSeveralBlocks);
   FaultyFiles files;
   files.cannot_be_direct = true;
   EXPECT_TRUE(read_text_file(write(bytes, files)) == bytes);
 }
 
-TEST_F(Blocks, AreWholeWhenTheDiskTakesLessAtATime) {
+TEST_F(BlockWriterTest, ContinuesShortWrites) {
   const std::string bytes = numbered_text(kSeveralBlocks);
   for (const std::size_t piece : {std::size_t{1} << 20, std::size_t{100001}}) {
     FaultyFiles files;
@@ -48,12 +48,12 @@ TEST_F(Blocks, AreWholeWhenTheDiskTakesLessAtATime) {
   }
 }
 
-TEST_F(Blocks, TellOfAFullDiskWheneverItIs) {
+TEST_F(BlockWriterTest, ReportsFullDiskAtAnyPosition) {
   const std::string bytes = numbered_text(kSeveralBlocks);
-  for (const i64 room : {i64{0}, i64{5} << 20, kSeveralBlocks - 1}) {
+  for (const i64 capacity : {i64{0}, i64{5} << 20, kSeveralBlocks - 1}) {
     FaultyFiles files;
-    files.full_at = room;
-    EXPECT_CONTAINS(error_of([&] { write(bytes, files); }), "No space left") << room;
+    files.full_at = capacity;
+    EXPECT_CONTAINS(error_of([&] { write(bytes, files); }), "No space left") << capacity;
   }
 }
 

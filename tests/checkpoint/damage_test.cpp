@@ -1,4 +1,4 @@
-// Damaged checkpoints: each kind of damage is found, named, and the newest sound checkpoint is used instead.
+// Damaged checkpoints: every kind of damage is found and named, and the newest intact checkpoint is used instead.
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/inspect.h"
 #include "tests/checkpoint/fixture.h"
@@ -8,9 +8,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Damage : public CheckpointTest {
+class DamagedCheckpointTest : public CheckpointTest {
  protected:
-  Damage() {
+  DamagedCheckpointTest() {
     for (i64 i = 1; i <= 2; ++i) {
       save(i, std::vector{numbered("model/a", {64}, DType::F32, i), numbered("model/b", {64, 64}, DType::BF16, i)});
     }
@@ -18,7 +18,7 @@ class Damage : public CheckpointTest {
   const Path newest_ = folder_ / "iter_0000002";
   const Path shard_ = newest_ / "shard_00000-of-00001.h5";
 
-  /// That the newest is refused with a message naming `file`, and the one before is used.
+  /// Expects that the newest checkpoint is rejected with a message naming `file`, and that the previous one is used.
   void expect_fallback(const std::string& file) {
     const std::vector<std::string> problems = find_problems(newest_);
     ASSERT_FALSE(problems.empty());
@@ -31,39 +31,39 @@ class Damage : public CheckpointTest {
   }
 };
 
-TEST_F(Damage, TruncatedShard) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenShardIsTruncated) {
   fs::resize_file(shard_, fs::file_size(shard_) - 1);
   expect_fallback("shard_00000-of-00001.h5 has");
 }
 
-TEST_F(Damage, EmptyShard) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenShardIsEmpty) {
   fs::resize_file(shard_, 0);
   expect_fallback("has 0 bytes instead of");
 }
 
-TEST_F(Damage, MissingShard) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenShardIsMissing) {
   fs::remove(shard_);
   expect_fallback("shard_00000-of-00001.h5: No such file");
 }
 
-TEST_F(Damage, SurplusFile) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenThereIsAnUnlistedShard) {
   overwrite(newest_ / "shard_00001-of-00002.h5", "x");
   expect_fallback("shard_00001-of-00002.h5 does not belong");
 }
 
-TEST_F(Damage, ShardOfAnotherIteration) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenShardIsOfAnotherIteration) {
   fs::copy_file(folder_ / "iter_0000001/shard_00000-of-00001.h5", shard_, fs::copy_options::overwrite_existing);
   expect_fallback("differs from its checksum (damaged: model/a, model/b)");
 }
 
-TEST_F(Damage, ManifestOfAnotherIteration) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenManifestIsOfAnotherIteration) {
   for (const std::string_view name : {kManifestName, kManifestChecksumName}) {
     fs::copy_file(folder_ / "iter_0000001" / name, newest_ / name, fs::copy_options::overwrite_existing);
   }
   expect_fallback("shard_00000-of-00001.h5 differs from its checksum");
 }
 
-TEST_F(Damage, MissingOrTruncatedManifest) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenManifestIsMissingOrTruncated) {
   const Path manifest = newest_ / kManifestName;
   fs::resize_file(manifest, fs::file_size(manifest) / 2);
   expect_fallback("manifest.json is damaged");
@@ -73,7 +73,7 @@ TEST_F(Damage, MissingOrTruncatedManifest) {
   expect_fallback("manifest.json");
 }
 
-TEST_F(Damage, EveryFlippedBitIsFound) {
+TEST_F(DamagedCheckpointTest, DetectsEveryFlippedBit) {
   const std::string original = read_text_file(shard_);
   std::mt19937 random(5);
   for (int round = 0; round < 300; ++round) {
@@ -88,25 +88,25 @@ TEST_F(Damage, EveryFlippedBitIsFound) {
   EXPECT_TRUE(find_problems(newest_).empty());
 }
 
-TEST_F(Damage, TheDamagedTensorIsNamed) {
+TEST_F(DamagedCheckpointTest, NamesDamagedTensor) {
   std::string content = read_text_file(shard_);
   const Tensor b = CheckpointReader(newest_).read_full_tensor("model/b", device_);
-  const std::string numbers(static_cast<const char*>(b.raw()), static_cast<std::size_t>(b.bytes()));
-  const std::size_t at = content.find(numbers);
+  const std::string bytes_of_b(static_cast<const char*>(b.raw()), static_cast<std::size_t>(b.bytes()));
+  const std::size_t at = content.find(bytes_of_b);
   ASSERT_NE(at, std::string::npos);
   content[at + 17] ^= 4;
   overwrite(shard_, content);
   expect_fallback("(damaged: model/b)");
 }
 
-TEST_F(Damage, NothingGoodIsNoCheckpoint) {
+TEST_F(DamagedCheckpointTest, FindsNothingWhenAllCheckpointsAreDamaged) {
   fs::remove(shard_);
   fs::remove(folder_ / "iter_0000001" / kManifestName);
   EXPECT_EQ(newest_good(folder_, log_), std::nullopt);
   EXPECT_EQ(newest_good(folder_ / "nowhere", log_), std::nullopt);
 }
 
-TEST_F(Damage, RefusesFolderWhenLatestNamesNoCheckpoint) {
+TEST_F(DamagedCheckpointTest, RefusesFolderWhenLatestNamesNoCheckpoint) {
   for (const char* content : {"", "garbage", "iter_0000009\n", "../../etc", "iter_", "\n\n", "iter_0000002/../x"}) {
     overwrite(folder_ / "latest", content);
     const std::string error = error_of([&] { newest_good(folder_, log_); });
@@ -119,7 +119,7 @@ TEST_F(Damage, RefusesFolderWhenLatestNamesNoCheckpoint) {
   EXPECT_EQ(newest_good(folder_, log_), newest_);
 }
 
-TEST_F(Damage, RefusesFolderWhenLatestIsADanglingLinkOrNamesAFile) {
+TEST_F(DamagedCheckpointTest, RefusesFolderWhenLatestIsADanglingLinkOrNamesAFile) {
   fs::remove(folder_ / "latest");
   fs::create_symlink("nowhere", folder_ / "latest");
   EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint");
@@ -132,7 +132,7 @@ TEST_F(Damage, RefusesFolderWhenLatestIsADanglingLinkOrNamesAFile) {
   EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint");
 }
 
-TEST_F(Damage, KeepsOrderWhenTimesOfFilesChange) {
+TEST_F(DamagedCheckpointTest, OrderIsIndependentOfFileTimes) {
   overwrite(folder_ / "latest", "iter_0000001\n");
   const auto now = fs::last_write_time(folder_ / "latest");
   for (const auto distance : {std::chrono::hours(-1), std::chrono::hours(0), std::chrono::hours(1)}) {
@@ -143,13 +143,13 @@ TEST_F(Damage, KeepsOrderWhenTimesOfFilesChange) {
   }
 }
 
-TEST_F(Damage, TakesCheckpointFirstWhenItsPublicationWasCutOff) {
+TEST_F(DamagedCheckpointTest, PrefersCheckpointWhosePublicationWasInterrupted) {
   overwrite(folder_ / "latest", "iter_0000001\n");
   begin_publication(newest_, newest_);
   EXPECT_EQ(newest_good(folder_, log_), newest_);
   EXPECT_EQ(resolve_checkpoint(folder_), newest_);
   EXPECT_TRUE(list_checkpoints(folder_)[1].is_latest);
-  // The record counts only for this content of `latest`, and only for this checkpoint.
+  // The record is valid only for this content of `latest` and only for this checkpoint.
   save(0, std::vector{numbered("model/a", {64})});
   EXPECT_FALSE(fs::exists(folder_ / kNextName));
   begin_publication(newest_, newest_);
@@ -159,7 +159,7 @@ TEST_F(Damage, TakesCheckpointFirstWhenItsPublicationWasCutOff) {
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "another save of that iteration";
 }
 
-TEST_F(Damage, ReplacesLatestWhenItIsASymbolicLink) {
+TEST_F(DamagedCheckpointTest, ReplacesLatestWhenItIsASymbolicLink) {
   const Path target = folder_ / "target";
   overwrite(target, "iter_0000001\n");
   fs::remove(folder_ / "latest");
@@ -171,14 +171,14 @@ TEST_F(Damage, ReplacesLatestWhenItIsASymbolicLink) {
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000003");
 }
 
-TEST_F(Damage, UnfinishedSavesAreNotCheckpoints) {
+TEST_F(DamagedCheckpointTest, IgnoresUnfinishedSaves) {
   fs::rename(newest_, folder_ / "iter_0000002.tmp-somewhere-1");
   overwrite(folder_ / "latest", "iter_0000001\n");
   EXPECT_EQ(checkpoints_in(folder_).size(), 1u);
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
 }
 
-TEST_F(Damage, CommandsReportIt) {
+TEST_F(DamagedCheckpointTest, IsReportedByVerifyAndList) {
   std::string content = read_text_file(shard_);
   content[content.size() / 2] ^= 1;
   overwrite(shard_, content);

@@ -1,4 +1,4 @@
-// A disk that fails, tears or takes its time as a test asks.
+// File system that fails, tears renames or delays writes as a test requests.
 #pragma once
 #include <fcntl.h>
 #include <sys/types.h>
@@ -16,32 +16,32 @@ namespace mcpp::test {
 
 class FaultyFiles final : public FileSystem {
  public:
-  /// Set before it is used.
-  i64 full_at = -1;               ///< bytes after which the disk is full
-  std::size_t piece = 0;          ///< the most bytes that one write takes, every other one being interrupted; 0 = any
-  bool cannot_be_direct = false;  ///< writes past the page cache give EINVAL
-  bool flush_fails = false;       ///< fsync gives EIO
-  bool rename_fails = false;      ///< nothing is renamed: EIO
-  bool rename_tears = false;      ///< it is renamed, but that is not known: EIO
+  /// Options; set them before the first use.
+  i64 full_at = -1;               ///< bytes after which the disk is full; -1 = never
+  std::size_t piece = 0;          ///< maximum bytes per write, with every other write interrupted; 0 = unlimited
+  bool cannot_be_direct = false;  ///< direct writes fail with EINVAL
+  bool flush_fails = false;       ///< fsync fails with EIO
+  bool rename_fails = false;      ///< renames fail with EIO and have no effect
+  bool rename_tears = false;      ///< renames fail with EIO but take effect
   bool cannot_exchange = false;
-  i64 last_rename = -1;         ///< how many renames succeed before they fail; -1 = all
-  bool dies_at_rename = false;  ///< the process ends instead of failing in the first that would
+  i64 last_rename = -1;         ///< number of renames that succeed before they fail; -1 = all
+  bool dies_at_rename = false;  ///< the first failing rename ends the process instead
 
-  /// While closed, writes wait.
-  void close_gate() { is_open_ = false; }
-  void open_gate() { is_open_ = true; }
+  /// Blocks all writes until unblock_writes().
+  void block_writes() { accepts_writes_ = false; }
+  void unblock_writes() { accepts_writes_ = true; }
 
   ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const override {
-    while (!is_open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!accepts_writes_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (cannot_be_direct && (::fcntl(file, F_GETFL) & O_DIRECT) != 0) return refuse(EINVAL);
     if (piece > 0) {
       if (++writes_ % 2 == 0) return refuse(EINTR);
       bytes = bytes.first(std::min(piece, bytes.size()));
     }
     if (full_at >= 0) {
-      const i64 room = full_at - written_;
-      if (room <= 0) return refuse(ENOSPC);
-      bytes = bytes.first(std::min(static_cast<std::size_t>(room), bytes.size()));
+      const i64 remaining = full_at - written_;
+      if (remaining <= 0) return refuse(ENOSPC);
+      bytes = bytes.first(std::min(static_cast<std::size_t>(remaining), bytes.size()));
     }
     const ssize_t done = FileSystem::pwrite(file, bytes, offset);
     written_ += done;
@@ -65,7 +65,7 @@ class FaultyFiles final : public FileSystem {
     return -1;
   }
 
-  std::atomic<bool> is_open_ = true;
+  std::atomic<bool> accepts_writes_ = true;
   mutable std::atomic<i64> writes_ = 0, written_ = 0, renames_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A temporary folder, tensors whose numbers tell where they belong, and ranks as threads.
+// Fixture for checkpoint tests: a temporary folder, tensors whose values identify their position, and ranks as threads.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace mcpp {
 
 using test::error_of;
 
-/// The newest checkpoint of which every byte is sound; of each that is not, the log gets the warning of a load.
+/// Returns the newest intact checkpoint. For each damaged one, logs the warning that a load would log.
 inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
   const auto self = make_self_communicator();
   for (const Path& path : load_candidates(folder, *self)) {
@@ -31,10 +31,10 @@ inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
   return std::nullopt;
 }
 
-/// As long as several blocks of what is written and read beside work, the last of them not aligned.
+/// Length of several blocks of asynchronous reads and writes, the last one not aligned.
 constexpr i64 kSeveralBlocks = (i64{21} << 20) + 4099;
 
-/// Bytes that differ from those elsewhere in the text, and with another `first` in the same place.
+/// Returns bytes that differ at every position, and for a different `first` also at the same position.
 inline std::string numbered_text(i64 bytes, std::size_t first = 0) {
   std::string text(static_cast<std::size_t>(bytes), '\0');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(((i + first) * 2654435761U) >> 13);
@@ -48,7 +48,8 @@ class CheckpointTest : public testing::Test {
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, ignored);
   }
 
-  /// Elements of `region` of the global tensor whose element i has the value first + i, in any element type.
+  /// Returns the elements of `region` of the global tensor whose element i has the value first + i, in any element
+  /// type.
   NamedShard numbered(const std::string& name, const Region& region, DType dtype = DType::F32, i64 first = 0) {
     NamedShard shard(name, region.box, region.flat_begin, region.flat_end,
                      Tensor::empty({region.numel()}, dtype, device_, MemoryClass::Other));
@@ -74,13 +75,13 @@ class CheckpointTest : public testing::Test {
            (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.bytes())) == 0);
   }
 
-  /// Saves with one rank.
+  /// Saves a checkpoint with one rank.
   Path save(i64 iteration, std::span<const NamedShard> shards, const Retention& retention = {}) {
     RunState state{.iteration = iteration, .consumed_samples = 8 * iteration};
     return save_checkpoint(folder_, state, shards, *self_, log_, retention);
   }
 
-  /// Not durably, which would take its time.
+  /// Writes without fsync, which would be slow.
   static void overwrite(const Path& path, std::string_view content) {
     std::FILE* file = std::fopen(path.c_str(), "wb");
     ASSERT_NE(file, nullptr) << path;
@@ -95,7 +96,7 @@ class CheckpointTest : public testing::Test {
   std::unique_ptr<Communicator> self_ = make_self_communicator();
 };
 
-/// Runs f(communicator) on ranks that are threads; returns what each threw, or "".
+/// Runs f(communicator) on ranks that are threads. Returns the error message of each rank, or "".
 inline std::vector<std::string> errors_of_ranks(int size, const std::function<void(Communicator&)>& f) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   run_local_ranks(size, [&](Communicator& world, int rank) {

@@ -1,5 +1,5 @@
-// Checkpoints made or changed by somebody who means harm: a named error or an older checkpoint, never a crash, a hang,
-// or wrong weights. What manifests may say is also in manifest_test.cpp, accidental damage in damage_test.cpp.
+// Checkpoints that were made or changed maliciously lead to a named error or an older checkpoint, never to a crash, a
+// hang or wrong weights. The fields of manifests are tested in manifest_test.cpp, accidental damage in damage_test.cpp.
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
@@ -13,9 +13,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-class Hostile : public CheckpointTest {
+class HostileCheckpointTest : public CheckpointTest {
  protected:
-  Hostile() {
+  HostileCheckpointTest() {
     save(1, tensors(1));
     save(2, tensors(2));
     manifest_ = Json::parse(read_text_file(newest_ / kManifestName));
@@ -25,12 +25,12 @@ class Hostile : public CheckpointTest {
             numbered("model/a", Region{{{2, 6}, {0, 0}, {2, 6}}, 7, 12}, DType::F32, first),
             numbered("model/b", {3, 4}, DType::BF16, first)};
   }
-  /// The manifest with its checksum, as somebody who knows the format would write it.
+  /// Writes the manifest with a matching checksum, as an attacker who knows the format would.
   void write_manifest_text(const std::string& text) const {
     overwrite(newest_ / kManifestName, text);
     overwrite(newest_ / kManifestChecksumName, checksum_hex(text) + "\n");
   }
-  /// A file of the checkpoint replaced, with its checksums everywhere made to fit.
+  /// Replaces a file of the checkpoint and updates all its checksums.
   void replace_shard(const std::string& content) const {
     overwrite(shard_, content);
     Json json = manifest_;
@@ -38,7 +38,7 @@ class Hostile : public CheckpointTest {
     json["files"][0]["xxh3"] = checksum_hex(content);
     write_manifest_text(json.dump());
   }
-  /// Reads everything as a load does: an error, or exactly what was saved.
+  /// Reads everything as a load does. The result is an error or exactly what was saved.
   std::string error_of_loading() {
     return error_of([&] {
       CheckpointReader reader(newest_);
@@ -57,7 +57,7 @@ class Hostile : public CheckpointTest {
   Json manifest_;
 };
 
-TEST_F(Hostile, EveryFileFlippedAnywhereOrCutAnywhere) {
+TEST_F(HostileCheckpointTest, IsRejectedWhenAnyFileHasFlippedBitsOrIsTruncated) {
   for (const auto& entry : fs::directory_iterator(newest_)) {
     const std::string original = read_text_file(entry.path());
     const std::size_t step = std::max<std::size_t>(1, original.size() / 150);
@@ -78,14 +78,14 @@ TEST_F(Hostile, EveryFileFlippedAnywhereOrCutAnywhere) {
   EXPECT_TRUE(find_problems(newest_).empty());
 }
 
-/// Without the checksums' help HDF5's own, and the bounds of ours, stand between a changed layout and wrong weights.
-TEST_F(Hostile, ShardFilesThatAreNotWhatTheManifestSays) {
+/// If the checksums match, only HDF5's checks and our bounds checks prevent wrong weights from a changed layout.
+TEST_F(HostileCheckpointTest, DoesNotCrashWhenShardDiffersFromManifest) {
   const std::string original = read_text_file(shard_);
   for (std::size_t at = 0; at < std::min<std::size_t>(original.size(), 6000); at += 7) {
     std::string content = original;
     content[at] ^= 0x11;
     replace_shard(content);
-    error_of_loading();  // an error, or numbers as they stand in the file: no crash
+    error_of_loading();  // an error, or the values in the file, but no crash
   }
   const std::size_t all = original.size();
   for (const std::size_t size : {std::size_t{0}, std::size_t{8}, all / 4, all / 2, all - 1}) {
@@ -100,7 +100,7 @@ TEST_F(Hostile, ShardFilesThatAreNotWhatTheManifestSays) {
   EXPECT_EQ(error_of_loading(), "");
 }
 
-TEST_F(Hostile, ShapesThatTheFileDoesNotHave) {
+TEST_F(HostileCheckpointTest, RejectsShapesThatDifferFromFile) {
   const auto error_after = [&](const std::function<void(Json&)>& change) {
     Json json = manifest_;
     change(json);
@@ -120,8 +120,8 @@ TEST_F(Hostile, ShapesThatTheFileDoesNotHave) {
   EXPECT_CONTAINS(error_after([&](Json& j) { tensor_b(j)["shards"][0]["dataset"] = "../../x"; }), "../../x");
 }
 
-/// Whatever number stands anywhere in the manifest: refused, or without meaning for the weights.
-TEST_F(Hostile, AbsurdNumbersEverywhere) {
+/// Any number in the manifest is either rejected or has no effect on the weights.
+TEST_F(HostileCheckpointTest, SurvivesAbsurdNumbersAnywhereInManifest) {
   const std::vector<Json> values{i64{1} << 62,
                                  -(i64{1} << 62),
                                  std::numeric_limits<i64>::max(),
@@ -153,7 +153,7 @@ TEST_F(Hostile, AbsurdNumbersEverywhere) {
   }
 }
 
-TEST_F(Hostile, NumbersThatJsonDoesNotHave) {
+TEST_F(HostileCheckpointTest, RejectsNumbersThatAreNotJson) {
   const std::string text = manifest_.dump();
   const std::size_t at = text.find("\"bytes\":") + 8;
   const std::size_t end = text.find_first_of(",}", at);
@@ -164,7 +164,7 @@ TEST_F(Hostile, NumbersThatJsonDoesNotHave) {
   }
 }
 
-TEST_F(Hostile, LinksAndPipesInPlaceOfFiles) {
+TEST_F(HostileCheckpointTest, RejectsLinksAndPipesInPlaceOfFiles) {
   const std::string original = read_text_file(shard_);
   const Path outside = folder_ / "outside";
   std::string other = original;
@@ -174,7 +174,7 @@ TEST_F(Hostile, LinksAndPipesInPlaceOfFiles) {
     fs::remove(shard_);
     fs::create_symlink(target, shard_);
   };
-  link_to(outside);  // somebody else's numbers
+  link_to(outside);  // a file with foreign values
   EXPECT_CONTAINS(find_problems(newest_)[0], "differs from its checksum");
   expect_fallback();
   for (const Path& target : {Path("/dev/zero"), Path("/dev/null"), Path("/etc"), shard_, folder_ / "nowhere"}) {
@@ -187,14 +187,14 @@ TEST_F(Hostile, LinksAndPipesInPlaceOfFiles) {
     const std::string content = path == shard_ ? original : read_text_file(path);
     fs::remove(path);
     ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-    expect_fallback();  // and nobody waits for a writer
+    expect_fallback();  // no call blocks waiting for a writer of the pipe
     fs::remove(path);
     overwrite(path, content);
   }
   EXPECT_EQ(error_of_loading(), "");
 }
 
-TEST_F(Hostile, NamesThatLeaveTheFolder) {
+TEST_F(HostileCheckpointTest, RejectsFileNamesOutsideFolder) {
   for (const char* name : {"../iter_0000001/shard_00000-of-00001.h5", "/etc/passwd", "..", ".", "", "a/b", "./x"}) {
     Json json = manifest_;
     json["files"][0]["name"] = name;

@@ -5,9 +5,9 @@
 namespace mcpp {
 namespace {
 
-using Inspect = CheckpointTest;
+using InspectCheckpointTest = CheckpointTest;
 
-TEST_F(Inspect, DiffFindsWhatDiffersWhateverTheLayout) {
+TEST_F(InspectCheckpointTest, DiffComparesTensorsOfDifferentLayouts) {
   const Path a = save(1, std::vector{numbered("model/same", {8, 8}), numbered("model/changed", {100}),
                                      numbered("model/gone", {3}), numbered("model/shape", {3})});
   NamedShard changed = numbered("model/changed", {100});
@@ -30,7 +30,7 @@ TEST_F(Inspect, DiffFindsWhatDiffersWhateverTheLayout) {
   EXPECT_TRUE(diff_checkpoints(a, a).tensors.empty());
 }
 
-TEST_F(Inspect, ARenamedCheckpointIsNamed) {
+TEST_F(InspectCheckpointTest, ReportsCheckpointRenamedToOtherIteration) {
   save(55, std::vector{numbered("model/w", {8, 8})});
   std::filesystem::rename(folder_ / "iter_0000055", folder_ / "iter_0000060");
   const std::string what = (folder_ / "iter_0000060").string() + " is the checkpoint of iteration 55";
@@ -38,12 +38,12 @@ TEST_F(Inspect, ARenamedCheckpointIsNamed) {
   EXPECT_CONTAINS(to_text(verify_checkpoints(folder_, log_)), what);
   EXPECT_CONTAINS(to_text(verify_checkpoints(folder_, log_)), "call it iter_0000055 again");
   EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint of this folder");
-  // Under a name that says nothing of iterations it is as good as before.
+  // A name that does not look like an iteration is accepted.
   std::filesystem::rename(folder_ / "iter_0000060", folder_ / "best");
   EXPECT_CONTAINS(to_text(verify_checkpoints(folder_ / "best", log_)), "sound");
 }
 
-TEST_F(Inspect, ShowsAndLists) {
+TEST_F(InspectCheckpointTest, ShowsTensorsAndListsCheckpoints) {
   save(1, std::vector{numbered("model/w", {8, 8}), numbered("optimizer/exp_avg/w", {8, 8}, DType::BF16)});
   save(2, std::vector{numbered("model/w", {8, 8})});
   const auto list = list_checkpoints(folder_);

@@ -12,9 +12,9 @@
 namespace mcpp {
 namespace {
 
-using Lock = CheckpointTest;
+using FolderLockTest = CheckpointTest;
 
-/// A process that ends with what `body` returns, or with 3 when that throws: it never comes back to the tests.
+/// Starts a process that exits with the value of `body`, or with 3 if `body` throws; it never returns to the tests.
 pid_t start_process(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -26,7 +26,7 @@ pid_t start_process(const std::function<int()>& body) {
   }
 }
 
-TEST_F(Lock, SecondOwnerIsRefusedAndTheFirstNamed) {
+TEST_F(FolderLockTest, NamesHolderWhenFolderIsLocked) {
   const Path folder = folder_ / "made/on/demand";
   {
     FolderLock lock(folder, log_);
@@ -36,7 +36,7 @@ TEST_F(Lock, SecondOwnerIsRefusedAndTheFirstNamed) {
   FolderLock again(folder, log_);
 }
 
-TEST_F(Lock, ReplacesSymbolicLinksWhenTheyHaveTheNameOfTheLock) {
+TEST_F(FolderLockTest, ReplacesSymbolicLinksNamedAsLock) {
   const Path target = folder_ / "target";
   write_file_atomic(target, "precious");
   const Path folder = folder_ / "run";
@@ -50,7 +50,7 @@ TEST_F(Lock, ReplacesSymbolicLinksWhenTheyHaveTheNameOfTheLock) {
   EXPECT_EQ(read_text_file(target), "precious");
 }
 
-TEST_F(Lock, GoesWithItsProcess) {
+TEST_F(FolderLockTest, IsReleasedWhenProcessDies) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = start_process([&] {
@@ -71,10 +71,10 @@ TEST_F(Lock, GoesWithItsProcess) {
   ::close(ready[0]);
 }
 
-/// A process that holds the lock until it is told to look after it, and ends with 0 when it still has it.
-class Holder {
+/// Process that holds the lock until it is asked to check it, and exits with 0 if it still holds it.
+class LockHolder {
  public:
-  Holder(const Path& folder, const Log& log, const SlurmJob& job) {
+  LockHolder(const Path& folder, const Log& log, const SlurmJob& job) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     const int other = ends[1];
@@ -90,7 +90,7 @@ class Holder {
     char byte = 0;
     EXPECT_EQ(::read(socket_, &byte, 1), 1);
   }
-  bool still_has_it() {
+  bool release_and_check_held() {
     int status = 0;
     EXPECT_EQ(::send(socket_, "x", 1, MSG_NOSIGNAL), 1);
     ::waitpid(process_, &status, 0);
@@ -105,9 +105,9 @@ class Holder {
   pid_t process_ = 0;
 };
 
-TEST_F(Lock, OnlyALaterRunOfTheSameSlurmJobTakesItOver) {
+TEST_F(FolderLockTest, IsTakenOverOnlyByRequeuedSlurmJob) {
   const SlurmJob job{.name = "job 77 of cluster x", .requeued = 9};
-  Holder old(folder_, log_, job);
+  LockHolder old(folder_, log_, job);
   const std::vector<SlurmJob> others = {{},
                                         job,
                                         {.name = job.name, .requeued = 8},
@@ -122,11 +122,12 @@ TEST_F(Lock, OnlyALaterRunOfTheSameSlurmJobTakesItOver) {
   FolderLock lock(folder_, log_, later);
   EXPECT_NO_THROW(lock.check_held());
   EXPECT_CONTAINS(error_of([&] { FolderLock third(folder_, log_, later); }), "requeued 10;");
-  EXPECT_FALSE(old.still_has_it());
-  EXPECT_CONTAINS(error_of([&] { FolderLock third(folder_, log_, later); }), "requeued 10;");  // lives on without it
+  EXPECT_FALSE(old.release_and_check_held());
+  // the file stays locked after the holder ended
+  EXPECT_CONTAINS(error_of([&] { FolderLock third(folder_, log_, later); }), "requeued 10;");
 }
 
-/// Processes that try to take the lock at the same moment; how many have it.
+/// Starts processes that try to take the lock at the same time. Returns how many succeed.
 int winners(int contenders, const Path& folder, const Log& log, const SlurmJob& job) {
   int start[2], result[2], end[2];
   for (int* ends : {start, result, end}) EXPECT_EQ(::pipe(ends), 0);
@@ -135,11 +136,12 @@ int winners(int contenders, const Path& folder, const Log& log, const SlurmJob& 
     processes.push_back(start_process([&] {
       for (int* ends : {start, end}) ::close(ends[1]);
       char byte = 0;
-      if (::read(start[0], &byte, 1) != 0) return 2;  // until the test closes it: all at once
+      // blocks until the test closes the pipe, so that all start together
+      if (::read(start[0], &byte, 1) != 0) return 2;
       std::unique_ptr<FolderLock> lock;
-      const bool has_it = error_of([&] { lock = std::make_unique<FolderLock>(folder, log, job); }).empty();
-      if (::write(result[1], has_it ? "y" : "n", 1) != 1) return 2;
-      return ::read(end[0], &byte, 1) == 0 ? 0 : 2;  // keeps it until all have tried
+      const bool is_locked = error_of([&] { lock = std::make_unique<FolderLock>(folder, log, job); }).empty();
+      if (::write(result[1], is_locked ? "y" : "n", 1) != 1) return 2;
+      return ::read(end[0], &byte, 1) == 0 ? 0 : 2;  // keeps the lock until all processes have tried
     }));
   }
   for (int* ends : {start, end}) ::close(ends[0]);
@@ -159,44 +161,44 @@ int winners(int contenders, const Path& folder, const Log& log, const SlurmJob& 
   return count;
 }
 
-TEST_F(Lock, OneOfManyThatTryAtOnceGetsIt) {
+TEST_F(FolderLockTest, GrantsLockToOneOfManyContenders) {
   const std::string name = "job 77 of cluster x";
   for (int round = 0; round < 40; ++round) {
     const Path folder = folder_ / std::to_string(round);
     EXPECT_EQ(winners(4, folder, log_, {}), 1) << "free, round " << round;
-    Holder old(folder, log_, {.name = name, .requeued = 1});
+    LockHolder old(folder, log_, {.name = name, .requeued = 1});
     EXPECT_EQ(winners(4, folder, log_, {.name = name, .requeued = 2}), 1) << "taken over, round " << round;
-    old.still_has_it();
+    old.release_and_check_held();
   }
 }
 
-TEST_F(Lock, WhoseOwnerCannotBeReadIsNotTakenOver) {
+TEST_F(FolderLockTest, IsNotTakenOverWhenOwnerIsUnreadable) {
   for (const std::string text : {"", "host a, process 7, Slurm job 77 of cluster x, requeued ",
                                  "host a, process 7, Slurm job 77 of cluster x, requeued 0 or so"}) {
-    Holder old(folder_, log_, {});
+    LockHolder old(folder_, log_, {});
     std::ofstream(folder_ / ".lock") << text;
     const SlurmJob job{.name = "job 77 of cluster x", .requeued = 1};
     EXPECT_CONTAINS(error_of([&] { FolderLock lock(folder_, log_, job); }), "is in use by") << text;
-    old.still_has_it();
+    old.release_and_check_held();
   }
 }
 
-TEST_F(Lock, IsHeldWhileNobodyTookIt) {
-  Holder holder(folder_, log_, {});
-  EXPECT_TRUE(holder.still_has_it());
-  Holder another(folder_, log_, {});
-  std::filesystem::remove(folder_ / ".lock");  // by hand: nobody has it instead
-  EXPECT_TRUE(another.still_has_it());
+TEST_F(FolderLockTest, StaysHeldWhenLockFileIsRemoved) {
+  LockHolder holder(folder_, log_, {});
+  EXPECT_TRUE(holder.release_and_check_held());
+  LockHolder another(folder_, log_, {});
+  std::filesystem::remove(folder_ / ".lock");  // removed manually, while no other process holds the lock
+  EXPECT_TRUE(another.release_and_check_held());
 }
 
-TEST_F(Lock, FindsFoldersThatCannotBeWritten) {
+TEST_F(FolderLockTest, RejectsUnwritableFolders) {
   write_file_atomic(folder_ / "file", "x");
   EXPECT_CONTAINS(error_of([&] { FolderLock lock(folder_ / "file", log_); }), "file");
   EXPECT_CONTAINS(error_of([&] { FolderLock lock(folder_ / "file/below", log_); }), "file");
   EXPECT_CONTAINS(error_of([&] { FolderLock lock("/proc/nothing", log_); }), "/proc/nothing");
   std::filesystem::permissions(folder_, std::filesystem::perms(0555));
   const pid_t child = start_process([&] {
-    if (::geteuid() == 0 && ::setuid(65534) != 0) return 2;  // root writes in read-only folders
+    if (::geteuid() == 0 && ::setuid(65534) != 0) return 2;  // root can write to read-only folders
     const std::string error = error_of([&] { FolderLock lock(folder_, log_); });
     return error.find("cannot write in " + folder_.string()) == std::string::npos ? 1 : 0;
   });
@@ -205,7 +207,7 @@ TEST_F(Lock, FindsFoldersThatCannotBeWritten) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-TEST_F(Lock, RefusesToSaveInsideACheckpoint) {
+TEST_F(FolderLockTest, RejectsFoldersInsideCheckpoint) {
   mcpp::create_directories(folder_ / "iter_0000010/below");
   write_file_atomic(folder_ / "iter_0000010/manifest.json", "{}");
   for (const char* inside : {"iter_0000010", "iter_0000010/", "iter_0000010/below", "iter_0000010/new/one"}) {
@@ -213,10 +215,10 @@ TEST_F(Lock, RefusesToSaveInsideACheckpoint) {
     EXPECT_CONTAINS(error, (folder_ / "iter_0000010").string() + " is a checkpoint itself");
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "iter_0000010/new"));
-  FolderLock beside(folder_, log_);
+  FolderLock outside(folder_, log_);
 }
 
-TEST_F(Lock, LeavesOnlyTheLockFile) {
+TEST_F(FolderLockTest, LeavesOnlyTheLockFile) {
   FolderLock lock(folder_, log_);
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());

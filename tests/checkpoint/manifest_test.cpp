@@ -20,11 +20,11 @@ class ManifestTest : public CheckpointTest {
     directory_ = save(1, shards);
     text_ = read_text_file(directory_ / kManifestName);
   }
-  /// The error of parsing and validating `text`.
+  /// Returns the error of parsing and validating `text`.
   static std::string error_with(const std::string& text) {
     return error_of([&] { validate(parse_manifest(text, "m"), "m"); });
   }
-  /// The same after a change to the JSON.
+  /// Returns the error of parsing and validating the manifest after a change to its JSON.
   std::string error_after(const std::function<void(Json&)>& change) const {
     Json json = Json::parse(text_);
     change(json);
@@ -34,11 +34,11 @@ class ManifestTest : public CheckpointTest {
   std::string text_;
 };
 
-TEST_F(ManifestTest, WritesWhatItReads) {
+TEST_F(ManifestTest, RoundTrips) {
   EXPECT_EQ(to_json(parse_manifest(text_, "m")), text_);
 }
 
-TEST_F(ManifestTest, HostileValuesAreRefusedByName) {
+TEST_F(ManifestTest, RejectsHostileValuesByName) {
   EXPECT_EQ(error_after([](Json&) {}), "");
   const auto shard = [](Json& json, int i = 0) -> Json& { return json["tensors"][0]["shards"][i]; };
   const i64 huge = std::numeric_limits<i64>::max();
@@ -69,7 +69,7 @@ TEST_F(ManifestTest, HostileValuesAreRefusedByName) {
   EXPECT_CONTAINS(error_after([](Json& j) { j["state"]["iteration"] = "x"; }), "'iteration'");
 }
 
-TEST_F(ManifestTest, NumbersThatOverflowAreRefused) {
+TEST_F(ManifestTest, RejectsOverflowingNumbers) {
   const i64 huge = std::numeric_limits<i64>::max();
   const auto unheld = [](const Json& shape) {
     return [shape](Json& j) { j["tensors"][0]["shape"] = shape, j["tensors"][0]["shards"] = Json::array(); };
@@ -93,7 +93,7 @@ TEST_F(ManifestTest, NumbersThatOverflowAreRefused) {
                   "held twice");
 }
 
-TEST_F(ManifestTest, ManyBoxesAreComparedQuickly) {
+TEST_F(ManifestTest, ComparesManyBoxesQuickly) {
   Manifest manifest = parse_manifest(text_, "m");
   TensorEntry& tensor = manifest.tensors[0];
   const ShardEntry one = tensor.shards[0];
@@ -116,7 +116,7 @@ TEST_F(ManifestTest, ManyBoxesAreComparedQuickly) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-TEST_F(ManifestTest, TextsThatAreNoManifest) {
+TEST_F(ManifestTest, RejectsTextThatIsNotManifest) {
   EXPECT_CONTAINS(error_with(""), "not valid JSON");
   EXPECT_CONTAINS(error_with("[]"), "not a JSON object");
   EXPECT_CONTAINS(error_with("{\"format\": \"\xff\"}"), "not valid JSON");
@@ -125,7 +125,8 @@ TEST_F(ManifestTest, TextsThatAreNoManifest) {
   EXPECT_CONTAINS(error_with("{\"a\":" + std::string(17, '[') + std::string(17, ']') + "}"), "nested deeper");
 }
 
-/// With their checksum, mutations are all found; without it, they give an error or a manifest, never a crash.
+/// Validation with the checksum finds all mutations. Without it, parsing throws or returns a manifest, but never
+/// crashes.
 TEST_F(ManifestTest, RandomMutationsNeverCrash) {
   std::mt19937 random(11);
   for (int round = 0; round < 2000; ++round) {
@@ -147,7 +148,7 @@ TEST_F(ManifestTest, RandomMutationsNeverCrash) {
       }
     }
     error_with(mutated);
-    if (round % 10 != 0) continue;  // the disk is slow
+    if (round % 10 != 0) continue;  // Only every tenth mutation is written to disk, which is slow.
     write_file_atomic(directory_ / kManifestName, mutated);
     if (mutated == text_)
       EXPECT_EQ(error_of([&] { read_manifest(directory_); }), "");

@@ -7,18 +7,19 @@
 namespace mcpp {
 namespace {
 
-class Reader : public CheckpointTest {
+class CheckpointReaderTest : public CheckpointTest {
  protected:
-  /// Cuts the box into disjoint regions: at random places along random axes, some pieces again into flat ranges.
-  void cut(const Box& box, int depth, std::vector<Region>& out) {
+  /// Splits the box into disjoint regions, at random positions along random axes. Some regions are split into flat
+  /// ranges.
+  void split_box(const Box& box, int depth, std::vector<Region>& out) {
     std::size_t axis = random_() % box.shape.size();
     if (depth > 0 && box.shape[axis] > 1) {
       const i64 at = 1 + static_cast<i64>(random_() % static_cast<u64>(box.shape[axis] - 1));
       Box low = box, high = box;
       low.shape[axis] = at;
       high.offset[axis] += at, high.shape[axis] -= at;
-      cut(low, depth - 1, out);
-      cut(high, depth - 1, out);
+      split_box(low, depth - 1, out);
+      split_box(high, depth - 1, out);
       return;
     }
     const i64 count = numel(box.shape);
@@ -27,12 +28,12 @@ class Reader : public CheckpointTest {
   }
   std::vector<Region> random_split(const Shape& shape) {
     std::vector<Region> regions;
-    cut({shape, Shape(shape.size(), 0), shape}, 3, regions);
+    split_box({shape, Shape(shape.size(), 0), shape}, 3, regions);
     return regions;
   }
 
-  /// Changes a bit in the middle of these numbers in the file.
-  static void flip(const Path& file, const Tensor& numbers) {
+  /// Flips a bit in the middle of these values in the file.
+  static void flip_bit(const Path& file, const Tensor& numbers) {
     std::string content = read_text_file(file);
     const auto size = static_cast<std::size_t>(numbers.bytes());
     const std::size_t at = content.find(std::string(static_cast<const char*>(numbers.raw()), size));
@@ -44,7 +45,7 @@ class Reader : public CheckpointTest {
   std::mt19937 random_{7};
 };
 
-TEST_F(Reader, AnySplitLoadsAnyOther) {
+TEST_F(CheckpointReaderTest, LoadsAnyShardingFromAnyOther) {
   i64 iteration = 0;
   for (const Shape& shape : {Shape{97}, Shape{24, 18}, Shape{6, 10, 14}, Shape{2, 30, 9}}) {
     for (int round = 0; round < 6; ++round) {
@@ -65,7 +66,7 @@ TEST_F(Reader, AnySplitLoadsAnyOther) {
   }
 }
 
-TEST_F(Reader, ConvertsOnlyWhenAsked) {
+TEST_F(CheckpointReaderTest, ConvertsTypesOnlyWhenAllowed) {
   NamedShard exact = numbered("model/w", {300}, DType::F32);
   for (i64 i = 0; i < 300; ++i) exact.data.data<float>()[i] = 1.0f + 0.001f * static_cast<float>(i);
   CheckpointReader reader(save(1, std::vector{exact, numbered("model/n", {300}, DType::I32)}));
@@ -78,13 +79,13 @@ TEST_F(Reader, ConvertsOnlyWhenAsked) {
   NamedShard integers("model/n", exact.box, Tensor::zeros({300}, DType::F32, device_));
   EXPECT_CONTAINS(error_of([&] { reader.read(integers, Conversion::Convert); }), "int32");
 
-  CheckpointReader narrow(save(2, std::vector{target}));
-  NamedShard wide("model/w", exact.box, Tensor::zeros({300}, DType::F32, device_));
-  narrow.read(wide, Conversion::Convert);
-  EXPECT_EQ(load(wide.data, 7), load(target.data, 7));
+  CheckpointReader low_precision_reader(save(2, std::vector{target}));
+  NamedShard widened("model/w", exact.box, Tensor::zeros({300}, DType::F32, device_));
+  low_precision_reader.read(widened, Conversion::Convert);
+  EXPECT_EQ(load(widened.data, 7), load(target.data, 7));
 }
 
-TEST_F(Reader, NamesWhatIsMissingOrDiffers) {
+TEST_F(CheckpointReaderTest, NamesMissingTensorsAndWrongShapes) {
   CheckpointReader reader(save(1, std::vector{numbered("model/decoder.weight", {4, 5})}));
   NamedShard missing = numbered("model/decoder.weigth", {4, 5});
   const std::string error = error_of([&] { reader.read(missing); });
@@ -95,34 +96,34 @@ TEST_F(Reader, NamesWhatIsMissingOrDiffers) {
   EXPECT_CONTAINS(error_of([&] { CheckpointReader nothing(folder_ / "iter_0000009"); }), "manifest.json");
 }
 
-TEST_F(Reader, NamesTheDamagedTensorAndReadsTheOthers) {
+TEST_F(CheckpointReaderTest, ReadsIntactTensorsWhenAnotherIsDamaged) {
   const Path directory = save(1, std::vector{numbered("model/v", {70}), numbered("model/w", {100})});
-  flip(directory / "shard_00000-of-00001.h5", numbered("model/w", {100}).data);
+  flip_bit(directory / "shard_00000-of-00001.h5", numbered("model/w", {100}).data);
   CheckpointReader reader(directory);
   EXPECT_CONTAINS(error_of([&] { reader.read_full_tensor("model/w", device_); }),
                   "shard_00000-of-00001.h5 is damaged: model/w");
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/v", device_), numbered("model/v", {70}).data));
 }
 
-TEST_F(Reader, APartIsVerifiedWithTheWholeShard) {
+TEST_F(CheckpointReaderTest, VerifiesWholeShardWhenPartIsRead) {
   const Shape shape{40, 5};
   const NamedShard whole_shard = numbered("model/w", shape);
   const Path directory = save(1, std::vector{whole_shard});
   NamedShard rows = numbered("model/w", whole({shape, {3, 0}, {2, 5}}));
   const Path file = directory / "shard_00000-of-00001.h5";
   const std::string original = read_text_file(file);
-  flip(file, whole_shard.data);  // in the middle, which is not wanted
+  flip_bit(file, whole_shard.data);  // in the middle of the shard, outside the requested part
   CheckpointReader damaged(directory);
   EXPECT_CONTAINS(error_of([&] { damaged.read(rows); }), "differs from its checksum");
   overwrite(file, original);
   CheckpointReader reader(directory);
   reader.read(rows);
-  flip(file, whole_shard.data);
-  reader.read(rows);  // a second part is read alone
+  flip_bit(file, whole_shard.data);
+  reader.read(rows);  // The shard was verified before, so the second part is read without verification.
 }
 
-/// Many ranks want any parts, some the same, some nothing; every number is right, and every damage is found by all.
-TEST_F(Reader, RanksLoadTogetherAndVerifyAllThatAnyOfThemReads) {
+/// Three ranks request random parts, with overlaps. All values are correct, and all ranks find every damage.
+TEST_F(CheckpointReaderTest, CollectiveLoadVerifiesEveryShardThatAnyRankReads) {
   constexpr int kRanks = 3;
   const Shape shape{6, 40, 9};
   for (int round = 0; round < 12; ++round) {
@@ -151,9 +152,9 @@ TEST_F(Reader, RanksLoadTogetherAndVerifyAllThatAnyOfThemReads) {
     load_on_all();
     for (const auto& damage : found) EXPECT_FALSE(damage) << damage->text;
 
-    // Rank 0 and 1 want all of w and nothing of v.
+    // Ranks 0 and 1 request all of w and nothing of v.
     const std::size_t victim = random_() % shards.size();
-    flip(directory / "shard_00000-of-00001.h5", shards[victim].data);
+    flip_bit(directory / "shard_00000-of-00001.h5", shards[victim].data);
     load_on_all();
     const bool is_wanted = shards[victim].name == "model/w";
     for (const auto& damage : found) {
@@ -166,9 +167,9 @@ TEST_F(Reader, RanksLoadTogetherAndVerifyAllThatAnyOfThemReads) {
   }
 }
 
-/// Weights, which go through the page cache, and states of an optimizer, which need not, of more than a block and of a
-/// few bytes, whose odd number puts what follows where numbers are not aligned.
-TEST_F(Reader, LoadsWhatIsLargeSmallAndNotAligned) {
+/// Weights go through the page cache, optimizer states need not. Tensors are larger than a block or a few bytes long,
+/// and the odd sizes leave the following tensors unaligned.
+TEST_F(CheckpointReaderTest, LoadsLargeSmallAndUnalignedTensors) {
   std::vector<NamedShard> shards;
   for (const char* name : {"model/w", "optimizer/exp_avg/w"}) {
     const auto name_of = [&](const char* part) { return str(name, ".", part); };
@@ -196,23 +197,23 @@ TEST_F(Reader, LoadsWhatIsLargeSmallAndNotAligned) {
   }
 }
 
-/// Two nodes of two ranks, which all want everything; each node has a disk of its own. What is damaged on one alone
-/// must be found there, and by both of its ranks in turn, as they share the work.
-TEST_F(Reader, EachNodeVerifiesWhatItReadsAndItsRanksShareThat) {
+/// Two nodes of two ranks request everything, and each node has its own disk. Damage on one disk must be found on that
+/// node, each time by one of its two ranks, because they share the work.
+TEST_F(CheckpointReaderTest, RanksOfNodeShareVerification) {
   std::vector<NamedShard> shards;
   for (const char* name : {"model/a", "model/b", "model/c", "model/d"})
     shards.push_back(numbered(name, {30, 20}, DType::F32, 1000 * static_cast<i64>(shards.size())));
-  const Path directory = save(1, shards), elsewhere = folder_ / "other_disk";
+  const Path directory = save(1, shards), other_disk = folder_ / "other_disk";
   for (const int node : {0, 1}) {
     std::set<int> finders;
     for (const NamedShard& victim : shards) {
-      std::filesystem::remove_all(elsewhere);
-      std::filesystem::copy(directory, elsewhere);
-      flip(elsewhere / "shard_00000-of-00001.h5", victim.data);
+      std::filesystem::remove_all(other_disk);
+      std::filesystem::copy(directory, other_disk);
+      flip_bit(other_disk / "shard_00000-of-00001.h5", victim.data);
       std::array<std::optional<Damage>, 4> found;
       run_local_ranks(4, [&](Communicator& world, int rank) {
         const auto ranks_of_node = world.split(rank / 2, rank);
-        CheckpointReader reader(rank / 2 == node ? elsewhere : directory);
+        CheckpointReader reader(rank / 2 == node ? other_disk : directory);
         std::vector<NamedShard> targets;
         for (const NamedShard& shard : shards)
           targets.emplace_back(shard.name, shard.box, Tensor::zeros({30, 20}, DType::F32, device_));
@@ -228,7 +229,7 @@ TEST_F(Reader, EachNodeVerifiesWhatItReadsAndItsRanksShareThat) {
   }
 }
 
-TEST_F(Reader, AModelThatDiffersOnOneRankIsAnErrorOnAll) {
+TEST_F(CheckpointReaderTest, FailsOnAllRanksWhenModelDiffersOnOneRank) {
   const Path directory = save(1, std::vector{numbered("model/w", {4, 5})});
   const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     std::vector<NamedShard> targets{numbered("model/w", world.rank() == 1 ? Shape{5, 4} : Shape{4, 5})};
@@ -237,8 +238,8 @@ TEST_F(Reader, AModelThatDiffersOnOneRankIsAnErrorOnAll) {
   for (const std::string& error : errors) EXPECT_CONTAINS(error, "rank 1: ");
 }
 
-/// A tensor that two targets want, as tied embeddings at both ends of a pipeline do.
-TEST_F(Reader, TwoTargetsOfOneTensor) {
+/// Two targets need the same tensor, like tied embeddings at both ends of a pipeline.
+TEST_F(CheckpointReaderTest, LoadsTensorIntoTwoTargets) {
   CheckpointReader reader(save(1, std::vector{numbered("model/w", {300, 900})}));
   std::vector<NamedShard> targets{numbered("model/w", {300, 900}, DType::F32, 5),
                                   numbered("model/w", whole({{300, 900}, {7, 0}, {200, 900}}), DType::F32, 5)};

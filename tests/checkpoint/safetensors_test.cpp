@@ -9,9 +9,9 @@
 namespace mcpp {
 namespace {
 
-class Safetensors : public CheckpointTest {
+class SafetensorsTest : public CheckpointTest {
  protected:
-  /// A file with this header and so many bytes of data.
+  /// Writes a file with this header and `data_bytes` bytes of data.
   Path file_with(const std::string& header, std::size_t data_bytes, std::optional<u64> claimed_size = {}) {
     const u64 size = claimed_size.value_or(header.size());
     std::string content(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -26,7 +26,7 @@ class Safetensors : public CheckpointTest {
   }
 };
 
-TEST_F(Safetensors, GoldenFilesAreRewrittenByteForByte) {
+TEST_F(SafetensorsTest, RewritesGoldenFilesByteForByte) {
   for (const char* model : {"gpt2", "llama"}) {
     const Path golden = test::golden_folder() / model;
     const SafetensorsReader reader(golden);
@@ -47,7 +47,7 @@ TEST_F(Safetensors, GoldenFilesAreRewrittenByteForByte) {
   }
 }
 
-TEST_F(Safetensors, OrdersBySizeThenNameAndAligns) {
+TEST_F(SafetensorsTest, OrdersTensorsByElementSizeThenName) {
   const std::vector<SafeSpec> specs{{"b", DType::BF16, {3}},
                                     {"z", DType::F32, {1}},
                                     {"c", DType::F64, {1}},
@@ -64,8 +64,8 @@ TEST_F(Safetensors, OrdersBySizeThenNameAndAligns) {
   EXPECT_EQ(load(reader.read(reader.at("h"), DType::F16, device_), 2), 2);
 }
 
-TEST_F(Safetensors, ReadsHalfPrecision) {
-  // Every one of the 65536 halves, against the definition.
+TEST_F(SafetensorsTest, ReadsHalfPrecision) {
+  // Compares all 65536 half-precision values with the definition.
   const std::string header = R"({"h":{"dtype":"F16","shape":[65536],"data_offsets":[0,131072]}})";
   const Path path = file_with(header, 131072);
   std::string content = read_text_file(path);
@@ -76,8 +76,8 @@ TEST_F(Safetensors, ReadsHalfPrecision) {
   write_file_atomic(path, content);
   const SafetensorsReader reader(path);
   const Tensor t = reader.read(reader.at("h"), DType::F32, device_),
-               same = reader.read(reader.at("h"), DType::F16, device_);
-  for (u32 i = 0; i < 65536; ++i) ASSERT_EQ(same.data<Float16>()[i].bits, i);
+               unconverted = reader.read(reader.at("h"), DType::F16, device_);
+  for (u32 i = 0; i < 65536; ++i) ASSERT_EQ(unconverted.data<Float16>()[i].bits, i);
   for (u32 i = 0; i < 65536; ++i) {
     const int exponent = static_cast<int>(i >> 10 & 31), fraction = static_cast<int>(i & 1023);
     const float value = t.data<float>()[i];
@@ -92,7 +92,7 @@ TEST_F(Safetensors, ReadsHalfPrecision) {
   }
 }
 
-TEST_F(Safetensors, HostileHeadersAreRefused) {
+TEST_F(SafetensorsTest, RejectsHostileHeaders) {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   EXPECT_EQ(error_with(good, 8), "");
   EXPECT_EQ(error_with(good + "     ", 8), "") << "padding by spaces";
@@ -129,7 +129,7 @@ TEST_F(Safetensors, HostileHeadersAreRefused) {
   EXPECT_CONTAINS(error_of([&] { SafetensorsReader reader(folder_ / "none.safetensors"); }), "none.safetensors");
 }
 
-TEST_F(Safetensors, IndexesAreChecked) {
+TEST_F(SafetensorsTest, ValidatesIndexFile) {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   std::filesystem::rename(file_with(good, 8), folder_ / "one.safetensors");
   const auto error_with_index = [&](const std::string& index) {
@@ -144,7 +144,7 @@ TEST_F(Safetensors, IndexesAreChecked) {
   EXPECT_CONTAINS(error_with_index("{}"), "'weight_map' is missing");
 }
 
-TEST_F(Safetensors, ReadsTheSingleFileWhenThereIsAnIndexToo) {
+TEST_F(SafetensorsTest, PrefersSingleFileOverIndex) {
   std::filesystem::rename(file_with(R"({"shard":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8),
                           folder_ / "part.safetensors");
   write_file_atomic(folder_ / "model.safetensors.index.json", R"({"weight_map":{"shard":"part.safetensors"}})");
@@ -159,7 +159,7 @@ TEST_F(Safetensors, ReadsTheSingleFileWhenThereIsAnIndexToo) {
   EXPECT_TRUE(both.ignores_index());
 }
 
-TEST_F(Safetensors, RandomMutationsNeverCrash) {
+TEST_F(SafetensorsTest, RandomMutationsNeverCrash) {
   const std::string original = read_text_file(test::golden_folder() / "llama/model.safetensors");
   const std::string start = original.substr(0, 4000);
   std::mt19937 random(13);

@@ -9,12 +9,12 @@
 namespace mcpp {
 namespace {
 
-/// Here files are seen at once, or never.
+/// Timeout of the check. In these tests files are visible immediately or never.
 constexpr std::chrono::milliseconds kPatience{200};
 
-class SharedFolder : public CheckpointTest {
+class SharedFolderTest : public CheckpointTest {
  protected:
-  /// What the check says when rank r sees the folder under the name names[r].
+  /// Returns the error of the check when rank r sees the folder under the name names[r].
   std::string check(const std::vector<std::string>& names) {
     std::vector<std::string> errors(names.size());
     for (const std::string& name : names) mcpp::create_directories(folder_ / name);
@@ -28,19 +28,19 @@ class SharedFolder : public CheckpointTest {
   }
 };
 
-TEST_F(SharedFolder, OneThatAllRanksSeeIsFine) {
+TEST_F(SharedFolderTest, AcceptsFolderSharedByAllRanks) {
   EXPECT_EQ(check({"a"}), "");
   EXPECT_EQ(check({"a", "a", "a"}), "");
 }
 
-TEST_F(SharedFolder, ARankThatSeesAnotherIsNamed) {
+TEST_F(SharedFolderTest, NamesRankThatSeesAnotherFolder) {
   const std::string error = check({"a", "a", "b"});
   EXPECT_CONTAINS(error, "rank 2: host ");
   EXPECT_CONTAINS(error, "does not see in " + (folder_ / "b").string() + " what rank 0 wrote there");
   EXPECT_CONTAINS(error, "all ranks must share checkpoint.save");
 }
 
-TEST_F(SharedFolder, AFileThatIsSeenLaterIsWaitedFor) {
+TEST_F(SharedFolderTest, WaitsForFilesThatAppearLate) {
   run_local_ranks(2, [&](Communicator& world, int rank) {
     std::jthread server;
     const Path late = folder_ / "late";
@@ -58,12 +58,12 @@ TEST_F(SharedFolder, AFileThatIsSeenLaterIsWaitedFor) {
   });
 }
 
-TEST_F(SharedFolder, ARankThatHasNoneIsNamed) {
+TEST_F(SharedFolderTest, NamesRankWithoutFolder) {
   std::string error;
   run_local_ranks(2, [&](Communicator& world, int rank) {
-    const std::string mine =
+    const std::string rank_error =
         test::input_error([&] { check_shared_folder(rank == 0 ? folder_ : folder_ / "none", world, kPatience); });
-    if (rank == 0) error = mine;
+    if (rank == 0) error = rank_error;
   });
   EXPECT_CONTAINS(error, "rank 1: host ");
   EXPECT_CONTAINS(error, (folder_ / "none").string());

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Writer : public CheckpointTest {
+class CheckpointWriterTest : public CheckpointTest {
  protected:
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
@@ -30,7 +30,7 @@ class Writer : public CheckpointTest {
   }
 };
 
-TEST_F(Writer, RoundTripsEveryTypeAndTheState) {
+TEST_F(CheckpointWriterTest, RoundTripsAllTypesAndRunState) {
   std::vector<NamedShard> shards;
   for (DType t : {DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64}) {
     shards.push_back(numbered("model/" + std::string(name_of(t)), {3, 5}, t));
@@ -65,7 +65,7 @@ TEST_F(Writer, RoundTripsEveryTypeAndTheState) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"}));
 }
 
-TEST_F(Writer, EqualContentGivesEqualFiles) {
+TEST_F(CheckpointWriterTest, WritesIdenticalFilesForEqualContent) {
   const std::vector<NamedShard> shards{numbered("model/a", {30, 50}), numbered("optimizer/exp_avg/a", {30, 50})};
   save(1, shards);
   save(2, shards);
@@ -73,10 +73,10 @@ TEST_F(Writer, EqualContentGivesEqualFiles) {
             read_text_file(folder_ / "iter_0000002/shard_00000-of-00001.h5"));
 }
 
-TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
+TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
   constexpr int kRanks = 3;
   const Shape shape{6, 8};
-  // The weight is split by columns over two ranks; an optimizer state of one box by flat ranges over all three.
+  // The weight is sharded by columns over two ranks, the optimizer state by flat ranges over all three.
   const auto errors = errors_of_ranks(kRanks, [&](Communicator& world) {
     const i64 rank = world.rank();
     std::vector<NamedShard> mine;
@@ -98,7 +98,7 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
       EXPECT_TRUE(same_bits(target.data, numbered(name, rows, dtype).data));
     }
   }
-  // The same answer on all ranks, with the reading shared.
+  // A collective verification, with the reading shared, returns the same result on all ranks.
   std::vector<std::vector<Path>> to_try(kRanks);
   run_local_ranks(kRanks, [&](Communicator& world, int rank) {
     to_try[static_cast<std::size_t>(rank)] = load_candidates(folder_, world);
@@ -107,7 +107,7 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
   for (const auto& paths : to_try) EXPECT_EQ(paths, std::vector{directory});
 }
 
-TEST_F(Writer, OneFailedRankFailsAllAndLeavesNothing) {
+TEST_F(CheckpointWriterTest, FailsOnAllRanksAndLeavesNothingWhenOneRankFails) {
   const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     const i64 rank = world.rank();
     const std::vector<NamedShard> mine{numbered("model/w", whole({{4}, {2 * rank}, {2}}))};
@@ -127,7 +127,7 @@ TEST_F(Writer, OneFailedRankFailsAllAndLeavesNothing) {
   EXPECT_TRUE(entries().empty());
 }
 
-TEST_F(Writer, RefusesHolesOverlapsAndDisagreements) {
+TEST_F(CheckpointWriterTest, RejectsGapsOverlapsAndInconsistentShapes) {
   const auto attempt = [&](const std::vector<NamedShard>& shards) { return error_of([&] { save(1, shards); }); };
   const auto part = [&](i64 begin, i64 size) { return numbered("model/w", whole({{10}, {begin}, {size}})); };
   EXPECT_CONTAINS(attempt({part(0, 4), part(5, 5)}), "tensor model/w: only 9 of 10 elements");
@@ -138,7 +138,7 @@ TEST_F(Writer, RefusesHolesOverlapsAndDisagreements) {
   EXPECT_EQ(attempt({part(0, 4), part(4, 6)}), "");
 }
 
-TEST_F(Writer, ReplacesACheckpointOfTheSameIteration) {
+TEST_F(CheckpointWriterTest, ReplacesCheckpointOfSameIteration) {
   save(5, std::vector{numbered("model/w", {4})});
   save(5, std::vector{numbered("model/w", {4}, DType::F32, 10)});
   CheckpointReader reader(folder_ / "iter_0000005");
@@ -146,7 +146,7 @@ TEST_F(Writer, ReplacesACheckpointOfTheSameIteration) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
 }
 
-TEST_F(Writer, PrunesOldCheckpointsButNeverTheLatest) {
+TEST_F(CheckpointWriterTest, NeverPrunesLatestCheckpoint) {
   const std::vector shards{numbered("model/w", {4})};
   for (i64 i = 1; i <= 6; ++i) save(i, shards, {.keep_latest_k = 2, .save_retain_interval = 3});
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000005", "iter_0000006", "latest"}));
@@ -158,7 +158,7 @@ TEST_F(Writer, PrunesOldCheckpointsButNeverTheLatest) {
   EXPECT_EQ(entries().size(), 3u) << "without a latest nothing is removed";
 }
 
-TEST_F(Writer, KeepsAncestorsWhenLatestWasSetBack) {
+TEST_F(CheckpointWriterTest, KeepsAncestorsWhenLatestWasSetBack) {
   const std::vector shards{numbered("model/w", {4})};
   const auto save_branch = [&](i64 iteration, const Lineage& lineage) {
     RunState state{.iteration = iteration};
@@ -198,8 +198,8 @@ TEST(LineageTest, IsEmptyForDamagedText) {
   EXPECT_EQ(Lineage::parse("1@4,12@50").text(), "1@4,12@50");
 }
 
-/// In a process of its own, which may not list the folder even where tests run as root.
-TEST_F(Writer, WhatCannotBeListedIsLeftWithAWarning) {
+/// The check runs in a child process that may not list the folder, even if the tests run as root.
+TEST_F(CheckpointWriterTest, WarnsWhenFolderCannotBeListed) {
   for (i64 i = 1; i <= 2; ++i) save(i, std::vector{numbered("model/w", {4})});
   fs::permissions(folder_, fs::perms(0311));
   const pid_t child = ::fork();
@@ -211,9 +211,9 @@ TEST_F(Writer, WhatCannotBeListedIsLeftWithAWarning) {
       remove_stale_entries(folder_, log_);
     });
     const std::string text = testing::internal::GetCapturedStderr();
-    const bool is_told = text.find("cannot look for old checkpoints in ") != std::string::npos &&
-                         text.find("cannot look for what died processes left: ") != std::string::npos;
-    ::_exit(error.empty() && is_told ? 0 : 1);
+    const bool is_warned = text.find("cannot look for old checkpoints in ") != std::string::npos &&
+                           text.find("cannot look for what died processes left: ") != std::string::npos;
+    ::_exit(error.empty() && is_warned ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -222,15 +222,15 @@ TEST_F(Writer, WhatCannotBeListedIsLeftWithAWarning) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000001", "iter_0000002", "latest"}));
 }
 
-TEST_F(Writer, RemovesWhatDeadProcessesLeft) {
+TEST_F(CheckpointWriterTest, RemovesLeftoversOfDeadProcesses) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   int status = 0;
   ::waitpid(child, &status, 0);
   const auto make = [&](const std::string& name) { fs::create_directory(folder_ / name); };
-  make(str("iter_0000001.tmp-", host_name(), "-", child));  // its process ended
-  make("iter_0000002.tmp-elsewhere-1");                     // another host, which the folder's lock keeps out
-  make(str("iter_0000003.tmp-", host_name(), "-1"));        // process 1 always lives
+  make(str("iter_0000001.tmp-", host_name(), "-", child));  // Its process has ended.
+  make("iter_0000002.tmp-elsewhere-1");               // It is from another host, which the folder's lock keeps out.
+  make(str("iter_0000003.tmp-", host_name(), "-1"));  // Process 1 is always alive.
   write_file_atomic(folder_ / str("latest.tmp-", host_name(), "-", child, ".0123456789abcdef"), "x");
   write_file_atomic(folder_ / "latest.tmp-elsewhere-1.0123456789abcdef", "x");
   write_file_atomic(folder_ / str("latest.tmp-", host_name(), "-1.0123456789abcdef"), "x");
@@ -240,13 +240,13 @@ TEST_F(Writer, RemovesWhatDeadProcessesLeft) {
                                                  "latest.tmp-" + host_name() + "-1.0123456789abcdef", "mine.tmp-1"}));
 }
 
-/// A save that is killed at any point leaves the previous checkpoint, or the new one, complete.
-TEST_F(Writer, SurvivesBeingKilled) {
+/// A save that is killed at any point leaves the previous checkpoint or the complete new one.
+TEST_F(CheckpointWriterTest, LeavesCompleteCheckpointWhenKilledAtAnyPoint) {
   const std::vector<NamedShard> before{numbered("model/w", {1000})}, after{numbered("model/w", {1000}, DType::F32, 1)};
   const auto start = std::chrono::steady_clock::now();
   save(1, before);
   const auto duration = std::chrono::steady_clock::now() - start;
-  const auto longest = std::chrono::duration_cast<std::chrono::microseconds>(duration).count() * 3 / 2;
+  const auto max_delay = std::chrono::duration_cast<std::chrono::microseconds>(duration).count() * 3 / 2;
   std::mt19937 random(3);
   int completed = 0;
   for (i64 i = 2; i < 42; ++i) {
@@ -255,7 +255,7 @@ TEST_F(Writer, SurvivesBeingKilled) {
       save(i, after, {.keep_latest_k = 1});
       ::_exit(0);
     }
-    ::usleep(static_cast<useconds_t>(random() % static_cast<u64>(longest)));
+    ::usleep(static_cast<useconds_t>(random() % static_cast<u64>(max_delay)));
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
@@ -270,7 +270,7 @@ TEST_F(Writer, SurvivesBeingKilled) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"})) << completed << " saves ended in time";
 }
 
-TEST_F(Writer, FullDiskIsACleanError) {
+TEST_F(CheckpointWriterTest, ReportsFullDiskAndLeavesNothing) {
   save(1, std::vector{numbered("model/w", {1000})});
   int pipe_ends[2];
   ASSERT_EQ(::pipe(pipe_ends), 0);
@@ -296,7 +296,7 @@ TEST_F(Writer, FullDiskIsACleanError) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000001", "latest"}));
 }
 
-TEST_F(Writer, ReservesSpaceBeforeAskingForNumbers) {
+TEST_F(CheckpointWriterTest, ReservesSpaceBeforeReadingTensors) {
   struct Endless final : ShardSource {
     std::span<const ShardSpec> shards() const override { return {&spec, 1}; }
     Tensor data(std::size_t) override { fail(ExitCode::Internal, "asked for numbers"); }
@@ -311,7 +311,7 @@ TEST_F(Writer, ReservesSpaceBeforeAskingForNumbers) {
   EXPECT_TRUE(entries().empty());
 }
 
-TEST_F(Writer, FoldersThatCannotBeWrittenAreNamed) {
+TEST_F(CheckpointWriterTest, NamesUnwritableFolder) {
   write_file_atomic(folder_ / "file", "x");
   const std::vector shards{numbered("model/w", {4})};
   const std::string error =
@@ -319,7 +319,7 @@ TEST_F(Writer, FoldersThatCannotBeWrittenAreNamed) {
   EXPECT_CONTAINS(error, (folder_ / "file").string());
 }
 
-TEST_F(Writer, H5dumpReadsTheFile) {
+TEST_F(CheckpointWriterTest, WritesFilesThatH5dumpReads) {
   if (std::system("h5dump --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "h5dump is not installed";
   const Path directory = save(1, std::vector{numbered("model/w.weight", {2, 3}, DType::BF16, 1)});
   const std::string command = "h5dump " + (directory / "shard_00000-of-00001.h5").string() + " 2>&1";
@@ -335,16 +335,16 @@ TEST_F(Writer, H5dumpReadsTheFile) {
   EXPECT_CONTAINS(dump, "global_shape");
 }
 
-/// What a save keeps a reference to is no temporary.
-template <class LogGiven, class FilesGiven>
+/// CheckpointSave keeps references to its log and file system, so temporaries must not compile.
+template <class LogArgument, class FilesArgument>
 constexpr bool can_save_with =
-    std::is_constructible_v<CheckpointSave, SaveTarget, RunState, Communicator&, LogGiven, FilesGiven>;
+    std::is_constructible_v<CheckpointSave, SaveTarget, RunState, Communicator&, LogArgument, FilesArgument>;
 static_assert(can_save_with<const Log&, const FileSystem&>);
 static_assert(!can_save_with<const Log&, FileSystem>);
 static_assert(!can_save_with<Log, const FileSystem&>);
 
-/// A process that was cut off, and whose folder another run took over, makes no checkpoint when it comes back.
-TEST_F(Writer, NothingAppearsInAFolderThatWasTakenOver) {
+/// A process that was disconnected, and whose folder another run took over, must not publish a checkpoint afterwards.
+TEST_F(CheckpointWriterTest, PublishesNothingAfterLockWasTakenOver) {
   save(1, std::vector{numbered("model/w", {4})});
   const FolderLock lock(folder_, log_);
   const FileSystem files;
@@ -365,7 +365,7 @@ TEST_F(Writer, NothingAppearsInAFolderThatWasTakenOver) {
     EXPECT_CONTAINS(error, "was taken over by host other, process 1");
     EXPECT_EQ(latest_in(folder_), folder_ / "iter_0000001");
     EXPECT_EQ(checkpoints_in(folder_).size(), lost_at == SavePoint::BeforeLatest ? 2u : 1u);
-    std::filesystem::remove(folder_ / ".lock");  // as long as nobody has it the run goes on
+    std::filesystem::remove(folder_ / ".lock");  // The run continues if the lock file is missing.
   }
 }
 

@@ -1,4 +1,4 @@
-// A run on a GPU is the run on the CPU: the same initial weights to the bit, and the same losses but for rounding.
+// A run on a GPU matches the run on the CPU: bitwise identical initial weights and the same losses up to rounding.
 #include <gtest/gtest.h>
 
 #include "comm/staged.h"
@@ -21,8 +21,8 @@ ModelConfig llama() {
   return config;
 }
 
-/// Sizes that cuDNN's attention and tensor cores take: heads of 64, whole tiles.
-ModelConfig even() {
+/// Sizes that cuDNN's attention and tensor cores support: heads of 64 and full tiles.
+ModelConfig cudnn_llama() {
   ModelConfig config = llama();
   config.hidden_size = 128;
   config.ffn_hidden_size = 256;
@@ -47,17 +47,17 @@ struct Family {
 
 std::vector<Family> families() {
   if (!test::built_with_cuda()) return {};
-  return {{"gpt2_dropout", with_dropout()}, {"llama", llama()}, {"llama_even", even()}};
+  return {{"gpt2_dropout", with_dropout()}, {"llama", llama()}, {"llama_even", cudnn_llama()}};
 }
 
-class DeviceParity : public testing::TestWithParam<Family> {
+class DeviceParityTest : public testing::TestWithParam<Family> {
  protected:
   void SetUp() override {
     if (!test::why_no_gpu().empty()) GTEST_SKIP() << test::why_no_gpu();
   }
   static RunTask task(DType dtype = DType::F32) { return test::learnable_task(GetParam().config, dtype); }
   static RunResult on_cpu(const RunTask& task) { return test::run_layout(task, {}); }
-  /// On several ranks, which share the GPU.
+  /// Runs the task on the GPU. The ranks of `layout` share it.
   static RunResult on_gpu(const RunTask& task, const RunLayout& layout = {}) {
     return test::run_layout(task, layout, [](Communicator& ranks) {
       std::unique_ptr<Device> gpu = test::make_gpu();
@@ -67,8 +67,8 @@ class DeviceParity : public testing::TestWithParam<Family> {
   }
 };
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceParity);
-INSTANTIATE_TEST_SUITE_P(Families, DeviceParity, testing::ValuesIn(families()),
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceParityTest);
+INSTANTIATE_TEST_SUITE_P(Families, DeviceParityTest, testing::ValuesIn(families()),
                          [](const auto& p) { return str(p.param.name, "_cuda"); });
 
 double relative_distance(const Numbers& a, const Numbers& b) {
@@ -77,7 +77,7 @@ double relative_distance(const Numbers& a, const Numbers& b) {
   return std::sqrt(difference / whole);
 }
 
-TEST_P(DeviceParity, InitialWeightsAreTheSameBits) {
+TEST_P(DeviceParityTest, InitialWeightsAreBitwiseIdentical) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask untrained = task(dtype);
     untrained.steps = 0;
@@ -85,22 +85,22 @@ TEST_P(DeviceParity, InitialWeightsAreTheSameBits) {
   }
 }
 
-TEST_P(DeviceParity, TwentyStepsHaveTheSameLosses) {
+TEST_P(DeviceParityTest, LossesMatchCpuForTwentySteps) {
   const RunResult gpu = on_gpu(task()), cpu = on_cpu(task());
   EXPECT_LT(cpu.losses.back(), 0.9 * cpu.losses.front()) << "the task teaches nothing";
   for (std::size_t i = 0; i < cpu.losses.size(); ++i)
     EXPECT_LE(std::abs(gpu.losses[i] - cpu.losses[i]) / cpu.losses[i], 1e-4) << "step " << i;
 }
 
-/// Each device is as far from fp32 as bf16 moves it, in a direction of its own.
-TEST_P(DeviceParity, TwentyStepsInBf16StayWithinItsError) {
+/// The distance of each device from fp32 is at most the error of bf16; the directions differ.
+TEST_P(DeviceParityTest, Bf16LossesStayWithinRoundingError) {
   const RunResult gpu = on_gpu(task(DType::BF16)), cpu = on_cpu(task(DType::BF16)), exact = on_cpu(task());
   EXPECT_LE(relative_distance(gpu.losses, exact.losses), 1.5 * relative_distance(cpu.losses, exact.losses));
 }
 
-/// Weights and states on a disk, or in host memory, come and go beside the computing: the same every time, and the bits
-/// of weights that stay on the GPU where the states do.
-TEST_P(DeviceParity, WeightsAwayChangeNoBit) {
+/// Weights and states on a disk or in host memory are transferred while the GPU computes. The result is reproducible
+/// and bitwise identical to that of weights on the GPU if the states are in the same place.
+TEST_P(DeviceParityTest, OffloadedWeightsAreBitwiseIdentical) {
   const RunLayout layout{.name = "dp2_zero3", .dp = 2, .zero_stage = 3};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunResult expected = on_gpu(task(dtype), layout);
@@ -113,9 +113,9 @@ TEST_P(DeviceParity, WeightsAwayChangeNoBit) {
       RunTask weights = task(dtype);
       weights.optimizer.offload_params = tier;
       weights.optimizer.offload_folder = folder.path().string();
-      const RunResult weights_away = on_gpu(weights, layout);
-      EXPECT_EQ(weights_away.losses, expected.losses);
-      EXPECT_EQ(weights_away.weights, expected.weights);
+      const RunResult offloaded_weights = on_gpu(weights, layout);
+      EXPECT_EQ(offloaded_weights.losses, expected.losses);
+      EXPECT_EQ(offloaded_weights.weights, expected.weights);
       RunTask all = weights;
       all.optimizer.offload = tier;
       all.optimizer.offload_segment_size = 4096;
@@ -124,8 +124,8 @@ TEST_P(DeviceParity, WeightsAwayChangeNoBit) {
   }
 }
 
-/// GELU as a part of the products around it rounds less, and no more than that.
-TEST_P(DeviceParity, GeluEpiloguesStayWithinTheErrorOfBf16) {
+/// GELU that is fused into the products rounds less often; the result differs by no more than that.
+TEST_P(DeviceParityTest, GeluEpilogueStaysWithinBf16Error) {
   RunTask fused = task(DType::BF16);
   if (fused.model.activation_func != ActivationFunction::Gelu) return;
   fused.gelu_epilogue = true;
@@ -134,8 +134,8 @@ TEST_P(DeviceParity, GeluEpiloguesStayWithinTheErrorOfBf16) {
   EXPECT_EQ(gpu.weights, again.weights);
 }
 
-/// The loss scale comes down from where everything overflows, and what the host learns late changes no bit.
-TEST_P(DeviceParity, FindsALossScaleThatFits) {
+/// The loss scale decreases from a value at which everything overflows. Reading the outcome late changes no bit.
+TEST_P(DeviceParityTest, FindsWorkingLossScale) {
   RunTask fp16 = task(DType::F16);
   fp16.optimizer.initial_loss_scale = 0x1p20;
   const RunResult gpu = on_gpu(fp16), again = on_gpu(fp16);
@@ -144,17 +144,18 @@ TEST_P(DeviceParity, FindsALossScaleThatFits) {
   EXPECT_LT(gpu.losses.back(), gpu.losses.front());
 }
 
-/// Of sizes that products in fp8 take.
-class Fp8DeviceParity : public DeviceParity {};
+/// Sizes that fp8 products support.
+class Fp8DeviceParityTest : public DeviceParityTest {};
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8DeviceParity);
-INSTANTIATE_TEST_SUITE_P(Families, Fp8DeviceParity,
-                         testing::ValuesIn(test::built_with_cuda() ? std::vector{Family{"llama_even", even()}}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8DeviceParityTest);
+INSTANTIATE_TEST_SUITE_P(Families, Fp8DeviceParityTest,
+                         testing::ValuesIn(test::built_with_cuda() ? std::vector{Family{"llama_even", cudnn_llama()}}
                                                                    : std::vector<Family>{}),
                          [](const auto& p) { return str(p.param.name, "_cuda"); });
 
-/// The GPU is no further from what the CPU emulates than fp8 is from bf16; nor is a layout that cuts tensors.
-TEST_P(Fp8DeviceParity, TwentyStepsStayWithinItsError) {
+/// The distance between the GPU and the CPU's emulation, also for a tensor-parallel layout, is at most that of fp8 from
+/// bf16.
+TEST_P(Fp8DeviceParityTest, LossesStayWithinFp8Error) {
   RunTask in_fp8 = task(DType::BF16);
   in_fp8.fp8 = Fp8::Hybrid;
   const RunResult cpu = on_cpu(in_fp8), in_bf16 = on_cpu(task(DType::BF16));
@@ -176,8 +177,8 @@ const RunLayout kLayouts[]{
     {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
 };
 
-// As closely as those of CPUs do (layout_parity_test.cpp).
-TEST_P(DeviceParity, LayoutsOfRanksThatShareTheGpuAgree) {
+// The tolerance is that of CPUs (layout_parity_test.cpp).
+TEST_P(DeviceParityTest, LayoutsThatShareGpuAgree) {
   const RunResult one_rank = on_gpu(task());
   for (const RunLayout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
@@ -187,8 +188,8 @@ TEST_P(DeviceParity, LayoutsOfRanksThatShareTheGpuAgree) {
   }
 }
 
-/// Activations come back from the host, and saves are copied, while the GPU computes.
-TEST_P(DeviceParity, CopiesBesideTheComputingChangeNoBit) {
+/// Activations are reloaded from the host, and saves are copied, while the GPU computes.
+TEST_P(DeviceParityTest, AsyncCopiesAreBitwiseIdentical) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask saving = task(dtype);
     saving.async_save = true;
@@ -203,22 +204,22 @@ TEST_P(DeviceParity, CopiesBesideTheComputingChangeNoBit) {
   }
 }
 
-/// The host updates in its own way what the GPU would: close, and the same every time.
-TEST_P(DeviceParity, AnUpdateOnTheHostStaysClose) {
+/// Updates on the host are close to those on the GPU and reproducible.
+TEST_P(DeviceParityTest, HostUpdateStaysClose) {
   const RunResult expected = on_gpu(task());
   for (const double fraction : {1.0, 0.5}) {
-    RunTask away = task();
-    away.optimizer.offload = OffloadTier::Host;
-    away.optimizer.offload_fraction = fraction;
-    away.optimizer.offload_segment_size = 4096;
-    const RunResult result = on_gpu(away), again = on_gpu(away);
+    RunTask offloaded = task();
+    offloaded.optimizer.offload = OffloadTier::Host;
+    offloaded.optimizer.offload_fraction = fraction;
+    offloaded.optimizer.offload_segment_size = 4096;
+    const RunResult result = on_gpu(offloaded), again = on_gpu(offloaded);
     for (std::size_t i = 0; i < expected.losses.size(); ++i)
       EXPECT_LE(std::abs(result.losses[i] - expected.losses[i]) / expected.losses[i], 1e-5) << "step " << i;
     EXPECT_EQ(result.weights, again.weights);
   }
 }
 
-TEST_P(DeviceParity, TheSameBitsTwice) {
+TEST_P(DeviceParityTest, IsReproducible) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunResult first = on_gpu(task(dtype)), second = on_gpu(task(dtype));
     EXPECT_EQ(first.losses, second.losses);

@@ -1,5 +1,5 @@
-// What users and files can get wrong: each ends with exit code 2 and a message that names the place and what to do, and
-// leaves nothing half-written.
+// Errors in user input and files end with exit code 2 and a message that names the place and the remedy, and leave no
+// partial output.
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -13,16 +13,16 @@
 namespace mcpp {
 namespace {
 
-class BadInput : public EndToEnd {
+class BadInputTest : public EndToEnd {
  protected:
-  /// Runs a command that must fail so, with all of `parts` in its message.
-  void expect_refused(const Words& args, const Words& parts, i64 file_limit = 0) const {
+  /// Runs a command that must fail with exit code 2 and all of `parts` in its message.
+  void expect_refused(const Strings& args, const Strings& parts, i64 file_limit = 0) const {
     const Outcome outcome = run(args, file_limit);
     EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
     for (const std::string& part : parts) EXPECT_CONTAINS(outcome.err, part);
-    EXPECT_EQ(leftovers(folder_), Words{}) << outcome.err;
+    EXPECT_EQ(leftovers(folder_), Strings{}) << outcome.err;
   }
-  /// Saves the newest checkpoint of a folder again in another one, after `change` of each tensor.
+  /// Saves the newest checkpoint of folder `from` to folder `to` after applying `change` to each tensor.
   void rewrite(const std::string& from, const std::string& to,
                const std::function<void(const std::string&, Tensor&)>& change) const {
     CheckpointReader reader(*latest_in(at(from)));
@@ -41,21 +41,21 @@ class BadInput : public EndToEnd {
     CheckpointSave save({.folder = at(to)}, reader.state(), *self, log, files);
     save.write(source);
     save.gather_and_finish();
-    for (const auto& entry : std::filesystem::directory_iterator(at(from)))  // the tokenizer of the run
+    for (const auto& entry : std::filesystem::directory_iterator(at(from)))  // copies the run's tokenizer
       if (entry.is_regular_file() && entry.path().filename() != "latest" && entry.path().extension() != ".jsonl")
         std::filesystem::copy_file(entry.path(), Path(at(to)) / entry.path().filename(),
                                    std::filesystem::copy_options::skip_existing);
   }
-  /// A copy of the dataset that may be spoilt, under the name "copy"; with its .json only where asked for.
+  /// Copies the dataset to "copy", where it may be damaged; its .json file only if `with_info`.
   void copy_dataset(bool with_info = true) const {
-    for (const char* ending : {".bin", ".idx", ".json"}) {
-      if (with_info || std::string(ending) != ".json") {
-        std::filesystem::copy_file(dataset() + ending, at("copy") + ending);
+    for (const char* extension : {".bin", ".idx", ".json"}) {
+      if (with_info || std::string(extension) != ".json") {
+        std::filesystem::copy_file(dataset() + extension, at("copy") + extension);
       }
     }
   }
-  Words pretrain_on_copy(const Words& more = {}) const {
-    Words args = pretrain("run", {"--data.data_path=" + at("copy")});
+  Strings pretrain_on_copy(const Strings& more = {}) const {
+    Strings args = pretrain("run", {"--data.data_path=" + at("copy")});
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
@@ -63,15 +63,15 @@ class BadInput : public EndToEnd {
     write_file_atomic(folder_ / name, content);
     return folder_ / name;
   }
-  Words preprocess(const Path& input, const Words& more = {}) const {
-    Words args{"preprocess", "--input=" + input.string(), "--output_prefix=" + at("out"),
-               "--tokenizer_model=" + (root() / "tokenizer.model").string()};
+  Strings preprocess(const Path& input, const Strings& more = {}) const {
+    Strings args{"preprocess", "--input=" + input.string(), "--output_prefix=" + at("out"),
+                 "--tokenizer_model=" + (root() / "tokenizer.model").string()};
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
 };
 
-TEST_F(BadInput, InTheConfiguration) {
+TEST_F(BadInputTest, NamesKeyAndRemedyOfBadConfiguration) {
   struct Case {
     const char *argument, *key, *remedy;
   };
@@ -107,11 +107,11 @@ TEST_F(BadInput, InTheConfiguration) {
   expect_refused({"pretrane"}, {"did you mean pretrain?"});
 }
 
-TEST_F(BadInput, InTokenFiles) {
+TEST_F(BadInputTest, NamesDamagedTokenFiles) {
   copy_dataset();
-  for (const char* ending : {".bin", ".idx"}) {
-    SCOPED_TRACE(ending);
-    const std::string path = at("copy") + ending;
+  for (const char* extension : {".bin", ".idx"}) {
+    SCOPED_TRACE(extension);
+    const std::string path = at("copy") + extension;
     std::filesystem::rename(path, at("kept"));
     expect_refused(pretrain_on_copy(), {path});
     write_file_atomic(path, read_text_file(at("kept")).substr(0, std::filesystem::file_size(at("kept")) - 9));
@@ -119,10 +119,10 @@ TEST_F(BadInput, InTokenFiles) {
     expect_refused({"data", "verify", at("copy")}, {path});
     std::filesystem::rename(at("kept"), path);
   }
-  good(pretrain_on_copy());
+  run_ok(pretrain_on_copy());
 }
 
-TEST_F(BadInput, InTheVocabulary) {
+TEST_F(BadInputTest, RejectsMismatchedVocabulary) {
   const Path other = folder_ / "other.model";
   make_tokenizer(other, 380);
   expect_refused(pretrain("run", {"--data.tokenizer_model=" + other.string(), "--model.vocab_size=400"}),
@@ -132,13 +132,13 @@ TEST_F(BadInput, InTheVocabulary) {
   expect_refused(pretrain("run", {"--data.tokenizer_model=" + write("text.model", "no model").string()}),
                  {at("text.model")});
   copy_dataset(false);
-  const Words small{"--data.tokenizer_model=", "--model.vocab_size=300"};
+  const Strings small{"--data.tokenizer_model=", "--model.vocab_size=300"};
   expect_refused(pretrain_on_copy(small),
                  {at("copy"), "document", "outside the vocabulary 0 .. 299", "another tokenizer"});
   expect_refused({"data", "verify", at("copy"), "--vocab_size=300"}, {at("copy"), "0 .. 299"});
 }
 
-TEST_F(BadInput, InText) {
+TEST_F(BadInputTest, NamesLineOfBadText) {
   expect_refused(preprocess(write("empty.txt", "")), {"no text"});
   expect_refused(preprocess(write("bytes.txt", "good line\nbad \xff line\n")), {"bytes.txt:2", "UTF-8", "replace"});
   expect_refused(preprocess(write("lines.jsonl", "{\"text\": \"a\"}\n{\"text\": 3}\n")), {"lines.jsonl:2"});
@@ -153,16 +153,16 @@ TEST_F(BadInput, InText) {
   }
 }
 
-TEST_F(BadInput, InCheckpoints) {
+TEST_F(BadInputTest, RejectsUnsuitableCheckpoints) {
   train("run");
   expect_refused(pretrain("run", {"--model.hidden_size=64"}), {"model.hidden_size: 32 in the checkpoint, 64 now"});
-  const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune", "--model.hidden_size=64"};
+  const Strings tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune", "--model.hidden_size=64"};
   expect_refused(pretrain("tuned", tune), {at("run"), "model.hidden_size: 32 in the checkpoint, 64 now"});
   expect_refused(pretrain("tuned", plus(tune, "--checkpoint.allow_changed_keys=model.hidden_size")),
                  {at("run"), "has shape [512, 32], this model needs [512, 64]"});
   expect_refused(pretrain("new", {"--checkpoint.load=" + at("nothing"), "--checkpoint.exit_on_missing_checkpoint"}),
                  {at("nothing"), "no checkpoint"});
-  const Words evaluate{"evaluate", "--load=" + at("run"), "--text=" + write("empty.txt", "").string()};
+  const Strings evaluate{"evaluate", "--load=" + at("run"), "--text=" + write("empty.txt", "").string()};
   expect_refused(evaluate, {at("empty.txt"), "is empty"});
   expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("absent.txt")}, {at("absent.txt")});
   expect_refused({"evaluate", "--load=" + at("run")}, {"--text", "--data"});
@@ -173,7 +173,7 @@ TEST_F(BadInput, InCheckpoints) {
   EXPECT_EQ(run({"checkpoint", "verify", at("run")}).code, 2);
 }
 
-TEST_F(BadInput, InNames) {
+TEST_F(BadInputTest, RejectsControlCharactersInNames) {
   expect_refused(pretrain("two\nlines"), {"--checkpoint.save=", "must not have newlines or other control characters"});
   expect_refused(pretrain("no\xff"
                           "utf8"),
@@ -186,36 +186,36 @@ TEST_F(BadInput, InNames) {
   expect_refused(pretrain("run/iter_0000004"), {at("run/iter_0000004") + " is a checkpoint itself"});
   expect_refused(pretrain("run/iter_0000004/more"), {at("run/iter_0000004") + " is a checkpoint itself"});
   const std::string inside = at("run/iter_0000004/x"), text = (root() / "train.txt").string();
-  for (const Words& words :
-       {Words{"checkpoint", "export-hf", at("run"), inside}, Words{"report", at("run"), "--output=" + inside},
-        Words{"tokenizer", "train", text, "--output=" + inside, "--vocab_size=400"},
-        Words{"preprocess", text, "--output_prefix=" + inside,
-              "--tokenizer_model=" + (root() / "tokenizer.model").string()},
-        Words{"data", "merge", dataset(), dataset(), "--output_prefix=" + inside}})
+  for (const Strings& words :
+       {Strings{"checkpoint", "export-hf", at("run"), inside}, Strings{"report", at("run"), "--output=" + inside},
+        Strings{"tokenizer", "train", text, "--output=" + inside, "--vocab_size=400"},
+        Strings{"preprocess", text, "--output_prefix=" + inside,
+                "--tokenizer_model=" + (root() / "tokenizer.model").string()},
+        Strings{"data", "merge", dataset(), dataset(), "--output_prefix=" + inside}})
     expect_refused(words, {"is a checkpoint itself"});
   for (const std::string key : {"logging.metrics_path", "logging.tensorboard_dir", "logging.profile_dir"})
     expect_refused(pretrain("new", {"--" + key + "=" + inside, "--logging.profile_step_end=3"}),
                    {key + ": " + at("run/iter_0000004"), "is a checkpoint itself"});
-  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
 }
 
-TEST_F(BadInput, WeightsThatNoLayerTakes) {
+TEST_F(BadInputTest, RejectsCheckpointWithUnusedWeights) {
   train("run", {"--model.untie_embeddings_and_output_weights=true"});
-  const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune"};
+  const Strings tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune"};
   expect_refused(pretrain("new", tune),
                  {"model.untie_embeddings_and_output_weights: true in the checkpoint, false now"});
   expect_refused(
       pretrain("new", plus(tune, "--checkpoint.allow_changed_keys=model.untie_embeddings_and_output_weights")),
       {at("run"), "model/output_layer.weight has no place in this model"});
-  Words fewer = tune;
+  Strings fewer = tune;
   fewer.insert(fewer.end(), {"--model.untie_embeddings_and_output_weights=true", "--model.num_layers=1",
                              "--checkpoint.allow_changed_keys=model.num_layers"});
   expect_refused(pretrain("new", fewer), {"model/decoder.layers.1.", "more tensors have no place in this model"});
 }
 
-TEST_F(BadInput, WeightsThatAreNoNumbers) {
+TEST_F(BadInputTest, RefusesToImportNonFiniteWeights) {
   train("run");
-  good({"checkpoint", "export-hf", at("run"), at("hf")});
+  run_ok({"checkpoint", "export-hf", at("run"), at("hf")});
   const std::string file = at("hf") + "/model.safetensors";
   std::string content = read_text_file(file);
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -228,10 +228,10 @@ TEST_F(BadInput, WeightsThatAreNoNumbers) {
   EXPECT_FALSE(std::filesystem::exists(at("imported") + "/tokenizer.model"));
 }
 
-/// A model that is made for a new run would become what the run of the folder goes on from.
-TEST_F(BadInput, AModelIsNotWrittenOverARun) {
+/// A model imported into the folder of a run would be what the run resumes from.
+TEST_F(BadInputTest, RefusesToImportModelIntoFolderOfRun) {
   train("run", {"--model.hidden_dropout=0"});
-  good({"checkpoint", "export-hf", at("run"), at("hf")});
+  run_ok({"checkpoint", "export-hf", at("run"), at("hf")});
   const std::string latest = read_text_file(at("run") + "/latest");
   expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("run")}, {at("run"), "contains checkpoints"});
   expect_refused({"checkpoint", "upcycle", at("run"), at("run"), "--num_experts=4"},
@@ -239,16 +239,16 @@ TEST_F(BadInput, AModelIsNotWrittenOverARun) {
   EXPECT_EQ(read_text_file(at("run") + "/latest"), latest);
 }
 
-/// No run of ours saves such weights; other programs may, with the right checksums.
-TEST_F(BadInput, ACheckpointWithWeightsThatAreNoNumbers) {
+/// Our runs never save such weights, but other programs may, with correct checksums.
+TEST_F(BadInputTest, RejectsCheckpointWithNonFiniteWeights) {
   train("run");
   const std::string bad = "model/decoder.final_layernorm.weight";
   for (const float number : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     rewrite("run", "bad", [&](const std::string& name, Tensor& values) {
       if (name == bad) values.data<float>()[values.numel() - 1] = number;
     });
-    EXPECT_CONTAINS(good({"checkpoint", "verify", at("bad")}), "sound");
-    const Words parts{at("bad") + "/iter_0000012", "decoder.final_layernorm.weight", "NaN or infinite"};
+    EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("bad")}), "sound");
+    const Strings parts{at("bad") + "/iter_0000012", "decoder.final_layernorm.weight", "NaN or infinite"};
     expect_refused(pretrain("new", {"--checkpoint.load=" + at("bad"), "--checkpoint.finetune"}), parts);
     EXPECT_EQ(metrics("new").size(), 0u);
     expect_refused({"generate", "--load=" + at("bad"), "--prompt=a"}, parts);
@@ -257,20 +257,20 @@ TEST_F(BadInput, ACheckpointWithWeightsThatAreNoNumbers) {
   }
 }
 
-TEST_F(BadInput, AFolderThatCannotBeWritten) {
+TEST_F(BadInputTest, NamesUnwritableFolder) {
   write("file", "in the way");
   expect_refused(pretrain("file"), {at("file")});
   expect_refused(pretrain("file/below"), {at("file")});
   EXPECT_EQ(read_text_file(at("file")), "in the way");
 }
 
-/// The first checkpoint fits, later ones do not: the run ends, what it saved stays good, and it can be continued.
-TEST_F(BadInput, AFullDisk) {
+/// The first checkpoint fits and later ones do not. The run ends, its checkpoints stay intact, and it can be resumed.
+TEST_F(BadInputTest, KeepsCheckpointsWhenDiskIsFull) {
   train("whole");
   train("run", {"--training.exit_interval=4"});
   constexpr i64 kLimit = 100'000;
   expect_refused(pretrain("run"), {at("run"), "more than the limit of file sizes"}, kLimit);
-  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "iter_0000004: sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "iter_0000004: sound");
   EXPECT_FALSE(std::filesystem::exists(at("run/iter_0000008")));
   train("run");
   expect_same_checkpoint("whole", "run");

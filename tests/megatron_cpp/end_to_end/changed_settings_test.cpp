@@ -17,10 +17,10 @@ namespace {
 /// Settings of one start, drawn at random.
 struct Settings {
   bool by_samples = false;
-  i64 length = 0;  // iterations, or samples
-  i64 batch = 0;   // 0: 4 samples, from sample `growth_sample` on 8
+  i64 length = 0;  // iterations or samples
+  i64 batch = 0;   // 0: 4 samples, and 8 from sample `growth_sample` on
   i64 growth_sample = 0;
-  bool grows_by_tokens = false;  // from 1000 tokens on instead
+  bool grows_by_tokens = false;  // the growth is at 1000 tokens instead
   std::string style;
   double lr = 0, min_lr = 0;
   i64 warmup = 0, decay = 0, wsd_decay = 0;  // in the unit of `length`
@@ -33,7 +33,7 @@ struct Settings {
   std::string precision;
   i64 micro_batch = 0;
   int ranks = 1;
-  std::vector<std::string> layout;  // arguments
+  std::vector<std::string> layout;  // command-line arguments
 
   i64 batch_at(i64 consumed) const { return batch > 0 ? batch : consumed >= growth_sample ? 8 : 4; }
   i64 largest_batch() const { return batch > 0 ? batch : 8; }
@@ -148,7 +148,7 @@ double expected_lr(const Settings& s, double done) {
   if (s.style == "constant") return s.lr;
   if (done > whole) return s.min_lr;
   if (s.style == "inverse-square-root") {
-    // Without a warm-up one sample takes its place.
+    // Without warm-up, one sample is used instead.
     const double samples = s.by_samples ? 1 : static_cast<double>(s.batch);
     return std::max(s.min_lr, s.lr * std::sqrt(std::max(warmup * samples, 1.0) / std::max(done * samples, 1.0)));
   }
@@ -176,7 +176,8 @@ struct Step {
   double lr = 0, weight_decay = 0;
 };
 
-/// Iterations, counted from 1, that a run with settings `s` trains after `iteration` and `consumed` samples.
+/// Returns the iterations, counted from 1, that a run with settings `s` trains after `iteration` and `consumed`
+/// samples.
 std::map<i64, Step> expected_steps(const Settings& s, i64 iteration, i64 consumed) {
   std::map<i64, Step> steps;
   for (;;) {
@@ -189,25 +190,25 @@ std::map<i64, Step> expected_steps(const Settings& s, i64 iteration, i64 consume
   }
 }
 
-/// Validation losses by iteration: the number of samples that each is the mean of.
+/// Maps the iteration of each validation loss to the number of samples it averages.
 using Evaluations = std::map<i64, i64>;
 
 /// Adds the evaluations of a run that starts after `first` iterations and ends after `last`.
 void add_evaluations(const Settings& s, i64 first, i64 last, bool is_end, Evaluations& evaluations) {
   const i64 samples = s.eval_iters * s.largest_batch();
   for (i64 i = first; i <= last; ++i) {
-    // One that an earlier start made is not made again.
+    // Evaluations of an earlier start are not repeated.
     if ((i == last && is_end) || (i > 0 && s.eval_interval > 0 && i % s.eval_interval == 0))
       evaluations.emplace(i, samples);
   }
 }
 
-/// Returns whether a run from the start with settings `s` ends by itself at `stop`.
+/// Returns true if a run from the start with settings `s` ends by itself at `stop`.
 bool is_first_complete(const Settings& s, i64 stop) {
   return stop == static_cast<i64>(expected_steps(s, 0, 0).size());
 }
 
-/// Returns the iterations in (first, last] that are multiples of `interval`, and `last`; 0 stands for no multiples.
+/// Returns the iterations in (first, last] that are multiples of `interval`, and `last`. 0 means no multiples.
 std::set<i64> multiples(i64 interval, i64 first, i64 last) {
   std::set<i64> found{last};
   for (i64 i = first + 1; i < last; ++i) {
@@ -225,14 +226,14 @@ std::set<i64> logged_iterations(const std::string& log) {
   return found;
 }
 
-/// Returns the key that makes a resume from `first` to `second` fail whatever is accepted, "" if none does.
+/// Returns the key that makes a resume from `first` to `second` fail in any case, or "".
 std::string refused_key(const Settings& first, const Settings& second) {
   if (first.precision != second.precision) return "training.precision";
   const bool has_token_positions = second.batch == 0 && second.grows_by_tokens;
   return has_token_positions && first.seq_length != second.seq_length ? "training.step_batch_size_schedule" : "";
 }
 
-/// Keys that resuming refuses to change unless they are named.
+/// Returns the option that allows all keys that a resume refuses to change by default.
 std::string all_allowed() {
   return "--checkpoint.allow_changed_keys=training.global_batch_size,training.step_batch_size_schedule,optimizer.lr,"
          "optimizer.min_lr,optimizer.lr_decay_style,optimizer.lr_decay_iters,optimizer.lr_decay_samples,"
@@ -261,8 +262,8 @@ Kill draw_kill(SettingsSource& source, i64 stop) {
 
 class ChangedSettingsTest : public EndToEnd {
  protected:
-  Outcome start(const std::string& save, const Settings& s, const std::string& one_more, const Words& more = {}) const {
-    Words args = pretrain(save, plus(arguments(s), one_more));
+  Outcome start(const std::string& save, const Settings& s, const std::string& one_more, const Strings& more = {}) const {
+    Strings args = pretrain(save, plus(arguments(s), one_more));
     args.insert(args.end(), more.begin(), more.end());
     return s.ranks == 1 ? run(args) : run_on(s.ranks, args);
   }
@@ -349,7 +350,7 @@ class ChangedSettingsTest : public EndToEnd {
   int kills_ = 0;
 };
 
-TEST_F(ChangedSettingsTest, FollowDocumentedRulesAfterResume) {
+TEST_F(ChangedSettingsTest, FollowsDocumentedRulesAfterResume) {
   const char* wanted = std::getenv("CHANGED_SETTINGS");
   const int pairs = wanted ? std::atoi(wanted) : 10;
   const char* seed = std::getenv("CHANGED_SETTINGS_SEED");

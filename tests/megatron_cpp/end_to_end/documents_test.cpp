@@ -1,20 +1,21 @@
-// Trainings that tell the documents of a sample apart.
+// Training that separates the documents of a sample.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {
 
-class DocumentsApart : public EndToEnd {
+class PackedDocumentsTest : public EndToEnd {
  protected:
-  /// The losses of a calm training, so that layouts differ by their order of sums alone.
-  std::vector<double> losses_of(const std::string& name, const Words& more, int ranks = 1) const {
-    Words args = pretrain(name, {"--model.num_layers=4", "--optimizer.lr=3e-4", "--training.train_iters=6"});
+  /// Returns the losses of a training with a low learning rate, so that layouts differ only by their order of
+  /// summation.
+  std::vector<double> losses_of(const std::string& name, const Strings& more, int ranks = 1) const {
+    Strings args = pretrain(name, {"--model.num_layers=4", "--optimizer.lr=3e-4", "--training.train_iters=6"});
     args.insert(args.end(), more.begin(), more.end());
     const Outcome outcome = run_on(ranks, args);
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
     return losses(name, 6);
   }
-  static Words apart(Words more = {}) {
+  static Strings with_document_keys(Strings more = {}) {
     for (const char* key : {"reset_position_ids", "reset_attention_mask", "eod_mask_loss"})
       more.push_back(str("--data.", key, "=true"));
     return more;
@@ -25,13 +26,14 @@ class DocumentsApart : public EndToEnd {
   }
 };
 
-TEST_F(DocumentsApart, GiveTheSameLossOnEveryLayout) {
+TEST_F(PackedDocumentsTest, HasSameLossOnEveryLayout) {
   for (const char* positions : {"learned_absolute", "rope"}) {
     const std::string position_type = str("--model.position_embedding_type=", positions);
-    const std::vector<double> expected = losses_of(positions, apart({position_type}));
-    const std::pair<const char*, Words> layouts[]{
+    const std::vector<double> expected = losses_of(positions, with_document_keys({position_type}));
+    const std::pair<const char*, Strings> layouts[]{
         {"tp", {"--parallel.tensor_model_parallel_size=4", "--parallel.sequence_parallel=true"}},
-        {"pp", {"--parallel.pipeline_model_parallel_size=4", "--training.micro_batch_size=1"}},  // stages in the middle
+        // with intermediate stages
+        {"pp", {"--parallel.pipeline_model_parallel_size=4", "--training.micro_batch_size=1"}},
         {"ring", {"--parallel.context_parallel_size=4"}},
         {"gathered", {"--parallel.context_parallel_size=2", "--parallel.cp_comm_type=all_gather"}},
         {"hierarchical",
@@ -43,14 +45,14 @@ TEST_F(DocumentsApart, GiveTheSameLossOnEveryLayout) {
         {"mixed", {"--parallel.tensor_model_parallel_size=2", "--training.recompute_granularity=full"}}};
     for (const auto& [name, layout] : layouts) {
       SCOPED_TRACE(name);
-      Words more = apart({position_type});
+      Strings more = with_document_keys({position_type});
       more.insert(more.end(), layout.begin(), layout.end());
       expect_near(losses_of(str(positions, "_", name), more, 4), expected);
     }
   }
 }
 
-TEST_F(DocumentsApart, EachKeyMatters) {
+TEST_F(PackedDocumentsTest, EachKeyChangesLoss) {
   const std::vector<double> plain = losses_of("plain", {});
   for (const char* key : {"reset_position_ids", "reset_attention_mask", "eod_mask_loss"}) {
     const std::vector<double> found = losses_of(key, {str("--data.", key, "=true")});
@@ -58,16 +60,16 @@ TEST_F(DocumentsApart, EachKeyMatters) {
   }
 }
 
-TEST_F(DocumentsApart, NeedTheTokenThatEndsThem) {
-  const Outcome other = run(pretrain("x", apart({"--data.eod_token=7"})));
-  EXPECT_EQ(other.code, 2);
-  EXPECT_CONTAINS(other.err, "documents end with token");
+TEST_F(PackedDocumentsTest, RequiresEodToken) {
+  const Outcome mismatched = run(pretrain("x", with_document_keys({"--data.eod_token=7"})));
+  EXPECT_EQ(mismatched.code, 2);
+  EXPECT_CONTAINS(mismatched.err, "documents end with token");
   const Path info = dataset() + ".json";
-  const std::string kept = read_text_file(info);
+  const std::string original = read_text_file(info);
   std::filesystem::remove(info);
-  const Outcome unknown =
-      run(pretrain("x", apart({"--data.tokenizer_model=", "--model.vocab_size=400", "--data.eod_token=-1"})));
-  write_file_atomic(info, kept);
+  const Outcome unknown = run(
+      pretrain("x", with_document_keys({"--data.tokenizer_model=", "--model.vocab_size=400", "--data.eod_token=-1"})));
+  write_file_atomic(info, original);
   EXPECT_EQ(unknown.code, 2);
   EXPECT_CONTAINS(unknown.err, "data.eod_token: give it, or data.tokenizer_model to take it from");
 }

@@ -1,5 +1,5 @@
-// For tests of the whole program: a small text, its tokenizer and token files, a configuration that trains in a moment,
-// and shorthands to run commands and look at what they leave.
+// Fixture for tests of the whole program: a small text with tokenizer and token files, a configuration that trains in a
+// moment, and helpers that run commands and inspect their output files.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace mcpp {
 
 class EndToEnd : public testing::Test {
  protected:
-  using Words = std::vector<std::string>;
+  using Strings = std::vector<std::string>;
   using Outcome = test::Outcome;
 
   static void SetUpTestSuite() {
@@ -40,7 +40,7 @@ class EndToEnd : public testing::Test {
 
   void SetUp() override { std::filesystem::create_directories(folder_); }
 
-  /// Shared by the tests of a suite, which leave it as it is.
+  /// Returns the folder shared by the tests of a suite, which must not change it.
   static Path root() { return Path(testing::TempDir()) / str("mcpp_end_to_end_", ::getpid()); }
   static std::string dataset() { return (root() / "train_text_document").string(); }
 
@@ -58,57 +58,58 @@ class EndToEnd : public testing::Test {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
   }
 
-  static Outcome run(const Words& args, i64 file_limit = 0) {
+  static Outcome run(const Strings& args, i64 file_limit = 0) {
     return test::Program(args, root() / "process", file_limit).wait();
   }
-  /// The same, which must succeed; its standard output.
-  static std::string good(const Words& args) {
+  /// Runs a command that must succeed. Returns its standard output.
+  static std::string run_ok(const Strings& args) {
     const Outcome outcome = run(args);
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
     return outcome.out;
   }
 
-  /// Words before the program that start it on several ranks. Without the search for leaks of the address sanitizer,
-  /// which finds Open MPI's; the tests of one process have it.
-  static Words mpirun(int ranks) {
+  /// Returns the launcher words that start the program on several ranks. Leak detection of the address sanitizer is
+  /// off, as it reports Open MPI's leaks; the tests of one process have it.
+  static Strings mpirun(int ranks) {
     return {
         "env", "ASAN_OPTIONS=detect_leaks=0", "mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none",
         "-n",  std::to_string(ranks)};
   }
-  static Outcome run_on(int ranks, const Words& args) {
+  static Outcome run_on(int ranks, const Strings& args) {
     return test::Program(args, root() / "process", 0, mpirun(ranks)).wait();
   }
 
-  /// Arguments of a training that saves in `save`, a name inside the folder of this test.
-  Words pretrain(const std::string& save, const Words& more = {}) const {
-    Words args{"pretrain", (root() / "run.toml").string(), str("--checkpoint.save=", at(save))};
+  /// Returns the arguments of a training that saves in `save`, a name inside the folder of this test.
+  Strings pretrain(const std::string& save, const Strings& more = {}) const {
+    Strings args{"pretrain", (root() / "run.toml").string(), str("--checkpoint.save=", at(save))};
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-  /// The arguments for a precision; in fp16 with a scale at which no step of the few is lost, fp8 beside bf16.
-  static Words in_precision(const std::string& name) {
+  /// Returns the arguments for a precision. fp16 starts with a scale at which no step overflows; fp8 is combined with
+  /// bf16.
+  static Strings in_precision(const std::string& name) {
     if (name == "fp8") return {"--training.precision=bf16", "--training.fp8=hybrid"};
-    Words words{str("--training.precision=", name)};
+    Strings words{str("--training.precision=", name)};
     if (name == "fp16") words.push_back("--optimizer.initial_loss_scale=65536");
     return words;
   }
-  static Words plus(Words words, const std::string& one_more) {
+  static Strings plus(Strings words, const std::string& one_more) {
     words.push_back(one_more);
     return words;
   }
-  void train(const std::string& save, const Words& more = {}) const { good(pretrain(save, more)); }
+  void train(const std::string& save, const Strings& more = {}) const { run_ok(pretrain(save, more)); }
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
 
-  /// The numbers of all tensors, and where the runs stand, are the same.
+  /// Expects that all tensors and the progress of the runs are bitwise identical.
   void expect_same_checkpoint(const std::string& a, const std::string& b) const {
-    const std::string text = good({"checkpoint", "diff", at(a), at(b)});
+    const std::string text = run_ok({"checkpoint", "diff", at(a), at(b)});
     EXPECT_CONTAINS(text, " tensors compared, 0 differ");
     for (const char* part : {"only in", "iteration", "samples", "tokens:", "steps", "shape", "type"}) {
       EXPECT_EQ(text.find(part), std::string::npos) << text;
     }
   }
 
-  /// All lines of the metrics that `wanted` takes.
+  /// Returns all lines of the metrics for which `wanted` is true.
   std::vector<nlohmann::json> records(const std::string& save,
                                       const std::function<bool(const nlohmann::json&)>& wanted) const {
     std::vector<nlohmann::json> lines;
@@ -122,11 +123,11 @@ class EndToEnd : public testing::Test {
   std::vector<nlohmann::json> records(const std::string& save, const std::string& type) const {
     return records(save, [&](const nlohmann::json& line) { return line["type"] == type; });
   }
-  /// Those with a loss: of steps and of evaluations.
+  /// Returns the lines with a loss, of steps and of evaluations.
   std::vector<nlohmann::json> metrics(const std::string& save) const {
     return records(save, [](const nlohmann::json& line) { return line.contains("lm_loss"); });
   }
-  /// The losses by iteration; every iteration from 1 to `last` must be there once, in order.
+  /// Returns the losses by iteration. Every iteration from 1 to `last` must occur once, in order.
   std::vector<double> losses(const std::string& save, i64 last) const {
     std::vector<double> result;
     for (const nlohmann::json& line : metrics(save)) {
@@ -152,9 +153,9 @@ class EndToEnd : public testing::Test {
     } while (found < lines);
   }
 
-  /// Files that a command which failed should have removed.
-  static Words leftovers(const Path& folder) {
-    Words found;
+  /// Returns temporary files, which a failed command should have removed.
+  static Strings leftovers(const Path& folder) {
+    Strings found;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
       if (name.find("tmp") != std::string::npos || name.find("probe") != std::string::npos) found.push_back(name);

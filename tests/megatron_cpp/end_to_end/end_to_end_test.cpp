@@ -1,4 +1,4 @@
-// The way of a user through the program, and what must not depend on how it is run.
+// The user's path through the program, and the settings that must not change its results.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 #include <cmath>
@@ -6,119 +6,120 @@
 namespace mcpp {
 namespace {
 
-class UserJourney : public EndToEnd {
+class UserWorkflowTest : public EndToEnd {
  protected:
-  Words evaluate(const std::string& load, const Words& more) const {
-    Words args{"evaluate", str("--load=", at(load)), "--json"};
+  Strings evaluate(const std::string& load, const Strings& more) const {
+    Strings args{"evaluate", str("--load=", at(load)), "--json"};
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-  double nll(const std::string& load, const Words& more = {}) const {
-    Words args = evaluate(load, {str("--text=", (root() / "held_out.txt").string())});
+  double nll(const std::string& load, const Strings& more = {}) const {
+    Strings args = evaluate(load, {str("--text=", (root() / "held_out.txt").string())});
     args.insert(args.end(), more.begin(), more.end());
-    return nlohmann::json::parse(good(args))["nll"];
+    return nlohmann::json::parse(run_ok(args))["nll"];
   }
 };
 
-TEST_F(UserJourney, FromTextToAModelAndBack) {
-  EXPECT_CONTAINS(good({"data", "verify", dataset()}), "documents");
-  EXPECT_CONTAINS(good({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=x", "--iteration=2"}),
+TEST_F(UserWorkflowTest, TrainsEvaluatesAndGeneratesFromText) {
+  EXPECT_CONTAINS(run_ok({"data", "verify", dataset()}), "documents");
+  EXPECT_CONTAINS(run_ok({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=x", "--iteration=2"}),
                   "document");
-  const std::string text = good(pretrain("run"));
+  const std::string text = run_ok(pretrain("run"));
   EXPECT_CONTAINS(text, "validation loss at iteration 12");
   const std::vector<double> loss = losses("run", 12);
   EXPECT_NEAR(loss[0], std::log(400), 0.2);
   EXPECT_LT(loss[11], loss[0] - 0.5);
 
-  EXPECT_CONTAINS(good({"checkpoint", "ls", at("run")}), "complete (latest)");
-  EXPECT_CONTAINS(good({"checkpoint", "show", at("run")}), "model/embedding.word_embeddings.weight");
-  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "ls", at("run")}), "complete (latest)");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "show", at("run")}), "model/embedding.word_embeddings.weight");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
   const Outcome different = run({"checkpoint", "diff", at("run/iter_0000008"), at("run")});
   EXPECT_EQ(different.code, 1) << different.err;
   EXPECT_CONTAINS(different.out, "iteration: 8 and 12");
 
-  const Words generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=60", "--seed=3"};
-  const std::string sample = good(generate);
+  const Strings generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=60", "--seed=3"};
+  const std::string sample = run_ok(generate);
   EXPECT_TRUE(sample.starts_with("ROMEO:"));
-  EXPECT_EQ(good(generate), sample);
-  Words other = generate;
+  EXPECT_EQ(run_ok(generate), sample);
+  Strings other = generate;
   other.back() = "--seed=4";
-  EXPECT_NE(good(other), sample);
+  EXPECT_NE(run_ok(other), sample);
 
-  good({"checkpoint", "export-hf", at("run"), at("hf")});
-  good({"checkpoint", "import-hf", at("hf"), str("--save=", at("imported"))});
+  run_ok({"checkpoint", "export-hf", at("run"), at("hf")});
+  run_ok({"checkpoint", "import-hf", at("hf"), str("--save=", at("imported"))});
   EXPECT_EQ(nll("imported"), nll("run"));
 
-  const Words finetune{str("--checkpoint.load=", at("imported")), "--checkpoint.finetune", "--optimizer.lr=1e-3",
-                       "--training.seed=5"};
+  const Strings finetune{str("--checkpoint.load=", at("imported")), "--checkpoint.finetune", "--optimizer.lr=1e-3",
+                         "--training.seed=5"};
   train("tuned", finetune);
   EXPECT_NEAR(losses("tuned", 12)[0], loss[11], 0.5);
 }
 
-TEST_F(UserJourney, AConfigurationStartsFromACheckpoint) {
+TEST_F(UserWorkflowTest, FinetunesWithConfigurationFromCheckpoint) {
   train("run", {"--model.position_embedding_type=rope", "--model.rotary_base=500"});
-  const std::string model = good({"checkpoint", "show", at("run"), "--toml"});
+  const std::string model = run_ok({"checkpoint", "show", at("run"), "--toml"});
   EXPECT_CONTAINS(model, "[model]\nnum_layers = 2\n");
   EXPECT_EQ(model.find("[training]"), std::string::npos);
-  EXPECT_CONTAINS(good({"checkpoint", "show", at("run"), "--toml", "--all"}), "\n[training]\n");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "show", at("run"), "--toml", "--all"}), "\n[training]\n");
   write_file_atomic(at("tuned.toml"), model);
-  const Words tune{"pretrain",
-                   at("tuned.toml"),
-                   str("--data.data_path=", dataset()),
-                   str("--data.tokenizer_model=", (root() / "tokenizer.model").string()),
-                   "--training.train_iters=1",
-                   str("--checkpoint.load=", at("run")),
-                   "--checkpoint.finetune"};
-  EXPECT_CONTAINS(good(tune), "starting from the weights of " + at("run"));
-  // Another tokenizer would make other words of the same numbers.
+  const Strings tune{"pretrain",
+                     at("tuned.toml"),
+                     str("--data.data_path=", dataset()),
+                     str("--data.tokenizer_model=", (root() / "tokenizer.model").string()),
+                     "--training.train_iters=1",
+                     str("--checkpoint.load=", at("run")),
+                     "--checkpoint.finetune"};
+  EXPECT_CONTAINS(run_ok(tune), "starting from the weights of " + at("run"));
+  // Another tokenizer would decode the same ids to other words.
   make_tokenizer(at("other.model"), 399);
-  Words other = tune;
+  Strings other = tune;
   other[3] = "--data.tokenizer_model=" + at("other.model");
   EXPECT_CONTAINS(run(other).err, "another tokenizer");
-  // So would a dataset that it made, whose file is then the only one to say so.
-  good({"preprocess", str("--input=", (root() / "train.txt").string()), "--output_prefix=" + at("other"),
-        "--tokenizer_model=" + at("other.model"), "--text_document=paragraph"});
+  // The same holds for a dataset made with another tokenizer, whose .json file then is the only sign of it.
+  run_ok({"preprocess", str("--input=", (root() / "train.txt").string()), "--output_prefix=" + at("other"),
+          "--tokenizer_model=" + at("other.model"), "--text_document=paragraph"});
   other.erase(other.begin() + 3);
-  EXPECT_CONTAINS(good(other), "starting from the weights of");
+  EXPECT_CONTAINS(run_ok(other), "starting from the weights of");
   other[2] = "--data.data_path=" + at("other_text_document");
   EXPECT_CONTAINS(run(other).err, "another tokenizer than that of " + at("other_text_document.json"));
-  EXPECT_CONTAINS(good(plus(other, "--checkpoint.allow_changed_keys=data.tokenizer_model")), "accepted: ");
+  EXPECT_CONTAINS(run_ok(plus(other, "--checkpoint.allow_changed_keys=data.tokenizer_model")), "accepted: ");
 }
 
-TEST_F(UserJourney, NothingIsMadeOfACheckpointWithAnotherTokenizer) {
+TEST_F(UserWorkflowTest, RefusesToConvertCheckpointWithOtherTokenizer) {
   train("run");
-  const Words upcycle{"checkpoint", "upcycle", at("run"), at("experts"), "--num_experts=2", "--moe_layer_freq=1"};
-  const Words export_hf{"checkpoint", "export-hf", at("run"), at("hf")};
-  const std::string own = "--tokenizer_model=" + (root() / "tokenizer.model").string();
+  const Strings upcycle{"checkpoint", "upcycle", at("run"), at("experts"), "--num_experts=2", "--moe_layer_freq=1"};
+  const Strings export_hf{"checkpoint", "export-hf", at("run"), at("hf")};
+  const std::string with_own_tokenizer = "--tokenizer_model=" + (root() / "tokenizer.model").string();
   make_tokenizer(at("run/tokenizer.model"), 399);
-  for (const Words& words : {upcycle, export_hf}) {
+  for (const Strings& words : {upcycle, export_hf}) {
     const Outcome refused = run(words);
     EXPECT_EQ(refused.code, 2);
     EXPECT_CONTAINS(refused.err, at("run/tokenizer.model") + ": is not the tokenizer that this model was trained with");
     EXPECT_FALSE(std::filesystem::exists(words[3])) << words[3];
-    good(plus(words, own));
+    run_ok(plus(words, with_own_tokenizer));
   }
   EXPECT_TRUE(read_text_file(at("experts/tokenizer.model")) == read_text_file(root() / "tokenizer.model"));
   EXPECT_TRUE(std::filesystem::exists(at("hf/tokenizer.json")));
 }
 
-TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {
+TEST_F(UserWorkflowTest, GenerateAcceptsPromptFromArgumentFileOrInput) {
   train("run");
-  const Words generate{"generate", str("--load=", at("run")), "--max_new_tokens=5", "--temperature=0"};
+  const Strings generate{"generate", str("--load=", at("run")), "--max_new_tokens=5", "--temperature=0"};
   const std::string text = "ROMEO: but soft, what light?";
-  const std::string expected = good(plus(generate, "--prompt=" + text));
+  const std::string expected = run_ok(plus(generate, "--prompt=" + text));
   write_file_atomic(at("prompt.txt"), text);
-  EXPECT_EQ(good(plus(generate, "--prompt_file=" + at("prompt.txt"))), expected);
-  for (const Words& launcher : {Words{}, mpirun(2)}) {  // of several ranks the first alone sees standard input
-    Words from_file{"sh", "-c", "exec \"$@\" <" + at("prompt.txt"), "sh"};
+  EXPECT_EQ(run_ok(plus(generate, "--prompt_file=" + at("prompt.txt"))), expected);
+  for (const Strings& launcher :
+       {Strings{}, mpirun(2)}) {  // with several ranks only the first one reads standard input
+    Strings from_file{"sh", "-c", "exec \"$@\" <" + at("prompt.txt"), "sh"};
     from_file.insert(from_file.end(), launcher.begin(), launcher.end());
-    Words from_input = plus(generate, "--prompt_file=-");
+    Strings from_input = plus(generate, "--prompt_file=-");
     if (!launcher.empty()) from_input.emplace_back("--parallel.pipeline_model_parallel_size=2");
     const Outcome outcome = test::Program(from_input, root() / "process", 0, from_file).wait();
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, expected) << launcher.size();
   }
-  EXPECT_TRUE(good(plus(plus(generate, "--prompt=" + text), "--prepend_eod")).starts_with(text));
+  EXPECT_TRUE(run_ok(plus(plus(generate, "--prompt=" + text), "--prepend_eod")).starts_with(text));
   EXPECT_CONTAINS(run(plus(plus(generate, "--prompt=a"), "--prompt_file=b")).err,
                   "one of --prompt, --prompt_file and --prompts_file");
   std::string lengthy;
@@ -127,7 +128,7 @@ TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {
   EXPECT_EQ(run(plus(generate, "--prompt=" + text)).err, "");
 }
 
-TEST_F(UserJourney, AVocabularyFarAboveTheTokenizersIsTold) {
+TEST_F(UserWorkflowTest, WarnsWhenVocabularyIsFarAboveTokenizer) {
   const auto warning = [&](const char* size) {
     return run(pretrain("x", {"--dry_run", str("--model.vocab_size=", size)})).err;
   };
@@ -135,40 +136,40 @@ TEST_F(UserJourney, AVocabularyFarAboveTheTokenizersIsTold) {
   EXPECT_EQ(warning("512"), "");
 }
 
-TEST_F(UserJourney, EvaluationMeasuresTheSameHoweverItIsBatched) {
+TEST_F(UserWorkflowTest, EvaluationIsIndependentOfBatchSize) {
   train("run");
   const double whole = nll("run");
   for (const char* size : {"1", "3", "64"}) {
     EXPECT_NEAR(nll("run", {str("--micro_batch_size=", size)}) / whole, 1, 1e-6);
   }
   EXPECT_LT(nll("run", {"--stride=8"}), whole) << "more context must help";
-  const auto json = nlohmann::json::parse(good(evaluate("run", {str("--data=", dataset())})));
+  const auto json = nlohmann::json::parse(run_ok(evaluate("run", {str("--data=", dataset())})));
   for (const char* key : {"checkpoint", "tokens", "nll", "loss", "word_perplexity", "bits_per_byte"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_NEAR(json["bytes"].get<double>(), 60'000, 2'000) << "all of the text but blank lines between paragraphs";
 }
 
-using SameRun = EndToEnd;
+using ReproducibilityTest = EndToEnd;
 
-TEST_F(SameRun, RunsAndThreadsGiveTheSameBits) {
+TEST_F(ReproducibilityTest, IsBitwiseIdenticalForAnyRunAndThreadCount) {
   for (const std::string name : {"fp32", "bf16", "fp16", "fp8"}) {
-    const Words same = in_precision(name);
-    train(name, same);
-    train(name + "_again", same);
+    const Strings args = in_precision(name);
+    train(name, args);
+    train(name + "_again", args);
     expect_same_checkpoint(name, name + "_again");
     for (const char* threads : {"2", "3"}) {
-      train(name + threads, plus(same, str("--device.num_threads=", threads)));
+      train(name + threads, plus(args, str("--device.num_threads=", threads)));
       expect_same_checkpoint(name, name + threads);
     }
     EXPECT_EQ(losses(name, 12), losses(name + "2", 12));
   }
 }
 
-TEST_F(SameRun, MicroBatchesReadTheSameSamples) {
+TEST_F(ReproducibilityTest, ReadsSameSamplesForAnyMicrobatchSize) {
   const auto show = [&](const char* size) {
-    return good({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=x", "--iteration=3",
-                 str("--training.micro_batch_size=", size)});
+    return run_ok({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=x", "--iteration=3",
+                   str("--training.micro_batch_size=", size)});
   };
   EXPECT_EQ(show("1"), show("8"));
   train("run");
@@ -181,7 +182,7 @@ TEST_F(SameRun, MicroBatchesReadTheSameSamples) {
   }
 }
 
-TEST_F(SameRun, RecomputationAndPrefetchingGiveTheSameBits) {
+TEST_F(ReproducibilityTest, IsBitwiseIdenticalWithRecomputationAndPrefetching) {
   train("run");
   train("full", {"--training.recompute_granularity=full"});
   train("selective", {"--training.recompute_granularity=selective", "--data.prefetch_batches=0"});
@@ -189,7 +190,7 @@ TEST_F(SameRun, RecomputationAndPrefetchingGiveTheSameBits) {
   expect_same_checkpoint("run", "selective");
 }
 
-TEST_F(SameRun, BatchesMayGrow) {
+TEST_F(ReproducibilityTest, BatchSizeFollowsSchedule) {
   train("run", {"--training.global_batch_size=0", "--training.step_batch_size_schedule=0:4 32:8",
                 "--training.train_iters=0", "--training.train_samples=64", "--optimizer.lr_warmup_iters=0"});
   std::vector<i64> sizes;

@@ -1,24 +1,24 @@
-// Mixtures of experts with the program itself: what it says of them, evaluation and generation on other layouts, and
-// dense checkpoints that become mixtures.
+// Mixtures of experts with the whole program: logged statistics, evaluation and generation on other layouts, and
+// upcycling of dense checkpoints.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {
 
-class ExpertsEndToEnd : public EndToEnd {
+class ExpertsEndToEndTest : public EndToEnd {
  protected:
-  static Words joined(Words words, const Words& more) {
+  static Strings joined(Strings words, const Strings& more) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  static Words gated() {
+  static Strings gated() {
     return {"--model.add_bias_linear=false",        "--model.normalization=RMSNorm", "--model.activation_func=swiglu",
             "--model.position_embedding_type=rope", "--model.hidden_dropout=0",      "--model.attention_dropout=0"};
   }
-  static Words with_experts() {
+  static Strings with_experts() {
     return joined(gated(), {"--model.num_experts=4", "--model.moe_router_topk=2", "--model.moe_aux_loss_coeff=0.01"});
   }
-  double nll(const std::string& run, int ranks = 1, const Words& more = {}) const {
+  double nll(const std::string& run, int ranks = 1, const Strings& more = {}) const {
     const Outcome outcome =
         run_on(ranks, joined({"evaluate", str("--load=", at(run)), str("--text=", (root() / "held_out.txt").string()),
                               "--stride=8", "--json"},
@@ -28,8 +28,8 @@ class ExpertsEndToEnd : public EndToEnd {
   }
 };
 
-TEST_F(ExpertsEndToEnd, TellsHowBusyExpertsAre) {
-  const std::string out = good(pretrain("run", with_experts()));
+TEST_F(ExpertsEndToEndTest, LogsExpertLoad) {
+  const std::string out = run_ok(pretrain("run", with_experts()));
   EXPECT_CONTAINS(out, "| largest expert load: ");
   EXPECT_CONTAINS(out, "| load balancing loss: ");
   const auto lines = metrics("run");
@@ -39,29 +39,29 @@ TEST_F(ExpertsEndToEnd, TellsHowBusyExpertsAre) {
   for (const nlohmann::json& tokens : experts[0]["tokens_per_expert"]) choices += tokens.get<double>();
   EXPECT_EQ(choices, 8 * 32 * 2);
   EXPECT_NEAR(experts[0]["load_balancing_loss"].get<double>(), 1, 0.2);
-  EXPECT_CONTAINS(good(joined(pretrain("plan", with_experts()),
-                              {"--dry_run", "--world_size=2", "--parallel.expert_model_parallel_size=2"})),
+  EXPECT_CONTAINS(run_ok(joined(pretrain("plan", with_experts()),
+                                {"--dry_run", "--world_size=2", "--parallel.expert_model_parallel_size=2"})),
                   "more where all tokens choose those of one rank");
 }
 
-TEST_F(ExpertsEndToEnd, EvaluatesAndGeneratesAlikeOnEveryLayout) {
+TEST_F(ExpertsEndToEndTest, EvaluationAndGenerationAreIndependentOfLayout) {
   train("run", with_experts());
-  const double one = nll("run");
+  const double expected = nll("run");
   const auto keys = [](int tp, int ep, int etp) {
-    return Words{str("--parallel.tensor_model_parallel_size=", tp), str("--parallel.expert_model_parallel_size=", ep),
-                 str("--parallel.expert_tensor_parallel_size=", etp)};
+    return Strings{str("--parallel.tensor_model_parallel_size=", tp), str("--parallel.expert_model_parallel_size=", ep),
+                   str("--parallel.expert_tensor_parallel_size=", etp)};
   };
-  EXPECT_NEAR(nll("run", 2, keys(1, 2, 1)) / one, 1, 1e-6);
-  EXPECT_NEAR(nll("run", 3, keys(1, 1, 1)) / one, 1, 1e-6);
-  EXPECT_NEAR(nll("run", 4, keys(2, 4, 1)) / one, 1, 1e-6) << "ranks with other windows share the experts";
-  EXPECT_NEAR(nll("run", 4, keys(2, 1, 2)) / one, 1, 1e-6);
-  const Words generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=30", "--seed=3"};
-  const std::string text = good(generate);
-  for (const Words& layout : {keys(2, 2, 1), keys(2, 1, 2), keys(1, 2, 1), keys(1, 1, 2)})
+  EXPECT_NEAR(nll("run", 2, keys(1, 2, 1)) / expected, 1, 1e-6);
+  EXPECT_NEAR(nll("run", 3, keys(1, 1, 1)) / expected, 1, 1e-6);
+  EXPECT_NEAR(nll("run", 4, keys(2, 4, 1)) / expected, 1, 1e-6) << "ranks with other windows share the experts";
+  EXPECT_NEAR(nll("run", 4, keys(2, 1, 2)) / expected, 1, 1e-6);
+  const Strings generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=30", "--seed=3"};
+  const std::string text = run_ok(generate);
+  for (const Strings& layout : {keys(2, 2, 1), keys(2, 1, 2), keys(1, 2, 1), keys(1, 1, 2)})
     EXPECT_EQ(run_on(2, joined(generate, layout)).out, text);
-  for (const Words& layout : {keys(1, 4, 1), keys(2, 4, 1), keys(2, 2, 2),
-                              joined(keys(1, 2, 1), {"--parallel.pipeline_model_parallel_size=2",
-                                                     "--parallel.moe_token_dispatcher_type=allgather"})})
+  for (const Strings& layout : {keys(1, 4, 1), keys(2, 4, 1), keys(2, 2, 2),
+                                joined(keys(1, 2, 1), {"--parallel.pipeline_model_parallel_size=2",
+                                                       "--parallel.moe_token_dispatcher_type=allgather"})})
     EXPECT_EQ(run_on(4, joined(generate, layout)).out, text);
   const Outcome copies = run_on(4, joined(generate, keys(1, 2, 1)));
   EXPECT_EQ(copies.code, 2);
@@ -69,17 +69,18 @@ TEST_F(ExpertsEndToEnd, EvaluatesAndGeneratesAlikeOnEveryLayout) {
   EXPECT_CONTAINS(copies.err, "or distribute the experts over all 4: --parallel.expert_model_parallel_size x ");
 }
 
-TEST_F(ExpertsEndToEnd, EvaluatesAlikeHoweverManyWindowsGoTogether) {
-  const std::string out = good(pretrain("run", joined(with_experts(), {"--model.moe_expert_capacity_factor=0.5"})));
+TEST_F(ExpertsEndToEndTest, EvaluationIsIndependentOfBatchSize) {
+  const std::string out = run_ok(pretrain("run", joined(with_experts(), {"--model.moe_expert_capacity_factor=0.5"})));
   EXPECT_CONTAINS(out, "| dropped tokens: ");
-  const double one = nll("run", 1, {"--micro_batch_size=1"});
-  for (const int together : {3, 8}) EXPECT_NEAR(nll("run", 1, {str("--micro_batch_size=", together)}) / one, 1, 1e-7);
-  EXPECT_NEAR(nll("run", 2, {"--parallel.expert_model_parallel_size=2", "--micro_batch_size=3"}) / one, 1, 1e-6);
+  const double expected = nll("run", 1, {"--micro_batch_size=1"});
+  for (const int windows : {3, 8})
+    EXPECT_NEAR(nll("run", 1, {str("--micro_batch_size=", windows)}) / expected, 1, 1e-7);
+  EXPECT_NEAR(nll("run", 2, {"--parallel.expert_model_parallel_size=2", "--micro_batch_size=3"}) / expected, 1, 1e-6);
 }
 
-TEST_F(ExpertsEndToEnd, ADenseModelBecomesAMixtureThatGivesTheSame) {
+TEST_F(ExpertsEndToEndTest, UpcycledModelMatchesDenseModel) {
   train("dense", gated());
-  good({"checkpoint", "upcycle", at("dense"), at("start"), "--num_experts=4", "--moe_router_topk=2"});
+  run_ok({"checkpoint", "upcycle", at("dense"), at("start"), "--num_experts=4", "--moe_router_topk=2"});
   EXPECT_NEAR(nll("start") / nll("dense"), 1, 1e-5);
   train("moe", joined(with_experts(), {str("--checkpoint.load=", at("start")), "--checkpoint.finetune=true"}));
   EXPECT_LT(losses("moe", 12).front(), losses("dense", 12).front());
@@ -92,14 +93,14 @@ TEST_F(ExpertsEndToEnd, ADenseModelBecomesAMixtureThatGivesTheSame) {
   EXPECT_CONTAINS(again.err, "already has experts");
 }
 
-TEST_F(ExpertsEndToEnd, BiasesOfADenseModelBecomeThoseOfExperts) {
+TEST_F(ExpertsEndToEndTest, UpcycledModelKeepsBiases) {
   train("dense", {"--model.hidden_dropout=0", "--model.attention_dropout=0"});
-  good({"checkpoint", "upcycle", at("dense"), at("start"), "--num_experts=4", "--moe_router_topk=2"});
+  run_ok({"checkpoint", "upcycle", at("dense"), at("start"), "--num_experts=4", "--moe_router_topk=2"});
   EXPECT_NEAR(nll("start") / nll("dense"), 1, 1e-5);
   EXPECT_NEAR(nll("start", 2, {"--parallel.tensor_model_parallel_size=2"}) / nll("dense"), 1, 1e-5);
 }
 
-TEST_F(ExpertsEndToEnd, ResumesOnAnotherLayoutOfExperts) {
+TEST_F(ExpertsEndToEndTest, ResumesOnAnotherExpertLayout) {
   train("run", joined(with_experts(), {"--training.train_iters=12"}));
   const std::vector<double> expected = losses("run", 12);
   ASSERT_EQ(run_on(2, joined(pretrain("parts", with_experts()),

@@ -1,6 +1,6 @@
-// The real program on a disk that fails, with its optimizer's state, its weights or its activations there: it ends with
-// the exit code with which a launcher starts it again, names what was lost, and goes on from its last checkpoint to the
-// bits of a run that met no fault.
+// The real program on a failing disk that holds its optimizer state, weights or activations. It ends with the exit code
+// that makes a launcher restart it, names the lost data, and resumes from its last checkpoint bitwise identical to a
+// run without faults.
 #include <csignal>
 #include <cstring>
 
@@ -16,8 +16,8 @@ namespace {
 struct Tier {
   const char* name;
   std::vector<std::string> words;
-  const char* what;     ///< is lost, in messages
-  bool is_told = true;  ///< the log says where it is, and how it comes
+  const char* lost_data;  ///< lost data, as named in messages
+  bool is_logged = true;  ///< true if the log states the location and the transfer method
 };
 
 const Tier kTiers[]{
@@ -26,44 +26,45 @@ const Tier kTiers[]{
      "of the optimizer's state"},
     {"weights", {"--optimizer.offload_params=file", "--parallel.zero_stage=3"}, "of the weights", false},
     {"activations",
-     {"--training.offload_activations=file", "--model.num_layers=6"},  // more than there are buffers
+     {"--training.offload_activations=file", "--model.num_layers=6"},  // more layers than there are buffers
      "activations"},
 };
 
-class FaultyDisk : public EndToEnd {
+class FaultyDiskTest : public EndToEnd {
  protected:
   struct Fault {
     std::string kind = "";
     u64 after = ~u64{0};
     int rank = -1;
     std::string queue = "";      ///< "ring", "seccomp"; otherwise there is no io_uring
-    int signal = 0;              ///< of "signal"
-    bool is_named = false;       ///< there are no files without a name
-    i64 free = -1;               ///< bytes, where it says
-    bool is_unreserved = false;  ///< the file system cannot reserve room
+    int signal = 0;              ///< for kind "signal"
+    bool is_named = false;       ///< true if the file system has no unnamed files
+    i64 free = -1;               ///< reported free bytes; -1 = the real value
+    bool is_unreserved = false;  ///< true if the file system cannot reserve space
   };
   struct Transfers {
     u64 reads = 0, writes = 0, growths = 0;
   };
 
-  Words training(const std::string& save, const Tier& tier, const Words& more = {}) const {
-    Words words = pretrain(save, {"--training.precision=bf16", "--optimizer.offload_folder=" + disk_.path().string()});
+  Strings training(const std::string& save, const Tier& tier, const Strings& more = {}) const {
+    Strings words =
+        pretrain(save, {"--training.precision=bf16", "--optimizer.offload_folder=" + disk_.path().string()});
     words.insert(words.end(), tier.words.begin(), tier.words.end());
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  /// On a disk with that fault, on one rank or those that `launcher` starts.
-  Outcome run_with(const Fault& fault, const Words& args, const Words& launcher = {}) const {
+  /// Runs the program on a disk with this fault, on one rank or on the ranks that `launcher` starts.
+  Outcome run_with(const Fault& fault, const Strings& args, const Strings& launcher = {}) const {
     write_file_atomic(counts(), std::string(sizeof(Transfers), '\0'));
-    Words words{"env",
-                "LD_PRELOAD=" + (test::binary_folder() / "tests/libmcpp_faulty_disk.so").string(),
-                "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0",
-                "FAULTY_DISK_FOLDER=" + disk_.path().string(),
-                "FAULTY_DISK_COUNTS=" + counts().string(),
-                "FAULTY_DISK=" + fault.kind,
-                str("FAULTY_DISK_AFTER=", fault.after),
-                "FAULTY_DISK_QUEUE=" + fault.queue,
-                str("FAULTY_DISK_SIGNAL=", fault.signal)};
+    Strings words{"env",
+                  "LD_PRELOAD=" + (test::binary_folder() / "tests/libmcpp_faulty_disk.so").string(),
+                  "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0",
+                  "FAULTY_DISK_FOLDER=" + disk_.path().string(),
+                  "FAULTY_DISK_COUNTS=" + counts().string(),
+                  "FAULTY_DISK=" + fault.kind,
+                  str("FAULTY_DISK_AFTER=", fault.after),
+                  "FAULTY_DISK_QUEUE=" + fault.queue,
+                  str("FAULTY_DISK_SIGNAL=", fault.signal)};
     if (fault.rank >= 0) words.push_back(str("FAULTY_DISK_RANK=", fault.rank));
     if (fault.is_named) words.push_back("FAULTY_DISK_NAMED=1");
     if (fault.free >= 0) words.push_back(str("FAULTY_DISK_FREE=", fault.free));
@@ -71,7 +72,7 @@ class FaultyDisk : public EndToEnd {
     words.insert(words.end(), launcher.begin(), launcher.end());
     return test::Program(args, root() / "process", 0, words).wait();
   }
-  /// Of the last run.
+  /// Returns the transfers of the last run.
   Transfers transfers() const {
     const std::string bytes = read_text_file(counts());
     Transfers found;
@@ -79,22 +80,23 @@ class FaultyDisk : public EndToEnd {
     return found;
   }
   Path counts() const { return folder_ / "counts"; }
-  /// The run, whose disk fails, ends with what says so.
+  /// Expects that the run fails because of the disk, with `message`, and resumes.
   void expect_ends(const std::string& save, const Tier& tier, const Fault& fault, const std::string& message,
                    const std::string& whole) const {
     const Outcome outcome = run_with(fault, training(save, tier));
     EXPECT_EQ(outcome.code, 75) << outcome.err;
     EXPECT_CONTAINS(outcome.err, message);
-    EXPECT_CONTAINS(outcome.err, tier.what);
+    EXPECT_CONTAINS(outcome.err, tier.lost_data);
     EXPECT_CONTAINS(outcome.err, "tart again; the run goes on from its last checkpoint");
     expect_goes_on(save, tier, whole);
   }
-  /// The run `save` was ended by a fault in its middle: its last checkpoint is good, and leads to the bits of `whole`.
+  /// Expects that the last checkpoint of `save`, a run that a fault interrupted, is intact and that the run resumes
+  /// from it bitwise identical to `whole`.
   void expect_goes_on(const std::string& save, const Tier& tier, const std::string& whole) const {
     EXPECT_EQ(disk_.count(), 0U);
     const std::optional<Path> last = latest_in(folder_ / save);
     ASSERT_TRUE(last.has_value());
-    EXPECT_CONTAINS(good(training(save, tier)), "resuming from " + last->string());
+    EXPECT_CONTAINS(run_ok(training(save, tier)), "resuming from " + last->string());
     expect_same_checkpoint(whole, save);
     EXPECT_EQ(losses(save, 12), losses(whole, 12));
   }
@@ -106,45 +108,45 @@ class FaultyDisk : public EndToEnd {
   const test::DiskFolder disk_;
 };
 
-TEST_F(FaultyDisk, EndsARunThatGoesOnWithTheSameBits) {
+TEST_F(FaultyDiskTest, ResumesBitwiseIdenticallyAfterDiskFailure) {
   for (const Tier& tier : kTiers) {
     SCOPED_TRACE(tier.name);
     const std::string name = tier.name;
     ASSERT_EQ(run_with({}, training(name, tier)).code, 0);
-    const Transfers all = transfers();
-    EXPECT_GT(all.reads, 24U) << "several in each step";
-    EXPECT_GT(all.writes, 24U);
-    expect_ends(name + "_full", tier, {"full", all.writes / 2}, full(), name);
-    // Whether for a step or for a save, in the middle of the run and at its end.
-    for (const u64 after : {all.reads / 2, all.reads - 1}) {
+    const Transfers total = transfers();
+    EXPECT_GT(total.reads, 24U) << "several in each step";
+    EXPECT_GT(total.writes, 24U);
+    expect_ends(name + "_full", tier, {"full", total.writes / 2}, full(), name);
+    // The read is for a step or for a save, in the middle and at the end of the run.
+    for (const u64 after : {total.reads / 2, total.reads - 1}) {
       expect_ends(str(name, "_unreadable_", after), tier, {"read_error", after}, unreadable(), name);
       expect_ends(str(name, "_flipped_", after), tier, {"bit_flip", after}, " differs from its checksum", name);
     }
   }
 }
 
-/// The same where io_uring carries what is transferred: its entries fail, not calls.
-TEST_F(FaultyDisk, OfARingEndsARunThatGoesOnWithTheSameBits) {
+/// With io_uring, queue entries fail instead of calls.
+TEST_F(FaultyDiskTest, ResumesBitwiseIdenticallyAfterIoUringFailure) {
   if (!make_ring_queue()) GTEST_SKIP() << "the system does not permit io_uring here";
   for (const Tier& tier : kTiers) {
     SCOPED_TRACE(tier.name);
     const std::string name = tier.name;
     const Outcome outcome = run_with({.queue = "ring"}, training(name, tier));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
-    if (tier.is_told) {
+    if (tier.is_logged) {
       EXPECT_CONTAINS(outcome.out, "by io_uring");
     }
-    const Transfers all = transfers();
-    EXPECT_GT(all.reads, 24U);
-    EXPECT_GT(all.writes, 24U);
-    expect_ends(name + "_full", tier, {.kind = "full", .after = all.writes / 2, .queue = "ring"}, full(), name);
-    expect_ends(name + "_unreadable", tier, {.kind = "read_error", .after = all.reads / 2, .queue = "ring"},
+    const Transfers total = transfers();
+    EXPECT_GT(total.reads, 24U);
+    EXPECT_GT(total.writes, 24U);
+    expect_ends(name + "_full", tier, {.kind = "full", .after = total.writes / 2, .queue = "ring"}, full(), name);
+    expect_ends(name + "_unreadable", tier, {.kind = "read_error", .after = total.reads / 2, .queue = "ring"},
                 unreadable(), name);
   }
 }
 
-/// Slow, doing half of what it is asked for, interrupted by signals; through calls and through a ring.
-TEST_F(FaultyDisk, ChangesNothingWhereAllIsTransferredInTheEnd) {
+/// The disk is slow, transfers half of each request or is interrupted by signals, with system calls and with io_uring.
+TEST_F(FaultyDiskTest, IsBitwiseIdenticalWhenDiskIsSlowOrTransfersAreShort) {
   std::vector<std::string> queues{""};
   if (make_ring_queue()) queues.emplace_back("ring");
   for (const Tier& tier : kTiers) {
@@ -162,25 +164,25 @@ TEST_F(FaultyDisk, ChangesNothingWhereAllIsTransferredInTheEnd) {
   }
 }
 
-/// As in many containers, whose filter of system calls knows no io_uring.
-TEST_F(FaultyDisk, ChangesNothingWhereAFilterRefusesTheRing) {
+/// System call filters of many containers refuse io_uring.
+TEST_F(FaultyDiskTest, FallsBackToThreadsWhenIoUringIsRefused) {
   for (const Tier& tier : kTiers) {
     const std::string name = tier.name, refused = name + "_refused";
-    good(training(name, tier));
+    run_ok(training(name, tier));
     const Outcome outcome = run_with({.queue = "seccomp"}, training(refused, tier));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
-    if (tier.is_told) {
+    if (tier.is_logged) {
       EXPECT_CONTAINS(outcome.out, "by threads");
     }
     expect_same_checkpoint(name, refused);
   }
 }
 
-/// Before anything is trained, and in a dry run.
-TEST_F(FaultyDisk, HasNotTheRoomFromTheFirst) {
+/// The error comes before the training, and also in a dry run.
+TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   for (const Tier& tier : kTiers) {
-    for (const Words& more : {Words{}, Words{"--dry_run"}}) {
+    for (const Strings& more : {Strings{}, Strings{"--dry_run"}}) {
       const Outcome outcome = run_with({.free = 20'000}, training("refused", tier, more));
       EXPECT_EQ(outcome.code, 2);
       EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: " + disk_.path().string() +
@@ -188,7 +190,7 @@ TEST_F(FaultyDisk, HasNotTheRoomFromTheFirst) {
       EXPECT_CONTAINS(outcome.err, " and what its disk has left is 16.00 KiB");
     }
   }
-  // Enough for one rank.
+  // The free space is enough for one rank.
   const Outcome alone = run_with({.free = 4'000'000}, training("two", kTiers[2], {"--dry_run"}));
   EXPECT_EQ(alone.code, 0) << alone.err;
   const Outcome two = run_with({.free = 4'000'000}, training("two", kTiers[2], {"--dry_run"}), mpirun(2));
@@ -196,11 +198,12 @@ TEST_F(FaultyDisk, HasNotTheRoomFromTheFirst) {
   EXPECT_CONTAINS(two.err, "not enough room for this training: 2 ranks need ");
 }
 
-/// As ext2 and NFS 3: then zeros take the room before the training begins, or do not find it.
-TEST_F(FaultyDisk, ChangesNothingWhereRoomCannotBeReserved) {
+/// ext2 and NFS 3 cannot reserve space. Zeros are written before the training instead, or the disk turns out to be
+/// full.
+TEST_F(FaultyDiskTest, WritesZerosWhenSpaceCannotBeReserved) {
   for (const Tier& tier : kTiers) {
     const std::string name = tier.name, written = name + "_written";
-    good(training(name, tier));
+    run_ok(training(name, tier));
     const Outcome outcome = run_with({.is_unreserved = true}, training(written, tier));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     expect_same_checkpoint(name, written);
@@ -210,23 +213,24 @@ TEST_F(FaultyDisk, ChangesNothingWhereRoomCannotBeReserved) {
   }
 }
 
-/// Told to stop, or killed, while something is transferred: what it goes on from is a checkpoint, on other ranks and
-/// from another place too, and the folder has nothing that could be taken for one, where files need a name neither.
-TEST_F(FaultyDisk, IsLeftInTheMiddleOfATransfer) {
+/// The run is stopped or killed during a transfer. It resumes from a checkpoint, also on other ranks and with another
+/// placement. The folder keeps nothing that could be mistaken for a checkpoint, even if files need names.
+TEST_F(FaultyDiskTest, ResumesAnywhereWhenStoppedDuringTransfer) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   const Tier everything{
       "everything",
       {"--optimizer.offload=file", "--optimizer.offload_segment_size=5000", "--optimizer.offload_params=file",
        "--parallel.zero_stage=3", "--training.offload_activations=file", "--model.num_layers=6",
-       "--model.untie_embeddings_and_output_weights"},  // whose sum would have another order on other stages
+       // because its gradient would be summed in another order on other stages
+       "--model.untie_embeddings_and_output_weights"},
       ""};
-  const Words elsewhere{"--training.precision=bf16",
-                        "--optimizer.offload=host",
-                        "--optimizer.offload_params=host",
-                        "--parallel.zero_stage=3",
-                        "--parallel.pipeline_model_parallel_size=2",
-                        "--model.num_layers=6",
-                        "--model.untie_embeddings_and_output_weights"};
+  const Strings other_placement{"--training.precision=bf16",
+                                "--optimizer.offload=host",
+                                "--optimizer.offload_params=host",
+                                "--parallel.zero_stage=3",
+                                "--parallel.pipeline_model_parallel_size=2",
+                                "--model.num_layers=6",
+                                "--model.untie_embeddings_and_output_weights"};
   ASSERT_EQ(run_with({}, training("whole", everything)).code, 0);
   const u64 middle = transfers().writes / 2;
   for (const int signal : {SIGTERM, SIGUSR1, SIGKILL}) {
@@ -238,7 +242,7 @@ TEST_F(FaultyDisk, IsLeftInTheMiddleOfATransfer) {
       EXPECT_EQ(outcome.code, signal == SIGKILL ? -SIGKILL : 85) << outcome.err;
       EXPECT_EQ(disk_.count(), 0U);
       EXPECT_LT(metrics(save).size(), metrics("whole").size());
-      const Outcome rest = run_on(2, pretrain(save, elsewhere));
+      const Outcome rest = run_on(2, pretrain(save, other_placement));
       EXPECT_EQ(rest.code, 0) << rest.out << rest.err;
       EXPECT_CONTAINS(rest.out, "resuming from ");
       expect_same_checkpoint("whole", save);
@@ -247,27 +251,27 @@ TEST_F(FaultyDisk, IsLeftInTheMiddleOfATransfer) {
   }
 }
 
-/// What a dead run of this host may have left of a file that needed a name is removed; all else in the folder is
-/// neither read nor touched.
-TEST_F(FaultyDisk, HasOthersFilesInItsFolder) {
-  const Path left = disk_.path() / ("scratch.tmp-" + host_name() + "-999999999.0123456789abcdef");
-  const Path others[]{disk_.path() / "scratch.tmp-another-host-1.0123456789abcdef", disk_.path() / "scratch",
-                      disk_.path() / ("scratch.tmp-" + host_name() + "-1.0123456789abcdef")};
-  write_file_atomic(left, std::string(100'000, 'x'));
-  for (const Path& other : others) write_file_atomic(other, std::string(100'000, 'x'));
+/// Named scratch files of a dead run of this host are removed. All other files in the folder are neither read nor
+/// changed.
+TEST_F(FaultyDiskTest, KeepsForeignFilesInFolder) {
+  const Path stale_file = disk_.path() / ("scratch.tmp-" + host_name() + "-999999999.0123456789abcdef");
+  const Path foreign_files[]{disk_.path() / "scratch.tmp-another-host-1.0123456789abcdef", disk_.path() / "scratch",
+                             disk_.path() / ("scratch.tmp-" + host_name() + "-1.0123456789abcdef")};
+  write_file_atomic(stale_file, std::string(100'000, 'x'));
+  for (const Path& other : foreign_files) write_file_atomic(other, std::string(100'000, 'x'));
   const Tier& states = kTiers[0];
-  good(training("run", states));
-  EXPECT_FALSE(std::filesystem::exists(left));
-  for (const Path& other : others) {
+  run_ok(training("run", states));
+  EXPECT_FALSE(std::filesystem::exists(stale_file));
+  for (const Path& other : foreign_files) {
     EXPECT_EQ(read_text_file(other), std::string(100'000, 'x')) << other;
     std::filesystem::remove(other);
   }
-  good(training("alone", states));
+  run_ok(training("alone", states));
   expect_same_checkpoint("alone", "run");
 }
 
-/// Activations of experts that are not equally busy: their file has to grow, and the disk has no more room.
-TEST_F(FaultyDisk, HasNoRoomForActivationsThatGrow) {
+/// Activations of unevenly loaded experts: their file has to grow while the disk is full.
+TEST_F(FaultyDiskTest, NamesFullDiskWhenActivationsGrow) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   const Tier experts{"experts",
                      {"--training.offload_activations=file", "--model.num_experts=2", "--model.moe_router_topk=1",
@@ -289,13 +293,14 @@ TEST_F(FaultyDisk, HasNoRoomForActivationsThatGrow) {
   expect_same_checkpoint("whole", "grown");
 }
 
-/// The folder goes while the run uses it: what it has there needs no name.
-TEST_F(FaultyDisk, ChangesNothingWhereItsFolderIsRemoved) {
-  const Words slowly{"--fault_injection.kind=slow", "--fault_injection.iterations=0", "--fault_injection.seconds=0.05"};
+/// The folder is removed while the run uses it; the scratch files need no name.
+TEST_F(FaultyDiskTest, IsBitwiseIdenticalWhenFolderIsRemoved) {
+  const Strings slow_args{"--fault_injection.kind=slow", "--fault_injection.iterations=0",
+                          "--fault_injection.seconds=0.05"};
   for (const Tier& tier : kTiers) {
     const std::string name = tier.name, removed = name + "_removed";
-    good(training(name, tier));
-    test::Program program(training(removed, tier, slowly), root() / "process");
+    run_ok(training(name, tier));
+    test::Program program(training(removed, tier, slow_args), root() / "process");
     wait_for_lines(removed, 3);
     std::filesystem::remove_all(disk_.path());
     const Outcome outcome = program.wait();
@@ -304,13 +309,13 @@ TEST_F(FaultyDisk, ChangesNothingWhereItsFolderIsRemoved) {
   }
 }
 
-/// Of one of two ranks: all end, with the code that says so.
-TEST_F(FaultyDisk, OfOneRankEndsAll) {
+/// The disk of one of two ranks fails: all ranks stop with the exit code for a restart.
+TEST_F(FaultyDiskTest, StopsAllRanksWhenDiskOfOneRankFails) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   const Tier& weights = kTiers[1];
   ASSERT_EQ(run_with({.rank = 1}, training("whole", weights), mpirun(2)).code, 0);
-  const Transfers all = transfers();
-  for (const Fault& fault : {Fault{"full", all.writes / 2, 1}, Fault{"bit_flip", all.reads / 2, 1}}) {
+  const Transfers total = transfers();
+  for (const Fault& fault : {Fault{"full", total.writes / 2, 1}, Fault{"bit_flip", total.reads / 2, 1}}) {
     const Outcome outcome = run_with(fault, training(fault.kind, weights), mpirun(2));
     EXPECT_EQ(outcome.code, 75) << outcome.out << outcome.err;
     EXPECT_CONTAINS(outcome.err, "[rank 1] megatron_cpp: error: ");

@@ -1,35 +1,35 @@
-// The whole program in fp8, as a CPU emulates it.
+// The whole program in fp8, which a CPU emulates.
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 
 namespace mcpp {
 namespace {
 
-class Fp8EndToEnd : public EndToEndOnRanks {
+class Fp8EndToEndTest : public EndToEndOnRanks {
  protected:
-  static Words fp8(const Words& more = {}) {
-    Words words = in_precision("fp8");
+  static Strings fp8(const Strings& more = {}) {
+    Strings words = in_precision("fp8");
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
 };
 
-TEST_F(Fp8EndToEnd, LearnsAndIsEvaluatedInBf16) {
-  EXPECT_CONTAINS(good(pretrain("run", fp8())), "linear maps of 2 layers in fp8 (hybrid), emulated");
+TEST_F(Fp8EndToEndTest, TrainsInFp8AndEvaluatesInBf16) {
+  EXPECT_CONTAINS(run_ok(pretrain("run", fp8())), "linear maps of 2 layers in fp8 (hybrid), emulated");
   train("bf16", in_precision("bf16"));
   const std::vector<double> found = losses("run", 12), plain = losses("bf16", 12);
   EXPECT_NE(found, plain);
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(found[i] / plain[i], 1, 0.01) << i;
-  // Scales of all tokens of a batch would show how these are batched.
+  // If evaluation used fp8, the scales over all tokens of a batch would make the result depend on the batch size.
   const auto evaluated = [&](const char* size) {
     return nlohmann::json::parse(
-               good({"evaluate", "--load=" + at("run"), "--text=" + (root() / "held_out.txt").string(), "--json",
-                     str("--micro_batch_size=", size)}))["nll"]
+               run_ok({"evaluate", "--load=" + at("run"), "--text=" + (root() / "held_out.txt").string(), "--json",
+                       str("--micro_batch_size=", size)}))["nll"]
         .get<double>();
   };
   EXPECT_NEAR(evaluated("1") / evaluated("16"), 1, 1e-6);
 }
 
-TEST_F(Fp8EndToEnd, StagesTrainTheBitsOfOneProcess) {
+TEST_F(Fp8EndToEndTest, PipelineIsBitwiseIdenticalToOneRank) {
   const std::string batch = "--training.micro_batch_size=1";
   train("one", fp8({batch}));
   train_on(2, "two", fp8({batch, "--parallel.pipeline_model_parallel_size=2"}));
@@ -37,8 +37,9 @@ TEST_F(Fp8EndToEnd, StagesTrainTheBitsOfOneProcess) {
   expect_same_checkpoint("one", "two");
 }
 
-/// Stopped on one rank, it goes on where two share each layer and the sequence, and back: nothing of fp8 is kept.
-TEST_F(Fp8EndToEnd, GoesOnOnAnotherLayout) {
+/// The run stops on one rank, resumes with tensor and sequence parallelism on two, and resumes on one: no fp8 state is
+/// saved.
+TEST_F(Fp8EndToEndTest, ResumesOnAnotherLayout) {
   train("whole", fp8());
   train("run", fp8({"--training.exit_interval=5"}));
   train_on(2, "run",
@@ -50,7 +51,7 @@ TEST_F(Fp8EndToEnd, GoesOnOnAnotherLayout) {
   for (std::size_t i = 5; i < whole.size(); ++i) EXPECT_NEAR(parts[i] / whole[i], 1, 5e-3) << i;
 }
 
-TEST_F(Fp8EndToEnd, TurningItOnIsAChangeOfTheRun) {
+TEST_F(Fp8EndToEndTest, RefusesToEnableFp8InExistingRun) {
   train("run", plus(in_precision("bf16"), "--training.exit_interval=5"));
   const Outcome refused = run(pretrain("run", fp8()));
   EXPECT_EQ(refused.code, 2) << refused.out;

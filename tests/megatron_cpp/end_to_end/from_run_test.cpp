@@ -1,5 +1,5 @@
-// What `plan --from_run` makes of real runs: their own layout, every half of every layer, and the classes of memory
-// that were predicted as they were measured.
+// `plan --from_run` with real runs: it reports their own layout, all sublayers of every layer, and the predicted and
+// measured memory by class.
 #include <gmock/gmock.h>
 
 #include <regex>
@@ -9,20 +9,20 @@
 namespace mcpp {
 namespace {
 
-class FromRun : public EndToEndOnRanks {
+class PlanFromRunTest : public EndToEndOnRanks {
  protected:
-  Words plan(const std::string& save, const Words& more = {}) const {
-    Words args{"plan",
-               (root() / "run.toml").string(),
-               "--hardware=a100_80gb",
-               "--from_run=" + at(save),
-               "--checkpoint.save=" + at(save),
-               "--hardware_folder=" + (test::source_folder() / "configs/hardware").string()};
+  Strings plan(const std::string& save, const Strings& more = {}) const {
+    Strings args{"plan",
+                 (root() / "run.toml").string(),
+                 "--hardware=a100_80gb",
+                 "--from_run=" + at(save),
+                 "--checkpoint.save=" + at(save),
+                 "--hardware_folder=" + (test::source_folder() / "configs/hardware").string()};
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
 
-  /// Predicted and measured, of a row of the table; bytes.
+  /// Returns the predicted and measured bytes of a row of the table.
   static std::pair<double, double> memory_row(const std::string& table, const std::string& name) {
     const std::regex row("\n  " + name + " +([0-9.]+) ([KMG]?i?B) +([0-9.]+) ([KMG]?i?B)");
     std::smatch found;
@@ -37,7 +37,7 @@ class FromRun : public EndToEndOnRanks {
     return {bytes(1), bytes(3)};
   }
 
-  /// The cells of a module's row in the table of their memory: what is predicted and measured, bytes, of parameters,
+  /// Returns the cells of a module's row in the table of module memory: predicted and measured bytes of parameters,
   /// gradients, optimizer state and activations.
   static std::vector<std::pair<double, double>> module_row(const std::string& table, const std::string& module) {
     const std::size_t begin = table.find("\n  " + module + " ", table.find("\nmemory of modules"));
@@ -57,7 +57,7 @@ class FromRun : public EndToEndOnRanks {
     return cells;
   }
 
-  /// Measured by predicted time of a row, as the row says: 0.939 of "-6.1 %", 17 of "17 times".
+  /// Returns measured divided by predicted time of a row: 0.939 for "-6.1 %", 17 for "17 times".
   static double times_predicted(const std::string& table, const std::string& name) {
     const std::regex row("\n  " + name + " +[0-9.]+ m?s +[0-9.]+ m?s +([-0-9.]+) (%|times)");
     std::smatch found;
@@ -68,16 +68,16 @@ class FromRun : public EndToEndOnRanks {
     return found[2] == "%" ? 1 + std::stod(found[1]) / 100 : std::stod(found[1]);
   }
 
-  static bool told_to_be_off(const std::string& table, const std::string& name) {
+  static bool is_reported_off(const std::string& table, const std::string& name) {
     return table.find("  " + name + " is more than 20 % off") != std::string::npos;
   }
 };
 
-TEST_F(FromRun, HasTheRunsOwnLayoutModulesAndMemory) {
+TEST_F(PlanFromRunTest, ReportsLayoutModulesAndMemoryOfRun) {
   struct Case {
     const char* name;
-    Words layout;
-    const char* told;
+    Strings layout;
+    const char* log;
   };
   const Case cases[]{
       {"tp2", {"--parallel.tensor_model_parallel_size=2", "--parallel.sequence_parallel=true"}, "tp 2 sp, dp 1"},
@@ -89,21 +89,21 @@ TEST_F(FromRun, HasTheRunsOwnLayoutModulesAndMemory) {
        "optimizer state in host memory, activations in host memory"}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
-    Words more = c.layout;
+    Strings more = c.layout;
     more.insert(more.end(), {"--logging.profile_step_start=4", "--logging.profile_step_end=8"});
     const Outcome outcome = run_on(2, pretrain(c.name, more));
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const std::string table = good(plan(c.name));
+    const std::string table = run_ok(plan(c.name));
     EXPECT_CONTAINS(table, "2 ranks, ");
-    EXPECT_CONTAINS(table, c.told);
+    EXPECT_CONTAINS(table, c.log);
     for (const char* module : {"embedding ", "decoder.layers.0.self_attention ", "decoder.layers.0.mlp ",
                                "decoder.layers.1.self_attention ", "decoder.layers.1.mlp ", "output_layer "})
       EXPECT_CONTAINS(table, module);
-    // The machine is no A100, though a small step may come as near to one as it likes; what is off, is said.
+    // The machine is not an A100, although a small step may happen to be equally fast. Deviations are reported.
     const double step = times_predicted(table, "step");
-    EXPECT_EQ(told_to_be_off(table, "step"), step < 0.8 || step > 1 / 0.8);
-    EXPECT_CONTAINS(table, "2 x A100");  // and the plan is for as many ranks
-    Words classes{"parameters", "gradients", "activations"};
+    EXPECT_EQ(is_reported_off(table, "step"), step < 0.8 || step > 1 / 0.8);
+    EXPECT_CONTAINS(table, "2 x A100");  // The plan is for the number of ranks of the run.
+    Strings classes{"parameters", "gradients", "activations"};
     classes.push_back(c.name == std::string("away") ? "kept in host memory" : "optimizer state");
     for (const std::string& name : classes) {
       const auto [predicted, measured] = memory_row(table, name);
@@ -112,25 +112,25 @@ TEST_F(FromRun, HasTheRunsOwnLayoutModulesAndMemory) {
     for (const char* module : {"embedding", "decoder.layers.0", "decoder.layers.1", "output_layer"}) {
       const auto cells = module_row(table, module);
       ASSERT_EQ(cells.size(), 4) << module << " in\n" << table;
-      for (std::size_t i = 0; i < cells.size(); ++i)  // padding of small tensors; losses beside the logits
+      for (std::size_t i = 0; i < cells.size(); ++i)  // padding of small tensors; losses with the logits
         EXPECT_NEAR(cells[i].first, cells[i].second, 0.01 * cells[i].second + 1200) << module << ", class " << i;
     }
   }
 }
 
-// Also where layers keep less than all, or experts.
-TEST_F(FromRun, HasTheMemoryOfModulesThatAreRecomputed) {
-  const Words window{"--logging.profile_step_start=4", "--logging.profile_step_end=6"};
-  const std::pair<const char*, Words> cases[]{{"full", {"--training.recompute_granularity=full"}},
-                                              {"selective", {"--training.recompute_granularity=selective"}},
-                                              {"bf16", {"--training.precision=bf16", "--parallel.zero_stage=1"}},
-                                              {"parallel_residual", {"--model.use_parallel_residual=true"}}};
+// The memory also matches if layers save only a part of their activations, or with experts.
+TEST_F(PlanFromRunTest, ReportsMemoryOfModulesWithRecomputation) {
+  const Strings window{"--logging.profile_step_start=4", "--logging.profile_step_end=6"};
+  const std::pair<const char*, Strings> cases[]{{"full", {"--training.recompute_granularity=full"}},
+                                                {"selective", {"--training.recompute_granularity=selective"}},
+                                                {"bf16", {"--training.precision=bf16", "--parallel.zero_stage=1"}},
+                                                {"parallel_residual", {"--model.use_parallel_residual=true"}}};
   for (const auto& [name, keys] : cases) {
     SCOPED_TRACE(name);
-    Words more = keys;
+    Strings more = keys;
     more.insert(more.end(), window.begin(), window.end());
     train(name, more);
-    const std::string table = good(plan(name));
+    const std::string table = run_ok(plan(name));
     for (const char* module : {"embedding", "decoder.layers.0", "decoder.layers.1", "output_layer"}) {
       const auto cells = module_row(table, module);
       ASSERT_EQ(cells.size(), 4) << module << " in\n" << table;
@@ -140,14 +140,14 @@ TEST_F(FromRun, HasTheMemoryOfModulesThatAreRecomputed) {
   }
 }
 
-// What a run calibrated is what the next start is laid out by, on as many ranks or on fewer; it stays the same
-// training.
-TEST_F(FromRun, NextStartGoesOnWithAnotherLayout) {
+// A calibration from a run determines the layout of the next start, on the same number of ranks or fewer. The training
+// continues unchanged.
+TEST_F(PlanFromRunTest, ResumesWithEmittedLayout) {
   train_on(2, "whole", {"--parallel.pipeline_model_parallel_size=2"});
   train_on(2, "first", {"--parallel.pipeline_model_parallel_size=2", "--training.exit_interval=8"});
   const std::string hardware = at("found.toml"), next = at("next.toml");
-  const std::string told = good(plan("first", {"--tp=2", "--emit_hardware=" + hardware, "--emit=" + next}));
-  EXPECT_CONTAINS(told, "the adjusted hardware was written to " + hardware);
+  const std::string log = run_ok(plan("first", {"--tp=2", "--emit_hardware=" + hardware, "--emit=" + next}));
+  EXPECT_CONTAINS(log, "the adjusted hardware was written to " + hardware);
   const std::vector<double> expected = losses("whole", 12);
   const auto expect_same_training = [&](const std::string& save) {
     const std::vector<double> found = losses(save, 12);
@@ -167,13 +167,13 @@ TEST_F(FromRun, NextStartGoesOnWithAnotherLayout) {
   expect_same_training("fewer");
 }
 
-// While it runs, on hardware that it is not, a training names what is off.
-TEST_F(FromRun, IsComparedWhileItTrains) {
+// A training on other hardware than configured logs the deviations while it runs.
+TEST_F(PlanFromRunTest, LogsDeviationsDuringTraining) {
   const std::string gap = "kernel_gap = ";
-  std::string kind = read_text_file(test::source_folder() / "configs/hardware/a100_80gb.toml");
-  kind.replace(kind.find(gap), kind.find('\n', kind.find(gap)) - kind.find(gap), gap + "1e6");
-  write_file_atomic(at("slow.toml"), kind);
-  const Words more{"--hardware=" + at("slow.toml"), "--logging.log_interval=2"};
+  std::string hardware = read_text_file(test::source_folder() / "configs/hardware/a100_80gb.toml");
+  hardware.replace(hardware.find(gap), hardware.find('\n', hardware.find(gap)) - hardware.find(gap), gap + "1e6");
+  write_file_atomic(at("slow.toml"), hardware);
+  const Strings more{"--hardware=" + at("slow.toml"), "--logging.log_interval=2"};
   const Outcome alone = run(pretrain("alone", more));
   ASSERT_EQ(alone.code, 0) << alone.err;
   EXPECT_CONTAINS(alone.out + alone.err, "computing is more than 20 % off: ");

@@ -1,5 +1,5 @@
-// Ranks that stop or die: the real program under mpirun ends for all, in time, with the exit code that asks for another
-// start, and says who did not come.
+// Ranks that stop or die: the real program under mpirun ends on all ranks, in time, with the exit code that requests a
+// restart, and names the ranks that do not respond.
 #include <signal.h>
 
 #include <csignal>
@@ -11,72 +11,73 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class Hang : public EndToEndOnRanks {
+class HangTest : public EndToEndOnRanks {
  protected:
-  /// A training for ever on so many ranks, by the script that users start it with.
-  Words endless(const std::string& save, int ranks, const Words& layout, std::chrono::duration<double> limit) const {
-    Words args =
+  /// Returns the arguments of an endless training on `ranks` ranks, for the launch script.
+  Strings endless(const std::string& save, int ranks, const Strings& layout,
+                  std::chrono::duration<double> limit) const {
+    Strings args =
         pretrain(save, {"-n", std::to_string(ranks), "--training.train_iters=200000", "--training.eval_interval=0",
                         "--training.eval_iters=0", "--checkpoint.save_interval=0", "--training.micro_batch_size=1",
-                        // For steps alone: a busy machine may take its time to start.
+                        // The limit applies to steps only; start-up may be slow on a busy machine.
                         str("--parallel.step_timeout_minutes=", limit.count() / 60)});
     args.insert(args.end(), layout.begin(), layout.end());
     return args;
   }
-  struct End {
+  struct Result {
     Outcome outcome;
     std::chrono::duration<double> after;
   };
-  /// What becomes of a run when this signal hits one rank of it.
-  End strike(int ranks, const Words& layout, int victim, int signal,
-             std::chrono::duration<double> limit = kLimit) const {
+  /// Sends `signal` to one rank of a run and returns how and when the run ends.
+  Result signal_rank(int ranks, const Strings& layout, int target_rank, int signal,
+                     std::chrono::duration<double> limit = kLimit) const {
     test::Program program(endless("run", ranks, layout, limit), root() / "process", 0, script());
     wait_for_lines("run", 5);
-    ::kill(process_of(victim, "run"), signal);
+    ::kill(process_of(target_rank, "run"), signal);
     const Clock::time_point start = Clock::now();
     Outcome outcome = program.wait();
     return {.outcome = std::move(outcome), .after = Clock::now() - start};
   }
-  void expect_hang_is_found(int ranks, const Words& layout, int victim, const std::string& operation) const {
-    const auto [outcome, after] = strike(ranks, layout, victim, SIGSTOP);
+  void expect_hang_is_found(int ranks, const Strings& layout, int target_rank, const std::string& operation) const {
+    const auto [outcome, after] = signal_rank(ranks, layout, target_rank, SIGSTOP);
     EXPECT_EQ(outcome.code, 75) << outcome.out << outcome.err;
     EXPECT_CONTAINS(outcome.err, "megatron_cpp: error: hang: waits since");
     EXPECT_CONTAINS(outcome.err, operation);
-    EXPECT_CONTAINS(outcome.err, str("rank ", victim, " does not answer"));
-    EXPECT_CONTAINS(outcome.err, str("did not come because it does not run: rank ", victim, "\n"));
+    EXPECT_CONTAINS(outcome.err, str("rank ", target_rank, " does not answer"));
+    EXPECT_CONTAINS(outcome.err, str("did not come because it does not run: rank ", target_rank, "\n"));
     EXPECT_LT(after, kSoon) << "a few seconds on an idle machine";
   }
 
   static constexpr std::chrono::duration<double> kLimit{3};
-  /// Well below the ten minutes after which ranks that wait end the run in any case.
+  /// Well below the ten minutes after which waiting ranks end the run in any case.
   static constexpr std::chrono::seconds kSoon{120};
 };
 
-TEST_F(Hang, AStoppedTensorParallelRankEndsAll) {
+TEST_F(HangTest, StopsAllRanksWhenTensorParallelRankStalls) {
   expect_hang_is_found(2, {"--parallel.tensor_model_parallel_size=2"}, 1, "in tp (ranks 0 1), iteration");
 }
 
-TEST_F(Hang, AStoppedDataParallelRankEndsAll) {
+TEST_F(HangTest, StopsAllRanksWhenDataParallelRankStalls) {
   expect_hang_is_found(2, {"--parallel.zero_stage=3"}, 0, "in dp_shard (ranks 0 1), iteration");
 }
 
-TEST_F(Hang, AStoppedPipelineStageEndsAll) {
+TEST_F(HangTest, StopsAllRanksWhenPipelineStageStalls) {
   expect_hang_is_found(4, {"--parallel.pipeline_model_parallel_size=2", "--parallel.tensor_model_parallel_size=2"}, 3,
                        " in pp");
 }
 
-TEST_F(Hang, AKilledRankEndsAllAtOnce) {
-  const auto [outcome, after] = strike(2, {}, 1, SIGKILL, std::chrono::minutes(10));
+TEST_F(HangTest, StopsAllRanksImmediatelyWhenOneIsKilled) {
+  const auto [outcome, after] = signal_rank(2, {}, 1, SIGKILL, std::chrono::minutes(10));
   EXPECT_EQ(outcome.code, 75) << outcome.out << outcome.err;
   EXPECT_EQ(outcome.err.find("hang"), std::string::npos) << outcome.err;
   EXPECT_LT(after, kSoon) << "two seconds on an idle machine";
 }
 
-/// Where not even MPI works yet nothing else would notice.
-TEST_F(Hang, ARankThatDoesNotComeToMpiEndsAll) {
+/// Before MPI is initialized nothing else would detect the missing rank.
+TEST_F(HangTest, StopsAllRanksWhenOneNeverReachesMpiInit) {
   for (const char* end : {"exec sleep 1000", "kill -STOP $$", "exit 0"}) {
     const std::string peer = str("if [ $OMPI_COMM_WORLD_RANK = 1 ]; then ", end, "; fi; exec \"$@\"");
-    Words launcher = mpirun(2);
+    Strings launcher = mpirun(2);
     launcher.insert(launcher.begin() + 1, "MEGATRON_CPP_START_TIMEOUT_MINUTES=0.05");
     launcher.insert(launcher.end(), {"sh", "-c", peer, "sh"});
     const Clock::time_point start = Clock::now();
@@ -87,10 +88,10 @@ TEST_F(Hang, ARankThatDoesNotComeToMpiEndsAll) {
   }
 }
 
-TEST_F(Hang, ARankThatWaitsForMpiIsNotDeaf) {
+TEST_F(HangTest, HandlesSignalsWhileWaitingForMpiInit) {
   const std::string peer = "if [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec sleep 1000; fi; trap '' TERM USR1; echo $$ >" +
                            at("waits") + "; exec \"$@\"";
-  Words launcher = mpirun(2);
+  Strings launcher = mpirun(2);
   launcher.insert(launcher.end(), {"sh", "-c", peer, "sh"});
   test::Program program(pretrain("run"), root() / "process", 0, launcher);
   const Clock::time_point start = Clock::now();
@@ -100,14 +101,14 @@ TEST_F(Hang, ARankThatWaitsForMpiIsNotDeaf) {
     std::ifstream file(at("waits"));
     std::getline(file, process);
   }
-  std::this_thread::sleep_for(std::chrono::seconds(2));  // then it is past its first lines
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // By then it is past its first instructions.
   ::kill(std::stoi(process), SIGTERM);
   EXPECT_NE(program.wait().code, 0);
   EXPECT_LT(Clock::now() - start, kSoon);
 }
 
-/// What a scheduler does to a job that makes room for another.
-TEST_F(Hang, ARunThatIsSuspendedAsAWholeGoesOn) {
+/// Schedulers suspend a whole job to run another one.
+TEST_F(HangTest, ContinuesAfterWholeRunWasSuspended) {
   test::Program program(endless("run", 2, {}, kLimit), root() / "process", 0, script());
   wait_for_lines("run", 5);
   const pid_t ranks[]{process_of(0, "run"), process_of(1, "run")};

@@ -1,30 +1,30 @@
-// Evaluation and generation with the program on several ranks: the same numbers and the same text on every layout.
+// Evaluation and generation with the program on several ranks: every layout gives the same results.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {
 
-class InferenceLayouts : public EndToEnd {
+class InferenceLayoutsTest : public EndToEnd {
  protected:
-  static Words layout(int tp, int pp) {
+  static Strings layout(int tp, int pp) {
     return {str("--parallel.tensor_model_parallel_size=", tp), str("--parallel.pipeline_model_parallel_size=", pp)};
   }
-  static Words joined(Words words, const Words& more) {
+  static Strings joined(Strings words, const Strings& more) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  Words evaluate(const Words& more = {}) const {
+  Strings evaluate(const Strings& more = {}) const {
     return joined({"evaluate", str("--load=", at("run")), str("--text=", (root() / "held_out.txt").string()),
                    "--stride=8", "--json"},
                   more);
   }
-  Words generate(const Words& more = {}, int seed = 3, const std::string& prompt = "ROMEO:") const {
+  Strings generate(const Strings& more = {}, int seed = 3, const std::string& prompt = "ROMEO:") const {
     return joined(
         {"generate", str("--load=", at("run")), "--prompt=" + prompt, "--max_new_tokens=40", str("--seed=", seed)},
         more);
   }
-  /// What it prints on so many ranks, without the lines of progress that mpirun's terminal makes it print.
-  static std::string on(int ranks, const Words& args) {
+  /// Returns the standard output on `ranks` ranks, without the progress lines that mpirun's terminal causes.
+  static std::string run_on_ranks(int ranks, const Strings& args) {
     const Outcome outcome = run_on(ranks, args);
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
     return outcome.out;
@@ -32,58 +32,59 @@ class InferenceLayouts : public EndToEnd {
   static nlohmann::json json_of(const std::string& text) { return nlohmann::json::parse(text.substr(text.find('{'))); }
 };
 
-TEST_F(InferenceLayouts, PerplexityIsTheSame) {
+TEST_F(InferenceLayoutsTest, PerplexityIsIndependentOfLayout) {
   train("run");
-  const nlohmann::json one = json_of(good(evaluate()));
-  // Where no sum is cut over ranks, to the bit.
+  const nlohmann::json one_rank = json_of(run_ok(evaluate()));
+  // Bitwise identical if no sum is split over ranks.
   for (const auto& [ranks, keys] : {std::pair{2, layout(1, 1)}, {2, layout(1, 2)}, {4, layout(1, 2)}}) {
-    const nlohmann::json many = json_of(on(ranks, evaluate(keys)));
-    EXPECT_EQ(many["nll"], one["nll"]) << ranks << " ranks";
-    EXPECT_EQ(many["tokens"], one["tokens"]);
-    EXPECT_EQ(many["bytes"], one["bytes"]);
+    const nlohmann::json all_ranks = json_of(run_on_ranks(ranks, evaluate(keys)));
+    EXPECT_EQ(all_ranks["nll"], one_rank["nll"]) << ranks << " ranks";
+    EXPECT_EQ(all_ranks["tokens"], one_rank["tokens"]);
+    EXPECT_EQ(all_ranks["bytes"], one_rank["bytes"]);
   }
   for (const auto& [ranks, keys] : {std::pair{2, layout(2, 1)}, {4, layout(4, 1)}, {8, layout(2, 2)}}) {
-    const nlohmann::json many = json_of(on(ranks, evaluate(keys)));
-    EXPECT_NEAR(many["nll"].get<double>() / one["nll"].get<double>(), 1, 1e-7) << ranks << " ranks";
-    EXPECT_EQ(many["tokens"], one["tokens"]);
+    const nlohmann::json all_ranks = json_of(run_on_ranks(ranks, evaluate(keys)));
+    EXPECT_NEAR(all_ranks["nll"].get<double>() / one_rank["nll"].get<double>(), 1, 1e-7) << ranks << " ranks";
+    EXPECT_EQ(all_ranks["tokens"], one_rank["tokens"]);
   }
 }
 
-/// However many windows go side by side, and whatever layout shares them.
-TEST_F(InferenceLayouts, PerplexityDoesNotHangOnTheBatch) {
+/// The result depends neither on the number of windows in a batch nor on the layout.
+TEST_F(InferenceLayoutsTest, PerplexityIsIndependentOfBatchSize) {
   train("run");
   const auto nll = [](const std::string& text) { return json_of(text)["nll"].get<double>(); };
   for (const char* precision : {"--precision=fp32", "--precision=bf16"}) {
     SCOPED_TRACE(precision);
-    const double one = nll(good(evaluate({precision, "--micro_batch_size=1"})));
+    const double one_rank = nll(run_ok(evaluate({precision, "--micro_batch_size=1"})));
     for (const char* batch : {"--micro_batch_size=3", "--micro_batch_size=8", "--micro_batch_size=64"})
-      EXPECT_EQ(nll(good(evaluate({precision, batch}))), one) << batch;
-    EXPECT_EQ(nll(on(2, evaluate(joined(layout(1, 2), {precision, "--micro_batch_size=5"})))), one);
+      EXPECT_EQ(nll(run_ok(evaluate({precision, batch}))), one_rank) << batch;
+    EXPECT_EQ(nll(run_on_ranks(2, evaluate(joined(layout(1, 2), {precision, "--micro_batch_size=5"})))), one_rank);
   }
-  for (const Words& keys : {layout(2, 1), Words{"--parallel.context_parallel_size=2"}}) {
-    const double alone = nll(on(2, evaluate(joined(keys, {"--micro_batch_size=1"}))));
-    EXPECT_EQ(nll(on(2, evaluate(joined(keys, {"--micro_batch_size=7"})))), alone) << keys[0];
+  for (const Strings& keys : {layout(2, 1), Strings{"--parallel.context_parallel_size=2"}}) {
+    const double alone = nll(run_on_ranks(2, evaluate(joined(keys, {"--micro_batch_size=1"}))));
+    EXPECT_EQ(nll(run_on_ranks(2, evaluate(joined(keys, {"--micro_batch_size=7"})))), alone) << keys[0];
   }
 }
 
-/// Those of several files go side by side, short ones with longer ones.
-TEST_F(InferenceLayouts, ShortTextsAreScoredAsEachAlone) {
+/// Short and long texts of several files share a batch.
+TEST_F(InferenceLayoutsTest, ScoresOfShortTextsAreIndependentOfBatch) {
   train("run");
   const std::string text = read_text_file(root() / "held_out.txt");
-  Words files;
+  Strings files;
   for (const std::size_t size : {3, 150, 1, 40, 700, 12, 90}) {
     const Path file = folder_ / str("text_", size, ".txt");
     write_file_atomic(file, text.substr(size, size));
     files.push_back(file.string());
   }
-  const auto score = [&](const std::string& texts, const Words& more) {
+  const auto score = [&](const std::string& texts, const Strings& more) {
     return joined({"evaluate", "--load=" + at("run"), "--text=" + texts, "--json"}, more);
   };
-  const nlohmann::json together = json_of(good(score(join(files, ","), {"--by_file"})));
-  const nlohmann::json on_ranks = json_of(on(2, score(join(files, ","), {"--by_file", "--micro_batch_size=2"})));
+  const nlohmann::json together = json_of(run_ok(score(join(files, ","), {"--by_file"})));
+  const nlohmann::json on_ranks =
+      json_of(run_on_ranks(2, score(join(files, ","), {"--by_file", "--micro_batch_size=2"})));
   ASSERT_EQ(together["texts"].size(), files.size());
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const nlohmann::json alone = json_of(good(score(files[i], {})));
+    const nlohmann::json alone = json_of(run_ok(score(files[i], {})));
     for (const char* key : {"nll", "tokens", "bytes"}) {
       EXPECT_EQ(together["texts"][i][key], alone[key]) << files[i] << " " << key;
       EXPECT_EQ(on_ranks["texts"][i][key], alone[key]) << files[i] << " " << key;
@@ -91,70 +92,70 @@ TEST_F(InferenceLayouts, ShortTextsAreScoredAsEachAlone) {
   }
 }
 
-TEST_F(InferenceLayouts, ABatchThatDoesNotFitIsNamed) {
+TEST_F(InferenceLayoutsTest, NamesBatchThatDoesNotFitInMemory) {
   train("run");
   std::string text;
   while (text.size() < 60'000) text += read_text_file(root() / "held_out.txt");
   write_file_atomic(folder_ / "long.txt", text);
-  const Words limited{"sh", "-c", "ulimit -v 500000; exec \"$@\"", "sh"};
+  const Strings limited{"sh", "-c", "ulimit -v 500000; exec \"$@\"", "sh"};
   const auto evaluate_in_little = [&](const char* stride, const char* batch) {
-    const Words words{"evaluate", "--load=" + at("run"), "--text=" + at("long.txt"), stride, batch};
+    const Strings words{"evaluate", "--load=" + at("run"), "--text=" + at("long.txt"), stride, batch};
     return test::Program(words, root() / "process", 0, limited).wait();
   };
   const Outcome few = evaluate_in_little("--stride=32", "--micro_batch_size=8");
   EXPECT_EQ(few.code, 0) << few.err;
-  const Outcome many = evaluate_in_little("--stride=1", "--micro_batch_size=100000");
-  EXPECT_EQ(many.code, static_cast<int>(ExitCode::OutOfMemory)) << many.err;
-  EXPECT_CONTAINS(many.err, "not enough memory for passes over ");
-  EXPECT_CONTAINS(many.err, "--micro_batch_size");
+  const Outcome all_ranks = evaluate_in_little("--stride=1", "--micro_batch_size=100000");
+  EXPECT_EQ(all_ranks.code, static_cast<int>(ExitCode::OutOfMemory)) << all_ranks.err;
+  EXPECT_CONTAINS(all_ranks.err, "not enough memory for passes over ");
+  EXPECT_CONTAINS(all_ranks.err, "--micro_batch_size");
 }
 
-/// Windows are as long as the text makes them; ranks have even parts of them all the same.
-TEST_F(InferenceLayouts, PerplexityIsTheSameOverContextParallelRanks) {
+/// The length of the windows depends on the text; ranks still get equal parts.
+TEST_F(InferenceLayoutsTest, PerplexityIsIndependentOfContextParallelism) {
   train("run");
-  const nlohmann::json one = json_of(good(evaluate()));
+  const nlohmann::json one_rank = json_of(run_ok(evaluate()));
   for (const char* type : {"p2p", "all_gather", "a2a"}) {
     for (const int cp : {2, 4}) {
-      const Words keys{str("--parallel.context_parallel_size=", cp), str("--parallel.cp_comm_type=", type)};
-      const nlohmann::json many = json_of(on(4, evaluate(keys)));
-      EXPECT_NEAR(many["nll"].get<double>() / one["nll"].get<double>(), 1, 1e-7) << type << ", " << cp;
-      EXPECT_EQ(many["tokens"], one["tokens"]);
+      const Strings keys{str("--parallel.context_parallel_size=", cp), str("--parallel.cp_comm_type=", type)};
+      const nlohmann::json all_ranks = json_of(run_on_ranks(4, evaluate(keys)));
+      EXPECT_NEAR(all_ranks["nll"].get<double>() / one_rank["nll"].get<double>(), 1, 1e-7) << type << ", " << cp;
+      EXPECT_EQ(all_ranks["tokens"], one_rank["tokens"]);
     }
   }
 }
 
-TEST_F(InferenceLayouts, TextIsTheSame) {
+TEST_F(InferenceLayoutsTest, GeneratedTextIsIndependentOfLayout) {
   train("run");
-  const std::string one = good(generate());
-  EXPECT_EQ(on(2, generate(layout(1, 2))), one);
-  EXPECT_EQ(on(2, generate(layout(2, 1))), one);
-  EXPECT_EQ(on(4, generate(layout(2, 2))), one);
+  const std::string one_rank = run_ok(generate());
+  EXPECT_EQ(run_on_ranks(2, generate(layout(1, 2))), one_rank);
+  EXPECT_EQ(run_on_ranks(2, generate(layout(2, 1))), one_rank);
+  EXPECT_EQ(run_on_ranks(4, generate(layout(2, 2))), one_rank);
 }
 
-/// Each text is what it is alone, whatever texts are made beside it, past the end of the context too.
-TEST_F(InferenceLayouts, SeveralPromptsAtOnceGiveTheTextsOfEachAlone) {
+/// Each text is the same as alone, whatever the other texts of the batch, also beyond the end of the context.
+TEST_F(InferenceLayoutsTest, GeneratedTextIsIndependentOfOtherPromptsInBatch) {
   train("run");
   const std::vector<std::string> prompts{"ROMEO:", "First Citizen:\nWe are accounted poor citizens", "O"};
   std::string file, expected;
   for (const std::string& prompt : prompts) {
     file += nlohmann::json{{"prompt", prompt}}.dump() + "\n\n";
     for (const int seed : {3, 4}) {
-      const std::string text = good(generate({"--ignore_eod"}, seed, prompt));
+      const std::string text = run_ok(generate({"--ignore_eod"}, seed, prompt));
       expected += prompt + text.substr(prompt.size());
     }
   }
   write_file_atomic(root() / "prompts.jsonl", file);
-  const auto shown = [&](int ranks, int batch, const Words& more) {
+  const auto shown = [&](int ranks, int batch, const Strings& more) {
     std::string texts;
-    const Words args{"generate",
-                     str("--load=", at("run")),
-                     "--prompts_file=" + (root() / "prompts.jsonl").string(),
-                     "--max_new_tokens=40",
-                     "--seed=3",
-                     "--ignore_eod",
-                     "--num_samples=2",
-                     str("--batch_size=", batch)};
-    std::istringstream lines(ranks == 1 ? good(args) : on(ranks, joined(args, more)));
+    const Strings args{"generate",
+                       str("--load=", at("run")),
+                       "--prompts_file=" + (root() / "prompts.jsonl").string(),
+                       "--max_new_tokens=40",
+                       "--seed=3",
+                       "--ignore_eod",
+                       "--num_samples=2",
+                       str("--batch_size=", batch)};
+    std::istringstream lines(ranks == 1 ? run_ok(args) : run_on_ranks(ranks, joined(args, more)));
     for (std::string line; std::getline(lines, line);) {
       const auto object = nlohmann::json::parse(line);
       texts += object["prompt"].get<std::string>() + object["text"].get<std::string>() + "\n";
@@ -168,15 +169,15 @@ TEST_F(InferenceLayouts, SeveralPromptsAtOnceGiveTheTextsOfEachAlone) {
   EXPECT_EQ(shown(4, 4, layout(2, 2)), expected);
 }
 
-TEST_F(InferenceLayouts, SeveralSamplesOfAPromptAreShownInOrder) {
+TEST_F(InferenceLayoutsTest, PrintsSamplesOfPromptInOrder) {
   train("run");
-  const std::string one = good(generate()), next = good(generate({}, 4));
-  EXPECT_EQ(good(generate({"--num_samples=2"})), one + "----\n" + next);
+  const std::string one_rank = run_ok(generate()), next = run_ok(generate({}, 4));
+  EXPECT_EQ(run_ok(generate({"--num_samples=2"})), one_rank + "----\n" + next);
 }
 
-TEST_F(InferenceLayouts, BadFilesOfPromptsAreNamed) {
+TEST_F(InferenceLayoutsTest, NamesBadPromptsFile) {
   train("run");
-  const auto complaint = [&](const std::string& content, const Words& more = {}) {
+  const auto complaint = [&](const std::string& content, const Strings& more = {}) {
     write_file_atomic(root() / "prompts.jsonl", content);
     const Outcome outcome = run(
         joined({"generate", str("--load=", at("run")), "--prompts_file=" + (root() / "prompts.jsonl").string()}, more));
@@ -190,7 +191,7 @@ TEST_F(InferenceLayouts, BadFilesOfPromptsAreNamed) {
   EXPECT_CONTAINS(complaint("{\"prompt\": \"a\"}\n", {"--prompt=a"}), "give one of --prompt");
 }
 
-TEST_F(InferenceLayouts, WhatCannotBeIsNamed) {
+TEST_F(InferenceLayoutsTest, RejectsUnsupportedLayouts) {
   train("run");
   const Outcome copies = run_on(2, generate());
   EXPECT_EQ(copies.code, 2);
@@ -201,12 +202,12 @@ TEST_F(InferenceLayouts, WhatCannotBeIsNamed) {
   const Outcome context = run_on(2, generate({"--parallel.context_parallel_size=2"}));
   EXPECT_EQ(context.code, 2);
   EXPECT_CONTAINS(context.err, "--parallel.context_parallel_size must be 1");
-  // mpirun starts another command line on the second rank.
-  Words both = mpirun(1);
-  both.push_back(test::Program::path());
-  for (const std::string& word : evaluate()) both.push_back(word);
-  for (const char* word : {":", "-n", "1"}) both.emplace_back(word);
-  const Outcome differing = test::Program(evaluate({"--micro_batch_size=3"}), root() / "process", 0, both).wait();
+  // mpirun starts the second rank with a different command line.
+  Strings launcher = mpirun(1);
+  launcher.push_back(test::Program::path());
+  for (const std::string& word : evaluate()) launcher.push_back(word);
+  for (const char* word : {":", "-n", "1"}) launcher.emplace_back(word);
+  const Outcome differing = test::Program(evaluate({"--micro_batch_size=3"}), root() / "process", 0, launcher).wait();
   EXPECT_EQ(differing.code, 2);
   EXPECT_CONTAINS(differing.err, "rank 1 has another command line than rank 0");
   const Outcome training = run(evaluate({"--parallel.zero_stage=1"}));

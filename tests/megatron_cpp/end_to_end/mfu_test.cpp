@@ -1,11 +1,11 @@
-// MFU of the real program: the same peak after a resume, and none above 100 % in silence.
+// MFU of the real program: the same peak is used after a resume, and values above 100 % cause a warning.
 #include "base/file.h"
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {
 
-using Words = std::vector<std::string>;
+using Strings = std::vector<std::string>;
 
 class MfuTest : public EndToEnd {
  protected:
@@ -18,7 +18,7 @@ class MfuTest : public EndToEnd {
   Path file() const { return folder_ / "run" / "measured_peak.json"; }
 };
 
-TEST_F(MfuTest, ComparesWithSamePeakAfterResume) {
+TEST_F(MfuTest, UsesSamePeakAfterResume) {
   train("run", {"--training.train_iters=5", "--logging.peak_tflops=0"});
   EXPECT_GT(stored_peak()["tflops"].get<double>(), 0);
   store_peak(1000);

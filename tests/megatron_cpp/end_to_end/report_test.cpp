@@ -1,11 +1,11 @@
-// What a training writes about itself beside its losses, and the page that `report` makes of it. In a browser:
-// tests/report/run.sh.
+// The records that a training writes in addition to its losses, and the page that `report` makes of them. The page in a
+// browser: tests/report/run.sh.
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 
 namespace mcpp {
 namespace {
 
-class Report : public EndToEndOnRanks {
+class ReportEndToEndTest : public EndToEndOnRanks {
  protected:
   std::vector<std::string> events(const std::string& save) const {
     std::vector<std::string> found;
@@ -13,23 +13,23 @@ class Report : public EndToEndOnRanks {
       found.push_back(str(line["event"].get<std::string>(), " ", line["iteration"]));
     return found;
   }
-  /// What the page gives its scripts to read.
+  /// Returns the data that the page passes to its scripts.
   nlohmann::json page(const std::string& name) const {
     const std::string html = read_text_file(at(name)), begin = R"(<script id="data" type="application/json">)";
     const std::size_t from = html.find(begin) + begin.size();
     return nlohmann::json::parse(html.substr(from, html.find("</script>", from) - from));
   }
-  static Words sampling(const std::string& prompt) {
+  static Strings sampling(const std::string& prompt) {
     return {"--logging.sample_prompt=" + prompt, "--logging.sample_tokens=5"};
   }
 };
 
-using Words = std::vector<std::string>;
+using Strings = std::vector<std::string>;
 
-TEST_F(Report, TellsOfStartsEventsRanksAndSamples) {
-  Words more = sampling("ROMEO:");
+TEST_F(ReportEndToEndTest, RecordsStartsEventsRanksAndSamples) {
+  Strings more = sampling("ROMEO:");
   more.insert(more.end(), {"--fault_injection.kind=nan_loss", "--fault_injection.iteration=6"});
-  Words first = more;
+  Strings first = more;
   first.push_back("--training.exit_interval=7");
   train("run", first);
   train("run", more);
@@ -38,28 +38,28 @@ TEST_F(Report, TellsOfStartsEventsRanksAndSamples) {
   EXPECT_EQ(starts[0]["iteration"], 0);
   EXPECT_EQ(starts[1]["iteration"], 7);
   EXPECT_CONTAINS(starts[1]["config"].get<std::string>(), "nan_loss");
-  EXPECT_EQ(events("run"), (Words{"save 4", "skip 6", "save 7", "end 7", "save 8", "save 12", "end 12"}));
+  EXPECT_EQ(events("run"), (Strings{"save 4", "skip 6", "save 7", "end 7", "save 8", "save 12", "end 12"}));
   const auto ranks = records("run", "ranks");
   ASSERT_FALSE(ranks.empty());
   EXPECT_EQ(ranks.back()["peak_memory_bytes"].size(), 1u);
   EXPECT_GT(ranks.back()["peak_by_class"]["parameters"][0], 0);
 
-  good({"report", at("run"), "--output=" + at("report.html")});
-  const nlohmann::json told = page("report.html")["runs"][0];
-  EXPECT_EQ(told["steps"]["iteration"].size(), 12u);
-  EXPECT_TRUE(told["steps"]["lm_loss"][5].is_null());
-  EXPECT_EQ(told["events"].size(), 7u);
-  EXPECT_EQ(told["samples"].size(), records("run", "sample").size());
-  EXPECT_EQ(told["samples"].size(), told["evaluations"]["validation"]["iteration"].size());
-  EXPECT_EQ(told["samples"][0]["prompt"], "ROMEO:");
-  EXPECT_NE(told["samples"][0]["text"], "");
+  run_ok({"report", at("run"), "--output=" + at("report.html")});
+  const nlohmann::json runs = page("report.html")["runs"][0];
+  EXPECT_EQ(runs["steps"]["iteration"].size(), 12u);
+  EXPECT_TRUE(runs["steps"]["lm_loss"][5].is_null());
+  EXPECT_EQ(runs["events"].size(), 7u);
+  EXPECT_EQ(runs["samples"].size(), records("run", "sample").size());
+  EXPECT_EQ(runs["samples"].size(), runs["evaluations"]["validation"]["iteration"].size());
+  EXPECT_EQ(runs["samples"][0]["prompt"], "ROMEO:");
+  EXPECT_NE(runs["samples"][0]["text"], "");
 }
 
-TEST_F(Report, SamplesAreThoseOfAnyLayoutAndMoveNoBit) {
+TEST_F(ReportEndToEndTest, SamplesAreIndependentOfLayoutAndDoNotChangeTraining) {
   train("plain");
   train("sampled", sampling("ROMEO:"));
   expect_same_checkpoint("plain", "sampled");
-  Words args = pretrain("ranks", sampling("ROMEO:"));
+  Strings args = pretrain("ranks", sampling("ROMEO:"));
   args.push_back("--parallel.pipeline_model_parallel_size=2");
   const Outcome outcome = run_on(2, args);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -68,14 +68,14 @@ TEST_F(Report, SamplesAreThoseOfAnyLayoutAndMoveNoBit) {
   ASSERT_EQ(one.size(), two.size());
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_EQ(one[i]["text"], two[i]["text"]);
   EXPECT_EQ(records("ranks", "ranks").back()["bubble"].size(), 2u);
-  good({"report", at("ranks"), at("sampled"), "--output=" + at("report.html")});
-  const nlohmann::json told = page("report.html")["runs"];
-  EXPECT_EQ(told[0]["layout"]["rank_names"], (Words{"rank 0 (pp 0)", "rank 1 (pp 1)"}));
-  EXPECT_EQ(told[0]["layout"]["pipeline"].size(), 1u) << told[0]["layout"]["problem"];
-  EXPECT_TRUE(told[1]["layout"]["pipeline"].empty());
+  run_ok({"report", at("ranks"), at("sampled"), "--output=" + at("report.html")});
+  const nlohmann::json runs = page("report.html")["runs"];
+  EXPECT_EQ(runs[0]["layout"]["rank_names"], (Strings{"rank 0 (pp 0)", "rank 1 (pp 1)"}));
+  EXPECT_EQ(runs[0]["layout"]["pipeline"].size(), 1u) << runs[0]["layout"]["problem"];
+  EXPECT_TRUE(runs[1]["layout"]["pipeline"].empty());
 }
 
-TEST_F(Report, APromptThatCannotBeIsRefused) {
+TEST_F(ReportEndToEndTest, RejectsUnusablePrompt) {
   const Outcome none =
       run(pretrain("run", {"--logging.sample_prompt=a", "--data.tokenizer_model=", "--model.vocab_size=400"}));
   EXPECT_EQ(none.code, 2);
@@ -85,7 +85,7 @@ TEST_F(Report, APromptThatCannotBeIsRefused) {
   EXPECT_CONTAINS(outcome.err, "fewer than model.seq_length 32");
 }
 
-TEST_F(Report, RefusesWhatIsNoRunAndKeepsTheRunsWhole) {
+TEST_F(ReportEndToEndTest, RefusesToReadNonRunsOrOverwriteRuns) {
   std::filesystem::create_directories(at("nothing"));
   write_file_atomic(at("metrics.jsonl"), "{\"type\":\"train\",\"iteration\":1,\"lm_loss\":2}\n");
   const Outcome none = run({"report", at("nothing"), at("absent"), "--output=" + at("report.html")});
@@ -102,7 +102,7 @@ TEST_F(Report, RefusesWhatIsNoRunAndKeepsTheRunsWhole) {
   EXPECT_FALSE(std::filesystem::exists(at("report.html")));
   EXPECT_EQ(run({"report", at(""), "--output=" + at("report.html")}, 1000).code, 2) << "a disk that is full";
   EXPECT_FALSE(std::filesystem::exists(at("report.html")));
-  EXPECT_CONTAINS(good({"report", at(""), "--output=" + at("report.html")}), "1 run");
+  EXPECT_CONTAINS(run_ok({"report", at(""), "--output=" + at("report.html")}), "1 run");
   EXPECT_EQ(metrics("").size(), 1u);
 }
 

@@ -1,4 +1,4 @@
-// Interrupted in any way, a run ends in the same bits as one that was left alone.
+// A run that is interrupted in any way ends bitwise identical to an uninterrupted run.
 #include <array>
 #include <csignal>
 #include <random>
@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-using Resume = EndToEnd;
+using ResumeTest = EndToEnd;
 
 const char* const kBf16 = "--training.precision=bf16";
 const char* const kFp16 = "--training.precision=fp16";
@@ -22,24 +22,24 @@ void damage(const Path& checkpoint, i64 at = 0) {
   file.write("\x5a\xa5\x5a", 3);
 }
 
-TEST_F(Resume, AfterExitInterval) {
+TEST_F(ResumeTest, IsBitwiseIdenticalAfterExitInterval) {
   for (const std::string precision : {"fp32", "bf16", "fp16", "fp8"}) {
-    const Words same = in_precision(precision);
+    const Strings precision_args = in_precision(precision);
     const std::string whole = "whole_" + precision, parts = "parts_" + precision;
-    train(whole, same);
-    train(parts, plus(same, "--training.exit_interval=5"));
+    train(whole, precision_args);
+    train(parts, plus(precision_args, "--training.exit_interval=5"));
     losses(parts, 5);
-    train(parts, plus(same, "--training.exit_interval=9"));
+    train(parts, plus(precision_args, "--training.exit_interval=9"));
     losses(parts, 9);
-    EXPECT_CONTAINS(good(pretrain(parts, same)), "resuming from");
+    EXPECT_CONTAINS(run_ok(pretrain(parts, precision_args)), "resuming from");
     expect_same_checkpoint(whole, parts);
     EXPECT_EQ(losses(whole, 12), losses(parts, 12));
   }
 }
 
-TEST_F(Resume, KeepsAncestorsAfterLatestIsSetBack) {
+TEST_F(ResumeTest, KeepsAncestorsAfterLatestIsSetBack) {
   train("straight");
-  const Words keep{"--checkpoint.keep_latest_k=2", "--checkpoint.save_interval=1"};
+  const Strings keep{"--checkpoint.keep_latest_k=2", "--checkpoint.save_interval=1"};
   train("run", {"--checkpoint.keep_latest_k=12", "--checkpoint.save_interval=1"});
   write_file_atomic(folder_ / "run" / "latest", "iter_0000008\n");
   train("run", plus(keep, "--training.exit_interval=9"));
@@ -51,9 +51,9 @@ TEST_F(Resume, KeepsAncestorsAfterLatestIsSetBack) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "iter_0000010"));
 }
 
-TEST_F(Resume, AfterASignal) {
-  const Words longer{kBf16, "--training.train_iters=150", "--training.eval_interval=0", "--training.eval_iters=0",
-                     "--checkpoint.save_interval=0"};
+TEST_F(ResumeTest, IsBitwiseIdenticalAfterSignal) {
+  const Strings longer{kBf16, "--training.train_iters=150", "--training.eval_interval=0", "--training.eval_iters=0",
+                       "--checkpoint.save_interval=0"};
   train("whole", longer);
   for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
     const std::string name = str("signal", number);
@@ -69,9 +69,9 @@ TEST_F(Resume, AfterASignal) {
   }
 }
 
-TEST_F(Resume, ASignalInterruptsAnEvaluation) {
+TEST_F(ResumeTest, SignalInterruptsEvaluation) {
   test::Program program(pretrain("run", {"--training.eval_interval=1", "--training.eval_iters=50000"}), root() / "run");
-  wait_for_lines("run", 1);  // which comes before the evaluation of that iteration
+  wait_for_lines("run", 1);  // It is written before the evaluation of that iteration.
   program.signal(SIGTERM);
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
@@ -79,22 +79,22 @@ TEST_F(Resume, ASignalInterruptsAnEvaluation) {
   EXPECT_EQ(metrics("run").size(), 1u) << "the evaluation came to its end";
 }
 
-/// By turns at a moment that the clock decides, and at a point of a step or a save.
-TEST_F(Resume, AfterBeingKilledAtAnyMoment) {
-  const Words longer{"--training.train_iters=60", "--training.eval_interval=0", "--training.eval_iters=0",
-                     "--checkpoint.save_interval=7"};
-  constexpr std::array kPlaces{"before_files", "after_files", "before_manifest", "before_rename", "before_latest",
+/// Kills alternate between a random time and a point of a step or a save.
+TEST_F(ResumeTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
+  const Strings longer{"--training.train_iters=60", "--training.eval_interval=0", "--training.eval_iters=0",
+                       "--checkpoint.save_interval=7"};
+  constexpr std::array kPoints{"before_files", "after_files", "before_manifest", "before_rename", "before_latest",
                                "before_prune", "step"};
   train("whole", longer);
   std::mt19937 random(1);
   i64 kills = 0;
   for (unsigned round = 0; round < 10; ++round) {
-    Words args = longer;
+    Strings args = longer;
     const bool by_clock = round % 2 == 1;
     if (!by_clock) {
       args.insert(args.end(), {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
                                str("--fault_injection.iteration=", 7 * (1 + round / 2) + random() % 7),
-                               str("--fault_injection.point=", kPlaces[random() % kPlaces.size()])});
+                               str("--fault_injection.point=", kPoints[random() % kPoints.size()])});
     }
     test::Program program(pretrain("killed", args), root() / "killed");
     if (by_clock) {
@@ -108,10 +108,10 @@ TEST_F(Resume, AfterBeingKilledAtAnyMoment) {
   train("killed", longer);
   expect_same_checkpoint("whole", "killed");
   EXPECT_EQ(losses("killed", 60), losses("whole", 60));
-  EXPECT_EQ(leftovers(folder_ / "killed"), Words{});
+  EXPECT_EQ(leftovers(folder_ / "killed"), Strings{});
 }
 
-TEST_F(Resume, FromAnOlderCheckpointWhenTheNewestIsDamaged) {
+TEST_F(ResumeTest, UsesOlderCheckpointWhenNewestIsDamaged) {
   train("whole");
   train("run", {"--training.exit_interval=8"});
   damage(folder_ / "run/iter_0000008");
@@ -123,8 +123,8 @@ TEST_F(Resume, FromAnOlderCheckpointWhenTheNewestIsDamaged) {
   EXPECT_EQ(losses("whole", 12), losses("run", 12));
 }
 
-/// Nobody wants a long training to begin anew because a disk has lost a bit.
-TEST_F(Resume, NotAtAllWhenEveryCheckpointIsDamaged) {
+/// A damaged disk must not make a long training silently restart from scratch.
+TEST_F(ResumeTest, RefusesToStartWhenAllCheckpointsAreDamaged) {
   train("run", {"--training.exit_interval=9"});
   for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run")) {
     if (entry.is_directory()) damage(entry.path());
@@ -135,8 +135,8 @@ TEST_F(Resume, NotAtAllWhenEveryCheckpointIsDamaged) {
   EXPECT_CONTAINS(outcome.err, "move them away to start anew");
 }
 
-/// Weights alone are read, so damage elsewhere does not matter to them.
-TEST_F(Resume, EvaluationTakesTheNewestCheckpointWithSoundWeights) {
+/// Evaluation reads only the weights, so other damage does not matter.
+TEST_F(ResumeTest, EvaluationUsesNewestCheckpointWithIntactWeights) {
   const auto checkpoint_of = [&] {
     const Outcome outcome = run({"evaluate", "--load=" + at("run"), "--text=" + (root() / "held_out.txt").string()});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -147,15 +147,15 @@ TEST_F(Resume, EvaluationTakesTheNewestCheckpointWithSoundWeights) {
   };
   train("run");
   EXPECT_EQ(checkpoint_of(), "iter_0000012");
-  damage(folder_ / "run/iter_0000012");  // in the middle are the optimizer's numbers
+  damage(folder_ / "run/iter_0000012");  // The middle of the file holds the optimizer state.
   EXPECT_EQ(checkpoint_of(), "iter_0000012");
   damage(folder_ / "run/iter_0000012", 5000);
   EXPECT_EQ(checkpoint_of(), "iter_0000008");
 }
 
-TEST_F(Resume, OnlyAsTheSameRun) {
+TEST_F(ResumeTest, RefusesChangedKeysUnlessAllowed) {
   train("run", {"--training.exit_interval=4"});
-  const Words changed{"--optimizer.lr=2e-2", "--training.seed=7"};
+  const Strings changed{"--optimizer.lr=2e-2", "--training.seed=7"};
   const Outcome refused = run(pretrain("run", changed));
   EXPECT_EQ(refused.code, 2);
   EXPECT_CONTAINS(refused.err, "optimizer.lr: 0.01 in the checkpoint, 0.02 now");
@@ -165,7 +165,7 @@ TEST_F(Resume, OnlyAsTheSameRun) {
   losses("run", 12);
 }
 
-TEST_F(Resume, ALongerTrainingSaysWhatBecomesOfTheLearningRate) {
+TEST_F(ResumeTest, WarnsThatLearningRateChangesInLongerTraining) {
   train("run");
   const Outcome longer = run(pretrain("run", {"--training.train_iters=16"}));
   EXPECT_EQ(longer.code, 0) << longer.err;
@@ -179,10 +179,10 @@ TEST_F(Resume, ALongerTrainingSaysWhatBecomesOfTheLearningRate) {
   losses("run", 20);
 }
 
-TEST_F(Resume, WithoutTheOriginalTokenizerOnceTrainingRuns) {
+TEST_F(ResumeTest, UsesSavedTokenizerWhenOriginalIsRemoved) {
   const Path tokenizer = folder_ / "tokenizer.model";
   std::filesystem::copy_file(root() / "tokenizer.model", tokenizer);
-  const Words longer{str("--data.tokenizer_model=", tokenizer.string()), "--training.train_iters=150"};
+  const Strings longer{str("--data.tokenizer_model=", tokenizer.string()), "--training.train_iters=150"};
   test::Program program(pretrain("run", longer), root() / "run");
   wait_for_lines("run", 3);
   std::filesystem::remove(tokenizer);
@@ -190,8 +190,8 @@ TEST_F(Resume, WithoutTheOriginalTokenizerOnceTrainingRuns) {
   EXPECT_EQ(program.wait().code, 85);
   EXPECT_EQ(read_text_file(folder_ / "run/tokenizer.model"), read_text_file(root() / "tokenizer.model"));
   make_tokenizer(tokenizer, 380);
-  const Words unlabelled{longer[0], longer[1], "--data.data_path=" + at("copy"), "--model.vocab_size=400",
-                         "--checkpoint.allow_changed_keys=data.data_path"};
+  const Strings unlabelled{longer[0], longer[1], "--data.data_path=" + at("copy"), "--model.vocab_size=400",
+                           "--checkpoint.allow_changed_keys=data.data_path"};
   for (const char* ending : {".bin", ".idx"}) {
     std::filesystem::copy_file(dataset() + ending, at("copy") + ending);
   }
@@ -202,7 +202,7 @@ TEST_F(Resume, WithoutTheOriginalTokenizerOnceTrainingRuns) {
       << "a run that was refused left its own";
 }
 
-TEST_F(Resume, OneJobPerFolder) {
+TEST_F(ResumeTest, RefusesFolderInUse) {
   test::Program first(pretrain("run", {"--training.train_iters=100000"}), root() / "first");
   wait_for_lines("run", 1);
   const Outcome second = run(pretrain("run"));
@@ -210,21 +210,21 @@ TEST_F(Resume, OneJobPerFolder) {
   EXPECT_CONTAINS(second.err, "is in use by host");
 }
 
-// Slurm has declared the first one's node dead, which was only cut off.
-TEST_F(Resume, AJobThatWasQueuedAgainTakesItsFolderOver) {
-  const Words job{"env", "SLURM_JOB_ID=77", "SLURM_CLUSTER_NAME=x"}, later = plus(job, "SLURM_RESTART_COUNT=1");
+// Slurm has declared the node of the first run dead, but it was only disconnected.
+TEST_F(ResumeTest, RequeuedJobTakesOverFolder) {
+  const Strings job{"env", "SLURM_JOB_ID=77", "SLURM_CLUSTER_NAME=x"}, later = plus(job, "SLURM_RESTART_COUNT=1");
   test::Program first(pretrain("run", {"--training.train_iters=100000"}), root() / "first", 0, job);
-  wait_for_lines("run", 30);  // beyond the iterations of the second
+  wait_for_lines("run", 30);  // more iterations than the second run makes
   const Outcome second = test::Program(pretrain("run"), root() / "second", 0, later).wait();
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_CONTAINS(second.err, "is taken over from host");
   const Outcome cut_off = first.wait();
   EXPECT_EQ(cut_off.code, 2);
   EXPECT_CONTAINS(cut_off.err, "was taken over by host");
-  EXPECT_EQ(run(pretrain("run")).code, 0);  // nothing of it is left
+  EXPECT_EQ(run(pretrain("run")).code, 0);  // nothing of the first run is left
 }
 
-TEST_F(Resume, StepsThatAreNotFiniteAreSkippedAndThenEndTheRun) {
+TEST_F(ResumeTest, StopsAfterConsecutiveNonFiniteSteps) {
   train("run", {"--training.exit_interval=8"});
   const Outcome outcome =
       run(pretrain("run", {"--optimizer.lr=1e30", "--optimizer.lr_decay_style=constant", "--training.train_iters=40",
@@ -233,12 +233,12 @@ TEST_F(Resume, StepsThatAreNotFiniteAreSkippedAndThenEndTheRun) {
   EXPECT_EQ(outcome.code, 17) << outcome.err;
   EXPECT_CONTAINS(outcome.err, "is not finite; the step is skipped");
   EXPECT_CONTAINS(outcome.err, "3 consecutive steps had a non-finite or outlying loss or gradient");
-  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
   train("run");
   losses("run", 12);
 }
 
-/// The loss scales of the log, by iteration.
+/// Returns the loss scales in the metrics, by iteration.
 std::vector<double> scales(const std::vector<nlohmann::json>& metrics) {
   std::vector<double> found;
   for (const nlohmann::json& line : metrics)
@@ -246,14 +246,14 @@ std::vector<double> scales(const std::vector<nlohmann::json>& metrics) {
   return found;
 }
 
-TEST_F(Resume, InTheMiddleOfFindingTheLossScale) {
-  const Words fp16{kFp16, "--optimizer.hysteresis=3", "--optimizer.loss_scale_window=2", "--training.train_iters=30",
-                   "--training.max_consecutive_skips=0"};
-  const std::string out = good(pretrain("whole", fp16));
+TEST_F(ResumeTest, IsBitwiseIdenticalWhileLossScaleAdapts) {
+  const Strings fp16{kFp16, "--optimizer.hysteresis=3", "--optimizer.loss_scale_window=2", "--training.train_iters=30",
+                     "--training.max_consecutive_skips=0"};
+  const std::string out = run_ok(pretrain("whole", fp16));
   EXPECT_CONTAINS(out, "iteration 1: the gradient overflows; the step is skipped, the loss scale is 4294967296.0");
   EXPECT_CONTAINS(out, "| loss scale: 2147483648.0 |");
   for (const char* until : {"2", "5", "17", "29"}) {
-    Words part = fp16;
+    Strings part = fp16;
     part.push_back(str("--training.exit_interval=", until));
     train("parts", part);
   }
@@ -261,10 +261,10 @@ TEST_F(Resume, InTheMiddleOfFindingTheLossScale) {
   expect_same_checkpoint("whole", "parts");
   EXPECT_EQ(scales(metrics("parts")), scales(metrics("whole")));
   EXPECT_EQ(scales(metrics("whole"))[2], 0x1p31) << "the third overflow halves";
-  EXPECT_CONTAINS(good({"checkpoint", "show", at("whole")}), "fp16");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "show", at("whole")}), "fp16");
 }
 
-TEST_F(Resume, OverflowAtTheLowestLossScaleEndsTheRun) {
+TEST_F(ResumeTest, StopsAtOverflowWithLowestLossScale) {
   const Outcome outcome =
       run(pretrain("run", {kFp16, "--optimizer.min_loss_scale=1e12", "--optimizer.hysteresis=1",
                            "--optimizer.initial_loss_scale=4e12", "--training.max_consecutive_skips=2"}));

@@ -1,4 +1,4 @@
-// Runs that are told to stop: they do at the next microbatch, on all ranks, and owe no evaluation.
+// Stopping a run: it stops at the next microbatch on all ranks, and missed evaluations are made up.
 #include <signal.h>
 
 #include <csignal>
@@ -10,20 +10,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class Stop : public EndToEndOnRanks {
+class StopTest : public EndToEndOnRanks {
  protected:
-  /// Steps of minutes, of microbatches of milliseconds.
-  static Words long_steps() {
+  /// Arguments for steps of minutes with microbatches of milliseconds.
+  static Strings long_steps() {
     return {"--model.hidden_size=128",      "--training.micro_batch_size=4", "--training.global_batch_size=16000",
             "--training.train_iters=5",     "--training.eval_interval=0",    "--training.eval_iters=0",
             "--checkpoint.save_interval=1", "--data.prefetch_batches=8"};
   }
-  /// CPU time, which other programs of the machine do not lengthen; far below that of such a step.
+  /// CPU time limit, which does not depend on the load of the machine; far below the time of such a step.
   static constexpr double kFewSeconds = 20;
-  static constexpr std::chrono::seconds kPatience{120};  ///< for what ends at once or never
+  static constexpr std::chrono::seconds kPatience{120};  ///< timeout for events that happen immediately or never
 
-  /// `before`: CPU seconds when it was told to stop.
-  void expect_given_up(test::Program& program, double before) const {
+  /// Expects that the step was aborted. `before`: CPU seconds at the time of the signal.
+  void expect_aborted(test::Program& program, double before) const {
     const Outcome outcome = program.wait();
     EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
     EXPECT_GT(before, 0);
@@ -35,19 +35,19 @@ class Stop : public EndToEndOnRanks {
     EXPECT_EQ(metrics("run").size(), 0u);
   }
 
-  /// Waits until the output, <name>.out, has a text.
+  /// Waits until the output, <name>.out, contains `text`.
   static void wait_for_output(const std::string& name, const std::string& text) {
     const auto deadline = Clock::now() + kPatience;
-    std::string said;
+    std::string output;
     do {
       ASSERT_LT(Clock::now(), deadline) << text << ": was not said";
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       std::ifstream file((root() / name).string() + ".out");
-      said.assign(std::istreambuf_iterator<char>(file), {});
-    } while (said.find(text) == std::string::npos);
+      output.assign(std::istreambuf_iterator<char>(file), {});
+    } while (output.find(text) == std::string::npos);
   }
 
-  /// The evaluations of a run in order, each with its iteration, loss and kind.
+  /// Returns the evaluations of a run in order: iteration, loss and kind.
   std::vector<std::tuple<i64, double, std::string>> evaluations(const std::string& save) const {
     std::vector<std::tuple<i64, double, std::string>> found;
     for (const nlohmann::json& line : metrics(save))
@@ -56,17 +56,17 @@ class Stop : public EndToEndOnRanks {
   }
 };
 
-TEST_F(Stop, ALongStepIsGivenUpAtTheNextMicrobatch) {
+TEST_F(StopTest, AbortsLongStepAtNextMicrobatch) {
   test::Program program(pretrain("run", long_steps()), root() / "stopped");
   wait_for_output("stopped", "parameters: ");
   std::this_thread::sleep_for(std::chrono::seconds(2));
   const double before = program.cpu_seconds();
   program.signal(SIGTERM);
-  expect_given_up(program, before);
+  expect_aborted(program, before);
 }
 
-TEST_F(Stop, ALongStepOnRanksIsGivenUpByAll) {
-  const std::pair<const char*, Words> layouts[]{
+TEST_F(StopTest, AllRanksAbortLongStep) {
+  const std::pair<const char*, Strings> layouts[]{
       {"dp", {"--parallel.zero_stage=1"}},
       {"tp", {"--parallel.tensor_model_parallel_size=2"}},
       {"pp", {"--parallel.pipeline_model_parallel_size=2"}},
@@ -74,22 +74,22 @@ TEST_F(Stop, ALongStepOnRanksIsGivenUpByAll) {
   for (const auto& [name, words] : layouts) {
     SCOPED_TRACE(name);
     std::filesystem::remove_all(at("run"));
-    Words args = pretrain("run", long_steps());
+    Strings args = pretrain("run", long_steps());
     args.insert(args.end(), words.begin(), words.end());
     test::Program program(args, root() / "stopped", 0, mpirun(2));
     wait_for_output("stopped", "parameters: ");
     std::this_thread::sleep_for(std::chrono::seconds(3));
     const double before = program.cpu_seconds();
     ::kill(process_of(1, "run"), SIGTERM);
-    expect_given_up(program, before);
+    expect_aborted(program, before);
   }
 }
 
-/// Through the scripts, which pass the first on as another signal. The save that it leads to never ends.
-TEST_F(Stop, ASecondInterruptEndsAllRanksAtOnce) {
+/// The launch scripts forward the first interrupt as another signal. The save that follows never ends.
+TEST_F(StopTest, SecondInterruptEndsAllRanksImmediately) {
   for (const std::string name : {"pretrain.sh", "launch.sh"}) {
     SCOPED_TRACE(name);
-    Words args = pretrain(name, long_steps());
+    Strings args = pretrain(name, long_steps());
     args.insert(args.end(), {"-n", "2", "--fault_injection.kind=hang", "--fault_injection.point=before_files",
                              "--fault_injection.iteration=0"});
     test::Program program(args, root() / "impatient", 0, script(name));
@@ -99,37 +99,37 @@ TEST_F(Stop, ASecondInterruptEndsAllRanksAtOnce) {
     program.signal(SIGINT);
     wait_for_output("impatient", "received: saving and stopping");
     program.signal(SIGINT);
-    const Clock::time_point told = Clock::now();
+    const Clock::time_point interrupt_time = Clock::now();
     const Outcome outcome = program.wait();
     EXPECT_NE(outcome.code, 0) << outcome.out << outcome.err;
     EXPECT_NE(outcome.code, 85) << outcome.out << outcome.err;
-    while (holds(rank / "cmdline", at(name)) && Clock::now() - told < kPatience)
+    while (contains_string(rank / "cmdline", at(name)) && Clock::now() - interrupt_time < kPatience)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_LT(Clock::now() - told, kPatience);
+    EXPECT_LT(Clock::now() - interrupt_time, kPatience);
   }
 }
 
-TEST_F(Stop, ASecondInterruptEndsAtOnce) {
-  // A disk that takes its time: a save that never ends.
+TEST_F(StopTest, SecondInterruptEndsImmediately) {
+  // A save that never ends stands for a slow disk.
   test::Program program(pretrain("run", {"--fault_injection.kind=hang", "--fault_injection.point=before_files",
                                          "--fault_injection.iteration=4"}),
                         root() / "impatient");
   wait_for_lines("run", 4);
   for (const int signal : {SIGINT, SIGTERM, SIGINT}) {
     program.signal(signal);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that two of a kind do not become one
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // two signals of the same kind must not merge into one
   }
   EXPECT_EQ(program.wait().code, 128 + SIGINT);
 }
 
-TEST_F(Stop, AnEvaluationThatWasInterruptedIsMadeUpFor) {
+TEST_F(StopTest, RepeatsInterruptedEvaluation) {
   train("whole");
-  const Words endless{"--training.eval_iters=50000"};
+  const Strings endless{"--training.eval_iters=50000"};
   for (const int signal : {SIGTERM, SIGKILL}) {
     const std::string save = str("signal_", signal);
     train(save, {"--training.exit_interval=4"});
     test::Program program(pretrain(save, endless), root() / "interrupted");
-    wait_for_lines(save, 5);  // of iteration 5, which an evaluation follows
+    wait_for_lines(save, 5);  // the line of iteration 5, which is followed by an evaluation
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     program.signal(signal);
     EXPECT_EQ(program.wait().code, signal == SIGKILL ? -SIGKILL : 85);
@@ -141,9 +141,9 @@ TEST_F(Stop, AnEvaluationThatWasInterruptedIsMadeUpFor) {
   }
 }
 
-TEST_F(Stop, TheEvaluationsOfTheEndAreMadeUpFor) {
+TEST_F(StopTest, RepeatsInterruptedFinalEvaluations) {
   train("whole");
-  const Words endless{"--training.eval_iters=50000"};
+  const Strings endless{"--training.eval_iters=50000"};
   for (const int signal : {SIGUSR1, SIGKILL}) {
     const std::string save = str("signal_", signal);
     train(save, {"--training.exit_interval=11"});
@@ -154,18 +154,18 @@ TEST_F(Stop, TheEvaluationsOfTheEndAreMadeUpFor) {
     program.signal(signal);
     EXPECT_EQ(program.wait().code, signal == SIGKILL ? -SIGKILL : 85);
     EXPECT_EQ(evaluations(save).size(), 2u);
-    const std::string made_up = good(pretrain(save));
+    const std::string made_up = run_ok(pretrain(save));
     EXPECT_CONTAINS(made_up, "all 12 iterations are done");
     EXPECT_CONTAINS(made_up, "test loss at iteration 12");
     EXPECT_EQ(evaluations(save), evaluations("whole"));
-    EXPECT_EQ(good(pretrain(save)).find(" loss at iteration"), std::string::npos) << "once is enough";
+    EXPECT_EQ(run_ok(pretrain(save)).find(" loss at iteration"), std::string::npos) << "once is enough";
     EXPECT_EQ(evaluations(save), evaluations("whole"));
   }
 }
 
-/// A checkpoint is there before the evaluation of its iteration.
-TEST_F(Stop, AnEvaluationAfterASaveIsMadeUpForToo) {
-  const Words often{"--training.eval_interval=4"};
+/// The checkpoint is saved before the evaluation of its iteration.
+TEST_F(StopTest, RunsMissedEvaluationAfterSave) {
+  const Strings often{"--training.eval_interval=4"};
   train("whole", often);
   test::Program program(pretrain("run", plus(often, "--training.eval_iters=50000")), root() / "interrupted");
   wait_for_output("interrupted", "saved " + at("run") + "/iter_0000004");

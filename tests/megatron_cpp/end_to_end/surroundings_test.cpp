@@ -1,4 +1,4 @@
-// What can happen to a training from outside: files that change under it, closed outputs, removed folders, odd
+// Effects of the environment on a training: files that change while it runs, closed outputs, removed folders, unusual
 // settings.
 #include <csignal>
 
@@ -7,22 +7,22 @@
 namespace mcpp {
 namespace {
 
-class Surroundings : public EndToEnd {
+class EnvironmentTest : public EndToEnd {
  protected:
-  /// A training that goes on for long, without evaluations and saves.
-  Words endless(const std::string& save, const Words& more = {}) const {
-    Words args = pretrain(save, {"--training.train_iters=1000000", "--training.eval_interval=0",
-                                 "--training.eval_iters=0", "--checkpoint.save_interval=0"});
+  /// Returns the arguments of a long training without evaluations and saves.
+  Strings endless(const std::string& save, const Strings& more = {}) const {
+    Strings args = pretrain(save, {"--training.train_iters=1000000", "--training.eval_interval=0",
+                                   "--training.eval_iters=0", "--checkpoint.save_interval=0"});
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-  /// The training under `launcher`, which changes its surroundings and then runs "$@".
+  /// Runs the training under a shell script that changes its environment and then runs "$@".
   Outcome run_in_shell(const std::string& save, const std::string& script) const {
     return test::Program(pretrain(save), root() / "shell", 0, {"sh", "-c", script, "sh"}).wait();
   }
 };
 
-TEST_F(Surroundings, ATokenFileThatShrinksIsNamed) {
+TEST_F(EnvironmentTest, NamesTokenFileThatShrinks) {
   for (const char* end : {".bin", ".idx"}) std::filesystem::copy_file(dataset() + end, at("text") + end);
   test::Program program(endless("run", {str("--data.data_path=[\"", at("text"), "\"]"), "--data.prefetch_batches=0"}),
                         root() / "shrinking");
@@ -34,7 +34,7 @@ TEST_F(Surroundings, ATokenFileThatShrinksIsNamed) {
   EXPECT_CONTAINS(outcome.err, "became shorter");
 }
 
-TEST_F(Surroundings, OutputsThatNobodyReadsDoNotEndATraining) {
+TEST_F(EnvironmentTest, TrainingContinuesWithoutOutputs) {
   train("whole");
   EXPECT_EQ(run_in_shell("closed", "exec \"$@\" >&- 2>&-").code, 0);
   expect_same_checkpoint("whole", "closed");
@@ -44,8 +44,8 @@ TEST_F(Surroundings, OutputsThatNobodyReadsDoNotEndATraining) {
   expect_same_checkpoint("whole", "full");
 }
 
-/// Of a command that prints what it makes half would be taken for all.
-TEST_F(Surroundings, WhatACommandPrintsIsThereOrItFails) {
+/// A command must not succeed if only half of its output was written.
+TEST_F(EnvironmentTest, CommandFailsWhenOutputIsIncomplete) {
   const auto outcome = [&](const std::string& script) {
     return test::Program({"config", "--help"}, root() / "shell", 0, {"sh", "-c", script, "sh"}).wait();
   };
@@ -56,19 +56,19 @@ TEST_F(Surroundings, WhatACommandPrintsIsThereOrItFails) {
   EXPECT_EQ(outcome("(\"$@\"; echo $? >&2) | head -n 1 >/dev/null").err, "0\n");
 }
 
-TEST_F(Surroundings, LocaleAndTimeZoneChangeNothing) {
+TEST_F(EnvironmentTest, IsIndependentOfLocaleAndTimeZone) {
   train("whole");
   EXPECT_EQ(run_in_shell("german", "LC_ALL=de_DE.UTF-8 LANG=de_DE.UTF-8 TZ=Pacific/Apia exec \"$@\"").code, 0);
   expect_same_checkpoint("whole", "german");
   EXPECT_EQ(losses("whole", 12), losses("german", 12));
 }
 
-TEST_F(Surroundings, FewFileDescriptorsSuffice) {
+TEST_F(EnvironmentTest, RunsWithFewFileDescriptors) {
   const Outcome outcome = run_in_shell("few", "ulimit -n 32; exec \"$@\"");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
-TEST_F(Surroundings, AMetricsFolderThatGoesAwayDoesNotEndATraining) {
+TEST_F(EnvironmentTest, TrainingContinuesWhenMetricsFolderIsRemoved) {
   std::filesystem::create_directories(at("metrics"));
   const std::string metrics = str("--logging.metrics_path=", at("metrics/metrics.jsonl"));
   test::Program program(endless("run", {metrics}), root() / "metrics_program");
@@ -78,19 +78,20 @@ TEST_F(Surroundings, AMetricsFolderThatGoesAwayDoesNotEndATraining) {
   program.signal(SIGTERM);
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 85) << outcome.err;
-  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
 }
 
-/// A limit of a batch system counts from the start of the process, with all that it did before the first step.
-TEST_F(Surroundings, TheDurationCountsFromTheStartOfTheProcess) {
-  const Words args = endless("run", {"--training.exit_duration_in_mins=0.05"});
+/// The duration limit of a batch system counts from the start of the process, including everything before the first
+/// step.
+TEST_F(EnvironmentTest, DurationCountsFromProcessStart) {
+  const Strings args = endless("run", {"--training.exit_duration_in_mins=0.05"});
   const Outcome outcome = test::Program(args, root() / "shell", 0, {"sh", "-c", "sleep 4; exec \"$@\"", "sh"}).wait();
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_CONTAINS(outcome.out, "training.exit_duration_in_mins has elapsed");
   EXPECT_LE(metrics("run").size(), 3u) << outcome.out;
 }
 
-TEST_F(Surroundings, MetricsOfEveryIterationOnRequest) {
+TEST_F(EnvironmentTest, WritesMetricsOfEveryIterationOnRequest) {
   train("each");
   train("requested", {"--logging.log_interval=5", "--logging.metrics_every_iteration"});
   EXPECT_EQ(losses("each", 12), losses("requested", 12));
@@ -101,38 +102,38 @@ TEST_F(Surroundings, MetricsOfEveryIterationOnRequest) {
   }
 }
 
-TEST_F(Surroundings, ADryRunSaysWhatAStepTakesHere) {
-  const std::string here = good(pretrain("run", {"--dry_run"}));
-  EXPECT_CONTAINS(here, "FLOP/s measured");
-  EXPECT_CONTAINS(here, "  a step                at least ");
-  EXPECT_EQ(good(pretrain("run", {"--dry_run", "--world_size=2"})).find("a step "), std::string::npos);
+TEST_F(EnvironmentTest, DryRunEstimatesStepTime) {
+  const std::string local_plan = run_ok(pretrain("run", {"--dry_run"}));
+  EXPECT_CONTAINS(local_plan, "FLOP/s measured");
+  EXPECT_CONTAINS(local_plan, "  a step                at least ");
+  EXPECT_EQ(run_ok(pretrain("run", {"--dry_run", "--world_size=2"})).find("a step "), std::string::npos);
 }
 
-TEST_F(Surroundings, DryRunRefusesWhatTheRunRefuses) {
+TEST_F(EnvironmentTest, DryRunRefusesSameInputAsRun) {
   train("model", {"--training.exit_interval=2"});
   write_file_atomic(folder_ / "file", "x");
-  const std::vector<Words> cases{pretrain("none", {"--device.device=cuda"}),
-                                 pretrain("none", {"--data.data_path="}),
-                                 pretrain("file/run"),
-                                 pretrain("model", {"--model.num_layers=1"}),
-                                 pretrain("model", {"--optimizer.lr=0.5"}),
-                                 pretrain("none", {"--logging.metrics_path=" + folder_.string()}),
-                                 pretrain("none", {"--logging.tensorboard_dir=" + at("file/x")})};
-  for (const Words& words : cases) {
+  const std::vector<Strings> cases{pretrain("none", {"--device.device=cuda"}),
+                                   pretrain("none", {"--data.data_path="}),
+                                   pretrain("file/run"),
+                                   pretrain("model", {"--model.num_layers=1"}),
+                                   pretrain("model", {"--optimizer.lr=0.5"}),
+                                   pretrain("none", {"--logging.metrics_path=" + folder_.string()}),
+                                   pretrain("none", {"--logging.tensorboard_dir=" + at("file/x")})};
+  for (const Strings& words : cases) {
     const Outcome dry = run(plus(words, "--dry_run")), real = run(words);
     EXPECT_EQ(dry.code, 2) << words.back() << dry.out;
     EXPECT_EQ(real.code, 2) << words.back();
     EXPECT_EQ(dry.err, real.err);
     EXPECT_FALSE(std::filesystem::exists(folder_ / "none/iter_0000002"));
   }
-  good(pretrain("fresh/folder", {"--dry_run"}));
+  run_ok(pretrain("fresh/folder", {"--dry_run"}));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "fresh")) << "a dry run leaves nothing";
-  EXPECT_CONTAINS(good(pretrain("model", {"--dry_run"})), "would start from " + at("model/iter_0000002"));
+  EXPECT_CONTAINS(run_ok(pretrain("model", {"--dry_run"})), "would start from " + at("model/iter_0000002"));
 }
 
-TEST_F(Surroundings, MemoryRefusalHasTheNumbersOfThePlan) {
-  const Words large = pretrain("run", {"--model.hidden_size=65536", "--model.num_layers=24",
-                                       "--training.precision=bf16", "--training.micro_batch_size=1", "--dry_run"});
+TEST_F(EnvironmentTest, MemoryErrorMatchesPlan) {
+  const Strings large = pretrain("run", {"--model.hidden_size=65536", "--model.num_layers=24",
+                                         "--training.precision=bf16", "--training.micro_batch_size=1", "--dry_run"});
   const Outcome refused = run(large);
   EXPECT_EQ(refused.code, 12);
   EXPECT_EQ(refused.err.find("bf16"), std::string::npos) << refused.err;
@@ -141,9 +142,9 @@ TEST_F(Surroundings, MemoryRefusalHasTheNumbersOfThePlan) {
   EXPECT_CONTAINS(refused.err, "it needs " + refused.out.substr(begin, refused.out.find(" estimated", begin) - begin));
 }
 
-TEST_F(Surroundings, GenerateComparesItsCacheWithTheMemory) {
+TEST_F(EnvironmentTest, GenerateComparesCacheWithMemory) {
   train("run", {"--training.exit_interval=2"});
-  const Words limited{"sh", "-c", "ulimit -v 600000; exec \"$@\"", "sh"};
+  const Strings limited{"sh", "-c", "ulimit -v 600000; exec \"$@\"", "sh"};
   const auto generate = [&](const char* batch) {
     return test::Program({"generate", "--load=" + at("run"), "--max_new_tokens=2", "--num_samples=100000",
                           "--prompt=To be", str("--batch_size=", batch)},
@@ -154,12 +155,12 @@ TEST_F(Surroundings, GenerateComparesItsCacheWithTheMemory) {
   EXPECT_CONTAINS(outcome.err, "not enough memory for 100000 texts in one batch (--batch_size)");
 }
 
-TEST_F(Surroundings, RefusesToLoadAFolderThatHoldsSomethingElse) {
+TEST_F(EnvironmentTest, RefusesToLoadFolderWithoutCheckpoint) {
   std::filesystem::create_directories(folder_ / "model");
-  good(pretrain("run", {"--training.exit_interval=1", "--checkpoint.load=" + at("model")}));
+  run_ok(pretrain("run", {"--training.exit_interval=1", "--checkpoint.load=" + at("model")}));
   write_file_atomic(folder_ / "model/config.json", "{}");
-  for (const Words& more : {Words{}, Words{"--dry_run"}}) {
-    Words words = pretrain("new", {"--checkpoint.load=" + at("model")});
+  for (const Strings& more : {Strings{}, Strings{"--dry_run"}}) {
+    Strings words = pretrain("new", {"--checkpoint.load=" + at("model")});
     words.insert(words.end(), more.begin(), more.end());
     const Outcome refused = run(words);
     EXPECT_EQ(refused.code, 2) << refused.out;
@@ -167,9 +168,9 @@ TEST_F(Surroundings, RefusesToLoadAFolderThatHoldsSomethingElse) {
   }
 }
 
-TEST_F(Surroundings, NamesTheLimitWhenThreadsCannotBeStarted) {
-  const Words limited{"sh", "-c", "ulimit -v 900000; exec \"$@\"", "sh"};
-  const Words words = pretrain("run", {"--device.num_threads=4000"});
+TEST_F(EnvironmentTest, NamesLimitWhenThreadsCannotBeStarted) {
+  const Strings limited{"sh", "-c", "ulimit -v 900000; exec \"$@\"", "sh"};
+  const Strings words = pretrain("run", {"--device.num_threads=4000"});
   const Outcome refused = test::Program(words, root() / "process", 0, limited).wait();
   EXPECT_EQ(refused.code, 2) << refused.err;
   EXPECT_CONTAINS(refused.err, "ulimit -u");

@@ -1,5 +1,5 @@
-// Likelihood tasks on every layout (tests/lm_eval/check.py compares their scores with lm-evaluation-harness), and
-// several texts in one call.
+// Likelihood tasks on every layout, and several texts in one call. tests/lm_eval/check.py compares the scores with
+// lm-evaluation-harness.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
@@ -7,18 +7,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-class Tasks : public EndToEnd {
+class EvaluationTasksTest : public EndToEnd {
  protected:
-  /// Makes the golden model the run of this test; the golden files.
+  /// Imports the golden model as the run of this test. Returns the golden task files.
   std::string golden_tasks() const {
     const Path golden = test::golden_folder() / "tasks";
-    good({"checkpoint", "import-hf", golden.string(), "--save=" + at("run")});
-    Words files;
+    run_ok({"checkpoint", "import-hf", golden.string(), "--save=" + at("run")});
+    Strings files;
     for (const char* name : {"hellaswag", "arc", "lambada"}) files.push_back((golden / str(name, ".jsonl")).string());
     return join(files, ",");
   }
-  Words evaluate(const Words& more) const {
-    Words words{"evaluate", "--load=" + at("run"), "--json"};
+  Strings evaluate(const Strings& more) const {
+    Strings words{"evaluate", "--load=" + at("run"), "--json"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -33,44 +33,44 @@ class Tasks : public EndToEnd {
     write_file_atomic(folder_ / name, content);
     return "--tasks=" + at(name);
   }
-  void expect_refused(const Words& args, const std::string& part) const {
+  void expect_refused(const Strings& args, const std::string& part) const {
     const Outcome outcome = run(evaluate(args));
     EXPECT_EQ(outcome.code, 2) << outcome.out;
     EXPECT_CONTAINS(outcome.err, part);
   }
 };
 
-/// tests/lm_eval/check.py wrote the golden answers.
-TEST_F(Tasks, ScoreAsInLmEvaluationHarness) {
+/// tests/lm_eval/check.py wrote the expected scores.
+TEST_F(EvaluationTasksTest, ScoresMatchLmEvaluationHarness) {
   const std::string files = golden_tasks();
   const Json expected = Json::parse(read_text_file(test::golden_folder() / "tasks/expected.json"));
-  const Json found = json_of(good(evaluate({"--tasks=" + files, "--log_samples=" + at("samples.jsonl")})));
+  const Json found = json_of(run_ok(evaluate({"--tasks=" + files, "--log_samples=" + at("samples.jsonl")})));
   ASSERT_EQ(found["tasks"].size(), 3u);
   std::map<std::string, std::vector<Json>> items;
   for (const Json& sample : samples()) items[sample["task"]].push_back(sample);
   for (const Json& task : found["tasks"]) {
     const std::string name = task["task"];
     SCOPED_TRACE(name);
-    const Json& theirs = expected[name];
-    for (const auto& [key, value] : theirs.items()) {
-      if (!value.is_number() || key == "perplexity_stderr") continue;  // which is drawn by chance there
+    const Json& expected_task = expected[name];
+    for (const auto& [key, value] : expected_task.items()) {
+      if (!value.is_number() || key == "perplexity_stderr") continue;  // perplexity_stderr is a random estimate there
       EXPECT_NEAR(task[key].get<double>(), value.get<double>(), 1e-5 * std::max(1.0, value.get<double>())) << key;
     }
-    ASSERT_EQ(items[name].size(), theirs["samples"].size());
+    ASSERT_EQ(items[name].size(), expected_task["samples"].size());
     for (std::size_t i = 0; i < items[name].size(); ++i) {
-      for (std::size_t c = 0; c < theirs["samples"][i].size(); ++c) {
-        const double wanted = theirs["samples"][i][c][0];
+      for (std::size_t c = 0; c < expected_task["samples"][i].size(); ++c) {
+        const double wanted = expected_task["samples"][i][c][0];
         EXPECT_NEAR(items[name][i]["log_likelihoods"][c].get<double>(), wanted, 1e-4 * std::max(1.0, -wanted)) << i;
-        EXPECT_EQ(items[name][i]["is_greedy"][c], theirs["samples"][i][c][1]) << i;
+        EXPECT_EQ(items[name][i]["is_greedy"][c], expected_task["samples"][i][c][1]) << i;
       }
     }
   }
 }
 
-TEST_F(Tasks, ScoreAlikeOnEveryLayoutAndBatch) {
+TEST_F(EvaluationTasksTest, ScoresAreIndependentOfLayoutAndBatchSize) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
-  const Words tasks{"--tasks=" + golden_tasks(), "--log_samples=" + at("samples.jsonl")};
-  const Json one = json_of(good(evaluate(tasks)));
+  const Strings tasks{"--tasks=" + golden_tasks(), "--log_samples=" + at("samples.jsonl")};
+  const Json one = json_of(run_ok(evaluate(tasks)));
   const std::vector<Json> items = samples();
   const auto expect_same = [&](const std::string& text, const std::string& what, double tolerance) {
     SCOPED_TRACE(what);
@@ -88,16 +88,16 @@ TEST_F(Tasks, ScoreAlikeOnEveryLayoutAndBatch) {
     }
   };
   for (const char* batch : {"1", "3", "64"})
-    expect_same(good(evaluate(plus(tasks, str("--micro_batch_size=", batch)))), str("batches of ", batch), 0);
+    expect_same(run_ok(evaluate(plus(tasks, str("--micro_batch_size=", batch)))), str("batches of ", batch), 0);
   const std::string p = "--parallel.";
-  constexpr double kOtherOrder = 1e-3;  // of sums
+  constexpr double kSummationTolerance = 1e-3;  // for sums in another order
   for (const auto& [ranks, keys, tolerance] :
-       {std::tuple{2, Words{}, 0.0},
-        {2, {p + "tensor_model_parallel_size=2"}, kOtherOrder},
+       {std::tuple{2, Strings{}, 0.0},
+        {2, {p + "tensor_model_parallel_size=2"}, kSummationTolerance},
         {2, {p + "pipeline_model_parallel_size=2"}, 0.0},
-        {2, {p + "context_parallel_size=2"}, kOtherOrder},
-        {4, {p + "tensor_model_parallel_size=2", p + "pipeline_model_parallel_size=2"}, kOtherOrder}}) {
-    Words args = evaluate(tasks);
+        {2, {p + "context_parallel_size=2"}, kSummationTolerance},
+        {4, {p + "tensor_model_parallel_size=2", p + "pipeline_model_parallel_size=2"}, kSummationTolerance}}) {
+    Strings args = evaluate(tasks);
     args.insert(args.end(), keys.begin(), keys.end());
     const Outcome outcome = run_on(ranks, args);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -105,7 +105,7 @@ TEST_F(Tasks, ScoreAlikeOnEveryLayoutAndBatch) {
   }
 }
 
-TEST_F(Tasks, BadLinesAreNamed) {
+TEST_F(EvaluationTasksTest, NamesBadLines) {
   train("run");
   const std::string good_line = R"({"context": "a", "continuations": ["b", "c"], "answer": 1})"
                                 "\n\n";
@@ -142,51 +142,51 @@ TEST_F(Tasks, BadLinesAreNamed) {
   expect_refused({"--text=x", "--log_samples=x"}, "--log_samples: applies only to --tasks");
 }
 
-/// Lines of the shapes that the golden files do not have.
-TEST_F(Tasks, SeveralAnswersAndDelimiters) {
+/// Lines with features that the golden files lack.
+TEST_F(EvaluationTasksTest, AcceptsSeveralAnswersAndDelimiters) {
   train("run");
   const std::string start = R"({"context": "First Citizen:\nBefore we", "continuations": ["proceed", "xylophone"], )";
   const auto acc = [&](const std::string& rest) {
-    return json_of(good(evaluate({task_file("one.jsonl", start + rest + "\n")})))["tasks"][0];
+    return json_of(run_ok(evaluate({task_file("one.jsonl", start + rest + "\n")})))["tasks"][0];
   };
   const Json first = acc("\"answer\": 0}"), second = acc("\"answer\": 1}");
   EXPECT_EQ(first["acc"].get<double>() + second["acc"].get<double>(), 1);
   EXPECT_EQ(acc("\"answer\": [0, 1]}")["acc"], 1);
   EXPECT_TRUE(first["acc_stderr"].is_null()) << "of one item";
   EXPECT_EQ(first["items"], 1);
-  // With the space in the continuations they are other continuations to the norm, but not to the model.
+  // A space in the continuations instead of the delimiter changes their normalization, but not the model's input.
   const std::string bare =
                         R"({"context": "x", "target_delimiter": "", "continuations": [" one", " two"], "answer": 0})",
                     spaced = R"({"context": "x", "continuations": ["one", "two"], "answer": 0})";
-  Words lists;
+  Strings lists;
   for (const std::string& line : {bare, spaced}) {
-    good(evaluate({task_file("one.jsonl", line), "--log_samples=" + at("samples.jsonl")}));
+    run_ok(evaluate({task_file("one.jsonl", line), "--log_samples=" + at("samples.jsonl")}));
     lists.push_back(samples().at(0)["log_likelihoods"].dump());
   }
   EXPECT_EQ(lists[0], lists[1]);
 }
 
-TEST_F(Tasks, TextsAndDatasetsAreATable) {
+TEST_F(EvaluationTasksTest, EvaluatesTextsDatasetsAndTasksTogether) {
   train("run");
   const std::string text = read_text_file(root() / "held_out.txt");
   write_file_atomic(folder_ / "a.txt", text.substr(0, 1000));
   write_file_atomic(folder_ / "b.txt", text.substr(1000));
-  good({"preprocess", at("b.txt"), "--output_prefix=" + at("b"),
-        "--tokenizer_model=" + (root() / "tokenizer.model").string()});
+  run_ok({"preprocess", at("b.txt"), "--output_prefix=" + at("b"),
+          "--tokenizer_model=" + (root() / "tokenizer.model").string()});
   const std::string both = "--text=" + at("a.txt") + "," + at("b.txt"), data = "--data=" + at("b_text_document");
   const Json table = json_of(
-      good(evaluate({both, "--by_file", data,
-                     task_file("arc.jsonl", R"({"context": "a", "continuations": ["b", "c"], "answer": 1})")})));
+      run_ok(evaluate({both, "--by_file", data,
+                       task_file("arc.jsonl", R"({"context": "a", "continuations": ["b", "c"], "answer": 1})")})));
   ASSERT_EQ(table["texts"].size(), 3u);
   EXPECT_EQ(table["texts"][0]["text"], at("a.txt"));
   EXPECT_EQ(table["texts"][2]["text"], at("b_text_document"));
   EXPECT_EQ(table["tasks"].size(), 1u);
   for (std::size_t i = 0; i < 2; ++i) {
-    const Json alone = json_of(good(evaluate({"--text=" + at(i == 0 ? "a.txt" : "b.txt")})));
+    const Json alone = json_of(run_ok(evaluate({"--text=" + at(i == 0 ? "a.txt" : "b.txt")})));
     for (const char* key : {"tokens", "nll", "bytes", "word_perplexity"})
       EXPECT_EQ(table["texts"][i][key], alone[key]) << key;
   }
-  const std::string shown = good({"evaluate", "--load=" + at("run"), both, "--by_file", data});
+  const std::string shown = run_ok({"evaluate", "--load=" + at("run"), both, "--by_file", data});
   EXPECT_CONTAINS(shown, "token perplexity");
   EXPECT_CONTAINS(shown, "b_text_document");
   expect_refused({both, "--by_file", "--data=" + at("absent")}, "absent");

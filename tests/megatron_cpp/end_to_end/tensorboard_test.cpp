@@ -1,4 +1,4 @@
-// Event files of the real program against its metrics: whole, killed, resumed, on a full disk.
+// Event files of the real program compared with its metrics: complete, killed, resumed, and on a full disk.
 #include <csignal>
 
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
@@ -7,11 +7,11 @@
 namespace mcpp {
 namespace {
 
-class Tensorboard : public EndToEnd {
+class TensorboardEndToEndTest : public EndToEnd {
  protected:
   std::string dir(const std::string& name = "tb") const { return "--logging.tensorboard_dir=" + at(name); }
 
-  /// Each step of the training once, with the numbers of its metrics.
+  /// Expects that the events have each step of the training once, with the values of its metrics.
   void expect_curves_of(const std::string& save, const test::Events& events) const {
     std::vector<std::pair<i64, float>> losses, by_samples, rates, validation, test_losses;
     for (const nlohmann::json& line : metrics(save)) {
@@ -37,7 +37,7 @@ class Tensorboard : public EndToEnd {
   }
 };
 
-TEST_F(Tensorboard, HasTheNumbersOfTheMetricsAndTheConfiguration) {
+TEST_F(TensorboardEndToEndTest, MatchesMetricsAndConfiguration) {
   train("run", {dir()});
   const test::Events events = test::read_events(folder_ / "tb");
   expect_curves_of("run", events);
@@ -45,30 +45,30 @@ TEST_F(Tensorboard, HasTheNumbersOfTheMetricsAndTheConfiguration) {
   EXPECT_EQ(events.scalars.at("lm loss validation ppl vs samples").size(), 3u);
 }
 
-TEST_F(Tensorboard, KilledAndResumedItHasEachStepOnce) {
+TEST_F(TensorboardEndToEndTest, HasEachStepOnceAfterKillAndResume) {
   const Outcome killed = run(pretrain("run", {dir(), "--fault_injection.kind=kill", "--fault_injection.iteration=8"}));
   EXPECT_EQ(killed.code, -SIGKILL) << killed.err;
-  EXPECT_GE(test::read_events(folder_ / "tb").steps("lm loss").back(), 6);  // beyond the checkpoint of iteration 4
+  EXPECT_GE(test::read_events(folder_ / "tb").steps("lm loss").back(), 6);  // after the checkpoint of iteration 4
   train("run", {dir()});
   expect_curves_of("run", test::read_events(folder_ / "tb"));
-  train("run", {dir()});  // nothing is left to do
+  train("run", {dir()});  // the run is already complete
   expect_curves_of("run", test::read_events(folder_ / "tb"));
 }
 
-TEST_F(Tensorboard, AnotherIntervalThinsTheCurves) {
+TEST_F(TensorboardEndToEndTest, FollowsLogInterval) {
   train("run", {dir(), "--logging.tensorboard_log_interval=5"});
   EXPECT_EQ(test::read_events(folder_ / "tb").steps("lm loss"), (std::vector<i64>{5, 10}));
 }
 
-TEST_F(Tensorboard, AFullDiskIsNamedAndTheTrainingGoesOn) {
-  train("run");  // makes the index of the samples
+TEST_F(TensorboardEndToEndTest, TrainingContinuesWhenDiskIsFull) {
+  train("run");  // makes the sample index
   const Outcome outcome = run({"pretrain", (root() / "run.toml").string(), "--checkpoint.save=", dir()}, 8192);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_CONTAINS(outcome.err, "events for TensorBoard are being lost: ");
   EXPECT_EQ(test::read_events(folder_ / "tb").unread, 0u);
 }
 
-TEST_F(Tensorboard, AFolderThatCannotBeIsRefusedBeforeTheTraining) {
+TEST_F(TensorboardEndToEndTest, RejectsUnusableFolderBeforeTraining) {
   write_file_atomic(folder_ / "file", "");
   const Outcome outcome = run(pretrain("run", {dir("file")}));
   EXPECT_EQ(outcome.code, 2);

@@ -1,4 +1,4 @@
-// Models that were trained with document keys, evaluated and sampled from by the same rules.
+// Evaluation and generation with models that were trained with document keys follow the same rules.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
@@ -9,7 +9,7 @@ using Json = nlohmann::json;
 constexpr i32 kEod = 1, kVocab = 400;
 constexpr i64 kSeqLength = 32;
 
-/// A dataset without a .json file, as Megatron-LM writes one: `tokens` as one document.
+/// Writes a dataset without a .json file, like Megatron-LM's, with `tokens` as one document.
 void write_dataset(const Path& prefix, const std::vector<u16>& tokens) {
   std::string index("MMIDIDX\0\0", 9);
   const auto add = [&](auto value) { index.append(reinterpret_cast<const char*>(&value), sizeof value); };
@@ -20,7 +20,8 @@ void write_dataset(const Path& prefix, const std::vector<u16>& tokens) {
                     std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(u16)));
 }
 
-/// Tokens with an end of document after every `document` of them; none when that is 0. Every token names the next.
+/// Returns tokens with an end of document after every `document` of them, or without ends if it is 0. Each token
+/// determines the next.
 std::vector<u16> tokens_of(i64 count, i64 document) {
   std::vector<u16> tokens;
   for (i64 i = 0; i < count; ++i) {
@@ -35,25 +36,25 @@ class DocumentRulesTest : public EndToEnd {
   void SetUp() override {
     EndToEnd::SetUp();
     write_dataset(folder_ / "train", tokens_of(20 * kSeqLength + 1, 9));
-    write_dataset(folder_ / "valid", tokens_of(6 * kSeqLength + 1, 7));  // six whole samples
+    write_dataset(folder_ / "valid", tokens_of(6 * kSeqLength + 1, 7));  // six full samples
     write_dataset(folder_ / "no_eod", tokens_of(6 * kSeqLength + 1, 0));
   }
-  Words with_keys(const std::string& valid, const Words& keys) const {
-    Words words{"--data.data_path=",
-                "--data.split=969,30,1",
-                "--data.train_data_path=" + at("train"),
-                "--data.valid_data_path=" + at(valid),
-                "--data.full_validation",
-                "--data.eod_token=1",
-                "--training.train_iters=8",
-                "--training.eval_interval=8"};
+  Strings with_keys(const std::string& valid, const Strings& keys) const {
+    Strings words{"--data.data_path=",
+                  "--data.split=969,30,1",
+                  "--data.train_data_path=" + at("train"),
+                  "--data.valid_data_path=" + at(valid),
+                  "--data.full_validation",
+                  "--data.eod_token=1",
+                  "--training.train_iters=8",
+                  "--training.eval_interval=8"};
     for (const std::string& key : keys) words.push_back(str("--data.", key, "=true"));
     return words;
   }
-  double loss_of(const Words& more) const {
-    Words words{"evaluate", "--json"};
+  double loss_of(const Strings& more) const {
+    Strings words{"evaluate", "--json"};
     words.insert(words.end(), more.begin(), more.end());
-    const std::string text = good(words);
+    const std::string text = run_ok(words);
     return Json::parse(text.substr(text.find('{')))["loss"];
   }
   double validation_loss(const std::string& save) const {
@@ -63,12 +64,12 @@ class DocumentRulesTest : public EndToEnd {
   }
 };
 
-TEST_F(DocumentRulesTest, EvaluateGivesTheLossOfTrainingsEvaluation) {
-  const std::vector<Words> cases{{},
-                                 {"reset_attention_mask"},
-                                 {"reset_position_ids"},
-                                 {"eod_mask_loss"},
-                                 {"reset_position_ids", "reset_attention_mask", "eod_mask_loss"}};
+TEST_F(DocumentRulesTest, EvaluateMatchesValidationLossOfTraining) {
+  const std::vector<Strings> cases{{},
+                                   {"reset_attention_mask"},
+                                   {"reset_position_ids"},
+                                   {"eod_mask_loss"},
+                                   {"reset_position_ids", "reset_attention_mask", "eod_mask_loss"}};
   for (std::size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(join(cases[i], ", "));
     const std::string save = str("run", i);
@@ -79,11 +80,11 @@ TEST_F(DocumentRulesTest, EvaluateGivesTheLossOfTrainingsEvaluation) {
   }
 }
 
-TEST_F(DocumentRulesTest, EvaluateAgreesOnEveryLayout) {
+TEST_F(DocumentRulesTest, EvaluateIsIndependentOfLayout) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
-  const Words keys{"reset_position_ids", "reset_attention_mask", "eod_mask_loss"};
+  const Strings keys{"reset_position_ids", "reset_attention_mask", "eod_mask_loss"};
   train("run", with_keys("valid", keys));
-  const Words one{"evaluate", "--json", "--load=" + at("run"), "--data=" + at("valid")};
+  const Strings one{"evaluate", "--json", "--load=" + at("run"), "--data=" + at("valid")};
   const double expected = loss_of({one[2], one[3]});
   for (const char* layout : {"--parallel.tensor_model_parallel_size=2", "--parallel.pipeline_model_parallel_size=2",
                              "--parallel.context_parallel_size=2"}) {
@@ -94,21 +95,21 @@ TEST_F(DocumentRulesTest, EvaluateAgreesOnEveryLayout) {
   }
 }
 
-TEST_F(DocumentRulesTest, GenerateForgetsEarlierDocuments) {
+TEST_F(DocumentRulesTest, GenerateIgnoresEarlierDocuments) {
   train("run", {"--data.reset_position_ids=true", "--data.reset_attention_mask=true"});
   train("plain");
-  const auto text = [&](const std::string& save, const Words& more) {
-    Words words{"generate",        "--load=" + at(save),  "--prompt=First Citizen",
-                "--num_samples=4", "--max_new_tokens=24", "--ignore_eod"};
+  const auto text = [&](const std::string& save, const Strings& more) {
+    Strings words{"generate",        "--load=" + at(save),  "--prompt=First Citizen",
+                  "--num_samples=4", "--max_new_tokens=24", "--ignore_eod"};
     words.insert(words.end(), more.begin(), more.end());
-    return good(words);
+    return run_ok(words);
   };
-  // After an end of document the model sees and counts as at the beginning of a text.
+  // After an end of document the model sees the same context and positions as at the start of a text.
   EXPECT_EQ(text("run", {"--prepend_eod"}), text("run", {}));
   EXPECT_NE(text("plain", {"--prepend_eod"}), text("plain", {}));
 }
 
-TEST_F(DocumentRulesTest, RefusesDatasetsWithoutEndsOfDocuments) {
+TEST_F(DocumentRulesTest, RefusesDatasetsWithoutEod) {
   const std::string reason = "no_eod.bin: no document ends with data.eod_token = 1";
   for (const char* key : {"reset_position_ids", "reset_attention_mask", "eod_mask_loss"}) {
     const Outcome outcome = run(pretrain("x", with_keys("no_eod", {key})));

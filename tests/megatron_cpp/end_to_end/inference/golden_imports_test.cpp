@@ -1,5 +1,5 @@
-// Models of Hugging Face with special tokens and added tokens of their own. tests/huggingface/imports.py made them and
-// wrote what transformers and lm-evaluation-harness answer.
+// Hugging Face models with special tokens and added tokens. tests/huggingface/imports.py wrote them and the answers of
+// transformers and lm-evaluation-harness.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
@@ -18,10 +18,10 @@ class GoldenImportsTest : public EndToEnd {
     return join(words, " ");
   }
   std::string import(const std::string& name) const {
-    good({"checkpoint", "import-hf", golden(name).string(), "--save=" + at(name)});
+    run_ok({"checkpoint", "import-hf", golden(name).string(), "--save=" + at(name)});
     return at(name);
   }
-  /// Copies a golden model to change it.
+  /// Copies a golden model for modification.
   Path copy_of(const std::string& name, const std::string& to) const {
     std::filesystem::copy(golden(name), folder_ / to);
     return folder_ / to;
@@ -35,20 +35,20 @@ class GoldenImportsTest : public EndToEnd {
 
 constexpr std::array kNames{"llama_chat_Llama", "gemma_Gemma2", "pair_GPT2"};
 
-TEST_F(GoldenImportsTest, EncodesAsTransformers) {
+TEST_F(GoldenImportsTest, EncodesLikeTransformers) {
   for (const std::string name : kNames) {
     const Json expected = json_of(golden(name) / "expected.json");
     const Path file = golden(name) / (name.starts_with("pair") ? "vocab.json" : "tokenizer.model");
     for (std::size_t i = 0; i < expected["prompts"].size(); ++i) {
       const std::string text = expected["prompts"][i];
-      EXPECT_EQ(good({"tokenizer", "encode", "--model=" + file.string(), "--text=" + text}),
+      EXPECT_EQ(run_ok({"tokenizer", "encode", "--model=" + file.string(), "--text=" + text}),
                 ids_text(expected["ids"][i]) + "\n")
           << name << ": " << text;
     }
   }
 }
 
-TEST_F(GoldenImportsTest, GeneratesAsTransformers) {
+TEST_F(GoldenImportsTest, GeneratesLikeTransformers) {
   for (const std::string name : kNames) {
     const std::string run = import(name), model = "--model=" + run + "/tokenizer.model";
     const Json expected = json_of(golden(name) / "expected.json");
@@ -57,29 +57,29 @@ TEST_F(GoldenImportsTest, GeneratesAsTransformers) {
       std::vector<i32> ids = expected["generated"][i];
       const std::vector<i32> stop = expected["stop"];
       if (std::ranges::count(stop, ids.back()) > 0) ids.pop_back();
-      const std::string all = good({"tokenizer", "decode", model, "--text=" + ids_text(ids)}),
-                        start = good({"tokenizer", "decode", model, "--text=" + ids_text(expected["ids"][i])});
-      const std::string text = good({"generate", "--load=" + run, "--prompt=" + prompt, "--temperature=0",
-                                     str("--max_new_tokens=", expected["new_tokens"].get<i64>())});
+      const std::string all = run_ok({"tokenizer", "decode", model, "--text=" + ids_text(ids)}),
+                        start = run_ok({"tokenizer", "decode", model, "--text=" + ids_text(expected["ids"][i])});
+      const std::string text = run_ok({"generate", "--load=" + run, "--prompt=" + prompt, "--temperature=0",
+                                       str("--max_new_tokens=", expected["new_tokens"].get<i64>())});
       EXPECT_EQ(text.substr(prompt.size()), all.substr(start.size()) + "\n") << name << ": " << prompt;
     }
   }
 }
 
-TEST_F(GoldenImportsTest, EvaluatesAsTransformersAndLmEval) {
+TEST_F(GoldenImportsTest, EvaluatesLikeTransformersAndLmEval) {
   for (const std::string name : kNames) {
     SCOPED_TRACE(name);
     const std::string run = import(name);
     const Json expected = json_of(golden(name) / "expected.json");
     write_file_atomic(folder_ / "text.txt", expected["text"].get<std::string>());
-    const Json found = json_in(good({"evaluate", "--load=" + run, "--text=" + at("text.txt"), "--json",
-                                     str("--window=", expected["window"].get<i64>())}));
+    const Json found = json_in(run_ok({"evaluate", "--load=" + run, "--text=" + at("text.txt"), "--json",
+                                       str("--window=", expected["window"].get<i64>())}));
     EXPECT_NEAR(found["loss"].get<double>() / expected["loss"].get<double>(), 1, 1e-5);
     std::string tasks;
     for (const Json& pair : expected["pairs"])
       tasks += Json{{"context", pair[0]}, {"continuations", {pair[1]}}, {"target_delimiter", ""}}.dump() + "\n";
     write_file_atomic(folder_ / "pairs.jsonl", tasks);
-    good({"evaluate", "--load=" + run, "--tasks=" + at("pairs.jsonl"), "--log_samples=" + at("samples.jsonl")});
+    run_ok({"evaluate", "--load=" + run, "--tasks=" + at("pairs.jsonl"), "--log_samples=" + at("samples.jsonl")});
     std::ifstream samples(at("samples.jsonl"));
     std::size_t count = 0;
     for (std::string line; std::getline(samples, line); ++count) {
@@ -90,7 +90,7 @@ TEST_F(GoldenImportsTest, EvaluatesAsTransformersAndLmEval) {
   }
 }
 
-TEST_F(GoldenImportsTest, ExportsWhatWasStated) {
+TEST_F(GoldenImportsTest, ExportKeepsTokenConfiguration) {
   const std::string name = "llama_chat_Llama", run = import(name);
   const auto expect_stated = [&](const Path& folder) {
     const Json config = json_of(folder / "config.json"), tokenizer = json_of(folder / "tokenizer_config.json"),
@@ -102,16 +102,16 @@ TEST_F(GoldenImportsTest, ExportsWhatWasStated) {
     EXPECT_EQ(json_of(folder / "generation_config.json"), json_of(golden(name) / "generation_config.json"));
     EXPECT_EQ(json_of(folder / "tokenizer.json")["post_processor"]["type"], "TemplateProcessing");
   };
-  good({"checkpoint", "export-hf", run, at("exported")});
+  run_ok({"checkpoint", "export-hf", run, at("exported")});
   expect_stated(folder_ / "exported");
-  // A finetuned model has the statements of the model that it began with.
-  const std::string model = good({"checkpoint", "show", run, "--toml"});
+  // A finetuned model keeps the token configuration of its base model.
+  const std::string model = run_ok({"checkpoint", "show", run, "--toml"});
   write_file_atomic(folder_ / "run.toml", model);
-  good({"pretrain", at("run.toml"), "--data.mock_data", "--data.tokenizer_model=" + run + "/tokenizer.model",
-        "--checkpoint.load=" + run, "--checkpoint.finetune", "--checkpoint.save=" + at("tuned"),
-        "--training.train_iters=2", "--training.global_batch_size=1", "--training.eval_iters=0",
-        "--device.num_threads=1"});
-  good({"checkpoint", "export-hf", at("tuned"), at("exported_tuned")});
+  run_ok({"pretrain", at("run.toml"), "--data.mock_data", "--data.tokenizer_model=" + run + "/tokenizer.model",
+          "--checkpoint.load=" + run, "--checkpoint.finetune", "--checkpoint.save=" + at("tuned"),
+          "--training.train_iters=2", "--training.global_batch_size=1", "--training.eval_iters=0",
+          "--device.num_threads=1"});
+  run_ok({"checkpoint", "export-hf", at("tuned"), at("exported_tuned")});
   expect_stated(folder_ / "exported_tuned");
 }
 
@@ -119,9 +119,9 @@ TEST_F(GoldenImportsTest, SamplesFromPromptsWithBosToken) {
   const std::string model = import("llama_chat_Llama"), tokenizer = model + "/tokenizer.model";
   std::string prompt;
   for (int i = 0; i < 500; ++i) prompt += "hear me speak ";
-  const std::string ids = good({"tokenizer", "encode", "--model=" + tokenizer, "--text=" + prompt});
+  const std::string ids = run_ok({"tokenizer", "encode", "--model=" + tokenizer, "--text=" + prompt});
   const auto count = static_cast<i64>(split(ids, ' ').size());
-  write_file_atomic(folder_ / "run.toml", good({"checkpoint", "show", model, "--toml"}));
+  write_file_atomic(folder_ / "run.toml", run_ok({"checkpoint", "show", model, "--toml"}));
   const Outcome outcome =
       run({"pretrain", at("run.toml"), "--data.mock_data", "--data.tokenizer_model=" + tokenizer,
            "--checkpoint.load=" + model, "--checkpoint.finetune", "--checkpoint.save=" + at("tuned"),
@@ -135,8 +135,8 @@ TEST_F(GoldenImportsTest, RefusesToSaveIntoTheModel) {
   const std::string model = copy_of("llama_chat_Llama", "model").string(),
                     part = model + ": holds a Hugging Face model";
   const std::string tokenizer = read_text_file(model + "/tokenizer.model");
-  for (const Words& words : {Words{"checkpoint", "import-hf", model, "--save=" + model}, pretrain("model"),
-                             pretrain("model", {"--dry_run"})}) {
+  for (const Strings& words : {Strings{"checkpoint", "import-hf", model, "--save=" + model}, pretrain("model"),
+                               pretrain("model", {"--dry_run"})}) {
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.code, 2) << words[0];
     EXPECT_CONTAINS(outcome.err, part);
@@ -144,11 +144,11 @@ TEST_F(GoldenImportsTest, RefusesToSaveIntoTheModel) {
   EXPECT_EQ(read_text_file(model + "/tokenizer.model"), tokenizer);
 }
 
-TEST_F(GoldenImportsTest, ChecksTheWindow) {
+TEST_F(GoldenImportsTest, RejectsInvalidWindowAndStride) {
   const std::string run = import("pair_GPT2");
   write_file_atomic(folder_ / "text.txt", "First Citizen: hear me speak.");
-  const auto refused = [&](const Words& more, const std::string& part) {
-    Words words{"evaluate", "--load=" + run, "--text=" + at("text.txt")};
+  const auto refused = [&](const Strings& more, const std::string& part) {
+    Strings words{"evaluate", "--load=" + run, "--text=" + at("text.txt")};
     words.insert(words.end(), more.begin(), more.end());
     const Outcome outcome = EndToEnd::run(words);
     EXPECT_EQ(outcome.code, 2) << outcome.out;
@@ -160,7 +160,7 @@ TEST_F(GoldenImportsTest, ChecksTheWindow) {
   refused({"--stride=65"}, "--stride: 65 is above the window of 64 (the model's seq_length)");
 }
 
-TEST_F(GoldenImportsTest, RefusesTokensThatCannotBeRepresented) {
+TEST_F(GoldenImportsTest, RefusesUnsupportedTokens) {
   const auto change = [&](const Path& file, const std::function<void(Json&)>& edit) {
     Json json = json_of(file);
     edit(json);
@@ -186,7 +186,7 @@ TEST_F(GoldenImportsTest, RefusesTokensThatCannotBeRepresented) {
   expect_import_refused(missing, "'bos_token' is \"<none>\", which the tokenizer does not have");
 }
 
-TEST_F(GoldenImportsTest, SaysWhichWeightsAreReadOfTwo) {
+TEST_F(GoldenImportsTest, LogsWhichOfTwoWeightFilesIsRead) {
   const Path both = copy_of("pair_GPT2", "both");
   write_file_atomic(both / "model.safetensors.index.json", R"({"weight_map":{"wte.weight":"missing.safetensors"}})");
   const Outcome outcome = run({"checkpoint", "import-hf", both.string(), "--save=" + at("run")});
