@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Completion in real shells, as a user would have it: completion_test.sh PROGRAM. zsh is tried where it is.
+# Tests shell completion in real shells: completion_test.sh PROGRAM. zsh is tested if it is installed.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -14,10 +14,10 @@ fail() {
   failures=$((failures + 1))
 }
 
-# completed <line>: what bash would offer for it, a candidate in each line. `breaks`: where words end for it.
+# completed <line>: prints the candidates that bash would offer, one per line. `breaks`: its word break characters.
 breaks=$' \t\n"\'><=;|&(:'
 completed() {
-  # shellcheck disable=SC2016 # for the other bash
+  # shellcheck disable=SC2016 # expanded by the inner bash
   bash --norc -c '
     source <(megatron_cpp completion bash)
     COMP_WORDBREAKS=$1 COMP_LINE=$2 COMP_POINT=${#2}
@@ -25,7 +25,7 @@ completed() {
     printf "%s\n" "${COMPREPLY[@]}"' - "$breaks" "$1" 2>"$work/errors"
   [ ! -s "$work/errors" ] || fail "$1: $(cat "$work/errors")"
 }
-# offers <line> <candidate>, and offers_not
+# offers <line> <candidate>: fails unless the candidate is offered. offers_not: the opposite.
 offers() { completed "$1" | grep -qxF -e "$2" || fail "\"$1\" does not offer $2 but: $(completed "$1" | head -5 | tr '\n' ' ')"; }
 offers_not() { ! completed "$1" | grep -qF -e "$2" || fail "\"$1\" offers $2"; }
 
@@ -41,13 +41,13 @@ breaks=${breaks/=/} offers 'megatron_cpp pretrain --training.precision=b' --trai
 offers 'megatron_cpp pretrain --training.precision=bf16 --optimizer.optimizer=' muon
 offers 'megatron_cpp schedule zb-v --pipeline_m' --pipeline_model_parallel_size=
 offers 'megatron_cpp data show --it' --iteration=
-# shellcheck disable=SC2016 # nothing is to be expanded
+# shellcheck disable=SC2016 # must not be expanded
 for nothing in 'megatron_cpp no_such_command ' 'megatron_cpp pretrain --no_such_key' 'megatron_cpp $(touch evil) --' 'no_such_program --x'; do
-  [ -z "$(completed "$nothing")" ] || fail "$nothing: something is offered"
+  [ -z "$(completed "$nothing")" ] || fail "$nothing: candidates are offered"
 done
-[ ! -e evil ] || fail "a word of the line was run"
+[ ! -e evil ] || fail "a word of the line was executed"
 
-# Every command answers, and starts nothing.
+# Every command lists its options without starting anything.
 for command in $(megatron_cpp --list_options | cut -f1); do
   list=$(megatron_cpp "$command" --list_options </dev/null) || fail "$command --list_options fails"
   [ -n "$list" ] || fail "$command lists nothing"
@@ -57,9 +57,9 @@ for command in $(megatron_cpp --list_options | cut -f1); do
     megatron_cpp "$command" "$subcommand" --list_options </dev/null | grep -q '^--' || fail "$command $subcommand lists no options"
   done <<<"$list"
 done
-[ "$(ls)" = "a folder"$'\n'errors$'\n'run.toml ] || fail "something was written: $(ls)"
+[ "$(ls)" = "a folder"$'\n'errors$'\n'run.toml ] || fail "files were written: $(ls)"
 
-# A real interactive bash, with readline: what a Tab makes of a line, which then is echoed.
+# A real interactive bash with readline: Tab completes a line, which is then echoed.
 if command -v script >/dev/null; then
   printf 'PS1=""; source <(megatron_cpp completion bash)\nmegatron_cpp checkpoint ver\t\x01echo typed: \n exit\n' |
     timeout 60 script -qec 'bash --norc -i' /dev/null >"$work/typed" 2>&1 || true
@@ -80,7 +80,7 @@ zpty -r shell out '*end*'
 print -r -- "$out"
 END
   typed() { zsh -f "$work/typed.zsh" "$1" 2>&1; }
-  # A line, and what a Tab makes of it.
+  # becomes <line> <completed line>: tests what Tab makes of a line.
   becomes() { typed "$1" | tr -d '\r' | grep -qx "typed: $2 *" || fail "a Tab in zsh after \"$1\" gives: $(typed "$1" | tail -2)"; }
   becomes 'megatron_cpp checkp' 'megatron_cpp checkpoint'
   becomes 'megatron_cpp pretrain run.toml --training.precision=bf' 'megatron_cpp pretrain run.toml --training.precision=bf16'

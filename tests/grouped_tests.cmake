@@ -1,9 +1,11 @@
-# Read by ctest when it starts. gtest_discover_tests() makes a process of every case of a TEST_P, of which there are
-# thousands: most take less time than their process does to begin, and layouts of ranks are compared with a run of one rank,
-# which cases in a process share. Here cases of one TEST_P are a test of ctest, whose output names the one that failed.
+# Included by ctest when it starts. gtest_discover_tests() starts a process for every case of a TEST_P, of which there
+# are thousands. Most take less time than the start of their process, and layouts are compared with a reference run that
+# the cases of a process share. Therefore, several cases of one TEST_P form one ctest test, whose output names the
+# failed case.
 
-# ctest begins with the tests of the highest COST, and knows no times on a fresh clone: what takes longest must not come last,
-# when nothing is left to run beside it. What has no COST of its own gets the seconds that it took last, which are fewer.
+# ctest starts with the tests of the highest COST and knows no times on a fresh clone. The longest tests must not come
+# last, when nothing else is left to run in parallel. Tests without a COST get the seconds of their last run, which are
+# fewer.
 set(cost_of_multi_node 4000)
 set(cost_of_end_to_end 3000)
 set(cost_of_layouts 2000)
@@ -12,8 +14,8 @@ set(cost_of_sweeps 1000)
 set(cost_of_unit 0)
 set(cost_of_cuda 0)
 
-# Of each program, what takes about a second or more: it goes through every cut or number of threads, or by the clock. Its
-# label is `sweeps`.
+# Tests of each program that take about a second or more, because they try all shardings or thread counts or really
+# wait. Their label is `sweeps`.
 set(sweeps_of_base_tests
   Kinds/TransferQueueTest.ReadsBackWrittenBytesWithManyTransfersInFlight ProgressTest.PipeReceivesNothing
   ProgressTest.TerminalShowsBarAfterDelayAndClearsIt ProgressTest.WaitIndicatorShowsItsNameOnTerminal
@@ -25,12 +27,12 @@ set(sweeps_of_data_tests
   Types/TokenizerTypesTest.TrainingIsReproducible)
 set(sweeps_of_checkpoint_tests FolderLockTest.GrantsLockToOneOfManyContenders)
 set(sweeps_of_megatron_cpp_tests
-  SharedIndex.ALongBuildIsNoHangAndWhoWaitsSleeps Bench.GemmsAreThoseOfAStep Bench.StepShowsTheMemoryOfTheStepAlone
-  Bench.StepHasRatesThatAgreeWithItsTime)
+  SharedIndexTest.LongBuildIsNoHangAndWaitingRanksSleep BenchTest.GemmsAddUpToFlopsOfStep
+  BenchTest.StepMemoryExcludesPeakMeasurement BenchTest.StepRatesMatchItsTime)
 
-# mcpp_add_grouped_tests(<program> <label> <most> <filter> [<property> <value> ...]): its tests, or those of the filter if
-# that is not "", with up to <most> cases in a process. Label `unit` is `sweeps` for those named above.
-function(mcpp_add_grouped_tests program label most filter)
+# mcpp_add_grouped_tests(<program> <label> <max_cases> <filter> [<property> <value> ...]): adds the program's tests that
+# match the filter ("" = all), with up to <max_cases> cases in a process. Label `unit` is `sweeps` for the tests above.
+function(mcpp_add_grouped_tests program label max_cases filter)
   if(filter)
     set(filter --gtest_filter=${filter})
   endif()
@@ -56,23 +58,23 @@ function(mcpp_add_grouped_tests program label most filter)
     set(sweeps ${sweeps_of_${short}})
   endif()
   foreach(name ${sweeps})
-    list(FIND names ${name} place)
-    if(place EQUAL -1)
-      message(FATAL_ERROR "grouped_tests.cmake names ${name}, which ${short} has not")
+    list(FIND names ${name} index)
+    if(index EQUAL -1)
+      message(FATAL_ERROR "grouped_tests.cmake names ${name}, which ${short} does not contain")
     endif()
   endforeach()
   foreach(name ${names})
     set(label_of_test ${label})
-    list(FIND sweeps ${name} place)
-    if(NOT place EQUAL -1)
+    list(FIND sweeps ${name} index)
+    if(NOT index EQUAL -1)
       set(label_of_test sweeps)
     endif()
     list(LENGTH cases_of_${name} count)
     math(EXPR last "${count} - 1")
-    foreach(begin RANGE 0 ${last} ${most})
-      list(SUBLIST cases_of_${name} ${begin} ${most} cases)
+    foreach(begin RANGE 0 ${last} ${max_cases})
+      list(SUBLIST cases_of_${name} ${begin} ${max_cases} cases)
       set(test ${name})
-      if(count GREATER most)
+      if(count GREATER max_cases)
         list(LENGTH cases length)
         math(EXPR first "${begin} + 1")
         math(EXPR end "${begin} + ${length}")
@@ -82,7 +84,7 @@ function(mcpp_add_grouped_tests program label most filter)
         set(cases "${name}/*")
       endif()
       add_test(${test} ${program} --gtest_filter=${cases})
-      # Skipped are those of which no case ran; the last line tells them from those of which some failed.
+      # A test is skipped if none of its cases ran; the last line distinguishes this from failed cases.
       set_tests_properties(${test} PROPERTIES
         SKIP_REGULAR_EXPRESSION "  PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$" LABELS ${label_of_test}
         COST ${cost_of_${label_of_test}} ${ARGN})

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What cmake --install and cpack make of a build, in roots that have nothing else: install_test.sh BUILD
-# The package is skipped (77) where dpkg or what it needs to find libraries is missing.
+# Tests the results of cmake --install and cpack in otherwise empty roots: install_test.sh BUILD
+# The package test is skipped (77) if dpkg or its tools for finding libraries are missing.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "install: $*" >&2; exit 1; }
-export MEGATRON_CPP="" # of whoever runs this
+export MEGATRON_CPP="" # ignores the caller's setting
 
-# try <prefix>: all of it, from a folder that knows nothing of the sources.
+# try <prefix>: tests everything from a folder outside the sources.
 try() {
   local bin=$1/bin share=$1/share name out
   mkdir -p "$work/elsewhere"
@@ -19,29 +19,29 @@ try() {
     share/zsh/vendor-completions/_megatron_cpp share/man/man1/megatron_cpp.1; do
     [ -e "$1/$name" ] || fail "$name is missing"
   done
-  [ -z "$(find "$1" -type l ! -exec test -e {} \; -print)" ] || fail "links lead nowhere"
-  [ -z "$(find "$1" -name '*.h' -o -name '*.a' -o -name '*tests*')" ] || fail "more than what runs is installed"
+  [ -z "$(find "$1" -type l ! -exec test -e {} \; -print)" ] || fail "there are dangling links"
+  [ -z "$(find "$1" -name '*.h' -o -name '*.a' -o -name '*tests*')" ] || fail "development files are installed"
   "$bin/megatron_cpp" --version >/dev/null
   "$bin/megatron_cpp" config configs/gpt2_124m.toml --optimizer.lr=0.5 | grep -q '^lr = 0.5' || fail "a shipped configuration is not found"
   "$bin/megatron_cpp" plan configs/gpt2_124m.toml --hardware=h100_sxm --world_size=8 >/dev/null || fail "shipped hardware is not found"
-  out=$("$bin/megatron_cpp" config configs/no_such.toml 2>&1) && fail "a configuration that is nowhere is taken"
-  grep -q 'configs/no_such.toml' <<<"$out" || fail "what is missing is not named: $out"
-  out=$("$bin/megatron_cpp-pretrain" configs/gpt2_124m.toml -n 2 2>&1) && fail "megatron_cpp-pretrain trains on data that is not there"
+  out=$("$bin/megatron_cpp" config configs/no_such.toml 2>&1) && fail "a missing configuration is accepted"
+  grep -q 'configs/no_such.toml' <<<"$out" || fail "the missing file is not named: $out"
+  out=$("$bin/megatron_cpp-pretrain" configs/gpt2_124m.toml -n 2 2>&1) && fail "megatron_cpp-pretrain accepts missing data"
   grep -q 'parameters: 124' <<<"$out" || fail "megatron_cpp-pretrain does not start the program: $out"
   "$bin/megatron_cpp-launch" --help | grep -q -e '--max_restarts' || fail "megatron_cpp-launch --help"
-  out=$("$bin/megatron_cpp-launch" configs/gpt2_124m.toml 2>&1) && fail "launch takes a run without data"
-  grep -q "there is no file .data.openwebtext" <<<"$out" || fail "megatron_cpp-launch does not come to the program: $out"
+  out=$("$bin/megatron_cpp-launch" configs/gpt2_124m.toml 2>&1) && fail "launch accepts a run without data"
+  grep -q "there is no file .data.openwebtext" <<<"$out" || fail "megatron_cpp-launch does not start the program: $out"
   slurm "$share/megatron_cpp/scripts/slurm_pretrain.sbatch"
   for name in $("$bin/megatron_cpp" --list_options | cut -f1); do
-    grep -qx "\.B $name" "$share/man/man1/megatron_cpp.1" || fail "the manual has no $name"
+    grep -qx "\.B $name" "$share/man/man1/megatron_cpp.1" || fail "the manual page lacks $name"
   done
   if command -v man >/dev/null; then
     out=$(man --warnings -l "$share/man/man1/megatron_cpp.1" 2>&1 >/dev/null) || true
-    [ -z "$out" ] || fail "man says: $out"
+    [ -z "$out" ] || fail "man reports: $out"
   fi
 }
 
-# slurm <script>: a copy of the script, as Slurm runs it, finds the others by Slurm's record of the job.
+# slurm <script>: a copy of the script, as Slurm runs it, finds the other scripts by Slurm's record of the job.
 slurm() {
   mkdir -p "$work/spool" "$work/stand-ins"
   cp "$1" "$work/spool/slurm_script"
@@ -50,7 +50,7 @@ slurm() {
   chmod +x "$work/stand-ins/"*
   local out
   out=$(PATH=$work/stand-ins:$PATH SLURM_SUBMIT_DIR=$PWD SLURM_JOB_ID=1 "$work/spool/slurm_script" configs/gpt2_124m.toml -n 1 2>&1) &&
-    fail "the job script takes a run without data"
+    fail "the job script accepts a run without data"
   grep -q "there is no file .data.openwebtext" <<<"$out" || fail "the job script does not find launch.sh: $out"
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The pictures of the documentation are those that scripts/draw_pictures.sh draws now.
+# Tests that the pictures of the documentation match the current output of scripts/draw_pictures.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)

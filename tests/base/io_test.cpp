@@ -159,7 +159,7 @@ TEST(ScratchFileTest, RefusesUnusableFolderOrSize) {
                   "key: " + folder.path().string());
   EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file(folder.path(), i64{1} << 58, "key"); }),
                   "needs 256.00 PiB");
-  if (test::lies_in_memory("/dev/shm")) {
+  if (test::is_in_memory("/dev/shm")) {
     EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file("/dev/shm", 4096, "key"); }),
                     "lies in memory (tmpfs)");
   }

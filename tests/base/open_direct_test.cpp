@@ -21,7 +21,7 @@ TEST(OpenDirectTest, OpensOnlyRegularFilesOnDisk) {
   }
   EXPECT_EQ(open_direct("/proc/self/status", O_RDONLY), -1);
   EXPECT_EQ(open_direct(disk / "missing", O_RDONLY), -1);
-  if (!test::lies_in_memory("/dev/shm")) return;
+  if (!test::is_in_memory("/dev/shm")) return;
   const test::ScratchFolder memory("/dev/shm");
   write_file_atomic(memory / "file", "bytes");
   EXPECT_EQ(open_direct(memory / "file", O_RDONLY), -1);

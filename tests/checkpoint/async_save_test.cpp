@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "tensor/ops/ops.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/checkpoint/faulty_files.h"
-#include "tests/checkpoint/fixture.h"
 #include "tests/support/gpu.h"
 #include "tests/support/lazy_copies.h"
 
@@ -173,7 +173,7 @@ TEST_F(AsyncSaveTest, UsesPreparedBuffers) {
   EXPECT_GE(staging_bytes, bytes);
   save->wait_for_copy();
   CheckpointReader reader(finish(*save));
-  EXPECT_EQ(staging_.bytes(), staging_bytes) << "made once";
+  EXPECT_EQ(staging_.bytes(), staging_bytes) << "the buffers are allocated once";
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), shards[0].data));
 }
 
@@ -211,7 +211,7 @@ TEST_F(AsyncSaveTest, DoesNotBlockTrainingWhenDiskIsSlow) {
   overwrite_data(shards);
   sleep(20);
   EXPECT_FALSE(save->is_idle());
-  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "as after a kill now";
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "the state after a kill at this point";
   files.unblock_writes();
   wait_until_idle(*save);
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "written, but not yet a checkpoint";
@@ -315,14 +315,15 @@ TEST_F(AsyncSaveTest, FailsOnAllRanksWhenDiskOfOneRankFails) {
       const auto errors = errors_of_ranks(3, [&](Communicator& world) {
         FaultyFiles files;
         if (world.rank() == fault.rank) fault.make(files);
-        const std::vector<NamedShard> mine{numbered("model/w", whole({{3, 9000}, {world.rank(), 0}, {1, 9000}}))};
+        const std::vector<NamedShard> rank_shards{
+            numbered("model/w", whole({{3, 9000}, {world.rank(), 0}, {1, 9000}}))};
         if (!beside_training) {
-          save_checkpoint(folder_, {.iteration = 2}, mine, world, Log(world.rank()), {}, files);
+          save_checkpoint(folder_, {.iteration = 2}, rank_shards, world, Log(world.rank()), {}, files);
           return;
         }
         HostStaging staging;
         const Log log(world.rank());
-        staging.begin(mine);
+        staging.begin(rank_shards);
         AsyncSave save({.folder = folder_}, {.iteration = 2}, staging, world, log, files);
         save.wait_for_copy();
         finish(save);
@@ -366,16 +367,16 @@ TEST_F(AsyncSaveTest, FailsOnAllRanksWhenCopyOfOneRankFails) {
   const i64 count = i64{1} << 50;
   for (const bool is_out_of_memory : {true, false}) {
     const auto errors = errors_of_ranks(3, [&](Communicator& world) {
-      std::vector<NamedShard> mine = state_of(2);
+      std::vector<NamedShard> rank_shards = state_of(2);
       SaveTarget target{.folder = folder_};
       if (world.rank() == 1 && is_out_of_memory) {
-        mine = {NamedShard("model/huge", {{count}, {0}, {count}},
-                           Tensor::empty({count}, DType::F32, endless, MemoryClass::Other))};
+        rank_shards = {NamedShard("model/huge", {{count}, {0}, {count}},
+                                  Tensor::empty({count}, DType::F32, endless, MemoryClass::Other))};
       } else if (world.rank() == 1) {
         target.observer = [](SavePoint) { throw std::runtime_error("memory runs out"); };
       }
       HostStaging staging;
-      staging.begin(mine);
+      staging.begin(rank_shards);
       const Log log(world.rank());
       AsyncSave save(target, {.iteration = 2}, staging, world, log, files_);
       save.wait_for_copy();
@@ -395,9 +396,9 @@ TEST_F(AsyncSaveTest, FailsOnAllRanksWhenCommitFails) {
   for (const SavePoint point :
        {SavePoint::BeforeManifest, SavePoint::BeforeRename, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
     const auto errors = errors_of_ranks(3, [&](Communicator& world) {
-      const std::vector<NamedShard> mine{numbered("model/w", whole({{3, 90}, {world.rank(), 0}, {1, 90}}))};
+      const std::vector<NamedShard> rank_shards{numbered("model/w", whole({{3, 90}, {world.rank(), 0}, {1, 90}}))};
       HostStaging staging;
-      staging.begin(mine);
+      staging.begin(rank_shards);
       const Log log(world.rank());
       const SaveObserver observer = [point](SavePoint reached) {
         if (reached == point) throw std::runtime_error("an injected fault");
@@ -422,7 +423,7 @@ TEST_F(AsyncSaveTest, FindsCheckpointWhoseRenameWasReportedAsFailed) {
   files.rename_tears = true;
   EXPECT_CONTAINS(error_of([&] { save_checkpoint(folder_, {.iteration = 2}, state_of(2), *self_, log_, {}, files); }),
                   "cannot rename");
-  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000002") << "it is complete, though latest does not name it";
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000002") << "it is complete, although latest does not name it";
 }
 
 TEST_F(AsyncSaveTest, ContinuesShortAndInterruptedWrites) {
@@ -444,7 +445,7 @@ TEST_F(AsyncSaveTest, ReplacesCheckpointWithoutAtomicExchange) {
   files.rename_fails = true;
   EXPECT_CONTAINS(error_of([&] { save_checkpoint(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, files); }),
                   "cannot rename");
-  EXPECT_EQ(find_problems(folder_ / "iter_0000005"), std::vector<std::string>{}) << "the old one is still there";
+  EXPECT_EQ(find_problems(folder_ / "iter_0000005"), std::vector<std::string>{}) << "the old checkpoint still exists";
   FaultyFiles second;
   second.cannot_exchange = true;
   second.last_rename = 1;
@@ -454,7 +455,7 @@ TEST_F(AsyncSaveTest, ReplacesCheckpointWithoutAtomicExchange) {
   remove_stale_entries(folder_, log_);
   EXPECT_TRUE(
       same_bits(CheckpointReader(folder_ / "iter_0000005").read_full_tensor("model/b", device_), state_of(2)[0].data))
-      << "the old one is back";
+      << "the old checkpoint is restored";
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
 }
 
@@ -501,8 +502,8 @@ TEST_F(AsyncSaveTest, PartCheckpointsAreValidOnTheirOwn) {
   const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     const Log log(world.rank());
     HostStaging staging;
-    const std::vector<NamedShard> mine = part_of(world.rank());
-    staging.begin(mine);
+    const std::vector<NamedShard> rank_shards = part_of(world.rank());
+    staging.begin(rank_shards);
     AsyncSave save({.folder = folder_ / str(world.rank()), .coverage = Coverage::Part}, {.iteration = 3}, staging,
                    world, log, files_);
     EXPECT_EQ(finish(save), folder_ / str(world.rank()) / "iter_0000003");
@@ -512,8 +513,8 @@ TEST_F(AsyncSaveTest, PartCheckpointsAreValidOnTheirOwn) {
     const Path directory = folder_ / str(rank) / "iter_0000003";
     EXPECT_EQ(find_problems(directory), std::vector<std::string>{});
     CheckpointReader reader(directory);
-    const ShardList mine(part_of(rank)), other(part_of(1 - rank));
-    EXPECT_TRUE(reader.has_all_elements(mine.shards()[0]) && reader.has_all_elements(mine.shards()[1]));
+    const ShardList rank_shards(part_of(rank)), other(part_of(1 - rank));
+    EXPECT_TRUE(reader.has_all_elements(rank_shards.shards()[0]) && reader.has_all_elements(rank_shards.shards()[1]));
     EXPECT_FALSE(reader.has_all_elements(other.shards()[0]));
     NamedShard back = numbered("model/w", whole({shape, {2 * rank, 0}, {2, 6}}), DType::F32, 100);
     reader.read(back);

@@ -1,7 +1,7 @@
 #include "checkpoint/format/block_reader.h"
 
 #include "base/checksum.h"
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {
 namespace {

@@ -1,7 +1,7 @@
 #include "checkpoint/save/block_writer.h"
 
+#include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/checkpoint/faulty_files.h"
-#include "tests/checkpoint/fixture.h"
 
 namespace mcpp {
 namespace {

@@ -1,6 +1,6 @@
 #include "checkpoint/load/inspect.h"
 
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "base/machine.h"
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {
 namespace {
@@ -67,7 +67,7 @@ TEST_F(FolderLockTest, IsReleasedWhenProcessDies) {
   ::kill(child, SIGKILL);
   int status = 0;
   ::waitpid(child, &status, 0);
-  FolderLock mine(folder_, log_);
+  FolderLock next_lock(folder_, log_);
   ::close(ready[0]);
 }
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {
 namespace {

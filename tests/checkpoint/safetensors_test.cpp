@@ -3,7 +3,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/support/build.h"
 
 namespace mcpp {
@@ -95,7 +95,7 @@ TEST_F(SafetensorsTest, ReadsHalfPrecision) {
 TEST_F(SafetensorsTest, RejectsHostileHeaders) {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   EXPECT_EQ(error_with(good, 8), "");
-  EXPECT_EQ(error_with(good + "     ", 8), "") << "padding by spaces";
+  EXPECT_EQ(error_with(good + "     ", 8), "") << "padding with spaces";
   EXPECT_EQ(error_with(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4), "") << "a scalar";
   EXPECT_EQ(error_with(R"({"a":{"dtype":"F32","shape":[0,9],"data_offsets":[0,0]}})", 0), "") << "an empty tensor";
   EXPECT_EQ(error_with(R"({"__metadata__":{"format":"pt"}})", 0), "");

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/machine.h"
 #include "checkpoint/directory/lineage.h"
 #include "checkpoint/directory/retention.h"
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {
 namespace {
@@ -79,10 +79,10 @@ TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
   // The weight is sharded by columns over two ranks, the optimizer state by flat ranges over all three.
   const auto errors = errors_of_ranks(kRanks, [&](Communicator& world) {
     const i64 rank = world.rank();
-    std::vector<NamedShard> mine;
-    if (rank < 2) mine.push_back(numbered("model/w", whole({shape, {0, rank * 4}, {6, 4}}), DType::BF16));
-    mine.push_back(numbered("optimizer/exp_avg/w", Region{{shape, {0, 0}, shape}, rank * 16, rank * 16 + 16}));
-    save_checkpoint(folder_, {.iteration = 7}, mine, world, Log(world.rank()));
+    std::vector<NamedShard> rank_shards;
+    if (rank < 2) rank_shards.push_back(numbered("model/w", whole({shape, {0, rank * 4}, {6, 4}}), DType::BF16));
+    rank_shards.push_back(numbered("optimizer/exp_avg/w", Region{{shape, {0, 0}, shape}, rank * 16, rank * 16 + 16}));
+    save_checkpoint(folder_, {.iteration = 7}, rank_shards, world, Log(world.rank()));
   });
   EXPECT_EQ(errors, std::vector<std::string>(kRanks));
   const Path directory = folder_ / "iter_0000007";
@@ -110,7 +110,7 @@ TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
 TEST_F(CheckpointWriterTest, FailsOnAllRanksAndLeavesNothingWhenOneRankFails) {
   const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     const i64 rank = world.rank();
-    const std::vector<NamedShard> mine{numbered("model/w", whole({{4}, {2 * rank}, {2}}))};
+    const std::vector<NamedShard> rank_shards{numbered("model/w", whole({{4}, {2 * rank}, {2}}))};
     struct Broken final : ShardSource {
       explicit Broken(std::span<const NamedShard> shards, bool broken) : list(shards), broken_(broken) {}
       std::span<const ShardSpec> shards() const override { return list.shards(); }
@@ -120,7 +120,7 @@ TEST_F(CheckpointWriterTest, FailsOnAllRanksAndLeavesNothingWhenOneRankFails) {
       }
       ShardList list;
       bool broken_;
-    } source(mine, rank == 1);
+    } source(rank_shards, rank == 1);
     save_checkpoint(folder_, {.iteration = 7}, source, world, Log(world.rank()));
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "rank 1: the source broke");
@@ -155,7 +155,7 @@ TEST_F(CheckpointWriterTest, NeverPrunesLatestCheckpoint) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000005", "iter_0000006", "latest"}));
   fs::remove(folder_ / "latest");
   prune(folder_, {.keep_latest_k = 1}, log_);
-  EXPECT_EQ(entries().size(), 3u) << "without a latest nothing is removed";
+  EXPECT_EQ(entries().size(), 3u) << "nothing is removed without latest";
 }
 
 TEST_F(CheckpointWriterTest, KeepsAncestorsWhenLatestWasSetBack) {
@@ -267,7 +267,8 @@ TEST_F(CheckpointWriterTest, LeavesCompleteCheckpointWhenKilledAtAnyPoint) {
     ASSERT_TRUE(same_bits(reader.read_full_tensor("model/w", device_), (is_old ? before : after)[0].data));
   }
   save(100, after, {.keep_latest_k = 1});
-  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"})) << completed << " saves ended in time";
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"}))
+      << completed << " saves completed before the kill";
 }
 
 TEST_F(CheckpointWriterTest, ReportsFullDiskAndLeavesNothing) {

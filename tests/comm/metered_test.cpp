@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "comm/local.h"
-#include "tests/support/stand_ins/made_up_waits.h"
+#include "tests/support/fakes/fake_wait_timer.h"
 
 namespace mcpp {
 namespace {
@@ -189,7 +189,7 @@ TEST(MeteredCommunicatorTest, CountsWaitTimeOfDevice) {
   run_local_ranks(2, [&](Communicator& world, int rank) {
     CpuDevice device;
     const auto meter = std::make_shared<CommMeter>();
-    const auto waits = std::make_shared<test::MadeUpWaits>();
+    const auto waits = std::make_shared<test::FakeWaitTimer>();
     meter->waits = waits;
     const auto group = make_metered(world.split(0, rank), meter);
     Tensor t = Tensor::zeros({4}, DType::F32, device);

@@ -1,4 +1,4 @@
-// Which files are read as JSON lines, and what their lines may hold.
+// Detection of JSON lines files, and the allowed contents of their lines.
 #include <gmock/gmock.h>
 
 #include "base/check.h"

@@ -1,4 +1,4 @@
-// Files of checkpoints, ours and Hugging Face's.
+// Fuzz targets for checkpoint files, ours and Hugging Face's.
 #include "base/check.h"
 #include "base/checksum.h"
 #include "checkpoint/format/manifest.h"
@@ -9,8 +9,8 @@
 namespace mcpp::fuzz {
 namespace {
 
-/// The checkpoint that tests/fuzz/corpus/checkpoint_file was made of: a file with "a", [2, 3] fp32 in two pieces, and
-/// "b", [5] bf16.
+/// Returns the manifest of the checkpoint in tests/fuzz/corpus/checkpoint_file: a file with "a", [2, 3] fp32 in two
+/// pieces, and "b", [5] bf16.
 Manifest manifest_of(std::string_view file) {
   const std::string checksum = checksum_hex(file);
   Manifest manifest;
@@ -29,12 +29,12 @@ void read_all(const SafetensorsReader& reader) {
   for (const SafeTensor& tensor : reader.tensors()) {
     MCPP_CHECK(reader.find(tensor.name) != nullptr);
     if (tensor.type == SafeType::Other) continue;
-    const Tensor numbers = reader.read(tensor, DType::F32, memory);
-    MCPP_CHECK(numbers.numel() == numel(tensor.shape), tensor.name);
+    const Tensor values = reader.read(tensor, DType::F32, memory);
+    MCPP_CHECK(values.numel() == numel(tensor.shape), tensor.name);
   }
 }
 
-/// A file of one fp32 tensor of one element.
+/// Returns a safetensors file with one fp32 tensor of one element.
 std::string small_file(const std::string& name) {
   std::string header = str("{\"", name, R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})");
   const u64 size = header.size();

@@ -1,4 +1,4 @@
-// The configuration of a run and of a model.
+// Fuzz targets for the configuration of a run and of a model.
 #include "base/check.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
@@ -8,8 +8,8 @@
 namespace mcpp::fuzz {
 namespace {
 
-/// All that a plan works out, on one rank and on as many as the layout asks for.
-void use(const Config& config) {
+/// Derives everything that a plan contains, on one rank and on the layout's number of ranks.
+void check_config(const Config& config) {
   MCPP_CHECK(print_config(parse_config(print_config(config), "again")) == print_config(config), "reads back otherwise");
   MCPP_CHECK(!config.batch_sizes().empty() && config.training_end().iterations >= 0 &&
              config.training_end().samples >= 0);
@@ -25,11 +25,11 @@ void use(const Config& config) {
 }  // namespace
 
 void arguments(std::string_view input) {
-  use(parse_config("model.vocab_size = 512\ntraining.train_iters = 1\n", "run.toml", split(input, '\n')));
+  check_config(parse_config("model.vocab_size = 512\ntraining.train_iters = 1\n", "run.toml", split(input, '\n')));
 }
 
 void config(std::string_view input) {
-  use(parse_config(input, "run.toml"));
+  check_config(parse_config(input, "run.toml"));
 }
 
 void toml_nesting(std::string_view input) {
@@ -37,7 +37,7 @@ void toml_nesting(std::string_view input) {
   const int times = 1 << (static_cast<unsigned char>(input[0]) % 18);
   std::string text;
   for (int i = 0; i < times; ++i) text += input.substr(1);
-  use(parse_config(text + "a = 1\n[model]\nvocab_size = 512\n", "run.toml"));
+  check_config(parse_config(text + "a = 1\n[model]\nvocab_size = 512\n", "run.toml"));
 }
 
 void huggingface_config(std::string_view input) {

@@ -1,4 +1,4 @@
-// Token files, texts and tokenizers.
+// Fuzz targets for token files, texts and tokenizers.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -13,7 +13,7 @@
 namespace mcpp::fuzz {
 namespace {
 
-/// Bytes of tokens that an .idx describes, as far as it can be believed; at most 64 KiB.
+/// Returns the bytes of tokens that an .idx describes, as far as it is plausible; at most 64 KiB.
 std::size_t described_bytes(std::string_view idx) {
   u64 sequences = 0, bytes = 0;
   if (idx.size() < kIndexHeaderBytes) return 0;
@@ -28,12 +28,12 @@ std::size_t described_bytes(std::string_view idx) {
   return static_cast<std::size_t>(std::min<u64>(bytes, 1 << 16));
 }
 
-/// The documents of one file, cut as `way` says, in pieces of so many bytes.
-std::vector<std::string> read_documents(const Path& path, u8 way, std::size_t piece_bytes) {
+/// Returns the documents of one file, read with the given option bits in pieces of `piece_bytes`.
+std::vector<std::string> read_documents(const Path& path, u8 options, std::size_t piece_bytes) {
   DocumentFormat format;
-  format.text_document = static_cast<TextDocument>(way % 3);
-  format.invalid_utf8 = way & 4 ? InvalidUtf8::Replace : InvalidUtf8::Error;
-  format.skip_malformed = (way & 8) != 0;
+  format.text_document = static_cast<TextDocument>(options % 3);
+  format.invalid_utf8 = options & 4 ? InvalidUtf8::Replace : InvalidUtf8::Error;
+  format.skip_malformed = (options & 8) != 0;
   TextSource source(path);
   TextPiece piece;
   std::vector<std::string> documents;
@@ -56,14 +56,15 @@ std::vector<std::string> read_documents(const Path& path, u8 way, std::size_t pi
 
 void documents(std::string_view input) {
   if (input.empty()) return;
-  const auto way = static_cast<u8>(input[0]);
-  const Path path = scratch_file(way & 16 ? "text.jsonl" : "text.txt", input.substr(1));
-  const std::vector<std::string> cut = read_documents(path, way, 64), whole = read_documents(path, way, 1 << 20);
-  // A replaced byte, a return that is parted from its line and a line longer than a piece may look otherwise.
+  const auto options = static_cast<u8>(input[0]);
+  const Path path = scratch_file(options & 16 ? "text.jsonl" : "text.txt", input.substr(1));
+  const std::vector<std::string> small_pieces = read_documents(path, options, 64),
+                                 one_piece = read_documents(path, options, 1 << 20);
+  // A replaced byte, a carriage return split from its line and a line longer than a piece may give other documents.
   const std::vector<std::string> lines = split(input, '\n');
-  const bool is_plain = (way & 4) == 0 && input.find('\r') == std::string_view::npos &&
+  const bool is_plain = (options & 4) == 0 && input.find('\r') == std::string_view::npos &&
                         std::ranges::all_of(lines, [](const std::string& line) { return line.size() < 60; });
-  MCPP_CHECK(!is_plain || cut == whole, "the documents depend on how the file is cut");
+  MCPP_CHECK(!is_plain || small_pieces == one_piece, "the documents depend on how the file is cut");
 }
 
 void indexed_dataset(std::string_view input) {
@@ -71,10 +72,10 @@ void indexed_dataset(std::string_view input) {
   const Path idx = scratch_file("data.idx", input);
   const IndexedDataset dataset(idx.parent_path() / "data");
   i64 tokens = 0;
-  std::vector<i32> numbers;
+  std::vector<i32> ids;
   for (i64 i = 0; i < dataset.num_sequences(); ++i) {
-    numbers.resize(static_cast<std::size_t>(dataset.length(i)));
-    dataset.read(i, 0, numbers);
+    ids.resize(static_cast<std::size_t>(dataset.length(i)));
+    dataset.read(i, 0, ids);
     tokens += dataset.length(i);
     MCPP_CHECK(dataset.num_documents() == 0 || dataset.document_of(i) < dataset.num_documents());
   }

@@ -1,4 +1,4 @@
-// The program of one target, MCPP_FUZZ_TARGET.
+// Entry point of the fuzzer program of one target, MCPP_FUZZ_TARGET.
 #include <cstdio>
 #include <cstdlib>
 

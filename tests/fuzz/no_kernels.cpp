@@ -1,4 +1,4 @@
-// What fuzzers link in place of kernels and of the libraries behind them: nothing that reads a file computes.
+// Stubs that fuzzers link in place of kernels and their libraries, as reading files needs no computation.
 #include <cstdlib>
 #include <cstring>
 
@@ -33,7 +33,7 @@ void ops::fill_zero(Tensor&) {
   fail(ExitCode::Internal, "a fuzzer has no kernels");
 }
 
-/// Of one type: what a group of one rank does.
+/// Copies between tensors of one type, as a group of one rank does.
 void ops::copy(const Tensor& src, Tensor& dst) {
   std::memcpy(dst.raw(), src.raw(), static_cast<std::size_t>(src.bytes()));
 }

@@ -1,4 +1,4 @@
-// Packed files, against oracles that have the whole file in memory.
+// Fuzz targets for compressed files, compared with oracles that decompress the whole file in memory.
 #include <zlib.h>
 #include <zstd.h>
 
@@ -14,7 +14,7 @@ namespace mcpp::fuzz {
 namespace {
 
 constexpr int kGzipOnly = 15 + 16;
-constexpr std::size_t kMostText = 1 << 20;  // a few bytes of fuzz can be packed zeros without end
+constexpr std::size_t kMaxText = 1 << 20;  // a few bytes may decompress to huge numbers of zeros
 
 std::string gzip(std::string_view text) {
   z_stream z{};
@@ -38,7 +38,7 @@ std::string zstd(std::string_view text) {
   return frame;
 }
 
-/// Input as parts of a kind, a length and so many bytes, which are put together to a file.
+/// Builds a file from parts; each is a kind, a length and that number of bytes.
 std::string file_of(std::string_view input, std::string (*pack)(std::string_view)) {
   std::string file;
   while (input.size() >= 2) {
@@ -46,7 +46,7 @@ std::string file_of(std::string_view input, std::string (*pack)(std::string_view
     const std::string_view part = input.substr(2, static_cast<u8>(input[1]));
     input.remove_prefix(2 + part.size());
     std::string member = pack(part);
-    if (kind == 1 && !part.empty()) {  // spoilt
+    if (kind == 1 && !part.empty()) {  // damaged
       char& byte = member[static_cast<u8>(part[0]) % member.size()];
       byte = static_cast<char>(byte ^ 1 << part.size() % 8);
     }
@@ -57,11 +57,11 @@ std::string file_of(std::string_view input, std::string (*pack)(std::string_view
   return file;
 }
 
-/// What the member at the beginning of `file` unpacks to, taken from it; nothing when it is damaged.
+/// Removes the first member of `file` and returns its decompressed text, or nothing if it is damaged.
 std::optional<std::string> take_member(std::string_view& file) {
   z_stream z{};
   MCPP_CHECK(::inflateInit2(&z, kGzipOnly) == Z_OK);
-  std::string text(kMostText, '\0');
+  std::string text(kMaxText, '\0');
   z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(file.data()));
   z.avail_in = static_cast<uInt>(file.size());
   z.next_out = reinterpret_cast<Bytef*>(text.data());
@@ -94,7 +94,7 @@ std::optional<std::string> text_of_gzip(std::string_view file) {
 }
 
 std::optional<std::string> text_of_zstd(std::string_view file) {
-  std::string text(kMostText, '\0');
+  std::string text(kMaxText, '\0');
   const std::size_t size = ::ZSTD_decompress(text.data(), text.size(), file.data(), file.size());
   if (::ZSTD_isError(size) != 0) return std::nullopt;
   text.resize(size);
@@ -113,7 +113,7 @@ Reading read(const std::string& file) {
   try {
     while (const std::size_t size = stream.read(some)) {
       reading.text.append(some.data(), size);
-      if (reading.text.size() > kMostText) return {.text = {}, .too_long = true};
+      if (reading.text.size() > kMaxText) return {.text = {}, .too_long = true};
     }
   } catch (const Error& error) {
     if (error.code() != ExitCode::BadInput) throw;
@@ -131,7 +131,7 @@ void compare(const Reading& reading, const std::optional<std::string>& expected)
 
 void gzip_members(std::string_view input) {
   const std::string file = file_of(input, &gzip);
-  if (begins_as_zstd(file)) return;  // which the oracle of gzip knows nothing of
+  if (begins_as_zstd(file)) return;  // the gzip oracle does not read zstd
   const Reading reading = read(file);
   if (reading.too_long) return;
   const std::optional<std::string> expected = begins_as_gzip(file) ? text_of_gzip(file) : std::optional(file);
@@ -139,7 +139,7 @@ void gzip_members(std::string_view input) {
   MCPP_CHECK(!(expected && reading.refused), "refused, though it is sound");
 }
 
-/// What is sound may be refused here: the window of a frame that is read as a stream is limited.
+/// An intact file may be rejected here, because streaming limits the window of a frame.
 void zstd_frames(std::string_view input) {
   const std::string file = file_of(input, &zstd);
   if (!begins_as_zstd(file)) return;

@@ -1,5 +1,5 @@
-// Every input kept in tests/fuzz/corpus/ and tests/fuzz/found/ is still read, or refused as bad input, by the program
-// of the ordinary build.
+// Tests that the regular build of the program accepts every input in tests/fuzz/corpus/ and tests/fuzz/found/, or
+// rejects it as bad input.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 namespace mcpp::fuzz {
 namespace {
 
-class FuzzCorpus : public testing::TestWithParam<Target> {};
-class FuzzFindings : public testing::TestWithParam<Target> {};
+class FuzzCorpusTest : public testing::TestWithParam<Target> {};
+class FuzzFindingsTest : public testing::TestWithParam<Target> {};
 
-/// How many inputs there are.
+/// Replays all inputs of a folder. Returns their number.
 int replay(const Target& target, const Path& folder) {
   int inputs = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -34,18 +34,18 @@ Path findings_of(const Target& target) {
   return test::source_folder() / "tests/fuzz/found" / str(target.name, ".tar.gz");
 }
 
-TEST_P(FuzzCorpus, WhatWasWrittenByHandIsReadOrRefused) {
+TEST_P(FuzzCorpusTest, IsReadOrRejected) {
   EXPECT_GT(replay(GetParam(), test::source_folder() / "tests/fuzz/corpus" / GetParam().name), 0);
 }
 
-TEST_P(FuzzFindings, WhatFuzzingFoundIsReadOrRefused) {
+TEST_P(FuzzFindingsTest, AreReadOrRejected) {
   const test::ScratchFolder folder;
   const std::string unpack = str("tar -xzf '", findings_of(GetParam()).string(), "' -C '", folder.path().string(), "'");
   ASSERT_EQ(std::system(unpack.c_str()), 0);
   EXPECT_GT(replay(GetParam(), folder.path()), 0);
 }
 
-/// Those of which an archive was made.
+/// Returns the targets that have an archive of findings.
 std::vector<Target> targets_with_findings() {
   std::vector<Target> found;
   std::ranges::copy_if(targets(), std::back_inserter(found),
@@ -57,10 +57,10 @@ std::string name_of(const testing::TestParamInfo<Target>& target) {
   return std::string(target.param.name);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, FuzzCorpus, testing::ValuesIn(targets().begin(), targets().end()), name_of);
-INSTANTIATE_TEST_SUITE_P(Targets, FuzzFindings, testing::ValuesIn(targets_with_findings()), name_of);
+INSTANTIATE_TEST_SUITE_P(Targets, FuzzCorpusTest, testing::ValuesIn(targets().begin(), targets().end()), name_of);
+INSTANTIATE_TEST_SUITE_P(Targets, FuzzFindingsTest, testing::ValuesIn(targets_with_findings()), name_of);
 
-TEST(FuzzTargets, AFindingIsAnythingButBadInput) {
+TEST(FuzzTargetsTest, FindingIsAnyErrorExceptBadInput) {
   const auto outcome = [](void (*read)(std::string_view)) { return finding({"", read}, ""); };
   EXPECT_EQ(outcome([](std::string_view) {}), "");
   EXPECT_EQ(outcome([](std::string_view) { fail(ExitCode::BadInput, "refused"); }), "");

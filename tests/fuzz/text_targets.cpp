@@ -1,4 +1,4 @@
-// Short texts: settings, lists and choices.
+// Fuzz targets for short texts: settings, lists and choices.
 #include <numeric>
 
 #include "base/check.h"

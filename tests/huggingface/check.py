@@ -1,7 +1,7 @@
-"""Trains small tokenizers and models, exports them, and asks transformers for the same ids and the same text.
+"""Trains small tokenizers and models, exports them, and checks that transformers gives the same ids and text.
 
 usage: check.py MEGATRON_CPP SOURCE_FOLDER
-Exit code 77, saying why, where transformers is not installed.
+Exit code 77, with the reason, if transformers is not installed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ try:
 except ImportError:
     torch = None
 
-# What tokenizers are known to treat in ways of their own.
+# Characters that tokenizers are known to treat differently.
 ODD = ["<eod>", "<unk>", "<s>", "</s>", "<0x0A>", "<0x41>", "\t", " ", "  ", "     ", "\n", "\n\n", "\r\n", "\u00a0", "\u3000",
        "\u2009", "\u200b", "\ufeff", "\u2581", "\u2581\u2581", "\u00e9", "e\u0301", "\U0001f600", "\u6f22\u5b57", "\x00",
        "\x7f", "<", ">", "<<eod>>", "----", "...", "''", "!!!!!", "aaaa", "\ufb01", "\u2047"]
@@ -59,7 +59,7 @@ class Check:
         self.shakespeare = (source / "data" / "tinyshakespeare.txt").read_text()
         self.random = random.Random(20)
         self.failures = 0
-        # Prose alone has no runs of spaces worth a piece.
+        # Prose has no runs of spaces that would become a piece.
         self.corpus = scratch / "corpus.txt"
         program_text = pathlib.Path(argparse.__file__).read_text()
         self.corpus.write_text(self.shakespeare[:300000] + program_text, newline="")
@@ -94,13 +94,13 @@ class Check:
             yield "".join(parts)
 
     def ids(self, model, text):
-        """Ours, for a text that stands in a file, so that every byte arrives."""
+        """Returns our ids. The text is in a file, so that every byte is preserved."""
         file = self.scratch / "text.txt"
         file.write_bytes(text.encode())
         return [int(word) for word in self.run("tokenizer", "encode", f"--model={model}", f"--input={file}").split()]
 
     def check_tokenizer(self, name, folder, count):
-        """Of the exported folder, against our file in it. Returns transformers' tokenizer."""
+        """Compares the tokenizer of the exported folder with our file in it. Returns transformers' tokenizer."""
         model = next(folder / file for file in ("tokenizer.model", "tokenizer.json") if (folder / file).exists())
         theirs = transformers.AutoTokenizer.from_pretrained(folder)
         self.expect(len(theirs) == self.vocab_size, name, "has", len(theirs), "tokens, ours", self.vocab_size)
@@ -122,7 +122,7 @@ class Check:
         self.check_prompts(name, model, checkpoints, tokenizer)
 
     def text(self, tokenizer, ids):
-        """Ids as our program shows them: bytes that make no character look otherwise in each library."""
+        """Returns ids as our program prints them, because libraries print incomplete characters differently."""
         folder = pathlib.Path(tokenizer.name_or_path)
         model = next(folder / file for file in ("tokenizer.model", "tokenizer.json") if (folder / file).exists())
         if tokenizer.eos_token_id in ids:
@@ -137,7 +137,7 @@ class Check:
             theirs = self.text(tokenizer, out[ids.shape[1]:].tolist()).replace(" \u2047 ", "") + "\n"
             ours = self.run("generate", f"--load={checkpoints}", f"--prompt={prompt}", "--temperature=0",
                             "--max_new_tokens=40").decode()[len(prompt):]
-            ours = ours.replace(" \u2047 ", "")  # <unk>, which has no text
+            ours = ours.replace(" \u2047 ", "")  # <unk> has no text
             self.expect(ours == theirs, name, repr(prompt), "\n  ours  ", repr(ours), "\n  theirs", repr(theirs))
 
     def check(self, model_type, byte_fallback, family, vocab_size):
@@ -159,7 +159,7 @@ class Check:
         print(name, "done", flush=True)
 
     def check_made(self, name, family, exported, **options):
-        """A small model made by transformers, with the tokenizer of an export."""
+        """Checks a small model made by transformers, with the tokenizer of an export."""
         folder = self.scratch / name.replace(" ", "_")
         tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
         torch.manual_seed(3)
@@ -178,7 +178,7 @@ class Check:
         print(name, "done", flush=True)
 
     def check_round_trip(self, original):
-        """A folder of transformers, imported and exported again, is the same model to it."""
+        """Checks that a transformers model is unchanged after import and export."""
         folder = self.scratch / "round_trip" / original.name
         self.run("checkpoint", "import-hf", f"{original}", f"--save={folder}/run")
         config = json.loads((original / "config.json").read_text())
@@ -186,7 +186,7 @@ class Check:
         self.run("checkpoint", "export-hf", f"{folder}/run", f"{folder}/exported", f"--model_type={model_type}")
         self.expect((folder / "exported" / "model.safetensors").read_bytes() ==
                     (original / "model.safetensors").read_bytes(), original.name, "has other weights after a round trip")
-        # transformers 4 passes over rope_parameters, in which 5 writes what it knows as rope_scaling and rope_theta.
+        # transformers 4 ignores rope_parameters, which transformers 5 writes instead of rope_scaling and rope_theta.
         written = config["transformers_version"]
         if int(written.split(".")[0]) > int(transformers.__version__.split(".")[0]):
             print(original.name, "done, weights only: made by transformers", written, flush=True)

@@ -1,9 +1,9 @@
-"""Imports small random models of transformers with special tokens of their own, and compares what both make of them:
-token ids, greedy generation, loss of a text, and lm-evaluation-harness's log-likelihoods where it is installed.
+"""Imports small random models of transformers with special tokens, and compares the results of both programs: token ids,
+greedy generation, loss of a text, and lm-evaluation-harness's log-likelihoods if it is installed.
 
 usage: imports.py MEGATRON_CPP SOURCE_FOLDER [GOLDEN_FOLDER]
-With GOLDEN_FOLDER (tests/golden/imports) the models that golden_imports_test.cpp reads are written there.
-Exit code 77, saying why, where transformers, torch or sentencepiece is not installed.
+With GOLDEN_FOLDER (tests/golden/imports), writes the models for golden_imports_test.cpp there.
+Exit code 77, with the reason, if transformers, torch or sentencepiece is not installed.
 """
 
 import json
@@ -47,7 +47,7 @@ def added_decoder(first, others=()):
 
 
 def sentencepiece_folder(folder, corpus, names, config, **options):
-    """A sentencepiece model whose first pieces have these names, with added tokens that it does not know."""
+    """Writes a sentencepiece model whose first pieces have these names, and added tokens that it lacks."""
     folder.mkdir(parents=True)
     sentencepiece.SentencePieceTrainer.train(
         input=str(corpus), model_prefix=str(folder / "tokenizer"), model_type="bpe", vocab_size=420, byte_fallback=True,
@@ -72,7 +72,7 @@ def gemma(folder, corpus, **config):
 
 
 def byte_level(folder, corpus, special, bos=None, **config):
-    """A tokenizer.json of byte pair encoding; with `bos` its template puts that before texts."""
+    """Writes a tokenizer.json with byte pair encoding; with `bos`, its template puts that token before texts."""
     folder.mkdir(parents=True)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -90,7 +90,7 @@ def byte_level(folder, corpus, special, bos=None, **config):
 
 
 def pair(folder, corpus, **config):
-    """vocab.json and merges.txt with added_tokens.json."""
+    """Writes vocab.json, merges.txt and added_tokens.json."""
     byte_level(folder, corpus, ["<|endoftext|>"])
     file = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").unlink()
@@ -135,17 +135,17 @@ FAMILIES = {
 
 
 def families_of(folder):
-    """The families of which transformers reads such a tokenizer at all."""
+    """Returns the families for which transformers reads such a tokenizer."""
     if (folder / "vocab.json").exists():
         return ["Llama", "Gemma2", "GPTNeoX", "Gemma3Text", "GPT2"]
     return ["Llama", "Mistral", "Phi3" if (folder / "tokenizer.model").exists() else "Qwen2", "Gemma2", "GPTNeoX", "Olmo2"]
 
 
 def make_model(folder, tokenizer_folder, family, seed):
-    """A random model whose second stop token is one that it makes after some others."""
+    """Writes a random model whose second stop token is one that it generates after some others."""
     shutil.copytree(tokenizer_folder, folder)
     configuration = getattr(transformers, f"{family}Config")
-    write_json(folder / "config.json", dict(model_type=configuration.model_type))  # which decides how texts are read
+    write_json(folder / "config.json", dict(model_type=configuration.model_type))  # determines how texts are tokenized
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(seed)
     sizes = {} if family == "GPT2" else dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
@@ -171,13 +171,13 @@ def greedy(model, tokenizer, prompt, eos=None):
 
 
 def text_loss(model, tokenizer, text):
-    """Of all tokens but the first, in windows that each predict up to WINDOW tokens."""
+    """Returns the loss of all tokens except the first, in windows that each predict up to WINDOW tokens."""
     begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     ids = torch.tensor([begin] + tokenizer(text, add_special_tokens=False)["input_ids"])
     total = 0.0
     for at in range(0, len(ids) - 1, WINDOW):
         end = min(at + WINDOW + 1, len(ids))
-        part = ids[max(0, end - WINDOW - 1):end]  # the last window, too, is a whole one
+        part = ids[max(0, end - WINDOW - 1):end]  # the last window is a full one, too
         with torch.no_grad():
             logits = model(part[None, :-1]).logits[0].double()[at + 1 - end:]
         total += torch.nn.functional.cross_entropy(logits, ids[at + 1:end], reduction="sum").item()
@@ -215,7 +215,7 @@ class Check:
             print("FAILED:", *message, flush=True)
 
     def answers(self, folder, model, tokenizer):
-        """What transformers and lm-evaluation-harness say."""
+        """Returns the results of transformers and lm-evaluation-harness."""
         ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
         return dict(ids=[tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in PROMPTS],
                     generated=[first + greedy(model, tokenizer, prompt) for first, prompt in zip(ids, PROMPTS)],
@@ -246,7 +246,7 @@ class Check:
             self.expect(abs(ours - theirs) <= 1e-4 * max(1, abs(theirs)), name, pair, "ours", ours, "lm_eval", theirs)
 
     def check_export(self, name, folder, checkpoints, expected):
-        """An export says what the import said."""
+        """Checks that an export keeps the token configuration of the import."""
         exported = folder / "exported"
         self.run("checkpoint", "export-hf", checkpoints, exported)
         tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
@@ -276,7 +276,7 @@ class Check:
 
 
 def keep(check, folder, kept):
-    """Writes a model and its answers for the tests that have no transformers."""
+    """Writes a model and its expected results for the tests without transformers."""
     kept.mkdir(parents=True, exist_ok=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -1,6 +1,5 @@
 """Writes tests/golden/attention and tests/golden/families: small random models of transformers with scaled RoPE and
-sliding windows, and of families that are more than that, with what they answer in double precision, for
-golden_attention_test.cpp.
+sliding windows, and of further families, with their results in double precision, for golden_attention_test.cpp.
 
 usage: make_golden.py FOLDER [MODEL ...]     (a Python with transformers 5, torch and h5py; FOLDER is tests/golden)
 """
@@ -17,7 +16,7 @@ SIZES = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_lay
              num_key_value_heads=1, head_dim=16, max_position_embeddings=128, bos_token_id=None, eos_token_id=None,
              attn_implementation="eager")
 
-OF_LLAMA = {"num_key_value_heads", "head_dim"}  # which GPT-NeoX knows nothing of
+OF_LLAMA = {"num_key_value_heads", "head_dim"}  # keys that GPT-NeoX lacks
 
 
 def rope(rope_type, **parameters):
@@ -66,7 +65,7 @@ MODELS = {
 
 
 def in_double():
-    """transformers computes RoPE in float32, whatever the weights are: here float32 is another word for float64."""
+    """Makes float32 an alias of float64, because transformers computes RoPE in float32 for all types of weights."""
     torch.float = torch.float32 = torch.float64
     torch.Tensor.float = torch.Tensor.double
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: run.sh MEGATRON_CPP [check.py|imports.py]
-# Compares exports, or imports, with transformers, of the Python that HUGGINGFACE_PYTHON names; without it, of python3.
+# Compares exports or imports with transformers in the Python named by HUGGINGFACE_PYTHON (default: python3).
 set -euo pipefail
 python=${HUGGINGFACE_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "SKIPPED: there is no $python"; exit 77; }

@@ -1,9 +1,9 @@
-"""Trains a small model, exports it, and asks lm-evaluation-harness for the scores of three tasks that the program has, too:
-choices of long endings (HellaSwag), choices of short answers (ARC), and the last word of a passage (LAMBADA).
+"""Trains a small model, exports it, and compares the scores of three tasks with lm-evaluation-harness: choices of long
+endings (HellaSwag), choices of short answers (ARC), and the last word of a passage (LAMBADA).
 
 usage: check.py MEGATRON_CPP SOURCE_FOLDER [--write FOLDER]
---write keeps model, tasks and scores, for tests/megatron_cpp/end_to_end/tasks_test.cpp.
-Exit code 77, saying why, where lm-evaluation-harness is not installed.
+--write stores model, tasks and scores for tests/megatron_cpp/end_to_end/tasks_test.cpp.
+Exit code 77, with the reason, if lm-evaluation-harness is not installed.
 """
 
 import json
@@ -29,7 +29,7 @@ ODD = ["na\u00efve caf\u00e9", "\u6f22\u5b57 and kana", "two  spaces", "\u00a0th
 
 
 class Texts:
-    """Excerpts of a text, the same at every run."""
+    """Reproducible excerpts of a text."""
 
     def __init__(self, text):
         self.words, self.random = text.split(" "), random.Random(18)
@@ -41,7 +41,7 @@ class Texts:
         return text or "a word"
 
     def choice(self, low, high, choices, ending):
-        """A context, of which the first continuation is what follows it, in a random place among the others."""
+        """Returns a context and continuations, with the true one in a random place."""
         at = self.random.randrange(len(self.words) - 400)
         count, after = self.random.randint(low, high), self.random.randint(*ending)
         right = " ".join(self.words[at + count:at + count + after]).strip() or "none"
@@ -56,7 +56,7 @@ def hellaswag(texts):
     for item, odd in zip(items, ODD):
         item["continuations"][0] = odd
         item["context"] += texts.random.choice(["", " ", "  ", "\n", "\u3000", " \t\n"])
-    items[7]["context"] = texts.some(300, 300)  # far more than the model sees
+    items[7]["context"] = texts.some(300, 300)  # far beyond the model's context
     return items
 
 
@@ -144,7 +144,7 @@ def ours(program, folder, files):
 def differences(expected, found):
     for name, scores in expected.items():
         for key, value in scores.items():
-            if key in ("samples", "perplexity_stderr", "alias"):  # that error is drawn by chance there
+            if key in ("samples", "perplexity_stderr", "alias"):  # that error is a random estimate there
                 continue
             if abs(found[name][key] - value) > 1e-5 * max(1, abs(value)):
                 yield f"{name} {key}: {found[name][key]}, lm-evaluation-harness {value}"

@@ -1,10 +1,10 @@
-"""Writes tests/golden/router/expected.h5: what PyTorch's autograd makes of a router and its losses in double precision, for
-router_golden_test.cpp.
+"""Writes tests/golden/router/expected.h5: gradients of a router and its losses, computed by PyTorch's autograd in double
+precision, for router_golden_test.cpp.
 
 usage: make_router_golden.py FILE     (a Python with torch and h5py)
 
 The losses are written from their papers (Fedus et al. 2021, equations 4 to 6; Zoph et al. 2022, equation 5; DeepSeek-V2,
-equation 12), as means over tokens; the whole is multiplied by the number of tokens, as the loss of a microbatch is a sum.
+equation 12), as means over tokens, multiplied by the number of tokens, because the loss of a microbatch is a sum.
 """
 
 import sys
@@ -24,7 +24,7 @@ CASES = {
 
 
 def routed(logits, sigmoid, pre_softmax):
-    """The experts of each token, their weights, and the scores of all experts, which add up to 1."""
+    """Returns the experts of each token, their weights, and the scores of all experts, which add up to 1."""
     if sigmoid:
         scores = torch.sigmoid(logits)
         chosen, experts = scores.topk(TOPK)
@@ -38,7 +38,7 @@ def routed(logits, sigmoid, pre_softmax):
 
 
 def balance_loss(experts, scores):
-    """num_experts times the sum over experts of (share of the choices) x (mean score)."""
+    """Returns num_experts times the sum over experts of (share of the choices) x (mean score)."""
     share = torch.nn.functional.one_hot(experts, EXPERTS).sum((0, 1)).double() / experts.numel()
     return EXPERTS * (share * scores.mean(0)).sum()
 
@@ -47,7 +47,7 @@ def answer(group, x, weight, d_weights, sigmoid=False, pre_softmax=False, by_sam
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
     logits = x @ weight.T
     experts, weights, scores = routed(logits, sigmoid, pre_softmax)
-    if by_sample:  # row r is of sample r % BATCH
+    if by_sample:  # row r belongs to sample r % BATCH
         balance = torch.stack([balance_loss(experts[i::BATCH], scores[i::BATCH]) for i in range(BATCH)]).mean()
     else:
         balance = balance_loss(experts, scores)

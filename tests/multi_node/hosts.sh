@@ -6,7 +6,7 @@
 scratch=${MCPP_SCRATCH:-}
 declare -A host_pids
 
-# Keys, the table of names and the bridge.
+# Creates the ssh keys, the hosts file and the bridge.
 make_network() { # <host ...>
   local host number=0
   mkdir -p "$scratch/ssh"
@@ -25,7 +25,7 @@ make_network() { # <host ...>
 
 address_of() { awk -v host="$1" '$2 == host { print $1 }' "$scratch/hosts"; }
 
-# The first process of a host; it becomes its ssh server once the host has its network.
+# Runs the first process of a host, which becomes its ssh server once the host has its network.
 host_main() { # <host>
   hostname "$1"
   mount -t tmpfs none /dev/shm
@@ -46,7 +46,7 @@ start_host() { # <host>
   until pid=$(pgrep -P "$unshared"); do sleep 0.02; done
   until [ "$(readlink "/proc/$pid/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
   host_pids[$host]=$pid
-  # Its hardware address is always the same, as others remember it.
+  # The hardware address never changes, as other hosts cache it.
   ip link add "to_$host" type veth peer name eth0 netns "$pid" address "02:00:00:00:00:0$(address_of "$host" | cut -d. -f4)"
   ip link set "to_$host" master hub up
   nsenter --target "$pid" --net sh -c "ip link set lo up && ip address add $(address_of "$host")/24 dev eth0 && ip link set eth0 up"
@@ -59,7 +59,7 @@ kill_host() { # <host>
   while [ -d "/proc/${host_pids[$1]}" ]; do sleep 0.02; done
 }
 
-# The cable is pulled: both sides notice nothing but silence.
+# Pulls the cable: both sides notice only silence.
 unplug_host() { ip link set "to_$1" down; }
 plug_host() { ip link set "to_$1" up; }
 

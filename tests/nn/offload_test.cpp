@@ -11,8 +11,8 @@
 #include "tensor/transfer.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
+#include "tests/support/fakes/faulty_queue.h"
 #include "tests/support/lazy_copies.h"
-#include "tests/support/stand_ins/faulty_queue.h"
 
 namespace mcpp {
 namespace {
@@ -115,13 +115,13 @@ TEST_F(ActivationOffloadTest, HostCopiesOverlapWithCompute) {
     const Tensor t = counting(5000, i);
     places.push_back(t.raw());
     offloaded.push_back(store.put({t}));
-    EXPECT_EQ(copies.under_way(),
+    EXPECT_EQ(copies.num_pending(),
               std::min<std::size_t>(static_cast<std::size_t>(i) + 1, HostActivations::kMaxPendingOffloads));
   }
   for (i32 i = kUnits - 1; i >= 0; --i) {
     const bool is_still_here = i >= kUnits - static_cast<i32>(HostActivations::kMaxPendingOffloads);
     offloaded.back()->prefetch();
-    EXPECT_EQ(copies.under_way(), i + 2 == kUnits ? 0U : i + 1 == kUnits ? 2U : 1U) << i;
+    EXPECT_EQ(copies.num_pending(), i + 2 == kUnits ? 0U : i + 1 == kUnits ? 2U : 1U) << i;
     const std::vector<Tensor> tensors = offloaded.back()->take();
     if (is_still_here) {
       EXPECT_EQ(tensors[0].raw(), places[static_cast<std::size_t>(i)]) << i;
@@ -129,7 +129,7 @@ TEST_F(ActivationOffloadTest, HostCopiesOverlapWithCompute) {
     EXPECT_EQ(read_values<i32>(tensors[0]), read_values<i32>(counting(5000, i)));
     offloaded.pop_back();
   }
-  EXPECT_EQ(copies.under_way(), 0U);
+  EXPECT_EQ(copies.num_pending(), 0U);
 }
 
 /// A step is aborted while transfers are in flight. The next step reuses the same file blocks.

@@ -80,7 +80,7 @@ class OffloadedWeightsTest : public testing::Test {
     for (int step = 0; step < kSteps; ++step) {
       training.run_step(step);
       optimizer.step(1e-2, 0.1);
-      EXPECT_EQ(of_updates.under_way(), 0U);
+      EXPECT_EQ(of_updates.num_pending(), 0U);
       buffer->publish();
     }
     expect_copies(c, of_weights, of_updates);

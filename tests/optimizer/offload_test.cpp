@@ -11,8 +11,8 @@
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
+#include "tests/support/fakes/faulty_queue.h"
 #include "tests/support/lazy_copies.h"
-#include "tests/support/stand_ins/faulty_queue.h"
 
 namespace mcpp::offload_test {
 namespace {
@@ -102,7 +102,7 @@ TEST_F(OptimizerOffloadTest, OverlappedUpdatesAreBitwiseIdentical) {
           for (int i = 0; i < 5; ++i) near.step(), away.step();
           EXPECT_TRUE(away.numbers() == near.numbers());
           EXPECT_GT(copies->begun() - at_the_start, 50U);
-          EXPECT_EQ(copies->under_way(), 0U);
+          EXPECT_EQ(copies->num_pending(), 0U);
         }
       }
     }

@@ -4,7 +4,7 @@
 
 #include "parallel/dp/zero.h"
 #include "tensor/ops/ops.h"
-#include "tests/support/stand_ins/mirror_communicator.h"
+#include "tests/support/fakes/mirror_communicator.h"
 
 namespace mcpp {
 namespace {

@@ -11,7 +11,7 @@
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/simulate.h"
 #include "tests/support/errors.h"
-#include "tests/support/stand_ins/made_up_waits.h"
+#include "tests/support/fakes/fake_wait_timer.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::pp_engine_test {
@@ -116,7 +116,7 @@ Stages run_on_threads(const Schedule& schedule, Device& device, bool one_at_a_ti
     const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
     std::vector<PipelineStage*> chunks;
     for (int c = 0; c < lowered.chunks_per_rank; ++c) chunks.push_back(stages[lowered.stage_of(rank, c)].get());
-    test::MadeUpWaits waits;
+    test::FakeWaitTimer waits;
     const PipelineTimes times =
         run_schedule(lowered, world, *backward_channel, chunks,
                      one_at_a_time ? EngineOptions{.waits = &waits, .one_at_a_time = true} : EngineOptions{});
@@ -223,7 +223,7 @@ TEST(PipelineEngineTest, CountsWaitTimeOfComputeDevice) {
   const Schedule lowered = lower(one_f_one_b(2, 1));
   run_local_ranks(2, [&](Communicator& world, int rank) {
     const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
-    test::MadeUpWaits waits;
+    test::FakeWaitTimer waits;
     const auto waited = [&] {
       ToyStage stage(rank, 2, device);
       PipelineStage* const chunk = &stage;
@@ -304,7 +304,7 @@ TEST(PipelineEngineTest, HasNoReceiveInFlightDuringComputeWhenOneAtATime) {
   RecordingChannel activations("x", log), gradients("dy", log);
   RecordingStage stage(device, log);
   PipelineStage* const chunk = &stage;
-  test::MadeUpWaits waits;
+  test::FakeWaitTimer waits;
   run_schedule(lower(one_f_one_b(2, 3)), activations, gradients, {&chunk, 1}, {.waits = &waits, .one_at_a_time = true});
   EXPECT_THAT(log,
               ElementsAre("forward 0", "send x", "forward 1", "send x", "post dy", "wait dy", "backward 0", "forward 2",

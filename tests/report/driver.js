@@ -1,5 +1,5 @@
-// Put at the end of a page by run.sh: uses every control, and compares what the page computes with plain truth. Leaves
-// "good", or what is wrong, in the body's data-verdict.
+// Appended to a page by run.sh: uses every control and compares the page's results with independently computed values.
+// Stores "good", or the problems, in the body's data-verdict.
 "use strict";
 const problems = [];
 const expect = (condition, text) => { if (!condition) problems.push(text); };

@@ -1,5 +1,5 @@
-// Put at the end of a page of `plan --html` by run.sh: every chart is drawn, and its marks are where they must be. Leaves "good",
-// or what is wrong, in the body's data-verdict.
+// Appended to a page of `plan --html` by run.sh: checks that every chart is drawn with its marks in the right places.
+// Stores "good", or the problems, in the body's data-verdict.
 "use strict";
 const problems = [];
 const expect = (condition, text) => { if (!condition) problems.push(text); };
@@ -12,7 +12,7 @@ for (const name of ["shares", "passes", "memory"]) {
   expect(chart && chart.getBoundingClientRect().height > 20, `${name} is not drawn`);
   expect(chart && !/NaN|inf|undefined/i.test(chart.outerHTML), `${name} has places that are none`);
 }
-// The bars of all ranks are as long as one another, without gaps or overlaps: parts add up to the step.
+// The bars of all ranks have the same length, without gaps or overlaps: the parts add up to the step.
 const rows = new Map();
 for (const box of boxes("shares")) {
   const row = rows.get(number(box, "y")) ?? [];
@@ -28,7 +28,7 @@ for (const [y, row] of rows) {
   }
   expect(Math.abs(x - 964) < 0.5, `the bar at ${y} ends at ${x}`);
 }
-// Passes lie inside the time line of their rank and do not overlap.
+// Passes are inside the time line of their rank and do not overlap.
 const waits = boxes("passes").filter((box) => box.classList.contains("wait"));
 expect(waits.length === rows.size, "a rank has no passes");
 for (const wait of waits) {

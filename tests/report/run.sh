@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "report: $*" >&2; exit 1; }
 
-# steps FIRST LAST SHIFT: lines of a training, with a spike and a loss that is no number now and then.
+# steps FIRST LAST SHIFT: prints lines of a training, with occasional spikes and non-finite losses.
 steps() {
   awk -v first="$1" -v last="$2" -v shift="$3" 'BEGIN { for (i = first; i <= last; ++i) {
     loss = 3 + shift + 6 / sqrt(i) + 0.2 * sin(i * 12.9898) * sin(i * 4.1414)
@@ -22,7 +22,7 @@ steps() {
     printf "\"time\":\"2026-11-%02dT%02d:%02d:%02d.000Z\"}\n", 1 + int(i / 172800) % 28, int(i / 7200) % 24, int(i / 120) % 60, int(i / 2) % 60 } }'
 }
 
-# look NAME ADDRESS_SUFFIX [flag ...]: the page after its scripts as $work/NAME.dom; nothing may be said on the console.
+# look NAME ADDRESS_SUFFIX [flag ...]: stores the page after its scripts as $work/NAME.dom; the console must stay empty.
 look() {
   local name=$1 suffix=$2
   shift 2
@@ -31,7 +31,7 @@ look() {
     cat "$work/$name.err" >&2
     fail "the browser failed on $name"
   }
-  if grep -E ':CONSOLE|Uncaught|Refused to' "$work/$name.err" >&2; then fail "$name$suffix: the console has something to say"; fi
+  if grep -E ':CONSOLE|Uncaught|Refused to' "$work/$name.err" >&2; then fail "$name$suffix: there are console messages"; fi
 }
 
 # check NAME [DRIVER]: the page, with tests/report/driver.js at its end, which uses it as a reader would and compares
@@ -41,12 +41,12 @@ check() {
   { echo "<script>"; cat "$here/${2:-driver.js}"; echo "</script></body></html>"; } >>"$work/$1_driven.html"
   look "$1_driven" "" --dump-dom
   local verdict
-  verdict=$(grep -o 'data-verdict="[^"]*"' "$work/$1_driven.dom") || fail "$1: the scripts did not come to their end"
+  verdict=$(grep -o 'data-verdict="[^"]*"' "$work/$1_driven.dom") || fail "$1: the scripts did not finish"
   [ "$verdict" = 'data-verdict="good"' ] || fail "$1: $verdict"
   grep -o 'data-milliseconds="[0-9]*"' "$work/$1_driven.dom" | tr -dc '0-9\n' | sed "s/.*/$1: drawn in & ms/"
 }
 
-# picture NAME FILE [flag ...]
+# picture NAME FILE [flag ...]: takes a screenshot.
 picture() {
   [ -n "$pictures" ] || return 0
   look "$1" "" --screenshot="$pictures/$2" "${@:3}"

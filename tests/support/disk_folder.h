@@ -8,7 +8,7 @@
 
 namespace mcpp::test {
 
-inline bool lies_in_memory(const Path& folder) {
+inline bool is_in_memory(const Path& folder) {
   struct statfs info {};
   return ::statfs(folder.c_str(), &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
@@ -21,7 +21,7 @@ class DiskFolder : public ScratchFolder {
  private:
   static Path place() {
     const Path usual = std::filesystem::temp_directory_path();
-    return lies_in_memory(usual) ? binary_folder() : usual;
+    return is_in_memory(usual) ? binary_folder() : usual;
   }
 };
 

@@ -19,12 +19,12 @@ inline double dot(const Tensor& x, const Tensor& weights) {
 }
 
 /// Checks that `gradient` is the derivative of loss() with respect to the elements of the fp64 tensor `x`, which loss()
-/// reads. If x is large, `most` evenly spaced elements are checked.
+/// reads. If x is large, `max_elements` evenly spaced elements are checked.
 inline void expect_gradient(const std::function<double()>& loss, const Tensor& x, const Tensor& gradient,
-                            const std::string& name, double relative = 1e-6, i64 most = 64) {
+                            const std::string& name, double relative = 1e-6, i64 max_elements = 64) {
   constexpr double kStep = 1e-4;
   ASSERT_EQ(x.numel(), gradient.numel()) << name;
-  const i64 stride = std::max<i64>(1, x.numel() / most);
+  const i64 stride = std::max<i64>(1, x.numel() / max_elements);
   for (i64 i = 0; i < x.numel(); i += stride) {
     double& element = x.data<double>()[i];
     const double middle = element;

@@ -26,14 +26,14 @@ class LazyCopies final : public AsyncCopyEngine {
 
   std::shared_ptr<void> pin(void* memory, i64 bytes) override {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + static_cast<std::uintptr_t>(bytes);
-    EXPECT_TRUE(begin % kPage == 0 && end % kPage == 0) << "no whole pages";
+    EXPECT_TRUE(begin % kPage == 0 && end % kPage == 0) << "not page-aligned";
     for (const auto& [first, last] : *pinned_) EXPECT_TRUE(end <= first || last <= begin) << "pinned twice";
     (*pinned_)[begin] = end;
     return {memory, [pinned = pinned_, begin](void*) { pinned->erase(begin); }};
   }
   std::size_t begun() const { return begun_; }
-  /// Returns the number of copies that were not awaited yet.
-  std::size_t under_way() const { return to_host_->size() + to_device_->size(); }
+  /// Returns the number of pending copies.
+  std::size_t num_pending() const { return to_host_->size() + to_device_->size(); }
 
  private:
   static constexpr std::uintptr_t kPage = 4096;

@@ -1,8 +1,8 @@
-# Tests in namespaces of the kernel, to be sourced: network, mounts and processes of their own, which all end, and leave
-# nothing, with the first of their processes, however that ends.
+# Runs tests in kernel namespaces, to be sourced: with their own network, mounts and processes, which all end with the
+# first process, however it ends, and leave nothing behind.
 # shellcheck shell=bash
 
-# Why there can be none here, or which of <tool ...> is missing, in words; nothing when all is well.
+# Prints why namespaces are not available or which of <tool ...> is missing, or nothing if all is well.
 why_no_namespaces() {
   local tool
   for tool in unshare nsenter ip mpirun pgrep "$@"; do

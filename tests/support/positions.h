@@ -60,7 +60,7 @@ inline Tensor random_starts(const PositionRanges& at, i64 rows, i64 batch, i64 d
 }
 
 /// Positions of the rows of a sequence, with about `documents` documents per sample (0: no starts).
-struct Standing {
+struct PositionCase {
   PositionRanges ranges;
   i64 documents = 0;
 
@@ -77,7 +77,7 @@ struct Standing {
   }
 };
 /// Returns one range, two and several, each also with documents.
-inline std::vector<Standing> every_standing(i64 rows) {
+inline std::vector<PositionCase> every_position_case(i64 rows) {
   const PositionRanges two{.first = 1, .split = rows / 2, .second = rows / 2 + 4};
   PositionRanges several{.first = 1, .split = 2, .second = 3, .length = 1, .more = 2};
   several.begins[0] = 4, several.begins[1] = 6;

@@ -180,7 +180,7 @@ struct TinyModel {
   std::unique_ptr<ChunkParamBuffers> memory;
   std::unique_ptr<PartialGradients> partial_gradients;
   Tensor tokens, targets;
-  Tensor attention_starts, position_starts;  ///< like those of Pass
+  Tensor attention_starts, position_starts;  ///< see MicrobatchContext
   std::vector<i64> samples;
 };
 

@@ -63,13 +63,13 @@ TEST_P(AsyncCopyTest, LaterOpsWaitForCopy) {
 TEST_P(AsyncCopyTest, KeepReleasedMemoryUntilDone) {
   constexpr i64 kCount = 1 << 20;
   std::vector<std::shared_ptr<const Tensor>> rooms;
-  std::vector<AsyncCopy> under_way;
+  std::vector<AsyncCopy> num_pending;
   for (i32 i = 0; i < 20; ++i) {
     rooms.push_back(rooms_->take({kCount}, DType::I32));
-    under_way.push_back(copies_->to_host(filled(kCount, i), *rooms.back()));
-    if (i % 3 == 0) under_way.clear();
+    num_pending.push_back(copies_->to_host(filled(kCount, i), *rooms.back()));
+    if (i % 3 == 0) num_pending.clear();
   }
-  under_way.clear();
+  num_pending.clear();
   for (std::size_t i = 0; i < rooms.size(); ++i) {
     Tensor back = Tensor::empty({kCount}, DType::I32, *device_);
     copies_->to_device(*rooms[i], back).make_stream_wait();

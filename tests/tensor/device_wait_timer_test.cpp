@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "tensor/ops/ops.h"
+#include "tests/support/fakes/fake_wait_timer.h"
 #include "tests/support/gpu.h"
-#include "tests/support/stand_ins/made_up_waits.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::test {
@@ -24,7 +24,7 @@ TEST(DeviceWaitTimerTest, CpuWaitIsHostTime) {
 }
 
 TEST(DeviceWaitTimerTest, DeviceWaitIsMeasuredByDevice) {
-  MadeUpWaits waits;
+  FakeWaitTimer waits;
   double seconds = 1;
   { const WaitRange range(seconds, &waits, nullptr, "wait", RangeKind::Bubble); }
   EXPECT_EQ(seconds, 1);

@@ -57,7 +57,7 @@ TEST_P(EmbeddingOpsTest, EmbeddingAndBackwardMatchReference) {
 
 TEST_P(EmbeddingOpsTest, PositionsAndBackwardMatchReference) {
   for (const auto [seq, n] : kSizes) {
-    for (const Standing& standing : every_standing(seq)) {
+    for (const PositionCase& standing : every_position_case(seq)) {
       const i64 batch = standing.ranges.first == 2 ? 1 : 3, rows = seq + 5;
       const Numbers x = normals(seq * batch * n, 1), table = normals(rows * n, 2),
                     old = test::normals(rows * n, 3, accumulate_dtype());

@@ -21,7 +21,7 @@ std::vector<double> frequencies(double base, i64 dim) {
 }
 
 /// Returns x with every query head rotated to the position of its token.
-Numbers rotated(const RopeCase& c, const Standing& standing, Numbers x) {
+Numbers rotated(const RopeCase& c, const PositionCase& standing, Numbers x) {
   const i64 half = c.rotated / 2;
   const std::vector<i64> positions = standing.in_documents(c.seq, c.batch);
   for (i64 token = 0; token < c.seq * c.batch; ++token) {
@@ -43,7 +43,7 @@ Numbers rotated(const RopeCase& c, const Standing& standing, Numbers x) {
 
 TEST_P(RopeOpsTest, RotatesQueriesOfFusedTensor) {
   for (const RopeCase& c : kCases) {
-    for (const Standing& standing : every_standing(c.seq)) {
+    for (const PositionCase& standing : every_position_case(c.seq)) {
       const Shape shape{c.seq, c.batch, c.groups, c.q_per_group + 2, c.head_dim};
       const Numbers x = normals(numel(shape), 1);
       const auto outputs = run([&](Device& device) {

@@ -1,7 +1,7 @@
-"""Trains with event files, killed and resumed, and compares what TensorBoard's own reader finds with metrics.jsonl.
+"""Trains with event files, with a kill and a resume, and compares TensorBoard's own reader with metrics.jsonl.
 
 usage: check.py MEGATRON_CPP SOURCE_FOLDER
-Exit code 77, saying why, where tensorboard is not installed.
+Exit code 77, with the reason, if tensorboard is not installed.
 """
 
 import json

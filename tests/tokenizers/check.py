@@ -1,8 +1,8 @@
-"""Trains tokenizers with the rules of GPT-2, Llama 3, Qwen 2 and others, and asks `tokenizers` and us for the same ids.
+"""Trains tokenizers with the rules of GPT-2, Llama 3, Qwen 2 and others, and compares our ids with those of `tokenizers`.
 
 usage: check.py MEGATRON_CPP SOURCE_FOLDER [--strings=N] [--rules=A,B] [--golden=FOLDER]
-Exit code 77, saying why, where `tokenizers` is not installed. --strings: random Unicode strings for each. --rules: these
-alone. --golden: writes the files that tests/data/bpe_tokenizer_test.cpp reads instead.
+Exit code 77, with the reason, if `tokenizers` is not installed. --strings: number of random Unicode strings for each.
+--rules: only these rules. --golden: writes the files for tests/data/bpe_tokenizer_test.cpp instead.
 """
 
 import argparse
@@ -40,7 +40,7 @@ O200K = CASED + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
 DEEPSEEK = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
             r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 END = "<|endoftext|>"
-# What rules are known to treat in ways of their own.
+# Characters that the rules are known to treat differently.
 ODD = ["'s", "'S", "'\u017f", "'LL", "'re", " '", "''", "\t", "  ", "     ", "\n", "\n\n", "\r\n", " \n", "\n ", "\u00a0", "\u3000",
        "\u0085", "\u2028", "\u200b", "\u180e", "\ufeff", "\u2581", "\u00e9", "e\u0301", "\u0301", "\u1100\u1161\u11a8",
        "\U0001f600", "\U0001f469\u200d\U0001f680", "\u6f22\u5b57", "\x00", "\x7f", "\u01c5", "\u02b0", "\u0660\u0661", "\u2167",
@@ -56,7 +56,7 @@ def byte_level(*before):
     return pre_tokenizers.Sequence([*before, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-# Name: normalizer and pre-tokenizer. The first five are also what `tokenizer train` offers.
+# Name: normalizer and pre-tokenizer. `tokenizer train` offers the first five.
 RULES = {
     "gpt2": (None, pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "llama3": (None, byte_level(split(LLAMA3))),
@@ -96,12 +96,12 @@ class Check:
         self.leave_out_old_forms()
 
     def leave_out_old_forms(self):
-        """Some marks are younger than the Unicode of the library's normalizers, which do not order them."""
+        """Finds marks that are newer than the Unicode version of the library's normalizers, which do not order them."""
         forms = {"NFC": normalizers.NFC(), "NFKC": normalizers.NFKC(), "NFD": normalizers.NFD()}
         old = {c for c in self.known for text in (f"b\u0301{c}\u0323", c + "\u0323") for form, theirs in forms.items()
                if theirs.normalize_str(text) != unicodedata.normalize(form, text)}
         self.known = [c for c in self.known if c not in old]
-        print(len(old), "characters left out: the library's normalizers know them not, or otherwise than Unicode",
+        print(len(old), "characters left out: the library's normalizers do not know them or deviate from Unicode",
               unicodedata.unidata_version)
 
     def run(self, *arguments):
@@ -134,7 +134,7 @@ class Check:
             yield self.random_string()
 
     def our_ids(self, model, texts):
-        """Through preprocess, a document for each text."""
+        """Returns the ids that preprocess writes, with one document for each text."""
         lines, prefix = self.scratch / "texts.jsonl", self.scratch / "ours"
         with open(lines, "w") as file:
             for text in texts:
@@ -216,7 +216,7 @@ class Check:
             self.compare(name, folder / name, theirs, 2000)
 
     def metaspace(self, scheme, vocab_size):
-        """As Llama 2's: spaces are U+2581, bytes are pieces, nothing is cut."""
+        """Tests a tokenizer like Llama 2's: spaces are U+2581, bytes are pieces, and there is no pre-tokenization."""
         tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
         specials = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()

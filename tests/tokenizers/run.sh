@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: run.sh MEGATRON_CPP [option of check.py ...]
-# Compares ids with the library `tokenizers`, of the Python that HUGGINGFACE_PYTHON names; without it, of python3.
+# Compares ids with the library `tokenizers` in the Python named by HUGGINGFACE_PYTHON (default: python3).
 set -euo pipefail
 python=${HUGGINGFACE_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "SKIPPED: there is no $python"; exit 77; }

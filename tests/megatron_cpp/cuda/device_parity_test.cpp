@@ -87,7 +87,7 @@ TEST_P(DeviceParityTest, InitialWeightsAreBitwiseIdentical) {
 
 TEST_P(DeviceParityTest, LossesMatchCpuForTwentySteps) {
   const RunResult gpu = on_gpu(task()), cpu = on_cpu(task());
-  EXPECT_LT(cpu.losses.back(), 0.9 * cpu.losses.front()) << "the task teaches nothing";
+  EXPECT_LT(cpu.losses.back(), 0.9 * cpu.losses.front()) << "the task is not learned";
   for (std::size_t i = 0; i < cpu.losses.size(); ++i)
     EXPECT_LE(std::abs(gpu.losses[i] - cpu.losses[i]) / cpu.losses[i], 1e-4) << "step " << i;
 }

@@ -81,7 +81,7 @@ TEST_F(AsyncResumeTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
     program.signal(SIGKILL);
     kills += program.wait().code == -SIGKILL;
   }
-  EXPECT_GE(kills, 3) << "the training was over before it was killed";
+  EXPECT_GE(kills, 3) << "the training ended before it was killed";
   train("killed", async_args);
   expect_same_checkpoint("whole", "killed");
   EXPECT_EQ(losses("killed", 60), losses("whole", 60));
@@ -177,7 +177,7 @@ TEST_F(AsyncResumeTest, ResumesFromLocalTierWhenItIsNewer) {
     expect_same_checkpoint("whole", "run");
     EXPECT_EQ(losses("whole", 12), losses("run", 12));
     EXPECT_EQ(run_ok(pretrain("run", tiers)).find("resuming from " + at("local")), std::string::npos)
-        << "save is newer";
+        << "checkpoint.save is newer";
   }
 }
 

@@ -223,7 +223,7 @@ TEST_F(BadInputTest, RefusesToImportNonFiniteWeights) {
   write_file_atomic(file, content);
   expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("imported")},
                  {at("hf") + ": transformer.", "NaN or infinite"});
-  EXPECT_NE(run({"checkpoint", "ls", at("imported")}).code, 0) << "nothing is left of it";
+  EXPECT_NE(run({"checkpoint", "ls", at("imported")}).code, 0) << "no partial import remains";
   EXPECT_TRUE(std::filesystem::exists(at("hf") + "/tokenizer.model"));
   EXPECT_FALSE(std::filesystem::exists(at("imported") + "/tokenizer.model"));
 }

@@ -33,7 +33,7 @@ class EndToEndOnRanks : public EndToEnd {
     if (id == 0) ADD_FAILURE() << "no process is rank " << rank;
     return id;
   }
-  /// Returns the process that is this rank of the run that saves in `save`, or 0 if there is none.
+  /// Returns the process that is this rank of the run that saves in `save`, or 0.
   pid_t find_process(int rank, const std::string& save) const {
     const std::string variable = str("OMPI_COMM_WORLD_RANK=", rank);
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

@@ -53,7 +53,7 @@ TEST_F(ExpertsEndToEndTest, EvaluationAndGenerationAreIndependentOfLayout) {
   };
   EXPECT_NEAR(nll("run", 2, keys(1, 2, 1)) / expected, 1, 1e-6);
   EXPECT_NEAR(nll("run", 3, keys(1, 1, 1)) / expected, 1, 1e-6);
-  EXPECT_NEAR(nll("run", 4, keys(2, 4, 1)) / expected, 1, 1e-6) << "ranks with other windows share the experts";
+  EXPECT_NEAR(nll("run", 4, keys(2, 4, 1)) / expected, 1, 1e-6) << "ranks with different windows share the experts";
   EXPECT_NEAR(nll("run", 4, keys(2, 1, 2)) / expected, 1, 1e-6);
   const Strings generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=30", "--seed=3"};
   const std::string text = run_ok(generate);

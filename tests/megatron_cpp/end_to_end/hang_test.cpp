@@ -101,7 +101,7 @@ TEST_F(HangTest, HandlesSignalsWhileWaitingForMpiInit) {
     std::ifstream file(at("waits"));
     std::getline(file, process);
   }
-  std::this_thread::sleep_for(std::chrono::seconds(2));  // By then it is past its first instructions.
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // until it is past its first instructions
   ::kill(std::stoi(process), SIGTERM);
   EXPECT_NE(program.wait().code, 0);
   EXPECT_LT(Clock::now() - start, kSoon);

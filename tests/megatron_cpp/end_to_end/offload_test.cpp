@@ -191,7 +191,7 @@ TEST_F(OffloadEndToEndTest, DryRunChecksDisk) {
   outcome = dry((disk_.path() / "made").string(), joined(states, {"--checkpoint.async_save"}));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_CONTAINS(outcome.out, ", and as much again for saves");
-  EXPECT_EQ(disk_.count(), 0U) << "something was made";
+  EXPECT_EQ(disk_.count(), 0U) << "a file was written";
 }
 
 TEST_F(OffloadEndToEndTest, DryRunReportsPlacement) {

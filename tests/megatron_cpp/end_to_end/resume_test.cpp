@@ -76,7 +76,7 @@ TEST_F(ResumeTest, SignalInterruptsEvaluation) {
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
   EXPECT_CONTAINS(outcome.out, "saving and stopping");
-  EXPECT_EQ(metrics("run").size(), 1u) << "the evaluation came to its end";
+  EXPECT_EQ(metrics("run").size(), 1u) << "the evaluation was not interrupted";
 }
 
 /// Kills alternate between a random time and a point of a step or a save.
@@ -104,7 +104,7 @@ TEST_F(ResumeTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
     }
     kills += program.wait().code == -SIGKILL;
   }
-  EXPECT_EQ(kills, 10) << "the training was over before it was killed";
+  EXPECT_EQ(kills, 10) << "the training ended before it was killed";
   train("killed", longer);
   expect_same_checkpoint("whole", "killed");
   EXPECT_EQ(losses("killed", 60), losses("whole", 60));
@@ -171,7 +171,7 @@ TEST_F(ResumeTest, WarnsThatLearningRateChangesInLongerTraining) {
   EXPECT_EQ(longer.code, 0) << longer.err;
   EXPECT_CONTAINS(longer.err, "was 12 iterations and is now 16 iterations");
   EXPECT_CONTAINS(longer.err, "--optimizer.lr_decay_iters=12");
-  EXPECT_EQ(run(pretrain("run", {"--training.train_iters=16"})).err, "") << "nothing changed since";
+  EXPECT_EQ(run(pretrain("run", {"--training.train_iters=16"})).err, "") << "nothing has changed since";
   const Outcome pinned = run(pretrain("run", {"--training.train_iters=20", "--optimizer.lr_decay_iters=16",
                                               "--checkpoint.allow_changed_keys=optimizer.lr_decay_iters"}));
   EXPECT_EQ(pinned.err.find("learning rate"), std::string::npos) << pinned.err;
@@ -199,7 +199,7 @@ TEST_F(ResumeTest, UsesSavedTokenizerWhenOriginalIsRemoved) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_CONTAINS(refused.err, "was trained with another tokenizer");
   EXPECT_EQ(read_text_file(folder_ / "run/tokenizer.model"), read_text_file(root() / "tokenizer.model"))
-      << "a run that was refused left its own";
+      << "a rejected run left files";
 }
 
 TEST_F(ResumeTest, RefusesFolderInUse) {

@@ -40,7 +40,7 @@ class StopTest : public EndToEndOnRanks {
     const auto deadline = Clock::now() + kPatience;
     std::string output;
     do {
-      ASSERT_LT(Clock::now(), deadline) << text << ": was not said";
+      ASSERT_LT(Clock::now(), deadline) << text << ": is not in the output";
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       std::ifstream file((root() / name).string() + ".out");
       output.assign(std::istreambuf_iterator<char>(file), {});
@@ -158,7 +158,8 @@ TEST_F(StopTest, RepeatsInterruptedFinalEvaluations) {
     EXPECT_CONTAINS(made_up, "all 12 iterations are done");
     EXPECT_CONTAINS(made_up, "test loss at iteration 12");
     EXPECT_EQ(evaluations(save), evaluations("whole"));
-    EXPECT_EQ(run_ok(pretrain(save)).find(" loss at iteration"), std::string::npos) << "once is enough";
+    EXPECT_EQ(run_ok(pretrain(save)).find(" loss at iteration"), std::string::npos)
+        << "the evaluation must not be repeated";
     EXPECT_EQ(evaluations(save), evaluations("whole"));
   }
 }

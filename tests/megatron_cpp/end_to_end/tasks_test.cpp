@@ -152,7 +152,7 @@ TEST_F(EvaluationTasksTest, AcceptsSeveralAnswersAndDelimiters) {
   const Json first = acc("\"answer\": 0}"), second = acc("\"answer\": 1}");
   EXPECT_EQ(first["acc"].get<double>() + second["acc"].get<double>(), 1);
   EXPECT_EQ(acc("\"answer\": [0, 1]}")["acc"], 1);
-  EXPECT_TRUE(first["acc_stderr"].is_null()) << "of one item";
+  EXPECT_TRUE(first["acc_stderr"].is_null()) << "a single item has no error";
   EXPECT_EQ(first["items"], 1);
   // A space in the continuations instead of the delimiter changes their normalization, but not the model's input.
   const std::string bare =

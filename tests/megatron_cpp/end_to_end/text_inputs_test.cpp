@@ -94,7 +94,7 @@ TEST_F(TextInputTest, AcceptsSeveralFilesAndPatterns) {
   const std::string out =
       run_ok({"tokenizer", "train", "--input=" + at("long_*.txt"), "--output=" + at("b.model"), "--vocab_size=400"});
   EXPECT_EQ(read_text_file(at("a.model")), read_text_file(at("b.model")));
-  EXPECT_EQ(out.find('\033'), std::string::npos) << "what is no terminal gets no live line";
+  EXPECT_EQ(out.find('\033'), std::string::npos) << "only terminals get a live line";
 }
 
 TEST_F(TextInputTest, TimesOutOnPipeWithoutWriter) {

@@ -105,7 +105,7 @@ TEST_F(ValidationSetsTest, ReadsFullSetOnceOnEveryLayout) {
   for (const Json& line : metrics("one")) {
     if (line["type"] == "train") continue;
     const i64 tokens = line["type"] == "validation-near" ? tokens_of("near") : tokens_of("far");
-    EXPECT_EQ(line["tokens"], (tokens - 1) / 32 * 32) << "whole samples of 32, once, however large a batch is";
+    EXPECT_EQ(line["tokens"], (tokens - 1) / 32 * 32) << "full samples of 32, once, for any batch size";
   }
   if (!has_mpirun()) GTEST_SKIP() << "mpirun is missing";
   // Pipelines keep the order of summation.

@@ -1,5 +1,5 @@
-// Activations in host memory, on a disk, or cut over the tensor-parallel ranks, on any layout: the bits of a training
-// that keeps them all where they are, and less memory. Ranks as threads.
+// Activations in host memory, on a disk, or sharded over the tensor-parallel ranks, on any layout: bitwise identical to
+// a training that keeps them on the device, with less memory. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "tests/support/disk_folder.h"
@@ -47,7 +47,7 @@ const std::vector<RunLayout> kExpertLayouts{
     {.name = "ep2_gather", .dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather},
 };
 
-class ActivationOffloadLayouts : public testing::Test {
+class ActivationOffloadLayoutsTest : public testing::Test {
  protected:
   RunTask task_of(bool experts, DType dtype) const {
     ModelConfig model = experts ? test::tiny_llama() : test::tiny_gpt2();
@@ -70,29 +70,29 @@ class ActivationOffloadLayouts : public testing::Test {
     return task;
   }
   void expect_same_bits(const RunTask& task, const RunLayout& layout) const {
-    const test::RunResult here = test::run_layout(task, layout);
+    const test::RunResult on_device = test::run_layout(task, layout);
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
       SCOPED_TRACE(str(layout.name, " ", name_of(task.dtype), " ", enum_name(tier)));
-      RunLayout away = layout;
-      away.activations = tier;
-      test::expect_same_bits(test::run_layout(task, away), here);
+      RunLayout offloaded = layout;
+      offloaded.activations = tier;
+      test::expect_same_bits(test::run_layout(task, offloaded), on_device);
     }
   }
 
   const test::DiskFolder folder_;
 };
 
-TEST_F(ActivationOffloadLayouts, TrainTheSameBits) {
+TEST_F(ActivationOffloadLayoutsTest, IsBitwiseIdenticalToNoOffload) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : kLayouts) expect_same_bits(task_of(false, dtype), layout);
   }
 }
 
-TEST_F(ActivationOffloadLayouts, TrainTheSameBitsWithExperts) {
+TEST_F(ActivationOffloadLayoutsTest, IsBitwiseIdenticalToNoOffloadWithExperts) {
   for (const RunLayout& layout : kExpertLayouts) expect_same_bits(task_of(true, DType::F32), layout);
 }
 
-TEST_F(ActivationOffloadLayouts, InputsCutOverTensorParallelRanksTrainTheSameBits) {
+TEST_F(ActivationOffloadLayoutsTest, ShardedInputsAreBitwiseIdenticalToFullInputs) {
   for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
     for (const i64 tp : {2, 4}) {
       for (const Recompute& recompute : {kFull, kBlock}) {
@@ -107,8 +107,8 @@ TEST_F(ActivationOffloadLayouts, InputsCutOverTensorParallelRanksTrainTheSameBit
   }
 }
 
-/// A step that is given up half-way leaves nothing away that the next one would find.
-TEST_F(ActivationOffloadLayouts, AStepThatIsGivenUpLeavesNoTrace) {
+/// A step that is aborted half-way leaves no offloaded activations behind for the next one.
+TEST_F(ActivationOffloadLayoutsTest, AbortedStepLeavesNoTrace) {
   const RunTask task = task_of(false, DType::F32);
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
     for (const i64 pp : {1, 2}) {

@@ -1,5 +1,5 @@
-// Any layout loads what any other saved: the same bits of weights and optimizer state, in every copy that a rank holds,
-// and a training that goes on as the one that was saved. Ranks as threads.
+// Any layout loads checkpoints of any other: weights and optimizer state are bitwise identical in every replica, and
+// the training continues like the one that was saved. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "checkpoint/directory/folder.h"
@@ -63,7 +63,7 @@ const std::vector<RunLayout> kExpertLayouts{
     {.name = "dp8_ep4_hsdp_zero3", .dp = 8, .ep = 4, .zero_stage = 3, .instances = 2},
 };
 
-/// Experts that are balanced by a bias, and by what all of them were given in the step before.
+/// Experts that are balanced by a bias and by the loads of the previous step.
 ModelConfig tiny_moe() {
   ModelConfig model = test::tiny_llama();
   model.moe.num_experts = 4;
@@ -82,18 +82,19 @@ ModelConfig tiny_mixtral() {
   return model;
 }
 
-/// Whether the two add all sums in the same order (layout_parity_test.cpp): then they train the same bits.
-bool add_alike(const RunLayout& a, const RunLayout& b) {
+/// Returns true if both layouts add all sums in the same order (layout_parity_test.cpp), so that training is bitwise
+/// identical.
+bool have_same_summation_order(const RunLayout& a, const RunLayout& b) {
   const auto plain = [](const RunLayout& l) { return l.zero_stage <= 1 && l.instances == 1; };
   const bool same_groups = a.tp == b.tp && a.dp == b.dp && a.cp == b.cp && a.sequence_parallel == b.sequence_parallel &&
                            a.ep == b.ep && a.etp == b.etp;
   return a.name == b.name || (same_groups && plain(a) && plain(b));
 }
 
-/// A training that was saved, and went on.
+/// A training that was saved and then continued.
 struct SavedRun {
   Path checkpoint;
-  Weights tensors = {};  ///< weights and optimizer state in global terms, as in memory when they were saved
+  Weights tensors = {};  ///< weights and optimizer state of the global model at the time of the save
   i64 optimizer_steps = 0;
   Numbers losses_after = {};
 };
@@ -105,7 +106,7 @@ void for_each_element(const NamedShard& shard, F&& f) {
     f(static_cast<std::size_t>(test::global_index(shard.box, shard.flat_begin + i)), static_cast<std::size_t>(i));
 }
 
-class CheckpointLayouts : public testing::Test {
+class CheckpointLayoutsTest : public testing::Test {
  protected:
   static RunTask task_of(ModelConfig model, DType dtype) {
     model.num_layers = 8;
@@ -125,7 +126,7 @@ class CheckpointLayouts : public testing::Test {
       save_checkpoint(scratch_ / layout.name, {.iteration = kStepsBefore}, shards_to_save(self.state()), world, log);
       {
         const std::lock_guard lock(mutex);
-        for (const NamedShard& shard : shards_to_load(self.state())) remember(shard, saved.tensors);
+        for (const NamedShard& shard : shards_to_load(self.state())) record_shard(shard, saved.tensors);
       }
       Numbers losses;
       const i64 steps = self.state().optimizer().steps();
@@ -135,14 +136,14 @@ class CheckpointLayouts : public testing::Test {
     return saved;
   }
 
-  static void remember(const NamedShard& shard, Weights& tensors) {
+  static void record_shard(const NamedShard& shard, Weights& tensors) {
     Numbers& whole = tensors[shard.name];
     whole.resize(static_cast<std::size_t>(numel(shard.box.global)));
     const Numbers part = test::numbers(shard.data);
     for_each_element(shard, [&](std::size_t global, std::size_t local) { whole[global] = part[local]; });
   }
 
-  /// How many numbers of this rank differ from what was saved.
+  /// Returns the number of elements on this rank that differ from the saved ones.
   static i64 differences(const TrainingState& state, const Weights& tensors) {
     i64 different = 0;
     for (const NamedShard& shard : shards_to_load(state)) {
@@ -153,7 +154,7 @@ class CheckpointLayouts : public testing::Test {
     return different;
   }
 
-  /// Loads `saved` in `layout` and trains on: the losses.
+  /// Loads `saved` in `layout` and continues. Returns the losses.
   static Numbers load(const RunTask& task, const RunLayout& layout, const SavedRun& saved) {
     Numbers losses;
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
@@ -163,13 +164,13 @@ class CheckpointLayouts : public testing::Test {
       const i64 before = self.device().memory().total.bytes;
       std::vector<NamedShard> shards = shards_to_load(self.state());
       EXPECT_FALSE(reader.load(shards, world));
-      EXPECT_EQ(self.device().memory().total.peak, before) << "loading on the host needs no memory of its own";
+      EXPECT_EQ(self.device().memory().total.peak, before) << "loading on the host allocates no memory";
       EXPECT_EQ(differences(self.state(), saved.tensors), 0) << "rank " << rank;
       self.state().publish_weights();
       self.state().optimizer().set_steps(saved.optimizer_steps);
-      Numbers mine;
-      for (i64 step = 0; step < kStepsAfter; ++step) mine.push_back(self.step(kStepsBefore + step).loss);
-      if (rank == 0) losses = mine;
+      Numbers rank_losses;
+      for (i64 step = 0; step < kStepsAfter; ++step) rank_losses.push_back(self.step(kStepsBefore + step).loss);
+      if (rank == 0) losses = rank_losses;
     });
     return losses;
   }
@@ -181,7 +182,7 @@ class CheckpointLayouts : public testing::Test {
       for (const RunLayout& to : layouts) {
         SCOPED_TRACE(str("saved by ", from.name, ", loaded by ", to.name));
         const Numbers losses = load(task, to, saved);
-        if (add_alike(from, to)) {
+        if (have_same_summation_order(from, to)) {
           EXPECT_EQ(losses, saved.losses_after);
         }
         for (std::size_t i = 0; i < losses.size() && task.dtype == DType::F32; ++i)
@@ -193,33 +194,33 @@ class CheckpointLayouts : public testing::Test {
   const test::ScratchFolder scratch_;
 };
 
-TEST_F(CheckpointLayouts, EveryLayoutLoadsWhatEveryLayoutSaved) {
+TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayout) {
   expect_any_to_any(task_of(test::tiny_gpt2(), DType::F32), kLayouts);
 }
 
-TEST_F(CheckpointLayouts, AlsoInBf16WithMasterWeightsAndGroupedQueries) {
+TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayoutInBf16WithMasterWeights) {
   expect_any_to_any(task_of(test::tiny_llama(), DType::BF16),
                     {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
-/// Of fp8 nothing is saved: scales follow from what is there.
-TEST_F(CheckpointLayouts, AlsoInFp8) {
+/// No fp8 state is saved; the scales follow from the tensors.
+TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayoutInFp8) {
   RunTask task = task_of(test::tiny_llama(), DType::BF16);
   task.fp8 = Fp8::Hybrid;
   expect_any_to_any(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
-TEST_F(CheckpointLayouts, AlsoExpertsAndWhatBalancesThem) {
+TEST_F(CheckpointLayoutsTest, LoadsExpertsAndTheirBalancingState) {
   expect_any_to_any(task_of(tiny_moe(), DType::F32), kExpertLayouts);
 }
 
-TEST_F(CheckpointLayouts, AlsoMuonsMomentumOfExperts) {
+TEST_F(CheckpointLayoutsTest, LoadsMuonMomentumOfExperts) {
   RunTask task = task_of(tiny_moe(), DType::F32);
   task.optimizer.optimizer = OptimizerKind::Muon;
   expect_any_to_any(task, {kExpertLayouts[0], kExpertLayouts[2], kExpertLayouts[3], kExpertLayouts[4]});
 }
 
-TEST_F(CheckpointLayouts, AlsoMuonsMomentum) {
+TEST_F(CheckpointLayoutsTest, LoadsMuonMomentum) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(test::tiny_llama(), dtype);
     task.optimizer.optimizer = OptimizerKind::Muon;
@@ -227,12 +228,12 @@ TEST_F(CheckpointLayouts, AlsoMuonsMomentum) {
   }
 }
 
-/// Hugging Face models pass through any layout: exported from shards, imported, spread and exported again they are the
-/// same files. The vocabulary is padded here and not there.
-TEST_F(CheckpointLayouts, HuggingFaceModelsPassThroughAnyLayout) {
+/// Hugging Face models are independent of the layout: exported from a sharded run, imported, resharded and exported
+/// again, the files are identical. The vocabulary is padded here, but not in the files.
+TEST_F(CheckpointLayoutsTest, RoundTripsHuggingFaceModelsThroughAnyLayout) {
   for (ModelConfig model : {test::tiny_gpt2(), test::tiny_llama(), tiny_mixtral()}) {
     model.rotary_percent = 1;
-    model.make_vocab_size_divisible_by = ModelConfig{}.make_vocab_size_divisible_by;  // as an imported model has it
+    model.make_vocab_size_divisible_by = ModelConfig{}.make_vocab_size_divisible_by;  // as in an imported model
     RunTask task = task_of(model, DType::F32);
     const std::string name = model.add_bias_linear ? "gpt2" : model.moe.num_experts > 0 ? "mixtral" : "llama";
     const auto export_to = [&](const Path& checkpoint, const Path& folder) {
@@ -240,8 +241,8 @@ TEST_F(CheckpointLayouts, HuggingFaceModelsPassThroughAnyLayout) {
       export_huggingface(folder, task.model, reader, {.max_file_bytes = 30'000});
       return SafetensorsReader(folder);
     };
-    const RunLayout& spread = kLayouts[10];
-    const SafetensorsReader first = export_to(save(task, spread).checkpoint, scratch_ / ("hf_" + name));
+    const RunLayout& sharded_layout = kLayouts[10];
+    const SafetensorsReader first = export_to(save(task, sharded_layout).checkpoint, scratch_ / ("hf_" + name));
     const std::string embedding = name == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight";
     EXPECT_EQ(first.at(embedding).shape, (Shape{29, 16})) << "no padding";
 
@@ -251,7 +252,7 @@ TEST_F(CheckpointLayouts, HuggingFaceModelsPassThroughAnyLayout) {
     const Path whole = save_checkpoint(scratch_ / ("imported_" + name), {}, *imported.weights, *self, Log());
     i64 largest = 0;
     for (const ShardSpec& shard : imported.weights->shards()) largest = std::max(largest, shard.numel() * 4);
-    EXPECT_LE(device.memory().total.peak, 2 * largest + 4096) << "one tensor, there and here, at a time";
+    EXPECT_LE(device.memory().total.peak, 2 * largest + 4096) << "one tensor at a time, on the device and on the host";
 
     for (const RunLayout* layout : {&kLayouts[5], &kLayouts[12]}) {
       const std::string copy = str(name, "_", layout->name);

@@ -1,13 +1,13 @@
-// No step has to connect a group of GPUs: those that steps use were connected before the first one.
+// No step has to connect a group of GPUs: the groups that steps use are connected before the first step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <mutex>
 
 #include "tests/support/disk_folder.h"
+#include "tests/support/fakes/lane_recorder.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/layouts/random_training.h"
-#include "tests/support/stand_ins/lane_recorder.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp::connected_groups_test {
@@ -19,7 +19,7 @@ using test::RandomTraining;
 using test::RunLayout;
 using test::RunTask;
 
-/// Two steps and an evaluation open no lane that was not open before.
+/// Expects that two steps and an evaluation open no lane that was not open before.
 void expect_connected(const RunTask& task, const RunLayout& layout) {
   std::mutex mutex;
   LaneRecorder::Opened late;
@@ -49,7 +49,7 @@ ModelConfig model_of_four_layers() {
   return model;
 }
 
-TEST(ConnectedGroups, AreThoseThatStepsUse) {
+TEST(ConnectedGroupsTest, CoverAllGroupsUsedByDenseModels) {
   const RunLayout layouts[]{
       {.name = "tp4, whose ranks share key heads", .tp = 4, .sequence_parallel = true},
       {.name = "ring", .tp = 2, .cp = 2},
@@ -80,7 +80,7 @@ TEST(ConnectedGroups, AreThoseThatStepsUse) {
   }
 }
 
-TEST(ConnectedGroups, OfExpertsAreThoseThatStepsUse) {
+TEST(ConnectedGroupsTest, CoverAllGroupsUsedByExperts) {
   RunTask task = test::learnable_task(model_of_four_layers());
   task.model.moe.num_experts = 4;
   task.model.moe.router_topk = 2;
@@ -96,8 +96,8 @@ TEST(ConnectedGroups, OfExpertsAreThoseThatStepsUse) {
   }
 }
 
-/// Its matrices go from rank to rank by messages.
-TEST(ConnectedGroups, OfMuonAreThoseThatStepsUse) {
+/// Muon's matrices move between ranks in messages.
+TEST(ConnectedGroupsTest, CoverAllGroupsUsedByMuon) {
   RunTask task = test::learnable_task(model_of_four_layers());
   task.optimizer.optimizer = OptimizerKind::Muon;
   for (const RunLayout& layout : {RunLayout{.tp = 2, .dp = 2}, RunLayout{.tp = 2, .dp = 2, .zero_stage = 1},
@@ -105,7 +105,7 @@ TEST(ConnectedGroups, OfMuonAreThoseThatStepsUse) {
     expect_connected(task, layout);
 }
 
-TEST(ConnectedGroups, AreThoseThatStepsOfAnyLayoutUse) {
+TEST(ConnectedGroupsTest, CoverAllGroupsUsedByRandomLayouts) {
   const test::DiskFolder folder;
   for (u64 seed = 0; seed < 40; ++seed) {
     const RandomTraining training(seed);

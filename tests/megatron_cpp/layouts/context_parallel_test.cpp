@@ -1,5 +1,5 @@
-// Samples cut over context-parallel ranks train the model that one rank trains, whichever way attention meets the keys
-// of others, with every other kind of parallelism, with dropout and with packed documents.
+// Samples sharded over context-parallel ranks train the same model as one rank, for every cp_comm_type, with every
+// other kind of parallelism, with dropout and with packed documents.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -84,8 +84,8 @@ const RunLayout kLayouts[]{
      .zero_stage = 1},
 };
 
-/// GPT-2 with dropout, tied embeddings and learned positions; Llama with grouped queries, of which some ways have fewer
-/// groups than ranks; the same with windows, which end in the pieces of other ranks.
+/// GPT-2 with dropout, tied embeddings and learned positions; Llama with grouped queries, where some layouts have fewer
+/// groups than ranks; Llama with windows that reach into the shards of other ranks.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
   config.num_layers = 4;
@@ -93,7 +93,7 @@ ModelConfig model_of(const std::string& name) {
   config.num_attention_heads = 8;
   config.seq_length = 32;
   if (name == "gpt2") config.hidden_dropout = config.attention_dropout = 0.1;
-  if (name == "windows") {  // in all layers but each third
+  if (name == "windows") {  // in all layers except every third
     config.window_size = {9, 0};
     config.window_attn_skip_freq = {3};
   }
@@ -110,7 +110,7 @@ RunTask task_of(const std::string& model, bool has_documents, DType dtype = DTyp
   return task;
 }
 
-/// Layouts are compared with few others, which are run once each.
+/// Returns the result of a reference layout. Each is run only once.
 const RunResult& reference(const std::string& model, bool has_documents, const RunLayout& layout,
                            DType dtype = DType::F32) {
   static std::map<std::string, RunResult> results;
@@ -119,8 +119,8 @@ const RunResult& reference(const std::string& model, bool has_documents, const R
   return results.at(key);
 }
 
-class ContextParallel : public testing::TestWithParam<std::tuple<const char*, bool, RunLayout>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallel,
+class ContextParallelLayoutsTest : public testing::TestWithParam<std::tuple<const char*, bool, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallelLayoutsTest,
                          testing::Combine(testing::Values("gpt2", "llama", "windows"), testing::Bool(),
                                           testing::ValuesIn(kLayouts)),
                          [](const auto& p) {
@@ -128,16 +128,16 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallel,
                                       std::get<2>(p.param).name);
                          });
 
-TEST_P(ContextParallel, TenStepsGiveTheModelOfOneRank) {
+TEST_P(ContextParallelLayoutsTest, MatchesOneRankAfterTenSteps) {
   const auto& [model, has_documents, layout] = GetParam();
   const RunResult& one_rank = reference(model, has_documents, {});
-  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task teaches nothing";
+  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task is not learned";
   expect_near(run_layout(task_of(model, has_documents), layout), one_rank, 1e-5, 1e-4, model_of(model));
 }
 
-/// A layout may differ from one rank by as much as the narrow type differs from fp32 (layout_parity_test.cpp).
-class NarrowContextParallel : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, NarrowContextParallel,
+/// A layout may differ from one rank by as much as the low-precision type differs from fp32 (layout_parity_test.cpp).
+class LowPrecisionContextParallelTest : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, LowPrecisionContextParallelTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::BF16, DType::F16),
                                           testing::Values(kLayouts[1], kLayouts[4], kLayouts[6], kLayouts[9])),
                          [](const auto& p) {
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, NarrowContextParallel,
                                       std::get<2>(p.param).name);
                          });
 
-TEST_P(NarrowContextParallel, TenStepsGiveTheModelOfOneRankWithinTheErrorOfTheType) {
+TEST_P(LowPrecisionContextParallelTest, MatchesOneRankWithinRoundingError) {
   const auto& [model, dtype, layout] = GetParam();
   const ModelConfig config = model_of(model);
   const RunResult result = run_layout(task_of(model, true, dtype), layout);
@@ -156,10 +156,10 @@ TEST_P(NarrowContextParallel, TenStepsGiveTheModelOfOneRankWithinTheErrorOfTheTy
             relative_distance(weights, all_weights(exact, config)));
 }
 
-/// A long document, short ones and some of 3 tokens: of each sample the long one lies elsewhere.
+/// One long document, short ones and some of 3 tokens, in a different order in each sample.
 const std::vector<i64> kMixedLengths{500, 20, 3, 3, 120, 60, 318, 700, 30};
 
-/// Samples packed from them.
+/// Samples packed from documents of these lengths.
 RunTask task_of_mixed_documents(const std::string& model) {
   RunTask task = task_of(model, true);
   task.model.seq_length = 1024;
@@ -178,10 +178,10 @@ RunTask task_of_mixed_documents(const std::string& model) {
   return task;
 }
 
-/// Each microbatch is cut by its own documents.
-class MixedDocuments : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
+/// Each microbatch is partitioned according to its own documents.
+class MixedDocumentsTest : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
 INSTANTIATE_TEST_SUITE_P(
-    Layouts, MixedDocuments,
+    Layouts, MixedDocumentsTest,
     testing::Combine(testing::Values("gpt2", "llama", "windows"),
                      testing::Values(RunLayout{.name = "p2p_2", .cp = 2}, RunLayout{.name = "p2p_4", .cp = 4},
                                      RunLayout{.name = "gather_4", .cp = 4, .cp_comm_type = kGather},
@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      RunLayout{.name = "p2p_2_recompute_full", .cp = 2, .recompute = full()})),
     [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
-TEST_P(MixedDocuments, GiveTheModelOfOneRankHoweverTheyAreCut) {
+TEST_P(MixedDocumentsTest, MatchesOneRankForAnyPartition) {
   const auto& [model, layout] = GetParam();
   const RunTask task = task_of_mixed_documents(model);
   static std::map<std::string, RunResult> one_rank;
@@ -200,9 +200,9 @@ TEST_P(MixedDocuments, GiveTheModelOfOneRankHoweverTheyAreCut) {
   expect_near(run_layout(task, layout), one_rank.at(model), 1e-5, 1e-4, task.model);
 }
 
-/// Where heads are exchanged no sum is taken by two ranks: the loss differs from that of one rank by the order in which
-/// tokens are added up. In fp64, whose products are simple loops: those of fp32 may depend on how many rows they have.
-TEST(ContextParallelSums, AreNotCutWhereHeadsAreExchanged) {
+/// If heads are exchanged, no sum is split over ranks, and the loss differs from that of one rank only by the order in
+/// which tokens are added. In fp64, whose products are simple loops; fp32 products may depend on the number of rows.
+TEST(ContextParallelSumsTest, AreNotSplitWhenHeadsAreExchanged) {
   for (const char* model : {"gpt2", "llama"}) {
     RunTask task = task_of(model, true, DType::F64);
     task.steps = 1, task.global_batch_size = 1;

@@ -1,5 +1,5 @@
-// Experts dealt out over ranks train the model that one rank trains: whatever chooses and balances them, with tokens
-// dropped or not, and with every other kind of parallelism.
+// Experts sharded over ranks train the same model as one rank, for every router and balancing method, with and without
+// dropped tokens, and with every other kind of parallelism.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/compare_runs.h"
@@ -72,10 +72,10 @@ const RunLayout kLayouts[]{
      .zero_stage = 1},
 };
 
-/// As Mixtral: softmax over the chosen two of four experts, with the loss of balance. As DeepSeek-V3: sigmoid scores
-/// with a bias that balances, groups, a scale, a shared expert, a dense first layer. As Switch: one expert, which takes
-/// no more than its share, so that tokens are dropped, with dropout, tied embeddings and biases. As GLaM: every other
-/// layer, the last tokens dropped, balance over each sample.
+/// Mixtral: softmax over the two chosen experts of four, with a balancing loss. DeepSeek-V3: sigmoid scores with a
+/// balancing bias, groups, a scale, a shared expert and a dense first layer. Switch: one expert with a capacity, so
+/// that tokens are dropped, with dropout, tied embeddings and biases. GLaM: experts in every other layer, the last
+/// tokens dropped, balancing over each sample.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = test::tiny_llama();
   config.num_layers = 4;
@@ -137,23 +137,23 @@ const RunResult& one_rank(const std::string& model) {
   return results.at(model);
 }
 
-class ExpertParallelLayouts : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, ExpertParallelLayouts,
+class ExpertParallelLayoutsTest : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, ExpertParallelLayoutsTest,
                          testing::Combine(testing::Values("mixtral", "deepseek", "switch", "glam"),
                                           testing::ValuesIn(kLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
-TEST_P(ExpertParallelLayouts, EightStepsGiveTheModelOfOneRank) {
+TEST_P(ExpertParallelLayoutsTest, MatchesOneRankAfterEightSteps) {
   const auto& [model, layout] = GetParam();
   const RunResult& expected = one_rank(model);
-  EXPECT_LT(expected.losses.back(), 0.9 * expected.losses.front()) << "the task teaches nothing";
+  EXPECT_LT(expected.losses.back(), 0.9 * expected.losses.front()) << "the task is not learned";
   expect_near(run_layout(task_of(model), layout), expected, 1e-5, 1e-4, model_of(model));
 }
 
-/// However many samples a microbatch has, and however many microbatches there are on a rank: the losses that balance
-/// samples, or all tokens of the step before, are the same, and so are those of microbatches where all samples are.
-/// Targets that do not count, and more than one document in a sample, change nothing of that.
-TEST(BalancingLosses, AreTheSameInMicrobatchesOfAnySize) {
+/// The losses that balance samples, or all tokens of the previous step, do not depend on the size of microbatches or
+/// their number on a rank; nor do losses per microbatch if all samples are equal. Masked targets and several documents
+/// in a sample do not change this.
+TEST(LoadBalancingLossTest, IsIndependentOfMicrobatchSize) {
   for (const LoadBalancing type : {LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss, LoadBalancing::GlobalAuxLoss}) {
     RunTask task = task_of("mixtral", DType::F64);
     task.steps = 3;
@@ -162,7 +162,7 @@ TEST(BalancingLosses, AreTheSameInMicrobatchesOfAnySize) {
     task.model.moe.aux_loss_coeff = 0.5;
     task.model.moe.z_loss_coeff = 0.1;
     if (type == LoadBalancing::AuxLoss)
-      task.tokens = [all = task.tokens](i64 sample) { return all(sample / 8); };  // one to a step
+      task.tokens = [all = task.tokens](i64 sample) { return all(sample / 8); };  // one distinct sample per step
     task.lr = [](i64) { return 3e-4; };
     const RunResult expected = run_layout(task, {});
     for (const i64 samples : {1, 2, 4}) {
@@ -178,9 +178,9 @@ TEST(BalancingLosses, AreTheSameInMicrobatchesOfAnySize) {
   }
 }
 
-/// A router of zeros scores all alike, and of equal experts the first is chosen: all tokens of all ranks go to one
-/// rank.
-TEST(ExpertParallelWorstCase, AllTokensChooseTheExpertsOfOneRank) {
+/// A router of zeros gives all experts the same score, and ties choose the first expert, so all tokens of all ranks go
+/// to one rank.
+TEST(ExpertParallelWorstCaseTest, MatchesOneRankWhenAllTokensChooseSameRank) {
   RunTask task = task_of("mixtral");
   task.steps = 2;
   test::Weights initial =

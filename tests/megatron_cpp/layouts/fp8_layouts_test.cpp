@@ -1,4 +1,5 @@
-// A run in fp8 does not depend on its layout either: scales follow from whole tensors, whoever holds their parts.
+// A run in fp8 does not depend on its layout either: scales follow from full tensors, whichever ranks hold their
+// shards.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -45,13 +46,13 @@ RunTask task_of(const std::string& name, Fp8 fp8) {
   return task;
 }
 
-/// The same sums: these must give the bits of the layout beside.
-struct SameBits {
-  RunLayout layout, as;
-  friend void PrintTo(const SameBits& row, std::ostream* out) { *out << row.layout.name; }
+/// A layout that adds all sums in the same order as `reference`, and must be bitwise identical to it.
+struct EqualLayouts {
+  RunLayout layout, reference;
+  friend void PrintTo(const EqualLayouts& row, std::ostream* out) { *out << row.layout.name; }
 };
 
-const SameBits kSameBits[]{
+const EqualLayouts kEqualLayouts[]{
     {{.name = "recompute_full", .recompute = kFull}, {}},
     {{.name = "recompute_selective", .recompute = kSelective}, {}},
     {{.name = "pp2", .pp = 2}, {}},
@@ -67,21 +68,22 @@ const SameBits kSameBits[]{
     {{.name = "cp2_pp2", .pp = 2, .cp = 2}, {.cp = 2}},
 };
 
-class Fp8SameSums : public testing::TestWithParam<std::tuple<const char*, SameBits>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, Fp8SameSums,
-                         testing::Combine(testing::Values("gpt2", "llama", "experts"), testing::ValuesIn(kSameBits)),
+class Fp8SameSummationOrderTest : public testing::TestWithParam<std::tuple<const char*, EqualLayouts>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, Fp8SameSummationOrderTest,
+                         testing::Combine(testing::Values("gpt2", "llama", "experts"),
+                                          testing::ValuesIn(kEqualLayouts)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", std::get<1>(p.param).layout.name);
                          });
 
-TEST_P(Fp8SameSums, GiveTheSameBits) {
+TEST_P(Fp8SameSummationOrderTest, IsBitwiseIdenticalToReference) {
   const auto& [model, row] = GetParam();
   RunTask task = task_of(model, Fp8::Hybrid);
   task.steps = 6;
-  expect_same_bits(run_layout(task, row.layout), run_layout(task, row.as));
+  expect_same_bits(run_layout(task, row.layout), run_layout(task, row.reference));
 }
 
-const RunLayout kOtherSums[]{
+const RunLayout kOtherSummationOrders[]{
     {.name = "tp2", .tp = 2},
     {.name = "tp4_shared_groups", .tp = 4},
     {.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
@@ -94,16 +96,16 @@ const RunLayout kOtherSums[]{
     {.name = "tp2_cp2_dp2", .tp = 2, .dp = 2, .cp = 2},
 };
 
-class Fp8OtherSums : public testing::TestWithParam<std::tuple<const char*, Fp8, RunLayout>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, Fp8OtherSums,
+class Fp8OtherSummationOrderTest : public testing::TestWithParam<std::tuple<const char*, Fp8, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, Fp8OtherSummationOrderTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(Fp8::E4m3, Fp8::Hybrid),
-                                          testing::ValuesIn(kOtherSums)),
+                                          testing::ValuesIn(kOtherSummationOrders)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", enum_name(std::get<1>(p.param)), "_",
                                       std::get<2>(p.param).name);
                          });
 
-/// On one rank; each is run once.
+/// Returns the result on one rank. Each task is run only once.
 const RunResult& on_one_rank(const std::string& model, Fp8 fp8) {
   static std::map<std::pair<std::string, Fp8>, RunResult> results;
   const auto [found, is_new] = results.try_emplace({model, fp8});
@@ -111,36 +113,36 @@ const RunResult& on_one_rank(const std::string& model, Fp8 fp8) {
   return found->second;
 }
 
-/// Layouts that take a sum in another order round bf16 elsewhere in its last bit, which some numbers in fp8 follow with
-/// one of its 3 or 4 bits. So a layout may differ from one rank by as much as fp8 does from bf16, and not by more.
-TEST_P(Fp8OtherSums, TrainTheSameModelWithinTheErrorOfTheType) {
+/// Layouts with another order of summation round bf16 differently in its last bit, and some fp8 values follow in one of
+/// their 3 or 4 bits. A layout may therefore differ from one rank by at most as much as fp8 differs from bf16.
+TEST_P(Fp8OtherSummationOrderTest, MatchesOneRankWithinFp8Error) {
   const auto& [model, fp8, layout] = GetParam();
   const RunTask task = task_of(model, fp8);
   const RunResult result = run_layout(task, layout);
   const RunResult &one_rank = on_one_rank(model, fp8), &in_bf16 = on_one_rank(model, Fp8::None);
-  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task teaches nothing";
+  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task is not learned";
   const Numbers weights = all_weights(one_rank, task.model);
   const double losses_error = relative_distance(one_rank.losses, in_bf16.losses),
                weights_error = relative_distance(weights, all_weights(in_bf16, task.model)),
                losses = relative_distance(result.losses, one_rank.losses),
-               all = relative_distance(all_weights(result, task.model), weights);
+               weights_distance = relative_distance(all_weights(result, task.model), weights);
   std::printf("fp8 moves losses by %.2g and weights by %.2g, the layout by %.2f and %.2f of that\n", losses_error,
-              weights_error, losses / losses_error, all / weights_error);
+              weights_error, losses / losses_error, weights_distance / weights_error);
   EXPECT_GT(losses_error, 0) << "nothing is in fp8";
   EXPECT_LE(losses, losses_error);
-  EXPECT_LE(all, weights_error);
+  EXPECT_LE(weights_distance, weights_error);
 }
 
-/// Which layers are in fp8 is counted over the whole model, whatever stage they are on.
-TEST(Fp8Layers, AtBothEndsStayInBf16OnAnyStage) {
+/// The fp8 layers are counted over the whole model, independently of the stage.
+TEST(Fp8LayersTest, StayInBf16AtBothEndsOnAnyStage) {
   RunTask task = task_of("llama", Fp8::Hybrid);
   task.steps = 3;
-  const RunResult all = run_layout(task, {});
+  const RunResult all_fp8 = run_layout(task, {});
   task.first_last_layers_bf16 = true;
   const RunResult some = run_layout(task, {});
-  EXPECT_NE(some.losses, all.losses);
+  EXPECT_NE(some.losses, all_fp8.losses);
   for (const i64 pp : {2, 4}) expect_same_bits(run_layout(task, {.pp = pp}), some);
-  // Layers 0 and 1 in bf16 and all others too.
+  // Layers 0 and 1 are in bf16, and the model has no others.
   task.model.num_layers = 2;
   const RunResult none = run_layout(task, {});
   task.fp8 = Fp8::None;
@@ -148,8 +150,8 @@ TEST(Fp8Layers, AtBothEndsStayInBf16OnAnyStage) {
   expect_same_bits(none, run_layout(task, {}));
 }
 
-/// A gradient or a weight that is no number makes the step one that is skipped: the conversion hides nothing.
-TEST(Fp8Training, AStepThatIsNotFiniteChangesNothing) {
+/// A non-finite gradient or weight makes the step a skipped one: the conversion to fp8 hides nothing.
+TEST(Fp8TrainingTest, NonFiniteStepChangesNothing) {
   const RunTask task = task_of("llama", Fp8::Hybrid);
   RunResult before = run_layout(task, {});
   before.weights.at("decoder.layers.1.mlp.linear_fc1.weight")[5] = std::nan("");
@@ -166,8 +168,8 @@ TEST(Fp8Training, AStepThatIsNotFiniteChangesNothing) {
   });
 }
 
-/// The plan has the few bytes that scales are kept in, and nothing else is kept.
-TEST(Fp8Memory, IsThatOfBf16AndTheScales) {
+/// The plan includes the few bytes of the scales; fp8 keeps nothing else.
+TEST(Fp8MemoryTest, EqualsBf16MemoryPlusScales) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{.recompute = kSelective}, RunLayout{.tp = 2}}) {
     for (const char* name : {"llama", "experts"}) {
       const auto kept = [&](Fp8 fp8) {
@@ -187,12 +189,12 @@ TEST(Fp8Memory, IsThatOfBf16AndTheScales) {
           if (rank == 0) peaks[fp8 == Fp8::Hybrid ? 1 : 0] = self.device().memory().by_class[of_activations].peak;
         });
       }
-      constexpr i64 kOfLayer = 4 * 64, kScales = 4 * kOfLayer;  // four layers, each of which has four linear ones
+      constexpr i64 kLayerScales = 4 * 64, kScales = 4 * kLayerScales;  // four layers with four linear maps each
       const double more = kept(Fp8::Hybrid) - kept(Fp8::None);
       EXPECT_LE(more, kScales) << name;
-      EXPECT_GE(more, kScales - kOfLayer)
-          << name << ": at a peak before the last layer that one has given its own back";
-      // At the peak some of the layer that goes backward are gone, and that of a gradient is there.
+      EXPECT_GE(more, kScales - kLayerScales)
+          << name << ": the peak is before the last layer, which has released its memory";
+      // At the peak, some activations of the layer in backward are released already, and those of a gradient exist.
       EXPECT_NEAR(static_cast<double>(peaks[1] - peaks[0]), kScales, 5 * 64) << name;
     }
   }

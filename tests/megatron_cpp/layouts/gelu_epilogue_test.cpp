@@ -1,5 +1,5 @@
-// GELU as a part of the products around it: on a CPU, which does one thing after another, in fp32 the bits of GELU by
-// itself.
+// GELU fused into matrix products. A CPU computes them one after the other, so fp32 is bitwise identical to separate
+// GELU.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/layout_run.h"
@@ -22,26 +22,26 @@ RunTask task_of(DType dtype, bool has_biases, bool gelu_epilogue) {
   return task;
 }
 
-TEST(GeluEpilogueLayouts, ChangeNoBitInFp32) {
+TEST(GeluEpilogueLayoutsTest, AreBitwiseIdenticalInFp32) {
   for (const RunLayout& layout :
        {RunLayout{.name = "one"}, RunLayout{.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
         RunLayout{.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
         RunLayout{.name = "full_recompute", .recompute = {.granularity = Recompute::Granularity::Full}}}) {
     for (const bool has_biases : {true, false}) {
       SCOPED_TRACE(layout.name);
-      const RunResult apart = run_layout(task_of(DType::F32, has_biases, false), layout),
+      const RunResult separate = run_layout(task_of(DType::F32, has_biases, false), layout),
                       fused = run_layout(task_of(DType::F32, has_biases, true), layout);
-      EXPECT_EQ(fused.losses, apart.losses);
-      EXPECT_EQ(fused.weights, apart.weights);
+      EXPECT_EQ(fused.losses, separate.losses);
+      EXPECT_EQ(fused.weights, separate.weights);
     }
   }
 }
 
-TEST(GeluEpilogueLayouts, AreCloseInBf16) {
-  const RunResult apart = run_layout(task_of(DType::BF16, true, false), {}),
+TEST(GeluEpilogueLayoutsTest, AreCloseInBf16) {
+  const RunResult separate = run_layout(task_of(DType::BF16, true, false), {}),
                   fused = run_layout(task_of(DType::BF16, true, true), {});
-  for (std::size_t i = 0; i < apart.losses.size(); ++i)
-    EXPECT_NEAR(fused.losses[i] / apart.losses[i], 1, 5e-3) << "step " << i;
+  for (std::size_t i = 0; i < separate.losses.size(); ++i)
+    EXPECT_NEAR(fused.losses[i] / separate.losses[i], 1, 5e-3) << "step " << i;
 }
 
 }  // namespace

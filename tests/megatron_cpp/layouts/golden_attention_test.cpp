@@ -1,5 +1,5 @@
-// Models with scaled RoPE and with sliding windows, and of families that differ from Llama in more, against
-// transformers in double precision: tests/golden/attention and families, which tests/huggingface/make_golden.py wrote.
+// Models with scaled RoPE, sliding windows and other deviations from Llama compared with transformers in double
+// precision. tests/huggingface/make_golden.py wrote tests/golden/attention and tests/golden/families.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 using test::Numbers;
 using test::TinyModel;
 
-struct GoldenAttention : testing::TestWithParam<const char*> {
+struct GoldenAttentionTest : testing::TestWithParam<const char*> {
   Path folder = test::source_folder() / "tests/golden" / GetParam();
   test::Hdf5File expected{folder / "expected.h5"};
   CpuDevice host;
@@ -36,7 +36,7 @@ struct GoldenAttention : testing::TestWithParam<const char*> {
     }
   }
 
-  /// Tokens [batch, s] of a golden file as [s, batch], rows [begin, end).
+  /// Returns rows [begin, end) of tokens [batch, s] of a golden file as [s, batch].
   Tensor rows(const test::Hdf5Array<i32>& tokens, i64 begin, i64 end) const {
     std::vector<i32> result;
     for (i64 s = begin; s < end; ++s) {
@@ -47,7 +47,7 @@ struct GoldenAttention : testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenAttention,
+INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
                          testing::Values("attention/linear", "attention/llama3", "attention/yarn",
                                          "attention/yarn_mscale", "attention/yarn_attention_factor",
                                          "attention/mistral", "attention/ministral", "attention/qwen2",
@@ -56,41 +56,42 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttention,
                                          "families/gpt_neox"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
-TEST_P(GoldenAttention, LogitsAreThoseOfTransformers) {
+TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
   const auto tokens = expected.read<i32>("tokens");
-  const Numbers theirs = expected.read<double>("logits").values;  // [batch, s, vocabulary]
+  const Numbers golden_values = expected.read<double>("logits").values;  // [batch, s, vocabulary]
   const i64 batch = tokens.shape[0], seq = tokens.shape[1], vocab = imported.model.vocab_size;
   MicrobatchContext pass = m.pass(false);
   const Tensor logits = m.model.logits(rows(tokens, 0, seq), pass);
-  const Numbers ours = test::numbers(logits);
+  const Numbers computed = test::numbers(logits);
   double largest = 0;
   for (i64 s = 0; s < seq; ++s) {
     for (i64 b = 0; b < batch; ++b) {
       for (i64 v = 0; v < vocab; ++v) {
-        const double a = ours[static_cast<std::size_t>((s * batch + b) * logits.dim(1) + v)];
-        largest = std::max(largest, std::abs(a - theirs[static_cast<std::size_t>((b * seq + s) * vocab + v)]));
+        const double a = computed[static_cast<std::size_t>((s * batch + b) * logits.dim(1) + v)];
+        largest = std::max(largest, std::abs(a - golden_values[static_cast<std::size_t>((b * seq + s) * vocab + v)]));
       }
     }
   }
   EXPECT_LE(largest, 1e-11);
 }
 
-/// Word by word with a cache, from a prompt of eight to well past the windows.
-TEST_P(GoldenAttention, GeneratesWhatTransformersDoes) {
-  const auto theirs = expected.read<i32>("generated");
-  const i64 batch = theirs.shape[0], length = theirs.shape[1], vocab = imported.model.vocab_size;
+/// Generates token by token with a cache, from a prompt of eight tokens to well past the windows.
+TEST_P(GoldenAttentionTest, GeneratesLikeTransformers) {
+  const auto golden_values = expected.read<i32>("generated");
+  const i64 batch = golden_values.shape[0], length = golden_values.shape[1], vocab = imported.model.vocab_size;
   KvCache cache(m.model.context(), batch, length);
   for (i64 done = 0; done < length - 1;) {
     const i64 end = done == 0 ? 8 : done + 1;
     MicrobatchContext pass = m.pass(false);
     pass.positions.first = done;
     pass.kv_cache = &cache;
-    const Tensor logits = m.model.logits(rows(theirs, done, end), pass);
+    const Tensor logits = m.model.logits(rows(golden_values, done, end), pass);
     const Numbers all = test::numbers(logits);
     for (i64 b = 0; b < batch; ++b) {
       const auto first = all.begin() + ((end - done - 1) * batch + b) * logits.dim(1);
       const auto next = std::max_element(first, first + vocab) - first;
-      ASSERT_EQ(next, theirs.values[static_cast<std::size_t>(b * length + end)]) << "token " << end << " of " << b;
+      ASSERT_EQ(next, golden_values.values[static_cast<std::size_t>(b * length + end)])
+          << "token " << end << " of " << b;
     }
     done = end;
   }

@@ -1,5 +1,5 @@
-// Whole models against PyTorch and transformers in double precision (tests/golden/gpt2, llama, mixtral, or others of
-// the same form and any size: test::golden_folder()): logits, loss, every gradient, and twelve steps of AdamW with
+// Whole models compared with PyTorch and transformers in double precision (tests/golden/gpt2, llama, mixtral, or models
+// of the same form and any size in test::golden_folder()): logits, loss, every gradient, and twelve steps of AdamW with
 // warm-up, cosine decay, weight decay and clipping.
 #include <gtest/gtest.h>
 
@@ -26,11 +26,11 @@ Path golden(const std::string& model) {
   return test::golden_folder() / model;
 }
 
-/// How far `actual` is from `expected`, both as one long vector.
+/// Distance of `actual` from `expected`, both taken as one long vector.
 struct Distance {
-  double relative = 0;  ///< L2 norm of the difference over that of `expected`
+  double relative = 0;  ///< L2 norm of the difference divided by that of `expected`
   double cosine = 0;
-  double largest = 0;  ///< difference of an element over the largest magnitude of `expected`
+  double largest = 0;  ///< largest difference of an element divided by the largest magnitude of `expected`
 };
 
 Distance distance(const Numbers& actual, const Numbers& expected) {
@@ -56,12 +56,12 @@ OptimizerConfig golden_optimizer() {
   config.lr_warmup_iters = 3;
   config.weight_decay = 0.1;
   config.adam_beta2 = 0.95;
-  config.initial_loss_scale = 0x1p16;  // of fp16; at which no step is lost
+  config.initial_loss_scale = 0x1p16;  // for fp16, at which no step overflows
   return config;
 }
 
-/// Values of our parameters under the names, and in the layout, that PyTorch's modules have. Those of experts are ours:
-/// transformers 5 has them in one tensor too, which only its files do not show.
+/// Returns the values of our parameters with the names and in the layout of PyTorch's modules. Experts keep our layout:
+/// transformers 5 has them in one tensor too, although its files do not.
 std::map<std::string, Numbers> by_module_name(const ModelConfig& model, const std::map<std::string, Tensor>& ours) {
   std::map<std::string, Numbers> result;
   for (const WeightRule& rule : weight_map(model, exporting_family(model))) {
@@ -83,7 +83,7 @@ std::map<std::string, Numbers> by_module_name(const ModelConfig& model, const st
   return result;
 }
 
-/// What a run of twelve steps leaves.
+/// The result of a run of twelve steps.
 struct Trajectory {
   Numbers losses, grad_norms, learning_rates;
   std::map<std::string, Numbers> weights;  ///< by Hugging Face name
@@ -110,7 +110,7 @@ class GoldenModel {
     state_.optimizer().copy_model_to_master();
   }
 
-  /// Samples [first, first + count) of a step.
+  /// Returns samples [first, first + count) of a step.
   MicroBatch batch(i64 step, i64 first, i64 count) {
     const i64 length = tokens_.shape[2], seq = length - 1;
     std::vector<i32> tokens(static_cast<std::size_t>(seq * count)), targets(tokens.size());
@@ -128,7 +128,7 @@ class GoldenModel {
     return result;
   }
 
-  /// [batch, seq, vocabulary], as the golden values.
+  /// Returns [batch, seq, vocabulary], like the golden values.
   Numbers logits() {
     MicrobatchContext pass;
     pass.training = pass.saves_for_backward = false;
@@ -143,13 +143,13 @@ class GoldenModel {
     return result;
   }
 
-  /// Targets of a batch.
+  /// Returns the number of targets of a batch.
   i64 targets() const { return kBatch * (tokens_.shape[2] - 1); }
 
-  /// Loss and gradient of the first batch; the learning rate of 0 leaves the weights as they are.
+  /// Computes loss and gradient of the first batch. The learning rate of 0 keeps the weights.
   StepOutcome step_in_place(i64 micro_batch_size) { return state_.train_step(batches(0, micro_batch_size), 0, 0); }
 
-  /// What the gradients of a step are multiplied with.
+  /// Returns the factor of the gradients of a step.
   double grad_scale(const StepOutcome& step) const { return state_.loss_scale().factor(step.tokens); }
 
   Trajectory train(i64 micro_batch_size) {
@@ -167,7 +167,7 @@ class GoldenModel {
     return result;
   }
 
-  /// What `member` gives of each parameter, under the names and in the layout of Hugging Face.
+  /// Returns the tensor that `member` selects of each parameter, with the names and in the layout of Hugging Face.
   template <class F>
   std::map<std::string, Numbers> by_foreign_name(F&& member) {
     std::map<std::string, Tensor> ours;
@@ -197,7 +197,7 @@ class GoldenModel {
   test::Hdf5Array<i32> tokens_;
 };
 
-/// The shape of a parameter among imported weights.
+/// Returns the shape of a parameter among imported weights.
 Shape shape_of(ShardSource& weights, const std::string& param) {
   for (const ShardSpec& spec : weights.shards()) {
     if (spec.name == "model/" + param) return spec.box.global;
@@ -205,7 +205,7 @@ Shape shape_of(ShardSource& weights, const std::string& param) {
   return {};
 }
 
-/// Calls check(name, ours, expected) for each tensor that the group of the golden file holds; both have the same names.
+/// Calls check(name, ours, expected) for each tensor in the group of the golden file. Both sides have the same names.
 template <class Check>
 void compare_all(const std::map<std::string, Numbers>& ours, const test::Hdf5File& expected, const std::string& group,
                  Check check) {
@@ -217,7 +217,7 @@ void compare_all(const std::map<std::string, Numbers>& ours, const test::Hdf5Fil
   }
 }
 
-/// What is reached against double precision. transformers computes parts of llama in fp32, whatever the weights are.
+/// Reached errors compared with double precision. transformers computes parts of llama in fp32 in any case.
 struct Limits {
   const char* model;
   DType dtype;
@@ -238,7 +238,7 @@ std::vector<Limits> all_limits() {
                           {"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
                           {"gpt2", DType::F16, 2e-3, 1.3e-4, 4e-3, 1.3e-4, 1.3e-3, 1.3e-3},
                           {"llama", DType::F16, 2e-3, 1.3e-4, 4e-3, 1.3e-4, 1.3e-3, 1.3e-3}};
-  const std::size_t count = test::built_with_cuda() ? all.size() : 0;  // a GPU is held to the same
+  const std::size_t count = test::built_with_cuda() ? all.size() : 0;  // a GPU has the same limits
   for (std::size_t i = 0; i < count; ++i) {
     all.push_back(all[i]);
     all.back().device = DeviceType::Cuda;
@@ -259,12 +259,13 @@ class GoldenModelTest : public testing::TestWithParam<Limits> {
 INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest, testing::ValuesIn(all_limits()),
                          [](const auto& p) { return p.param.name(); });
 
-/// What a vector that is off by `relative` in any direction may lose of its cosine, and a little for rounding.
+/// Returns the maximum loss of cosine of a vector with relative error `relative` in any direction, with a margin for
+/// rounding.
 double cosine_loss(double relative) {
   return relative * relative + 1e-14;
 }
 
-TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
+TEST_P(GoldenModelTest, LogitsLossAndGradientsMatchPyTorch) {
   const Limits& limits = GetParam();
   const auto model = make_model();
   const Distance logits = distance(model->logits(), model->expected.read<double>("logits").values);
@@ -278,7 +279,7 @@ TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
   EXPECT_EQ(outcome.tokens, model->targets());
 
   auto gradients = model->by_foreign_name([](Param& param) { return param.main_grad; });
-  // Of the mean, from that of the sum.
+  // The golden gradient is that of the mean, ours that of the sum.
   const double divisor = static_cast<double>(outcome.tokens) * model->grad_scale(outcome);
   for (auto& [name, values] : gradients) {
     for (double& x : values) x /= divisor;
@@ -290,15 +291,15 @@ TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
   });
 }
 
-/// A bias of the keys moves all scores of a query alike, so its gradient is 0 but for rounding, of which AdamW makes
-/// steps of full length. In GPT-2 it is the second third of c_attn.bias: left out.
+/// A key bias shifts all scores of a query equally, so its gradient is 0 up to rounding, which AdamW turns into full
+/// steps. In GPT-2 it is the second third of c_attn.bias, which is left out here.
 Numbers without_key_bias(const std::string& name, Numbers values) {
   const auto third = static_cast<std::ptrdiff_t>(values.size() / 3);
   if (name.ends_with("c_attn.bias")) values.erase(values.begin() + third, values.begin() + 2 * third);
   return values;
 }
 
-TEST_P(GoldenModelTest, TwelveStepsOfTraining) {
+TEST_P(GoldenModelTest, TwelveStepsMatchPyTorch) {
   const Limits& limits = GetParam();
   const auto model = make_model();
   const Trajectory ours = model->train(2);
@@ -321,12 +322,12 @@ void expect_same_bits(const Trajectory& a, const Trajectory& b) {
   EXPECT_EQ(a.weights, b.weights);
 }
 
-TEST_P(GoldenModelTest, TheSameBitsTwice) {
+TEST_P(GoldenModelTest, IsReproducible) {
   const Trajectory first = make_model()->train(2);
   expect_same_bits(make_model()->train(2), first);
 }
 
-class GoldenTraining : public testing::TestWithParam<std::tuple<const char*, DeviceType>> {
+class GoldenTrainingTest : public testing::TestWithParam<std::tuple<const char*, DeviceType>> {
  protected:
   void SetUp() override {
     if (const std::string why = test::why_missing(device()); !why.empty()) GTEST_SKIP() << why;
@@ -338,12 +339,12 @@ class GoldenTraining : public testing::TestWithParam<std::tuple<const char*, Dev
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenTraining,
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTrainingTest,
                          testing::Combine(testing::Values("gpt2", "llama", "mixtral"),
                                           testing::ValuesIn(test::device_types())),
                          [](const auto& p) { return test::on_device(std::get<0>(p.param), std::get<1>(p.param)); });
 
-TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
+TEST_P(GoldenTrainingTest, IsBitwiseIdenticalWithRecomputationAndThreads) {
   const Trajectory plain = train();
   using Granularity = Recompute::Granularity;
   for (const Recompute& recompute :
@@ -360,7 +361,7 @@ TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
     expect_same_bits(GoldenModel(name(), DType::F32, test::make_device(device(), threads)).train(2), plain);
 }
 
-TEST_P(GoldenTraining, AnyMicrobatchFollowsTheSameLosses) {
+TEST_P(GoldenTrainingTest, LossesAreIndependentOfMicrobatchSize) {
   for (const i64 micro_batch_size : {1, 4}) {
     GoldenModel model(name(), DType::F32, test::make_device(device()));
     const Trajectory ours = model.train(micro_batch_size);
@@ -369,7 +370,7 @@ TEST_P(GoldenTraining, AnyMicrobatchFollowsTheSameLosses) {
   }
 }
 
-/// How far twelve steps come from double precision: in the losses, as one vector, and in all weights.
+/// Distance of twelve steps from double precision: of the losses as one vector, and of all weights.
 struct TrainingError {
   double losses = 0, weights = 0;
 };
@@ -388,13 +389,13 @@ TrainingError training_error(const char* name, DType dtype, DeviceType device) {
           .weights = distance(weights, expected).relative};
 }
 
-/// Dense models: with experts, a token that rounding sends to another one outweighs all rounding.
-class GoldenPrecision : public GoldenTraining {};
-INSTANTIATE_TEST_SUITE_P(Models, GoldenPrecision,
+/// Dense models only: with experts, a token that rounding routes to another expert outweighs all rounding errors.
+class GoldenPrecisionTest : public GoldenTrainingTest {};
+INSTANTIATE_TEST_SUITE_P(Models, GoldenPrecisionTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(test::device_types())),
                          [](const auto& p) { return test::on_device(std::get<0>(p.param), std::get<1>(p.param)); });
 
-TEST_P(GoldenPrecision, Fp16IsSeveralTimesAsNearAsBf16) {
+TEST_P(GoldenPrecisionTest, Fp16IsMoreAccurateThanBf16) {
   const TrainingError bf16 = training_error(name(), DType::BF16, device()),
                       fp16 = training_error(name(), DType::F16, device());
   RecordProperty("bf16", str(bf16.losses, " ", bf16.weights));
@@ -403,13 +404,13 @@ TEST_P(GoldenPrecision, Fp16IsSeveralTimesAsNearAsBf16) {
   EXPECT_LE(fp16.weights, bf16.weights / 3);
 }
 
-/// The layers dealt out to two stages, one of which has one more of an odd number, or all of one.
+/// Returns the layout of the layers on two stages, the first of which has the extra one of an odd number.
 std::string two_stages(i64 layers) {
   const i64 second = layers / 2;
   return str("Et*", layers - second, second > 0 ? str("|t*", second, "L") : "|L");
 }
 
-/// How a golden model is trained.
+/// Training settings of a golden model.
 struct Recipe {
   OptimizerConfig optimizer;
   i64 steps;
@@ -417,14 +418,14 @@ struct Recipe {
   double weight_decay;
 };
 
-/// That of TwelveStepsOfTraining.
+/// Returns the settings of TwelveStepsMatchPyTorch.
 Recipe golden_recipe() {
   const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
   return {golden_optimizer(), kSteps, [schedule](i64 step) { return schedule.lr(step * kBatch); },
           golden_optimizer().weight_decay};
 }
 
-/// A golden model, its weights and its samples, for the ranks of a layout.
+/// A golden model with its weights and samples, for the ranks of a layout.
 class GoldenTask {
  public:
   GoldenTask(const char* name, const Recipe& recipe)
@@ -463,12 +464,12 @@ class GoldenTask {
     return trajectory;
   }
 
-  /// Of the first batch, [batch, seq, vocabulary], as each rank has them.
+  /// Returns the logits of the first batch on each rank, [batch, seq, vocabulary].
   std::vector<Numbers> logits(const test::RunLayout& layout) const {
-    std::vector<Numbers> of_ranks(static_cast<std::size_t>(layout.ranks()));
+    std::vector<Numbers> logits_of_ranks(static_cast<std::size_t>(layout.ranks()));
     run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
       test::LayoutRank self(task_, staged(layout), ranks);
-      Numbers& all = of_ranks[static_cast<std::size_t>(rank)];
+      Numbers& all = logits_of_ranks[static_cast<std::size_t>(rank)];
       for (i64 sample = 0; sample < kBatch; ++sample) {
         for (i64 position = 0; position < tokens_.shape[2] - 1; ++position) {
           const Numbers row = self.next_logits(task_, sample, position);
@@ -476,7 +477,7 @@ class GoldenTask {
         }
       }
     });
-    return of_ranks;
+    return logits_of_ranks;
   }
 
  private:
@@ -498,8 +499,8 @@ const test::RunLayout kGoldenLayouts[]{{.name = "tp2", .tp = 2},
                                        {.name = "dp2", .dp = 2},
                                        {.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}};
 
-class GoldenLayouts : public testing::TestWithParam<std::tuple<const char*, test::RunLayout>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, GoldenLayouts,
+class GoldenLayoutsTest : public testing::TestWithParam<std::tuple<const char*, test::RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, GoldenLayoutsTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kGoldenLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
@@ -511,26 +512,26 @@ const test::RunLayout kGoldenExpertLayouts[]{
     {.name = "ep2_tp2", .tp = 2, .dp = 2, .ep = 2},
     {.name = "ep2_etp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .ep = 2, .etp = 2},
     {.name = "ep2_cp2_zero3", .dp = 2, .cp = 2, .ep = 2, .zero_stage = 3}};
-INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayouts,
+INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayoutsTest,
                          testing::Combine(testing::Values("mixtral"), testing::ValuesIn(kGoldenExpertLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
-/// Those of a text that continues on all ranks together, of each position.
-TEST_P(GoldenLayouts, Logits) {
+/// The logits of each position of a text that all ranks continue together.
+TEST_P(GoldenLayoutsTest, LogitsMatchTransformers) {
   const auto& [name, layout] = GetParam();
-  const std::vector<Numbers> of_ranks = GoldenTask(name, golden_recipe()).logits(layout);
+  const std::vector<Numbers> logits_of_ranks = GoldenTask(name, golden_recipe()).logits(layout);
   const Distance found =
-      distance(of_ranks[0], test::Hdf5File(golden(name) / "expected.h5").read<double>("logits").values);
+      distance(logits_of_ranks[0], test::Hdf5File(golden(name) / "expected.h5").read<double>("logits").values);
   EXPECT_LE(found.relative, 1e-5);
   EXPECT_LE(found.largest, 3e-5);
-  for (const Numbers& own : of_ranks) EXPECT_EQ(own, of_ranks[0]);
+  for (const Numbers& rank_logits : logits_of_ranks) EXPECT_EQ(rank_logits, logits_of_ranks[0]);
 }
 
-/// What one long step along the gradient takes from the weights is the gradient.
-TEST_P(GoldenLayouts, LossAndEveryGradient) {
+/// The weight change of one long step along the gradient is the gradient.
+TEST_P(GoldenLayoutsTest, LossAndGradientsMatchPyTorch) {
   const auto& [name, layout] = GetParam();
-  constexpr double kFar = 1e4;  // of weights, rounding is nothing to that
-  Recipe recipe{.optimizer = {}, .steps = 0, .lr = [](i64) { return kFar; }, .weight_decay = 0};
+  constexpr double kLearningRate = 1e4;  // compared with which rounding of the weights is negligible
+  Recipe recipe{.optimizer = {}, .steps = 0, .lr = [](i64) { return kLearningRate; }, .weight_decay = 0};
   recipe.optimizer.optimizer = OptimizerKind::Sgd;
   recipe.optimizer.clip_grad = 0;
   const Trajectory before = GoldenTask(name, recipe).train(layout);
@@ -541,14 +542,14 @@ TEST_P(GoldenLayouts, LossAndEveryGradient) {
   std::map<std::string, Numbers> gradients = before.weights;
   for (auto& [weight, values] : gradients) {
     const Numbers& moved = after.weights.at(weight);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = (values[i] - moved[i]) / kFar;
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = (values[i] - moved[i]) / kLearningRate;
   }
   compare_all(gradients, expected, "grads", [&](const std::string& weight, const Numbers& a, const Numbers& b) {
     EXPECT_LE(distance(a, b).relative, 1e-4) << weight;
   });
 }
 
-TEST_P(GoldenLayouts, TwelveStepsOfTraining) {
+TEST_P(GoldenLayoutsTest, TwelveStepsMatchPyTorch) {
   const auto& [name, layout] = GetParam();
   const Trajectory ours = GoldenTask(name, golden_recipe()).train(layout);
   const test::Hdf5File expected(golden(name) / "expected.h5");

@@ -1,4 +1,4 @@
-// Evaluation between the steps of a training, on layouts: right, and without a trace.
+// Evaluation between training steps, on layouts: correct, and without effect on the training.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/layout_run.h"
@@ -25,7 +25,7 @@ struct Losses {
   Numbers training, evaluation;
 };
 
-/// Two steps, with an evaluation of other samples in twice as many microbatches after the first.
+/// Trains two steps, with an evaluation of other samples in twice as many microbatches after the first if `evaluates`.
 Losses two_steps(const RunLayout& layout, bool evaluates) {
   Losses losses;
   const RunTask training = task();
@@ -33,11 +33,11 @@ Losses two_steps(const RunLayout& layout, bool evaluates) {
   held_out.global_batch_size = 2 * training.global_batch_size;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(training, layout, world);
-    Losses own;
-    own.training.push_back(self.step(0).loss);
-    if (evaluates) own.evaluation.push_back(self.evaluate(held_out, 7).loss);
-    own.training.push_back(self.step(1).loss);
-    if (rank == 0) losses = own;
+    Losses rank_result;
+    rank_result.training.push_back(self.step(0).loss);
+    if (evaluates) rank_result.evaluation.push_back(self.evaluate(held_out, 7).loss);
+    rank_result.training.push_back(self.step(1).loss);
+    if (rank == 0) losses = rank_result;
   });
   return losses;
 }
@@ -49,7 +49,7 @@ const RunLayout kPipelines[]{
     {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
 };
 
-TEST(EvaluationOnLayouts, GivesTheBitsOfOneRankAndChangesNothing) {
+TEST(EvaluationLayoutsTest, IsBitwiseIdenticalToOneRankAndDoesNotChangeTraining) {
   const Losses one = two_steps({}, true);
   EXPECT_EQ(one.training, two_steps({}, false).training);
   for (const RunLayout& layout : kPipelines) {
@@ -60,7 +60,7 @@ TEST(EvaluationOnLayouts, GivesTheBitsOfOneRankAndChangesNothing) {
   }
 }
 
-TEST(EvaluationOnLayouts, ChangesNothingUnderZero) {
+TEST(EvaluationLayoutsTest, DoesNotChangeTrainingWithZero) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(stage);
     const RunLayout layout{.pp = 2, .dp = 2, .zero_stage = stage};
@@ -70,7 +70,8 @@ TEST(EvaluationOnLayouts, ChangesNothingUnderZero) {
   }
 }
 
-/// The logits after each token of a sample of another step, between two steps whose losses they must not move.
+/// Logits after each token of a sample of another step, computed between two steps, and the losses of these steps,
+/// which must not change.
 struct Logits {
   std::vector<Numbers> of_position;
   Numbers training;
@@ -81,17 +82,17 @@ Logits logits_between_steps(const RunLayout& layout, const ModelConfig& model) {
   const RunTask training = test::learnable_task(model);
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(training, layout, world);
-    Logits own;
-    own.training.push_back(self.step(0).loss);
+    Logits rank_result;
+    rank_result.training.push_back(self.step(0).loss);
     for (i64 position = 0; position < model.seq_length; ++position)
-      own.of_position.push_back(self.next_logits(training, 70, position));
-    own.training.push_back(self.step(1).loss);
-    if (rank == world.size() - 1) found = own;
+      rank_result.of_position.push_back(self.next_logits(training, 70, position));
+    rank_result.training.push_back(self.step(1).loss);
+    if (rank == world.size() - 1) found = rank_result;
   });
   return found;
 }
 
-TEST(NextLogits, AreThoseThatTheLossIsOf) {
+TEST(NextLogitsTest, MatchLoss) {
   const RunTask training = task();
   RunTask one_sample = training;
   one_sample.global_batch_size = 1;
@@ -112,7 +113,7 @@ TEST(NextLogits, AreThoseThatTheLossIsOf) {
   });
 }
 
-TEST(NextLogits, HaveTheBitsOfOneRankAndChangeNothing) {
+TEST(NextLogitsTest, AreBitwiseIdenticalToOneRankAndDoNotChangeTraining) {
   const Logits one = logits_between_steps({}, task().model);
   EXPECT_EQ(one.training, two_steps({}, false).training);
   for (const RunLayout& layout : kPipelines) {
@@ -123,7 +124,7 @@ TEST(NextLogits, HaveTheBitsOfOneRankAndChangeNothing) {
   }
 }
 
-TEST(NextLogits, AreTheSameWhereRanksHaveParts) {
+TEST(NextLogitsTest, MatchOneRankWhenVocabularyOrSequenceIsSharded) {
   ModelConfig model = test::tiny_llama();
   model.num_layers = 4;
   model.seq_length = 16;

@@ -1,7 +1,7 @@
-// A run does not depend on its layout: twenty steps of one task on every kind of layout, ranks as threads. Where no sum
-// is taken in another order the bits must be those of the layout it is compared with; otherwise losses agree to 1e-5
-// and final weights to 1e-4 (fp32, relative). In bf16 and fp16 a layout may move them by as much as those themselves
-// do.
+// A run does not depend on its layout: twenty steps of one task on every kind of layout, with ranks as threads. If the
+// order of summation does not change, the results must be bitwise identical to the reference layout; otherwise losses
+// agree to 1e-5 and final weights to 1e-4 (fp32, relative). In bf16 and fp16, a layout may change them by as much as
+// these types do.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/compare_runs.h"
@@ -31,8 +31,8 @@ Recompute selective() {
 }
 constexpr auto kUniform = Recompute::Method::Uniform, kBlock = Recompute::Method::Block;
 
-/// The layout that it must equal bit for bit: SameDp, its own with tensor and data parallelism alone and ZeRO stage 0;
-/// Nothing, when sums are taken in another order than on one rank: then it is compared with one rank, by tolerance.
+/// The layout that it must equal bitwise. SameDp: the same tensor and data parallelism alone, with ZeRO stage 0.
+/// Nothing: the order of summation differs from one rank, which it is compared with by tolerance.
 enum class Equals { OneRank, SameDp, Zero2, Nothing };
 
 struct Row {
@@ -41,8 +41,8 @@ struct Row {
   friend void PrintTo(const Row& row, std::ostream* out) { *out << row.layout.name; }
 };
 
-// ZeRO stages 2 and 3 sum over ranks before they sum over microbatches, so with several microbatches their bits are
-// their own; with one they are those of the other stages (ZeroStages below).
+// ZeRO stages 2 and 3 sum over ranks before microbatches, so with several microbatches they are bitwise identical only
+// to each other; with one microbatch, to all stages (ZeroStagesTest below).
 const Row kRows[]{
     {{.name = "recompute_uniform_1", .recompute = full(kUniform, 1)}, Equals::OneRank},
     {{.name = "recompute_uniform_3", .recompute = full(kUniform, 3)}, Equals::OneRank},
@@ -143,7 +143,7 @@ ModelConfig llama() {
   return config;
 }
 
-/// Sliding windows in two layers of three, and RoPE as Llama 3.1 scales it.
+/// Sliding windows in two of three layers, and RoPE scaled as in Llama 3.1.
 ModelConfig windows() {
   ModelConfig config = llama();
   config.window_size = {2, 0};
@@ -152,7 +152,7 @@ ModelConfig windows() {
   return config;
 }
 
-/// One of the families that are neither of these.
+/// Returns one of the other model families.
 ModelConfig variant(const std::string& name) {
   for (test::NamedModel variant : test::tiny_variants()) {
     if (variant.name != name) continue;
@@ -169,7 +169,7 @@ ModelConfig model_of(const std::string& name) {
 
 RunTask task_of(const std::string& model, DType dtype = DType::F32) {
   RunTask task = test::learnable_task(model_of(model), dtype);
-  task.optimizer.initial_loss_scale = 0x1p16;  // of fp16; at which no step is lost
+  task.optimizer.initial_loss_scale = 0x1p16;  // for fp16, at which no step overflows
   return task;
 }
 
@@ -185,7 +185,7 @@ RunLayout reference_of(const Row& row) {
   }
 }
 
-/// Layouts are compared with few others, which are run once each.
+/// Returns the result of a reference layout. Each is run only once.
 const RunResult& reference(const std::string& model, const RunLayout& layout, DType dtype = DType::F32,
                            OptimizerKind optimizer = OptimizerKind::Adam) {
   static std::map<std::string, RunResult> results;
@@ -199,8 +199,8 @@ const RunResult& reference(const std::string& model, const RunLayout& layout, DT
   return results.at(key);
 }
 
-class LayoutParity : public testing::TestWithParam<std::tuple<const char*, OptimizerKind, Row>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity,
+class LayoutParityTest : public testing::TestWithParam<std::tuple<const char*, OptimizerKind, Row>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParityTest,
                          testing::Combine(testing::Values("gpt2", "llama"),
                                           testing::Values(OptimizerKind::Adam, OptimizerKind::Muon),
                                           testing::ValuesIn(kRows)),
@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity,
                            return str(std::get<0>(p.param), is_adam ? "_" : "_muon_", std::get<2>(p.param).layout.name);
                          });
 
-// Which layers have a window must not depend on the stage that they lie on.
+// The layers that have a window must not depend on their stage.
 const Row kWindowRows[]{
     {{.name = "recompute_selective", .recompute = selective()}, Equals::OneRank},
     {{.name = "pp2_zb_v_uneven", .pp = 2, .schedule = kZbV, .virtual_stages = 2, .stages = "E|ttt|tt|tttL"},
@@ -218,13 +218,13 @@ const Row kWindowRows[]{
     {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3}, Equals::Zero2},
     {{.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}, Equals::SameDp},
 };
-INSTANTIATE_TEST_SUITE_P(Windows, LayoutParity,
+INSTANTIATE_TEST_SUITE_P(Windows, LayoutParityTest,
                          testing::Combine(testing::Values("windows"), testing::Values(OptimizerKind::Adam),
                                           testing::ValuesIn(kWindowRows)),
                          [](const auto& p) { return std::get<2>(p.param).layout.name; });
 
-// OLMo 2 sums squares of queries and keys over tensor-parallel ranks, of which with four two share each query group;
-// Gemma has norms around its branches, soft caps, windows and RoPEs of two kinds.
+// OLMo 2 sums squares of queries and keys over tensor-parallel ranks; with four ranks, two share each query group.
+// Gemma has norms around its branches, soft caps, windows and two kinds of RoPE.
 const Row kVariantRows[]{
     {{.name = "recompute_selective", .recompute = selective()}, Equals::OneRank},
     {{.name = "tp2", .tp = 2}, Equals::Nothing},
@@ -238,26 +238,26 @@ const Row kVariantRows[]{
     {{.name = "tp4_dp2_zero1", .tp = 4, .dp = 2, .sequence_parallel = true, .zero_stage = 1}, Equals::SameDp},
     {{.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}, Equals::SameDp},
 };
-INSTANTIATE_TEST_SUITE_P(Variants, LayoutParity,
+INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
                          testing::Combine(testing::Values("olmo2", "gemma"), testing::Values(OptimizerKind::Adam),
                                           testing::ValuesIn(kVariantRows)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
                          });
 
-TEST_P(LayoutParity, TwentyStepsGiveTheSameModel) {
+TEST_P(LayoutParityTest, MatchesReferenceAfterTwentySteps) {
   const auto& [model, optimizer, row] = GetParam();
   RunTask task = task_of(model);
   task.optimizer.optimizer = optimizer;
   const RunResult result = run_layout(task, row.layout);
   const RunResult& one_rank = reference(model, {}, DType::F32, optimizer);
-  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task teaches nothing";
+  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task is not learned";
   if (row.equals != Equals::Nothing)
     expect_same_bits(result, reference(model, reference_of(row), DType::F32, optimizer));
   if (row.equals != Equals::OneRank) expect_near(result, one_rank, 1e-5, 1e-4, task_of(model).model);
 }
 
-const Row kNarrowRows[]{
+const Row kLowPrecisionRows[]{
     {{.name = "tp2", .tp = 2}, Equals::Nothing},
     {{.name = "tp4", .tp = 4}, Equals::Nothing},
     {{.name = "tp2_sp", .tp = 2, .sequence_parallel = true}, Equals::Nothing},
@@ -269,21 +269,21 @@ const Row kNarrowRows[]{
     {{.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}, Equals::SameDp},
 };
 
-class NarrowLayoutParity : public testing::TestWithParam<std::tuple<const char*, DType, Row>> {};
-const auto narrow_name = [](const auto& p) {
+class LowPrecisionLayoutParityTest : public testing::TestWithParam<std::tuple<const char*, DType, Row>> {};
+const auto low_precision_name = [](const auto& p) {
   return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).layout.name);
 };
-INSTANTIATE_TEST_SUITE_P(Layouts, NarrowLayoutParity,
+INSTANTIATE_TEST_SUITE_P(Layouts, LowPrecisionLayoutParityTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::BF16, DType::F16),
-                                          testing::ValuesIn(kNarrowRows)),
-                         narrow_name);
+                                          testing::ValuesIn(kLowPrecisionRows)),
+                         low_precision_name);
 
-/// bf16 keeps 8 bits of a number. Layouts that take a sum in another order round its result, an activation, at another
-/// place in the last of them, as often as bf16 rounds where fp32 does not; so a layout may differ from one rank by as
-/// much as bf16 differs from fp32, which is measured here, and not by more: in the losses of all steps together and in
-/// the weights at the end (root of the sum of squares). Measured with AMX: bf16 moves losses by 5e-4 (GPT-2) and 1.4e-3
-/// (Llama) and weights by 2.3e-3 and 2.6e-3; a layout by at most 0.61 of the first and 0.71 of the second.
-TEST_P(NarrowLayoutParity, TwentyStepsGiveTheSameModelWithinTheErrorOfTheType) {
+/// bf16 keeps 8 bits. Layouts with another order of summation round its results, the activations, differently in the
+/// last bit, as often as bf16 rounds where fp32 does not. A layout may therefore differ from one rank by at most as
+/// much as bf16 differs from fp32, which is measured here: in the losses of all steps together and in the final weights
+/// (root of the sum of squares). Measured with AMX: bf16 changes losses by 5e-4 (GPT-2) and 1.4e-3 (Llama) and weights
+/// by 2.3e-3 and 2.6e-3; a layout by at most 0.61 of the first and 0.71 of the second.
+TEST_P(LowPrecisionLayoutParityTest, MatchesReferenceWithinRoundingError) {
   const auto& [model, dtype, row] = GetParam();
   const ModelConfig config = task_of(model).model;
   const RunResult result = run_layout(task_of(model, dtype), row.layout);
@@ -295,9 +295,9 @@ TEST_P(NarrowLayoutParity, TwentyStepsGiveTheSameModelWithinTheErrorOfTheType) {
             relative_distance(weights, all_weights(exact, config)));
 }
 
-/// With one microbatch per step no sum is taken in another order by any stage of ZeRO.
-class ZeroStages : public testing::TestWithParam<std::tuple<const char*, DType, int>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, ZeroStages,
+/// With one microbatch per step no ZeRO stage changes the order of summation.
+class ZeroStagesTest : public testing::TestWithParam<std::tuple<const char*, DType, int>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, ZeroStagesTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
                                           testing::Values(2, 4)),
                          [](const auto& p) {
@@ -305,7 +305,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ZeroStages,
                                       std::get<2>(p.param));
                          });
 
-TEST_P(ZeroStages, GiveTheSameBitsWithOneMicrobatchPerStep) {
+TEST_P(ZeroStagesTest, AreBitwiseIdenticalWithOneMicrobatchPerStep) {
   const auto& [model, dtype, ranks] = GetParam();
   RunTask task = task_of(model, dtype);
   task.micro_batch_size = 2;

@@ -1,4 +1,4 @@
-// Trainings with a loss scale: a fixed power of two changes no bit, and one that adapts finds its size by itself.
+// Training with a loss scale: a fixed power of two changes no bit, and a dynamic scale finds its value by itself.
 #include <gtest/gtest.h>
 
 #include "tensor/ops/ops.h"
@@ -14,7 +14,7 @@ using test::RunTask;
 
 ModelConfig gpt2() {
   ModelConfig config = test::tiny_gpt2();
-  config.num_attention_heads = 4;  // which two ranks can share
+  config.num_attention_heads = 4;  // two ranks can shard them
   return config;
 }
 
@@ -27,14 +27,14 @@ RunTask task_of(const ModelConfig& model, DType dtype, double loss_scale = 0) {
 const RunLayout kLayouts[]{
     {.name = "one_rank"}, {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1, .first_layers = 2}};
 
-class FixedLossScale : public testing::TestWithParam<std::tuple<RunLayout, DType>> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, FixedLossScale,
+class FixedLossScaleTest : public testing::TestWithParam<std::tuple<RunLayout, DType>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, FixedLossScaleTest,
                          testing::Combine(testing::ValuesIn(kLayouts), testing::Values(DType::F32, DType::BF16)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param).name, "_", name_of(std::get<1>(p.param)));
                          });
 
-TEST_P(FixedLossScale, OfAPowerOfTwoChangesNoBit) {
+TEST_P(FixedLossScaleTest, PowerOfTwoIsBitwiseIdentical) {
   const auto& [layout, dtype] = GetParam();
   for (const ModelConfig& model : {gpt2(), test::tiny_llama()}) {
     const RunResult plain = run_layout(task_of(model, dtype), layout);
@@ -47,7 +47,7 @@ TEST_P(FixedLossScale, OfAPowerOfTwoChangesNoBit) {
   }
 }
 
-TEST(FixedLossScale, OfAnotherNumberChangesRoundingAlone) {
+TEST(FixedLossScaleTest, OtherValuesChangeOnlyRounding) {
   const RunResult plain = run_layout(task_of(test::tiny_llama(), DType::F32), {});
   const RunResult scaled = run_layout(task_of(test::tiny_llama(), DType::F32, 1000), {});
   for (std::size_t i = 0; i < plain.losses.size(); ++i) {
@@ -56,7 +56,7 @@ TEST(FixedLossScale, OfAnotherNumberChangesRoundingAlone) {
   }
 }
 
-/// What one step did to the loss scale of a run.
+/// The effect of one step on the loss scale of a run.
 struct ScaleStep {
   bool skipped;
   Overflow overflow;
@@ -65,93 +65,93 @@ struct ScaleStep {
   bool operator==(const ScaleStep&) const = default;
 };
 
-enum class Order { Waiting, Late };
+enum class Order { Immediate, Deferred };
 
-struct Course {
+struct ScaleHistory {
   std::vector<ScaleStep> steps;
   test::Weights weights;
-  int repeated = 0;  ///< backward passes that were in vain
+  int reruns = 0;  ///< number of repeated backward passes
 };
 
-/// Waiting: for the outcome of each step. Late: with the next backward() before it.
-Course course_of(const RunTask& task, const RunLayout& layout, Order order = Order::Waiting) {
-  std::vector<Course> by_rank(static_cast<std::size_t>(layout.ranks()));
+/// Trains and reads the outcome of each step immediately, or deferred until after the next backward().
+ScaleHistory train(const RunTask& task, const RunLayout& layout, Order order = Order::Immediate) {
+  std::vector<ScaleHistory> by_rank(static_cast<std::size_t>(layout.ranks()));
   std::mutex mutex;
   test::Weights weights;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     test::LayoutRank self(task, layout, world);
-    Course& course = by_rank[static_cast<std::size_t>(rank)];
+    ScaleHistory& history = by_rank[static_cast<std::size_t>(rank)];
     const auto settle = [&] {
       const StepOutcome outcome = self.state().outcome();
-      course.steps.push_back({outcome.skipped, outcome.overflow, self.state().loss_scale().value(), outcome.loss});
+      history.steps.push_back({outcome.skipped, outcome.overflow, self.state().loss_scale().value(), outcome.loss});
     };
     for (i64 step = 0; step < task.steps; ++step) {
       self.backward(step);
-      if (order == Order::Late && step > 0) settle();
+      if (order == Order::Deferred && step > 0) settle();
       if (self.state().needs_backward_rerun()) {
-        EXPECT_THROW(self.update(step), Error) << "by another scale";
-        course.repeated += 1;
+        EXPECT_THROW(self.update(step), Error) << "the gradients have another scale";
+        history.reruns += 1;
         self.backward(step);
       }
       self.update(step);
-      if (order == Order::Waiting) settle();
+      if (order == Order::Immediate) settle();
     }
-    if (order == Order::Late) settle();
+    if (order == Order::Deferred) settle();
     const std::lock_guard lock(mutex);
     self.collect(weights);
   });
-  for (const Course& course : by_rank) {
-    EXPECT_EQ(course.steps, by_rank[0].steps) << "the ranks disagree";
-    EXPECT_EQ(course.repeated, by_rank[0].repeated);
+  for (const ScaleHistory& history : by_rank) {
+    EXPECT_EQ(history.steps, by_rank[0].steps) << "the ranks disagree";
+    EXPECT_EQ(history.reruns, by_rank[0].reruns);
   }
   by_rank[0].weights = weights;
   return by_rank[0];
 }
 
-class AdaptingLossScale : public testing::TestWithParam<RunLayout> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, AdaptingLossScale, testing::ValuesIn(kLayouts),
+class DynamicLossScaleTest : public testing::TestWithParam<RunLayout> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, DynamicLossScaleTest, testing::ValuesIn(kLayouts),
                          [](const auto& p) { return p.param.name; });
 
-TEST_P(AdaptingLossScale, RecoversFromOverflowAndGrowsAgain) {
+TEST_P(DynamicLossScaleTest, RecoversFromOverflowAndGrowsAgain) {
   RunTask task = task_of(test::tiny_llama(), DType::F16);
   task.steps = 40;
   task.optimizer.initial_loss_scale = 0x1p32;
   task.optimizer.loss_scale_window = 10;
-  const std::vector<ScaleStep> course = course_of(task, GetParam()).steps;
+  const std::vector<ScaleStep> history = train(task, GetParam()).steps;
   std::size_t first = 0;
-  while (first < course.size() && course[first].skipped) ++first;
+  while (first < history.size() && history[first].skipped) ++first;
   ASSERT_GE(first, 3u) << "nothing overflowed";
   ASSERT_LE(first, 25u);
   for (std::size_t i = 0; i < first; ++i) {
-    EXPECT_EQ(course[i].overflow, Overflow::Handled) << i;
-    EXPECT_EQ(course[i].scale, std::ldexp(1, 32 - static_cast<int>(i))) << "hysteresis 2: all but the first halve";
-    EXPECT_TRUE(std::isfinite(course[i].loss)) << i;
+    EXPECT_EQ(history[i].overflow, Overflow::Handled) << i;
+    EXPECT_EQ(history[i].scale, std::ldexp(1, 32 - static_cast<int>(i))) << "hysteresis 2: all but the first halve";
+    EXPECT_TRUE(std::isfinite(history[i].loss)) << i;
   }
-  // As many good steps as the window has double it, whether or not that holds.
-  for (std::size_t i = first; i + 1 < first + 10; ++i) EXPECT_FALSE(course[i].skipped) << i;
-  EXPECT_EQ(course[first + 9].scale, 2 * course[first].scale);
-  EXPECT_LT(course.back().loss, 0.9 * course.front().loss) << "the task teaches nothing";
+  // A full window of good steps doubles the scale, even if the doubled scale overflows.
+  for (std::size_t i = first; i + 1 < first + 10; ++i) EXPECT_FALSE(history[i].skipped) << i;
+  EXPECT_EQ(history[first + 9].scale, 2 * history[first].scale);
+  EXPECT_LT(history.back().loss, 0.9 * history.front().loss) << "the task is not learned";
 }
 
-/// As it comes down, grows, and grows too far: the scale of a backward pass is right, or the pass is done again.
-TEST_P(AdaptingLossScale, IsTheSameWhenTheHostLearnsLateOfAnOverflow) {
+/// While the scale falls, grows and overflows again: each backward pass uses the right scale, or is repeated.
+TEST_P(DynamicLossScaleTest, IsIndependentOfDeferredOutcome) {
   RunTask task = task_of(test::tiny_llama(), DType::F16);
   task.steps = 40;
   task.optimizer.initial_loss_scale = 0x1p32;
   task.optimizer.loss_scale_window = 2;
-  const Course waiting = course_of(task, GetParam()), late = course_of(task, GetParam(), Order::Late);
-  EXPECT_EQ(late.steps, waiting.steps);
-  EXPECT_EQ(late.weights, waiting.weights);
-  EXPECT_EQ(waiting.repeated, 0);
-  EXPECT_GT(late.repeated, 3);
+  const ScaleHistory immediate = train(task, GetParam()), deferred = train(task, GetParam(), Order::Deferred);
+  EXPECT_EQ(deferred.steps, immediate.steps);
+  EXPECT_EQ(deferred.weights, immediate.weights);
+  EXPECT_EQ(immediate.reruns, 0);
+  EXPECT_GT(deferred.reruns, 3);
   int good = 0, overflows = 0;
-  for (const ScaleStep& step : waiting.steps) step.skipped ? ++overflows : ++good;
+  for (const ScaleStep& step : immediate.steps) step.skipped ? ++overflows : ++good;
   EXPECT_GT(good, 10);
-  EXPECT_LE(late.repeated, overflows);
+  EXPECT_LE(deferred.reruns, overflows);
 }
 
-/// A loss is not scaled, so that no scale would mend it: as when the memory of one rank fails.
-TEST(AdaptingLossScale, IsNotToBlameForALossThatOneRankLost) {
+/// The loss is not scaled, so no scale helps if it is NaN on one rank, e.g. because its memory fails.
+TEST(DynamicLossScaleTest, ReportsNanLossOfOneRankAsFinal) {
   RunTask task = task_of(gpt2(), DType::F16);
   task.optimizer.initial_loss_scale = 0x1p10;
   for (const RunLayout& layout : {RunLayout{.name = "tp2", .tp = 2}, kLayouts[1]}) {
@@ -171,11 +171,11 @@ TEST(AdaptingLossScale, IsNotToBlameForALossThatOneRankLost) {
   }
 }
 
-TEST_P(AdaptingLossScale, FailsOnlyAtItsLowest) {
+TEST_P(DynamicLossScaleTest, FailsOnlyAtLowestScale) {
   RunTask task = task_of(gpt2(), DType::F16);
   task.steps = 5;
   task.optimizer.initial_loss_scale = task.optimizer.min_loss_scale = 0x1p60;
-  for (const ScaleStep& step : course_of(task, GetParam()).steps) {
+  for (const ScaleStep& step : train(task, GetParam()).steps) {
     EXPECT_TRUE(step.skipped);
     EXPECT_EQ(step.overflow, Overflow::Final);
     EXPECT_EQ(step.scale, 0x1p60);

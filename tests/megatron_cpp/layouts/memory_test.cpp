@@ -1,4 +1,4 @@
-// Peak memory of ranks in real steps, as threads, against the plan that --dry_run prints.
+// Peak memory of ranks, which are threads, in real steps compared with the estimate that --dry_run prints.
 #include <gtest/gtest.h>
 
 #include "checkpoint/save/host_staging.h"
@@ -17,8 +17,8 @@ using test::LayoutRank;
 using test::RunLayout;
 using test::RunTask;
 
-/// Large enough for the tensors of a layer to outweigh everything that is not in the formulas.
-/// "experts" has all experts take all tokens, so that all are equally busy.
+/// Large enough that the tensors of a layer outweigh everything that the formulas ignore. In "experts", every expert
+/// processes all tokens, so that the load is even.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
   config.num_layers = 8;
@@ -48,7 +48,7 @@ RunTask task_of(const std::string& name, DType dtype, i64 samples) {
 
 using Peaks = std::vector<MemoryTable>;  ///< by rank
 
-/// Of one step after so many: the first one has nothing to gather yet.
+/// Returns the memory of one step after `after` steps; the first step has nothing to gather yet.
 Peaks peaks(const RunTask& task, const RunLayout& layout, i64 after = 1) {
   Peaks result(static_cast<std::size_t>(layout.ranks()));
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
@@ -70,9 +70,8 @@ double planned_copy(const Config& config, const RunLayout& layout, int stage) {
 }
 
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
-constexpr Recompute kFullAndCut{
-    .granularity = Recompute::Granularity::Full, .num_layers = 2, .shards_saved_inputs = true};
-/// As the planner recomputes where there is room for some of what layers keep.
+constexpr Recompute kSharded{.granularity = Recompute::Granularity::Full, .num_layers = 2, .shards_saved_inputs = true};
+/// Recomputation as the planner chooses it if some of the saved activations fit.
 constexpr Recompute some_layers(i64 layers) {
   return {.granularity = Recompute::Granularity::Full, .method = Recompute::Method::Block, .num_layers = layers};
 }
@@ -119,8 +118,8 @@ const RunLayout kLayouts[]{
     {.name = "recompute_selective_on_host", .recompute = kSelective, .activations = OffloadTier::Host},
     {.name = "tp4", .tp = 4},
     {.name = "tp4_recompute_full", .tp = 4, .recompute = kFull},
-    {.name = "tp4_recompute_full_cut", .tp = 4, .recompute = kFullAndCut},
-    {.name = "tp2_recompute_full_cut_on_host", .tp = 2, .recompute = kFullAndCut, .activations = OffloadTier::Host},
+    {.name = "tp4_recompute_full_cut", .tp = 4, .recompute = kSharded},
+    {.name = "tp2_recompute_full_cut_on_host", .tp = 2, .recompute = kSharded, .activations = OffloadTier::Host},
     {.name = "pp4_on_host", .pp = 4, .activations = OffloadTier::Host},
     {.name = "pp2_on_disk", .pp = 2, .activations = OffloadTier::File},
     {.name = "pp2_gpipe_on_disk", .pp = 2, .schedule = ScheduleKind::GPipe, .activations = OffloadTier::File},
@@ -180,9 +179,9 @@ const RunLayout kExpertLayouts[]{
     {.name = "ep2_pp2_zb_v", .pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
 };
 
-class PlannedMemory : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
+class MemoryEstimateTest : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
 
-TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
+TEST_P(MemoryEstimateTest, MatchesPeakOfEveryRank) {
   const auto& [name, dtype, layout] = GetParam();
   const test::DiskFolder folder;
   RunTask task = task_of(name, dtype, test::samples_of_peak(layout));
@@ -204,14 +203,14 @@ TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
     expect_near(e.optimizer_state, peak_of(table, MemoryClass::OptimizerState), 1e-9, "optimizer state");
     const double tolerance = delays_wgrad ? 0.01 : task.model.moe.num_experts > 0 ? 0.01 : 0.001;
     expect_near(e.activations, peak_of(table, MemoryClass::Activations), tolerance, "activations");
-    // The plan leaves out Workspace, which some of the peak is: how much depends on this machine's matrix kernels.
+    // The estimate excludes Workspace, which depends on this machine's matrix kernels.
     const double all = static_cast<double>(table.total.peak);
-    EXPECT_LE(e.total(), 1.01 * all) << "all of rank " << rank;
-    EXPECT_GE(e.total(), 0.98 * (all - peak_of(table, MemoryClass::Workspace))) << "all of rank " << rank;
+    EXPECT_LE(e.total(), 1.01 * all) << "total of rank " << rank;
+    EXPECT_GE(e.total(), 0.98 * (all - peak_of(table, MemoryClass::Workspace))) << "total of rank " << rank;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, PlannedMemory,
+INSTANTIATE_TEST_SUITE_P(Layouts, MemoryEstimateTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
                                           testing::ValuesIn(kLayouts)),
                          [](const auto& p) {
@@ -219,16 +218,16 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PlannedMemory,
                                       std::get<2>(p.param).name);
                          });
 
-INSTANTIATE_TEST_SUITE_P(ExpertLayouts, PlannedMemory,
+INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
                          testing::Combine(testing::Values("experts"), testing::Values(DType::F32, DType::BF16),
                                           testing::ValuesIn(kExpertLayouts)),
                          [](const auto& p) {
                            return str(name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
                          });
 
-/// The experts of a rank are chosen for all tokens: a router of zeros scores all alike, of which the first are taken,
-/// and steps of no length leave it so.
-class MemoryOfABusyRank : public testing::TestWithParam<RunLayout> {
+/// All tokens choose the experts of one rank: a router of zeros gives all experts the same score, ties choose the first
+/// ones, and a learning rate of 0 keeps it so.
+class BusyRankMemoryTest : public testing::TestWithParam<RunLayout> {
  protected:
   static RunTask busy_task(const RunLayout& layout, double capacity_factor = 0) {
     RunTask task = task_of("experts", DType::F32, test::samples_of_peak(layout));
@@ -246,7 +245,7 @@ class MemoryOfABusyRank : public testing::TestWithParam<RunLayout> {
   }
 };
 
-TEST_P(MemoryOfABusyRank, IsPlanned) {
+TEST_P(BusyRankMemoryTest, MatchesEstimateOfBusiestRank) {
   const RunLayout& layout = GetParam();
   for (const double capacity_factor : {0.0, 1.25}) {
     RunTask task = busy_task(layout, capacity_factor);
@@ -255,31 +254,31 @@ TEST_P(MemoryOfABusyRank, IsPlanned) {
     const Peaks measured = peaks(task, layout);
     const Config config = config_of(task, layout);
     const std::vector<MemoryEstimate> even = estimate_memory_by_stage(config, layout.ranks()),
-                                      most = estimate_memory_by_stage(config, layout.ranks(), ExpertLoad::Most);
-    std::vector<double> busiest(most.size(), 0);
+                                      busiest_plan = estimate_memory_by_stage(config, layout.ranks(), ExpertLoad::Most);
+    std::vector<double> busiest(busiest_plan.size(), 0);
     const Topology topology(layout.ranks(), parallel_sizes(config));
     for (int rank = 0; rank < layout.ranks(); ++rank) {
       double& peak = busiest[static_cast<std::size_t>(topology.dense().coordinates(rank).pp)];
       peak = std::max(peak, peak_of(measured[static_cast<std::size_t>(rank)], MemoryClass::Activations));
     }
-    double least = 1;  // of what an even load would plan
-    for (std::size_t stage = 0; stage < most.size(); ++stage) {
+    double min_ratio = 1;  // minimum of an even load's estimate divided by the peak
+    for (std::size_t stage = 0; stage < busiest_plan.size(); ++stage) {
       SCOPED_TRACE(str("capacity ", capacity_factor, ", stage ", stage));
-      const double planned = most[stage].activations / busiest[stage];
+      const double planned = busiest_plan[stage].activations / busiest[stage];
       EXPECT_GE(planned, 0.99);
-      // A capacity leaves fewer choices to send, and here not all experts of the rank are chosen.
+      // A capacity reduces the sent tokens, and not all experts of the rank are chosen here.
       EXPECT_LE(planned, capacity_factor > 0 ? 1.5 : 1.01);
-      least = std::min(least, even[stage].activations / busiest[stage]);
+      min_ratio = std::min(min_ratio, even[stage].activations / busiest[stage]);
     }
     if (capacity_factor == 0) {
-      EXPECT_LT(least, 0.8) << "nothing is uneven";
+      EXPECT_LT(min_ratio, 0.8) << "the load is even";
     }
   }
 }
 
 constexpr TokenDispatcherType kGather = TokenDispatcherType::AllGather;
 INSTANTIATE_TEST_SUITE_P(
-    Layouts, MemoryOfABusyRank,
+    Layouts, BusyRankMemoryTest,
     testing::Values(
         RunLayout{.name = "ep2", .dp = 2, .ep = 2}, RunLayout{.name = "ep4", .dp = 4, .ep = 4},
         RunLayout{.name = "ep2_etp2", .dp = 4, .ep = 2, .etp = 2},
@@ -300,8 +299,8 @@ INSTANTIATE_TEST_SUITE_P(
         RunLayout{.name = "zero3", .dp = 4, .ep = 2, .zero_stage = 3}),
     [](const auto& p) { return str(p.param.name); });
 
-/// What `evaluate` asks room for: of experts the part that a rank has.
-TEST(MemoryOfWeights, OfExpertsIsShared) {
+/// `evaluate` checks this memory: the weights include only the rank's own experts.
+TEST(WeightMemoryTest, CountsOnlyExpertsOfRank) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 4, .ep = 4}, RunLayout{.tp = 2, .dp = 2, .ep = 2},
                                   RunLayout{.tp = 2, .ep = 2, .etp = 1}}) {
     const Config config = config_of(task_of("experts", DType::F32, test::samples_of_peak(layout)), layout);
@@ -309,26 +308,27 @@ TEST(MemoryOfWeights, OfExpertsIsShared) {
   }
 }
 
-/// What is not in the device's memory is in the other, to the byte; but for what is put off, which is away no longer.
-TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {
+/// Everything that is not in device memory is in the other place, to the byte, except for delayed offloads, which have
+/// returned already.
+TEST(OffloadedActivationMemoryTest, MatchesOffloadedBytes) {
   const test::DiskFolder folder;
-  for (const RunLayout& near : {RunLayout{}, RunLayout{.recompute = kFull}, RunLayout{.recompute = kSelective},
-                                RunLayout{.tp = 2, .recompute = kFullAndCut}, RunLayout{.pp = 2},
+  for (const RunLayout& base : {RunLayout{}, RunLayout{.recompute = kFull}, RunLayout{.recompute = kSelective},
+                                RunLayout{.tp = 2, .recompute = kSharded}, RunLayout{.pp = 2},
                                 RunLayout{.pp = 4, .schedule = ScheduleKind::ZbH1}}) {
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
-      RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(near));
+      RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(base));
       task.optimizer.offload_folder = folder.path().string();
-      RunLayout away = near;
-      away.activations = tier;
-      const MemoryEstimate here = estimate_memory_by_stage(config_of(task, near), near.ranks())[0],
-                           plan = estimate_memory_by_stage(config_of(task, away), near.ranks())[0];
+      RunLayout offloaded_layout = base;
+      offloaded_layout.activations = tier;
+      const MemoryEstimate base_plan = estimate_memory_by_stage(config_of(task, base), base.ranks())[0],
+                           plan = estimate_memory_by_stage(config_of(task, offloaded_layout), base.ranks())[0];
       if (tier == OffloadTier::Host) {
-        EXPECT_LT(plan.activations, here.activations);  // the buffers of a disk are more than some inputs
+        EXPECT_LT(plan.activations, base_plan.activations);  // the buffers of a disk are larger than some inputs
       }
       const double planned =
           tier == OffloadTier::Host ? plan.offloaded_activations : static_cast<double>(plan.activations_on_disk);
-      run_local_ranks(near.ranks(), [&](Communicator& world, int rank) {
-        LayoutRank self(task, away, world);
+      run_local_ranks(base.ranks(), [&](Communicator& world, int rank) {
+        LayoutRank self(task, offloaded_layout, world);
         self.step(0);
         const OffloadedBytes offloaded =
             self.state().offloaded_bytes()[static_cast<std::size_t>(MemoryClass::Activations)];
@@ -340,18 +340,18 @@ TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {
   }
 }
 
-/// Of weights that are gathered from elsewhere, those that are whole remain, and buffers of a disk.
-TEST(PlannedMemoryOfWeightsAway, IsThePeak) {
+/// With offloaded weights, the gathered weights and the buffers of a disk remain.
+TEST(OffloadedWeightMemoryTest, MatchesPeak) {
   const test::DiskFolder folder;
   const RunLayout layout{.dp = 2, .zero_stage = 3};
   RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(layout));
   task.optimizer.offload_folder = folder.path().string();
-  const MemoryEstimate here = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
+  const MemoryEstimate base_plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
     task.optimizer.offload_params = tier;
     const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
     if (tier == OffloadTier::Host) {
-      EXPECT_NEAR(plan.params + plan.offloaded_params, here.params, 0.02 * here.params);
+      EXPECT_NEAR(plan.params + plan.offloaded_params, base_plan.params, 0.02 * base_plan.params);
     }
     for (const MemoryTable& table : peaks(task, layout)) {
       const double measured = peak_of(table, MemoryClass::Params);
@@ -360,8 +360,8 @@ TEST(PlannedMemoryOfWeightsAway, IsThePeak) {
   }
 }
 
-/// Of matrices one state, of all else two.
-TEST(PlannedMemoryOfMuon, IsThePeak) {
+/// Matrices have one state, all other parameters two.
+TEST(MuonMemoryTest, MatchesPeak) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{.tp = 2, .dp = 2, .zero_stage = 1}}) {
     RunTask task = task_of("llama", DType::BF16, test::samples_of_peak(layout));
     const double adam = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
@@ -373,11 +373,11 @@ TEST(PlannedMemoryOfMuon, IsThePeak) {
   }
 }
 
-/// All tensors of the rank that needs most, what kernels use for themselves included: within 0.5 % on average and 1.5 %
-/// at worst.
-TEST(PlannedMemoryOfAll, IsThePeakOfTheRankThatNeedsMost) {
+/// All tensors of the rank with the highest peak, including kernel workspaces: within 0.5 % on average and 1.5 % at
+/// worst.
+TEST(TotalMemoryTest, MatchesPeakOfLargestRank) {
   ModelConfig model = model_of("gpt2");
-  model.hidden_size = 128, model.ffn_hidden_size = 512;  // tensors outweigh what kernels need, as in real models
+  model.hidden_size = 128, model.ffn_hidden_size = 512;  // as in real models, tensors outweigh kernel workspaces
   const test::DiskFolder folder;
   double sum = 0;
   int layouts = 0;
@@ -391,17 +391,17 @@ TEST(PlannedMemoryOfAll, IsThePeakOfTheRankThatNeedsMost) {
       planned = std::max(planned, rank.total());
     for (const MemoryTable& rank : peaks(task, layout))
       measured = std::max(measured, static_cast<double>(rank.total.peak));
-    const double off = planned / measured - 1;
-    std::printf("%-28s planned %9.0f  measured %9.0f  off %+.2f %%\n", layout.name, planned, measured, 100 * off);
-    EXPECT_LE(std::abs(off), 0.015) << layout.name;
-    sum += std::abs(off);
+    const double error = planned / measured - 1;
+    std::printf("%-28s planned %9.0f  measured %9.0f  off %+.2f %%\n", layout.name, planned, measured, 100 * error);
+    EXPECT_LE(std::abs(error), 0.015) << layout.name;
+    sum += std::abs(error);
     ++layouts;
   }
   EXPECT_LE(sum / layouts, 0.005);
 }
 
-/// The same with states on a disk, alone and with all else, with short segments and long ones.
-TEST(PlannedMemoryOfAll, IsThePeakWithStatesOnDisk) {
+/// States are on a disk, alone and with everything else, with short and long segments.
+TEST(TotalMemoryTest, MatchesPeakWithStatesOnDisk) {
   ModelConfig model = model_of("gpt2");
   model.hidden_size = 128, model.ffn_hidden_size = 512;
   const test::DiskFolder folder;
@@ -423,11 +423,11 @@ TEST(PlannedMemoryOfAll, IsThePeakWithStatesOnDisk) {
         double measured = 0;
         for (const MemoryTable& rank : peaks(task, layout, 6))
           measured = std::max(measured, static_cast<double>(rank.total.peak));
-        const double off = planned / measured - 1;
+        const double error = planned / measured - 1;
         std::printf("%-9s segments of %7d%s planned %9.0f  measured %9.0f  off %+.2f %%\n", layout.name,
-                    static_cast<int>(segment), all ? ", all on disk" : "", planned, measured, 100 * off);
-        EXPECT_LE(std::abs(off), 0.015) << layout.name << ", " << segment;
-        sum += std::abs(off);
+                    static_cast<int>(segment), all ? ", all on disk" : "", planned, measured, 100 * error);
+        EXPECT_LE(std::abs(error), 0.015) << layout.name << ", " << segment;
+        sum += std::abs(error);
         ++rows;
       }
     }
@@ -435,8 +435,8 @@ TEST(PlannedMemoryOfAll, IsThePeakWithStatesOnDisk) {
   EXPECT_LE(sum / rows, 0.005);
 }
 
-/// Of smaller moments and gradients, and of states that are kept elsewhere.
-TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
+/// Low-precision moments and gradients, and offloaded states.
+TEST(LowPrecisionStateMemoryTest, MatchesPeak) {
   const test::DiskFolder folder;
   const auto expect_planned = [](const RunTask& task, const RunLayout& layout) {
     const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
@@ -464,14 +464,14 @@ TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
     EXPECT_EQ(on_host.offloaded, full.optimizer_state);
     task.optimizer.offload = OffloadTier::File;
     task.optimizer.offload_folder = folder.path().string();
-    task.optimizer.offload_segment_size = 16384;  // less than ranks update of a unit
+    task.optimizer.offload_segment_size = 16384;  // less than the ranks' update unit
     EXPECT_LT(expect_planned(task, layout).optimizer_state, 0.5 * full.optimizer_state);
   }
 }
 
-/// Of a second copy of the weights, and of messages of a byte or two for each number: these come and go, so that what
-/// is planned of them is near.
-TEST(PlannedMemoryOfLessTraffic, IsThePeak) {
+/// Secondary weight shards, and messages of one or two bytes per element: these are short-lived, so the estimate is
+/// approximate.
+TEST(CompressedCommunicationMemoryTest, MatchesPeak) {
   using enum GradReduceFormat;
   const RunLayout layouts[]{
       {.name = "copy", .dp = 4, .zero_stage = 3, .hpz = 2},
@@ -506,8 +506,8 @@ TEST(PlannedMemoryOfLessTraffic, IsThePeak) {
   }
 }
 
-/// What a save beside the training copies, by the kind of save that copies most.
-TEST(PlannedMemoryOfSaves, IsTheirCopy) {
+/// An asynchronous save copies the shards of the largest kind of save.
+TEST(SaveMemoryEstimateTest, MatchesCopyOfAsyncSave) {
   const RunLayout layouts[]{{},
                             {.tp = 2},
                             {.pp = 2},
@@ -541,7 +541,7 @@ TEST(PlannedMemoryOfSaves, IsTheirCopy) {
   }
 }
 
-TEST(PlannedMemoryOfSaves, IsNothingWhereSavesWait) {
+TEST(SaveMemoryEstimateTest, IsZeroForSynchronousSaves) {
   Config config = config_of(task_of("llama", DType::F32, 16), {});
   const auto planned = [&] { return planned_copy(config, {}, 0); };
   config.checkpoint.save_interval = 10;
@@ -556,10 +556,10 @@ TEST(PlannedMemoryOfSaves, IsNothingWhereSavesWait) {
   EXPECT_EQ(planned(), 0) << "not in the GPU's memory";
   config.device.device = DeviceType::Cpu;
   config.checkpoint.save_interval = 0;
-  EXPECT_EQ(planned(), 0) << "the last save waits";
+  EXPECT_EQ(planned(), 0) << "the last save is synchronous";
 }
 
-TEST(PlannedMemoryText, NamesTheRankThatNeedsMost) {
+TEST(MemoryReportTest, NamesLargestRank) {
   const RunTask task = task_of("llama", DType::F32, 16);
   const auto has = [&](const RunLayout& layout, const char* text) {
     return describe_run(config_of(task, layout), layout.ranks()).find(text) != std::string::npos;
@@ -569,11 +569,11 @@ TEST(PlannedMemoryText, NamesTheRankThatNeedsMost) {
   EXPECT_TRUE(has({.tp = 2}, " per rank estimated\n"));
 }
 
-/// 1F1B: of p ranks, the first has at most p microbatches in flight, however many the step has (Narayanan et al. 2021).
-/// With the second one begins that a gradient comes in while another backward pass runs.
-class PipelineMemory : public testing::TestWithParam<std::tuple<const char*, DType, int>> {};
+/// With 1F1B on p ranks, the first has at most p microbatches in flight, independently of the batch size (Narayanan et
+/// al. 2021). From the second microbatch on, a gradient arrives during another backward pass.
+class PipelineMemoryTest : public testing::TestWithParam<std::tuple<const char*, DType, int>> {};
 
-TEST_P(PipelineMemory, OfTheFirstRankIsThatOfAsManyMicrobatchesAsThereAreRanks) {
+TEST_P(PipelineMemoryTest, FirstRankHoldsAtMostOneMicrobatchPerRank) {
   const auto& [name, dtype, ranks] = GetParam();
   const RunLayout layout{.pp = ranks};
   const ModelConfig model = model_of(name);
@@ -592,7 +592,7 @@ TEST_P(PipelineMemory, OfTheFirstRankIsThatOfAsManyMicrobatchesAsThereAreRanks) 
   EXPECT_EQ(peak(3 * ranks), peak(ranks));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, PipelineMemory,
+INSTANTIATE_TEST_SUITE_P(Layouts, PipelineMemoryTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
                                           testing::Values(2, 4)));
 

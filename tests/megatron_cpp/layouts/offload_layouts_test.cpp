@@ -1,5 +1,6 @@
-// Optimizer state in host memory and on a disk, on any layout: the bits of a training that keeps it with the weights,
-// saved from and loaded into any other place and layout, at once or beside the training. Ranks as threads.
+// Optimizer state in host memory and on a disk, on any layout: bitwise identical to a training that keeps it on the
+// device, and saved from and loaded into any other place and layout, synchronously or asynchronously. Ranks are
+// threads.
 #include <gtest/gtest.h>
 
 #include <latch>
@@ -18,14 +19,14 @@ namespace mcpp {
 namespace {
 
 using test::kStateLayouts;
-using test::load_and_go_on;
+using test::load_and_continue;
 using test::named;
 using test::Numbers;
 using test::RunLayout;
 using test::RunTask;
-using test::save_and_go_on;
+using test::save_and_continue;
 
-class OffloadLayouts : public testing::Test {
+class OffloadLayoutsTest : public testing::Test {
  protected:
   static RunTask task_of(DType dtype, OptimizerKind kind = OptimizerKind::Adam) {
     ModelConfig model = test::tiny_gpt2();
@@ -40,20 +41,20 @@ class OffloadLayouts : public testing::Test {
   RunTask kept_in(OffloadTier tier, RunTask task, OffloadTier weights = OffloadTier::Device) const {
     task.optimizer.offload = tier;
     task.optimizer.offload_params = weights;
-    task.optimizer.offload_segment_size = 700;  // not at the ends of parameters
+    task.optimizer.offload_segment_size = 700;  // not aligned to the ends of parameters
     task.optimizer.offload_folder = folder_.path().string();
     return task;
   }
 
-  /// Saves beside the training after the first step; the bytes are written when two more steps were made. The losses.
-  Numbers save_beside(const RunTask& task, const RunLayout& layout, const Path& folder) const {
+  /// Starts an asynchronous save after the first step; its files are finished after two more steps. Returns the losses.
+  Numbers save_async(const RunTask& task, const RunLayout& layout, const Path& folder) const {
     Numbers losses;
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
       test::LayoutRank self(task, layout, world);
-      Numbers mine{self.step(0).loss};
+      Numbers rank_losses{self.step(0).loss};
       const std::vector<NamedShard> shards = shards_to_save(self.state());
-      HostCopies at_once(shards);
-      save_checkpoint(folder / "waited", {.iteration = 1}, at_once, world, Log(rank));
+      HostCopies sync_source(shards);
+      save_checkpoint(folder / "waited", {.iteration = 1}, sync_source, world, Log(rank));
       std::latch steps_are_done(1);
       const SaveObserver hold = [&](SavePoint point) {
         if (point == SavePoint::AfterFiles) steps_are_done.wait();
@@ -61,25 +62,26 @@ class OffloadLayouts : public testing::Test {
       HostStaging staging;
       staging.begin(shards);
       const Log log(rank);
-      AsyncSave beside({.folder = folder / "beside", .observer = hold}, {.iteration = 1}, staging, world, log, files_);
+      AsyncSave async_save({.folder = folder / "beside", .observer = hold}, {.iteration = 1}, staging, world, log,
+                           files_);
       self.backward(1);
-      beside.wait_for_copy();
+      async_save.wait_for_copy();
       self.update(1);
-      mine.push_back(self.state().outcome().loss);
-      for (i64 step = 2; step < 4; ++step) mine.push_back(self.step(step).loss);
+      rank_losses.push_back(self.state().outcome().loss);
+      for (i64 step = 2; step < 4; ++step) rank_losses.push_back(self.step(step).loss);
       steps_are_done.count_down();
-      while (!beside.advance()) continue;
+      while (!async_save.advance()) continue;
       staging.end();
-      mine.push_back(self.step(4).loss);
-      if (rank == 0) losses = mine;
+      rank_losses.push_back(self.step(4).loss);
+      if (rank == 0) losses = rank_losses;
     });
     return losses;
   }
 
-  /// `near` is the same task with everything on the device.
-  void expect_saved_beside(const RunTask& task, const RunTask& near, const RunLayout& layout,
-                           const Path& folder) const {
-    EXPECT_EQ(save_beside(task, layout, folder), test::run_layout(near, layout).losses);
+  /// `on_device` is the same task without offload.
+  void expect_async_save_matches(const RunTask& task, const RunTask& on_device, const RunLayout& layout,
+                                 const Path& folder) const {
+    EXPECT_EQ(save_async(task, layout, folder), test::run_layout(on_device, layout).losses);
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "waited")) {
       if (entry.path().extension() != ".h5") continue;
       const Path other = folder / "beside" / entry.path().lexically_relative(folder / "waited");
@@ -92,20 +94,20 @@ class OffloadLayouts : public testing::Test {
   const FileSystem files_;
 };
 
-TEST_F(OffloadLayouts, TrainTheSameBits) {
+TEST_F(OffloadLayoutsTest, IsBitwiseIdenticalToNoOffload) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : kStateLayouts) {
       const RunTask task = task_of(dtype);
-      const test::RunResult near = test::run_layout(task, layout);
+      const test::RunResult on_device = test::run_layout(task, layout);
       for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
         SCOPED_TRACE(str(layout.name, " ", name_of(dtype), " ", enum_name(tier)));
-        test::expect_same_bits(test::run_layout(kept_in(tier, task), layout), near);
+        test::expect_same_bits(test::run_layout(kept_in(tier, task), layout), on_device);
       }
     }
   }
 }
 
-TEST_F(OffloadLayouts, TrainTheSameBitsWithMuon) {
+TEST_F(OffloadLayoutsTest, IsBitwiseIdenticalToNoOffloadWithMuon) {
   const RunTask task = task_of(DType::BF16, OptimizerKind::Muon);
   for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp2_zero2", "tp2_pp2_dp2_zero1"})) {
     SCOPED_TRACE(layout.name);
@@ -113,8 +115,9 @@ TEST_F(OffloadLayouts, TrainTheSameBitsWithMuon) {
   }
 }
 
-/// Blocks of quantized moments lie inside every cut: as full ones, they depend on no sum's order but the layout's.
-TEST_F(OffloadLayouts, SmallerMomentsDoNotDependOnTheLayout) {
+/// Blocks of quantized moments are inside every shard, so, like fp32 moments, they depend only on the layout's order of
+/// summation.
+TEST_F(OffloadLayoutsTest, LowPrecisionMomentsAreIndependentOfLayout) {
   for (const StateDType type : {StateDType::Bf16, StateDType::Uint8}) {
     RunTask task = task_of(DType::BF16);
     task.optimizer.exp_avg_dtype = task.optimizer.exp_avg_sq_dtype = type;
@@ -131,19 +134,19 @@ TEST_F(OffloadLayouts, SmallerMomentsDoNotDependOnTheLayout) {
   }
 }
 
-TEST_F(OffloadLayouts, GradientsInBf16AreNearThoseInFull) {
+TEST_F(OffloadLayoutsTest, Bf16GradientsAreCloseToFp32) {
   RunTask task = task_of(DType::BF16);
   const test::RunResult full = test::run_layout(task, {.dp = 2, .zero_stage = 2});
   task.optimizer.main_grads_dtype = GradDType::Bf16;
-  const test::RunResult narrow = test::run_layout(task, {.dp = 2, .zero_stage = 2});
-  EXPECT_LE(test::relative_distance(narrow.losses, full.losses), 0.005);
-  EXPECT_NE(narrow.grad_norms, full.grad_norms);
-  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 3}), narrow);
-  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 2, .overlaps = false}), narrow);
-  test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), {.dp = 2, .zero_stage = 2}), narrow);
+  const test::RunResult low_precision = test::run_layout(task, {.dp = 2, .zero_stage = 2});
+  EXPECT_LE(test::relative_distance(low_precision.losses, full.losses), 0.005);
+  EXPECT_NE(low_precision.grad_norms, full.grad_norms);
+  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 3}), low_precision);
+  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 2, .overlaps = false}), low_precision);
+  test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), {.dp = 2, .zero_stage = 2}), low_precision);
 }
 
-/// Stage 3 alone has a part of the weights to put away, whatever is done with the rest.
+/// Only ZeRO stage 3 has a shard of the weights that can be offloaded.
 const std::vector<RunLayout> kStage3{
     {.name = "one_rank", .zero_stage = 3},
     {.name = "dp2", .dp = 2, .zero_stage = 3},
@@ -159,22 +162,22 @@ const std::vector<RunLayout> kStage3{
      .zero_stage = 3},
 };
 
-TEST_F(OffloadLayouts, TrainTheSameBitsFromWeightsElsewhere) {
+TEST_F(OffloadLayoutsTest, OffloadedWeightsAreBitwiseIdentical) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : kStage3) {
       const RunTask task = task_of(dtype);
-      const test::RunResult near = test::run_layout(task, layout);
+      const test::RunResult on_device = test::run_layout(task, layout);
       for (const OffloadTier weights : {OffloadTier::Host, OffloadTier::File}) {
         for (const OffloadTier states : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
           SCOPED_TRACE(str(layout.name, " ", name_of(dtype), " ", enum_name(weights), " ", enum_name(states)));
-          test::expect_same_bits(test::run_layout(kept_in(states, task, weights), layout), near);
+          test::expect_same_bits(test::run_layout(kept_in(states, task, weights), layout), on_device);
         }
       }
     }
   }
 }
 
-TEST_F(OffloadLayouts, TrainTheSameBitsFromWeightsElsewhereWithMuon) {
+TEST_F(OffloadLayoutsTest, OffloadedWeightsAreBitwiseIdenticalWithMuon) {
   const RunTask task = task_of(DType::F32, OptimizerKind::Muon);
   for (const OffloadTier weights : {OffloadTier::Host, OffloadTier::File}) {
     test::expect_same_bits(test::run_layout(kept_in(OffloadTier::Device, task, weights), kStage3[1]),
@@ -182,89 +185,90 @@ TEST_F(OffloadLayouts, TrainTheSameBitsFromWeightsElsewhereWithMuon) {
   }
 }
 
-TEST_F(OffloadLayouts, GoOnFromWeightsAnywhere) {
+TEST_F(OffloadLayoutsTest, ContinuesWithWeightsInAnyPlace) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const OffloadTier from : kTiers) {
       const RunTask task = task_of(dtype);
       const Path folder = scratch_ / str("weights_", name_of(dtype), "_", enum_name(from));
-      const Numbers losses = save_and_go_on(kept_in(OffloadTier::Device, task, from), kStage3[1], folder);
+      const Numbers losses = save_and_continue(kept_in(OffloadTier::Device, task, from), kStage3[1], folder);
       for (const OffloadTier to : kTiers) {
         SCOPED_TRACE(str(name_of(dtype), " ", enum_name(from), " ", enum_name(to)));
-        EXPECT_EQ(load_and_go_on(kept_in(to, task, to), kStage3[1], folder), losses);
+        EXPECT_EQ(load_and_continue(kept_in(to, task, to), kStage3[1], folder), losses);
       }
-      const Numbers one_rank = load_and_go_on(task, named(kStateLayouts, {"one_rank"}).front(), folder);
+      const Numbers one_rank = load_and_continue(task, named(kStateLayouts, {"one_rank"}).front(), folder);
       EXPECT_LE(test::relative_distance(one_rank, losses), dtype == DType::F32 ? 1e-5 : 5e-3);
     }
   }
 }
 
-TEST_F(OffloadLayouts, SaveWeightsElsewhereBesideTheTraining) {
+TEST_F(OffloadLayoutsTest, AsyncSavesOffloadedWeights) {
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
     for (const RunLayout& layout : {kStage3[1], kStage3[5]}) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
-      RunTask near = task_of(DType::F32);
-      near.steps = 5;
-      RunTask task = kept_in(tier, near, tier);
+      RunTask on_device = task_of(DType::F32);
+      on_device.steps = 5;
+      RunTask task = kept_in(tier, on_device, tier);
       task.async_save = true;
-      expect_saved_beside(task, near, layout, scratch_ / str("weights_", layout.name, "_", enum_name(tier)));
+      expect_async_save_matches(task, on_device, layout, scratch_ / str("weights_", layout.name, "_", enum_name(tier)));
     }
   }
 }
 
-/// The same layout goes on with the same bits wherever the state was and is.
-TEST_F(OffloadLayouts, GoOnFromAnyPlaceInAnyOther) {
+/// A run on the same layout continues bitwise identically, wherever the state was and is.
+TEST_F(OffloadLayoutsTest, ContinuesWithStateInAnyPlace) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
   for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp2_zero1", "tp2_pp2_dp2_zero1"})) {
     for (const OffloadTier from : kTiers) {
       const RunTask task = task_of(DType::BF16);
       const Path folder = scratch_ / str(layout.name, "_", enum_name(from));
-      const Numbers losses = save_and_go_on(kept_in(from, task), layout, folder);
+      const Numbers losses = save_and_continue(kept_in(from, task), layout, folder);
       for (const OffloadTier to : kTiers) {
         SCOPED_TRACE(str(layout.name, " ", enum_name(from), " ", enum_name(to)));
-        EXPECT_EQ(load_and_go_on(kept_in(to, task), layout, folder), losses);
+        EXPECT_EQ(load_and_continue(kept_in(to, task), layout, folder), losses);
       }
     }
   }
 }
 
-TEST_F(OffloadLayouts, GoOnFromAnyLayoutOnAnyOther) {
+TEST_F(OffloadLayoutsTest, ContinuesOnAnyLayout) {
   const RunTask task = task_of(DType::F32), on_file = kept_in(OffloadTier::File, task);
   for (const RunLayout& from : named(kStateLayouts, {"dp2_zero2", "tp2_sp_pp2"})) {
     const Path folder = scratch_ / from.name;
-    const Numbers losses = save_and_go_on(on_file, from, folder);
+    const Numbers losses = save_and_continue(on_file, from, folder);
     for (const RunLayout& to : named(kStateLayouts, {"one_rank", "tp2_pp2_dp2_zero1", "cp2_dp2_zero3"})) {
       SCOPED_TRACE(str(from.name, " ", to.name));
-      const Numbers again = load_and_go_on(on_file, to, folder);
-      EXPECT_LE(test::relative_distance(again, losses), 1e-5);
-      EXPECT_EQ(again, load_and_go_on(task, to, folder)) << "the place matters";
+      const Numbers continued = load_and_continue(on_file, to, folder);
+      EXPECT_LE(test::relative_distance(continued, losses), 1e-5);
+      EXPECT_EQ(continued, load_and_continue(task, to, folder)) << "the result depends on the place";
     }
   }
 }
 
-TEST_F(OffloadLayouts, SaveBesideTheTraining) {
+TEST_F(OffloadLayoutsTest, AsyncSavesOffloadedState) {
   for (const RunLayout& layout : kStateLayouts) {
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
-      RunTask near = task_of(DType::BF16);
-      near.steps = 5;
-      RunTask task = kept_in(tier, near);
+      RunTask on_device = task_of(DType::BF16);
+      on_device.steps = 5;
+      RunTask task = kept_in(tier, on_device);
       task.async_save = true;
-      expect_saved_beside(task, near, layout, scratch_ / str(layout.name, "_", enum_name(tier)));
+      expect_async_save_matches(task, on_device, layout, scratch_ / str(layout.name, "_", enum_name(tier)));
     }
   }
 }
 
-/// Of the master weights two parts, each where it is.
-TEST_F(OffloadLayouts, SaveRemaindersBesideTheTraining) {
+/// Master weights consist of two parts, each in its own place.
+TEST_F(OffloadLayoutsTest, AsyncSavesParamRemainders) {
   for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp4_hsdp_zero3", "tp2_pp2_dp2_zero1"})) {
     for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
-      RunTask near = task_of(DType::BF16);
-      near.steps = 5;
-      RunTask task = kept_in(tier, near, layout.zero_stage == 3 ? tier : OffloadTier::Device);
+      RunTask on_device = task_of(DType::BF16);
+      on_device.steps = 5;
+      RunTask task = kept_in(tier, on_device, layout.zero_stage == 3 ? tier : OffloadTier::Device);
       task.async_save = task.optimizer.store_param_remainders = true;
-      expect_saved_beside(task, near, layout, scratch_ / str("remainders_", layout.name, "_", enum_name(tier)));
+      expect_async_save_matches(task, on_device, layout,
+                                scratch_ / str("remainders_", layout.name, "_", enum_name(tier)));
     }
   }
 }

@@ -1,5 +1,5 @@
-// Master weights without a copy, on any layout: the bits of a training that has one, and the same tensors in its
-// checkpoints, so that either loads the other's. Ranks as threads.
+// Master weights stored as remainders, on any layout: bitwise identical to a training with a master copy, with the same
+// tensors in checkpoints, so that each loads the other's. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,13 +14,13 @@ namespace mcpp::param_remainders_layouts_test {
 namespace {
 
 using test::expect_same_bits;
-using test::load_and_go_on;
+using test::load_and_continue;
 using test::named;
 using test::Numbers;
 using test::run_layout;
 using test::RunLayout;
 using test::RunTask;
-using test::save_and_go_on;
+using test::save_and_continue;
 
 const std::vector<RunLayout> kLayouts = [] {
   std::vector<RunLayout> layouts = test::kStateLayouts;
@@ -37,9 +37,9 @@ const std::vector<RunLayout> kLayouts = [] {
   return layouts;
 }();
 
-class ParamRemaindersLayouts : public testing::Test {
+class ParamRemaindersLayoutsTest : public testing::Test {
  protected:
-  static RunTask copied() {
+  static RunTask with_master_copy() {
     ModelConfig model = test::tiny_gpt2();
     model.num_layers = 4;
     model.hidden_size = 32;
@@ -49,14 +49,14 @@ class ParamRemaindersLayouts : public testing::Test {
     task.steps = 6;
     return task;
   }
-  static RunTask joined(RunTask task) {
+  static RunTask with_remainders(RunTask task) {
     task.optimizer.store_param_remainders = true;
     return task;
   }
   RunTask kept_in(OffloadTier states, OffloadTier weights, RunTask task) const {
     task.optimizer.offload = states;
     task.optimizer.offload_params = weights;
-    task.optimizer.offload_segment_size = 700;  // not at the ends of parameters
+    task.optimizer.offload_segment_size = 700;  // not aligned to the ends of parameters
     task.optimizer.offload_folder = folder_.path().string();
     return task;
   }
@@ -76,77 +76,79 @@ class ParamRemaindersLayouts : public testing::Test {
   const test::ScratchFolder scratch_;
 };
 
-TEST_F(ParamRemaindersLayouts, TrainTheSameBits) {
+TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopy) {
   for (const RunLayout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
-    expect_same_bits(run_layout(joined(copied()), layout), run_layout(copied(), layout));
+    expect_same_bits(run_layout(with_remainders(with_master_copy()), layout), run_layout(with_master_copy(), layout));
   }
 }
 
-TEST_F(ParamRemaindersLayouts, TrainTheSameBitsOfExperts) {
-  RunTask task = copied();
+TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyWithExperts) {
+  RunTask task = with_master_copy();
   task.model.moe.num_experts = 4;
   task.model.moe.router_topk = 2;
   for (const RunLayout& layout :
        {RunLayout{.name = "ep2", .dp = 2, .ep = 2}, RunLayout{.name = "ep2_zero1", .dp = 4, .ep = 2, .zero_stage = 1},
         RunLayout{.name = "ep2_zero3", .dp = 4, .ep = 2, .zero_stage = 3}}) {
     SCOPED_TRACE(layout.name);
-    expect_same_bits(run_layout(joined(task), layout), run_layout(task, layout));
+    expect_same_bits(run_layout(with_remainders(task), layout), run_layout(task, layout));
   }
 }
 
-TEST_F(ParamRemaindersLayouts, TrainTheSameBitsWithMuonAndSmallMoments) {
+TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyWithMuonAndLowPrecisionMoments) {
   for (const RunLayout& layout : named(kLayouts, {"one_rank", "dp2_zero2", "tp2_pp2_dp2_zero1"})) {
     SCOPED_TRACE(layout.name);
-    RunTask muon = copied();
+    RunTask muon = with_master_copy();
     muon.optimizer.optimizer = OptimizerKind::Muon;
-    expect_same_bits(run_layout(joined(muon), layout), run_layout(muon, layout));
-    RunTask small = copied();
+    expect_same_bits(run_layout(with_remainders(muon), layout), run_layout(muon, layout));
+    RunTask small = with_master_copy();
     small.optimizer.exp_avg_dtype = StateDType::Bf16;
     small.optimizer.exp_avg_sq_dtype = StateDType::Uint8;
-    expect_same_bits(run_layout(joined(small), layout), run_layout(small, layout));
+    expect_same_bits(run_layout(with_remainders(small), layout), run_layout(small, layout));
   }
 }
 
-TEST_F(ParamRemaindersLayouts, TrainTheSameBitsFromAnyPlace) {
+TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyInAnyPlace) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
   for (const RunLayout& layout : named(kLayouts, {"dp2_zero1", "dp4_hsdp_zero3", "cp2_dp2_zero3"})) {
-    const test::RunResult near = run_layout(copied(), layout);
+    const test::RunResult on_device = run_layout(with_master_copy(), layout);
     for (const OffloadTier states : kTiers) {
       for (const OffloadTier weights : kTiers) {
         if (layout.zero_stage < 3 && weights != OffloadTier::Device) continue;
         SCOPED_TRACE(str(layout.name, " ", enum_name(states), " ", enum_name(weights)));
-        expect_same_bits(run_layout(kept_in(states, weights, joined(copied())), layout), near);
+        expect_same_bits(run_layout(kept_in(states, weights, with_remainders(with_master_copy())), layout), on_device);
       }
     }
   }
 }
 
-/// What is saved says nothing of how it was kept.
-TEST_F(ParamRemaindersLayouts, SaveTheSameTensorsAndLoadEachOthers) {
+/// A checkpoint does not depend on the storage of its master weights.
+TEST_F(ParamRemaindersLayoutsTest, SavesSameTensorsAsMasterCopy) {
   for (const RunLayout& layout : named(kLayouts, {"one_rank", "dp2_zero3", "dp4_hsdp_zero3", "tp2_pp2_dp2_zero1"})) {
     SCOPED_TRACE(layout.name);
-    const bool is_away = layout.zero_stage == 3;
-    const RunTask with =
-        kept_in(OffloadTier::File, is_away ? OffloadTier::File : OffloadTier::Device, joined(copied()));
+    const bool offloads_weights = layout.zero_stage == 3;
+    const RunTask remainders_task =
+        kept_in(OffloadTier::File, offloads_weights ? OffloadTier::File : OffloadTier::Device,
+                with_remainders(with_master_copy()));
     const Path a = scratch_ / str(layout.name, "_copied"), b = scratch_ / str(layout.name, "_joined");
-    const Numbers losses = save_and_go_on(copied(), layout, a);
-    EXPECT_EQ(save_and_go_on(with, layout, b), losses);
+    const Numbers losses = save_and_continue(with_master_copy(), layout, a);
+    EXPECT_EQ(save_and_continue(remainders_task, layout, b), losses);
     expect_same_tensors(a, b);
-    EXPECT_EQ(load_and_go_on(with, layout, a), losses);
-    EXPECT_EQ(load_and_go_on(joined(copied()), layout, a), losses);
-    EXPECT_EQ(load_and_go_on(copied(), layout, b), losses);
+    EXPECT_EQ(load_and_continue(remainders_task, layout, a), losses);
+    EXPECT_EQ(load_and_continue(with_remainders(with_master_copy()), layout, a), losses);
+    EXPECT_EQ(load_and_continue(with_master_copy(), layout, b), losses);
   }
 }
 
-/// Any layout loads them, and goes on alike with a copy and without.
-TEST_F(ParamRemaindersLayouts, LoadWhatAnotherLayoutSaved) {
+/// Any layout loads them and continues identically with and without a master copy.
+TEST_F(ParamRemaindersLayoutsTest, LoadsCheckpointsOfOtherLayouts) {
   for (const RunLayout& from : named(kLayouts, {"dp2_zero3", "tp2_sp_pp2"})) {
     const Path folder = scratch_ / str(from.name, "_elsewhere");
-    save_and_go_on(joined(copied()), from, folder);
+    save_and_continue(with_remainders(with_master_copy()), from, folder);
     for (const RunLayout& to : named(kLayouts, {"one_rank", "dp4_hsdp_zero3", "tp2_pp2_dp2_zero1"})) {
       SCOPED_TRACE(str(from.name, " ", to.name));
-      EXPECT_EQ(load_and_go_on(joined(copied()), to, folder), load_and_go_on(copied(), to, folder));
+      EXPECT_EQ(load_and_continue(with_remainders(with_master_copy()), to, folder),
+                load_and_continue(with_master_copy(), to, folder));
     }
   }
 }

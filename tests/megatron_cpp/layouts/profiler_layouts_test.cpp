@@ -1,4 +1,4 @@
-// What the ranks of a layout tell their profilers in a step, against what their counters say.
+// Ranges that the ranks of a layout record in a step, compared with their counters.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -21,8 +21,8 @@ RunTask task_of(bool has_experts) {
 
 struct Traced {
   Profiler::Trace trace;
-  RankTimings spent;
-  i64 bytes = 0;  ///< that the groups say the rank sent
+  RankTimings timings;
+  i64 bytes = 0;  ///< bytes that the rank sent according to its groups
   int chunks = 0;
 };
 
@@ -37,8 +37,8 @@ Traced trace_of_a_step(LayoutRank& self) {
   const RankTimings before = rank_timings(self.state(), self.parallel());
   self.profiler().start(nullptr);
   self.step(1);
-  Traced traced{.trace = self.profiler().stop(), .spent = {}, .bytes = bytes() - bytes_before, .chunks = 0};
-  traced.spent = rank_timings(self.state(), self.parallel()) - before;
+  Traced traced{.trace = self.profiler().stop(), .timings = {}, .bytes = bytes() - bytes_before, .chunks = 0};
+  traced.timings = rank_timings(self.state(), self.parallel()) - before;
   traced.chunks = static_cast<int>(self.state().chunks().size());
   return traced;
 }
@@ -50,7 +50,7 @@ double seconds_of(const Traced& traced, RangeKind kind) {
   return seconds;
 }
 
-/// The microbatches and chunks of ranges with these names.
+/// Returns the microbatches and chunks of ranges with these names.
 std::set<std::pair<i64, i64>> passes(const Traced& traced, const std::set<std::string>& names) {
   std::set<std::pair<i64, i64>> found;
   for (const ProfiledRange& range : traced.trace.ranges) {
@@ -61,9 +61,9 @@ std::set<std::pair<i64, i64>> passes(const Traced& traced, const std::set<std::s
 }
 
 void expect_sums(const Traced& traced, const RunLayout& layout) {
-  EXPECT_NEAR(seconds_of(traced, RangeKind::Communication), traced.spent.communication, 1e-9) << layout.name;
-  EXPECT_NEAR(seconds_of(traced, RangeKind::Bubble), traced.spent.pipeline, 1e-9) << layout.name;
-  EXPECT_GT(traced.spent.compute(), 0) << layout.name;
+  EXPECT_NEAR(seconds_of(traced, RangeKind::Communication), traced.timings.communication, 1e-9) << layout.name;
+  EXPECT_NEAR(seconds_of(traced, RangeKind::Bubble), traced.timings.pipeline, 1e-9) << layout.name;
+  EXPECT_GT(traced.timings.compute(), 0) << layout.name;
   i64 bytes = 0;
   for (const ProfiledRange& range : traced.trace.ranges) bytes += std::max<i64>(range.facts.bytes, 0);
   EXPECT_EQ(bytes, traced.bytes) << layout.name;
@@ -81,7 +81,7 @@ void expect_passes(const Traced& traced, const RunLayout& layout) {
   EXPECT_EQ(!passes(traced, {"backward-compute-weight"}).empty(), is_split) << layout.name;
 }
 
-/// Each half of each layer of this rank, forward and backward of each microbatch, lies in a pass.
+/// Expects that each sublayer of this rank's layers is recorded in forward and backward of each microbatch.
 void expect_layers(const Traced& traced, const RunLayout& layout) {
   std::map<std::string, i64> count;
   for (const ProfiledRange& range : traced.trace.ranges)
@@ -94,7 +94,7 @@ void expect_layers(const Traced& traced, const RunLayout& layout) {
     EXPECT_TRUE(phases.contains(phase)) << phase;
 }
 
-TEST(ProfilerLayouts, SumsOfRangesAreWhatTheCountersSay) {
+TEST(ProfilerLayoutsTest, SumsOfRangesMatchCounters) {
   const std::vector<RunLayout> layouts{
       {.name = "one"},
       {.name = "tp2 sp", .tp = 2, .sequence_parallel = true},
@@ -116,7 +116,7 @@ TEST(ProfilerLayouts, SumsOfRangesAreWhatTheCountersSay) {
   }
 }
 
-TEST(ProfilerLayouts, ExpertsExchangeTokensInTheirGroup) {
+TEST(ProfilerLayoutsTest, RecordsTokenExchangeOfExperts) {
   const RunTask task = task_of(true);
   const RunLayout layout{.name = "ep2 dp2", .dp = 2, .ep = 2};
   run_local_ranks(layout.ranks(), [&](Communicator& world, int) {

@@ -1,5 +1,5 @@
-// Random compositions of everything that exists train the model that one rank trains. RANDOM_LAYOUTS=N in the
-// environment draws N more than the test does by itself; RANDOM_LAYOUTS_FROM says with which seed they begin.
+// Random combinations of all features train the same model as one rank. RANDOM_LAYOUTS=N in the environment draws N
+// more than by default, starting with seed RANDOM_LAYOUTS_FROM.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,13 +21,13 @@ using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
 
-/// Drawn at every run.
+/// Number of seeds of every run.
 constexpr u64 kSeeds = 80;
-/// Further seeds, which failed once.
+/// Additional seeds that once failed.
 const std::vector<u64> kFailedOnce{87, 90};
 
-/// Between two trainings, relative (root of the sum of squares): of the losses and norms of all steps, and of the
-/// weights at the end.
+/// Relative distance between two trainings (root of the sum of squares): of the losses and norms of all steps, and of
+/// the final weights.
 struct Distance {
   double losses, norms, weights;
 
@@ -41,8 +41,8 @@ Distance distance(const RunResult& a, const RunResult& b, const ModelConfig& mod
           relative_distance(all_weights(a, model), all_weights(b, model))};
 }
 
-/// How far a layout may move a training. In fp64 a wrong factor anywhere is seen; the narrow types are there for their
-/// own code, and are compared bit by bit as well.
+/// Returns the allowed distance between layouts. fp64 reveals any wrong factor; the low-precision types test their own
+/// code paths, and are also compared bitwise.
 Distance tolerance_of(DType dtype) {
   switch (dtype) {
     case DType::F64:
@@ -59,41 +59,40 @@ Distance tolerance_of(DType dtype) {
 bool sums_by_factors(const RunLayout& layout) {
   return layout.power_sgd_rank > 0 && layout.dp * layout.cp > 1;
 }
-/// Whether all that is other than in full is weights in blocks that a rank alone has, too.
+/// Returns true if the only approximation is quantized weights, whose blocks are the same on one rank.
 bool packs_as_one_rank(const RunLayout& layout) {
   return layout.quantized_weights && layout.tp == 1 && layout.grad_reduce_format == GradReduceFormat::Full &&
          !sums_by_factors(layout);
 }
 
-/// Small moments of numbers that differ by rounding may be the one or the other of two neighbours; sums of gradients in
-/// bf16 are others by half a 256th.
+/// Low-precision moments of values that differ by rounding may round to either of two neighbors; bf16 sums of gradients
+/// differ by up to half a 256th.
 bool rounds_what_it_keeps(const OptimizerConfig& o) {
   return o.exp_avg_dtype != StateDType::Fp32 || o.exp_avg_sq_dtype != StateDType::Fp32 ||
          o.main_grads_dtype != GradDType::Fp32;
 }
 
-/// Weights and gradients in a byte each are others by half a 127th of the largest of a block, and so is all that
-/// follows, gradients that travel in bf16 by a 256th of their own; where one rank has the same blocks, but for
-/// numbers that lie in the middle of two bytes. What factors leave out comes in later steps, so that norms are of
-/// something else.
+/// Int8 weights and gradients differ by up to half a 127th of the largest value of a block, with all consequences;
+/// gradients reduced in bf16 by a 256th of their own value. If one rank has the same blocks, only values in the middle
+/// between two steps differ. PowerSGD adds its residual in later steps, so norms are not comparable.
 Distance tolerance_of(const RunTask& task, const RunLayout& layout) {
-  Distance in_full = tolerance_of(task.dtype);
+  Distance exact = tolerance_of(task.dtype);
   if (rounds_what_it_keeps(task.optimizer))
-    in_full = {std::max(in_full.losses, 1e-3), std::max(in_full.norms, 1e-2), std::max(in_full.weights, 2e-3)};
+    exact = {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
   if (packs_as_one_rank(layout))
-    return {std::max(in_full.losses, 1e-3), std::max(in_full.norms, 1e-2), std::max(in_full.weights, 2e-3)};
+    return {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
   if (sums_by_factors(layout)) return {3e-2, 1, 3e-2};
   if (layout.quantized_weights || layout.grad_reduce_format == GradReduceFormat::Int8) return {2e-2, 0.1, 2e-2};
   if (layout.grad_reduce_format == GradReduceFormat::Bf16)
-    return {std::max(in_full.losses, 1e-3), std::max(in_full.norms, 1e-2), std::max(in_full.weights, 2e-3)};
-  return in_full;
+    return {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
+  return exact;
 }
-RunLayout one_rank_beside(const RunLayout& layout) {
+RunLayout one_rank_layout(const RunLayout& layout) {
   return packs_as_one_rank(layout) ? RunLayout{.zero_stage = 3, .quantized_weights = true} : RunLayout{};
 }
 
-/// What gives the same bits: stages, schedules, recomputation, buckets, overlaps, and ZeRO 1 take no sum in another
-/// order. Of fp64 that is not promised, as its norm for clipping is not rounded.
+/// Returns the layout that must be bitwise identical: stages, schedules, recomputation, buckets, overlaps and ZeRO 1
+/// keep the order of summation. This excludes fp64, whose gradient norm for clipping is not rounded.
 RunLayout same_sums_as(const RunLayout& layout) {
   return {.tp = layout.tp,
           .dp = layout.dp,
@@ -111,8 +110,8 @@ bool promises_bits(const RunTask& task, const RunLayout& layout) {
          layout.grad_reduce_format == GradReduceFormat::Full;
 }
 
-/// How many choices of experts are others, of all. Scores as near as rounding trade places, and a token that goes
-/// elsewhere moves all that follows by far more than rounding.
+/// Returns the fraction of expert choices that differ. Scores within rounding error may swap, and a token that is
+/// routed differently changes everything after it by much more than rounding.
 double moved_choices(const RunResult& a, const RunResult& b) {
   double moved = 0, all = 0;
   for (std::size_t i = 0; i < a.choices.size(); ++i)
@@ -120,9 +119,9 @@ double moved_choices(const RunResult& a, const RunResult& b) {
   return all > 0 ? moved / all : 0;
 }
 
-/// How far one rounding moves one rank: of the weights that it begins with, by their last bit or not. Where a norm
-/// divides by little, much depends on it.
-Distance of_rounding(const RunTask& task, const RunResult& one_rank) {
+/// Returns the effect of one rounding error on one rank: the initial weights are changed in their last bit. If a norm
+/// divides by a small value, the effect is large.
+Distance rounding_distance(const RunTask& task, const RunResult& one_rank) {
   RunTask untrained = task, moved = task;
   untrained.steps = 0;
   test::Weights weights = run_layout(untrained, {}).weights;
@@ -134,28 +133,28 @@ Distance of_rounding(const RunTask& task, const RunResult& one_rank) {
   return distance(run_layout(moved, {}), one_rank, task.model);
 }
 
-/// Whether what is off in fp32, and not much, is rounding, as far as fp32 can tell.
+/// Returns true if a small deviation in fp32 may be rounding, as far as fp32 can tell.
 bool may_be_rounding(const RunTask& task, const RunResult& result, const RunResult& one_rank) {
   const Distance found = distance(result, one_rank, task.model);
   if (task.dtype != DType::F32 || !found.is_within(tolerance_of(DType::BF16))) return false;
   if (const double moved = moved_choices(result, one_rank); moved > 0) return moved < 0.02;
-  constexpr double kRoundings = 16;  // those of all operations together, in another order
-  const Distance once = of_rounding(task, one_rank);
-  return found.is_within({kRoundings * once.losses, kRoundings * once.norms, kRoundings * once.weights});
+  constexpr double kRoundingFactor = 16;  // the rounding errors of all operations together, in another order
+  const Distance once = rounding_distance(task, one_rank);
+  return found.is_within({kRoundingFactor * once.losses, kRoundingFactor * once.norms, kRoundingFactor * once.weights});
 }
 
 void expect_near(const RunTask& task, const RunTask& offloaded, const RunLayout& layout, const RunResult& result) {
-  const RunResult one_rank = run_layout(task, one_rank_beside(layout));
+  const RunResult one_rank = run_layout(task, one_rank_layout(layout));
   ASSERT_EQ(all_weights(result, task.model).size(), all_weights(one_rank, task.model).size());
   const Distance found = distance(result, one_rank, task.model), tolerance = tolerance_of(offloaded, layout);
-  if (!found.is_within(tolerance) && may_be_rounding(task, result, one_rank)) {  // then fp64 tells
-    RunTask wide = task, wide_offloaded = offloaded;
-    for (RunTask* t : {&wide, &wide_offloaded}) {
+  if (!found.is_within(tolerance) && may_be_rounding(task, result, one_rank)) {  // fp64 decides
+    RunTask fp64_task = task, fp64_offloaded = offloaded;
+    for (RunTask* t : {&fp64_task, &fp64_offloaded}) {
       t->dtype = DType::F64;
       t->optimizer.exp_avg_dtype = t->optimizer.exp_avg_sq_dtype = StateDType::Fp32;
       t->optimizer.main_grads_dtype = GradDType::Fp32;
     }
-    return expect_near(wide, wide_offloaded, layout, run_layout(wide_offloaded, layout));
+    return expect_near(fp64_task, fp64_offloaded, layout, run_layout(fp64_offloaded, layout));
   }
   EXPECT_LE(found.losses, tolerance.losses) << name_of(task.dtype);
   EXPECT_LE(found.norms, tolerance.norms) << name_of(task.dtype);
@@ -169,8 +168,8 @@ void expect_model_of_one_rank(u64 seed) {
   RunTask offloaded = training.task(), task = offloaded;
   offloaded.optimizer.offload_folder = folder.path().string();
   task.optimizer.offload = task.optimizer.offload_params =
-      OffloadTier::Device;                        // what is elsewhere is compared with what is not
-  task.optimizer.store_param_remainders = false;  // and master weights without a copy with those that have one
+      OffloadTier::Device;                        // offloaded training is compared with training without offload
+  task.optimizer.store_param_remainders = false;  // and master weights as remainders with a master copy
   task.optimizer.main_grads_dtype = GradDType::Fp32;
   const RunLayout layout = training.layout();
   const RunResult result = run_layout(offloaded, layout);
@@ -178,8 +177,8 @@ void expect_model_of_one_rank(u64 seed) {
   if (promises_bits(task, layout)) test::expect_same_bits(result, run_layout(task, same_sums_as(layout)));
 }
 
-/// On the same layout, whatever the places of its numbers were and are.
-void expect_goes_on(u64 seed) {
+/// Expects that the run continues bitwise identically on the same layout, wherever its tensors were and are.
+void expect_continues(u64 seed) {
   const RandomTraining training(seed);
   SCOPED_TRACE(training.text());
   const test::DiskFolder disk;
@@ -187,9 +186,9 @@ void expect_goes_on(u64 seed) {
   RunTask task = training.task(), moved = training.task_moved();
   task.optimizer.offload_folder = moved.optimizer.offload_folder = disk.path().string();
   RunLayout layout = training.layout();
-  const test::Numbers losses = test::save_and_go_on(task, layout, saved.path());
+  const test::Numbers losses = test::save_and_continue(task, layout, saved.path());
   layout.activations = layout.activations == OffloadTier::File ? OffloadTier::Device : OffloadTier::File;
-  EXPECT_EQ(test::load_and_go_on(moved, layout, saved.path()), losses);
+  EXPECT_EQ(test::load_and_continue(moved, layout, saved.path()), losses);
 }
 
 u64 number_from_environment(const char* name) {
@@ -197,7 +196,7 @@ u64 number_from_environment(const char* name) {
   return text ? std::strtoull(text, nullptr, 10) : 0;
 }
 
-TEST(RandomLayouts, TrainTheModelOfOneRank) {
+TEST(RandomLayoutsTest, MatchOneRank) {
   for (const u64 seed : kFailedOnce) expect_model_of_one_rank(seed);
   for (u64 seed = 1; seed <= kSeeds; ++seed) expect_model_of_one_rank(seed);
   const u64 from = number_from_environment("RANDOM_LAYOUTS_FROM"), more = number_from_environment("RANDOM_LAYOUTS");
@@ -205,11 +204,11 @@ TEST(RandomLayouts, TrainTheModelOfOneRank) {
     expect_model_of_one_rank(seed);
 }
 
-TEST(RandomLayouts, GoOnFromAnyPlaceInAnyOther) {
-  for (u64 seed = 1; seed <= kSeeds / 2; ++seed) expect_goes_on(seed);
+TEST(RandomLayoutsTest, ContinueFromAnyPlaceInAnyOther) {
+  for (u64 seed = 1; seed <= kSeeds / 2; ++seed) expect_continues(seed);
   const u64 from = number_from_environment("RANDOM_LAYOUTS_FROM"), more = number_from_environment("RANDOM_LAYOUTS");
   for (u64 seed = std::max(from, kSeeds / 2 + 1), end = seed + more; seed < end && !HasFailure(); ++seed)
-    expect_goes_on(seed);
+    expect_continues(seed);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ ModelConfig model() {
   return result;
 }
 
-/// One step, then one bit of a weight flipped on `damaged`, when there is such a rank; what each rank's check says.
+/// Trains one step and then flips one bit of a weight on `damaged`, if there is such a rank. Returns each rank's error.
 std::vector<std::string> messages(const RunLayout& layout, int damaged) {
   const RunTask task = test::learnable_task(model());
   std::vector<std::string> result(static_cast<std::size_t>(layout.ranks()));
@@ -43,21 +43,21 @@ std::vector<std::string> messages(const RunLayout& layout, int damaged) {
   return result;
 }
 
-TEST(ReplicaCheck, SoundReplicasPass) {
+TEST(ReplicaCheckTest, AcceptsIdenticalReplicas) {
   for (const RunLayout& layout : {RunLayout{.name = "one"}, RunLayout{.name = "dp2", .dp = 2},
                                   RunLayout{.name = "tp2_dp2_zero3", .tp = 2, .dp = 2, .zero_stage = 3}}) {
     for (const std::string& message : messages(layout, -1)) EXPECT_EQ(message, "") << layout.name;
   }
 }
 
-TEST(ReplicaCheck, NamesTheRankThatDiffersToAll) {
+TEST(ReplicaCheckTest, NamesDifferingRankOnAllRanks) {
   for (const std::string& message : messages({.name = "dp3", .dp = 3}, 1)) {
     EXPECT_THAT(message, HasSubstr("rank 1 on "));
     EXPECT_THAT(message, HasSubstr(str("holds other weights than its replicas, first in ", kDamaged)));
   }
 }
 
-TEST(ReplicaCheck, NamesBothOfTwo) {
+TEST(ReplicaCheckTest, NamesBothRanksOfTwo) {
   for (const std::string& message : messages({.name = "pp2_dp2", .pp = 2, .dp = 2}, 3)) {
     EXPECT_THAT(message, HasSubstr("hold different weights"));
     EXPECT_THAT(message, HasSubstr("rank 3 on "));
@@ -65,7 +65,7 @@ TEST(ReplicaCheck, NamesBothOfTwo) {
   }
 }
 
-TEST(ReplicaCheck, AnErrorOfOneRankEndsAllWithItsMessage) {
+TEST(ReplicaCheckTest, AllRanksReportErrorOfOneRank) {
   const RunTask task = test::learnable_task(model());
   for (const RunLayout& layout :
        {RunLayout{.name = "tp2_dp2", .tp = 2, .dp = 2}, RunLayout{.name = "dp3_zero3", .dp = 3, .zero_stage = 3}}) {
@@ -79,7 +79,7 @@ TEST(ReplicaCheck, AnErrorOfOneRankEndsAllWithItsMessage) {
       const std::string message =
           test::error_of([&] { check_weights_across_replicas(self.state(), self.parallel(), fingerprint); });
       EXPECT_THAT(message, HasSubstr("rank 1: no memory for a copy")) << layout.name << " rank " << rank;
-      check_weights_across_replicas(self.state(), self.parallel());  // nobody was left behind
+      check_weights_across_replicas(self.state(), self.parallel());  // no rank was left behind
     });
   }
 }

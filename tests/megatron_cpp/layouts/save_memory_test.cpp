@@ -1,5 +1,5 @@
-// What a save beside the training takes of the process's memory, wherever states are and in whatever form, against the
-// plan that --dry_run prints.
+// Process memory of an asynchronous save, for any place and format of the states, compared with the estimate that
+// --dry_run prints.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ using test::LayoutRank;
 using test::RunLayout;
 using test::RunTask;
 
-/// Bytes of this process that are in memory, without what it has given back.
+/// Returns the resident bytes of this process, without freed memory.
 double resident() {
   ::malloc_trim(0);
   std::ifstream file("/proc/self/statm");
@@ -29,9 +29,9 @@ double resident() {
   return pages * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-class MemoryOfSaves : public testing::Test {
+class SaveMemoryTest : public testing::Test {
  protected:
-  /// Tensors that outweigh what it takes to know of them.
+  /// Tensors that outweigh their metadata.
   RunTask task() const {
     ModelConfig model = test::tiny_llama();
     model.num_layers = 2;
@@ -50,16 +50,16 @@ class MemoryOfSaves : public testing::Test {
     return small;
   }
   RunTask kept_in(OffloadTier states, OffloadTier weights = OffloadTier::Device) const {
-    RunTask away = task();
-    away.optimizer.offload = states;
-    away.optimizer.offload_params = weights;
-    return away;
+    RunTask offloaded = task();
+    offloaded.optimizer.offload = states;
+    offloaded.optimizer.offload_params = weights;
+    return offloaded;
   }
-  static RunTask joined(RunTask task) {
+  static RunTask with_remainders(RunTask task) {
     task.optimizer.store_param_remainders = true;
     return task;
   }
-  /// From the beginning of a save to the last tensor that it writes, as `bytes(staging)` counts them.
+  /// Measures from the start of a save to its last tensor, with bytes(staging).
   template <class Bytes>
   static void expect_planned(const RunTask& task, const Bytes& bytes) {
     const RunLayout layout{.zero_stage = task.optimizer.offload_params == OffloadTier::Device ? 0 : 3};
@@ -74,16 +74,16 @@ class MemoryOfSaves : public testing::Test {
       const double before = bytes(staging);
       staging.begin(shards);
       staging.copy_rest();
-      double most = bytes(staging);
+      double peak = bytes(staging);
       for (std::size_t i = 0; i < shards.size(); ++i) {
         const Tensor written = staging.data(i);
-        most = std::max(most, bytes(staging));
+        peak = std::max(peak, bytes(staging));
       }
-      EXPECT_NEAR(planned / (most - before), 1, 0.06) << "planned " << planned << ", measured " << most - before;
+      EXPECT_NEAR(planned / (peak - before), 1, 0.06) << "planned " << planned << ", measured " << peak - before;
     });
   }
 
-  /// All of the process's: copies in a form of their own know nothing of one another.
+  /// Measures the memory of the whole process, as converted copies are not known to the staging buffers.
   static void expect_planned(const RunTask& task) {
     expect_planned(task, [](const HostStaging&) { return resident(); });
   }
@@ -94,25 +94,25 @@ class MemoryOfSaves : public testing::Test {
   const test::DiskFolder folder_;
 };
 
-// What another run of this process had, and gave back, would be had again: each of these has a test of its own.
+// Memory freed by an earlier run of the process would be reused, so each case has its own test.
 
-TEST_F(MemoryOfSaves, IsPlannedOfRemainders) {
-  expect_planned(joined(task()));
+TEST_F(SaveMemoryTest, MatchesEstimateWithParamRemainders) {
+  expect_planned(with_remainders(task()));
 }
 
-TEST_F(MemoryOfSaves, IsPlannedOfRemaindersOnTheHost) {
-  expect_planned(joined(kept_in(OffloadTier::Host)));
+TEST_F(SaveMemoryTest, MatchesEstimateWithParamRemaindersOnHost) {
+  expect_planned(with_remainders(kept_in(OffloadTier::Host)));
 }
 
-TEST_F(MemoryOfSaves, IsPlannedOfSmallMoments) {
+TEST_F(SaveMemoryTest, MatchesEstimateWithLowPrecisionMoments) {
   expect_planned(with_small_moments());
 }
 
-TEST_F(MemoryOfSaves, IsPlannedOfAllThatIsSmaller) {
-  expect_planned(joined(with_small_moments()));
+TEST_F(SaveMemoryTest, MatchesEstimateWithRemaindersAndLowPrecisionMoments) {
+  expect_planned(with_remainders(with_small_moments()));
 }
 
-TEST_F(MemoryOfSaves, IsPlannedOfWhatFilesHoldWhereverItIs) {
+TEST_F(SaveMemoryTest, MatchesEstimateForStatesInAnyPlace) {
   expect_accounted(task());
   expect_accounted(kept_in(OffloadTier::Host));
   expect_accounted(kept_in(OffloadTier::File));

@@ -1,4 +1,4 @@
-// `plan calibrate`: what it measures is good enough to plan with, and it leaves nothing half done.
+// `plan calibrate`: its measurements are accurate enough for planning, and it leaves no partial files.
 #include "megatron_cpp/bench/calibrate.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ const CalibrationSizes kFew{.products = {16, 48, 144},
                             .seconds_each = 1e-4,
                             .rounds = 2};
 
-TEST(Calibration, GivesAFileThatPlansTake) {
+TEST(CalibrationTest, WritesFileThatPlanAccepts) {
   Hardware found;
   run_local_ranks(2, [&](Communicator& ranks, int rank) {
     CpuDevice device({.threads = 1});
@@ -47,7 +47,7 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   EXPECT_THAT(found.conflicts(), testing::IsEmpty());
   const std::string text = print_hardware(found);
   EXPECT_EQ(print_hardware(parse_hardware(text, "printed")), text);
-  EXPECT_LT(text.size(), 9000);  // numbers of four digits
+  EXPECT_LT(text.size(), 9000);  // numbers have four digits
   EXPECT_EQ(found.links.ranks, std::vector<i64>{2});
   EXPECT_GT(found.links.bandwidth[0], 0.01);
   EXPECT_EQ(found.device.cores, 1);
@@ -61,8 +61,9 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   }
 }
 
-// Four ranks of a thread on two cores: what they are measured at is what a core does, and a plan knows that they share.
-TEST(Calibration, RanksThatShareCoresAreMeasuredOneForEachCore) {
+// Four single-threaded ranks on two cores: the measured rates are those of one core, and the plan accounts for the
+// sharing.
+TEST(CalibrationTest, MeasuresOneRankPerCoreWhenRanksShareCores) {
   Hardware found;
   std::array<bool, 4> computed{};
   run_local_ranks(4, [&](Communicator& ranks, int rank) {
@@ -77,8 +78,8 @@ TEST(Calibration, RanksThatShareCoresAreMeasuredOneForEachCore) {
   EXPECT_EQ(found.concurrent_ranks(1), 1);
 }
 
-// A disk is measured where one is named, and must be one.
-TEST(Calibration, MeasuresTheDiskThatIsNamed) {
+// A disk is measured only if one is named, and it must be a disk.
+TEST(CalibrationTest, MeasuresNamedDisk) {
   const DiskFolder folder;
   CalibrationSizes sizes = kFew;
   sizes.disk_bytes = 3 << 20;
@@ -96,11 +97,11 @@ TEST(Calibration, MeasuresTheDiskThatIsNamed) {
   EXPECT_LT(bandwidth(folder.path()), 1e3);
   EXPECT_EQ(bandwidth({}), 0);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  sizes.rounds = 1 << 30;  // which nobody waits for before he is told
+  sizes.rounds = 1 << 30;  // would take very long, so the error must come first
   EXPECT_CONTAINS(input_error([&] { bandwidth("/dev/shm"); }), "--offload_folder");
 }
 
-TEST(Calibration, ProductsTakeAsLongAsTheyDo) {
+TEST(CalibrationTest, MeasuresMatrixProducts) {
   CpuDevice device({.threads = 1});
   const auto self = make_self_communicator();
   CalibrationSizes sizes = kFew;
@@ -110,21 +111,21 @@ TEST(Calibration, ProductsTakeAsLongAsTheyDo) {
   const Tensor a = random_tensor({256, 256}, DType::F32, device, 1),
                b = random_tensor({256, 256}, DType::F32, device, 2);
   Tensor c = Tensor::like(a);
-  double least = 1e30, most = 0;
+  double min_seconds = 1e30, max_seconds = 0;
   for (int i = 0; i < 200; ++i) {
     const double seconds =
         median_seconds({.warmup = 0, .repeats = 1}, device, [&] { ops::matmul(a, b, c, {.transpose_b = true}); });
-    least = std::min(least, seconds), most = std::max(most, seconds);
+    min_seconds = std::min(min_seconds, seconds), max_seconds = std::max(max_seconds, seconds);
   }
   const ProductShape shape{.m = 256, .n = 256, .k = 256};
   const double predicted = hardware.measured_fp32.product_seconds(shape, ProductPass::Forward);
-  // What is typical lies between, and on a busy machine these are far apart.
-  EXPECT_GT(predicted, 0.5 * least);
-  EXPECT_LT(predicted, 1.5 * most);
+  // The typical time is between minimum and maximum, which are far apart on a busy machine.
+  EXPECT_GT(predicted, 0.5 * min_seconds);
+  EXPECT_LT(predicted, 1.5 * max_seconds);
 }
 
-// However short a call counts as long: not the first touch of its pages, which takes ten times as long as a copy.
-TEST(Calibration, MemoryIsMeasuredWhereItsPagesAre) {
+// Even if calls are short, the first touch of pages is excluded, which takes ten times as long as a copy.
+TEST(CalibrationTest, ExcludesFirstTouchFromMemoryBandwidth) {
   CpuDevice device({.threads = 1});
   CalibrationSizes sizes = kFew;
   sizes.seconds_each = 1e-4;
@@ -135,7 +136,7 @@ TEST(Calibration, MemoryIsMeasuredWhereItsPagesAre) {
   EXPECT_GT(measured, 0.4 * 2e-9 * static_cast<double>(from.bytes()) / seconds);
 }
 
-class CalibrateCommand : public testing::Test {
+class CalibrateCommandTest : public testing::Test {
  protected:
   Outcome run(const std::vector<std::string>& args) const {
     std::vector<std::string> words{"plan", "calibrate", "--device=cpu"};
@@ -145,7 +146,7 @@ class CalibrateCommand : public testing::Test {
   ScratchFolder folder_;
 };
 
-TEST_F(CalibrateCommand, RefusesWhereItCannotWriteBeforeItMeasures) {
+TEST_F(CalibrateCommandTest, RejectsUnwritableOutputBeforeMeasuring) {
   for (const auto& [out, reason] : {std::pair<std::string, const char*>{"here.txt", "must end in .toml"},
                                     {"no/such/folder/a.toml", "there is no folder"},
                                     {"", "out"}}) {
@@ -156,8 +157,8 @@ TEST_F(CalibrateCommand, RefusesWhereItCannotWriteBeforeItMeasures) {
   }
 }
 
-// GPUs are not measured, and nobody is to take what the processors beside them do for it.
-TEST_F(CalibrateCommand, RefusesGpus) {
+// GPUs are not measured, and the processors' rates must not be mistaken for theirs.
+TEST_F(CalibrateCommandTest, RejectsGpus) {
   const std::string file = folder_ / "machine.toml";
   std::vector<std::vector<std::string>> refused{{"--device=cuda"}};
   if (built_with_cuda()) refused.push_back({"--device=auto"});
@@ -171,8 +172,8 @@ TEST_F(CalibrateCommand, RefusesGpus) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
-// A file of several numbers of ranks is of one machine.
-TEST_F(CalibrateCommand, AddsOnlyToWhatItMeasuredOfThisMachine) {
+// All numbers of ranks in a file must be of the same machine.
+TEST_F(CalibrateCommandTest, AddsOnlyToFilesOfThisMachine) {
   const Path catalogue_folder = source_folder() / "configs/hardware";
   const auto expect_refused = [&](const std::string& text, const char* reason) {
     const Path file = folder_ / "machine.toml";
@@ -189,7 +190,7 @@ TEST_F(CalibrateCommand, AddsOnlyToWhatItMeasuredOfThisMachine) {
   expect_refused("no file\n", "machine.toml:1");
 }
 
-TEST_F(CalibrateCommand, KilledItLeavesTheOldFile) {
+TEST_F(CalibrateCommandTest, KeepsOldFileWhenKilled) {
   const Path file = folder_ / "machine.toml";
   write_file_atomic(file, "old");
   Program program({"plan", "calibrate", "--device=cpu", "--out=" + file.string()}, folder_ / "process");
@@ -197,7 +198,7 @@ TEST_F(CalibrateCommand, KilledItLeavesTheOldFile) {
   program.signal(SIGKILL);
   EXPECT_EQ(program.wait().code, -SIGKILL);
   EXPECT_EQ(read_text_file(file), "old");
-  EXPECT_EQ(folder_.count(), 3);  // it, and the outputs of the process
+  EXPECT_EQ(folder_.count(), 3);  // the file and the outputs of the process
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The search for layouts.
+// Tests of the layout search.
 #include "megatron_cpp/setup/layout_search.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ SearchLimits limits_for(const Hardware& hardware, i64 world_size) {
   return {.world_size = world_size, .memory_bytes = kUsable * hardware.memory_bytes()};
 }
 
-/// CPU time of this thread, whatever else the machine does.
+/// Returns the CPU time that `f` takes on this thread, independently of the load of the machine.
 double seconds_of(const std::function<void()>& f) {
   const auto now = [] {
     timespec t{};
@@ -47,7 +47,8 @@ double seconds_of(const std::function<void()>& f) {
   return now() - begin;
 }
 
-/// Of a row of the paper, with so many chunks, which it leaves open; nothing where there is no such layout.
+/// Returns the layout of a row of the paper with this number of chunks, which the paper leaves open; nothing if it is
+/// impossible.
 std::vector<Layout> published_layout(const GptRow& row, i64 chunks) {
   const Layout layout{.world_size = row.gpus,
                       .tp = row.tp,
@@ -60,7 +61,7 @@ std::vector<Layout> published_layout(const GptRow& row, i64 chunks) {
   return is_possible ? std::vector{layout} : std::vector<Layout>{};
 }
 
-/// Searches within 10 seconds, and finds what is at least as fast as each of `published`.
+/// Expects that a search finds, within 10 seconds, a layout that is at least as fast as each of `published`.
 void expect_at_least_as_fast(const Hardware& hardware, const std::string& name, const Workload& work,
                              const std::vector<Layout>& published) {
   const KernelTraits program;
@@ -72,15 +73,15 @@ void expect_at_least_as_fast(const Hardware& hardware, const std::string& name, 
   ASSERT_FALSE(result.best.empty()) << name;
   const Candidate& best = result.best.front();
   for (const Layout& layout : published) {
-    const double theirs = step_time({hardware, program, work, layout}).seconds;
-    EXPECT_LE(best.time.seconds, theirs) << name << ": " << layout.describe();
+    const double published_seconds = step_time({hardware, program, work, layout}).seconds;
+    EXPECT_LE(best.time.seconds, published_seconds) << name << ": " << layout.describe();
     std::printf("%-8s %5d GPUs: published %8.3f s, found %8.3f s (%s), %d layouts in %.2f s\n", name.c_str(),
-                static_cast<int>(gpus), theirs, best.time.seconds, best.layout.describe().c_str(),
+                static_cast<int>(gpus), published_seconds, best.time.seconds, best.layout.describe().c_str(),
                 static_cast<int>(result.possible), seconds);
   }
 }
 
-TEST(Search, IsAtLeastAsFastAsMegatronsLayouts) {
+TEST(LayoutSearchTest, FindsLayoutsAtLeastAsFastAsMegatron) {
   const Hardware hardware = catalogue("a100_80gb");
   for (const GptRow& row : kWeakScaling) {
     std::vector<Layout> layouts;
@@ -91,12 +92,12 @@ TEST(Search, IsAtLeastAsFastAsMegatronsLayouts) {
   }
 }
 
-TEST(Search, IsAtLeastAsFastAsLlamas) {
+TEST(LayoutSearchTest, FindsLayoutsAtLeastAsFastAsLlama) {
   const Hardware hardware = catalogue("h100_sxm");
   for (const LlamaRow& row : kLlama405B) expect_at_least_as_fast(hardware, "405B", row.work(), {row.layout()});
 }
 
-/// `best`, the least memory first, against the first as many of all there are.
+/// Compares `best`, sorted by memory, with the same number of all layouts.
 void expect_least_memory(const std::vector<Candidate>& best, const EveryLayout& all) {
   auto expected = all.by_memory.begin();
   for (const Candidate& candidate : best) {
@@ -108,8 +109,8 @@ void expect_least_memory(const std::vector<Candidate>& best, const EveryLayout& 
   }
 }
 
-// A bound that were above what it bounds would hide the best; and the order must not depend on anything but the input.
-TEST(Search, LosesNothingAndIsTheSameEveryTime) {
+// A bound that is not a lower bound would hide the best layout. The order must depend on the input only.
+TEST(LayoutSearchTest, MatchesExhaustiveSearchAndIsDeterministic) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work{.model = llama(16, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
@@ -119,8 +120,8 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   ASSERT_EQ(result.best.size(), 5);
   EXPECT_LT(result.fitting, result.possible);
   EXPECT_EQ(result.fitting, all.fitting);
-  EXPECT_GT(all.away, 0);
-  EXPECT_GT(all.in_part, 0);
+  EXPECT_GT(all.offloaded, 0);
+  EXPECT_GT(all.partly_recomputed, 0);
   EXPECT_EQ(result.best.front().time.seconds, all.best_seconds);
   const SearchResult again = search_layouts(hardware, program, work, limits);
   for (std::size_t i = 0; i < result.best.size(); ++i)
@@ -134,7 +135,7 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   ASSERT_EQ(small.best.size(), 12);
   expect_least_memory(small.best, all);
   EXPECT_LT(small.best.front().memory.total(), result.best.front().memory.total());
-  // What is told of a kind is the one of it that needs least.
+  // The reported layout of a kind is the one that needs the least memory.
   for (const Alternative& other : small.alternatives) {
     if (other.kind != "ZeRO 0") continue;
     EXPECT_THAT(other.reason, HasSubstr(" % more memory, most of it "));
@@ -142,8 +143,8 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   }
 }
 
-// With states on the host as they must be there, as many as can: what has room on the device is not what is asked for.
-TEST(Search, KeepsNoStatesThatNeedNotBeThere) {
+// If some states must be on the host, as many as possible go there: the objective is memory, not unused device memory.
+TEST(LayoutSearchTest, OffloadsAllStatesWhenObjectiveIsMemory) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work = make_workload(load_config(source_folder() / "configs/llama_70b.toml"));
@@ -159,11 +160,11 @@ TEST(Search, KeepsNoStatesThatNeedNotBeThere) {
   EXPECT_LT(small.best.front().memory.total(), 0.8 * fast.best.front().memory.total());
 }
 
-/// The sizes of a layout.
+/// The sizes of a layout: tp, cp, pp, micro batch size.
 using Sizes = std::tuple<i64, i64, i64, i64>;
 
-// Every size that the rules allow is looked at, powers of two or not, and none that they refuse.
-TEST(Search, LooksAtEverySizeThatDivides) {
+// The search tries every size that the rules allow, including those that are no powers of two, and no others.
+TEST(LayoutSearchTest, TriesEveryAllowedSize) {
   const Hardware hardware = catalogue("h100_sxm");
   for (const auto& [world, sequence] : {std::pair<i64, i64>{12, 24576}, {6, 9000}, {24, 24576}}) {
     const Workload work{.model = llama(24, 1536, 6144, 12, 12, 49152, sequence), .global_batch_size = 48};
@@ -199,8 +200,8 @@ TEST(Search, LooksAtEverySizeThatDivides) {
   }
 }
 
-// Short samples fill no device eight at a time.
-TEST(Search, TakesLargerMicrobatchesOfShortSamples) {
+// Eight short samples do not keep a device busy.
+TEST(LayoutSearchTest, TriesLargerMicrobatchesForShortSamples) {
   const Hardware hardware = catalogue("h100_sxm");
   const auto sizes = [&](i64 sequence) {
     const Workload work{.model = llama(12, 768, 3072, 12, 12, 49152, sequence), .global_batch_size = 768};
@@ -213,8 +214,8 @@ TEST(Search, TakesLargerMicrobatchesOfShortSamples) {
   EXPECT_THAT(sizes(1024), testing::ElementsAre(1, 2, 3, 4, 6, 8, 12, 16, 24, 32));
 }
 
-// Experts are cut by some of the tensor-parallel ranks, too.
-TEST(Search, CutsExpertsByEveryDivisor) {
+// Experts may also be sharded over only some of the tensor-parallel ranks.
+TEST(LayoutSearchTest, TriesEveryExpertTensorParallelSize) {
   const Hardware hardware = catalogue("h100_sxm");
   const Workload work = make_workload(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
   SearchLimits limits = limits_for(hardware, 16);
@@ -224,8 +225,8 @@ TEST(Search, CutsExpertsByEveryDivisor) {
   EXPECT_THAT(found, testing::ElementsAre(1, 2, 4));
 }
 
-// The fewest devices: no smaller world that was to be looked at is in time, and of multiples where limits ask for them.
-TEST(Search, FindsTheFewestDevices) {
+// No smaller world size that the search tries meets the deadline, and the limits' multiples are respected.
+TEST(LayoutSearchTest, FindsFewestDevicesForDeadline) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work{.model = llama(12, 1536, 6144, 12, 12, 49152, 4096), .global_batch_size = 192};
@@ -247,13 +248,13 @@ TEST(Search, FindsTheFewestDevices) {
   ASSERT_TRUE(of_three.found);
   EXPECT_EQ(of_three.found->world_size % 3, 0);
   EXPECT_GE(of_three.found->world_size, any.found->world_size);
-  // Never in time: the fastest that was looked at, or what all devices would take.
+  // If no world size meets the deadline, the error names the fastest one, or the time on all devices.
   const FewestDevices late = find_fewest_devices(hardware, program, work, limits, {.tokens = 3e10, .hours = 1e-2}, {});
   EXPECT_FALSE(late.found);
   EXPECT_TRUE(late.fastest.has_value() || late.min_hours > 1e-2);
 }
 
-TEST(Search, TellsWhyOthersLose) {
+TEST(LayoutSearchTest, ExplainsWhyAlternativesAreSlower) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work{.model = llama(80, 8192, 28672, 64, 8, 128256, 8192), .global_batch_size = 1024};
@@ -267,7 +268,7 @@ TEST(Search, TellsWhyOthersLose) {
   EXPECT_THAT(reason("recompute full"), HasSubstr("more products are computed again"));
 }
 
-// The memory of a layout is what the dry run of its configuration says, whatever the search leaves out to be quick.
+// The memory of a layout equals that of a dry run of its configuration, despite the search's shortcuts.
 void expect_memory_of_dry_run(const std::string& config_name, int every, int at_least) {
   const Hardware hardware = catalogue("h100_sxm");
   const Config base = load_config(source_folder() / "configs" / config_name);
@@ -278,7 +279,7 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
   SearchLimits limits = limits_for(hardware, 32);
   limits.allow_lossy_comm = true;
   for_each_layout(hardware, work, limits, [&](Layout layout) {
-    if (++compared % every != 0) return;  // a few hundred of all
+    if (++compared % every != 0) return;  // compares some hundreds of the layouts
     const auto tier = [&](int i) { return static_cast<OffloadTier>(compared / every / i % 3); };
     layout.states_tier = tier(1);
     if (layout.zero_stage == 3) layout.params_tier = tier(3);
@@ -295,15 +296,15 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
     EXPECT_EQ(layout_from_config(config, 32).describe(), layout.describe());
   });
   EXPECT_GT(compared, at_least);
-  EXPECT_EQ(roundings.size(), 2 * 5);  // what is kept in bf16 is not sent so once more
+  EXPECT_EQ(roundings.size(), 2 * 5);  // gradients kept in bf16 are not also sent in bf16
 }
 
-TEST(Search, KnowsTheMemoryOfTheDryRun) {
+TEST(LayoutSearchTest, MemoryMatchesDryRun) {
   expect_memory_of_dry_run("llama_8b.toml", 37, 1000);
   expect_memory_of_dry_run("mixtral_8x7b.toml", 91, 5000);
 }
 
-TEST(Search, SharesExperts) {
+TEST(LayoutSearchTest, TriesExpertParallelism) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work = make_workload(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
@@ -323,9 +324,9 @@ TEST(Search, SharesExperts) {
   EXPECT_CONTAINS(error, "expert_model_parallel_size = 3 does not divide num_experts = 8");
 }
 
-// States that have no place on the devices go to the host, and to its disks when it has not the memory either; not
-// where nobody knows how fast these are.
-TEST(Search, PutsStatesElsewhereWhereNothingElseFits) {
+// States that do not fit on the devices go to the host, and to its disks if it lacks memory, but only if the hardware
+// file states their speeds.
+TEST(LayoutSearchTest, OffloadsStatesOnlyWhenNothingElseFits) {
   Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work = make_workload(load_config(source_folder() / "configs/llama_70b.toml"));
@@ -351,12 +352,12 @@ TEST(Search, PutsStatesElsewhereWhereNothingElseFits) {
   EXPECT_TRUE(found(8).empty());
 }
 
-// Activations go to the host where a layout fits only so, and weights where states alone are not enough; the program
-// takes what is found.
-TEST(Search, PutsActivationsAndWeightsElsewhere) {
+// Activations go to the host if a layout fits only then, and weights if states alone are not enough. The program
+// accepts the layouts that are found.
+TEST(LayoutSearchTest, OffloadsActivationsAndWeightsWhenNecessary) {
   Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
-  // Samples so long that inputs of layers are more than their weights' states.
+  // Samples are so long that the inputs of layers exceed the states of their weights.
   const Workload longer{.model = llama(64, 1024, 3584, 8, 8, 2048, 1 << 17), .global_batch_size = 1};
   const double inputs = 64.0 * (1 << 17) * 1024 * 2;
   SearchLimits limits = limits_for(hardware, 1);
@@ -376,7 +377,7 @@ TEST(Search, PutsActivationsAndWeightsElsewhere) {
 
   const Workload large = make_workload(load_config(source_folder() / "configs/llama_8b.toml"));
   limits = limits_for(hardware, 1);
-  limits.memory_bytes = 46e9;  // gradients take 32, and weights 16 beside them
+  limits.memory_bytes = 46e9;  // gradients take 32 GB, and weights another 16
   const SearchResult found = search_layouts(hardware, program, large, limits);
   ASSERT_FALSE(found.best.empty());
   EXPECT_EQ(found.best.front().layout.params_tier, OffloadTier::Host) << found.best.front().layout.describe();
@@ -384,25 +385,25 @@ TEST(Search, PutsActivationsAndWeightsElsewhere) {
   EXPECT_EQ(found.best.front().layout.zero_stage, 3);
 }
 
-// What trains with other numbers is told of, and looked at only when asked.
-TEST(Search, RoundsOnlyWhenAsked) {
+// Layouts with lossy communication are mentioned, but only searched on request.
+TEST(LayoutSearchTest, TriesLossyCommunicationOnlyOnRequest) {
   Hardware hardware = catalogue("h100_sxm");
   hardware.links.bandwidth = {450, 2, 2, 2};
   const KernelTraits program;
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 64);
-  limits.pipeline_model_parallel_size = 1;  // so that gradients go over slow links
+  limits.pipeline_model_parallel_size = 1;  // so that gradients cross slow links
   const SearchResult exact = search_layouts(hardware, program, work, limits);
   for (const Candidate& candidate : exact.best) EXPECT_EQ(candidate.layout.rounding, Rounding{});
-  const auto told = std::ranges::find(exact.alternatives, "other numbers", &Alternative::kind);
-  ASSERT_NE(told, exact.alternatives.end());
-  EXPECT_THAT(told->reason, HasSubstr("% faster, as less is sent; --allow_lossy_comm looks at such"));
+  const auto alternative = std::ranges::find(exact.alternatives, "other numbers", &Alternative::kind);
+  ASSERT_NE(alternative, exact.alternatives.end());
+  EXPECT_THAT(alternative->reason, HasSubstr("% faster, as less is sent; --allow_lossy_comm looks at such"));
   limits.allow_lossy_comm = true;
   const SearchResult rounded = search_layouts(hardware, program, work, limits);
   EXPECT_NE(rounded.best.front().layout.rounding, Rounding{});
-  EXPECT_LE(rounded.best.front().time.seconds, told->candidate.time.seconds);
+  EXPECT_LE(rounded.best.front().time.seconds, alternative->candidate.time.seconds);
   EXPECT_LT(rounded.best.front().time.seconds, 0.9 * exact.best.front().time.seconds);
-  // What the configuration says holds for every layout.
+  // Settings of the configuration apply to every layout.
   Workload packed = work;
   packed.rounding = {.packed_weights = true};
   for (const Candidate& candidate : search_layouts(hardware, program, packed, limits_for(hardware, 64)).best) {
@@ -411,8 +412,8 @@ TEST(Search, RoundsOnlyWhenAsked) {
   }
 }
 
-// Where all share the weights of a model over a slow network, machines keep a second copy if they have the memory.
-TEST(Search, KeepsWeightsTwiceWhereLinksAreSlow) {
+// If the weights are sharded over a slow network, nodes keep secondary shards if they have the memory.
+TEST(LayoutSearchTest, UsesSecondaryShardsWhenLinksAreSlow) {
   Hardware hardware = catalogue("h100_sxm");
   hardware.links.bandwidth = {450, 2, 2, 2};
   const KernelTraits program;
@@ -433,8 +434,8 @@ TEST(Search, KeepsWeightsTwiceWhereLinksAreSlow) {
   EXPECT_TRUE(has_copies);
 }
 
-// When nothing fits, what was tried, and what would help if other numbers were taken.
-TEST(Search, SaysWhatWasTried) {
+// If nothing fits, the error lists what was tried and which lossy options would help.
+TEST(LayoutSearchTest, ErrorNamesWhatWasTried) {
   Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work = make_workload(load_config(source_folder() / "configs/llama_8b.toml"));
@@ -454,13 +455,13 @@ TEST(Search, SaysWhatWasTried) {
   EXPECT_CONTAINS(error_with(30e9), "its host is not asked to help: host.memory_bandwidth and host.link_bandwidth");
 }
 
-// Around each way to meet the keys of others that a model's heads allow: of hierarchies the one inside machines, where
-// not all can exchange heads there.
-TEST(Search, LooksAtEveryWayToMeetKeys) {
+// Every cp_comm_type that the model's heads allow is tried. Hierarchies are limited to those within nodes, if the whole
+// group cannot exchange heads.
+TEST(LayoutSearchTest, TriesEveryContextParallelCommType) {
   const Hardware hardware = catalogue("h100_sxm");
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 1 << 17), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 64);
-  const auto ways = [&](i64 tp, i64 cp) {
+  const auto comm_types = [&](i64 tp, i64 cp) {
     limits.tensor_model_parallel_size = tp, limits.context_parallel_size = cp;
     std::set<std::string> found;
     for_each_layout(hardware, work, limits, [&](const Layout& layout) {
@@ -471,15 +472,15 @@ TEST(Search, LooksAtEveryWayToMeetKeys) {
     return found;
   };
   using testing::ElementsAre;
-  EXPECT_THAT(ways(1, 4), ElementsAre("a2a", "all_gather", "p2p"));
-  EXPECT_THAT(ways(2, 8), ElementsAre("a2a", "a2a+p2p of 4 x 2", "all_gather", "p2p"));
-  EXPECT_THAT(ways(1, 64), ElementsAre("a2a+p2p of 8 x 8", "all_gather", "p2p"));  // of 32 heads
-  EXPECT_THAT(ways(8, 8), ElementsAre("all_gather", "p2p"));
+  EXPECT_THAT(comm_types(1, 4), ElementsAre("a2a", "all_gather", "p2p"));
+  EXPECT_THAT(comm_types(2, 8), ElementsAre("a2a", "a2a+p2p of 4 x 2", "all_gather", "p2p"));
+  EXPECT_THAT(comm_types(1, 64), ElementsAre("a2a+p2p of 8 x 8", "all_gather", "p2p"));  // for 32 heads
+  EXPECT_THAT(comm_types(8, 8), ElementsAre("all_gather", "p2p"));
 }
 
-// Where not all states have room on the devices, those that have stay there, and no more: fewer do not fit, and with
-// more elsewhere the step is longer.
-TEST(Search, KeepsTheStatesThatHaveRoom) {
+// If not all states fit on the devices, as many as possible stay there: with fewer offloaded it does not fit, with more
+// the step is longer.
+TEST(LayoutSearchTest, OffloadsNoMoreStatesThanNecessary) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work = make_workload(load_config(source_folder() / "configs/llama_70b.toml"));
@@ -505,8 +506,9 @@ TEST(Search, KeepsTheStatesThatHaveRoom) {
   EXPECT_EQ(layout_from_config(run, 16).describe(), best.layout.describe());
 }
 
-// Where all layers recomputed are too many and none too few: as few as fit, as the program takes it.
-TEST(Search, RecomputesNoMoreLayersThanItMust) {
+// If recomputing all layers is too much and none too little, as few as necessary are recomputed, in the program's
+// format.
+TEST(LayoutSearchTest, RecomputesNoMoreLayersThanNecessary) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Config base = load_config(source_folder() / "configs/llama_8b.toml");
@@ -532,11 +534,11 @@ TEST(Search, RecomputesNoMoreLayersThanItMust) {
   EXPECT_NEAR(best.memory.total() / peak, 1, 1e-9);
 }
 
-// An output that computes as much as layers do is given to a stage with fewer of them.
-TEST(Search, DealsLayersOutUnevenly) {
-  const ModelConfig m = llama(32, 4096, 14336, 32, 8, 128256, 8192);  // the output counts as two layers
+// An output layer that costs as much as several layers is on a stage with fewer of them.
+TEST(LayoutSearchTest, BalancesStagesWithLargeOutputLayer) {
+  const ModelConfig m = llama(32, 4096, 14336, 32, 8, 128256, 8192);  // the output layer counts as two layers
   EXPECT_THAT(stage_layouts(m, 4), testing::ElementsAre("", "Et*8|(t*9|)*2t*6L"));
-  EXPECT_THAT(stage_layouts(gpt(10, 1024, 16), 4), testing::ElementsAre(HasSubstr("E")));  // does not divide
+  EXPECT_THAT(stage_layouts(gpt(10, 1024, 16), 4), testing::ElementsAre(HasSubstr("E")));  // not divisible
   EXPECT_THAT(stage_layouts(llama(126, 16384, 53248, 128, 8, 128256, 8192), 128), testing::ElementsAre("E|(t|)*126L"));
   EXPECT_THAT(stage_layouts(gpt(4, 1024, 16), 8), testing::IsEmpty());
   const Hardware hardware = catalogue("h100_sxm");

@@ -1,4 +1,4 @@
-// The planner at the start of a training, and on what a run has written.
+// The planner at the start of a training, and with the metrics of a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using namespace test;
 
 const std::string kCatalogue = "--hardware_folder=" + (source_folder() / "configs/hardware").string();
 
-class PlannedStart : public testing::Test {
+class PlannedStartTest : public testing::Test {
  protected:
   Outcome start(std::vector<std::string> args, const std::string& config = "llama_8b.toml") const {
     args.insert(args.begin(), {"pretrain", (source_folder() / "configs" / config).string(), "--dry_run", kCatalogue});
@@ -32,7 +32,7 @@ class PlannedStart : public testing::Test {
   ScratchFolder folder_;
 };
 
-TEST_F(PlannedStart, TakesTheBestLayout) {
+TEST_F(PlannedStartTest, UsesBestLayout) {
   const Outcome outcome = start({"--world_size=64", "--plan", "--hardware=h100_sxm"});
   EXPECT_THAT(outcome.out, HasSubstr("planned for 64 x H100 SXM: "));
   const Config config = load_config(source_folder() / "configs/llama_8b.toml");
@@ -43,7 +43,7 @@ TEST_F(PlannedStart, TakesTheBestLayout) {
   EXPECT_THAT(run.text, HasSubstr(layout_from_config(run.config, 64).describe()));
 }
 
-TEST_F(PlannedStart, WarnsWhereAnotherLayoutIsMuchFaster) {
+TEST_F(PlannedStartTest, WarnsWhenAnotherLayoutIsMuchFaster) {
   const Outcome slow = start({"--world_size=64", "--hardware=h100_sxm", "--parallel.tensor_model_parallel_size=8",
                               "--parallel.sequence_parallel=false", "--training.micro_batch_size=1",
                               "--training.recompute_granularity=full"});
@@ -58,12 +58,12 @@ TEST_F(PlannedStart, WarnsWhereAnotherLayoutIsMuchFaster) {
   EXPECT_EQ(plan_run(best, request, 64).warning, "");
 }
 
-TEST_F(PlannedStart, WithoutHardwareNothingIsPredicted) {
+TEST_F(PlannedStartTest, PredictsNothingWithoutHardware) {
   const Outcome outcome = start({"--world_size=64"});
   EXPECT_THAT(outcome.out + outcome.err, Not(HasSubstr("predicted")));
 }
 
-TEST_F(PlannedStart, RefusesWhatCannotBePlanned) {
+TEST_F(PlannedStartTest, RejectsImpossiblePlans) {
   const auto expect_refused = [&](const std::vector<std::string>& args, const char* reason) {
     const Outcome outcome = start(args);
     EXPECT_EQ(outcome.code, 2) << outcome.out;
@@ -75,13 +75,13 @@ TEST_F(PlannedStart, RefusesWhatCannotBePlanned) {
   expect_refused({"--world_size=1000003", "--plan", "--hardware=h100_sxm"}, "join 24576 at most");
 }
 
-class RunMetrics : public testing::Test {
+class MeasuredRunTest : public testing::Test {
  protected:
   void write(const std::string& text) const { write_file_atomic(folder_ / "metrics.jsonl", text); }
   ScratchFolder folder_;
 };
 
-TEST_F(RunMetrics, AreThoseOfAMiddleStep) {
+TEST_F(MeasuredRunTest, UsesMedianStep) {
   write(
       "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9000}\n"
       "{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":120,\"bubble\":0.25,\"exposed_communication\":0.125,"
@@ -111,7 +111,7 @@ TEST_F(RunMetrics, AreThoseOfAMiddleStep) {
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "nowhere"); }), "there is no file");
 }
 
-TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
+TEST_F(MeasuredRunTest, ReadsPeaksByClassAndModuleTimes) {
   write(
       "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9}\n{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9}\n"
       "{\"type\":\"ranks\",\"peak_by_class\":{\"parameters\":[5,7],\"activations\":[9,null]}}\n");
@@ -130,11 +130,11 @@ TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
   EXPECT_THAT(found.peak_by_class,
               testing::ElementsAre(testing::Pair("activations", 9), testing::Pair("parameters", 7)));
   ASSERT_EQ(found.modules.size(), 2);
-  EXPECT_NEAR(found.modules.at("decoder.layers.1.mlp"), 2.5e-3, 1e-12);  // of two ranks, in two iterations
+  EXPECT_NEAR(found.modules.at("decoder.layers.1.mlp"), 2.5e-3, 1e-12);  // mean of two ranks in two iterations
   EXPECT_NEAR(found.modules.at("output_layer"), 1e-3, 1e-12);
   EXPECT_TRUE(traced_modules(folder_ / "traces/trace_iter_0000001_0000001.json").seconds.empty());
 
-  // A run that went on, perhaps on another layout, has no trace of its own yet.
+  // A resumed run, possibly on another layout, has no trace of its own yet.
   write(
       "{\"type\":\"run\",\"iteration\":2}\n{\"type\":\"train\",\"iteration\":3,\"elapsed_ms\":9}\n"
       "{\"type\":\"train\",\"iteration\":4,\"elapsed_ms\":9}\n");
@@ -146,7 +146,7 @@ TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
 }
 
 // A trace may be damaged, or of another run in the same folder.
-TEST_F(RunMetrics, HaveMemoryOfModules) {
+TEST_F(MeasuredRunTest, ReadsModuleMemory) {
   const auto trace = [&](const std::string& ranks) {
     write(R"({"type":"run","iteration":0,"world_size":3})"
           "\n"
@@ -175,9 +175,9 @@ TEST_F(RunMetrics, HaveMemoryOfModules) {
   EXPECT_TRUE(other.modules.empty());
 }
 
-// Steps of a start before may be of another layout; and where each iteration has a line, shares of the time are in the
-// tables of ranks alone.
-TEST_F(RunMetrics, AreOfTheLastStart) {
+// Steps of an earlier start may be of another layout. If every iteration has a line, only the tables of ranks have the
+// shares of the time.
+TEST_F(MeasuredRunTest, UsesLastStart) {
   const auto step = [](int iteration, int ms) {
     return str(R"({"type":"train","iteration":)", iteration, R"(,"elapsed_ms":)", ms, "}\n");
   };
@@ -192,7 +192,7 @@ TEST_F(RunMetrics, AreOfTheLastStart) {
   const MeasuredRun found = read_measured_run(folder_ / ".");
   EXPECT_EQ(found.world_size, 2);
   EXPECT_EQ(found.config, "b");
-  EXPECT_EQ(found.seconds, 0.2);  // the one that a table is of
+  EXPECT_EQ(found.seconds, 0.2);  // the iteration that has a table
   EXPECT_EQ(found.bubble, 0.5);
   EXPECT_EQ(found.exposed_communication, 0.2);
   EXPECT_EQ(found.peak_memory_bytes, 90);
@@ -202,11 +202,11 @@ TEST_F(RunMetrics, AreOfTheLastStart) {
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 lines of steps since the last start");
 }
 
-// A run is compared by its own configuration and ranks, whatever is planned.
-TEST_F(RunMetrics, AreOfTheRunsOwnConfiguration) {
-  Config ran = load_config(source_folder() / "configs/llama_8b.toml");
-  ran.parallel.tensor_model_parallel_size = 4;
-  const std::string quoted = nlohmann::json(print_config(ran)).dump();
+// A run is compared by its own configuration and number of ranks, whatever is planned.
+TEST_F(MeasuredRunTest, UsesConfigurationOfRun) {
+  Config run_config = load_config(source_folder() / "configs/llama_8b.toml");
+  run_config.parallel.tensor_model_parallel_size = 4;
+  const std::string quoted = nlohmann::json(print_config(run_config)).dump();
   const auto plan = [&](const std::string& config, const std::vector<std::string>& more) {
     write(str(R"({"type":"run","iteration":0,"world_size":16,"config":)", config, "}\n",
               R"({"type":"train","iteration":1,"elapsed_ms":90000})", "\n",
@@ -225,7 +225,7 @@ TEST_F(RunMetrics, AreOfTheRunsOwnConfiguration) {
   EXPECT_THAT(bad.err, AllOf(HasSubstr("its configuration"), HasSubstr("num_layers")));
 }
 
-TEST_F(RunMetrics, CorrectThePlan) {
+TEST_F(MeasuredRunTest, CorrectsPlan) {
   write(
       "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":90000}\n"
       "{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":60000,\"exposed_communication\":0.1}\n");
@@ -244,9 +244,9 @@ TEST_F(RunMetrics, CorrectThePlan) {
   EXPECT_THAT(unknown.err, HasSubstr("does not state its number of ranks; set --world_size"));
 }
 
-// What was calibrated on a run is a file of hardware, by which the next start plans the same.
-TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
-  const Config ran = load_config(source_folder() / "configs/llama_8b.toml");
+// A calibration from a run is a hardware file with which the next start plans the same layouts.
+TEST_F(MeasuredRunTest, EmitsHardwareThatPlansSameLayouts) {
+  const Config run_config = load_config(source_folder() / "configs/llama_8b.toml");
   const auto write_run = [&](i64 ranks, const Config& config, double milliseconds) {
     write(str(R"({"type":"run","iteration":0,"world_size":)", ranks, R"(,"config":)",
               nlohmann::json(print_config(config)).dump(), "}\n",
@@ -261,7 +261,7 @@ TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
   };
   const auto table = [](const std::string& out) { return out.substr(out.find("layouts are possible")); };
   const std::string file = folder_ / "found.toml", from_run = "--from_run=" + folder_.path().string();
-  write_run(64, ran, 60000);
+  write_run(64, run_config, 60000);
   const Outcome found = plan({"--hardware=h100_sxm", from_run, "--emit_hardware=" + file});
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, HasSubstr("the adjusted hardware was written to " + file));
@@ -273,13 +273,13 @@ TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
     ASSERT_EQ(by_file.code, 0) << by_file.err;
     EXPECT_EQ(table(by_file.out), table(by_run.out));
   }
-  // And so does the start of a training; the dataset of the example is missing.
+  // So does the start of a training, which then stops because the example's dataset is missing.
   const Outcome start = Program({"pretrain", (source_folder() / "configs/llama_8b.toml").string(), "--dry_run",
                                  "--plan", "--world_size=64", "--hardware=" + file},
                                 folder_ / "start")
                             .wait();
   EXPECT_THAT(start.out, HasSubstr("planned for 64 x H100 SXM: "));
-  // Never over another file, never where there can be none, and never what could not be read again.
+  // Existing files are not overwritten, unusable paths are rejected, and unreadable results are not written.
   const auto expect_refused = [&](const std::string& where, const char* reason) {
     const Outcome refused = plan({"--hardware=h100_sxm", from_run, "--emit_hardware=" + where});
     EXPECT_EQ(refused.code, 2) << refused.out;
@@ -298,23 +298,23 @@ TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "far.toml"));
 }
 
-// Each number of ranks that a file describes is as much slower as the run was on its own.
-TEST_F(RunMetrics, CorrectEachNumberOfRanks) {
-  Config ran = load_config(source_folder() / "configs/gpt2_124m.toml");
-  ran.training.precision = Precision::Fp32;
-  ran.training.micro_batch_size = 1;
-  ran.training.global_batch_size = 4;
+// Each number of ranks that a file describes is scaled by the slowdown of the run at its own number.
+TEST_F(MeasuredRunTest, CorrectsEachNumberOfRanks) {
+  Config run_config = load_config(source_folder() / "configs/gpt2_124m.toml");
+  run_config.training.precision = Precision::Fp32;
+  run_config.training.micro_batch_size = 1;
+  run_config.training.global_batch_size = 4;
   const std::string config = folder_ / "ran.toml", file = folder_ / "found.toml";
-  write_file_atomic(config, print_config(ran));
-  write(str(R"({"type":"run","iteration":0,"world_size":2,"config":)", nlohmann::json(print_config(ran)).dump(), "}\n",
-            R"({"type":"train","iteration":1,"elapsed_ms":90000})", "\n",
+  write_file_atomic(config, print_config(run_config));
+  write(str(R"({"type":"run","iteration":0,"world_size":2,"config":)", nlohmann::json(print_config(run_config)).dump(),
+            "}\n", R"({"type":"train","iteration":1,"elapsed_ms":90000})", "\n",
             R"({"type":"train","iteration":2,"elapsed_ms":60000})", "\n"));
   const Outcome found = Program({"plan", config, kCatalogue, "--hardware=cpu_epyc_2_cores", "--predict",
                                  "--world_size=1", "--from_run=" + folder_.path().string(), "--emit_hardware=" + file},
                                 folder_ / "process")
                             .wait();
   ASSERT_EQ(found.code, 0) << found.err;
-  const HardwareKind was = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware"),
+  const HardwareKind original = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware"),
                      is = load_hardware(file, "");
   const double factor = is.for_ranks(2).device.fp32_attained / was.for_ranks(2).device.fp32_attained;
   EXPECT_LT(factor, 0.5);

@@ -1,4 +1,4 @@
-// The command `plan`, and the files of hardware that it reads.
+// The `plan` command and the hardware files that it reads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace test;
 
-class PlanCommand : public testing::Test {
+class PlanCommandTest : public testing::Test {
  protected:
-  using Words = std::vector<std::string>;
+  using Strings = std::vector<std::string>;
   Outcome run(std::vector<std::string> args) const {
     args.insert(args.begin(), {"plan", (source_folder() / "configs/llama_70b.toml").string()});
     const auto is_folder = [](const std::string& arg) { return arg.starts_with("--hardware_folder="); };
@@ -40,7 +40,7 @@ class PlanCommand : public testing::Test {
   ScratchFolder folder_;
 };
 
-TEST_F(PlanCommand, EmitsWhatPretrainTakes) {
+TEST_F(PlanCommandTest, EmitsConfigurationForPretrain) {
   const std::string file = folder_ / "found.toml";
   const Outcome found = run({"--hardware=h200_sxm", "--world_size=256", "--explain", "--emit=" + file});
   ASSERT_EQ(found.code, 0) << found.err;
@@ -49,22 +49,23 @@ TEST_F(PlanCommand, EmitsWhatPretrainTakes) {
     EXPECT_THAT(found.out, HasSubstr(part));
   const Outcome checked = Program({"config", file}, folder_ / "config").wait();
   EXPECT_EQ(checked.code, 0) << checked.err;
-  // Only the dataset of the example is missing.
+  // Only the example's dataset is missing.
   const Outcome dry = Program({"pretrain", file, "--world_size=256", "--dry_run"}, folder_ / "dry").wait();
   EXPECT_THAT(dry.out, HasSubstr("layout: 256 ranks"));
   EXPECT_THAT(dry.err, AllOf(HasSubstr("dataset /data/corpus: there is no file"), Not(HasSubstr("parallel:"))));
 }
 
-// What the best layout keeps elsewhere, and how its ranks send what, is in the sections that pretrain reads.
-TEST_F(PlanCommand, EmitsWhereThingsAre) {
-  const std::string file = folder_ / "found.toml", kinds = folder_ / "kinds";
-  std::filesystem::create_directories(kinds);
+// The emitted sections include the offload and communication settings of the best layout.
+TEST_F(PlanCommandTest, EmitsOffloadAndCommunicationSettings) {
+  const std::string file = folder_ / "found.toml", hardware_folder = folder_ / "kinds";
+  std::filesystem::create_directories(hardware_folder);
   Hardware hardware = catalogue("h100_sxm");
   hardware.host.memory = 64;
   hardware.links.bandwidth = {450, 1, 1, 1};
-  write_file_atomic(kinds + "/small_host.toml", print_hardware(hardware));
-  const auto emitted = [&](const std::string& kind, const std::string& ranks, const Words& more = {}) {
-    Words args{"--hardware=" + kind, "--hardware_folder=" + kinds, "--world_size=" + ranks, "--emit=" + file};
+  write_file_atomic(hardware_folder + "/small_host.toml", print_hardware(hardware));
+  const auto emitted = [&](const std::string& kind, const std::string& ranks, const Strings& more = {}) {
+    Strings args{"--hardware=" + kind, "--hardware_folder=" + hardware_folder, "--world_size=" + ranks,
+                 "--emit=" + file};
     args.insert(args.end(), more.begin(), more.end());
     const Outcome found = run(args);
     EXPECT_EQ(found.code, 0) << found.err;
@@ -86,7 +87,7 @@ TEST_F(PlanCommand, EmitsWhereThingsAre) {
               Not(HasSubstr("zero_")));
 }
 
-TEST_F(PlanCommand, PredictsTheConfigurationsOwnLayout) {
+TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
   const std::string tp = "--parallel.tensor_model_parallel_size=8";
   const Outcome table = run({"--hardware=h100_sxm", "--world_size=64", "--predict", tp});
   ASSERT_EQ(table.code, 0) << table.err;
@@ -122,7 +123,7 @@ TEST_F(PlanCommand, PredictsTheConfigurationsOwnLayout) {
                  {"--predict and --scale: exclude each other", "--emit: is a detail of the best layout"});
 }
 
-TEST_F(PlanCommand, DrawsAndTellsWhatHelps) {
+TEST_F(PlanCommandTest, DrawsScheduleAndExplainsUpgrades) {
   const std::string file = folder_ / "step.svg";
   const Outcome found = run({"--hardware=h100_sxm", "--world_size=128", "--pp=4", "--explain", "--svg=" + file,
                              "--device_hours=50000", "--save_seconds=30"});
@@ -133,7 +134,7 @@ TEST_F(PlanCommand, DrawsAndTellsWhatHelps) {
   EXPECT_THAT(read_text_file(file), AllOf(HasSubstr("<svg"), HasSubstr("rank 3"), Not(HasSubstr("rank 4"))));
 }
 
-TEST_F(PlanCommand, Scales) {
+TEST_F(PlanCommandTest, ComparesGivenWorldSizes) {
   const Outcome strong = run({"--hardware=h100_sxm", "--scale=64,128,131,32768"});
   ASSERT_EQ(strong.code, 0) << strong.err;
   for (const char* part :
@@ -144,11 +145,11 @@ TEST_F(PlanCommand, Scales) {
   EXPECT_THAT(weak.out, AllOf(HasSubstr("      64    1024"), HasSubstr("     128    2048"), Not(HasSubstr("Amdahl"))));
 }
 
-// The word that users try first: all doublings, of which small ones have no room.
-TEST_F(PlanCommand, ScalesByTheWord) {
-  const auto scale = [&](const Words& more) {
-    Words args{"plan", "scale", (source_folder() / "configs/llama_8b.toml").string(), "--hardware=h100_sxm",
-               "--hardware_folder=" + (source_folder() / "configs/hardware").string()};
+// `plan scale`: all powers of two up to the world size; small ones do not fit.
+TEST_F(PlanCommandTest, ComparesPowersOfTwoByDefault) {
+  const auto scale = [&](const Strings& more) {
+    Strings args{"plan", "scale", (source_folder() / "configs/llama_8b.toml").string(), "--hardware=h100_sxm",
+                 "--hardware_folder=" + (source_folder() / "configs/hardware").string()};
     args.insert(args.end(), more.begin(), more.end());
     return Program(args, folder_ / "process").wait();
   };
@@ -157,7 +158,7 @@ TEST_F(PlanCommand, ScalesByTheWord) {
   for (const char* row : {"\n       1 ", "\n       2 ", "\n       4 ", "\n       8 ", "\n      16 ", "\n      24 "})
     EXPECT_THAT(doubled.out, HasSubstr(row));
   EXPECT_THAT(doubled.out, HasSubstr("best by time: 24 ranks, "));
-  // In rising order, each once, whatever the order in which they are given.
+  // In rising order, without duplicates, independently of the order on the command line.
   EXPECT_EQ(scale({"--scale=16,8,16"}).out, scale({"--scale=8,16"}).out);
   const Outcome none = scale({});
   EXPECT_EQ(none.code, 2);
@@ -190,11 +191,11 @@ std::vector<ScaleRow> rows_of(const std::string& table) {
   return rows;
 }
 
-// Hours of devices, by hand from the table's own rows; and the best by each objective.
-TEST_F(PlanCommand, ChoosesAmongWorlds) {
-  const auto with = [&](const std::string& objective, const Words& more = {}) {
-    Words args{"--hardware=h100_sxm",     "--scale=2048,64,256", "--tokens=1e12", "--price=2", "--tp=8", "--cp=1",
-               "--objective=" + objective};
+// Device hours are recomputed from the table's rows, and the best row by each objective is checked.
+TEST_F(PlanCommandTest, FindsBestWorldSizeByObjective) {
+  const auto with = [&](const std::string& objective, const Strings& more = {}) {
+    Strings args{"--hardware=h100_sxm",     "--scale=2048,64,256", "--tokens=1e12", "--price=2", "--tp=8", "--cp=1",
+                 "--objective=" + objective};
     args.insert(args.end(), more.begin(), more.end());
     return run(args);
   };
@@ -202,8 +203,8 @@ TEST_F(PlanCommand, ChoosesAmongWorlds) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     const std::vector<ScaleRow> rows = rows_of(outcome.out);
     ASSERT_EQ(rows.size(), 3) << outcome.out;
-    const ScaleRow least = *std::ranges::min_element(rows, {}, value);
-    EXPECT_THAT(outcome.out, HasSubstr(str("best by ", objective, ": ", least.ranks, " ranks, ")));
+    const ScaleRow best_row = *std::ranges::min_element(rows, {}, value);
+    EXPECT_THAT(outcome.out, HasSubstr(str("best by ", objective, ": ", best_row.ranks, " ranks, ")));
     for (const ScaleRow& row : rows) {
       const double hours = row.ranks * row.seconds * 1e12 / (row.batch * 8192) / 3600;
       EXPECT_NEAR(row.device_hours / hours, 1, 1e-3) << row.ranks;
@@ -241,23 +242,23 @@ TEST_F(PlanCommand, ChoosesAmongWorlds) {
                  {"--objective=memory: applies to a search"});
 }
 
-TEST_F(PlanCommand, FindsTheLeastMemory) {
+TEST_F(PlanCommandTest, FindsLeastMemory) {
   const Outcome found = run({"--hardware=h100_sxm", "--world_size=64", "--objective=memory", "--tokens=1e12"});
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr(" % more memory, most of it "), HasSubstr("1.0T tokens take ")));
 }
 
-// What attention does not see costs nothing, as far as it is known.
-TEST_F(PlanCommand, CountsDocuments) {
+// Masked attention costs nothing, as far as the documents are known.
+TEST_F(PlanCommandTest, AccountsForDocumentMask) {
   const std::string mask = "--data.reset_attention_mask=true", prefix = folder_ / "text";
-  const auto seconds = [&](const Words& more) {
-    Words args{"--hardware=h100_sxm",
-               "--world_size=64",
-               "--predict",
-               "--json",
-               "--model.seq_length=65536",
-               "--parallel.tensor_model_parallel_size=8",
-               "--training.recompute_granularity=full"};
+  const auto seconds = [&](const Strings& more) {
+    Strings args{"--hardware=h100_sxm",
+                 "--world_size=64",
+                 "--predict",
+                 "--json",
+                 "--model.seq_length=65536",
+                 "--parallel.tensor_model_parallel_size=8",
+                 "--training.recompute_granularity=full"};
     args.insert(args.end(), more.begin(), more.end());
     const Outcome outcome = run(args);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -281,7 +282,7 @@ TEST_F(PlanCommand, CountsDocuments) {
                  {"--document_tokens: applies only to data.reset_attention_mask"});
 }
 
-TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
+TEST_F(PlanCommandTest, FindsFewestDevicesForDeadline) {
   const Outcome found =
       run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2", "--device_hours=50000"});
   ASSERT_EQ(found.code, 0) << found.err;
@@ -289,9 +290,9 @@ TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
                                HasSubstr(" device hours, at 2.00 each ")));
   const std::vector<std::string> fewer{"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--tp=8",
                                        "--pp=1"};
-  std::vector<std::string> told = fewer;
-  told.push_back("--objective=deadline");
-  EXPECT_EQ(run(told).out, run(fewer).out);
+  std::vector<std::string> with_objective = fewer;
+  with_objective.push_back("--objective=deadline");
+  EXPECT_EQ(run(with_objective).out, run(fewer).out);
   expect_refused({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
                  {"no number of H100 SXM that its links join is enough; all 24576 at their highest rate would take "});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
@@ -301,12 +302,12 @@ TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
                  {"--deadline_hours: needs --tokens", "--world_size: is not used with --deadline_hours"});
 }
 
-TEST_F(PlanCommand, NothingFits) {
+TEST_F(PlanCommandTest, ReportsWhenNothingFits) {
   expect_refused({"--hardware=a100_40gb", "--world_size=4"},
                  {"nothing fits: of ", " layouts of 4 ranks", "needs least", "the smallest world that would do has "});
 }
 
-TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
+TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--world_size=8"}, {"hardware"});
   expect_refused({"--hardware=h100_sxm"}, {"--world_size: is missing"});
   expect_refused({"--hardware=h100_sx", "--world_size=8"}, {"unknown hardware \"h100_sx\"", "did you mean h100_sxm?"});
@@ -326,7 +327,7 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
                  {"world_size = 10000, but the links of A100 SXM 80GB join 8192 at most",
                   "tensor_model_parallel_size = 3 does not divide num_attention_heads = 64",
                   "pipeline_model_parallel_size = 81 is above num_layers = 80"});
-  // Of the arguments, the configuration and the hardware.
+  // The error lists problems of the arguments, the configuration and the hardware.
   expect_refused({"--hardware=h100_sx", "--world_size=8", "--model.num_layers=-1", "--keep=0"},
                  {"unknown hardware \"h100_sx\"", "num_layers", "keep"});
   expect_refused({"--hardware=h100_sxm", "--tokens=5"},
@@ -341,8 +342,8 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
                  {"tokens", "deadline_hours", "price", "at most"});
 }
 
-// What would be left out of the answer without a word is named, too.
-TEST_F(PlanCommand, RefusesWhatHasNoMeaningTogether) {
+// Options that would have no effect are also named.
+TEST_F(PlanCommandTest, RejectsOptionsWithoutEffect) {
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--predict", "--tp=8", "--micro_batch_size=1",
                   "--allow_lossy_comm", "--price=2", "--save_seconds=3", "--restart_seconds=4"},
                  {"--tp: limits a search", "--micro_batch_size: limits a search", "--allow_lossy_comm: limits a search",
@@ -353,14 +354,14 @@ TEST_F(PlanCommand, RefusesWhatHasNoMeaningTogether) {
   const std::vector<std::string> impossible{"no layout can be found", "tensor_model_parallel_size = 3 does not divide"};
   expect_refused({"--hardware=h100_sxm", "--scale=8,16", "--tp=3"}, impossible);
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=9", "--tp=3"}, impossible);
-  // Files that cannot be written, before anything is searched.
+  // Unwritable files are rejected before the search.
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--svg=/nowhere/x.svg", "--html=/nowhere/x.html",
                   "--emit=" + folder_.path().string()},
                  {"--svg=/nowhere/x.svg: there is no folder /nowhere", "--html=/nowhere/x.html: there is no folder",
                   ": is a folder"});
 }
 
-TEST(HardwareFile, CatalogueIsGood) {
+TEST(HardwareFileTest, CatalogueIsValid) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(source_folder() / "configs/hardware")) {
     const HardwareKind kind = load_hardware(entry.path().stem(), entry.path().parent_path());
@@ -375,8 +376,8 @@ TEST(HardwareFile, CatalogueIsGood) {
   EXPECT_GE(files, 10);
 }
 
-// Ranks of a processor share it: what one of two reaches is not what one alone does.
-TEST(HardwareFile, MayDescribeSomeNumbersOfRanksApart) {
+// Ranks on one processor share it: the rates of one of two ranks differ from those of a single rank.
+TEST(HardwareFileTest, MayDependOnNumberOfRanks) {
   const HardwareKind kind = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware");
   EXPECT_TRUE(kind.depends_on_ranks());
   EXPECT_EQ(kind.for_ranks(1).device.cores, 2);
@@ -390,7 +391,7 @@ TEST(HardwareFile, MayDescribeSomeNumbersOfRanksApart) {
   EXPECT_EQ(&any.for_ranks(1), &any.for_ranks(64));
 }
 
-TEST(HardwareFile, RefusesBadNumbersOfRanksWithEveryReason) {
+TEST(HardwareFileTest, ReportsAllBadNumbersOfRanks) {
   const HardwareKind kind{.by_ranks = {{2, catalogue("cpu_epyc_2_cores")}, {4, catalogue("cpu_epyc_2_cores")}}};
   const std::string good = print_hardware(kind);
   const auto error_of = [&](const std::string& from, const std::string& to, const std::string& before = "") {
@@ -398,10 +399,10 @@ TEST(HardwareFile, RefusesBadNumbersOfRanksWithEveryReason) {
     if (!from.empty()) text.replace(text.find(from), from.size(), to);
     return input_error([&] { parse_hardware(text, "mine.toml"); });
   };
-  // What was measured on one rank joins no more.
-  const std::string few = error_of("", "");
-  EXPECT_CONTAINS(few, "ranks_2.links.ranks: join 1, and [ranks_2] is of 2 ranks");
-  EXPECT_CONTAINS(few, "ranks_4.links.ranks: join 1, and [ranks_4] is of 4 ranks");
+  // A measurement on one rank joins no more ranks.
+  const std::string errors = error_of("", "");
+  EXPECT_CONTAINS(errors, "ranks_2.links.ranks: join 1, and [ranks_2] is of 2 ranks");
+  EXPECT_CONTAINS(errors, "ranks_4.links.ranks: join 1, and [ranks_4] is of 4 ranks");
   EXPECT_CONTAINS(error_of("cores = 2", "cors = 2"), "ranks_2.device.cors: unknown key; did you mean device.cores?");
   EXPECT_CONTAINS(error_of("kernel_gap = 0.02722", "kernel_gap = nan"), "ranks_2.device.kernel_gap: must be finite");
   EXPECT_CONTAINS(error_of("kernel_gap = 0.02722\n", ""), "mine.toml: ranks_2.device.kernel_gap: is missing");
@@ -414,7 +415,7 @@ TEST(HardwareFile, RefusesBadNumbersOfRanksWithEveryReason) {
   EXPECT_CONTAINS(input_error([] { parse_hardware("ranks_2 = 3\n", "mine.toml"); }), "ranks_2");
 }
 
-TEST(HardwareFile, RefusesWithEveryReason) {
+TEST(HardwareFileTest, ReportsAllProblems) {
   const std::string error = input_error([] {
     parse_hardware("[device]\nname = \"x\"\nbf16_peak = -1.0\ncors = 3\n[links]\ntier = [\"a\", \"b\"]\nranks = [8]\n",
                    "mine.toml");
@@ -425,7 +426,7 @@ TEST(HardwareFile, RefusesWithEveryReason) {
         "links.bandwidth: is missing", "host.memory: is missing"})
     EXPECT_CONTAINS(error, part);
 
-  // Text that is no TOML is one problem: nobody left the keys out that it would have had.
+  // A TOML syntax error is a single problem: missing keys are not reported in addition.
   const std::string broken = input_error([] { parse_hardware("[device]\nname = \"x\ncores = 3\n", "mine.toml"); });
   EXPECT_CONTAINS(broken, "mine.toml:2:");
   EXPECT_EQ(broken.find("is missing"), std::string::npos) << broken;
@@ -438,7 +439,7 @@ TEST(HardwareFile, RefusesWithEveryReason) {
   replace("ranks = [8, 8192]", "ranks = [8, 12]");
   replace("latency = [3.4, 14.0]", "latency = [3.4]");
   replace("bf16_attained = 271.0", "bf16_attained = 400.0");
-  // Lists that are all empty agree with one another.
+  // Lists that are all empty have consistent lengths.
   const std::string no_tier = input_error([] {
     std::string none = print_hardware(catalogue("a100_80gb"));
     const auto begin = none.find("[links]"), end = none.find("[host]");

@@ -1,5 +1,5 @@
-// The cost model against what was published of trainings by others: docs/planning.md has the sources, and what is
-// fitted. Every row is printed with predicted / published.
+// The cost model compared with published training runs of others. docs/planning.md lists the sources and the fitted
+// constant. Every row is printed with predicted / published.
 #include "tests/support/published_runs.h"
 
 #include <gtest/gtest.h>
@@ -26,9 +26,9 @@ using test::LlamaRow;
 
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full};
 
-// What other programs do, as their sources and papers say.
+// Kernels of other programs, according to their sources and papers.
 
-/// Megatron-LM in 2021: attention with its scores in memory, dropout, biases and their gradients, nothing hidden.
+/// Megatron-LM in 2021: attention with its scores in memory, dropout, biases and their gradients, nothing overlapped.
 KernelTraits megatron_2021() {
   KernelTraits p;
   p.residual = {3.5, 3.5};
@@ -42,14 +42,14 @@ KernelTraits megatron_2021() {
   p.scatters_messages = true;
   return p;
 }
-/// DeepSpeed's ZeRO 3 of that time around the same layers: each tensor is gathered by itself, for forward,
-/// recomputation and backward, and waited for; gradients are summed whole.
+/// DeepSpeed's ZeRO 3 of that time around the same layers: each tensor is gathered separately, for forward,
+/// recomputation and backward, without overlap; gradients are all-reduced.
 KernelTraits deepspeed_2021() {
   KernelTraits p = megatron_2021();
   p.gathers_each_tensor = p.gathers_again_to_recompute = p.all_reduces_gradients = true;
   return p;
 }
-/// llmq, and Meta's own: everything fused.
+/// llmq and Meta's program: everything is fused.
 KernelTraits fused() {
   KernelTraits p;
   p.norm = {3, 5};
@@ -59,7 +59,7 @@ KernelTraits fused() {
   p.requantize = 0;
   return p;
 }
-/// torchtitan with torch.compile, and without: FlashAttention 2, rotation in complex fp32, norms in fp32, every second
+/// torchtitan with and without torch.compile: FlashAttention 2, rotation in complex fp32, norms in fp32, every second
 /// product recomputed.
 KernelTraits torch_compiled() {
   KernelTraits p;
@@ -107,38 +107,39 @@ double paper_flops(const ModelConfig& m, i64 batch) {
   return 96 * static_cast<double>(batch) * s * l * h * h * (1 + s / (6 * h) + v / (16 * l * h));
 }
 
-/// The best micro batch and number of chunks, which the paper leaves open; `most_chunks`: 1 = 1F1B.
-double best_tflops(const Hardware& hardware, const GptRow& row, i64 most_micro_batch, i64 most_chunks,
+/// Returns the rate with the best micro batch and number of chunks, which the paper leaves open. `max_chunks` = 1 is
+/// 1F1B.
+double best_tflops(const Hardware& hardware, const GptRow& row, i64 max_micro_batch, i64 max_chunks,
                    std::string* chosen = nullptr) {
   const KernelTraits program = megatron_2021();
   const Workload work{.model = gpt(row.layers, row.hidden, row.heads), .global_batch_size = row.batch};
   double best = 0;
-  for (i64 micro = 1; micro <= most_micro_batch; micro *= 2) {
-    for (i64 chunks = 1; chunks <= (row.pp > 1 ? most_chunks : 1); ++chunks) {
-      PredictionInput job{hardware,
-                          program,
-                          work,
-                          {.world_size = row.gpus,
-                           .tp = row.tp,
-                           .pp = row.pp,
-                           .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
-                           .chunks = chunks,
-                           .micro_batch_size = micro,
-                           .recompute = kFull}};
-      const i64 dp = job.layout.dp();
+  for (i64 micro = 1; micro <= max_micro_batch; micro *= 2) {
+    for (i64 chunks = 1; chunks <= (row.pp > 1 ? max_chunks : 1); ++chunks) {
+      PredictionInput input{hardware,
+                            program,
+                            work,
+                            {.world_size = row.gpus,
+                             .tp = row.tp,
+                             .pp = row.pp,
+                             .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
+                             .chunks = chunks,
+                             .micro_batch_size = micro,
+                             .recompute = kFull}};
+      const i64 dp = input.layout.dp();
       if (row.batch % (micro * dp) != 0 || row.layers % (row.pp * chunks) != 0) continue;
-      if (chunks > 1 && job.layout.microbatches(row.batch) % row.pp != 0) continue;
+      if (chunks > 1 && input.layout.microbatches(row.batch) % row.pp != 0) continue;
       const double tflops =
-          paper_flops(work.model, row.batch) / step_time(job).seconds / static_cast<double>(row.gpus) / 1e12;
+          paper_flops(work.model, row.batch) / step_time(input).seconds / static_cast<double>(row.gpus) / 1e12;
       if (tflops <= best) continue;
       best = tflops;
-      if (chosen) *chosen = job.layout.describe();
+      if (chosen) *chosen = input.layout.describe();
     }
   }
   return best;
 }
 
-TEST(PublishedRuns, MegatronWeakScaling) {
+TEST(PublishedRunsTest, MatchMegatronWeakScaling) {
   const Hardware hardware = catalogue("a100_80gb");
   std::vector<Row> rows;
   for (const GptRow& row : kWeakScaling) {
@@ -150,10 +151,10 @@ TEST(PublishedRuns, MegatronWeakScaling) {
   expect_within(rows, 0.10, "TFLOP/s");
 }
 
-/// The one constant that is fitted, in plan/products.cpp: on rows 1, 4, 7 and 10, none other does better. Products that
-/// are so much faster stand for another value of it.
-TEST(PublishedRuns, FittedOnFourRows) {
-  const auto misses = [](double factor) {
+/// The only fitted constant (plan/products.cpp) is optimal for rows 1, 4, 7 and 10. Products that are faster by a
+/// factor stand for another value of it.
+TEST(PublishedRunsTest, FittedConstantIsOptimalForFourRows) {
+  const auto squared_error = [](double factor) {
     Hardware hardware = catalogue("a100_80gb");
     hardware.device.bf16_attained *= factor;
     double sum = 0;
@@ -163,9 +164,9 @@ TEST(PublishedRuns, FittedOnFourRows) {
     }
     return sum;
   };
-  const double fitted = misses(1);
-  EXPECT_LT(fitted, misses(0.99));
-  EXPECT_LT(fitted, misses(1.01));
+  const double fitted = squared_error(1);
+  EXPECT_LT(fitted, squared_error(0.99));
+  EXPECT_LT(fitted, squared_error(1.01));
 }
 
 struct ZeroRow {
@@ -173,13 +174,13 @@ struct ZeroRow {
   i64 micro_batch;
 };
 
-TEST(PublishedRuns, TensorAndPipelineAgainstZero3) {
+TEST(PublishedRunsTest, MatchOrderOfTensorPipelineAndZero3) {
   const Hardware hardware = catalogue("a100_80gb");
   const ZeroRow zero[]{
       {{174.6, 96, 12288, 96, 1, 1, 384, 1536, 144}, 4},   {{174.6, 96, 12288, 96, 1, 1, 768, 1536, 88}, 2},
       {{174.6, 96, 12288, 96, 1, 1, 1536, 1536, 44}, 1},   {{529.6, 128, 20480, 105, 1, 1, 640, 2560, 138}, 4},
       {{529.6, 128, 20480, 105, 1, 1, 1120, 2240, 98}, 2}, {{529.6, 128, 20480, 105, 1, 1, 2240, 2240, 48}, 1}};
-  const GptRow ptd[]{
+  const GptRow tensor_pipeline[]{
       {174.6, 96, 12288, 96, 8, 12, 384, 1536, 153},    {174.6, 96, 12288, 96, 8, 12, 768, 1536, 149},
       {174.6, 96, 12288, 96, 8, 12, 1536, 1536, 141},   {529.6, 128, 20480, 105, 8, 35, 560, 2240, 171},
       {529.6, 128, 20480, 105, 8, 35, 1120, 2240, 167}, {529.6, 128, 20480, 105, 8, 35, 2240, 2240, 159}};
@@ -187,39 +188,40 @@ TEST(PublishedRuns, TensorAndPipelineAgainstZero3) {
   const KernelTraits program = deepspeed_2021();
   for (const auto& [row, micro] : zero) {
     const Workload work{.model = gpt(row.layers, row.hidden, row.heads), .global_batch_size = row.batch};
-    const PredictionInput job{hardware,
-                              program,
-                              work,
-                              {.world_size = row.gpus, .zero_stage = 3, .micro_batch_size = micro, .recompute = kFull}};
+    const PredictionInput input{
+        hardware,
+        program,
+        work,
+        {.world_size = row.gpus, .zero_stage = 3, .micro_batch_size = micro, .recompute = kFull}};
     rows.push_back({.name = str("ZeRO-3, ", row.billions, " B, ", row.gpus, " A100"),
                     .published = row.tflops,
-                    .predicted = paper_flops(work.model, row.batch) / step_time(job).seconds /
+                    .predicted = paper_flops(work.model, row.batch) / step_time(input).seconds /
                                  static_cast<double>(row.gpus) / 1e12});
   }
-  for (const GptRow& row : ptd)
+  for (const GptRow& row : tensor_pipeline)
     rows.push_back({.name = str("PTD, ", row.billions, " B, ", row.gpus, " A100"),
                     .published = row.tflops,
                     .predicted = best_tflops(hardware, row, 1, 1)});
   expect_within(rows, 0.15, "TFLOP/s");
-  // The same order, of eleven rows strictly; the twelfth among those that are not within the bound of it.
-  constexpr std::size_t kOdd = 3;  // which no such model has in its place: the next test
+  // The order is the same: strictly for eleven rows, and for the twelfth among the rows outside its tolerance.
+  constexpr std::size_t kOutlier = 3;  // no such model predicts its rank: see the next test
   for (std::size_t a = 0; a < rows.size(); ++a) {
     for (std::size_t b = 0; b < rows.size(); ++b) {
-      const double least = a == kOdd || b == kOdd ? 1.15 : 1;
-      if (rows[a].published > least * rows[b].published) {
+      const double min_ratio = a == kOutlier || b == kOutlier ? 1.15 : 1;
+      if (rows[a].published > min_ratio * rows[b].published) {
         EXPECT_GT(rows[a].predicted, rows[b].predicted) << rows[a].name << " against " << rows[b].name;
       }
     }
   }
-  EXPECT_GT(rows[kOdd + 6].predicted, rows[kOdd].predicted);  // the two schemes
+  EXPECT_GT(rows[kOutlier + 6].predicted, rows[kOutlier].predicted);  // the two methods compared
 }
 
-/// From the smaller model's run to the larger's a published step of ZeRO-3 grows by more than operations, bytes or
-/// messages do. So no sum of parts that grow with these, however weighted, gives both.
-TEST(PublishedRuns, OneStepOfZero3IsLongerThanAllThatItIsMadeOf) {
+/// From the smaller model's run to the larger's, a published ZeRO-3 step grows by more than operations, bytes or
+/// messages do. Therefore no weighted sum of parts that grow with these can match both.
+TEST(PublishedRunsTest, Zero3StepGrowsMoreThanItsParts) {
   const ModelConfig small = gpt(96, 12288, 96), large = gpt(105, 20480, 128);
   const double operations = paper_flops(large, 2560) / 640 / (paper_flops(small, 1536) / 384);
-  const double bytes = 529.6 / 174.6;                  // each rank hears all weights
+  const double bytes = 529.6 / 174.6;                  // each rank receives all weights
   const double messages = 105.0 * 640 / (96.0 * 384);  // of a ring through all ranks, for each layer
   const double step = operations * 144 / 138;
   const double rounded = operations * 143.5 / 138.5;
@@ -228,21 +230,21 @@ TEST(PublishedRuns, OneStepOfZero3IsLongerThanAllThatItIsMadeOf) {
               messages);
 }
 
-TEST(PublishedRuns, Llama405B) {
+TEST(PublishedRunsTest, MatchLlama405B) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program = fused();
   std::vector<Row> rows;
   for (const LlamaRow& row : kLlama405B) {
     const Workload work = row.work();
-    const PredictionInput job{hardware, program, work, row.layout()};
+    const PredictionInput input{hardware, program, work, row.layout()};
     rows.push_back({.name = str("405B, ", row.gpus, " H100, sequences of ", row.sequence),
                     .published = row.tflops,
-                    .predicted = model_tflops(job, step_time(job).seconds)});
+                    .predicted = model_tflops(input, step_time(input).seconds)});
   }
   expect_within(rows, 0.10, "TFLOP/s");
 }
 
-TEST(PublishedRuns, Llmq) {
+TEST(PublishedRunsTest, MatchLlmq) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program = fused();
   struct Published {
@@ -254,7 +256,7 @@ TEST(PublishedRuns, Llmq) {
     bool recomputes_ffn = false;
   };
   KernelTraits recomputing = program;
-  recomputing.recomputed_products = 0.6;  // the MLP's first of a layer's products
+  recomputing.recomputed_products = 0.6;  // the first MLP product of a layer
   const auto qwen = [](i64 layers, i64 hidden, i64 ffn, i64 heads, i64 groups, i64 vocabulary, bool tied) {
     ModelConfig m = llama(layers, hidden, ffn, heads, groups, vocabulary, 1024);
     m.untie_embeddings_and_output_weights = !tied;
@@ -273,22 +275,22 @@ TEST(PublishedRuns, Llmq) {
   for (const Published& p : published) {
     const Workload work{
         .model = p.model, .products = p.products, .global_batch_size = p.gpus * p.micro_batch * p.accumulation};
-    const PredictionInput job{hardware,
-                              p.recomputes_ffn ? recomputing : program,
-                              work,
-                              {.world_size = p.gpus,
-                               .zero_stage = p.gpus > 1 ? 1 : 0,
-                               .micro_batch_size = p.micro_batch,
-                               .recompute = {.granularity = p.recomputes_ffn ? Recompute::Granularity::Selective
-                                                                             : Recompute::Granularity::None}}};
+    const PredictionInput input{hardware,
+                                p.recomputes_ffn ? recomputing : program,
+                                work,
+                                {.world_size = p.gpus,
+                                 .zero_stage = p.gpus > 1 ? 1 : 0,
+                                 .micro_batch_size = p.micro_batch,
+                                 .recompute = {.granularity = p.recomputes_ffn ? Recompute::Granularity::Selective
+                                                                               : Recompute::Granularity::None}}};
     rows.push_back({.name = str("llmq ", p.size, " ", enum_name(p.products), ", ", p.gpus, " H100"),
                     .published = p.tokens_per_second,
-                    .predicted = work.tokens() / step_time(job).seconds});
+                    .predicted = work.tokens() / step_time(input).seconds});
   }
   expect_within(rows, 0.15, "tokens/s");
 }
 
-TEST(PublishedRuns, Torchtitan8B) {
+TEST(PublishedRunsTest, MatchTorchtitan8B) {
   const Hardware hardware = catalogue("h100_sxm_500w");
   const KernelTraits eager = torch_eager(), compiled = torch_compiled();
   struct Published {
@@ -306,16 +308,16 @@ TEST(PublishedRuns, Torchtitan8B) {
         Published{"compiled", compiled, 128, Bf16, 6514}, Published{"compiled fp8", compiled, 128, Fp8, 8380}}) {
     const Workload work{
         .model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .products = p.products, .global_batch_size = 2 * p.gpus};
-    const PredictionInput job{hardware,
-                              p.program,
-                              work,
-                              {.world_size = p.gpus,
-                               .zero_stage = 3,
-                               .micro_batch_size = 2,
-                               .recompute = {.granularity = Recompute::Granularity::Selective}}};
+    const PredictionInput input{hardware,
+                                p.program,
+                                work,
+                                {.world_size = p.gpus,
+                                 .zero_stage = 3,
+                                 .micro_batch_size = 2,
+                                 .recompute = {.granularity = Recompute::Granularity::Selective}}};
     rows.push_back({.name = str("torchtitan 8B ", p.name, ", ", p.gpus, " H100"),
                     .published = p.tokens_per_second,
-                    .predicted = work.tokens() / step_time(job).seconds / static_cast<double>(p.gpus)});
+                    .predicted = work.tokens() / step_time(input).seconds / static_cast<double>(p.gpus)});
   }
   expect_within(rows, 0.15, "tokens/s of a GPU");
 }

@@ -34,7 +34,7 @@ Outcome run(const std::vector<std::string>& args) {
   return outcome;
 }
 
-TEST(Commands, HelpNamesEveryCommand) {
+TEST(CommandsTest, HelpNamesEveryCommand) {
   EXPECT_EQ(run({"--help"}).code, ExitCode::Done);
   EXPECT_EQ(run({}).code, ExitCode::BadInput);
   for (const Command& command : commands()) {
@@ -45,20 +45,20 @@ TEST(Commands, HelpNamesEveryCommand) {
   }
 }
 
-TEST(Commands, VersionNamesLibraries) {
+TEST(CommandsTest, VersionNamesLibraries) {
   const std::string out = run({"--version"}).out;
   for (const char* name : {"megatron_cpp ", "compiler ", "build type ", "oneDNN ", "HDF5 ", "sentencepiece "}) {
     EXPECT_THAT(out, HasSubstr(name));
   }
 }
 
-TEST(Commands, UnknownCommandsGetASuggestion) {
+TEST(CommandsTest, SuggestsCommandForUnknownOne) {
   EXPECT_EQ(run({"cnfig"}).code, ExitCode::BadInput);
   EXPECT_EQ(run({"cnfig"}).out, "unknown command \"cnfig\"; did you mean config?");
   EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; there are: tokenizer"));
 }
 
-TEST(TokenizerCommand, TrainsTellsAndConverts) {
+TEST(TokenizerCommandTest, TrainsDescribesAndConverts) {
   const test::ScratchFolder folder;
   const auto at = [&](const char* name) { return (folder / name).string(); };
   std::string words;
@@ -68,10 +68,10 @@ TEST(TokenizerCommand, TrainsTellsAndConverts) {
                  "--vocab_size=260", "--pre_tokenizer=qwen2"})
                 .code,
             ExitCode::Done);
-  const std::string told = run({"tokenizer", "info", at("a")}).out;
+  const std::string info = run({"tokenizer", "info", at("a")}).out;
   for (const char* line : {"byte-level BPE\n", "normalizer           NFC\n", "words                qwen2\n",
                            "pieces               260\n", "ends documents       <|endoftext|> (0)\n"})
-    EXPECT_THAT(told, HasSubstr(line));
+    EXPECT_THAT(info, HasSubstr(line));
   EXPECT_EQ(run({"tokenizer", "encode", "--model=" + at("a"), "--text=be<|endoftext|>", "--pieces"}).out,
             "be <|endoftext|>\n");
   EXPECT_THAT(run({"tokenizer", "convert", at("a"), at("b")}).out, HasSubstr("nothing else has to be converted"));
@@ -79,12 +79,12 @@ TEST(TokenizerCommand, TrainsTellsAndConverts) {
               HasSubstr("--pre_tokenizer=bert: allowed are gpt2, llama3, qwen2, cl100k, o200k"));
 }
 
-TEST(ConfigCommand, PrintsTheResolvedConfiguration) {
+TEST(ConfigCommandTest, PrintsResolvedConfiguration) {
   const std::string file = testing::TempDir() + "commands_test.toml";
   write_file_atomic(file, "[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n");
-  const Outcome good = run({"config", file, "--training.micro_batch_size=2"});
-  EXPECT_EQ(good.code, ExitCode::Done);
-  EXPECT_THAT(good.out, HasSubstr("\nmicro_batch_size = 2\nglobal_batch_size = 2\n"));
+  const Outcome printed = run({"config", file, "--training.micro_batch_size=2"});
+  EXPECT_EQ(printed.code, ExitCode::Done);
+  EXPECT_THAT(printed.out, HasSubstr("\nmicro_batch_size = 2\nglobal_batch_size = 2\n"));
   EXPECT_EQ(run({"config"}).out, "command line: CONFIG: is missing: configuration file in TOML");
   EXPECT_EQ(run({"config", "/nonexistent"}).code, ExitCode::BadInput);
   EXPECT_THAT(run({"config", "--help"}).out, HasSubstr("\n[optimizer]\n"));

@@ -1,5 +1,5 @@
-// The peak that MFU is a share of: raised by faster steps where it was measured, stored with the run, never exceeded in
-// silence.
+// The peak that MFU refers to: it is raised by faster steps if it was measured, stored with the run, and never exceeded
+// without a warning.
 #include "megatron_cpp/train/device_peak.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What GELU as a part of matrix products cannot go with is said before anything starts, all of it at once.
+// Options that are incompatible with fused GELU are reported before anything starts, all together.
 #include <gmock/gmock.h>
 
 #include "megatron_cpp/config/config.h"
@@ -21,14 +21,14 @@ Config config_with_epilogue() {
   return config;
 }
 
-TEST(GeluEpilogueConfig, GoesWithTheTanhFormInNarrowTypes) {
+TEST(GeluEpilogueConfigTest, AcceptsTanhGeluInLowPrecision) {
   Config config = config_with_epilogue();
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.training.precision = Precision::Fp16;
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
-TEST(GeluEpilogueConfig, NamesAllThatItCannotGoWith) {
+TEST(GeluEpilogueConfigTest, NamesAllConflicts) {
   Config config = config_with_epilogue();
   config.training.precision = Precision::Fp32;
   config.model.activation_func = ActivationFunction::GeluErf;
@@ -43,7 +43,7 @@ TEST(GeluEpilogueConfig, NamesAllThatItCannotGoWith) {
                   StartsWith("device.gelu_epilogue: model.ffn_hidden_size on a rank is 1028")));
 }
 
-TEST(GeluEpilogueConfig, IsNotForFp8) {
+TEST(GeluEpilogueConfigTest, RejectsFp8) {
   Config config = config_with_epilogue();
   config.training.fp8 = Fp8::E4m3;
   EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gelu_epilogue: fp8 products have no epilogues")));

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-TEST(GemmTuning, SettingsOfAGpuAreForAGpu) {
+TEST(GemmTuningTest, RejectsGpuSettingsOnCpu) {
   DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_tuning_file = "choices"};
   config.allow_tf32 = true;
   config.deterministic = false;
@@ -29,12 +29,12 @@ TEST(GemmTuning, SettingsOfAGpuAreForAGpu) {
                           StartsWith("device.deterministic: only read")));
 }
 
-TEST(GemmTuning, TimedChoicesAreKept) {
+TEST(GemmTuningTest, TimingNeedsFile) {
   const DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_tuning_file = ""};
   EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gemm_tuning: \"time\" needs gemm_tuning_file")));
 }
 
-/// What rank 1 of 2 is told about a file that rank 0 reads.
+/// Returns the error on rank 1 of 2 about a file that rank 0 reads.
 std::string error_of_loading(const DeviceConfig& config) {
   std::string message;
   run_local_ranks(2, [&](Communicator& world, int rank) {
@@ -45,7 +45,7 @@ std::string error_of_loading(const DeviceConfig& config) {
   return message;
 }
 
-TEST(GemmTuning, FilesThatCannotBeAreRefusedOnEveryRank) {
+TEST(GemmTuningTest, RejectsUnusableFilesOnEveryRank) {
   const ScratchFolder folder;
   const std::string missing = (folder.path() / "choices").string();
   DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning_file = missing};

@@ -1,4 +1,4 @@
-// config.json to and from our configuration.
+// Conversion of config.json to and from our configuration.
 #include "megatron_cpp/huggingface/huggingface_config.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::string config_error(const std::string& model, const std::function<void(nloh
   return error_of([&] { parse_huggingface_config(json.dump(), "config.json"); });
 }
 
-TEST(HuggingfaceConfig, ReadsTheConfigurations) {
+TEST(HuggingfaceConfigTest, ReadsConfigurations) {
   const ModelConfig gpt2 = model_of(golden("gpt2"));
   EXPECT_EQ(gpt2.num_layers, 4);
   EXPECT_EQ(gpt2.hidden_size, 48);
@@ -53,7 +53,7 @@ TEST(HuggingfaceConfig, ReadsTheConfigurations) {
   EXPECT_TRUE(llama.untie_embeddings_and_output_weights);
 }
 
-TEST(HuggingfaceConfig, RefusesWhatItCannotExpressByKey) {
+TEST(HuggingfaceConfigTest, RejectsUnsupportedKeysByName) {
   using Json = nlohmann::json;
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["model_type"] = "opt"; }), "'model_type' is opt");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["model_type"] = "mamba"; }), "'model_type' is mamba");
@@ -92,7 +92,7 @@ TEST(HuggingfaceConfig, RefusesWhatItCannotExpressByKey) {
   EXPECT_EQ(config_error("llama", [](Json& j) { j["rope_scaling"] = nullptr; }), "");
 }
 
-TEST(HuggingfaceConfig, RefusesWhatGemmaCannotExpressByKey) {
+TEST(HuggingfaceConfigTest, RejectsUnsupportedGemmaKeysByName) {
   using Json = nlohmann::json;
   const auto gemma_error = [&](const char* type, const std::function<void(Json&)>& change) {
     return config_error("llama", [&](Json& j) {
@@ -118,10 +118,10 @@ TEST(HuggingfaceConfig, RefusesWhatGemmaCannotExpressByKey) {
   EXPECT_CONTAINS(rope_error("gemma2"), "one RoPE for all layers");
 }
 
-/// transformers' defaults, which are those of the smallest models.
-TEST(HuggingfaceConfig, GemmaNeedNotSayWhatIsUsual) {
+/// Missing keys get transformers' defaults, which are those of the smallest models.
+TEST(HuggingfaceConfigTest, GemmaHasDefaultsOfTransformers) {
   const auto model_of_type = [&](const char* type) {
-    auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));  // of four layers
+    auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));  // a model of four layers
     json["model_type"] = type;
     for (const char* key : {"rope_theta", "rope_parameters", "rope_scaling"}) json.erase(key);
     return parse_huggingface_config(json.dump(), "config.json");
@@ -146,7 +146,7 @@ TEST(HuggingfaceConfig, GemmaNeedNotSayWhatIsUsual) {
   EXPECT_EQ(third.rope_local_base_freq, 10000);
 }
 
-TEST(HuggingfaceConfig, RefusesRoutingThatIsNotDeepSeeks) {
+TEST(HuggingfaceConfigTest, RejectsUnsupportedRouting) {
   using Json = nlohmann::json;
   const auto error = [&](const std::function<void(Json&)>& change) {
     return config_error("llama", [&](Json& j) {
@@ -172,7 +172,7 @@ TEST(HuggingfaceConfig, RefusesRoutingThatIsNotDeepSeeks) {
   EXPECT_CONTAINS(error([](Json& j) { j["model_type"] = "deepseek_v3"; }), "'model_type' is deepseek_v3");
 }
 
-TEST(HuggingfaceConfig, WhatOnlyTrainingDoesKeepsNoModelFromExport) {
+TEST(HuggingfaceConfigTest, TrainingOptionsDoNotPreventExport) {
   ModelConfig model = parse_huggingface_config(read_text_file(golden("mixtral") / "config.json"), "config.json");
   const Family& family = exporting_family(model, "");
   model.moe.expert_capacity_factor = 1.25;
@@ -184,23 +184,23 @@ TEST(HuggingfaceConfig, WhatOnlyTrainingDoesKeepsNoModelFromExport) {
   EXPECT_THROW(exporting_family(model, "mixtral"), Error);
 }
 
-TEST(HuggingfaceConfig, ConfigurationsRoundTrip) {
+TEST(HuggingfaceConfigTest, ConfigurationsRoundTrip) {
   for (const char* name : {"gpt2", "llama"}) {
     const ModelConfig model = model_of(golden(name));
     const std::string text = huggingface_config(model, DType::BF16, {.bos = 1, .eos = 2});
     EXPECT_EQ(huggingface_config(parse_huggingface_config(text, "x"), DType::BF16, {.bos = 1, .eos = 2}), text);
-    const auto ours = nlohmann::json::parse(text);
+    const auto exported = nlohmann::json::parse(text);
     const auto original = nlohmann::json::parse(read_text_file(golden(name) / "config.json"));
-    // Whatever both state, they state alike; an absent n_inner means 4 n_embd.
-    for (const auto& [key, value] : ours.items()) {
+    // Keys in both files have equal values; an absent n_inner means 4 n_embd.
+    for (const auto& [key, value] : exported.items()) {
       if (original.contains(key) && !original[key].is_null() && key.find("token_id") == std::string::npos) {
         EXPECT_EQ(value, original[key]) << key;
       }
     }
-    EXPECT_EQ(ours["architectures"], original["architectures"]);
-    EXPECT_EQ(ours["torch_dtype"], "bfloat16");
+    EXPECT_EQ(exported["architectures"], original["architectures"]);
+    EXPECT_EQ(exported["torch_dtype"], "bfloat16");
     EXPECT_EQ(nlohmann::json::parse(huggingface_config(model, DType::F16, {}))["torch_dtype"], "float16");
-    EXPECT_EQ(ours["eos_token_id"], 2);
+    EXPECT_EQ(exported["eos_token_id"], 2);
   }
   ModelConfig odd;
   odd.normalization = Normalization::RMSNorm;
@@ -209,7 +209,7 @@ TEST(HuggingfaceConfig, ConfigurationsRoundTrip) {
   EXPECT_CONTAINS(error, "model.activation_func");
 }
 
-TEST(HuggingfaceConfig, LlamasBiasesAreTwoSettings) {
+TEST(HuggingfaceConfigTest, LlamaBiasesAreTwoSettings) {
   for (const bool attention : {false, true}) {
     for (const bool mlp : {false, true}) {
       auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));
@@ -218,9 +218,9 @@ TEST(HuggingfaceConfig, LlamasBiasesAreTwoSettings) {
       EXPECT_EQ(model.qkv_bias(), attention);
       EXPECT_EQ(model.attention_output_bias(), attention);
       EXPECT_EQ(model.mlp_bias(), mlp);
-      const auto again = nlohmann::json::parse(huggingface_config(model, DType::F32));
-      EXPECT_EQ(again["attention_bias"], attention);
-      EXPECT_EQ(again["mlp_bias"], mlp);
+      const auto reread = nlohmann::json::parse(huggingface_config(model, DType::F32));
+      EXPECT_EQ(reread["attention_bias"], attention);
+      EXPECT_EQ(reread["mlp_bias"], mlp);
       std::set<std::string> names;
       for (const WeightRule& rule : weight_map(model, exporting_family(model))) names.insert(rule.name);
       EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_qkv.bias"), attention);
@@ -237,7 +237,7 @@ TEST(HuggingfaceConfig, LlamasBiasesAreTwoSettings) {
                   "llama needs other values of model.add_attention_output_bias");
 }
 
-TEST(HuggingfaceConfig, RopeScalingIsReadInBothForms) {
+TEST(HuggingfaceConfigTest, ReadsBothFormsOfRopeScaling) {
   using Json = nlohmann::json;
   const auto scaling_of = [&](const Json& scaling, bool is_new, i64 longest = 131072) {
     auto json = Json::parse(read_text_file(golden("llama") / "config.json"));
@@ -248,11 +248,11 @@ TEST(HuggingfaceConfig, RopeScalingIsReadInBothForms) {
     if (is_new) json["rope_parameters"]["rope_theta"] = 500000.0;
     const ModelConfig model = parse_huggingface_config(json.dump(), "config.json");
     EXPECT_EQ(model.rotary_base, 500000);
-    const ModelConfig again = parse_huggingface_config(huggingface_config(model, DType::F32), "again");
-    EXPECT_EQ(again.rope_scaling, model.rope_scaling);
+    const ModelConfig reread = parse_huggingface_config(huggingface_config(model, DType::F32), "again");
+    EXPECT_EQ(reread.rope_scaling, model.rope_scaling);
     return model.rope_scaling;
   };
-  // That of Llama 3.1 8B.
+  // The scaling of Llama 3.1 8B.
   const Json llama31{{"factor", 8.0},
                      {"low_freq_factor", 1.0},
                      {"high_freq_factor", 4.0},
@@ -297,16 +297,16 @@ TEST(HuggingfaceConfigTest, RefusesRopeScalingWithoutType) {
   EXPECT_EQ(error_with(nlohmann::json::object()), "");
 }
 
-TEST(HuggingfaceConfig, WindowsAreReadAsTransformersDoes) {
+TEST(HuggingfaceConfigTest, ReadsWindowsLikeTransformers) {
   using Json = nlohmann::json;
   const auto layers_of = [&](const char* type, const std::function<void(Json&)>& change) {
-    auto json = Json::parse(read_text_file(golden("llama") / "config.json"));  // of four layers
+    auto json = Json::parse(read_text_file(golden("llama") / "config.json"));  // a model of four layers
     json["model_type"] = type;
     change(json);
     const ModelConfig model = parse_huggingface_config(json.dump(), "config.json");
-    const ModelConfig again = parse_huggingface_config(huggingface_config(model, DType::F32), "again");
-    EXPECT_EQ(again.window_size, model.window_size);
-    EXPECT_EQ(again.window_attn_skip_freq, model.window_attn_skip_freq);
+    const ModelConfig reread = parse_huggingface_config(huggingface_config(model, DType::F32), "again");
+    EXPECT_EQ(reread.window_size, model.window_size);
+    EXPECT_EQ(reread.window_attn_skip_freq, model.window_attn_skip_freq);
     std::vector<i64> windows;
     for (i64 layer = 0; layer < 4; ++layer) windows.push_back(model.window_of(layer));
     return windows;
@@ -316,7 +316,7 @@ TEST(HuggingfaceConfig, WindowsAreReadAsTransformersDoes) {
     for (const int x : slides) j["layer_types"].push_back(x != 0 ? "sliding_attention" : "full_attention");
     j["sliding_window"] = 9;
   };
-  EXPECT_EQ(layers_of("mistral", [](Json&) {}), (Windows{4096, 4096, 4096, 4096}));  // the default of the type
+  EXPECT_EQ(layers_of("mistral", [](Json&) {}), (Windows{4096, 4096, 4096, 4096}));  // the default of the model type
   EXPECT_EQ(layers_of("mistral", [](Json& j) { j["sliding_window"] = nullptr; }), (Windows{0, 0, 0, 0}));
   EXPECT_EQ(layers_of("mistral", [](Json& j) { j["sliding_window"] = 7; }), (Windows{7, 7, 7, 7}));
   EXPECT_EQ(layers_of("ministral", [&](Json& j) { types(j, {1, 0, 1, 0}); }), (Windows{9, 0, 9, 0}));

@@ -14,17 +14,17 @@
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "megatron_cpp/inference/inference.h"
 #include "tensor/transfer.h"
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
 
-class Huggingface : public CheckpointTest {
+class HuggingfaceTest : public CheckpointTest {
  protected:
   static Path golden(const std::string& model) { return test::source_folder() / "tests/golden" / model; }
 
-  /// Imports into a checkpoint of folder_.
+  /// Imports into a checkpoint in folder_.
   Path import_to_checkpoint(const Path& source, std::optional<DType> dtype = {}) {
     const ImportedModel imported = import_huggingface(source, dtype, device_);
     return save_checkpoint(folder_, {.iteration = 0}, *imported.weights, *self_, log_);
@@ -33,18 +33,18 @@ class Huggingface : public CheckpointTest {
     return parse_huggingface_config(read_text_file(folder / "config.json"), "config.json");
   }
 
-  /// Elements of a Hugging Face tensor by plain indices.
+  /// Gives access to the elements of a Hugging Face tensor by plain indices.
   struct Matrix {
     Tensor t;
     float at(i64 row, i64 column) const { return t.data<float>()[row * t.dim(1) + column]; }
     float at(i64 i) const { return t.data<float>()[i]; }
   };
-  Matrix theirs(const SafetensorsReader& reader, const std::string& name) {
+  Matrix read_matrix(const SafetensorsReader& reader, const std::string& name) {
     return {reader.read(reader.at(name), DType::F32, device_)};
   }
 };
 
-TEST_F(Huggingface, EveryKindOfAttentionExportsAsItCame) {
+TEST_F(HuggingfaceTest, RoundTripsEveryAttentionVariant) {
   for (const char* name :
        {"linear", "llama3", "yarn", "yarn_mscale", "yarn_attention_factor", "mistral", "ministral", "qwen2"}) {
     SCOPED_TRACE(name);
@@ -76,7 +76,7 @@ std::string text_of(const ModelConfig& model) {
   return print_config(config);
 }
 
-TEST_F(Huggingface, EveryFamilyExportsAsItCame) {
+TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
   for (const char* name :
        {"qwen3", "qwen3_moe", "qwen2_moe", "dots1", "phi3", "olmo2", "gemma2", "gemma3", "gpt_neox"}) {
     SCOPED_TRACE(name);
@@ -85,10 +85,10 @@ TEST_F(Huggingface, EveryFamilyExportsAsItCame) {
     const auto original = nlohmann::json::parse(read_text_file(source / "config.json"));
     const std::string type = original["model_type"];
     const auto ours = nlohmann::json::parse(huggingface_config(model, exporting_family(model, type), DType::F32));
-    // What both state, they state alike; rope_parameters, which is of transformers 5, and ours read back the same.
+    // Keys in both files have equal values; rope_parameters of transformers 5 and our form have the same effect.
     for (const auto& [key, value] : ours.items()) {
       if (original.contains(key) && key.find("token_id") == std::string::npos) {
-        const bool is_none = key == "sliding_window" && original[key] == 0;  // as some write null
+        const bool is_none = key == "sliding_window" && original[key] == 0;  // some models write 0 for null
         EXPECT_EQ(value, is_none ? nlohmann::json() : original[key]) << key;
       }
     }
@@ -100,11 +100,11 @@ TEST_F(Huggingface, EveryFamilyExportsAsItCame) {
   }
 }
 
-/// Where several types can express a model, an export takes the first, or the one that is named.
-TEST_F(Huggingface, AnExportTakesTheTypeThatIsNamed) {
+/// If several model types can represent a model, the export uses the first, or the requested one.
+TEST_F(HuggingfaceTest, ExportsRequestedModelType) {
   const Path source = golden("families") / "phi3";
   ModelConfig model = model_of(source);
-  EXPECT_EQ(exporting_family(model).model_type, "phi3");  // no other rotates a part of each head
+  EXPECT_EQ(exporting_family(model).model_type, "phi3");  // no other type rotates only a part of each head
   model.rotary_percent = 1;
   EXPECT_EQ(exporting_family(model).model_type, "mistral");
   EXPECT_EQ(exporting_family(model, "phi3").model_type, "phi3");
@@ -112,12 +112,12 @@ TEST_F(Huggingface, AnExportTakesTheTypeThatIsNamed) {
   EXPECT_CONTAINS(error_of([&] { exporting_family(model, "phi"); }), "\"phi\" is none of the model types gpt2, llama,");
 }
 
-TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
+TEST_F(HuggingfaceTest, MapsGpt2Weights) {
   CheckpointReader ours(import_to_checkpoint(golden("gpt2")));
   const SafetensorsReader hf(golden("gpt2"));
   constexpr i64 kHidden = 48, kHeads = 4, kDim = 12;
-  const Matrix attention = theirs(hf, "transformer.h.2.attn.c_attn.weight");  // [in, q | k | v]
-  const Matrix bias = theirs(hf, "transformer.h.2.attn.c_attn.bias");
+  const Matrix attention = read_matrix(hf, "transformer.h.2.attn.c_attn.weight");  // [in, q | k | v]
+  const Matrix bias = read_matrix(hf, "transformer.h.2.attn.c_attn.bias");
   const Tensor qkv = ours.read_full_tensor("model/decoder.layers.2.self_attention.linear_qkv.weight", device_);
   const Tensor qkv_bias = ours.read_full_tensor("model/decoder.layers.2.self_attention.linear_qkv.bias", device_);
   ASSERT_EQ(qkv.shape(), (Shape{kHeads, 3 * kDim, kHidden}));
@@ -133,7 +133,7 @@ TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
       }
     }
   }
-  const Matrix up = theirs(hf, "transformer.h.0.mlp.c_fc.weight");
+  const Matrix up = read_matrix(hf, "transformer.h.0.mlp.c_fc.weight");
   const Tensor fc1 = ours.read_full_tensor("model/decoder.layers.0.mlp.linear_fc1.weight", device_);
   ASSERT_EQ(fc1.shape(), (Shape{192, kHidden}));
   EXPECT_EQ(fc1.data<float>()[100 * kHidden + 7], up.at(7, 100));
@@ -142,15 +142,16 @@ TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
   EXPECT_EQ(ours.manifest().tensors.size(), 4u + 4 * 12);
 }
 
-TEST_F(Huggingface, LlamaWeightsLandWhereTheyBelong) {
+TEST_F(HuggingfaceTest, MapsLlamaWeights) {
   CheckpointReader ours(import_to_checkpoint(golden("llama")));
   const SafetensorsReader hf(golden("llama"));
   constexpr i64 kHidden = 64, kGroups = 4, kQueries = 2, kDim = 8, kFfn = 160;
   const Tensor qkv = ours.read_full_tensor("model/decoder.layers.1.self_attention.linear_qkv.weight", device_);
   ASSERT_EQ(qkv.shape(), (Shape{kGroups, (kQueries + 2) * kDim, kHidden}));
   const std::string layer = "model.layers.1.";
-  const Matrix q = theirs(hf, layer + "self_attn.q_proj.weight"), k = theirs(hf, layer + "self_attn.k_proj.weight"),
-               v = theirs(hf, layer + "self_attn.v_proj.weight");
+  const Matrix q = read_matrix(hf, layer + "self_attn.q_proj.weight"),
+               k = read_matrix(hf, layer + "self_attn.k_proj.weight"),
+               v = read_matrix(hf, layer + "self_attn.v_proj.weight");
   for (i64 group = 0; group < kGroups; ++group) {
     for (i64 r = 0; r < (kQueries + 2) * kDim; ++r) {
       const i64 slot = r / kDim, d = r % kDim;  // slot: a query head, then the key, then the value
@@ -163,14 +164,14 @@ TEST_F(Huggingface, LlamaWeightsLandWhereTheyBelong) {
   }
   const Tensor fc1 = ours.read_full_tensor("model/decoder.layers.3.mlp.linear_fc1.weight", device_);
   ASSERT_EQ(fc1.shape(), (Shape{2, kFfn, kHidden}));
-  const Matrix gate = theirs(hf, "model.layers.3.mlp.gate_proj.weight"),
-               up = theirs(hf, "model.layers.3.mlp.up_proj.weight");
+  const Matrix gate = read_matrix(hf, "model.layers.3.mlp.gate_proj.weight"),
+               up = read_matrix(hf, "model.layers.3.mlp.up_proj.weight");
   EXPECT_EQ(fc1.data<float>()[5 * kHidden + 9], gate.at(5, 9));
   EXPECT_EQ(fc1.data<float>()[(kFfn + 5) * kHidden + 9], up.at(5, 9));
   EXPECT_TRUE(ours.has("model/output_layer.weight"));
 }
 
-TEST_F(Huggingface, ExportGivesBackTheSameFile) {
+TEST_F(HuggingfaceTest, ExportReproducesImportedFile) {
   for (const char* name : {"gpt2", "llama"}) {
     const Path checkpoint = import_to_checkpoint(golden(name));
     CheckpointReader reader(checkpoint);
@@ -178,7 +179,7 @@ TEST_F(Huggingface, ExportGivesBackTheSameFile) {
     export_huggingface(out, model_of(golden(name)), reader);
     EXPECT_TRUE(read_text_file(out / "model.safetensors") == read_text_file(golden(name) / "model.safetensors"))
         << name;
-    // And what we exported imports to the same checkpoint.
+    // The exported files import to the same checkpoint.
     const ImportedModel again = import_huggingface(out, {}, device_);
     const auto specs = again.weights->shards();
     for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -188,8 +189,8 @@ TEST_F(Huggingface, ExportGivesBackTheSameFile) {
   }
 }
 
-/// Whether transformers makes of it what we do, tests/huggingface/check.py asks it.
-TEST_F(Huggingface, ATokenizerGoesAlongWithItsSpecialTokens) {
+/// tests/huggingface/check.py tests that transformers reads it in the same way.
+TEST_F(HuggingfaceTest, ExportsTokenizerWithSpecialTokens) {
   const Path text = folder_ / "text.txt";
   write_file_atomic(text, read_text_file(test::source_folder() / "data/tinyshakespeare.txt").substr(0, 100'000));
   for (const TokenizerModel type : {TokenizerModel::Bpe, TokenizerModel::Unigram}) {
@@ -213,13 +214,13 @@ TEST_F(Huggingface, ATokenizerGoesAlongWithItsSpecialTokens) {
     EXPECT_TRUE(tokenizer["normalizer"].is_null());
     EXPECT_EQ(tokenizer["added_tokens"].size(), 2u);  // no id beyond the vocabulary
     EXPECT_EQ(tokenizer["model"]["vocab"].size(), 400u);
-    // Scores of which all sums are exact.
+    // Scores whose sums are exact.
     for (const SentencePiece& piece : parse_sentencepiece_model(read_text_file(model), "model").pieces)
       EXPECT_EQ(piece.score * 1024, std::round(piece.score * 1024)) << piece.text;
   }
 }
 
-TEST_F(Huggingface, AByteLevelTokenizerGoesAlongAsItIs) {
+TEST_F(HuggingfaceTest, ExportsByteLevelTokenizerUnchanged) {
   const Path checkpoint = import_to_checkpoint(golden("gpt2")), model = folder_ / "tokenizer.model";
   CheckpointReader reader(checkpoint);
   train_tokenizer({.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()},
@@ -235,7 +236,7 @@ TEST_F(Huggingface, AByteLevelTokenizerGoesAlongAsItIs) {
   EXPECT_EQ(config["eos_token"], "<|endoftext|>");
   EXPECT_EQ(config["split_special_tokens"], false);
   EXPECT_EQ(find_tokenizer_file(out), out / "tokenizer.json");
-  // Beside a sentencepiece model that knows less it is the model's own.
+  // If there is also a sentencepiece model with fewer features, tokenizer.json is the model's own tokenizer.
   train_tokenizer({.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()},
                    .output = (out / "tokenizer.model").string(),
                    .vocab_size = 399,
@@ -250,7 +251,7 @@ TEST_F(Huggingface, AByteLevelTokenizerGoesAlongAsItIs) {
   EXPECT_EQ(find_tokenizer_file(out), out / "tokenizer.model");
 }
 
-TEST_F(Huggingface, ATokenizerThatTransformersCannotHaveIsRefused) {
+TEST_F(HuggingfaceTest, RejectsTokenizersThatTransformersLacks) {
   const auto error = [&](SentencepieceModel model) { return error_of([&] { tokenizer_json(model, "x.model"); }); };
   SentencepieceModel sound;
   sound.pieces = {{"<unk>", 0, PieceType::Unknown}, {"a", -1, PieceType::Normal}};
@@ -266,8 +267,8 @@ TEST_F(Huggingface, ATokenizerThatTransformersCannotHaveIsRefused) {
   EXPECT_CONTAINS(error(model), "unused pieces");
 }
 
-/// The export is read back by Tokenizer, whose ids of a tokenizer.json are those of `tokenizers`.
-TEST_F(Huggingface, ExportedSymbolsGiveTheIdsOfSentencepiece) {
+/// The export is read back by Tokenizer, whose ids for a tokenizer.json equal those of `tokenizers`.
+TEST_F(HuggingfaceTest, ExportedSymbolsMatchSentencepiece) {
   for (const std::string flag : {"true", "false"}) {
     ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train(
                     {{"input", (test::source_folder() / "data/tinyshakespeare.txt").string()},
@@ -292,7 +293,7 @@ TEST_F(Huggingface, ExportedSymbolsGiveTheIdsOfSentencepiece) {
   }
 }
 
-TEST_F(Huggingface, RefusesSymbolsThatNormalizationChanges) {
+TEST_F(HuggingfaceTest, RefusesSymbolsThatNormalizationChanges) {
   SentencepieceModel model;
   model.remove_extra_whitespaces = true;
   model.type = SegmentationType::Bpe;
@@ -301,8 +302,8 @@ TEST_F(Huggingface, RefusesSymbolsThatNormalizationChanges) {
                   "x.model: transformers has no equivalent of its user-defined symbols");
 }
 
-TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
-  // A model of 3 tokens, whose embedding we pad to 128 rows.
+TEST_F(HuggingfaceTest, PadsVocabularyWithZerosAndStripsIt) {
+  // A model of 3 tokens, whose embedding is padded to 128 rows.
   const Path source = folder_ / "tiny";
   ModelConfig model = model_of(golden("llama"));
   model.num_layers = 1, model.vocab_size = 3, model.untie_embeddings_and_output_weights = false;
@@ -332,7 +333,7 @@ TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
   EXPECT_EQ(load(half.weights->data(0), 2 * 64 + 63), to_double(Float16(192.0f)));
 }
 
-TEST_F(Huggingface, KeepsEveryBitWhenOnlySomeTensorsAreBf16) {
+TEST_F(HuggingfaceTest, KeepsEveryBitWhenOnlySomeTensorsAreBf16) {
   const SafetensorsReader original(golden("llama"));
   const auto import_with = [&](const Path& folder, const std::function<DType(const std::string&)>& type_of) {
     std::vector<SafeSpec> specs;
@@ -355,14 +356,14 @@ TEST_F(Huggingface, KeepsEveryBitWhenOnlySomeTensorsAreBf16) {
     const Tensor norm = original.read(original.at("model.norm.weight"), DType::F32, device_);
     EXPECT_EQ(read_values<float>(mixed.weights->data(i)), read_values<float>(norm));
   }
-  const ImportedModel narrow = import_with(folder_ / "narrow", [](const std::string&) { return DType::BF16; });
-  EXPECT_EQ(narrow.weights->shards().front().dtype, DType::BF16);
+  const ImportedModel all_bf16 = import_with(folder_ / "narrow", [](const std::string&) { return DType::BF16; });
+  EXPECT_EQ(all_bf16.weights->shards().front().dtype, DType::BF16);
   const ImportedModel two = import_with(
       folder_ / "two", [&](const std::string& name) { return is_embedding(name) ? DType::BF16 : DType::F16; });
   EXPECT_EQ(two.weights->shards().front().dtype, DType::F32);
 }
 
-TEST_F(Huggingface, WeightsThatAreNoNumbersAreNeitherUsedNorExported) {
+TEST_F(HuggingfaceTest, RejectsNonFiniteWeights) {
   Config config;
   config.model = model_of(golden("gpt2"));
   config.training.train_iters = config.training.global_batch_size = 1;
@@ -394,8 +395,8 @@ TEST_F(Huggingface, WeightsThatAreNoNumbersAreNeitherUsedNorExported) {
   }
 }
 
-/// Found by the first tensor that does not fit, before anything of such a size is made.
-TEST_F(Huggingface, AbsurdSizesAreRefusedAtOnce) {
+/// The error comes from the first tensor that does not match, before anything of that size is allocated.
+TEST_F(HuggingfaceTest, RejectsAbsurdSizesImmediately) {
   using Json = nlohmann::json;
   struct Case {
     const char *model, *key;
@@ -431,7 +432,7 @@ TEST_F(Huggingface, AbsurdSizesAreRefusedAtOnce) {
   EXPECT_EQ(made, 10);
 }
 
-TEST_F(Huggingface, TensorsMustFitTheConfiguration) {
+TEST_F(HuggingfaceTest, TensorsMustMatchConfiguration) {
   const SafetensorsReader golden_weights(golden("gpt2"));
   std::vector<SafeSpec> specs;
   for (const SafeTensor& tensor : golden_weights.tensors()) specs.push_back({tensor.name, DType::F32, tensor.shape});

@@ -27,7 +27,7 @@ IterationStats stats() {
   return s;
 }
 
-/// The line without its time stamp.
+/// Returns the line without its time stamp.
 std::string line_of(const IterationStats& s) {
   const std::string line = iteration_line(s, std::chrono::system_clock::now());
   return line.substr(line.find(']') + 1);
@@ -58,7 +58,7 @@ void write_iterations(const Path& path, i64 resumed, i64 last) {
   }
 }
 
-TEST(Metrics, RatesFromTheWorkOfAnIteration) {
+TEST(MetricsTest, ComputesRatesOfIteration) {
   IterationStats s = stats();
   set_rates(s, 1e6, 4e15, 2000, 2);
   EXPECT_DOUBLE_EQ(s.tokens_per_second, 5e5);
@@ -70,7 +70,7 @@ TEST(Metrics, RatesFromTheWorkOfAnIteration) {
   EXPECT_FALSE(s.mfu);
 }
 
-TEST(Metrics, IterationLineIsMegatrons) {
+TEST(MetricsTest, IterationLineMatchesMegatron) {
   IterationStats s = stats();
   set_rates(s, 1e6, 4e15, 0);
   EXPECT_EQ(
@@ -87,14 +87,14 @@ TEST(Metrics, IterationLineIsMegatrons) {
             std::string::npos);
 }
 
-TEST(Metrics, TimeStampHasMicroseconds) {
+TEST(MetricsTest, TimeStampHasMicroseconds) {
   const auto time = std::chrono::system_clock::time_point(std::chrono::microseconds(1700000000000042));
   const std::string stamp = iteration_line(stats(), time).substr(0, 30);
   EXPECT_TRUE(stamp.starts_with(" [2023-11-1")) << stamp;
   EXPECT_TRUE(stamp.ends_with(":20.000042] ")) << stamp;
 }
 
-TEST(Metrics, ProgressAndValidationLines) {
+TEST(MetricsTest, FormatsProgressAndValidationLines) {
   IterationStats s = stats();
   set_rates(s, 24600, 1, 0);
   EXPECT_EQ(progress_line(s), "iteration 12/100 | loss 4.500 | 12.3K tokens/s | ETA 2m56s");
@@ -107,7 +107,7 @@ TEST(Metrics, ProgressAndValidationLines) {
   EXPECT_TRUE(std::isnan(ValidationStats{.split = "test", .lm_loss = kNan}.perplexity()));
 }
 
-TEST(MetricsWriter, OneObjectPerLineWithNullForNan) {
+TEST(MetricsWriterTest, WritesOneObjectPerLineWithNullForNan) {
   const Path path = fresh_file("objects.jsonl");
   const Log log;
   MetricsWriter writer(path, 0, log);
@@ -116,7 +116,7 @@ TEST(MetricsWriter, OneObjectPerLineWithNullForNan) {
   s.learning_rate = 1.0 / 3;
   writer.write(s);
   writer.write(ValidationStats{.iteration = 12, .split = "validation", .lm_loss = 2, .tokens = 7});
-  const std::vector<std::string> lines = split(read_text_file(path), '\n');  // flushed while the writer lives
+  const std::vector<std::string> lines = split(read_text_file(path), '\n');  // flushed before the writer is destroyed
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_TRUE(lines[0].starts_with("{\"type\":\"train\",\"iteration\":12,\"consumed_samples\":6144,")) << lines[0];
   const nlohmann::json train = nlohmann::json::parse(lines[0]);
@@ -134,7 +134,7 @@ TEST(MetricsWriter, OneObjectPerLineWithNullForNan) {
   EXPECT_EQ(nlohmann::json::parse(lines[1])["tokens"], 7);
 }
 
-TEST(MetricsWriter, ResumingDropsLaterIterationsAndCutOffLines) {
+TEST(MetricsWriterTest, DropsLaterIterationsAndTruncatedLinesOnResume) {
   const Path path = fresh_file("resumed.jsonl");
   write_iterations(path, 0, 5);
   write_file_atomic(path, read_text_file(path) + "{\"type\": \"tra");
@@ -144,7 +144,7 @@ TEST(MetricsWriter, ResumingDropsLaterIterationsAndCutOffLines) {
   EXPECT_EQ(iterations_in(path), (std::vector<i64>{1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST(MetricsWriter, ANewRunKeepsAnOldFile) {
+TEST(MetricsWriterTest, NewRunKeepsOldFile) {
   const Path path = fresh_file("kept.jsonl");
   write_iterations(path, 0, 2);
   write_iterations(path, 0, 1);
@@ -152,7 +152,7 @@ TEST(MetricsWriter, ANewRunKeepsAnOldFile) {
   EXPECT_EQ(iterations_in(path.string() + ".old"), (std::vector<i64>{1, 2}));
 }
 
-TEST(MetricsWriter, AFullDiskWarnsOnceAndTrainingGoesOn) {
+TEST(MetricsWriterTest, WarnsOnceWhenDiskIsFull) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const Log log;
   testing::internal::CaptureStderr();
@@ -165,15 +165,15 @@ TEST(MetricsWriter, AFullDiskWarnsOnceAndTrainingGoesOn) {
             "warning: /dev/full: metrics are being lost: No space left on device\n");
 }
 
-TEST(MetricsWriter, NoPathWritesNothingAndABadOneIsRefused) {
+TEST(MetricsWriterTest, WritesNothingWithoutPathAndRejectsBadPath) {
   const Log log;
   MetricsWriter nowhere(Path(), 0, log);
   nowhere.write(stats());
   EXPECT_THROW(MetricsWriter(Path(testing::TempDir()), 0, log), Error);
 }
 
-/// By rank; of classes, and of places elsewhere, those that some rank uses.
-TEST(MetricsWriter, TellsTheMemoryOfRanks) {
+/// Lists values by rank, for the memory classes and offload places that some rank uses.
+TEST(MetricsWriterTest, WritesMemoryOfRanks) {
   const Path path = fresh_file("ranks.jsonl");
   const auto index_of = [](MemoryClass c) { return static_cast<std::size_t>(c); };
   RankStats one{.peak_memory_bytes = 70}, other{.peak_memory_bytes = 90};

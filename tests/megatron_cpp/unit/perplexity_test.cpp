@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-TEST(EvaluationWindows, ScoreEveryTokenOnceWithEnoughContext) {
+TEST(EvaluationWindowsTest, ScoreEveryTokenOnceWithEnoughContext) {
   for (i64 tokens : {1, 2, 5, 16, 17, 33, 100}) {
     for (i64 seq : {1, 4, 16}) {
       for (i64 stride = 1; stride <= seq; ++stride) {
@@ -17,7 +17,7 @@ TEST(EvaluationWindows, ScoreEveryTokenOnceWithEnoughContext) {
           ASSERT_LE(w.scored, w.length - 1);
           for (i64 i = w.begin + w.length - w.scored; i < w.begin + w.length; ++i) {
             ++scored[i];
-            // Context: everything before it, or at least what the stride leaves.
+            // The context is everything before the token, or at least what the stride leaves.
             const i64 context = i - w.begin;
             ASSERT_GE(context, std::min(i, seq - stride + 1));
           }
@@ -30,7 +30,7 @@ TEST(EvaluationWindows, ScoreEveryTokenOnceWithEnoughContext) {
   }
 }
 
-TEST(Perplexity, FollowsItsDefinitions) {
+TEST(PerplexityTest, MatchesDefinitions) {
   const Perplexity p{.nll = 8 * 0.69314718055994531, .tokens = 8, .words = 4, .bytes = 16};
   EXPECT_NEAR(p.token_perplexity(), 2, 1e-12);
   EXPECT_NEAR(p.word_perplexity(), 4, 1e-12);

@@ -1,4 +1,4 @@
-// Steps of a training against what was predicted of them.
+// Steps of a training compared with their prediction.
 #include "megatron_cpp/monitor/prediction_check.h"
 
 #include <gmock/gmock.h>
@@ -13,26 +13,26 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(PredictionCheck, NamesEachPartOnceWhenItStaysOff) {
+TEST(PredictionCheckTest, NamesEachPartOnceWhenDeviationPersists) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const KernelTraits program;
   const PredictedStep predicted = predict_step({hardware, program, work, {.world_size = 1}}, 1e9);
   const double step = predicted.time.seconds;
   PredictionCheck check(predicted);
-  const MeasuredRun good{.seconds = step}, slow{.seconds = 1.5 * step};
-  EXPECT_THAT(check.add(64, good), IsEmpty());
-  EXPECT_THAT(check.add(64, slow), IsEmpty());  // once may be chance
+  const MeasuredRun expected{.seconds = step}, slow{.seconds = 1.5 * step};
+  EXPECT_THAT(check.add(64, expected), IsEmpty());
+  EXPECT_THAT(check.add(64, slow), IsEmpty());  // a single deviation may be chance
   EXPECT_THAT(check.add(64, slow),
               ElementsAre(HasSubstr("step is more than 20 % off: "), HasSubstr("computing is more than 20 % off: ")));
   EXPECT_THAT(check.add(64, slow), IsEmpty());
-  EXPECT_THAT(check.add(32, slow), IsEmpty());  // a batch that nothing was predicted of
-  EXPECT_THAT(check.add(64, good), IsEmpty());
+  EXPECT_THAT(check.add(32, slow), IsEmpty());  // a batch size without a prediction
+  EXPECT_THAT(check.add(64, expected), IsEmpty());
   EXPECT_THAT(check.add(64, slow), IsEmpty());
   EXPECT_EQ(check.add(64, slow).size(), 2);
 }
 
-TEST(PredictionCheck, TakesMeansOverRanksAndIterations) {
+TEST(PredictionCheckTest, AveragesOverRanksAndIterations) {
   const std::vector<RankStats> ranks{{.peak_memory_bytes = 3, .bubble = 0.1, .compute_ms = 10},
                                      {.peak_memory_bytes = 5, .bubble = 0.3, .compute_ms = 30}};
   const std::vector<GroupSecondsByName> groups{{{"tp", {.seconds = 1}}},

@@ -12,7 +12,7 @@ constexpr auto index_of(MemoryClass c) {
   return static_cast<std::size_t>(c);
 }
 
-/// A rank with something of some classes, in each place.
+/// Returns a rank with some bytes of some classes, in each place.
 RankStats rank_with(double bytes) {
   RankStats rank{.peak_memory_bytes = 3 * bytes,
                  .bubble = bytes / 16384,
@@ -25,14 +25,14 @@ RankStats rank_with(double bytes) {
   return rank;
 }
 
-TEST(MemoryTable, HasTheClassesAndPlacesThatAreUsed) {
+TEST(MemoryTableTest, ShowsOnlyUsedClassesAndPlaces) {
   EXPECT_EQ(memory_table({rank_with(1024), rank_with(2048)}),
             "  rank   peak memory  parameters     in host  optimizer state     on disk  activations\n"
             "     0      3.00 KiB    1.00 KiB    4.00 KiB              0 B    1.00 GiB     2.00 KiB\n"
             "     1      6.00 KiB    2.00 KiB    4.00 KiB              0 B    1.00 GiB     4.00 KiB\n");
 }
 
-TEST(RankStats, AreGatheredWhole) {
+TEST(RankStatsTest, AreGatheredCompletely) {
   run_local_ranks(3, [](Communicator& world, int rank) {
     CpuDevice device;
     const std::vector<RankStats> ranks = gather_rank_stats(rank_with(100.0 * (1 + rank)), world, device);

@@ -44,7 +44,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-TEST(NumberTable, ARowTakesThePlaceOfThoseFromItsIterationOn) {
+TEST(NumberTableTest, NewRowReplacesRowsFromItsIterationOn) {
   NumberTable table;
   for (const double i : {1, 2, 3, 4}) table.add(i, std::vector<std::pair<std::string, double>>{{"a", 10 * i}});
   table.add(3, std::vector<std::pair<std::string, double>>{{"b", 5}});
@@ -62,20 +62,20 @@ TEST(NumberTable, ARowTakesThePlaceOfThoseFromItsIterationOn) {
   EXPECT_TRUE(table.column("c").empty());
 }
 
-TEST(NumberTable, KeepsNoMoreColumnsThanARunHas) {
+TEST(NumberTableTest, LimitsNumberOfColumns) {
   NumberTable table;
   for (i64 i = 1; i <= 1000; ++i) table.add(1, std::vector<std::pair<std::string, double>>{{str("column", i), 1}});
   EXPECT_EQ(table.columns().size(), NumberTable::kMaxColumns);
 }
 
-TEST(RunHistory, TimesAreUtc) {
+TEST(RunHistoryTest, ParsesUtcTimes) {
   EXPECT_DOUBLE_EQ(parse_time("1970-01-02T00:00:01.250Z"), 86401.25);
   EXPECT_DOUBLE_EQ(parse_time("2026-11-22T17:00:00Z"), 1795366800);
   for (const char* text : {"", "now", "2026-11-22", "2026-11-22T17:00:00", "2026-11-22T17:00:00.5+01:00"})
     EXPECT_TRUE(std::isnan(parse_time(text))) << text;
 }
 
-TEST(RunHistory, OfOverlappingIterationsTheLaterStand) {
+TEST(RunHistoryTest, LaterRecordsReplaceEarlierIterations) {
   const RunHistory history =
       history_of({step(1, "5"), step(2, "4"), R"({"type":"validation","iteration":2,"lm_loss":4.5})", step(3, "3"),
                   R"({"type":"event","iteration":3,"event":"skip","text":"gone"})",
@@ -88,7 +88,7 @@ TEST(RunHistory, OfOverlappingIterationsTheLaterStand) {
   EXPECT_EQ(history.unreadable_lines, 0u);
 }
 
-TEST(RunHistory, AStartForgetsWhatLiesBehindIt) {
+TEST(RunHistoryTest, StartDropsLaterIterations) {
   const RunHistory history =
       history_of({step(1, "5"), step(2, "4"), R"({"type":"sample","iteration":2,"prompt":"a","text":"b"})",
                   R"({"type":"run","iteration":1,"world_size":4,"config":"[model]\nseq_length = 8"})"});
@@ -98,12 +98,12 @@ TEST(RunHistory, AStartForgetsWhatLiesBehindIt) {
   EXPECT_EQ(history.starts[0].world_size, 4);
 }
 
-TEST(RunHistory, TakesRanksAndTimersOutOfSteps) {
+TEST(RunHistoryTest, ReadsRanksAndTimersFromSteps) {
   const RunHistory history =
       history_of({R"({"type":"ranks","iteration":4,"peak_memory_bytes":[8,9],"peak_by_class":{"other":[1,2]}})",
                   R"({"type":"train","iteration":4,"lm_loss":2,"ranks":{"compute_ms":[5,7],"bubble":[0.5,0.25]},)"
                   R"("timers_ms":{"forward":[3,4],"empty":[],"odd":7}})"});
-  ASSERT_EQ(history.ranks.size(), 1u) << "one of a step, whoever tells of it";
+  ASSERT_EQ(history.ranks.size(), 1u) << "one record per step, whatever its source";
   EXPECT_EQ(history.ranks[0].iteration, 4);
   EXPECT_EQ(history.ranks[0].numbers.at("peak_memory_bytes"), (Numbers{8, 9}));
   EXPECT_EQ(history.peak_by_class.at("other"), (Numbers{1, 2}));
@@ -113,7 +113,7 @@ TEST(RunHistory, TakesRanksAndTimersOutOfSteps) {
   EXPECT_TRUE(history.steps.column("timer_empty").empty() && history.steps.column("timer_odd").empty());
 }
 
-TEST(RunHistory, PassesOverWhatIsNoRecord) {
+TEST(RunHistoryTest, SkipsInvalidRecords) {
   const RunHistory history = history_of(
       {"", "{", "[1]", "7", "null", "\xff\xfe", step(1, "5"), step(2, "null"), step(3, "NaN"), step(4, "1e999"),
        R"({"type":"train"})", R"({"type":"train","iteration":"4"})", R"({"type":"train","iteration":-1})",
@@ -129,7 +129,7 @@ TEST(RunHistory, PassesOverWhatIsNoRecord) {
   EXPECT_NO_THROW(nlohmann::json::parse(std::string(200'000, '['), nullptr, false)) << "deep nesting";
 }
 
-TEST(RunHistory, ReadsBackWhatTheWriterWrote) {
+TEST(RunHistoryTest, ReadsOutputOfWriter) {
   const Path path = Path(testing::TempDir()) / "report_test" / "written.jsonl";
   std::filesystem::remove(path);
   const Log log;
@@ -167,23 +167,23 @@ TEST(RunHistory, ReadsBackWhatTheWriterWrote) {
   EXPECT_EQ(history.experts[0].tokens, (Numbers{3, 1}));
 }
 
-TEST(PageData, NumbersKeepSevenDigitsAndWholeOnesAll) {
+TEST(PageDataTest, KeepsSevenDigitsAndAllDigitsOfIntegers) {
   const nlohmann::json run = data_of(history_of(
       {R"({"type":"train","iteration":1,"consumed_samples":123456789012,"lm_loss":1.23456789,"loss_scale":1})",
        R"({"type":"train","iteration":2,"consumed_samples":123456789013,"lm_loss":null,"loss_scale":1})"}));
   EXPECT_EQ(run["steps"]["consumed_samples"], (nlohmann::json{123456789012, 123456789013}));
   EXPECT_EQ(run["steps"]["lm_loss"], (nlohmann::json{1.234568, nullptr}));
-  EXPECT_EQ(run["steps"]["loss_scale"], 1) << "what never changes is told once";
+  EXPECT_EQ(run["steps"]["loss_scale"], 1) << "a constant column is stored once";
 }
 
-TEST(PageData, RecordsOfRanksAreSpreadEvenly) {
+TEST(PageDataTest, SpreadsRankRecordsEvenly) {
   EXPECT_TRUE(spread_indices(0, 5).empty());
   EXPECT_EQ(spread_indices(3, 1), std::vector<std::size_t>{2});
   EXPECT_EQ(spread_indices(3, 5), (std::vector<std::size_t>{0, 1, 2}));
   EXPECT_EQ(spread_indices(101, 5), (std::vector<std::size_t>{0, 25, 50, 75, 100}));
 }
 
-TEST(Page, NoTextOfARunBecomesMarkup) {
+TEST(ReportPageTest, EscapesTextOfRun) {
   const std::string evil = R"(</script><script>alert(1)</script><!--<img src=x>&{{data}}{{style}})";
   RunHistory history = history_of({step(1, "5")});
   history.samples.push_back({.iteration = 1, .prompt = evil, .text = evil});
@@ -212,7 +212,7 @@ std::string config_text(const std::vector<std::string>& more, i64 batch_size = 6
   return print_config(parse_config("", "test", settings));
 }
 
-TEST(RunLayout, NamesRanksAndDrawsThePipeline) {
+TEST(RunLayoutTest, NamesRanksAndDrawsPipeline) {
   const std::string config =
       config_text({"--parallel.pipeline_model_parallel_size=2", "--parallel.tensor_model_parallel_size=2"});
   const RunLayout layout = make_run_layout(config, 4);
@@ -225,14 +225,14 @@ TEST(RunLayout, NamesRanksAndDrawsThePipeline) {
   EXPECT_EQ(make_run_layout(config_text({}), 1).rank_names, std::vector<std::string>{"rank 0"});
 }
 
-TEST(RunLayout, AStepOfManyMicrobatchesIsDrawnInPart) {
+TEST(RunLayoutTest, DrawsOnlyPartOfLongStep) {
   const RunLayout layout = make_run_layout(config_text({"--parallel.pipeline_model_parallel_size=4"}, 8192), 4);
   ASSERT_EQ(layout.pipeline.size(), 1u) << layout.problem;
   EXPECT_NE(layout.pipeline[0].caption.find("8192 microbatches in a step, of which "), std::string::npos);
   EXPECT_LT(layout.pipeline[0].svg.size(), 4'000'000u);
 }
 
-TEST(RunLayout, WhatCannotBeReadHereIsSaid) {
+TEST(RunLayoutTest, ReportsUnreadableConfiguration) {
   EXPECT_EQ(make_run_layout("", 4).problem, "its configuration is not known");
   EXPECT_EQ(make_run_layout(config_text({}), 0).problem, "its number of ranks is not known");
   EXPECT_EQ(make_run_layout(config_text({}), std::numeric_limits<i64>::max()).problem,
@@ -242,7 +242,7 @@ TEST(RunLayout, WhatCannotBeReadHereIsSaid) {
   EXPECT_NE(make_run_layout(config_text({"--parallel.pipeline_model_parallel_size=2"}), 3).problem, "");
 }
 
-TEST(RunLayout, ConfigurationsOfAnyVersionAreLists) {
+TEST(RunLayoutTest, ListsKeysOfAnyVersion) {
   using Keys = std::vector<std::pair<std::string, std::string>>;
   EXPECT_EQ(config_keys("[a]\nx = 1\n# y = 2\n\n[b.c]\n  z=[1, 2]\nno key\n[\n"),
             (Keys{{"a.x", "1"}, {"b.c.z", "[1, 2]"}}));

@@ -17,28 +17,28 @@ std::vector<double> frequencies(const SamplingOptions& options, int draws) {
   return counts;
 }
 
-TEST(SampleToken, TemperatureZeroTakesTheLikeliestAndTheLowerOfEqual) {
+TEST(SampleTokenTest, TemperatureZeroPicksMostLikelyAndLowestOfEqual) {
   EXPECT_EQ(sample_token(kLogits, {.temperature = 0}, 7), 1);
 }
 
-TEST(SampleToken, FollowsTheSoftmax) {
+TEST(SampleTokenTest, FollowsSoftmax) {
   const std::vector<double> counts = frequencies({.temperature = 2}, 40000);
   double total = 0;
   for (float logit : kLogits) total += std::exp(logit / 2);
   for (std::size_t i = 0; i < kLogits.size(); ++i) EXPECT_NEAR(counts[i], std::exp(kLogits[i] / 2) / total, 0.01) << i;
 }
 
-TEST(SampleToken, TopKAndTopPCutTheTail) {
+TEST(SampleTokenTest, TopKAndTopPDropUnlikelyTokens) {
   const std::vector<double> two = frequencies({.temperature = 1, .top_k = 2}, 4000);
   EXPECT_EQ(two[0] + two[2] + two[4], 0);
   EXPECT_NEAR(two[1], 0.5, 0.05);
-  // The two likeliest have 0.39 each; 0.5 of the probability needs both, no third.
+  // The two most likely have a probability of 0.39 each; 0.5 needs both, but no third.
   const std::vector<double> nucleus = frequencies({.temperature = 1, .top_p = 0.5}, 4000);
   EXPECT_EQ(nucleus[0] + nucleus[2] + nucleus[4], 0);
   EXPECT_GT(nucleus[3], 0.4);
 }
 
-TEST(SampleToken, IsAFunctionOfSeedAndDraw) {
+TEST(SampleTokenTest, DependsOnlyOnSeedAndDraw) {
   for (u64 draw = 0; draw < 20; ++draw) {
     EXPECT_EQ(sample_token(kLogits, {.seed = 5}, draw), sample_token(kLogits, {.seed = 5}, draw));
   }

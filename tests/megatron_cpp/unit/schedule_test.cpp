@@ -18,7 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class ScheduleCommand : public testing::Test {
+class ScheduleCommandTest : public testing::Test {
  protected:
   test::Outcome run(std::vector<std::string> args) const {
     args.insert(args.begin(), "schedule");
@@ -37,7 +37,7 @@ class ScheduleCommand : public testing::Test {
   test::ScratchFolder folder_;
 };
 
-TEST_F(ScheduleCommand, DrawsOneAndTellsItsFigures) {
+TEST_F(ScheduleCommandTest, DrawsScheduleAndReportsItsCosts) {
   EXPECT_EQ(output({"1f1b", "--pipeline_model_parallel_size=2", "--num_microbatches=3"}),
             "rank 0  |01..aa2bb.cc|\n"
             "rank 1  |.0aa1bb2cc..|\n"
@@ -50,14 +50,14 @@ TEST_F(ScheduleCommand, DrawsOneAndTellsItsFigures) {
             "exposed communication  0\n");
 }
 
-// A rank's two chunks take half of its time each, so that schedules can be compared.
-TEST_F(ScheduleCommand, CostsAreThoseOfARank) {
+// Each of a rank's two chunks takes half of its time, so that schedules can be compared.
+TEST_F(ScheduleCommandTest, CostsArePerRank) {
   const std::string out = output({"zb-v", "--pipeline_model_parallel_size=1", "--num_microbatches=1"});
   EXPECT_THAT(out, HasSubstr("rank 0  |00aAaA|\n"));
   EXPECT_THAT(out, HasSubstr("time 3, bubble 0 %"));
 }
 
-TEST_F(ScheduleCommand, ExposedCommunication) {
+TEST_F(ScheduleCommandTest, ReportsExposedCommunication) {
   // F, message, F, B, message, B, reduction.
   const std::string out = output({"gpipe", "--pipeline_model_parallel_size=2", "--num_microbatches=1", "--forward=2",
                                   "--backward_input=3", "--message=0.5", "--reduce_grad=10"});
@@ -65,7 +65,7 @@ TEST_F(ScheduleCommand, ExposedCommunication) {
   EXPECT_THAT(out, HasSubstr("exposed communication  11\n"));
 }
 
-TEST_F(ScheduleCommand, ComparesAll) {
+TEST_F(ScheduleCommandTest, ComparesAllSchedules) {
   const std::string out = output({"all"});
   EXPECT_THAT(out, AllOf(HasSubstr("4 ranks, 8 microbatches\n"),
                          HasSubstr("\ngpipe              1    27.3 %     27.3 %        33            8         0\n"),
@@ -81,8 +81,8 @@ TEST_F(ScheduleCommand, ComparesAll) {
               HasSubstr("\ninterleaved        4     8.6 %"));
 }
 
-// The table of docs/pipeline_parallelism.md has what the command says, and what kSchedules says of every kind.
-TEST_F(ScheduleCommand, TheDocumentationSaysTheSame) {
+// The table of docs/pipeline_parallelism.md matches the command's output and kSchedules.
+TEST_F(ScheduleCommandTest, MatchesDocumentation) {
   const std::string page = read_text_file(test::source_folder() / "docs/pipeline_parallelism.md");
   for (const std::string chunks : {"0", "4"}) {
     std::istringstream lines(output({"all", "--num_virtual_stages_per_pipeline_rank=" + chunks}));
@@ -102,13 +102,13 @@ TEST_F(ScheduleCommand, TheDocumentationSaysTheSame) {
   }
 }
 
-TEST_F(ScheduleCommand, WritesAnImage) {
+TEST_F(ScheduleCommandTest, WritesSvg) {
   const Path file = folder_ / "zb.svg";
   output({"zb-h1", "--svg=" + file.string()});
   EXPECT_THAT(read_text_file(file), AllOf(testing::StartsWith("<svg "), testing::EndsWith("</svg>\n")));
 }
 
-TEST_F(ScheduleCommand, RefusesAllAtOnce) {
+TEST_F(ScheduleCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"interleaved", "--num_microbatches=6", "--num_virtual_stages_per_pipeline_rank=1"},
                  {"needs num_virtual_stages_per_pipeline_rank of at least 2, not 1", "nearest: 4 or 8"});
   expect_refused({"zbv", "--width=3", "--forward=-1"},

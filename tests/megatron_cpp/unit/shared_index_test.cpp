@@ -1,4 +1,4 @@
-// Ranks as threads, on nodes that a table deals them to.
+// Ranks are threads on two simulated nodes.
 #include "megatron_cpp/setup/datasets/shared_index.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using Arrays = std::vector<std::vector<u32>>;
 
 constexpr int kRanks = 4, kPerNode = 2;
 
-/// What rank `rank` does with the others, on two nodes.
+/// Function that each rank runs with the others, on two nodes.
 using OnRank = std::function<void(int rank, const SharedIndexRanks&)>;
 
 void on_two_nodes(
@@ -38,9 +38,9 @@ void on_two_nodes(
   });
 }
 
-class SharedIndex : public testing::Test {
+class SharedIndexTest : public testing::Test {
  protected:
-  /// The index by the cache in the folder of each rank; all must hold the right numbers.
+  /// Reads the index on all ranks, each with its own cache folder, and checks its values.
   void read_on_all(const std::function<Path(int rank)>& folder_of) {
     on_two_nodes([&](int rank, const SharedIndexRanks& ranks) {
       const IndexArrays arrays = cached_index(
@@ -61,20 +61,20 @@ class SharedIndex : public testing::Test {
   std::atomic<int> builds_ = 0, from_file_ = 0, copies_ = 0;
 };
 
-TEST_F(SharedIndex, OneRankBuildsForAllThatSeeItsFolder) {
+TEST_F(SharedIndexTest, OneRankBuildsForAllRanksWithSharedFolder) {
   read_on_all([&](int) { return scratch_ / "cache"; });
   EXPECT_EQ(builds_, 1);
   EXPECT_EQ(copies_, 1);
   EXPECT_EQ(from_file_, kRanks);
 }
 
-TEST_F(SharedIndex, OneRankOfEachNodeBuildsWhereNodesHaveFoldersOfTheirOwn) {
+TEST_F(SharedIndexTest, OneRankPerNodeBuildsWhenFoldersAreLocal) {
   read_on_all([&](int rank) { return scratch_ / str("disk_of_node_", rank / kPerNode); });
   EXPECT_EQ(builds_, 2);
   EXPECT_EQ(from_file_, kRanks);
 }
 
-TEST_F(SharedIndex, AnUnwritableFolderLeavesEachRankItsOwnWhichCountTogether) {
+TEST_F(SharedIndexTest, EachRankBuildsInMemoryWhenFolderIsUnwritable) {
   write_file_atomic(scratch_ / "file", "a file where the folder should be");
   read_on_all([&](int rank) { return scratch_ / (rank / kPerNode == 1 ? "file" : "cache"); });
   EXPECT_EQ(builds_, 3);  // one on node 0, both on node 1
@@ -82,7 +82,7 @@ TEST_F(SharedIndex, AnUnwritableFolderLeavesEachRankItsOwnWhichCountTogether) {
   EXPECT_EQ(from_file_, kPerNode);
 }
 
-TEST_F(SharedIndex, ADamagedFileIsRepairedForAll) {
+TEST_F(SharedIndexTest, RepairsDamagedFileForAllRanks) {
   const auto folder = [&](int) { return scratch_ / "cache"; };
   read_on_all(folder);
   const Path file = std::filesystem::directory_iterator(scratch_ / "cache")->path();
@@ -95,8 +95,8 @@ TEST_F(SharedIndex, ADamagedFileIsRepairedForAll) {
   EXPECT_EQ(read_text_file(file), good);
 }
 
-/// The first rank of a node sees the damage, and cannot repair it: then nobody may trust the file.
-TEST_F(SharedIndex, ADamagedFileOnAFullDiskIsReadByNobody) {
+/// The first rank of a node detects the damage but cannot repair it; then no rank may use the file.
+TEST_F(SharedIndexTest, NoRankReadsDamagedFileWhenDiskIsFull) {
   const auto folder = [&](int) { return scratch_ / "cache"; };
   read_on_all(folder);
   const Path file = std::filesystem::directory_iterator(scratch_ / "cache")->path();
@@ -111,30 +111,31 @@ TEST_F(SharedIndex, ADamagedFileOnAFullDiskIsReadByNobody) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
   testing::internal::CaptureStderr();
   read_on_all(folder);
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string warnings = testing::internal::GetCapturedStderr();
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  EXPECT_THAT(said, HasSubstr("cannot be cached"));
+  EXPECT_THAT(warnings, HasSubstr("cannot be cached"));
   EXPECT_EQ(from_file_, 0);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "cache"), {}), 1);  // nothing is left over
+  // no temporary file is left
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "cache"), {}), 1);
 }
 
-/// Building may take minutes, in which a folder can be given.
-TEST_F(SharedIndex, AFolderThatCannotBeWrittenIsNamedBeforeAnythingIsBuilt) {
+/// Building may take minutes, in which the user can fix the folder.
+TEST_F(SharedIndexTest, WarnsAboutUnwritableFolderBeforeBuilding) {
   write_file_atomic(scratch_ / "file", "");
-  std::string said;
+  std::string warnings;
   testing::internal::CaptureStderr();
   const auto build = [&](const IndexBuildOptions&) {
-    said = testing::internal::GetCapturedStderr();
+    warnings = testing::internal::GetCapturedStderr();
     return std::vector<std::vector<u32>>{{1, 2}};
   };
   const IndexArrays arrays =
       cached_index(scratch_ / "file" / "cache", "kind", "description", build, SingleIndexRank(), Log());
-  EXPECT_THAT(said, HasSubstr("cannot be cached"));
+  EXPECT_THAT(warnings, HasSubstr("cannot be cached"));
   EXPECT_EQ(arrays[0].size(), 2u);
 }
 
-TEST_F(SharedIndex, TwoRunsAtOnceBothRead) {
+TEST_F(SharedIndexTest, TwoConcurrentRunsCanRead) {
   const auto folder = [&](int) { return scratch_ / "cache"; };
   std::thread other([&] { read_on_all(folder); });
   read_on_all(folder);
@@ -144,7 +145,7 @@ TEST_F(SharedIndex, TwoRunsAtOnceBothRead) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "cache"), {}), 1);
 }
 
-TEST_F(SharedIndex, WhatTheBuilderThrowsAllThrow) {
+TEST_F(SharedIndexTest, AllRanksThrowErrorOfBuilder) {
   std::vector<std::string> errors(kRanks);
   on_two_nodes([&](int rank, const SharedIndexRanks& ranks) {
     errors[static_cast<std::size_t>(rank)] = test::input_error([&] {
@@ -156,7 +157,7 @@ TEST_F(SharedIndex, WhatTheBuilderThrowsAllThrow) {
   EXPECT_THAT(errors, Each("rank 0: no such document"));
 }
 
-TEST_F(SharedIndex, ASignalOnAnyRankEndsTheBuild) {
+TEST_F(SharedIndexTest, SignalOnAnyRankStopsBuild) {
   std::atomic<bool> is_building = false;
   std::vector<std::string> errors(kRanks);
   const auto begin = std::chrono::steady_clock::now();

@@ -20,7 +20,7 @@ bool is_blocked(int signal) {
   return sigismember(&set, signal) == 1;
 }
 
-TEST(SignalWatch, TakesSignalsOnAThreadOfItsOwn) {
+TEST(SignalWatchTest, ReceivesSignalsOnItsOwnThread) {
   {
     const SignalWatch watch;
     EXPECT_EQ(watch.received(), 0);
@@ -41,13 +41,13 @@ void wait_for(const std::function<bool()>& condition) {
   while (!condition() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
 }
 
-TEST(SignalWatch, TheFirstRankOfAMachineSaysSoAndTheOthersHearOfIt) {
+TEST(SignalWatchTest, FirstRankOfNodeLogsSignalAndOthersReceiveIt) {
   const std::shared_ptr<void> memory(std::calloc(1, static_cast<std::size_t>(StatusBoard::bytes_for(2))), std::free);
   StatusBoard board(memory, 2, 0, 6), other(memory, 2, 1, 7);
   EXPECT_EQ(other.recorded_signal(), 0);
-  std::vector<int> said;
+  std::vector<int> logged_signals;
   {
-    const SignalWatch watch(&board, [&](int signal) { said.push_back(signal); });
+    const SignalWatch watch(&board, [&](int signal) { logged_signals.push_back(signal); });
     for (const int signal : {SIGTERM, SIGUSR1, SIGTERM}) {
       ::kill(::getpid(), signal);
       wait_for([&] { return watch.received() != 0; });
@@ -56,8 +56,8 @@ TEST(SignalWatch, TheFirstRankOfAMachineSaysSoAndTheOthersHearOfIt) {
     EXPECT_EQ(watch.received(), SIGTERM);
   }
   EXPECT_EQ(other.recorded_signal(), SIGTERM);
-  EXPECT_EQ(said, std::vector{SIGTERM});
-  EXPECT_FALSE(other.record_signal(SIGINT)) << "it is no news";
+  EXPECT_EQ(logged_signals, std::vector{SIGTERM});
+  EXPECT_FALSE(other.record_signal(SIGINT)) << "the signal is known already";
 }
 
 }  // namespace

@@ -12,23 +12,23 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-TEST(SpikeDetector, LimitIsMeanPlusDeviations) {
-  const std::vector<double> values{100, 2, 4, 4, 4, 5, 5, 7, 9};  // of the last eight: mean 5, deviation 2
+TEST(SpikeDetectorTest, LimitIsMeanPlusDeviations) {
+  const std::vector<double> values{100, 2, 4, 4, 4, 5, 5, 7, 9};  // the last eight have mean 5 and deviation 2
   EXPECT_DOUBLE_EQ(spike_limit(values, 8, 3), 11);
   EXPECT_DOUBLE_EQ(spike_limit(values, 8, 0.5), 6);
 }
 
-TEST(SpikeDetector, KnowsNothingBeforeTheWindowIsFull) {
+TEST(SpikeDetectorTest, HasNoLimitBeforeWindowIsFull) {
   EXPECT_EQ(spike_limit(std::vector<double>{1, 2, 3}, 4, 6), kNone);
   EXPECT_EQ(spike_limit({}, 2, 6), kNone);
   EXPECT_LT(spike_limit(std::vector<double>{1, 2, 3}, 3, 6), kNone);
 }
 
-TEST(SpikeDetector, EqualValuesHaveNoLimit) {
+TEST(SpikeDetectorTest, EqualValuesHaveNoLimit) {
   EXPECT_EQ(spike_limit(std::vector<double>{3, 3, 3}, 3, 6), kNone);
 }
 
-TEST(SpikeDetector, HistoryKeepsTheNewest) {
+TEST(SpikeDetectorTest, HistoryKeepsNewestValues) {
   SpikeHistory history;
   for (int i = 1; i <= 5; ++i) history.add(i, 10 * i, 3);
   EXPECT_EQ(history.losses, (std::vector<double>{3, 4, 5}));
@@ -37,7 +37,7 @@ TEST(SpikeDetector, HistoryKeepsTheNewest) {
   EXPECT_EQ(history.losses, (std::vector<double>{5, 6}));
 }
 
-TEST(StepPolicy, SaysWhatFollows) {
+TEST(StepPolicyTest, ChoosesAction) {
   TrainingConfig config;
   EXPECT_EQ(choose_action(config, StepStatus::Fine), StepAction::Continue);
   EXPECT_EQ(choose_action(config, StepStatus::NotFinite), StepAction::Skip);
@@ -48,7 +48,7 @@ TEST(StepPolicy, SaysWhatFollows) {
   EXPECT_EQ(choose_action(config, StepStatus::Spike), StepAction::RollBack);
 }
 
-TEST(StepPolicy, OnlyPoliciesThatAvoidSpikesKeepTheUpdateBack) {
+TEST(StepPolicyTest, OnlySkippingPoliciesHoldBackUpdate) {
   TrainingConfig config;
   config.spike_window = 2;
   const SpikeHistory history{.losses = {1, 3}, .grad_norms = {2, 2}};

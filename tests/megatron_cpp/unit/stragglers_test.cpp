@@ -20,7 +20,7 @@ Topology topology(int ranks, i64 pp) {
   return {ranks, {.pipeline_model_parallel_size = pp}};
 }
 
-TEST(Stragglers, TheSlowRankIsNamedAndNotTheOnesThatWait) {
+TEST(StragglersTest, NamesSlowRankNotWaitingRanks) {
   const auto found = find_slow_rank(computing({100, 101, 99, 180}), topology(4, 1), 1.5);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->what, "rank 3");
@@ -29,14 +29,15 @@ TEST(Stragglers, TheSlowRankIsNamedAndNotTheOnesThatWait) {
   EXPECT_FALSE(find_slow_rank(computing({100, 101, 99, 149}), topology(4, 1), 1.5));
 }
 
-TEST(Stragglers, StagesOfAPipelineDoNotDoTheSame) {
+TEST(StragglersTest, ComparesOnlyRanksOfSamePipelineStage) {
   EXPECT_FALSE(find_slow_rank(computing({100, 100, 300, 300}), topology(4, 2), 1.5));
   EXPECT_EQ(find_slow_rank(computing({100, 200, 300, 310}), topology(4, 2), 1.5)->what, "rank 1");
-  EXPECT_FALSE(find_slow_rank(computing({100, 900}), topology(2, 2), 1.5));  // nobody to compare with
+  // no other rank of the stage to compare with
+  EXPECT_FALSE(find_slow_rank(computing({100, 900}), topology(2, 2), 1.5));
 }
 
-TEST(Stragglers, AGroupWhoseLastMemberWaitsLongHasASlowLink) {
-  // Two groups of two. Rank 0 waits for rank 1, which is slow to come; in the other group both wait for the network.
+TEST(StragglersTest, NamesGroupWithSlowLink) {
+  // Two groups of two. Rank 0 waits for rank 1, which arrives late; in the other group both wait for the network.
   std::vector<GroupSecondsByName> ranks(4);
   ranks[0]["dp"] = {.first = 0, .seconds = 5.0, .bytes = 1e9};
   ranks[1]["dp"] = {.first = 0, .seconds = 1.0, .bytes = 1e9};
@@ -46,24 +47,24 @@ TEST(Stragglers, AGroupWhoseLastMemberWaitsLongHasASlowLink) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->what, "the group dp (ranks 2 3)");
   EXPECT_THAT(found->text, HasSubstr("takes 3.0 times as long as others of its kind to send"));
-  EXPECT_FALSE(find_slow_group(ranks, 1000, 1.5));  // too little to matter
+  EXPECT_FALSE(find_slow_group(ranks, 1000, 1.5));  // too short to matter
   EXPECT_FALSE(find_slow_group({ranks[0], ranks[1]}, 10, 1.5));
 }
 
-TEST(Stragglers, AreToldOnceWhenTheyStandOutTwiceInARow) {
-  StragglerReporter watch;
+TEST(StragglersTest, ReportsOnceAfterTwoConsecutiveFindings) {
+  StragglerReporter reporter;
   const Straggler three{.what = "rank 3", .text = "three"}, one{.what = "rank 1", .text = "one"};
-  EXPECT_FALSE(watch.add(three));
-  EXPECT_EQ(watch.add(three), "three");
-  EXPECT_FALSE(watch.add(three));
-  EXPECT_FALSE(watch.add(one));
-  EXPECT_EQ(watch.add(one), "one");
-  EXPECT_FALSE(watch.add(std::nullopt));
-  EXPECT_FALSE(watch.add(one));
-  EXPECT_EQ(watch.add(one), "one");
+  EXPECT_FALSE(reporter.add(three));
+  EXPECT_EQ(reporter.add(three), "three");
+  EXPECT_FALSE(reporter.add(three));
+  EXPECT_FALSE(reporter.add(one));
+  EXPECT_EQ(reporter.add(one), "one");
+  EXPECT_FALSE(reporter.add(std::nullopt));
+  EXPECT_FALSE(reporter.add(one));
+  EXPECT_EQ(reporter.add(one), "one");
 }
 
-TEST(Stragglers, SecondsOfGroupsAreGathered) {
+TEST(StragglersTest, GathersGroupSeconds) {
   run_local_ranks(2, [](Communicator& world, int rank) {
     const GroupSecondsByName now{{"tp", {.first = 0, .seconds = 2.5 + rank, .bytes = 100}}},
         before{{"tp", {.first = 0, .seconds = 1, .bytes = 40}}};
@@ -74,7 +75,7 @@ TEST(Stragglers, SecondsOfGroupsAreGathered) {
   });
 }
 
-TEST(Timers, AreMegatronsLines) {
+TEST(TimersTest, MatchMegatronFormat) {
   run_local_ranks(2, [](Communicator& world, int rank) {
     std::map<std::string, double> seconds{{"forward-compute", 0.5 + rank}};
     if (rank == 1) seconds["only-here"] = 1;

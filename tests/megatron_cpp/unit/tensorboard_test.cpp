@@ -10,8 +10,8 @@
 namespace mcpp {
 namespace {
 
-/// RFC 3720, B.4.
-TEST(EventFile, ChecksumsAreCastagnolis) {
+/// RFC 3720, section B.4.
+TEST(EventFileTest, ChecksumIsCrc32c) {
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
   EXPECT_EQ(crc32c(std::string(32, '\xFF')), 0x62A8AB43u);
   std::string rising;
@@ -22,14 +22,14 @@ TEST(EventFile, ChecksumsAreCastagnolis) {
   EXPECT_EQ(crc32c(""), 0u);
 }
 
-/// The first bytes of every file that TensorFlow writes: the length 24 of the version's record, and its checksum.
-TEST(EventFile, FramesAreTensorFlows) {
+/// Every file of TensorFlow starts with these bytes: length 24 of the version's record, and its checksum.
+TEST(EventFileTest, FrameMatchesTensorFlow) {
   const std::string frame = framed_record(EventRecord::file_header(1.5));
   EXPECT_EQ(frame.substr(0, 12), std::string("\x18\0\0\0\0\0\0\0\xA3\x7F\x4B\x22", 12));
   EXPECT_EQ(frame.size(), 12u + 24u + 4u);
 }
 
-TEST(EventFile, ReadsWholeRecordsAloneAndStopsAtDamage) {
+TEST(EventFileTest, ReadsOnlyCompleteRecordsAndStopsAtDamage) {
   const std::string two = framed_record("first") + framed_record("");
   std::string_view rest = two, record;
   ASSERT_TRUE(next_record(rest, record));
@@ -64,7 +64,7 @@ void write_steps(const Path& folder, i64 first, i64 last, const TensorboardWrite
   }
 }
 
-TEST(TensorboardFiles, ARunThatGoesOnHasEachStepOnce) {
+TEST(TensorboardWriterTest, ResumedRunHasEachStepOnce) {
   const test::ScratchFolder folder;
   write_steps(folder.path(), 1, 5, nullptr);
   const Path first = *std::filesystem::directory_iterator(folder.path());
@@ -83,8 +83,9 @@ TEST(TensorboardFiles, ARunThatGoesOnHasEachStepOnce) {
   EXPECT_EQ(events.versions, (std::vector<std::string>{"brain.Event:2", "brain.Event:2"}));
 }
 
-/// What TensorBoard reads last wins no race of clocks: names rise with every start.
-TEST(TensorboardFiles, FilesOfLaterStartsComeLater) {
+/// TensorBoard uses the last values that it reads, so file names must increase with every start, independently of
+/// clocks.
+TEST(TensorboardWriterTest, FileNamesIncreaseWithEveryStart) {
   const test::ScratchFolder folder;
   const auto all = [](i64, std::string_view) { return true; };
   for (i64 start = 1; start <= 12; ++start) write_steps(folder.path(), start, start, all);
@@ -93,7 +94,7 @@ TEST(TensorboardFiles, FilesOfLaterStartsComeLater) {
             (std::vector<i64>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
 }
 
-TEST(TensorboardFiles, ANewRunSetsOldEventsAsideAndLeavesOthers) {
+TEST(TensorboardWriterTest, NewRunMovesOldEventsAsideAndKeepsForeignFiles) {
   const test::ScratchFolder folder;
   write_steps(folder.path(), 1, 5, nullptr);
   write_file_atomic(folder / "events.out.tfevents.123.other", "");
@@ -102,7 +103,7 @@ TEST(TensorboardFiles, ANewRunSetsOldEventsAsideAndLeavesOthers) {
   EXPECT_EQ(folder.count(), 3u);
 }
 
-TEST(TensorboardFiles, EvaluationsThatAreOwedAreDropped) {
+TEST(TensorboardWriterTest, DropsEvaluationsThatWillBeRepeated) {
   const ResumePoint at{.iteration = 10, .consumed_samples = 80};
   const auto has = [](const std::string& split) { return split == "validation"; };
   EXPECT_TRUE(is_valid_after_resume(10, "lm loss", at, has));
@@ -120,10 +121,10 @@ TEST(TensorboardFiles, EvaluationsThatAreOwedAreDropped) {
   for (const char* tag :
        {"lm loss validation-books", "lm loss validation-books ppl", "lm loss validation-books vs samples"})
     EXPECT_FALSE(is_valid_after_resume(at.iteration, tag, {.iteration = 10, .consumed_samples = 10}, has)) << tag;
-  EXPECT_FALSE(is_valid_after_resume(10, "configuration", at, has));  // the start writes it anew
+  EXPECT_FALSE(is_valid_after_resume(10, "configuration", at, has));  // each start writes it again
 }
 
-TEST(TensorboardFiles, AFolderThatCannotBeIsRefusedAtOnce) {
+TEST(TensorboardWriterTest, RejectsUnusableFolder) {
   const test::ScratchFolder folder;
   const Log log;
   write_file_atomic(folder / "file", "");
@@ -136,7 +137,7 @@ TEST(TensorboardFiles, AFolderThatCannotBeIsRefusedAtOnce) {
   EXPECT_FALSE(nowhere.is_enabled());
 }
 
-TEST(TensorboardFiles, HistogramsAndTextsAreWhatTheReaderFinds) {
+TEST(TensorboardWriterTest, HistogramsAndTextsRoundTrip) {
   EventRecord event(1, 7);
   const std::vector<double> limits{0, 1}, counts{2, 3};
   event.add_histogram(

@@ -11,29 +11,29 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(ClockOffset, RanksOfOneProcessHaveOneClock) {
+TEST(ClockOffsetTest, IsZeroWithinProcess) {
   run_local_ranks(3, [](Communicator& world, int) {
     const ClockOffset offset = measure_clock_offset(world);
     EXPECT_EQ(offset.seconds, 0);
     EXPECT_NEAR(offset.reference, steady_seconds(), 60);
-    const std::vector<double> apart{offset.at - offset.reference};
-    EXPECT_GE(apart[0], 0);
+    const std::vector<double> elapsed{offset.at - offset.reference};
+    EXPECT_GE(elapsed[0], 0);
   });
 }
 
-TEST(ClockOffset, RunApartEvenlyBetweenTwoComparisons) {
+TEST(ClockOffsetTest, DriftsLinearlyBetweenComparisons) {
   const ClockOffset before{.at = 100, .seconds = 5, .uncertainty = 0, .reference = 0};
   const ClockOffset after{.at = 200, .seconds = 7, .uncertainty = 0, .reference = 0};
   EXPECT_DOUBLE_EQ(to_rank0_clock(100, before, after), 105);
   EXPECT_DOUBLE_EQ(to_rank0_clock(150, before, after), 156);
   EXPECT_DOUBLE_EQ(to_rank0_clock(200, before, after), 207);
-  // What no comparison can tell from chance is none.
+  // An offset within the measurement error is ignored.
   const ClockOffset unsure{.at = 100, .seconds = 5, .uncertainty = 3, .reference = 0};
   EXPECT_DOUBLE_EQ(to_rank0_clock(100, unsure, after), 107);
   EXPECT_DOUBLE_EQ(to_rank0_clock(200, unsure, after), 207);
 }
 
-/// A rank whose clock is `ahead` seconds before that of rank 0 and which did something at second 3 of the trace.
+/// Returns the trace of a rank whose clock is `ahead` seconds ahead of rank 0 and which recorded ranges at second 3.
 RankTrace trace_of(int rank, double ahead) {
   const ProfiledRange::Clock::time_point begin{std::chrono::seconds(1003 + static_cast<i64>(ahead))};
   RankTrace trace{
@@ -51,7 +51,7 @@ RankTrace trace_of(int rank, double ahead) {
   return trace;
 }
 
-TEST(TraceFile, HasAllRanksOnTheClockOfTheFirst) {
+TEST(TraceFileTest, HasAllRanksOnClockOfRank0) {
   const test::ScratchFolder folder;
   run_local_ranks(3, [&](Communicator& world, int rank) {
     EXPECT_EQ(write_trace_file(folder / "trace.json", trace_of(rank, 500.0 * rank), R"({"first_iteration": 7})", world),
@@ -75,7 +75,7 @@ TEST(TraceFile, HasAllRanksOnTheClockOfTheFirst) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-TEST(TraceFile, WhatCannotBeWrittenIsSaidAndNoRankWaits) {
+TEST(TraceFileTest, ReportsUnwritableFileWithoutBlocking) {
   const test::ScratchFolder folder;
   run_local_ranks(2, [&](Communicator& world, int rank) {
     const std::string problem = write_trace_file(folder / "none" / "trace.json", trace_of(rank, 0), "{}", world);

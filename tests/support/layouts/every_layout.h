@@ -22,52 +22,52 @@ class EveryLayout {
     for_each_layout(hardware, work, limits, [&](const Layout& layout) {
       bool fits = false;
       for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File})
-        fits |= look_at_tier(layout, tier, fits);
+        fits |= check_tier(layout, tier, fits);
       fitting += fits;
-      if (layout.recompute.granularity == Recompute::Granularity::Full) look_at_parts(layout);
+      if (layout.recompute.granularity == Recompute::Granularity::Full) check_partial_recomputation(layout);
     });
   }
 
   double best_seconds = 1e30;
   std::set<std::pair<double, double>> by_memory;  ///< bytes and seconds of layouts with activations on the device
   i64 fitting = 0;                                ///< counted like the search does
-  i64 away = 0;                                   ///< layouts that fit only with offloaded activations
-  i64 in_part = 0;  ///< layouts that fit if some or all layers are recomputed, but not without
+  i64 offloaded = 0;                              ///< layouts that fit only with offloaded activations
+  i64 partly_recomputed = 0;  ///< layouts that fit if some or all layers are recomputed, but not without
 
  private:
   /// Returns true if the layout fits with activations in this tier. `fits`: whether it fits with a nearer tier.
-  bool look_at_tier(Layout layout, OffloadTier tier, bool fits) {
+  bool check_tier(Layout layout, OffloadTier tier, bool fits) {
     layout.activations_tier = tier;
     const MemoryEstimate estimate = memory_.peak(layout);
     const double in_host = tier == OffloadTier::Host ? estimate.offloaded_activations : 0;
     if (estimate.total() > limits_.memory_bytes || in_host > 1e9 * hardware_.host.memory) return false;
-    away += !fits && tier != OffloadTier::Device;
+    offloaded += !fits && tier != OffloadTier::Device;
     const double seconds = time(layout);
     if (tier == OffloadTier::Device) by_memory.emplace(estimate.total(), seconds);
     return true;
   }
 
   /// Checks any number of recomputed layers per stage. Counts a layout once if it fits with some but not all of them.
-  void look_at_parts(Layout layout) {
+  void check_partial_recomputation(Layout layout) {
     layout.activations_tier = OffloadTier::Device;
     layout.recompute.method = Recompute::Method::Block;
     i64 most_layers = 0;
     for (const StageContents& stage : split_stages(layout.stage_split(work_.model)))
       most_layers = std::max(most_layers, stage.num_layers());
-    bool fits_in_part = false, fits_without = false;
+    bool fits_partly_recomputed = false, fits_without = false;
     for (layout.recompute.num_layers = 0; layout.recompute.num_layers < 16; ++layout.recompute.num_layers) {
       if (memory_.peak(layout).total() > limits_.memory_bytes) continue;
       fits_without |= layout.recompute.num_layers == 0;
-      fits_in_part |= layout.recompute.num_layers < most_layers;
+      fits_partly_recomputed |= layout.recompute.num_layers < most_layers;
       time(layout);
     }
-    if (fits_in_part && !fits_without) ++fitting, ++in_part;
+    if (fits_partly_recomputed && !fits_without) ++fitting, ++partly_recomputed;
   }
 
   double time(const Layout& layout) {
-    const PredictionInput job{hardware_, program_, work_, layout};
-    const double seconds = step_time(job).seconds;
-    EXPECT_LE(step_time_lower_bound(job), seconds * (1 + 1e-12)) << layout.describe();
+    const PredictionInput input{hardware_, program_, work_, layout};
+    const double seconds = step_time(input).seconds;
+    EXPECT_LE(step_time_lower_bound(input), seconds * (1 + 1e-12)) << layout.describe();
     best_seconds = std::min(best_seconds, seconds);
     return seconds;
   }

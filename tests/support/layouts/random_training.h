@@ -33,8 +33,8 @@ class RandomTraining {
     task.micro_batch_size = config_.training.micro_batch_size;
     task.steps = 3;
     if (flip("documents")) task.eod = 3;
-    // A small learning rate: when the gradient norm jumps, rounding is amplified a thousandfold, and all correct
-    // layouts differ.
+    // The learning rate is small, because a jump of the gradient norm amplifies rounding a thousandfold, so that all
+    // correct layouts differ.
     task.lr = [](i64) { return 3e-4; };
     return task;
   }
@@ -113,8 +113,8 @@ class RandomTraining {
                                                        RopeScalingType::Yarn, RopeScalingType::Llama3});
       if (m.rope_scaling.type != RopeScalingType::None) m.rope_scaling.factor = 4;
     }
-    // Not a window of one key: then nothing depends on queries and keys, and AdamW amplifies the rounding errors of
-    // their gradients.
+    // A window of one key is excluded: then nothing depends on queries and keys, and AdamW amplifies the rounding
+    // errors of their gradients.
     const i64 window = pick<i64>("window_size", {0, 2, 3, 6}),
               skip_freq = pick<i64>("window_attn_skip_freq", {0, 2, 3});
     if (window > 0) m.window_size = {window - 1, 0};
@@ -137,7 +137,7 @@ class RandomTraining {
     config_.optimizer.initial_loss_scale = 0x1p12;  // for fp16; small enough that no step is skipped
     config_.optimizer.offload =
         pick("offload", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
-    // Only used with ZeRO 3, which is drawn later.
+    // Used only with ZeRO 3, which is drawn later.
     config_.optimizer.offload_params =
         pick("offload_params", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
     config_.optimizer.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders");
@@ -148,7 +148,8 @@ class RandomTraining {
   /// Draws features that only some families have.
   void draw_variant() {
     ModelConfig& m = config_.model;
-    // No norms after branches in a low-precision type: their divisor is small at first, which amplifies rounding.
+    // Norms after branches are excluded in low-precision types: their divisor is small at first, which amplifies
+    // rounding.
     m.norm_position =
         is_low_precision(dtype_)
             ? NormPosition::Pre
@@ -169,7 +170,8 @@ class RandomTraining {
       m.rope_local_base_freq = pick("rope_local_base_freq", {0.0, 100.0});
   }
 
-  /// Not in a low-precision type: where rounding sends a token to a different expert, all correct layouts differ.
+  /// Experts are excluded in low-precision types: if rounding routes a token to a different expert, all correct layouts
+  /// differ.
   void draw_experts() {
     ModelConfig& m = config_.model;
     if (is_low_precision(dtype_) || !flip("experts")) return;
@@ -227,7 +229,7 @@ class RandomTraining {
     p.num_distributed_optimizer_instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
     p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
     p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
-    draw_traffic();
+    draw_communication();
     draw_states();
   }
 
@@ -245,8 +247,8 @@ class RandomTraining {
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
-  /// No byte or bf16 traffic with experts: where rounding sends a token to a different expert, losses jump.
-  void draw_traffic() {
+  /// Compressed communication is excluded with experts: if rounding routes a token to a different expert, losses jump.
+  void draw_communication() {
     ParallelConfig& p = config_.parallel;
     const i64 shards = dp_ * p.context_parallel_size / p.num_distributed_optimizer_instances;
     const bool may_pack = p.zero_stage > 0 && config_.model.moe.num_experts == 0;

@@ -11,7 +11,7 @@
 namespace mcpp::test {
 
 /// Trains two steps, saves, and continues for two more, whose losses it returns.
-inline Numbers save_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) {
+inline Numbers save_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder) {
   Numbers losses;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(task, layout, world);
@@ -39,7 +39,7 @@ inline std::optional<Damage> load(LayoutRank& self, const Path& folder, Communic
 }
 
 /// Returns the losses of two steps after loading.
-inline Numbers load_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) {
+inline Numbers load_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder) {
   Numbers losses;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(task, layout, world);

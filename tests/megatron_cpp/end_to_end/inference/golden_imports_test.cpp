@@ -83,8 +83,10 @@ TEST_F(GoldenImportsTest, EvaluatesLikeTransformersAndLmEval) {
     std::ifstream samples(at("samples.jsonl"));
     std::size_t count = 0;
     for (std::string line; std::getline(samples, line); ++count) {
-      const double theirs = expected["likelihoods"][count];
-      EXPECT_NEAR(Json::parse(line)["log_likelihoods"][0].get<double>(), theirs, 1e-4 * std::max(1.0, -theirs)) << line;
+      const double expected_likelihood = expected["likelihoods"][count];
+      EXPECT_NEAR(Json::parse(line)["log_likelihoods"][0].get<double>(), expected_likelihood,
+                  1e-4 * std::max(1.0, -expected_likelihood))
+          << line;
     }
     EXPECT_EQ(count, expected["likelihoods"].size());
   }

@@ -12,22 +12,23 @@
 namespace mcpp {
 namespace {
 
-TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
+TEST(BenchCommTest, TimesAllOperationsAndSizesOnBothSides) {
   const CommTiming timing{.smallest = 1000, .largest = 16000, .rounds = 2, .repeats = 3};
-  constexpr i64 kSizes[]{996, 3996, 15996};  // whole shards
+  constexpr i64 kSizes[]{996, 3996, 15996};  // sizes of complete shards
   std::array<std::vector<CommRow>, 3> rows;
   run_local_ranks(3, [&](Communicator& world, int rank) {
     CpuDevice device;
-    const auto ours = std::make_shared<CommMeter>(), theirs = std::make_shared<CommMeter>();
-    const auto group = make_metered(world.split(0, rank), ours), baseline = make_metered(world.split(0, rank), theirs);
+    const auto meter = std::make_shared<CommMeter>(), baseline_meter = std::make_shared<CommMeter>();
+    const auto group = make_metered(world.split(0, rank), meter),
+               baseline = make_metered(world.split(0, rank), baseline_meter);
     rows[rank] = bench_comm({*group, device}, {*baseline, device}, timing);
     for (const CommOp op : {CommOp::AllGather, CommOp::ReduceScatter, CommOp::Broadcast, CommOp::AllToAll}) {
-      EXPECT_GE((*theirs)[op].calls, 3 * 2 * (1 + 3));
-      EXPECT_EQ((*ours)[op].calls, (*theirs)[op].calls);
-      EXPECT_EQ((*ours)[op].bytes, (*theirs)[op].bytes);
+      EXPECT_GE((*baseline_meter)[op].calls, 3 * 2 * (1 + 3));
+      EXPECT_EQ((*meter)[op].calls, (*baseline_meter)[op].calls);
+      EXPECT_EQ((*meter)[op].bytes, (*baseline_meter)[op].bytes);
     }
-    EXPECT_EQ((*ours)[CommOp::Send].calls, (*ours)[CommOp::Recv].calls);
-    EXPECT_EQ((*ours)[CommOp::Send].calls > 0, rank != 1);  // the first and the last
+    EXPECT_EQ((*meter)[CommOp::Send].calls, (*meter)[CommOp::Recv].calls);
+    EXPECT_EQ((*meter)[CommOp::Send].calls > 0, rank != 1);  // the first and the last rank
   });
   ASSERT_EQ(rows[0].size(), 7 * 3U);
   for (std::size_t k = 0; k < rows[0].size(); ++k) {
@@ -43,7 +44,7 @@ TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
   }
 }
 
-TEST(BenchComm, TimesChosenOperationsAlone) {
+TEST(BenchCommTest, TimesOnlySelectedOperations) {
   run_local_ranks(2, [&](Communicator& world, int) {
     CpuDevice device;
     const CommSide side{world, device};
@@ -54,13 +55,13 @@ TEST(BenchComm, TimesChosenOperationsAlone) {
   });
 }
 
-TEST(BenchComm, TableHasTimesRatioAndBandwidth) {
+TEST(BenchCommTest, TableShowsTimesRatioAndBandwidth) {
   const CommRow row{.operation = "all_reduce", .bytes = 16 << 20, .seconds = 1e-3, .baseline_seconds = 3.5e-3};
   EXPECT_THAT(comm_table({row}),
               testing::HasSubstr("all_reduce       16.00 MiB     1000.00     3500.00    3.50   16.78"));
 }
 
-TEST(BenchComm, RefusesNumbersThatNobodyCanMean) {
+TEST(BenchCommTest, RejectsAbsurdNumbers) {
   const auto refusal = [](const std::string& option) {
     std::array<std::string, 2> errors;
     run_local_ranks(2, [&](Communicator& world, int rank) {
@@ -83,7 +84,7 @@ TEST(BenchComm, RefusesNumbersThatNobodyCanMean) {
               testing::HasSubstr("there is no \"gather\", only all_reduce, "));
 }
 
-TEST(BenchComm, ARankAloneHasNothingToTime) {
+TEST(BenchCommTest, RejectsSingleRank) {
   CpuDevice device;
   const auto self = make_self_communicator();
   EXPECT_THROW(bench_comm({*self, device}, {*self, device}, {}), Error);

@@ -16,14 +16,15 @@ constexpr ParallelSizes kSizes{.tensor_model_parallel_size = 2, .pipeline_model_
 GroupCosts figures_of(int ranks) {
   GroupCosts found;
   run_local_ranks(ranks, [&](Communicator& world, int rank) {
-    const GroupCosts own = bench_groups(world, kSizes);
-    if (rank == ranks - 1) found = own;
+    const GroupCosts rank_costs = bench_groups(world, kSizes);
+    if (rank == ranks - 1) found = rank_costs;
   });
   return found;
 }
 
-/// tp, pp twice and the two embeddings of 2 ranks, model of 4; dp and dp_shard of ranks / 4, with slices of twice that.
-TEST(BenchGroups, CountsGroupsAndTheirRanks) {
+/// tp, pp twice and the two embedding groups have 2 ranks, model has 4; dp and dp_shard have ranks / 4, and their
+/// slices twice that.
+TEST(BenchGroupsTest, CountsGroupsAndTheirRanks) {
   for (const int ranks : {8, 64}) {
     const GroupCosts figures = figures_of(ranks);
     EXPECT_EQ(figures.ranks, ranks);
@@ -34,7 +35,7 @@ TEST(BenchGroups, CountsGroupsAndTheirRanks) {
   }
 }
 
-TEST(BenchGroups, RefusesWhatCannotBe) {
+TEST(BenchGroupsTest, RejectsImpossibleSizes) {
   const auto refusal = [](const std::vector<std::string>& more) {
     std::vector<std::string> args{"bench", "groups"};
     args.insert(args.end(), more.begin(), more.end());

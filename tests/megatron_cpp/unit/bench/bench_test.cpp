@@ -15,7 +15,7 @@
 namespace mcpp::test {
 namespace {
 
-class Bench : public testing::Test {
+class BenchTest : public testing::Test {
  protected:
   void SetUp() override {
     write_file_atomic(config_, R"([model]
@@ -33,7 +33,7 @@ num_threads = 1
 )");
   }
 
-  /// What `bench <what>` on a tiny model prints as JSON.
+  /// Returns the JSON that `bench <what>` prints for a tiny model.
   nlohmann::json run(const std::string& what, std::vector<std::string> more = {}) const {
     std::vector<std::string> args{"bench", what, config_.string(), "--json"};
     if (what != "checkpoint") args.insert(args.end(), {"--repeats=1", "--warmup=1"});
@@ -42,7 +42,7 @@ num_threads = 1
     return error.empty() ? nlohmann::json::parse(out) : nlohmann::json{{"error", error}};
   }
 
-  /// What it prints, and why it ended early.
+  /// Returns the standard output and the error message, if any.
   static std::pair<std::string, std::string> output(const std::vector<std::string>& args) {
     Log log;
     const auto self = make_self_communicator();
@@ -56,7 +56,7 @@ num_threads = 1
     return {testing::internal::GetCapturedStdout(), error};
   }
 
-  /// What a command that must not begin says.
+  /// Returns the error of a command that must be rejected.
   static std::string refusal(std::vector<std::string> args) {
     args.insert(args.begin(), "bench");
     Log log;
@@ -68,14 +68,14 @@ num_threads = 1
   Path config_ = folder_.path() / "tiny.toml";
 };
 
-TEST_F(Bench, CountsWarmUpAndRepeats) {
+TEST_F(BenchTest, RunsWarmUpAndRepeats) {
   CpuDevice device;
   int calls = 0;
   EXPECT_GE(median_seconds({.warmup = 2, .repeats = 5}, device, [&] { ++calls; }), 0);
   EXPECT_EQ(calls, 7);
 }
 
-TEST_F(Bench, StepHasRatesThatAgreeWithItsTime) {
+TEST_F(BenchTest, StepRatesMatchItsTime) {
   const nlohmann::json json = run("step");
   const double seconds = json["step_s"], tokens = json["tokens_per_step"];
   EXPECT_EQ(tokens, 4 * 16);
@@ -91,8 +91,8 @@ TEST_F(Bench, StepHasRatesThatAgreeWithItsTime) {
   EXPECT_EQ(json["threads"], 1);
 }
 
-/// Not that of the measurement of the peak, which takes tens of MiB.
-TEST_F(Bench, StepShowsTheMemoryOfTheStepAlone) {
+/// The measurement of the peak, which takes tens of MiB, is excluded.
+TEST_F(BenchTest, StepMemoryExcludesPeakMeasurement) {
   const auto [out, error] = output({"bench", "step", config_.string(), "--repeats=1", "--warmup=1"});
   EXPECT_EQ(error, "");
   std::smatch found;
@@ -102,7 +102,7 @@ TEST_F(Bench, StepShowsTheMemoryOfTheStepAlone) {
   EXPECT_THAT(found.str(1), testing::HasSubstr(" KiB")) << out;
 }
 
-TEST_F(Bench, GemmsAreThoseOfAStep) {
+TEST_F(BenchTest, GemmsAddUpToFlopsOfStep) {
   const nlohmann::json json = run("gemm");
   EXPECT_GT(json["peak_flops"], 0);
   EXPECT_GT(json["copy_bandwidth"], 0);
@@ -116,7 +116,7 @@ TEST_F(Bench, GemmsAreThoseOfAStep) {
   EXPECT_EQ(flops, 6.0 * 32 * (2 * 12 * 32 * 32 + 128 * 32));
 }
 
-TEST_F(Bench, CheckpointTrainsBesideItsSaves) {
+TEST_F(BenchTest, CheckpointMeasuresAllTimes) {
   const Path empty = folder_ / "empty";
   const nlohmann::json json = run("checkpoint", {empty.string(), "--rounds=1"});
   for (const char* time : {"plain_write_s", "save_s", "step_s", "step_beside_save_s", "async_first_stall_s",
@@ -126,7 +126,7 @@ TEST_F(Bench, CheckpointTrainsBesideItsSaves) {
   EXPECT_TRUE(std::filesystem::is_empty(empty));
 }
 
-TEST_F(Bench, RefusesNumbersThatNobodyCanMean) {
+TEST_F(BenchTest, RejectsAbsurdNumbers) {
   for (const std::string option : {"--repeats=0", "--repeats=-1", "--repeats=1000001", "--repeats=4294967296",
                                    "--warmup=-1", "--warmup=9223372036854775807"}) {
     const std::string error = refusal({"gemm", config_.string(), option});
@@ -137,7 +137,7 @@ TEST_F(Bench, RefusesNumbersThatNobodyCanMean) {
               testing::HasSubstr("--rounds=1000000000000: must be "));
 }
 
-TEST_F(Bench, WithoutAGpuSaysSo) {
+TEST_F(BenchTest, NamesDeviceKeyWithoutGpu) {
   const nlohmann::json json = run("step", {"--device.device=cuda"});
   if (!json.contains("error")) GTEST_SKIP() << "there is a GPU";
   EXPECT_THAT(json["error"].get<std::string>(), testing::HasSubstr("device.device"));

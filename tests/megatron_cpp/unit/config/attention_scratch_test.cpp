@@ -1,4 +1,4 @@
-// What attention on CPUs computes in, in the plan of a run.
+// Scratch memory of attention on CPUs in the plan of a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ Config long_samples() {
   return config;
 }
 
-TEST(AttentionScratch, IsInThePlanOfARunOnCpus) {
+TEST(AttentionScratchTest, IsIncludedInPlanOnCpu) {
   Config config = long_samples();
   const double three = attention_scratch_bytes(config), rows = 8192 * 64 * 4;
   EXPECT_GT(three, 3 * 10 * rows);
@@ -37,25 +37,25 @@ TEST(AttentionScratch, IsInThePlanOfARunOnCpus) {
   EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("attention computes")));
 }
 
-TEST(AttentionScratch, IsOfAsManyThreadsAsARankHas) {
+TEST(AttentionScratchTest, ScalesWithThreadsOfRank) {
   Config config = long_samples();
-  EXPECT_EQ(attention_scratch_bytes(config, 2), attention_scratch_bytes(config)) << "as many as were asked for";
+  EXPECT_EQ(attention_scratch_bytes(config, 2), attention_scratch_bytes(config)) << "the requested number";
   config.device.num_threads = 0;
   EXPECT_EQ(attention_scratch_bytes(config, 2), 2 * attention_scratch_bytes(config, 1));
   EXPECT_THAT(describe_run(config, 1, 2),
               HasSubstr(human_bytes(attention_scratch_bytes(config, 2)) + " in which attention"));
 }
 
-TEST(AttentionScratch, IsOfTheRowsThatARankHas) {
+TEST(AttentionScratchTest, ScalesWithRowsOfRank) {
   Config config = long_samples();
   const double all = attention_scratch_bytes(config);
   config.parallel.context_parallel_size = 2;
   config.parallel.cp_comm_type = CpCommType::P2p;
   EXPECT_NEAR(attention_scratch_bytes(config) / all, 0.5, 0.01);
   config.parallel.cp_comm_type = CpCommType::AllGather;
-  EXPECT_NEAR(attention_scratch_bytes(config) / all, 0.75, 0.01) << "all keys";
+  EXPECT_NEAR(attention_scratch_bytes(config) / all, 0.75, 0.01) << "the rank has all keys";
   config.parallel.cp_comm_type = CpCommType::A2a;
-  EXPECT_EQ(attention_scratch_bytes(config), all) << "all of the sequence, for some heads";
+  EXPECT_EQ(attention_scratch_bytes(config), all) << "the full sequence for some heads";
 }
 
 }  // namespace

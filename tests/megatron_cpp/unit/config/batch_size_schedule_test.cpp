@@ -16,7 +16,7 @@ std::string problem_of(const std::string& text) {
   return schedule.problems.empty() ? "" : schedule.problems[0];
 }
 
-TEST(BatchSizeSchedule, SamplesTokensAndLists) {
+TEST(BatchSizeScheduleTest, ParsesSamplesTokensAndLists) {
   const std::vector<BatchSizeStep> expected{{0, 4}, {100, 8}, {250000, 16}};
   EXPECT_EQ(parse({"0:4  100:8 250M:16"}).steps, expected);
   EXPECT_EQ(parse({"0:4", "100:8 250M:16"}).steps, expected);
@@ -25,7 +25,7 @@ TEST(BatchSizeSchedule, SamplesTokensAndLists) {
   EXPECT_TRUE(parse({}).steps.empty());
 }
 
-TEST(BatchSizeSchedule, BadSteps) {
+TEST(BatchSizeScheduleTest, RejectsBadSteps) {
   const std::string form = " is not of the form AT:SIZE, such as 0:768, 2000000:1024 (samples) or 250B:1536 (tokens)";
   for (const char* bad : {"4", "0:", ":4", "x:4", "0:4x", "-1:4", "1.5:4", "1e30B:4", "nanK:4", "1.00001K:2", "K:4"}) {
     EXPECT_EQ(problem_of(bad), str("\"", bad, "\"", form));
@@ -38,7 +38,7 @@ TEST(BatchSizeSchedule, BadSteps) {
   EXPECT_EQ(problem_of(" "), "has no step");
 }
 
-TEST(BatchSizeSchedule, WholeBatchesAgreesWithASimulation) {
+TEST(BatchSizeScheduleTest, WholeBatchesMatchesSimulation) {
   for (const char* text : {"0:4", "0:4 10:6", "0:2 3:4 5:6 90:20", "0:6 1:8 2:10", "0:4 9000000000000000000:8"}) {
     const std::vector<BatchSizeStep> steps = parse({text}).steps;
     for (i64 samples = 0; samples < 200; ++samples) {

@@ -22,7 +22,7 @@ std::string architecture_error(const std::vector<std::string>& saved, const std:
   return test::input_error([&] { check_same_architecture(parse(saved), parse(now), "runs/a/iter_7", Log()); });
 }
 
-TEST(ConfigCompare, WhatDoesNotDefineTheRunMayChange) {
+TEST(ConfigCompareTest, AllowsChangeOfKeysThatDoNotDefineRun) {
   const Config saved = parse({"--training.micro_batch_size=4"});
   const Config now =
       parse({"--training.train_iters=20", "--training.micro_batch_size=2", "--training.global_batch_size=4",
@@ -32,7 +32,7 @@ TEST(ConfigCompare, WhatDoesNotDefineTheRunMayChange) {
   EXPECT_EQ(error_of(saved, now), "");
 }
 
-TEST(ConfigCompare, BatchSizeThatFollowedTheMicroBatchIsNoticed) {
+TEST(ConfigCompareTest, FindsImplicitChangeOfBatchSize) {
   const std::vector<Difference> found =
       differences(parse({"--training.micro_batch_size=4"}), parse({"--training.micro_batch_size=2"}));
   ASSERT_EQ(found.size(), 1u);
@@ -41,7 +41,7 @@ TEST(ConfigCompare, BatchSizeThatFollowedTheMicroBatchIsNoticed) {
   EXPECT_EQ(found[0].now, "2");
 }
 
-TEST(ConfigCompare, DifferencesAreRefusedUnlessAccepted) {
+TEST(ConfigCompareTest, RefusesChangedKeysUnlessAllowed) {
   const Config saved = parse({});
   const std::vector<std::string> changes{"--training.seed=1", "--model.norm_epsilon=0.5", "--data.data_path=a",
                                          "--optimizer.lr=1.0"};
@@ -60,7 +60,7 @@ TEST(ConfigCompare, DifferencesAreRefusedUnlessAccepted) {
   EXPECT_EQ(error_of(saved, parse(accepted)), "");
 }
 
-TEST(ConfigCompare, RefusesWithWaysOutThatWorkWhenTensorsWouldDiffer) {
+TEST(ConfigCompareTest, SuggestsWorkingRemedyWhenTensorsWouldDiffer) {
   for (const std::string change : {"training.precision=bf16", "optimizer.optimizer=muon"}) {
     const std::string key = change.substr(0, change.find('='));
     for (const bool is_accepted : {false, true}) {
@@ -77,19 +77,19 @@ TEST(ConfigCompare, RefusesWithWaysOutThatWorkWhenTensorsWouldDiffer) {
   EXPECT_THAT(other_model, testing::Not(testing::HasSubstr("finetune")));
 }
 
-TEST(ConfigCompare, AcceptedChangesAreLogged) {
+TEST(ConfigCompareTest, LogsAllowedChanges) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(error_of(parse({}), parse({"--training.seed=1", "--checkpoint.allow_changed_keys=training.seed"})), "");
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "accepted: training.seed: 1234 in the checkpoint, 1 now\n");
 }
 
-TEST(ConfigCompare, ADefaultWrittenOutIsNoChange) {
+TEST(ConfigCompareTest, ExplicitDefaultIsNoChange) {
   EXPECT_EQ(error_of(parse({}), parse({"--model.ffn_hidden_size=3072", "--model.num_query_groups=12",
                                        "--model.kv_channels=64", "--model.max_position_embeddings=1024"})),
             "");
 }
 
-TEST(ConfigCompare, WeightsBelongToTheirArchitecture) {
+TEST(ConfigCompareTest, RefusesWeightsOfAnotherArchitecture) {
   const std::string rope = "--model.position_embedding_type=rope";
   EXPECT_EQ(architecture_error(
                 {rope}, {rope, "--model.seq_length=4096", "--model.hidden_dropout=0", "--model.attention_dropout=0",
@@ -111,14 +111,14 @@ TEST(ConfigCompare, WeightsBelongToTheirArchitecture) {
       << shorter;
 }
 
-TEST(ConfigCompare, ScaledRopeBelongsToItsOriginalContext) {
+TEST(ConfigCompareTest, RefusesChangedOriginalContextOfScaledRope) {
   const std::vector<std::string> yarn{"--model.position_embedding_type=rope", "--model.rope_scaling_type=yarn",
                                       "--model.rope_scaling_factor=4"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), yarn.begin(), yarn.end());
-    return more;
+  const auto with = [&](std::vector<std::string> warnings_of_more_samples) {
+    warnings_of_more_samples.insert(warnings_of_more_samples.begin(), yarn.begin(), yarn.end());
+    return warnings_of_more_samples;
   };
-  // A longer context alone is no other function, unless the scaling follows from it.
+  // A longer context does not change the model's function, unless the scaling depends on it.
   const std::string original = "--model.rope_scaling_original_max_position_embeddings=1024";
   EXPECT_EQ(architecture_error(with({}), with({original})), "");
   EXPECT_EQ(architecture_error(with({original}), with({original, "--model.max_position_embeddings=4096"})), "");
@@ -130,7 +130,7 @@ TEST(ConfigCompare, ScaledRopeBelongsToItsOriginalContext) {
             std::string::npos);
 }
 
-TEST(ConfigCompare, TheTableNamesOnlyKeysThatExist) {
+TEST(ConfigCompareTest, RunDefiningKeysExist) {
   const std::vector<std::string> keys = run_defining_keys();
   for (const char* key :
        {"model.num_layers", "optimizer.lr", "training.seed", "training.global_batch_size",
@@ -209,7 +209,7 @@ TEST(DataWarningsTest, NamesKeysThatChangeOrderOfSamples) {
   EXPECT_THAT(data_warnings(saved, parse({"--optimizer.lr=1"}), 40), IsEmpty());
 }
 
-TEST(DataWarningsTest, TellsSkippedFromRepeatedTextWhenSequenceLengthChanges) {
+TEST(DataWarningsTest, DistinguishesSkippedFromRepeatedTextWhenSequenceLengthChanges) {
   const std::string positions = "--model.max_position_embeddings=4096";
   const Config saved = parse({positions});
   EXPECT_THAT(data_warnings(saved, parse({positions, "--model.seq_length=2048"}), 40),
@@ -223,10 +223,11 @@ TEST(DataWarningsTest, NamesEvaluationsThatReadOtherSamples) {
   const auto warnings_after = [&](const std::vector<std::string>& settings) {
     return data_warnings(saved, parse(settings), 40);
   };
-  const auto same = warnings_after({"--training.eval_iters=10", "--training.global_batch_size=2"});
-  EXPECT_THAT(same, IsEmpty());
-  const auto more = warnings_after({"--training.eval_iters=10", "--training.global_batch_size=4"});
-  EXPECT_THAT(more, ElementsAre(HasSubstr("an evaluation read 20 samples and now reads 40 samples")));
+  const auto warnings_of_same_samples = warnings_after({"--training.eval_iters=10", "--training.global_batch_size=2"});
+  EXPECT_THAT(warnings_of_same_samples, IsEmpty());
+  const auto warnings_of_more_samples = warnings_after({"--training.eval_iters=10", "--training.global_batch_size=4"});
+  EXPECT_THAT(warnings_of_more_samples,
+              ElementsAre(HasSubstr("an evaluation read 20 samples and now reads 40 samples")));
   EXPECT_THAT(warnings_after({"--training.eval_iters=0", "--training.global_batch_size=4"}), IsEmpty());
 }
 

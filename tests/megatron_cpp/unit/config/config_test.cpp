@@ -25,14 +25,14 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// The least that is a complete configuration.
-constexpr const char* kLeast = "[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n";
+/// The minimal complete configuration.
+constexpr const char* kMinimal = "[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n";
 
 Config parse(const std::string& toml, const std::vector<std::string>& overrides = {}) {
   return parse_config(toml, "run.toml", overrides);
 }
 
-/// The message of the error that parsing throws.
+/// Returns the message of the error that parsing throws.
 std::string error_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
   return test::input_error([&] { parse(toml, overrides); });
 }
@@ -45,7 +45,7 @@ std::string with_training(const std::string& line) {
   return "[model]\nvocab_size = 100\n[training]\ntrain_samples = 1000\n" + line;
 }
 
-TEST(Config, ReadsEveryTypeOfField) {
+TEST(ConfigTest, ReadsEveryFieldType) {
   const Config c = parse(
       "[model]\nvocab_size = 1_000\nnormalization = 'RMSNorm'\nposition_embedding_type = 'rope'\nrotary_base = "
       "500000\nadd_bias_linear = false\n"
@@ -59,11 +59,12 @@ TEST(Config, ReadsEveryTypeOfField) {
   EXPECT_EQ(c.data.split, "8,1,1");
 }
 
-TEST(Config, CommandLineWinsAndIsReadByTheTypeOfTheField) {
-  const Config c = parse(kLeast, {"--training.train_iters=20", "--optimizer.lr", "1e-4", "--data.split=969,30,1",
-                                  "--data.data_path=a,b", "--data.tokenizer_model=12", "--model.add_bias_linear=false",
-                                  "--checkpoint.save=\"a b\"", "--checkpoint.finetune", "--checkpoint.load=x=y",
-                                  "--model.normalization", "RMSNorm", "--device.num-threads=2"});
+TEST(ConfigTest, CommandLineOverridesFileWithFieldType) {
+  const Config c =
+      parse(kMinimal, {"--training.train_iters=20", "--optimizer.lr", "1e-4", "--data.split=969,30,1",
+                       "--data.data_path=a,b", "--data.tokenizer_model=12", "--model.add_bias_linear=false",
+                       "--checkpoint.save=\"a b\"", "--checkpoint.finetune", "--checkpoint.load=x=y",
+                       "--model.normalization", "RMSNorm", "--device.num-threads=2"});
   EXPECT_EQ(c.training.train_iters, 20);
   EXPECT_EQ(c.optimizer.lr, 1e-4);
   EXPECT_EQ(c.data.split, "969,30,1");
@@ -85,7 +86,7 @@ TEST(Config, ListsOnTheCommandLine) {
             "command line: --data.data_path=[a: \"[a\" is not a TOML list; write [\"a\", \"b\"] or a,b");
 }
 
-TEST(Config, WrongTypes) {
+TEST(ConfigTest, RejectsWrongTypes) {
   EXPECT_EQ(error_of(with_model("num_layers = 'abc'")),
             "run.toml:5:1: model.num_layers: must be an integer, not \"abc\"");
   EXPECT_EQ(error_of(with_model("num_layers = 2.5")), "run.toml:5:1: model.num_layers: must be an integer, not 2.5");
@@ -102,15 +103,15 @@ TEST(Config, WrongTypes) {
   EXPECT_EQ(error_of(with_model("[data]\nsplit = 1")), "run.toml:6:1: data.split: must be a string, not 1");
   EXPECT_EQ(error_of(with_model("[data]\ndata_path = ['a', 1]")),
             "run.toml:6:1: data.data_path: element 2 must be a string, not 1");
-  EXPECT_EQ(error_of(kLeast, {"--training.seed=abc"}),
+  EXPECT_EQ(error_of(kMinimal, {"--training.seed=abc"}),
             "command line: --training.seed=abc: must be an integer, not \"abc\"");
-  EXPECT_EQ(error_of(kLeast, {"--model.add_bias_linear=maybe"}),
+  EXPECT_EQ(error_of(kMinimal, {"--model.add_bias_linear=maybe"}),
             "command line: --model.add_bias_linear=maybe: must be true or false, not \"maybe\"");
-  EXPECT_EQ(error_of(kLeast, {"--training.seed=1\nvocab_size=2"}),
+  EXPECT_EQ(error_of(kMinimal, {"--training.seed=1\nvocab_size=2"}),
             "command line: --training.seed=1\nvocab_size=2: must be an integer, not \"1\\u000Avocab_size=2\"");
 }
 
-TEST(Config, OutOfRangeAndBadNames) {
+TEST(ConfigTest, RejectsOutOfRangeValuesAndBadNames) {
   EXPECT_EQ(error_of(with_model("num_layers = 0")),
             "run.toml:5:1: model.num_layers: must be at least 1 and at most 100000, not 0");
   EXPECT_EQ(error_of(with_model("hidden_dropout = 1")),
@@ -119,10 +120,11 @@ TEST(Config, OutOfRangeAndBadNames) {
   EXPECT_EQ(error_of(with_model("norm_epsilon = inf")), "run.toml:5:1: model.norm_epsilon: must be finite, not inf");
   EXPECT_EQ(error_of(with_model("normalization = 'layernorm'")),
             "run.toml:5:1: model.normalization: must be one of \"LayerNorm\", \"RMSNorm\", not \"layernorm\"");
-  EXPECT_EQ(error_of(kLeast, {"--optimizer.lr=-1"}), "command line: --optimizer.lr=-1: must be greater than 0, not -1");
+  EXPECT_EQ(error_of(kMinimal, {"--optimizer.lr=-1"}),
+            "command line: --optimizer.lr=-1: must be greater than 0, not -1");
 }
 
-TEST(Config, SqrtRecomputesInAsManyGroupsAsTheyHaveLayers) {
+TEST(ConfigTest, SqrtRecomputesInGroupsOfSqrtLayers) {
   Config config;
   config.training.recompute_granularity = RecomputeGranularity::Full;
   config.training.recompute_method = RecomputeMethod::Sqrt;
@@ -133,7 +135,7 @@ TEST(Config, SqrtRecomputesInAsManyGroupsAsTheyHaveLayers) {
   EXPECT_EQ(make_recompute(config).method, Recompute::Method::Uniform);
 }
 
-TEST(Config, UnknownNamesComeWithASuggestion) {
+TEST(ConfigTest, SuggestsNameForUnknownKey) {
   EXPECT_EQ(error_of(with_model("num_layer = 3")),
             "run.toml:5:1: model.num_layer: unknown key; did you mean model.num_layers?");
   EXPECT_EQ(error_of(with_model("[model.zzzzzz]\na = 1")), "run.toml:5:8: model.zzzzzz: unknown key");
@@ -149,33 +151,33 @@ TEST(Config, UnknownNamesComeWithASuggestion) {
             "run.toml:1:1: seq_length: every key belongs to a section; did you mean model.seq_length?");
   EXPECT_EQ(error_of("device = 'cpu'\n" + std::string(kLeast)),
             "run.toml:1:1: device: is a section; write its keys below a line [device]");
-  EXPECT_EQ(error_of(kLeast, {"--training.sed=3"}),
+  EXPECT_EQ(error_of(kMinimal, {"--training.sed=3"}),
             "command line: --training.sed=3: unknown option; did you mean --training.seed?");
-  EXPECT_EQ(error_of(kLeast, {"--num_layers", "3"}),
+  EXPECT_EQ(error_of(kMinimal, {"--num_layers", "3"}),
             "command line: --num_layers: unknown option; did you mean --model.num_layers?");
-  EXPECT_EQ(error_of(kLeast, {"--modle.num_layers=3"}),
+  EXPECT_EQ(error_of(kMinimal, {"--modle.num_layers=3"}),
             "command line: --modle.num_layers=3: unknown option; did you mean --model.num_layers?");
 }
 
-TEST(Config, MalformedCommandLine) {
-  EXPECT_EQ(error_of(kLeast, {"--training.seed"}), "command line: --training.seed: needs a value, an integer");
-  EXPECT_EQ(error_of(kLeast, {"--training.seed", "--optimizer.lr=1"}),
+TEST(ConfigTest, RejectsMalformedCommandLine) {
+  EXPECT_EQ(error_of(kMinimal, {"--training.seed"}), "command line: --training.seed: needs a value, an integer");
+  EXPECT_EQ(error_of(kMinimal, {"--training.seed", "--optimizer.lr=1"}),
             "command line: --training.seed: needs a value, an integer");
-  EXPECT_EQ(error_of(kLeast, {"abc"}), "command line: unexpected argument \"abc\"");
-  EXPECT_EQ(error_of(kLeast, {"--training.seed=1", "--training.seed", "2"}),
+  EXPECT_EQ(error_of(kMinimal, {"abc"}), "command line: unexpected argument \"abc\"");
+  EXPECT_EQ(error_of(kMinimal, {"--training.seed=1", "--training.seed", "2"}),
             "command line: --training.seed 2: was given before as --training.seed=1; give it once");
 }
 
-TEST(Config, TextThatIsNoToml) {
+TEST(ConfigTest, RejectsInvalidToml) {
   EXPECT_THAT(error_of("[model]\nnum_layers = \n"), HasSubstr("run.toml:2:14: "));
   const std::string twice = error_of("[model]\nnum_layers = 1\nnum_layers = 2\n");
   EXPECT_THAT(twice, HasSubstr("run.toml:3:"));
   EXPECT_THAT(twice, HasSubstr("cannot redefine existing integer 'num_layers'"));
-  EXPECT_THAT(twice, Not(HasSubstr("train_iters")));  // rules are not judged on half a file
+  EXPECT_THAT(twice, Not(HasSubstr("train_iters")));  // Rules are not checked for half a file.
   EXPECT_THAT(error_of("[model]\n\xff\xfe = 1\n"), HasSubstr("invalid utf-8"));
 }
 
-TEST(Config, AllProblemsComeAtOnceInTheOrderOfTheText) {
+TEST(ConfigTest, ReportsAllProblemsInOrderOfText) {
   const std::string toml =
       "[training]\ntrain_iters = 10\nmicro_batch_size = 3\nglobal_batch_size = 4\n\n[model]\nvocab_size = 'x'\n"
       "  hidden_size = 0\nnum_layer = 3\n[optimizer]\nlr_decay_style = 'cos'\nmin_lr = 1\n";
@@ -192,12 +194,12 @@ TEST(Config, AllProblemsComeAtOnceInTheOrderOfTheText) {
             "  run.toml:12:1: optimizer.min_lr: 1 is above lr 0.0003");
 }
 
-TEST(Config, RulesBetweenFieldsNameThePlaceOfTheirKey) {
+TEST(ConfigTest, RulesNamePlaceOfTheirKey) {
   EXPECT_EQ(
       error_of(with_model("num_attention_heads = 7")),
       "run.toml:5:1: model.num_attention_heads: hidden_size 768 is not divisible by 7 heads; change one of them or "
       "set model.kv_channels");
-  EXPECT_EQ(error_of(kLeast, {"--training.micro_batch_size=4", "--training.global_batch_size=6"}),
+  EXPECT_EQ(error_of(kMinimal, {"--training.micro_batch_size=4", "--training.global_batch_size=6"}),
             "command line: --training.global_batch_size=6: 6 is not divisible by micro_batch_size 4");
   EXPECT_EQ(error_of("[model]\nvocab_size = 100"),
             "run.toml: training.train_iters: is missing; give it, or train_samples, a positive number");
@@ -205,7 +207,7 @@ TEST(Config, RulesBetweenFieldsNameThePlaceOfTheirKey) {
             "run.toml: model.vocab_size: is missing; give it, or data.tokenizer_model");
 }
 
-TEST(Config, RulesOfTraining) {
+TEST(ConfigTest, ChecksTrainingRules) {
   EXPECT_EQ(error_of(with_training("train_iters = 3")),
             "run.toml:4:1: training.train_samples: give only one of train_iters, train_samples");
   EXPECT_EQ(error_of(with_training("global_batch_size = 1001")),
@@ -225,7 +227,7 @@ TEST(Config, RulesOfTraining) {
             "run.toml:6:1: training.recompute_modules: \"x\" is none of core_attn, layernorm, mlp_act, moe_act");
 }
 
-TEST(Config, RulesOfTheLearningRate) {
+TEST(ConfigTest, ChecksLearningRateRules) {
   EXPECT_EQ(error_of(with_training("[optimizer]\nlr_warmup_iters = 3")),
             "run.toml:6:1: optimizer.lr_warmup_iters: training is counted in samples (training.train_samples); use "
             "lr_warmup_samples");
@@ -246,18 +248,18 @@ TEST(Config, AcceptedChangesMustNameKeysThatDefineTheRun) {
   parse(kLeast, {"--checkpoint.allow_changed_keys=training.seed,model.num_layers"});
 }
 
-TEST(Config, RulesOfTheBatchSizeSchedule) {
+TEST(ConfigTest, ChecksBatchSizeScheduleRules) {
   EXPECT_EQ(error_of(with_training("step_batch_size_schedule = '0:4 100:6'\nmicro_batch_size = 4")),
             "run.toml:5:1: training.step_batch_size_schedule: \"100:6\": the batch size is not divisible by "
             "micro_batch_size 4");
   EXPECT_EQ(
       error_of(with_training("step_batch_size_schedule = '0:4'\nglobal_batch_size = 4")),
       "run.toml:6:1: training.global_batch_size: the batch size comes from step_batch_size_schedule; leave one out");
-  EXPECT_EQ(error_of(kLeast, {"--training.step_batch_size_schedule=0:4"}),
+  EXPECT_EQ(error_of(kMinimal, {"--training.step_batch_size_schedule=0:4"}),
             "command line: --training.step_batch_size_schedule=0:4: needs train_samples instead of train_iters");
 }
 
-TEST(Config, ALongListIsNotRepeatedForEachOfItsMistakes) {
+TEST(ConfigTest, ErrorDoesNotRepeatLongListForEachMistake) {
   std::string steps;
   for (int i = 0; i < 1000; ++i) steps += "0:1 ";
   const std::string error =
@@ -266,8 +268,8 @@ TEST(Config, ALongListIsNotRepeatedForEachOfItsMistakes) {
   EXPECT_LT(error.size(), 400'000u);
 }
 
-TEST(Config, DerivedSizes) {
-  Config c = parse(kLeast, {"--training.micro_batch_size=4"});
+TEST(ConfigTest, DerivesSizes) {
+  Config c = parse(kMinimal, {"--training.micro_batch_size=4"});
   EXPECT_EQ(c.training.global_batch_size, 4);
   EXPECT_EQ(c.training_end().iterations, 10);
   EXPECT_EQ(c.training_end().samples, 40);
@@ -284,19 +286,19 @@ TEST(Config, DerivedSizes) {
 
 TEST(TrainingEndTest, CountsRemainingSamplesWhenBatchSizeChanged) {
   // 5 iterations of 8 samples are done.
-  EXPECT_EQ(parse(kLeast, {"--training.global_batch_size=4"}).training_end(5, 40), (TrainingEnd{10, 60}));
+  EXPECT_EQ(parse(kMinimal, {"--training.global_batch_size=4"}).training_end(5, 40), (TrainingEnd{10, 60}));
   EXPECT_EQ(parse(with_training("global_batch_size = 4")).training_end(5, 40), (TrainingEnd{245, 1000}));
   EXPECT_EQ(parse(with_training("global_batch_size = 300")).training_end(5, 40), (TrainingEnd{8, 940}));
   EXPECT_EQ(parse(with_training("step_batch_size_schedule = '0:4 100:200'")).training_end(5, 40),
             (TrainingEnd{24, 900}));
 }
 
-TEST(TrainingEndTest, StaysWhereTrainingIsWhenItIsBeyondTheEnd) {
-  EXPECT_EQ(parse(kLeast, {"--training.global_batch_size=4"}).training_end(12, 96), (TrainingEnd{10, 96}));
+TEST(TrainingEndTest, StaysAtProgressWhenItIsBeyondTheEnd) {
+  EXPECT_EQ(parse(kMinimal, {"--training.global_batch_size=4"}).training_end(12, 96), (TrainingEnd{10, 96}));
   EXPECT_EQ(parse(with_training("global_batch_size = 4")).training_end(300, 1200), (TrainingEnd{300, 1200}));
 }
 
-TEST(Config, PrintedConfigReadsBackToTheSame) {
+TEST(ConfigTest, PrintedConfigRoundTrips) {
   const Config c =
       parse(with_training("step_batch_size_schedule = ['0:4', '1M:8']\n[data]\ndata_path = ['0.1', "
                           "'a \"b\"\\\\\\u0001é', '0.9', \"c'd\"]\n[optimizer]\nlr = 0.1\nadam_eps = "
@@ -310,34 +312,34 @@ TEST(Config, PrintedConfigReadsBackToTheSame) {
   EXPECT_EQ(back.device.cpu_isa, CpuIsa::Avx2);
 }
 
-TEST(Config, KeysThatWouldBeIgnoredAreErrors) {
+TEST(ConfigTest, RejectsKeysWithoutEffect) {
   EXPECT_EQ(error_of(with_model("rotary_percent = 0.5")),
             "run.toml:5:1: model.rotary_percent: only read when position_embedding_type is \"rope\"");
-  EXPECT_EQ(error_of(kLeast, {"--optimizer.sgd_momentum=0"}),
+  EXPECT_EQ(error_of(kMinimal, {"--optimizer.sgd_momentum=0"}),
             "command line: --optimizer.sgd_momentum=0: only read when optimizer is \"sgd\"");
-  EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=sgd", "--optimizer.adam_eps=1e-6"}), HasSubstr("adam_eps"));
-  EXPECT_EQ(error_of(kLeast, {"--optimizer.optimizer=muon", "--optimizer.adam_eps=1e-6"}), "");
-  EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=muon", "--optimizer.sgd_momentum=0.5"}),
+  EXPECT_THAT(error_of(kMinimal, {"--optimizer.optimizer=sgd", "--optimizer.adam_eps=1e-6"}), HasSubstr("adam_eps"));
+  EXPECT_EQ(error_of(kMinimal, {"--optimizer.optimizer=muon", "--optimizer.adam_eps=1e-6"}), "");
+  EXPECT_THAT(error_of(kMinimal, {"--optimizer.optimizer=muon", "--optimizer.sgd_momentum=0.5"}),
               HasSubstr("sgd_momentum=0.5: only read when optimizer is \"sgd\""));
-  EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=sgd", "--optimizer.muon_nesterov=false"}),
+  EXPECT_THAT(error_of(kMinimal, {"--optimizer.optimizer=sgd", "--optimizer.muon_nesterov=false"}),
               HasSubstr("only read when optimizer is \"muon\""));
-  EXPECT_EQ(error_of(kLeast, {"--optimizer.hysteresis=1"}),
+  EXPECT_EQ(error_of(kMinimal, {"--optimizer.hysteresis=1"}),
             "command line: --optimizer.hysteresis=1: only read when training.precision is \"fp16\" and "
             "optimizer.loss_scale is 0");
-  EXPECT_EQ(error_of(kLeast, {"--optimizer.hysteresis=1", "--training.precision=fp16"}), "");
-  EXPECT_EQ(error_of(kLeast, {"--optimizer.loss_scale=256"}), "");
+  EXPECT_EQ(error_of(kMinimal, {"--optimizer.hysteresis=1", "--training.precision=fp16"}), "");
+  EXPECT_EQ(error_of(kMinimal, {"--optimizer.loss_scale=256"}), "");
   EXPECT_THAT(
-      error_of(kLeast, {"--optimizer.loss_scale=1", "--optimizer.loss_scale_window=10", "--training.precision=fp16"}),
+      error_of(kMinimal, {"--optimizer.loss_scale=1", "--optimizer.loss_scale_window=10", "--training.precision=fp16"}),
       HasSubstr("loss_scale_window"));
-  EXPECT_THAT(error_of(kLeast, {"--optimizer.min_loss_scale=8", "--optimizer.initial_loss_scale=4",
-                                "--training.precision=fp16"}),
+  EXPECT_THAT(error_of(kMinimal, {"--optimizer.min_loss_scale=8", "--optimizer.initial_loss_scale=4",
+                                  "--training.precision=fp16"}),
               HasSubstr("is above initial_loss_scale 4"));
-  EXPECT_THAT(error_of(kLeast, {"--data.train_data_path=a", "--data.split=1"}), HasSubstr("data.split"));
-  EXPECT_THAT(error_of(kLeast, {"--checkpoint.load=a", "--checkpoint.save=a/", "--checkpoint.finetune"}),
+  EXPECT_THAT(error_of(kMinimal, {"--data.train_data_path=a", "--data.split=1"}), HasSubstr("data.split"));
+  EXPECT_THAT(error_of(kMinimal, {"--checkpoint.load=a", "--checkpoint.save=a/", "--checkpoint.finetune"}),
               HasSubstr("another folder"));
 }
 
-TEST(Config, HelpNamesEveryKeyWithTypeRangeAndDefault) {
+TEST(ConfigTest, HelpListsEveryKeyWithTypeRangeAndDefault) {
   const std::string help = config_help();
   Config config;
   for (const Field& field : config_fields(config)) {
@@ -347,11 +349,11 @@ TEST(Config, HelpNamesEveryKeyWithTypeRangeAndDefault) {
   EXPECT_THAT(help, HasSubstr("transformer layers (integer, at least 1 and at most 100000; default 12)"));
 }
 
-TEST(Config, MissingFileIsBadInput) {
+TEST(ConfigTest, MissingFileIsBadInput) {
   EXPECT_THROW(load_config("/nonexistent/run.toml"), Error);
 }
 
-TEST(Config, ShippedConfigurationsAreGoodAndHaveTheirSize) {
+TEST(ConfigTest, ShippedConfigurationsAreValidAndHaveExpectedSize) {
   const std::vector<std::pair<std::string, double>> sizes{
       {"gpt2_124m", 124.5e6},   {"gpt2_350m", 354.9e6}, {"gpt2_774m", 774.1e6},
       {"gpt2_1558m", 1557.7e6}, {"llama_1b", 1.262e9},  {"llama_3b", 3.61e9},
@@ -361,31 +363,31 @@ TEST(Config, ShippedConfigurationsAreGoodAndHaveTheirSize) {
     EXPECT_NEAR(static_cast<double>(count_parameters(c.model).total()), parameters, parameters * 5e-3) << name;
   }
   for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "configs")) {
-    if (entry.is_directory()) continue;  // hardware, which is no configuration
+    if (entry.is_directory()) continue;  // hardware files are not configurations
     EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
   }
 }
 
-/// Eight GPUs of 80 GB hold all but the largest; of those at least the layout is one of eight ranks.
-TEST(Config, ShippedConfigurationsRunOnEightGpus) {
+/// Eight GPUs of 80 GB hold all but the largest models, whose layout must at least be valid on eight ranks.
+TEST(ConfigTest, ShippedConfigurationsRunOnEightGpus) {
   constexpr double kGpu = 80e9 * 0.95;
   const std::set<std::string> larger{"llama_70b", "llama3.1_70b", "mixtral_8x7b"};
   int checked = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "configs")) {
     const std::string name = entry.path().stem().string();
-    if (entry.is_directory() || name.starts_with("quickstart")) continue;  // which are for a laptop
+    if (entry.is_directory() || name.starts_with("quickstart")) continue;  // quickstart files are for a laptop
     const Config c = load_config(entry.path());
     EXPECT_EQ(join(layout_problems(c, 8), "; "), "") << name;
-    double most = 0;
-    for (const MemoryEstimate& rank : estimate_memory_by_stage(c, 8)) most = std::max(most, rank.total());
-    EXPECT_EQ(most > kGpu, larger.contains(name)) << name << " takes " << most;
+    double peak = 0;
+    for (const MemoryEstimate& rank : estimate_memory_by_stage(c, 8)) peak = std::max(peak, rank.total());
+    EXPECT_EQ(peak > kGpu, larger.contains(name)) << name << " takes " << peak;
     ++checked;
   }
   EXPECT_GT(checked, 20);
 }
 
-/// Those of published weights, which have as many parameters as their publishers' files.
-TEST(Config, ShippedFamiliesHaveThePublishedParameters) {
+/// Configurations of published weights have the same number of parameters as their publishers' files.
+TEST(ConfigTest, ShippedFamiliesHavePublishedParameterCounts) {
   const std::vector<std::pair<std::string, i64>> sizes{
       {"llama2_7b", 6738415616},   {"llama3.1_8b", 8030261248}, {"llama3.1_70b", 70553706496},
       {"llama3.2_1b", 1235814400}, {"mistral_7b", 7241732096},  {"qwen2.5_7b", 7615616512},
@@ -399,27 +401,27 @@ TEST(Config, ShippedFamiliesHaveThePublishedParameters) {
   }
 }
 
-TEST(Config, NamesOfOtherProgramsLeadToOurs) {
+TEST(ConfigTest, SuggestsKeysForNamesOfOtherPrograms) {
   EXPECT_THAT(error_of(with_model("n_layer = 2")),
               HasSubstr("model.n_layer: unknown key; did you mean model.num_layers?"));
   EXPECT_THAT(error_of(with_model("num_key_value_heads = 2")), HasSubstr("did you mean model.num_query_groups?"));
   EXPECT_THAT(error_of(with_model("rope_theta = 2")), HasSubstr("did you mean model.rotary_base?"));
   EXPECT_THAT(error_of(with_model("sliding_window = 2")), HasSubstr("did you mean model.window_size?"));
   EXPECT_THAT(error_of(with_model("low_freq_factor = 2")), HasSubstr("model.rope_scaling_low_freq_factor?"));
-  EXPECT_THAT(error_of(kLeast, {"--learning_rate=1"}), HasSubstr("did you mean --optimizer.lr?"));
-  EXPECT_THAT(error_of(kLeast, {"--bf16"}), HasSubstr("did you mean --training.precision?"));
-  EXPECT_THAT(error_of(kLeast, {"--mlp_bias=true"}), HasSubstr("did you mean --model.add_mlp_bias?"));
-  EXPECT_THAT(error_of(kLeast, {"--gradient_checkpointing"}),
+  EXPECT_THAT(error_of(kMinimal, {"--learning_rate=1"}), HasSubstr("did you mean --optimizer.lr?"));
+  EXPECT_THAT(error_of(kMinimal, {"--bf16"}), HasSubstr("did you mean --training.precision?"));
+  EXPECT_THAT(error_of(kMinimal, {"--mlp_bias=true"}), HasSubstr("did you mean --model.add_mlp_bias?"));
+  EXPECT_THAT(error_of(kMinimal, {"--gradient_checkpointing"}),
               HasSubstr("did you mean --training.recompute_granularity?"));
-  EXPECT_THAT(error_of(kLeast, {"--gradient_accumulation_steps=4"}),
+  EXPECT_THAT(error_of(kMinimal, {"--gradient_accumulation_steps=4"}),
               HasSubstr("did you mean --training.global_batch_size?"));
-  EXPECT_THAT(error_of(kLeast, {"--training.max_steps=1"}), HasSubstr("did you mean --training.train_iters?"));
-  EXPECT_THAT(error_of(kLeast, {"--training.per_device_train_batch_size=1"}),
+  EXPECT_THAT(error_of(kMinimal, {"--training.max_steps=1"}), HasSubstr("did you mean --training.train_iters?"));
+  EXPECT_THAT(error_of(kMinimal, {"--training.per_device_train_batch_size=1"}),
               HasSubstr("did you mean --training.micro_batch_size?"));
 }
 
-/// What others call the type in which gradients are summed or sent.
-TEST(Config, NamesForReducedGradientsAreKnown) {
+/// Names of the gradient reduction type in other programs.
+TEST(ConfigTest, SuggestsKeyForGradientReductionType) {
   for (const char* name : {"grad_reduce_in_bf16", "grad_reduce_in_fp32", "communication_data_type",
                            "mixed_precision_reduce", "reduce_dtype"})
     EXPECT_THAT(error_of(kLeast, {str("--", name, "=bf16")}), HasSubstr("did you mean --parallel.grad_reduce_dtype?"));
@@ -429,13 +431,13 @@ TEST(Config, NamesForReducedGradientsAreKnown) {
               HasSubstr("sums over ranks are always in fp32"));
 }
 
-/// Every argument that Megatron Core 0.16 has for mixtures is a key, or leads to one, or is told why none is needed.
-TEST(Config, MegatronsArgumentsForExpertsAreKnown) {
+/// Every argument of Megatron Core 0.16 for mixtures is a key, leads to one, or has a hint why none is needed.
+TEST(ConfigTest, RecognizesMegatronExpertArguments) {
   EXPECT_EQ(
       error_of(with_model("moe_grouped_gemm = true")),
       "run.toml:5:1: model.moe_grouped_gemm: unknown key; the experts of a rank are always multiplied in one grouped "
       "product; leave it out");
-  EXPECT_EQ(error_of(kLeast, {"--moe_router_dtype=fp32"}),
+  EXPECT_EQ(error_of(kMinimal, {"--moe_router_dtype=fp32"}),
             "command line: --moe_router_dtype=fp32: unknown option; the router always computes in fp32; leave it out");
   EXPECT_THAT(error_of(with_model("num_moe_experts = 8")), HasSubstr("did you mean model.num_experts?"));
   for (const char* name : {"expert_model_parallel_size",
@@ -479,14 +481,14 @@ TEST(Config, MegatronsArgumentsForExpertsAreKnown) {
                            "moe_upcycling_granularity",
                            "moe_pad_experts_for_cuda_graph_inference"}) {
     EXPECT_THAT(
-        error_of(kLeast, {str("--", name, "=1")}),
+        error_of(kMinimal, {str("--", name, "=1")}),
         testing::AnyOf(HasSubstr("did you mean --"), HasSubstr("leave it out"), HasSubstr("checkpoint upcycle")))
         << name;
   }
 }
 
-TEST(Config, OneEmptyFolderTurnsSavingOff) {
-  const std::string saving = std::string(kLeast) +
+TEST(ConfigTest, EmptySaveFolderDisablesSaving) {
+  const std::string saving = std::string(kMinimal) +
                              "[checkpoint]\nsave = \"a\"\nsave_interval = 5\nasync_save = true\nlocal_save = \"b\"\n"
                              "local_save_interval = 2\n";
   EXPECT_EQ(error_of(saving), "");
@@ -494,11 +496,12 @@ TEST(Config, OneEmptyFolderTurnsSavingOff) {
   EXPECT_EQ(off.save_interval, 0);
   EXPECT_FALSE(off.async_save);
   EXPECT_EQ(off.local_save, "");
-  EXPECT_THAT(error_of(std::string(kLeast) + "[checkpoint]\nsave_interval = 5\n"), HasSubstr("needs checkpoint.save"));
+  EXPECT_THAT(error_of(std::string(kMinimal) + "[checkpoint]\nsave_interval = 5\n"),
+              HasSubstr("needs checkpoint.save"));
 }
 
-/// Deeper than the stack, were it followed.
-TEST(Config, NestsNoDeeperThanAConfigurationNeeds) {
+/// Deeper than the stack would allow.
+TEST(ConfigTest, RejectsDeepNesting) {
   const auto repeated = [](const std::string& text, int times) {
     std::string all;
     for (int i = 0; i < times; ++i) all += text;
@@ -507,35 +510,35 @@ TEST(Config, NestsNoDeeperThanAConfigurationNeeds) {
   for (const std::string& deep : {repeated("a.", 300'000) + "b = 1", repeated("\"a\" . ", 300'000) + "b = 1",
                                   "[" + repeated("a.", 300'000) + "b]", "x = " + repeated("[", 300'000),
                                   "x = " + repeated("{a = ", 300'000), "x = {" + repeated("a.", 300'000) + "b = 1}"}) {
-    EXPECT_THAT(error_of(kLeast + deep), HasSubstr("run.toml:5:")) << deep.substr(0, 20);
-    EXPECT_THAT(error_of(kLeast + deep), HasSubstr("nested deeper than 32 levels")) << deep.substr(0, 20);
+    EXPECT_THAT(error_of(kMinimal + deep), HasSubstr("run.toml:5:")) << deep.substr(0, 20);
+    EXPECT_THAT(error_of(kMinimal + deep), HasSubstr("nested deeper than 32 levels")) << deep.substr(0, 20);
   }
-  EXPECT_THAT(error_of(kLeast, {"--data.data_path=" + repeated("[", 300'000)}), HasSubstr("data.data_path"));
-  // Dots and brackets of texts and comments do not count.
+  EXPECT_THAT(error_of(kMinimal, {"--data.data_path=" + repeated("[", 300'000)}), HasSubstr("data.data_path"));
+  // Dots and brackets in strings and comments do not count.
   const std::string dots = repeated(".[{", 100);
-  EXPECT_EQ(error_of(kLeast + ("[data]\ndata_path = [\"" + dots + "\", '" + dots + "', \"\"\"\n" + dots +
-                               "\\\"\"\"\"]  # " + dots + "\nsplit = \"9,1,0\"\n")),
+  EXPECT_EQ(error_of(kMinimal + ("[data]\ndata_path = [\"" + dots + "\", '" + dots + "', \"\"\"\n" + dots +
+                                 "\\\"\"\"\"]  # " + dots + "\nsplit = \"9,1,0\"\n")),
             "");
 }
 
-/// Of all texts in the program, other than comments: who follows a message must find the key.
-TEST(Config, MessagesNameKeysThatExist) {
+/// All keys in the program's messages must exist, so that users find them; comments are excluded.
+TEST(ConfigTest, MessagesNameKeysThatExist) {
   Config config;
   std::set<std::string> keys, sections;
   for (const Field& field : config_fields(config)) {
     keys.insert(field.key);
     sections.insert(std::string(field.section()));
   }
-  Hardware hardware;  // whose files have sections of the same names
+  Hardware hardware;  // hardware files have sections of the same names
   std::vector<Field> of_hardware;
   Hardware::sections(hardware, [&](std::string_view name, auto& section) { list_fields(section, name, of_hardware); });
   for (const Field& field : of_hardware) keys.insert(field.key);
   const std::set<std::string> files{"model.safetensors"};
   const std::regex text("\"(?:[^\"\\\\]|\\\\.)*\""), mention("(^|[^a-z_A-Z0-9./>])([a-z_]+)\\.([a-z_0-9]+)");
   int mentions = 0;
-  for (const char* room :
+  for (const char* library :
        {"base", "tensor", "comm", "parallel", "model", "optimizer", "data", "checkpoint", "plan", "megatron_cpp"}) {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(test::source_folder() / room)) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(test::source_folder() / library)) {
       if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
       for (const std::string& line : split(read_text_file(entry.path()), '\n')) {
         const std::string code = line.substr(0, line.find("//"));
@@ -546,11 +549,11 @@ TEST(Config, MessagesNameKeysThatExist) {
             const std::string key = (*word)[2].str() + "." + (*word)[3].str();
             if (!sections.contains((*word)[2].str()) || files.contains(key)) continue;
             ++mentions;
-            // "optimizer.lr_warmup_" goes on with what depends.
+            // "optimizer.lr_warmup_" is followed by a suffix chosen at run time.
             const auto after = keys.lower_bound(key);
             const bool exists = keys.contains(key) || !renamed_key(key).empty() ||
                                 (key.ends_with('_') && after != keys.end() && after->starts_with(key));
-            EXPECT_TRUE(exists) << entry.path() << ": " << key << " is no key";
+            EXPECT_TRUE(exists) << entry.path() << ": " << key << " is not a key";
           }
         }
       }

@@ -1,4 +1,4 @@
-// What fp8 cannot go with is said before anything starts, all of it at once; and plans know it.
+// Options that are incompatible with fp8 are reported before anything starts, all together; plans account for fp8.
 #include <gmock/gmock.h>
 
 #include "megatron_cpp/config/config.h"
@@ -35,12 +35,12 @@ std::string error_of(const std::string& training) {
       [&] { parse_config("[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n" + training, "run.toml"); });
 }
 
-TEST(Fp8Config, IsOffUnlessAskedFor) {
+TEST(Fp8ConfigTest, IsOffByDefault) {
   EXPECT_EQ(fp8_layers(Config()).end, 0);
   EXPECT_THAT(config_in_fp8().conflicts(), IsEmpty());
 }
 
-TEST(Fp8Config, WrongValuesAreNamedWithThoseThatThereAre) {
+TEST(Fp8ConfigTest, NamesAllowedValues) {
   EXPECT_EQ(error_of("precision = 'bf16'\nfp8 = 'e5m2'"),
             "run.toml:6:1: training.fp8: must be one of \"none\", \"e4m3\", \"hybrid\", not \"e5m2\"");
   EXPECT_THAT(error_of("precision = 'bf16'\nfp8 = 'e4m3'\nfp8_recipe = 'delayed'"),
@@ -48,13 +48,13 @@ TEST(Fp8Config, WrongValuesAreNamedWithThoseThatThereAre) {
   EXPECT_THAT(error_of("precision = 'bf16'\nfp8_format = 'hybrid'"), HasSubstr("did you mean training.fp8?"));
 }
 
-TEST(Fp8Config, NeedsBf16) {
+TEST(Fp8ConfigTest, NeedsBf16) {
   for (const char* precision : {"fp32", "fp16"})
     EXPECT_THAT(error_of(str("precision = '", precision, "'\nfp8 = 'hybrid'")),
                 HasSubstr("training.fp8: needs training.precision \"bf16\""));
 }
 
-TEST(Fp8Config, KeysThatWouldBeIgnoredAreErrors) {
+TEST(Fp8ConfigTest, RejectsKeysWithoutEffect) {
   EXPECT_THAT(error_of("first_last_layers_bf16 = true"),
               HasSubstr("training.first_last_layers_bf16: only read when fp8 is \"e4m3\" or \"hybrid\""));
   EXPECT_THAT(
@@ -63,7 +63,7 @@ TEST(Fp8Config, KeysThatWouldBeIgnoredAreErrors) {
             HasSubstr("training.num_layers_at_end_in_bf16: only read with first_last_layers_bf16")));
 }
 
-TEST(Fp8Config, LeavesLayersInBf16AtBothEnds) {
+TEST(Fp8ConfigTest, KeepsLayersInBf16AtBothEnds) {
   Config config = config_in_fp8();
   config.model.num_layers = 6;
   EXPECT_EQ(fp8_layers(config).first, 0);
@@ -80,13 +80,13 @@ TEST(Fp8Config, LeavesLayersInBf16AtBothEnds) {
   EXPECT_THAT(config.conflicts(), Contains(HasSubstr("leave none of the 6 layers in fp8")));
 }
 
-TEST(Fp8Config, SizesThatAGpuCannotMultiplyAreNamed) {
+TEST(Fp8ConfigTest, NamesSizesThatGpuCannotMultiply) {
   Config config = config_in_fp8();
   config.model.hidden_size = 64;
   config.model.num_attention_heads = 8;
   config.model.ffn_hidden_size = 100;
   config.model.seq_length = 24;
-  EXPECT_THAT(config.conflicts(), IsEmpty()) << "a CPU multiplies all";
+  EXPECT_THAT(config.conflicts(), IsEmpty()) << "a CPU supports all sizes";
   config.device.device = DeviceType::Cuda;
   EXPECT_THAT(config.conflicts(), AllOf(Contains(HasSubstr("model.ffn_hidden_size on a rank is 100")),
                                         Contains(HasSubstr("model.seq_length on a rank is 24"))));
@@ -97,7 +97,7 @@ TEST(Fp8Config, SizesThatAGpuCannotMultiplyAreNamed) {
   EXPECT_THAT(config.conflicts(), Contains(HasSubstr("model.ffn_hidden_size on a rank is 24")));
 }
 
-TEST(Fp8Config, BelongsToARun) {
+TEST(Fp8ConfigTest, RefusesChangeOnResume) {
   const Config now = config_in_fp8();
   Config before = now;
   before.training.fp8 = Fp8::None;
@@ -105,15 +105,15 @@ TEST(Fp8Config, BelongsToARun) {
               HasSubstr("training.fp8: \"none\" in the checkpoint, \"hybrid\" now"));
 }
 
-TEST(Fp8Config, ThePlanSaysWhatIsInFp8) {
+TEST(Fp8ConfigTest, IsReportedInPlan) {
   Config config = config_in_fp8();
   EXPECT_THAT(describe_run(config, 1), HasSubstr("bf16, linear maps of 12 layers in fp8 (hybrid), emulated"));
   config.training.fp8 = Fp8::None;
   EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("fp8")));
 }
 
-/// A step of Llama 8B on H100 is faster in fp8, by less than products alone; without fp8 there is no prediction.
-TEST(Fp8Config, IsPredictedWhereHardwareHasIt) {
+/// A step of Llama 8B on H100 is faster in fp8, by less than products alone. Hardware without fp8 gives no prediction.
+TEST(Fp8ConfigTest, IsPredictedWhenHardwareSupportsIt) {
   Config config = load_config(test::source_folder() / "configs/llama_8b.toml");
   const Path folder = test::source_folder() / "configs/hardware";
   const auto seconds = [&](const char* hardware) {

@@ -56,7 +56,7 @@ std::string error_of(const std::vector<std::string>& args) {
   return test::input_error([&] { read(args); });
 }
 
-TEST(Options, AllForms) {
+TEST(OptionsTest, AcceptsAllForms) {
   const PaintOptions o = read({"wall", "--color", "green", "a", "--layers=3", "--dry-run", "b", "--thickness", "1",
                                "--sizes=1,2,3", "--", "--c"});
   EXPECT_EQ(o.target, "wall");
@@ -68,7 +68,7 @@ TEST(Options, AllForms) {
   EXPECT_EQ(o.sizes, (std::vector<i64>{1, 2, 3}));
 }
 
-TEST(Options, BoolsAndPositionalsByName) {
+TEST(OptionsTest, AcceptsBoolsAndPositionalsByName) {
   EXPECT_FALSE(read({"--dry_run", "false", "wall"}).dry_run);
   EXPECT_TRUE(read({"--dry_run", "wall"}).dry_run);
   EXPECT_TRUE(read({"--dry_run=true", "wall"}).dry_run);
@@ -77,12 +77,12 @@ TEST(Options, BoolsAndPositionalsByName) {
   EXPECT_EQ(o.input, (std::vector<std::string>{"a", "b"}));
 }
 
-TEST(Options, NegativeNumbersAreValues) {
+TEST(OptionsTest, ReadsNegativeNumbersAsValues) {
   EXPECT_EQ(error_of({"wall", "--layers", "-5"}),
             "command line: --layers -5: must be at least 1 and at most 9, not -5");
 }
 
-TEST(Options, AllMistakesAtOnce) {
+TEST(OptionsTest, ReportsAllMistakesTogether) {
   EXPECT_EQ(error_of({"--colour=red", "--layers=x", "--thickness", "--sizes=1,0", "-v"}),
             "6 problems:\n"
             "  command line: --colour=red: unknown option; did you mean --color?\n"
@@ -93,7 +93,7 @@ TEST(Options, AllMistakesAtOnce) {
             "  command line: TARGET: is missing: what to paint");
 }
 
-TEST(Options, HelpIsMadeFromTheFields) {
+TEST(OptionsTest, HelpListsFields) {
   PaintOptions options;
   testing::internal::CaptureStdout();
   EXPECT_FALSE(read_options(std::vector<std::string>{"--help", "--bad"}, usage(), options, Log()));
@@ -125,7 +125,7 @@ std::optional<Config> read_run(const std::vector<std::string>& args, RunOptions&
   return read_config_and_options(args, run, options, Log());
 }
 
-TEST(ConfigAndOptions, OneCommandLineForBoth) {
+TEST(ConfigAndOptionsTest, ReadsBothFromOneCommandLine) {
   const std::string file = testing::TempDir() + "options_test.toml";
   write_file_atomic(file, "[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\nseed = 5\n");
   RunOptions options;
@@ -139,14 +139,14 @@ TEST(ConfigAndOptions, OneCommandLineForBoth) {
   EXPECT_EQ(config->model.vocab_size, 100);
 }
 
-TEST(ConfigAndOptions, WithoutAFileEverythingIsOnTheCommandLine) {
+TEST(ConfigAndOptionsTest, ReadsCommandLineWithoutFile) {
   RunOptions options;
   const std::optional<Config> config = read_run({"--training.train_iters=3", "--model.vocab_size=4"}, options);
   ASSERT_TRUE(config);
   EXPECT_EQ(config->training.train_iters, 3);
 }
 
-TEST(ConfigAndOptions, TheTextMayComeFromElsewhereThanAFile) {
+TEST(ConfigAndOptionsTest, ReadsTextFromGivenSource) {
   RunOptions options;
   const auto source = [](const RunOptions& given, const Config& config) {
     EXPECT_TRUE(given.dry_run);
@@ -162,7 +162,7 @@ TEST(ConfigAndOptions, TheTextMayComeFromElsewhereThanAFile) {
   EXPECT_EQ(config->checkpoint.load, "runs/a");
 }
 
-TEST(ConfigAndOptions, MistakesInFileAndArgumentsComeTogether) {
+TEST(ConfigAndOptionsTest, ReportsMistakesInFileAndArgumentsTogether) {
   const std::string file = testing::TempDir() + "options_test_bad.toml";
   write_file_atomic(file, "[model]\nvocab_size = 100\n[training]\ntrain_iter = 10\n");
   RunOptions options;

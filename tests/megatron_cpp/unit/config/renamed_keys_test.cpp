@@ -1,4 +1,4 @@
-// Former names of keys and options: accepted, with one hint; refused next to the present name.
+// Former names of keys and options are accepted with one hint, and rejected next to the present name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ std::vector<RenamedKey> renamed_keys() {
           {"logging.metrics", "logging.metrics_path", "a.jsonl", "\"a.jsonl\""}};
 }
 
-/// Arguments that some of the keys need next to them.
+/// Adds arguments that some of the keys require.
 std::vector<std::string> plus_needed(std::vector<std::string> args) {
   for (const char* needed : {"--device.device=cuda", "--fault_injection.kind=kill", "--checkpoint.save=a",
                              "--checkpoint.local_save=b", "--checkpoint.local_save_interval=1"})

@@ -1,6 +1,6 @@
-// Every key of the configuration, set to another legal value than its default, is either refused by name, because the
-// rest of the configuration gives it no meaning, or has an effect: one that shows in what is derived from the
-// configuration, or one at run time that kRunTimeEffects names.
+// Every key of the configuration, set to another legal value than its default, is either refused by name, because it
+// has no effect with the rest of the configuration, or has an effect: one in the values derived from the configuration,
+// or one at run time, listed in kRunTimeEffects.
 #include "megatron_cpp/config/unused_keys.h"
 
 #include <gmock/gmock.h>
@@ -36,9 +36,9 @@ std::string error_of(const std::vector<std::string>& args) {
   return test::input_error([&] { check_layout(parse(args), kWorld); });
 }
 
-/// Keys whose effect shows only while a training runs, or that never have one by design, and where it shows.
+/// Keys whose effect is visible only during training, or that never have one by design, and where it is visible.
 constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
-    // The model's function: checked by the golden tests of the layers.
+    // The model's function is checked by the golden tests of the layers.
     {"model.max_position_embeddings", "longest context of generate and evaluate"},
     {"model.position_embedding_type", "forward pass"},
     {"model.window_size", "forward pass"},
@@ -117,12 +117,12 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"fault_injection.kind", "the fault"},
 };
 
-/// Returns whether the table names `key`.
+/// Returns true if the table contains `key`.
 bool shows_at_run_time(std::string_view key) {
   return std::ranges::any_of(kRunTimeEffects, [&](const auto& effect) { return effect.first == key; });
 }
 
-/// What else a key needs before its value is legal at all, where that leaves its effect open.
+/// Returns a legal value of the key that differs from its default.
 std::string value_of(const Field& field) {
   static const std::map<std::string, std::string> values{
       {"model.num_query_groups", "6"},
@@ -173,7 +173,7 @@ std::string value_of(const Field& field) {
   return given;
 }
 
-/// What the program derives from a configuration before it starts: plan, layout, schedules.
+/// Returns what the program derives from a configuration before it starts: plan, layout, schedules.
 std::string derived(const Config& config) {
   std::string text = describe_run(config, kWorld, 1);
   const LrSchedule schedule(config.optimizer, {.train_iters = config.training.train_iters,
@@ -221,7 +221,7 @@ TEST(ConfigKeyTest, TableOfRunTimeEffectsNamesOnlyKeys) {
   for (const auto& [key, effect] : kRunTimeEffects) EXPECT_TRUE(keys.contains(std::string(key))) << key;
 }
 
-/// The arguments under which a key is refused, and the key.
+/// Arguments with which a key is refused, and the key.
 struct RefusedCase {
   std::vector<std::string> args;
   std::string key;

@@ -1,11 +1,11 @@
-// A step that a signal gives up at any pass, on one rank of any layout: nobody waits for ever, and it leaves no trace.
+// A step that a signal aborts at any pass, on one rank of any layout: no rank blocks, and the step leaves no trace.
 #include <gtest/gtest.h>
 
 #include "megatron_cpp/train/step_progress.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp::given_up_step_test {
+namespace mcpp::aborted_step_test {
 namespace {
 
 using test::LayoutRank;
@@ -16,7 +16,7 @@ using test::Weights;
 
 constexpr i64 kNever = 1 << 30;
 
-/// GPT-2 with tied embeddings and dropout, and a loss scale that must not hear of the step.
+/// GPT-2 with tied embeddings and dropout, and with a loss scale that must ignore the step.
 RunTask task() {
   ModelConfig model = test::tiny_gpt2();
   model.num_layers = 4;
@@ -57,16 +57,16 @@ struct Result {
   test::Numbers losses;
 };
 
-/// Three steps; before the second, it is tried and given up on `victim` after `passes`.
-Result train(const RunLayout& layout, int victim, i64 passes) {
+/// Trains three steps. Before the second, it is tried once and aborted on `signaled_rank` after `passes`.
+Result train(const RunLayout& layout, int signaled_rank, i64 passes) {
   Result result;
   std::mutex mutex;
-  const RunTask what = task();
+  const RunTask run_task = task();
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(what, layout, world);
+    LayoutRank self(run_task, layout, world);
     test::Numbers losses{self.step(0).loss};
-    if (victim >= 0) {
-      SignalAfter watch(rank == victim ? passes : kNever);
+    if (signaled_rank >= 0) {
+      SignalAfter watch(rank == signaled_rank ? passes : kNever);
       self.state().set_observer(&watch);
       const i64 steps_before = self.state().optimizer().steps();
       const StepOutcome outcome = self.step(1);
@@ -75,7 +75,7 @@ Result train(const RunLayout& layout, int victim, i64 passes) {
       EXPECT_EQ(self.state().optimizer().steps(), steps_before);
       self.state().set_observer(nullptr);
     }
-    for (i64 step = 1; step < what.steps; ++step) losses.push_back(self.step(step).loss);
+    for (i64 step = 1; step < run_task.steps; ++step) losses.push_back(self.step(step).loss);
     const std::lock_guard lock(mutex);
     self.collect(result.weights);
     if (rank == 0) result.losses = losses;
@@ -83,23 +83,23 @@ Result train(const RunLayout& layout, int victim, i64 passes) {
   return result;
 }
 
-TEST(GivenUpStep, LeavesNoTraceOnAnyLayout) {
+TEST(AbortedStepTest, LeavesNoTraceOnAnyLayout) {
   for (const RunLayout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
     const Result whole = train(layout, -1, 0);
-    const i64 passes = 2 * task().global_batch_size / layout.dp;  // at least, on each rank
-    for (int victim = 0; victim < layout.ranks(); ++victim) {
+    const i64 passes = 2 * task().global_batch_size / layout.dp;  // a lower bound for each rank
+    for (int signaled_rank = 0; signaled_rank < layout.ranks(); ++signaled_rank) {
       for (const i64 after : {i64{0}, i64{1}, passes / 2, passes - 1}) {
-        const Result result = train(layout, victim, after);
-        EXPECT_EQ(result.losses, whole.losses) << "rank " << victim << " after " << after << " passes";
-        EXPECT_EQ(result.weights, whole.weights) << "rank " << victim << " after " << after << " passes";
+        const Result result = train(layout, signaled_rank, after);
+        EXPECT_EQ(result.losses, whole.losses) << "rank " << signaled_rank << " after " << after << " passes";
+        EXPECT_EQ(result.weights, whole.weights) << "rank " << signaled_rank << " after " << after << " passes";
       }
     }
   }
 }
 
-TEST(GivenUpStep, ComputesNoFurtherPass) {
-  struct Count final : StepObserver {
+TEST(AbortedStepTest, RunsNoFurtherPass) {
+  struct PassCounter final : StepObserver {
     int signal() const override { return last >= 5 ? 15 : 0; }
     double minutes() const override { return 0; }
     void on_pass_finished(i64 done, i64 all_passes, i64 count) override {
@@ -107,20 +107,20 @@ TEST(GivenUpStep, ComputesNoFurtherPass) {
     }
     i64 last = -1, all = 0, microbatches = 0;
   };
-  const RunTask what = task();
+  const RunTask run_task = task();
   run_local_ranks(1, [&](Communicator& world, int) {
-    LayoutRank self(what, {}, world);
-    Count count;
-    self.state().set_observer(&count);
+    LayoutRank self(run_task, {}, world);
+    PassCounter counter;
+    self.state().set_observer(&counter);
     EXPECT_TRUE(self.step(0).is_aborted);
-    EXPECT_EQ(count.last, 5) << "asked again";
-    EXPECT_EQ(count.all, 16);
-    EXPECT_EQ(count.microbatches, 8);
+    EXPECT_EQ(counter.last, 5) << "a pass ran after the stop";
+    EXPECT_EQ(counter.all, 16);
+    EXPECT_EQ(counter.microbatches, 8);
     EXPECT_TRUE(self.step(1).is_aborted) << "the signal is still there";
   });
 }
 
-TEST(LongStep, SaysSomethingNowAndThen) {
+TEST(LongStepTest, ReportsProgressOccasionally) {
   LongStep step;
   EXPECT_FALSE(step.reports_at(0.5, 0.1, 64).live) << "not long yet";
   EXPECT_EQ(step.reports_at(10, 0.25, 64).live.value(), "microbatch 17 of 64, 30.0s left");
@@ -133,4 +133,4 @@ TEST(LongStep, SaysSomethingNowAndThen) {
 }
 
 }  // namespace
-}  // namespace mcpp::given_up_step_test
+}  // namespace mcpp::aborted_step_test

@@ -1,5 +1,5 @@
-// Saves beside the training on any layout: what they hold are the bits of the iteration that they are of, although the
-// training went on, and the training has the bits of one that saves nothing. Ranks as threads.
+// Asynchronous saves on any layout contain the state of their own iteration, although the training continues, and do
+// not change the training. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <latch>
@@ -11,7 +11,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp::async_layouts_test {
+namespace mcpp::async_save_layouts_test {
 namespace {
 
 using test::RunLayout;
@@ -30,7 +30,7 @@ const std::vector<RunLayout> kLayouts{
     {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
 };
 
-class AsyncLayouts : public testing::Test {
+class AsyncSaveLayoutsTest : public testing::Test {
  protected:
   static RunTask task_of(ModelConfig model, DType dtype) {
     model.num_layers = 4;
@@ -41,22 +41,22 @@ class AsyncLayouts : public testing::Test {
     return task;
   }
 
-  /// Trains the steps; after the first one it saves twice: at once in one folder, and in another beside the rest, the
-  /// copy being held back until the next backward has run. `coverage` of the second. The losses of rank 0.
+  /// Trains and saves twice after the first step: synchronously in one folder, and asynchronously, with `coverage`, in
+  /// another, where the copy starts only after the next backward pass. Returns the losses of rank 0.
   test::Numbers train(const RunTask& task, const RunLayout& layout, const Path& folder, Coverage coverage) {
     test::Numbers losses;
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
       test::LayoutRank self(task, layout, world);
       const Log log(rank);
-      test::Numbers mine{self.step(0).loss};
+      test::Numbers rank_losses{self.step(0).loss};
       std::vector<NamedShard> shards =
           coverage == Coverage::Whole ? shards_to_save(self.state()) : shards_to_load(self.state());
-      const Path own = coverage == Coverage::Whole ? Path() : Path(str(rank));
+      const Path part_folder = coverage == Coverage::Whole ? Path() : Path(str(rank));
       ShardList source(shards);
-      CheckpointSave waited({.folder = folder / "waited" / own, .coverage = coverage}, {.iteration = 1}, world, log,
-                            files_);
-      waited.write(source);
-      waited.gather_and_finish();
+      CheckpointSave sync_save({.folder = folder / "waited" / part_folder, .coverage = coverage}, {.iteration = 1},
+                               world, log, files_);
+      sync_save.write(source);
+      sync_save.gather_and_finish();
 
       std::latch backward_is_done(1);
       const SaveObserver hold = [&](SavePoint point) {
@@ -64,18 +64,18 @@ class AsyncLayouts : public testing::Test {
       };
       HostStaging staging;
       staging.begin(shards);
-      AsyncSave beside({.folder = folder / "beside" / own, .coverage = coverage, .observer = hold}, {.iteration = 1},
-                       staging, world, log, files_);
+      AsyncSave async_save({.folder = folder / "beside" / part_folder, .coverage = coverage, .observer = hold},
+                           {.iteration = 1}, staging, world, log, files_);
       self.evaluate(task, 0);
       self.backward(1);
-      EXPECT_FALSE(beside.is_idle());
+      EXPECT_FALSE(async_save.is_idle());
       backward_is_done.count_down();
-      beside.wait_for_copy();
+      async_save.wait_for_copy();
       self.update(1);
-      mine.push_back(self.state().outcome().loss);
-      for (i64 step = 2; step < task.steps; ++step) mine.push_back(self.step(step).loss);
-      while (!beside.advance()) continue;
-      if (rank == 0) losses = mine;
+      rank_losses.push_back(self.state().outcome().loss);
+      for (i64 step = 2; step < task.steps; ++step) rank_losses.push_back(self.step(step).loss);
+      while (!async_save.advance()) continue;
+      if (rank == 0) losses = rank_losses;
     });
     return losses;
   }
@@ -91,7 +91,7 @@ class AsyncLayouts : public testing::Test {
     EXPECT_GT(files, 0);
   }
 
-  void expect_bits_of_the_iteration(const RunTask& task, Coverage coverage) {
+  void expect_matches_sync_save(const RunTask& task, Coverage coverage) {
     for (const RunLayout& layout : kLayouts) {
       SCOPED_TRACE(layout.name);
       const Path folder = scratch_ / str(layout.name, "_", static_cast<int>(coverage));
@@ -104,17 +104,17 @@ class AsyncLayouts : public testing::Test {
   const FileSystem files_;
 };
 
-TEST_F(AsyncLayouts, HaveTheBitsOfTheirIteration) {
-  expect_bits_of_the_iteration(task_of(test::tiny_gpt2(), DType::F32), Coverage::Whole);
+TEST_F(AsyncSaveLayoutsTest, SavesStateOfItsIteration) {
+  expect_matches_sync_save(task_of(test::tiny_gpt2(), DType::F32), Coverage::Whole);
 }
 
-TEST_F(AsyncLayouts, AlsoInBf16WithMasterWeights) {
-  expect_bits_of_the_iteration(task_of(test::tiny_llama(), DType::BF16), Coverage::Whole);
+TEST_F(AsyncSaveLayoutsTest, SavesStateOfItsIterationInBf16WithMasterWeights) {
+  expect_matches_sync_save(task_of(test::tiny_llama(), DType::BF16), Coverage::Whole);
 }
 
-TEST_F(AsyncLayouts, AlsoOfTheLocalTier) {
-  expect_bits_of_the_iteration(task_of(test::tiny_gpt2(), DType::F32), Coverage::Part);
+TEST_F(AsyncSaveLayoutsTest, SavesStateOfItsIterationToLocalTier) {
+  expect_matches_sync_save(task_of(test::tiny_gpt2(), DType::F32), Coverage::Part);
 }
 
 }  // namespace
-}  // namespace mcpp::async_layouts_test
+}  // namespace mcpp::async_save_layouts_test

@@ -1,5 +1,5 @@
-// Less traffic on any layout: a second copy of the weights changes no bit, weights and gradients in fewer bytes stay
-// near those in full, and depend on no more than they say. Ranks as threads.
+// Compressed communication on any layout: secondary weight shards change no bit, and compressed weights and gradients
+// stay close to uncompressed ones. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "tensor/ops/ops.h"
@@ -12,14 +12,14 @@ namespace mcpp {
 namespace {
 
 using test::expect_same_bits;
-using test::load_and_go_on;
+using test::load_and_continue;
 using test::Numbers;
 using test::relative_distance;
 using test::run_layout;
 using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
-using test::save_and_go_on;
+using test::save_and_continue;
 
 ModelConfig model_of(const char* family) {
   ModelConfig model = std::string_view(family) == "llama" ? test::tiny_llama() : test::tiny_gpt2();
@@ -34,7 +34,7 @@ RunTask task_of(DType dtype, const char* family = "gpt2") {
   return test::learnable_task(model_of(family), dtype);
 }
 
-RunLayout packed(RunLayout layout, bool weights, bool gradients) {
+RunLayout quantized(RunLayout layout, bool weights, bool gradients) {
   layout.quantized_weights = weights;
   if (gradients) layout.grad_reduce_format = GradReduceFormat::Int8;
   return layout;
@@ -45,7 +45,7 @@ RunLayout in_bf16(RunLayout layout) {
   return layout;
 }
 
-TEST(SecondCopy, ChangesNoBit) {
+TEST(SecondaryShardTest, IsBitwiseIdenticalToNoSecondaryShards) {
   const RunLayout layouts[]{
       {.name = "dp4", .dp = 4, .zero_stage = 3},
       {.name = "dp4_no_overlap", .dp = 4, .zero_stage = 3, .overlaps = false},
@@ -78,8 +78,8 @@ TEST(SecondCopy, ChangesNoBit) {
   }
 }
 
-/// Those of experts have none, and are gathered as ever.
-TEST(SecondCopy, IsOfTheDenseLayersOfAMixture) {
+/// Experts have no secondary shards and are gathered over all ranks.
+TEST(SecondaryShardTest, IsUsedForDenseLayersOfMixture) {
   RunTask task = task_of(DType::F32, "llama");
   task.steps = 4;
   task.model.moe.num_experts = 4;
@@ -90,50 +90,50 @@ TEST(SecondCopy, IsOfTheDenseLayersOfAMixture) {
   expect_same_bits(run_layout(task, layout), without);
 }
 
-/// What travels is each parameter's own blocks: their values depend neither on ranks nor on the stage, and a rank alone
-/// computes with the same.
-TEST(QuantizedWeights, DoNotDependOnWhoShares) {
+/// Each parameter is quantized in its own blocks, so the values depend neither on the ranks nor on the ZeRO stage, and
+/// one rank computes with the same values.
+TEST(QuantizedWeightsTest, AreIndependentOfRanksAndZeroStage) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
     task.micro_batch_size = 2;
-    task.global_batch_size = 4;  // one microbatch: then gradients of all stages have the same bits
-    const RunResult two = run_layout(task, packed({.dp = 2, .zero_stage = 1}, true, false));
+    task.global_batch_size = 4;  // one microbatch, so that gradients of all stages are bitwise identical
+    const RunResult two = run_layout(task, quantized({.dp = 2, .zero_stage = 1}, true, false));
     for (const RunLayout& layout : {RunLayout{.name = "zero2", .dp = 2, .zero_stage = 2},
                                     {.name = "zero3", .dp = 2, .zero_stage = 3},
                                     {.name = "zero3_no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false},
                                     {.name = "zero1_one_bucket", .dp = 2, .zero_stage = 1, .bucket_elements = 0},
                                     {.name = "pp2", .pp = 2, .dp = 2, .zero_stage = 1}}) {
       SCOPED_TRACE(layout.name);
-      expect_same_bits(run_layout(task, packed(layout, true, false)), two);
+      expect_same_bits(run_layout(task, quantized(layout, true, false)), two);
     }
     task.global_batch_size = 8, task.micro_batch_size = 1;
-    const RunResult alone = run_layout(task, packed({.zero_stage = 3}, true, false));
-    const double near = dtype == DType::F32 ? 1e-5 : 5e-3;
+    const RunResult one_rank = run_layout(task, quantized({.zero_stage = 3}, true, false));
+    const double tolerance = dtype == DType::F32 ? 1e-5 : 5e-3;
     for (const RunLayout& layout : {RunLayout{.dp = 4, .zero_stage = 3},
                                     {.dp = 4, .zero_stage = 3, .instances = 2},
                                     {.dp = 2, .cp = 2, .zero_stage = 3},
                                     {.dp = 4, .zero_stage = 3, .hpz = 2}})
-      EXPECT_LE(relative_distance(run_layout(task, packed(layout, true, false)).losses, alone.losses), near);
+      EXPECT_LE(relative_distance(run_layout(task, quantized(layout, true, false)).losses, one_rank.losses), tolerance);
   }
 }
 
-TEST(QuantizedGradients, AreTheSameAtAllStagesAndAfterTheSecondCopy) {
+TEST(QuantizedGradientsTest, AreBitwiseIdenticalForAllZeroStages) {
   RunTask task = task_of(DType::BF16);
   task.micro_batch_size = 2, task.global_batch_size = 8;
-  const RunResult four = run_layout(task, packed({.dp = 4, .zero_stage = 1}, false, true));
-  expect_same_bits(run_layout(task, packed({.dp = 4, .zero_stage = 2}, false, true)), four);
-  expect_same_bits(run_layout(task, packed({.dp = 4, .zero_stage = 3}, false, true)), four);
-  expect_same_bits(run_layout(task, packed({.dp = 4, .zero_stage = 3, .overlaps = false}, false, true)), four);
-  const RunLayout by_nodes = packed({.dp = 4, .zero_stage = 3, .hpz = 2}, false, true);
-  const RunResult twice = run_layout(task, by_nodes);
-  expect_same_bits(run_layout(task, by_nodes), twice);
-  EXPECT_NE(twice.grad_norms, four.grad_norms) << "the sums of nodes are packed again";
-  const RunResult alone = run_layout(task, packed({.zero_stage = 2}, false, true));
-  expect_same_bits(alone, run_layout(task, {.zero_stage = 2}));
+  const RunResult four = run_layout(task, quantized({.dp = 4, .zero_stage = 1}, false, true));
+  expect_same_bits(run_layout(task, quantized({.dp = 4, .zero_stage = 2}, false, true)), four);
+  expect_same_bits(run_layout(task, quantized({.dp = 4, .zero_stage = 3}, false, true)), four);
+  expect_same_bits(run_layout(task, quantized({.dp = 4, .zero_stage = 3, .overlaps = false}, false, true)), four);
+  const RunLayout two_level = quantized({.dp = 4, .zero_stage = 3, .hpz = 2}, false, true);
+  const RunResult two_level_result = run_layout(task, two_level);
+  expect_same_bits(run_layout(task, two_level), two_level_result);
+  EXPECT_NE(two_level_result.grad_norms, four.grad_norms) << "the sums of nodes are quantized a second time";
+  const RunResult one_rank = run_layout(task, quantized({.zero_stage = 2}, false, true));
+  expect_same_bits(one_rank, run_layout(task, {.zero_stage = 2}));
 }
 
-/// Of one microbatch, as stages 1 and 2 sum several in another order.
-TEST(Bf16Gradients, AreTheSameAtAllStages) {
+/// One microbatch, because stages 1 and 2 sum several in different orders.
+TEST(Bf16GradientReductionTest, IsBitwiseIdenticalForAllZeroStages) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
     task.micro_batch_size = 2, task.global_batch_size = 8;
@@ -146,16 +146,16 @@ TEST(Bf16Gradients, AreTheSameAtAllStages) {
       SCOPED_TRACE(layout.name);
       expect_same_bits(run_layout(task, in_bf16(layout)), four);
     }
-    const RunLayout by_nodes = in_bf16({.dp = 4, .zero_stage = 3, .hpz = 2});
-    const RunResult twice = run_layout(task, by_nodes);
-    expect_same_bits(run_layout(task, by_nodes), twice);
-    expect_same_bits(run_layout(task, in_bf16({.dp = 4, .zero_stage = 1, .hpz = 2})), twice);
-    EXPECT_NE(twice.grad_norms, four.grad_norms) << "the sums of nodes are rounded again";
+    const RunLayout two_level = in_bf16({.dp = 4, .zero_stage = 3, .hpz = 2});
+    const RunResult two_level_result = run_layout(task, two_level);
+    expect_same_bits(run_layout(task, two_level), two_level_result);
+    expect_same_bits(run_layout(task, in_bf16({.dp = 4, .zero_stage = 1, .hpz = 2})), two_level_result);
+    EXPECT_NE(two_level_result.grad_norms, four.grad_norms) << "the sums of nodes are rounded a second time";
     EXPECT_NE(run_layout(task, {.dp = 4, .zero_stage = 1}).grad_norms, four.grad_norms);
   }
 }
 
-TEST(Bf16Gradients, DoNotTravelAlone) {
+TEST(Bf16GradientReductionTest, HasNoEffectOnOneRank) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
     for (const int stage : {1, 2, 3})
@@ -163,8 +163,9 @@ TEST(Bf16Gradients, DoNotTravelAlone) {
   }
 }
 
-/// What is kept in bf16 is rounded before it is sent, and its sum over ranks is in fp32: to send it so changes nothing.
-TEST(Bf16Gradients, AreThoseThatAreKeptSo) {
+/// Gradients kept in bf16 are rounded before they are sent, and their sum over ranks is in fp32, so sending bf16
+/// changes nothing.
+TEST(Bf16GradientReductionTest, HasNoEffectOnGradientsKeptInBf16) {
   RunTask task = task_of(DType::BF16);
   task.optimizer.main_grads_dtype = GradDType::Bf16;
   for (const int stage : {2, 3}) {
@@ -173,8 +174,8 @@ TEST(Bf16Gradients, AreThoseThatAreKeptSo) {
   }
 }
 
-/// Over 40 steps: a 256th of each number moves losses by less than 0.2 %, and weights by less than 1 %.
-TEST(Bf16Gradients, StayNearWhatIsInFull) {
+/// Over 40 steps, relative errors of 1/256 change losses by less than 0.2 % and weights by less than 1 %.
+TEST(Bf16GradientReductionTest, StaysCloseToFp32Reduction) {
   constexpr double kLosses = 0.002, kWeights = 0.01;
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
@@ -197,21 +198,21 @@ TEST(Bf16Gradients, StayNearWhatIsInFull) {
   }
 }
 
-/// Over 40 steps: losses within 2 %, and the weights within 5 %.
-TEST(Quantized, StaysNearWhatIsInFull) {
+/// Over 40 steps, losses are within 2 % and weights within 5 %.
+TEST(QuantizedTrainingTest, StaysCloseToFullPrecision) {
   constexpr double kLosses = 0.02, kWeights = 0.05;
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
     task.steps = 40;
     const RunResult full = run_layout(task, {.dp = 4, .zero_stage = 3});
-    EXPECT_LT(full.losses.back(), 0.7 * full.losses.front()) << "learns nothing";
+    EXPECT_LT(full.losses.back(), 0.7 * full.losses.front()) << "nothing is learned";
     for (const RunLayout& layout : {RunLayout{.name = "zero1", .dp = 4, .zero_stage = 1},
                                     {.name = "zero3", .dp = 4, .zero_stage = 3},
                                     {.name = "nodes", .dp = 4, .zero_stage = 3, .hpz = 2},
                                     {.name = "tp2", .tp = 2, .dp = 2, .zero_stage = 2}}) {
       for (const auto& [weights, gradients] : {std::pair(true, false), {false, true}, {true, true}}) {
         SCOPED_TRACE(str(layout.name, " ", name_of(dtype), weights ? " weights" : "", gradients ? " gradients" : ""));
-        const RunResult result = run_layout(task, packed(layout, weights, gradients));
+        const RunResult result = run_layout(task, quantized(layout, weights, gradients));
         EXPECT_LE(relative_distance(result.losses, full.losses), kLosses);
         EXPECT_LE(relative_distance(test::all_weights(result, task.model), test::all_weights(full, task.model)),
                   kWeights);
@@ -221,29 +222,30 @@ TEST(Quantized, StaysNearWhatIsInFull) {
   }
 }
 
-/// A checkpoint has the weights in full: the same bits go on, and any other layout goes on from near them.
-TEST(Quantized, GoesOnFromACheckpoint) {
+/// Checkpoints hold uncompressed weights: the same layout continues bitwise identically, any other one closely.
+TEST(QuantizedTrainingTest, ContinuesFromCheckpoint) {
   const test::ScratchFolder scratch;
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
-    for (const RunLayout& layout : {packed({.name = "zero1", .dp = 2, .zero_stage = 1}, true, true),
-                                    packed({.name = "nodes", .dp = 4, .zero_stage = 3, .hpz = 2}, true, true),
+    for (const RunLayout& layout : {quantized({.name = "zero1", .dp = 2, .zero_stage = 1}, true, true),
+                                    quantized({.name = "nodes", .dp = 4, .zero_stage = 3, .hpz = 2}, true, true),
                                     in_bf16({.name = "bf16", .dp = 4, .zero_stage = 2}),
                                     in_bf16({.name = "bf16_nodes", .dp = 4, .zero_stage = 1, .hpz = 2})}) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
       const Path folder = scratch / str(layout.name, name_of(dtype));
-      const Numbers losses = save_and_go_on(task, layout, folder);
-      EXPECT_EQ(load_and_go_on(task, layout, folder), losses);
-      EXPECT_LE(relative_distance(load_and_go_on(task, {.tp = 2, .pp = 2}, folder), losses), 0.01);
-      EXPECT_LE(relative_distance(load_and_go_on(task, packed({.tp = 2, .dp = 2, .zero_stage = 3}, true, true), folder),
-                                  losses),
-                0.01);
+      const Numbers losses = save_and_continue(task, layout, folder);
+      EXPECT_EQ(load_and_continue(task, layout, folder), losses);
+      EXPECT_LE(relative_distance(load_and_continue(task, {.tp = 2, .pp = 2}, folder), losses), 0.01);
+      EXPECT_LE(
+          relative_distance(load_and_continue(task, quantized({.tp = 2, .dp = 2, .zero_stage = 3}, true, true), folder),
+                            losses),
+          0.01);
     }
   }
 }
 
-/// ZeRO 0 and 1 sum alike; nothing else that changes no sum changes any here.
-TEST(PowerSgdLayouts, HaveTheBitsOfOneAnother) {
+/// ZeRO 0 and 1 have the same order of summation, and so have the other options here.
+TEST(PowerSgdLayoutsTest, AreBitwiseIdenticalToOneAnother) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
     const RunResult two = run_layout(task, {.dp = 2, .power_sgd_rank = 2});
@@ -254,16 +256,16 @@ TEST(PowerSgdLayouts, HaveTheBitsOfOneAnother) {
                                     .dp = 2,
                                     .recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2}}}) {
       SCOPED_TRACE(layout.name);
-      RunLayout with = layout;
-      with.power_sgd_rank = 2;
-      expect_same_bits(run_layout(task, with), two);
+      RunLayout with_power_sgd = layout;
+      with_power_sgd.power_sgd_rank = 2;
+      expect_same_bits(run_layout(task, with_power_sgd), two);
     }
     expect_same_bits(run_layout(task, {.power_sgd_rank = 2}), run_layout(task, {}));
   }
 }
 
-/// Over 40 steps: losses within 10 % with factors of 4 columns, of matrices of 32 to 128.
-TEST(PowerSgdLayouts, StayNearSumsInFull) {
+/// Over 40 steps, losses are within 10 % with factors of rank 4 for matrices of size 32 to 128.
+TEST(PowerSgdLayoutsTest, StayCloseToFullReduction) {
   RunTask task = task_of(DType::BF16);
   task.steps = 40;
   for (const RunLayout& layout : {RunLayout{.name = "dp4", .dp = 4},
@@ -271,16 +273,16 @@ TEST(PowerSgdLayouts, StayNearSumsInFull) {
                                   {.name = "hsdp", .dp = 4, .zero_stage = 1, .instances = 2},
                                   {.name = "cp2", .dp = 2, .cp = 2}}) {
     SCOPED_TRACE(layout.name);
-    RunLayout with = layout;
-    with.power_sgd_rank = 4;
-    const RunResult full = run_layout(task, layout), result = run_layout(task, with);
+    RunLayout with_power_sgd = layout;
+    with_power_sgd.power_sgd_rank = 4;
+    const RunResult full = run_layout(task, layout), result = run_layout(task, with_power_sgd);
     EXPECT_LE(relative_distance(result.losses, full.losses), 0.1);
     EXPECT_LT(result.losses.back(), 0.8 * result.losses.front());
     EXPECT_NE(result.losses, full.losses);
   }
 }
 
-TEST(PowerSgdLayouts, GoOnWithTheSameBits) {
+TEST(PowerSgdLayoutsTest, ContinueBitwiseIdentically) {
   const test::ScratchFolder scratch;
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
@@ -289,13 +291,13 @@ TEST(PowerSgdLayouts, GoOnWithTheSameBits) {
                                     {.name = "hsdp", .dp = 4, .zero_stage = 1, .instances = 2, .power_sgd_rank = 2}}) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
       const Path folder = scratch / str(layout.name, name_of(dtype));
-      const Numbers losses = save_and_go_on(task, layout, folder);
-      EXPECT_EQ(load_and_go_on(task, layout, folder), losses);
+      const Numbers losses = save_and_continue(task, layout, folder);
+      EXPECT_EQ(load_and_continue(task, layout, folder), losses);
     }
   }
 }
 
-/// The sum over ranks of what they remember, by parameter.
+/// Returns the sum over ranks of their error feedback, by parameter.
 std::map<std::string, Numbers> summed_errors(test::LayoutRank& self, Communicator& world) {
   std::map<std::string, Numbers> sums;
   for (const ParamAndGradBuffer* buffer : self.state().buffers()) {
@@ -309,8 +311,8 @@ std::map<std::string, Numbers> summed_errors(test::LayoutRank& self, Communicato
   return sums;
 }
 
-/// Other ranks deal the errors out among themselves; where there are none, they are zeros.
-TEST(PowerSgdLayouts, GoOnFromOtherRanksWithAllThatWasPutOff) {
+/// Other numbers of ranks redistribute the error feedback; without data parallelism it is zero.
+TEST(PowerSgdLayoutsTest, KeepErrorFeedbackOnOtherRanks) {
   const test::ScratchFolder scratch;
   const RunTask task = task_of(DType::F32);
   std::map<std::string, Numbers> saved;
@@ -335,7 +337,7 @@ TEST(PowerSgdLayouts, GoOnFromOtherRanksWithAllThatWasPutOff) {
         EXPECT_LE(relative_distance(errors, saved.at(name)), 1e-5) << name << " on " << dp;
     });
   }
-  save_and_go_on(task, {.dp = 2}, scratch / "in_full");
+  save_and_continue(task, {.dp = 2}, scratch / "in_full");
   run_local_ranks(2, [&](Communicator& world, int) {
     test::LayoutRank self(task, {.dp = 2, .power_sgd_rank = 2}, world);
     self.step(7);
@@ -343,7 +345,7 @@ TEST(PowerSgdLayouts, GoOnFromOtherRanksWithAllThatWasPutOff) {
     for (const auto& [name, errors] : summed_errors(self, world))
       EXPECT_EQ(errors, Numbers(errors.size(), 0.0)) << name;
   });
-  load_and_go_on(task, {.tp = 2}, scratch / "four");
+  load_and_continue(task, {.tp = 2}, scratch / "four");
 }
 
 }  // namespace

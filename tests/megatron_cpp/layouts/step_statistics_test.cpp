@@ -1,15 +1,14 @@
-// Norms, zeros and activations are those of one rank at every layout.
-#include "megatron_cpp/monitor/statistics.h"
-
+// Norms, zeros and activation statistics are the same on every layout.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "megatron_cpp/monitor/statistics.h"
 #include "tests/support/four_layers.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp::statistics_test {
+namespace mcpp::step_statistics_test {
 namespace {
 
 using test::LayoutRank;
@@ -17,7 +16,7 @@ using test::RunLayout;
 using test::RunTask;
 
 RunTask task_of(bool has_experts) {
-  // without biases of keys, whose gradient is zero but for rounding
+  // without key biases, whose gradient is zero up to rounding
   return test::four_layers(test::tiny_llama(), has_experts, 8);
 }
 
@@ -34,21 +33,21 @@ Result statistics_of(const RunTask& task, const RunLayout& layout) {
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(task, layout, world);
     self.step(0);
-    StatisticsCollector watch(config, self.state(), world, [](i64) { return true; });
-    watch.before_backward(1);
+    StatisticsCollector collector(config, self.state(), world, [](i64) { return true; });
+    collector.before_backward(1);
     self.backward(1);
-    watch.after_backward();
-    StepStatistics statistics = watch.gradient_statistics(1);
+    collector.after_backward();
+    StepStatistics statistics = collector.gradient_statistics(1);
     self.update(1);
     const double norm = self.state().outcome().grad_norm;
-    watch.add_weights(1, norm, statistics);
+    collector.add_weights(1, norm, statistics);
     if (rank == 0) result = {statistics, norm};
   });
   return result;
 }
 
-/// The truth on one rank, from the buffers themselves.
-TEST(Statistics, OfOneRankAreThoseOfItsBuffers) {
+/// The expected values are computed from the buffers of one rank.
+TEST(StepStatisticsTest, MatchBuffersOnOneRank) {
   const RunTask task = task_of(false);
   const Result result = statistics_of(task, {.name = "one"});
   double squares = 0, zeros = 0, gradient = 0, counted = 0;
@@ -67,7 +66,7 @@ TEST(Statistics, OfOneRankAreThoseOfItsBuffers) {
   });
   EXPECT_NEAR(result.statistics.params_norm.value(), std::sqrt(squares), 1e-9);
   EXPECT_EQ(result.statistics.num_zeros.value(), zeros);
-  EXPECT_GE(zeros, config_of(task, {}).model.hidden_size);  // of tokens that no sample has
+  EXPECT_GE(zeros, config_of(task, {}).model.hidden_size);  // rows of tokens that no sample contains
   for (const StepStatistics::Layer& layer : result.statistics.layers) gradient += layer.grad_norm * layer.grad_norm;
   EXPECT_NEAR(std::sqrt(gradient), result.grad_norm, 1e-9 * result.grad_norm);
   ASSERT_EQ(result.statistics.layers.size(), 7u);
@@ -85,26 +84,26 @@ TEST(Statistics, OfOneRankAreThoseOfItsBuffers) {
 }
 
 void expect_same(const Result& a, const Result& b, const std::string& name) {
-  constexpr double kRelative = 1e-4;  // fp32 sums in another order
-  const auto near = [&](double x, double y) { EXPECT_NEAR(x, y, kRelative * std::abs(x)) << name; };
-  near(a.grad_norm, b.grad_norm);
-  near(a.statistics.params_norm.value(), b.statistics.params_norm.value());
+  constexpr double kRelative = 1e-4;  // the fp32 sums have another order
+  const auto expect_close = [&](double x, double y) { EXPECT_NEAR(x, y, kRelative * std::abs(x)) << name; };
+  expect_close(a.grad_norm, b.grad_norm);
+  expect_close(a.statistics.params_norm.value(), b.statistics.params_norm.value());
   EXPECT_EQ(a.statistics.num_zeros.value(), b.statistics.num_zeros.value()) << name;
   EXPECT_EQ(total_stats(a.statistics.weights).count, total_stats(b.statistics.weights).count) << name;
   ASSERT_EQ(a.statistics.layers.size(), b.statistics.layers.size()) << name;
   for (std::size_t i = 0; i < a.statistics.layers.size(); ++i) {
     const StepStatistics::Layer &x = a.statistics.layers[i], &y = b.statistics.layers[i];
     EXPECT_EQ(x.name, y.name);
-    near(x.grad_norm, y.grad_norm);
-    near(x.params_norm, y.params_norm);
+    expect_close(x.grad_norm, y.grad_norm);
+    expect_close(x.params_norm, y.params_norm);
     ASSERT_EQ(x.activation_rms.has_value(), y.activation_rms.has_value()) << name << " " << x.name;
     if (!x.activation_rms) continue;
-    near(*x.activation_rms, *y.activation_rms);
-    near(*x.activation_max, *y.activation_max);
+    expect_close(*x.activation_rms, *y.activation_rms);
+    expect_close(*x.activation_max, *y.activation_max);
   }
 }
 
-TEST(Statistics, AreThoseOfOneRankAtEveryLayout) {
+TEST(StepStatisticsTest, MatchOneRankOnEveryLayout) {
   const RunTask task = task_of(false);
   const Result one = statistics_of(task, {.name = "one"});
   for (const RunLayout& layout : std::vector<RunLayout>{
@@ -120,7 +119,7 @@ TEST(Statistics, AreThoseOfOneRankAtEveryLayout) {
     expect_same(one, statistics_of(task, layout), layout.name);
 }
 
-TEST(Statistics, AreThoseOfOneRankWithSharedExperts) {
+TEST(StepStatisticsTest, MatchOneRankWithExperts) {
   const RunTask task = task_of(true);
   const Result one = statistics_of(task, {.name = "one"});
   for (const RunLayout& layout : std::vector<RunLayout>{
@@ -129,4 +128,4 @@ TEST(Statistics, AreThoseOfOneRankWithSharedExperts) {
 }
 
 }  // namespace
-}  // namespace mcpp::statistics_test
+}  // namespace mcpp::step_statistics_test

@@ -52,9 +52,9 @@ class FaultyQueue final : public TransferQueue {
 inline std::string error_of_fault(const FaultyQueue::Plan& fault,
                                   const std::function<std::function<void()>(const FaultyQueue::Plan&)>& work) {
   FaultyQueue::Plan plan;
-  const std::function<void()> go_on = work(plan);
+  const std::function<void()> run = work(plan);
   plan = fault;
-  return error_with(ExitCode::PeerLost, go_on);
+  return error_with(ExitCode::PeerLost, run);
 }
 
 }  // namespace mcpp::test

@@ -1,4 +1,4 @@
-// What less traffic cannot go with is said before anything starts, all of it at once.
+// Options that are incompatible with compressed communication are reported before anything starts, all together.
 #include <gmock/gmock.h>
 
 #include "megatron_cpp/config/config_compare.h"
@@ -22,14 +22,14 @@ Config config_of(i64 zero_stage) {
   return config;
 }
 
-TEST(TrafficConfig, IsOffUnlessAskedFor) {
+TEST(CompressedCommunicationConfigTest, IsOffByDefault) {
   const ParallelConfig p;
   EXPECT_EQ(p.zero_hpz_partition_size, 1);
   EXPECT_FALSE(p.zero_quantized_weights || p.zero_quantized_gradients);
   EXPECT_EQ(p.grad_reduce_dtype, GradDType::Fp32);
 }
 
-TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
+TEST(CompressedCommunicationConfigTest, NamesAllConflictsWithZeroStage) {
   Config config = config_of(0);
   config.parallel.zero_hpz_partition_size = 2;
   config.parallel.zero_quantized_weights = config.parallel.zero_quantized_gradients = true;
@@ -41,14 +41,14 @@ TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
   config.parallel.zero_quantized_gradients = false;
   EXPECT_THAT(layout_problems(config, 4), ElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no meaning with")));
   config.parallel.zero_quantized_gradients = true;
-  EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // of the sums of gradients it makes two steps
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // it splits the sums of gradients into two steps
   EXPECT_THAT(describe_run(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("second copy")));
   config.parallel.zero_stage = 3;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
 }
 
-TEST(TrafficConfig, GradientsInBf16NeedAStageAndNoOtherWay) {
+TEST(CompressedCommunicationConfigTest, Bf16GradientsNeedZeroStageAndNoOtherCompression) {
   Config config = config_of(0);
   config.parallel.grad_reduce_dtype = GradDType::Bf16;
   EXPECT_THAT(layout_problems(config, 4),
@@ -62,7 +62,7 @@ TEST(TrafficConfig, GradientsInBf16NeedAStageAndNoOtherWay) {
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("of these ranks first")));
   config.parallel.zero_stage = 1;
   config.parallel.zero_hpz_partition_size = 2;
-  EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // of the sums of gradients it makes two steps
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // it splits the sums of gradients into two steps
   EXPECT_THAT(describe_run(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
   config.parallel.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4),
@@ -80,7 +80,7 @@ TEST(TrafficConfig, GradientsInBf16NeedAStageAndNoOtherWay) {
                                     "splits into two steps")));
 }
 
-TEST(TrafficConfig, FactorsThatBeginLaterAreFactors) {
+TEST(CompressedCommunicationConfigTest, PowerSgdStartIterNeedsPowerSgdRank) {
   Config config = config_of(1);
   config.parallel.power_sgd_start_iter = 10;
   EXPECT_THAT(layout_problems(config, 4),
@@ -94,7 +94,7 @@ TEST(TrafficConfig, FactorsThatBeginLaterAreFactors) {
   EXPECT_EQ(differences(config, other)[0].key, "parallel.power_sgd_start_iter");
 }
 
-TEST(TrafficConfig, FactorsNeedWholeGradients) {
+TEST(CompressedCommunicationConfigTest, PowerSgdNeedsUnshardedGradients) {
   Config config = config_of(1);
   config.parallel.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
@@ -113,7 +113,7 @@ TEST(TrafficConfig, FactorsNeedWholeGradients) {
   EXPECT_THAT(conflicts, testing::Contains(HasSubstr("leave checkpoint.async_save out")));
 }
 
-TEST(TrafficConfig, TheSecondCopyIsOfSomeOfTheRanksThatShare) {
+TEST(CompressedCommunicationConfigTest, SecondaryShardSizeMustDivideShardingRanks) {
   Config config = config_of(3);
   config.parallel.zero_hpz_partition_size = 3;
   EXPECT_THAT(layout_problems(config, 8), ElementsAre(HasSubstr("zero_hpz_partition_size = 3 does not divide")));
@@ -123,8 +123,8 @@ TEST(TrafficConfig, TheSecondCopyIsOfSomeOfTheRanksThatShare) {
   EXPECT_THAT(layout_problems(config, 8), ElementsAre(HasSubstr("= 4 is the number of all ranks that share")));
 }
 
-/// Some change numbers, and define a run; where weights come from does not.
-TEST(TrafficConfig, WhatChangesNumbersDefinesARun) {
+/// Options that change results define a run; the source of weights does not.
+TEST(CompressedCommunicationConfigTest, LossyOptionsDefineRun) {
   const std::vector<std::string> keys = run_defining_keys();
   EXPECT_EQ(std::ranges::count(keys, "parallel.zero_quantized_weights"), 1);
   EXPECT_EQ(std::ranges::count(keys, "parallel.zero_quantized_gradients"), 1);
@@ -132,7 +132,7 @@ TEST(TrafficConfig, WhatChangesNumbersDefinesARun) {
   EXPECT_EQ(std::ranges::count(keys, "parallel.zero_hpz_partition_size"), 0);
 }
 
-TEST(TrafficConfig, ThePlanTells) {
+TEST(CompressedCommunicationConfigTest, IsReportedInPlan) {
   Config config = config_of(3);
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("a byte each")));
   const double params = estimate_memory_by_stage(config, 4)[0].params;

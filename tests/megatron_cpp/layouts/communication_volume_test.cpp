@@ -1,11 +1,11 @@
-// What the groups of ranks send in one whole step, counted by the communicators, against closed formulas. All bytes are
-// those of CommMeter: what one rank sends when an operation uses the network best.
+// Bytes that the groups of ranks send in one whole step, counted by the communicators, compared with closed formulas.
+// All bytes are those of CommMeter: what one rank sends if an operation uses the network optimally.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp::volume_test {
+namespace mcpp::communication_volume_test {
 namespace {
 
 using test::LayoutRank;
@@ -33,7 +33,7 @@ RunTask task_of(const std::string& name, DType dtype, i64 samples) {
 
 using Meters = std::map<std::string, CommMeter>;
 
-/// Calls f(rank, its meters of the second step); the first one has no weights to wait for.
+/// Calls f(rank, its meters of the second step). The first step does not wait for weights.
 void in_each_rank(const RunTask& task, const RunLayout& layout,
                   const std::function<void(LayoutRank&, const Meters&)>& f) {
   run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
@@ -47,7 +47,7 @@ void in_each_rank(const RunTask& task, const RunLayout& layout,
   });
 }
 
-/// Beside what the formulas are about, a step adds up loss and tokens (two fp64) and the squares of the gradient (one).
+/// In addition to the formulas, a step reduces loss and tokens (two fp64) and the squares of the gradient (one).
 i64 all_reduce(i64 bytes, i64 ranks) {
   return 2 * bytes * (ranks - 1) / ranks;
 }
@@ -58,11 +58,11 @@ struct Volume {
   i64 all_reduces, reduce_scatters, gathers;  ///< of all parameters, in a step of one microbatch
 };
 
-class DataParallelVolume : public testing::TestWithParam<std::tuple<const char*, DType, Volume, int, bool>> {};
+class DataParallelVolumeTest : public testing::TestWithParam<std::tuple<const char*, DType, Volume, int, bool>> {};
 
-/// Of P parameters, padding included: 2 P (d - 1) / d elements, at stage 3 3 P (d - 1) / d (Rajbhandari et al. 2020,
-/// section 7). At stage 3 the output gathers tied embeddings once more.
-TEST_P(DataParallelVolume, OfAStepIsThatOfTheFormula) {
+/// For P parameters including padding: 2 P (d - 1) / d elements, at stage 3 3 P (d - 1) / d (Rajbhandari et al. 2020,
+/// section 7). At stage 3 the output layer gathers tied embeddings once more.
+TEST_P(DataParallelVolumeTest, MatchesFormula) {
   const auto& [name, dtype, volume, ranks, overlaps] = GetParam();
   const RunLayout layout{.dp = ranks, .zero_stage = volume.stage, .overlaps = overlaps};
   in_each_rank(task_of(name, dtype, ranks * kBatch), layout,
@@ -84,18 +84,18 @@ TEST_P(DataParallelVolume, OfAStepIsThatOfTheFormula) {
                });
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, DataParallelVolume,
+INSTANTIATE_TEST_SUITE_P(Stages, DataParallelVolumeTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
                                           testing::Values(Volume{0, 1, 0, 0}, Volume{1, 0, 1, 1}, Volume{2, 0, 1, 1},
                                                           Volume{3, 0, 1, 2}),
                                           testing::Values(2, 4), testing::Bool()));
 
-class TensorParallelVolume : public testing::TestWithParam<std::tuple<const char*, int, i64>> {};
+class TensorParallelVolumeTest : public testing::TestWithParam<std::tuple<const char*, int, i64>> {};
 
-/// n = s b h e bytes go through each border of a tensor-parallel region. Per microbatch and layer: 2 borders in forward
-/// and 2 in backward, each an all-reduce (Shoeybi et al. 2019, section 3). Embedding: one in forward; output: one in
-/// backward, and three fp32 numbers per token for the loss.
-TEST_P(TensorParallelVolume, OfAStepIsThatOfTheFormula) {
+/// n = s b h e bytes cross each boundary of a tensor-parallel region. Per microbatch and layer: 2 boundaries in forward
+/// and 2 in backward, each an all-reduce (Shoeybi et al. 2019, section 3). Embedding: one in forward; output layer: one
+/// in backward, and three fp32 values per token for the loss.
+TEST_P(TensorParallelVolumeTest, MatchesFormula) {
   const auto& [name, ranks, microbatches] = GetParam();
   const RunTask task = task_of(name, DType::F32, microbatches * kBatch);
   in_each_rank(task, {.tp = ranks}, [&, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
@@ -110,10 +110,10 @@ TEST_P(TensorParallelVolume, OfAStepIsThatOfTheFormula) {
 }
 
 /// With sequence parallelism (Korthikanti et al. 2022, section 4.2) a layer gathers 2 times in forward and 2 in
-/// backward, and the 2 column-parallel layers gather their input again; it reduce-scatters 2 + 2 times. So does the
-/// output, 1 + 2 and 1, and the embedding, 1 in backward and 1 in forward. Once a step the gradients of what all ranks
-/// hold whole, norms and learned positions, are added up.
-TEST_P(TensorParallelVolume, WithSequenceParallelismIsThatOfTheFormula) {
+/// backward, and the 2 column-parallel layers gather their input again; it reduce-scatters 2 + 2 times. The output
+/// layer has 1 + 2 and 1, the embedding 1 in backward and 1 in forward. Once per step, the gradients of replicated
+/// parameters (norms and learned positions) are all-reduced.
+TEST_P(TensorParallelVolumeTest, MatchesFormulaWithSequenceParallelism) {
   const auto& [name, ranks, microbatches] = GetParam();
   const RunTask task = task_of(name, DType::F32, microbatches * kBatch);
   in_each_rank(task, {.tp = ranks, .sequence_parallel = true},
@@ -133,12 +133,12 @@ TEST_P(TensorParallelVolume, WithSequenceParallelismIsThatOfTheFormula) {
                });
 }
 
-/// In fp8 each of a layer's four linear maps has the largest numbers of input and weight found by all that share a
-/// microbatch, and in backward that of the gradient: with tensor and with context parallelism, and with nothing else.
-TEST(Fp8Volume, IsAFewBytesForEachLinearLayer) {
+/// In fp8, each of a layer's four linear maps reduces the amax of input and weight over the ranks that share a
+/// microbatch, and in backward that of the gradient: with tensor and context parallelism only.
+TEST(Fp8VolumeTest, AddsFewBytesPerLinearLayer) {
   for (const RunLayout& layout : {RunLayout{.tp = 2}, RunLayout{.tp = 2, .sequence_parallel = true},
                                   RunLayout{.tp = 2, .cp = 2}, RunLayout{.pp = 2, .dp = 2}}) {
-    std::map<std::string, i64> calls, bytes;  // more of them than in bf16, of all ranks
+    std::map<std::string, i64> calls, bytes;  // those in addition to bf16, of all ranks
     std::mutex mutex;
     for (const Fp8 fp8 : {Fp8::None, Fp8::Hybrid}) {
       RunTask task = task_of("llama", DType::BF16, layout.dp * kBatch);
@@ -161,17 +161,17 @@ TEST(Fp8Volume, IsAFewBytesForEachLinearLayer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelVolume,
+INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelVolumeTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(2),
                                           testing::Values<i64>(1, 3)));
 
-class ContextParallelVolume : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
+class ContextParallelVolumeTest : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
 
-/// Per layer and microbatch, of k bytes of a rank's keys and values (w in fp32) and q of its queries. Ring: (n - 1) k
-/// forward; (n - 1) (k + w) backward (Liu et al. 2023; the last hop takes what others add to the gradient home).
+/// Per layer and microbatch, for k bytes of a rank's keys and values (w in fp32) and q of its queries. Ring: (n - 1) k
+/// forward; (n - 1) (k + w) backward (Liu et al. 2023; the last hop returns the gradient with all contributions).
 /// Gathered: (n - 1) k, then (n - 1) (k + w). Heads exchanged: (n - 1) / n of k + 2 q, forward and backward (Jacobs et
 /// al. 2023, section 3.2: 4 exchanges of s h / n each).
-TEST_P(ContextParallelVolume, OfAStepIsThatOfTheFormula) {
+TEST_P(ContextParallelVolumeTest, MatchesFormula) {
   const auto& [name, dtype, layout] = GetParam();
   constexpr i64 kMicrobatches = 2;
   RunTask task = task_of(name, dtype, kMicrobatches * kBatch);
@@ -199,7 +199,7 @@ TEST_P(ContextParallelVolume, OfAStepIsThatOfTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Ways, ContextParallelVolume,
+    CommTypes, ContextParallelVolumeTest,
     testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
                      testing::Values(RunLayout{.name = "p2p_2", .cp = 2}, RunLayout{.name = "p2p_4", .cp = 4},
                                      RunLayout{.name = "gather_4", .cp = 4, .cp_comm_type = CpCommType::AllGather},
@@ -209,19 +209,19 @@ INSTANTIATE_TEST_SUITE_P(
       return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
     });
 
-/// What the ring of four ranks sends in a step, by rank, in keys and values forward and backward (k) and in gradients
-/// of them (w): nothing that nobody sees.
-struct RingVolume {
+/// Bytes that the ring of four ranks sends in a step, by rank: keys and values in forward and backward (in units of k)
+/// and their gradients (in units of w). Masked keys are not sent.
+struct RingVolumeCase {
   const char* name;
   i64 window;
-  i64 document;  ///< tokens of each; 0 = one to a sample
+  i64 document;  ///< tokens per document; 0 = one document per sample
   std::vector<i64> keys, gradients;
 };
 
-class RingVolumes : public testing::TestWithParam<RingVolume> {};
+class RingVolumeTest : public testing::TestWithParam<RingVolumeCase> {};
 
-TEST_P(RingVolumes, OfAStepIsWhatSomebodySees) {
-  const RingVolume& expected = GetParam();
+TEST_P(RingVolumeTest, ExcludesMaskedKeys) {
+  const RingVolumeCase& expected = GetParam();
   constexpr i64 kMicrobatches = 2, kRanks = 4;
   RunTask task = task_of("llama", DType::F32, kMicrobatches * kBatch);
   if (expected.window > 0) task.model.window_size = {expected.window - 1, 0};
@@ -239,30 +239,30 @@ TEST_P(RingVolumes, OfAStepIsWhatSomebodySees) {
   in_each_rank(task, {.cp = kRanks}, [&](LayoutRank& rank, const Meters& meters) {
     const ModelConfig& c = task.model;
     const i64 k = c.seq_length * kBatch / kRanks * 2 * c.query_groups() * c.head_dim() * 4;
-    const auto own = static_cast<std::size_t>(rank.parallel().cp_ring->rank());
+    const auto ring_rank = static_cast<std::size_t>(rank.parallel().cp_ring->rank());
     EXPECT_EQ(meters.at("cp_ring").total_bytes(),
-              kMicrobatches * c.num_layers * k * (expected.keys[own] + expected.gradients[own]));
+              kMicrobatches * c.num_layers * k * (expected.keys[ring_rank] + expected.gradients[ring_rank]));
   });
 }
 
-// With windows and short documents a rank has 4 consecutive positions of the 16.
+// With windows and short documents, each rank has 4 consecutive positions of the 16.
 INSTANTIATE_TEST_SUITE_P(
-    Ways, RingVolumes,
-    testing::Values(RingVolume{"everything", 0, 0, {6, 6, 6, 6}, {3, 3, 3, 3}},
-                    // The keys of a rank go to the next one, which sends its share of their gradient home.
-                    RingVolume{"window_4", 4, 0, {2, 2, 2, 0}, {0, 1, 1, 1}},
-                    RingVolume{"window_1_past", 2, 0, {2, 2, 2, 0}, {0, 1, 1, 1}},
-                    RingVolume{"documents_of_4", 0, 4, {0, 0, 0, 0}, {0, 0, 0, 0}},
-                    // Each document is shared by two ranks: neighbours, or, so that it costs both as much, others.
-                    RingVolume{"documents_of_8_window_3", 3, 8, {2, 0, 2, 0}, {0, 1, 0, 1}},
-                    RingVolume{"documents_of_8", 0, 8, {4, 4, 4, 4}, {1, 1, 1, 1}}),
+    CommTypes, RingVolumeTest,
+    testing::Values(RingVolumeCase{"everything", 0, 0, {6, 6, 6, 6}, {3, 3, 3, 3}},
+                    // The keys of a rank go to the next one, which returns its share of their gradient.
+                    RingVolumeCase{"window_4", 4, 0, {2, 2, 2, 0}, {0, 1, 1, 1}},
+                    RingVolumeCase{"window_1_past", 2, 0, {2, 2, 2, 0}, {0, 1, 1, 1}},
+                    RingVolumeCase{"documents_of_4", 0, 4, {0, 0, 0, 0}, {0, 0, 0, 0}},
+                    // Each document is shared by two ranks: neighbors, or other ranks to balance the cost.
+                    RingVolumeCase{"documents_of_8_window_3", 3, 8, {2, 0, 2, 0}, {0, 1, 0, 1}},
+                    RingVolumeCase{"documents_of_8", 0, 8, {4, 4, 4, 4}, {1, 1, 1, 1}}),
     [](const auto& p) { return std::string(p.param.name); });
 
-struct Pipeline {
+struct PipelineCase {
   const char* name;
   RunLayout layout;
 };
-const Pipeline kPipelines[]{
+const PipelineCase kPipelines[]{
     {"pp2", {.pp = 2}},
     {"pp4", {.pp = 4}},
     {"pp4_gpipe", {.pp = 4, .schedule = ScheduleKind::GPipe}},
@@ -272,11 +272,11 @@ const Pipeline kPipelines[]{
     {"tp2_sp_pp2", {.tp = 2, .pp = 2, .sequence_parallel = true}},
 };
 
-class PipelineVolume : public testing::TestWithParam<std::tuple<const char*, Pipeline>> {};
+class PipelineVolumeTest : public testing::TestWithParam<std::tuple<const char*, PipelineCase>> {};
 
-/// Every border between stages on different ranks is crossed by each microbatch twice, with s b h e bytes (sequence
-/// parallelism: s b h e / t). A border where the V turns is inside a rank.
-TEST_P(PipelineVolume, IsAMessageEachWayPerMicrobatchAndBorder) {
+/// Each microbatch crosses every boundary between stages on different ranks twice, with s b h e bytes (sequence
+/// parallelism: s b h e / t). The boundary at the turn of the V is inside a rank.
+TEST_P(PipelineVolumeTest, IsOneMessageEachWayPerMicrobatchAndStageBoundary) {
   const auto& [name, pipeline] = GetParam();
   constexpr i64 kMicrobatches = 4;
   const RunLayout& layout = pipeline.layout;
@@ -304,9 +304,9 @@ TEST_P(PipelineVolume, IsAMessageEachWayPerMicrobatchAndBorder) {
   EXPECT_EQ(backward, layout.tp * borders * kMicrobatches * message);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, PipelineVolume,
+INSTANTIATE_TEST_SUITE_P(Layouts, PipelineVolumeTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kPipelines)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
 }  // namespace
-}  // namespace mcpp::volume_test
+}  // namespace mcpp::communication_volume_test

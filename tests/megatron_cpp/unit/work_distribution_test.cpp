@@ -1,3 +1,5 @@
+#include "megatron_cpp/prepare/work_distribution.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,20 +9,19 @@
 #include <thread>
 
 #include "comm/local.h"
-#include "megatron_cpp/prepare/work_distribution.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {
 namespace {
 
-TEST(WorkSharing, EveryPieceIsDoneOnce) {
+TEST(WorkDistributionTest, ProcessesEveryPieceOnce) {
   for (const i64 pieces : {0, 1, 2, 7, 40}) {
     std::mutex mutex;
     std::multiset<i64> done;
     std::set<int> workers;
     run_local_ranks(3, [&](Communicator& world, int rank) {
       WorkProgress last;
-      std::set<std::string> told;
+      std::set<std::string> updates;
       std::set<i64> ended;
       distribute_work(
           world, pieces,
@@ -35,27 +36,27 @@ TEST(WorkSharing, EveryPieceIsDoneOnce) {
             last = all;
             for (const WorkUpdate& news : all.news) {
               EXPECT_EQ(news.text, str("piece ", news.piece, " of rank ", news.rank));
-              told.insert(news.text);
+              updates.insert(news.text);
             }
             ended.insert(all.ended.begin(), all.ended.end());
-            EXPECT_LE(ended.size(), told.size());
+            EXPECT_LE(ended.size(), updates.size());
           });
       EXPECT_EQ(last.pieces, pieces);
       EXPECT_EQ(last.amount, 10.0 * static_cast<double>(pieces));
-      EXPECT_EQ(std::ssize(told), pieces) << "every rank is told of every piece";
+      EXPECT_EQ(std::ssize(updates), pieces) << "every rank receives updates about every piece";
       EXPECT_EQ(std::ssize(ended), pieces) << "and of its end";
     });
     EXPECT_EQ(done.size(), static_cast<std::size_t>(pieces));
     EXPECT_EQ(std::set(done.begin(), done.end()).size(), static_cast<std::size_t>(pieces));
     if (pieces >= 7) {
-      EXPECT_EQ(workers.size(), 3u) << "each rank has its share";
+      EXPECT_EQ(workers.size(), 3u) << "each rank processes some pieces";
     }
   }
 }
 
-/// Those that are at work are given up, so that nobody waits for the end of a long piece.
-TEST(WorkSharing, AnErrorOfOneRankIsThatOfAll) {
-  std::atomic<int> given_up = 0;
+/// Pieces in progress are aborted, so that no rank waits for the end of a long piece.
+TEST(WorkDistributionTest, AllRanksFailWithErrorOfOne) {
+  std::atomic<int> aborted = 0;
   run_local_ranks(3, [&](Communicator& world, int rank) {
     const std::string error = test::input_error([&] {
       distribute_work(
@@ -68,7 +69,7 @@ TEST(WorkSharing, AnErrorOfOneRankIsThatOfAll) {
                 add(1);
               }
             } catch (...) {
-              ++given_up;
+              ++aborted;
               throw;
             }
           },
@@ -76,11 +77,11 @@ TEST(WorkSharing, AnErrorOfOneRankIsThatOfAll) {
     });
     EXPECT_EQ(error, "rank 1: piece 1 is bad") << rank;
   });
-  EXPECT_EQ(given_up, 2);
+  EXPECT_EQ(aborted, 2);
 }
 
-/// The end of a piece, here one that waits until the rank has begun two more, keeps nobody from work.
-TEST(WorkSharing, WorksOnWhileAPieceEnds) {
+/// The completion of a piece, which here waits until the rank has started two more, does not block further work.
+TEST(WorkDistributionTest, ContinuesWhilePieceCompletes) {
   run_local_ranks(2, [&](Communicator& world, int) {
     std::promise<void> third;
     std::atomic<int> begun = 0;
@@ -101,23 +102,23 @@ TEST(WorkSharing, WorksOnWhileAPieceEnds) {
   });
 }
 
-/// Here the end of the first piece waits for news of all others.
-TEST(WorkSharing, AnEndMayWaitForNewsOfOthers) {
+/// The completion of the first piece waits for updates about all others.
+TEST(WorkDistributionTest, CompletionMayWaitForUpdatesOfOtherPieces) {
   run_local_ranks(3, [&](Communicator& world, int) {
-    std::atomic<std::size_t> told = 0;
+    std::atomic<std::size_t> updates = 0;
     distribute_work(
         world, 9,
         [&](i64 piece, const std::function<void(double)>&) -> ProcessedPiece {
           return {"", [&, piece](const std::stop_token&) {
-                    while (piece == 0 && told < 9) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    while (piece == 0 && updates < 9) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                   }};
         },
-        [&](const WorkProgress& all) { told += all.news.size(); });
-    EXPECT_EQ(told, 9u);
+        [&](const WorkProgress& all) { updates += all.news.size(); });
+    EXPECT_EQ(updates, 9u);
   });
 }
 
-TEST(WorkSharing, AnErrorAtAnEndIsThatOfAll) {
+TEST(WorkDistributionTest, AllRanksFailWithErrorOfCompletion) {
   run_local_ranks(3, [&](Communicator& world, int rank) {
     const std::string error = test::input_error([&] {
       distribute_work(
@@ -125,7 +126,7 @@ TEST(WorkSharing, AnErrorAtAnEndIsThatOfAll) {
           [&](i64 piece, const std::function<void(double)>&) -> ProcessedPiece {
             return {"", [piece](const std::stop_token& stop) {
                       check_input(piece != 2, "the disk is full");
-                      while (piece == 0 && !stop.stop_requested())  // for what will never be
+                      while (piece == 0 && !stop.stop_requested())  // for a condition that never becomes true
                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
                     }};
           },

@@ -1,7 +1,7 @@
 // The user's path through the program, and the settings that must not change its results.
-#include "tests/megatron_cpp/end_to_end/end_to_end.h"
-
 #include <cmath>
+
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {
@@ -75,7 +75,7 @@ TEST_F(UserWorkflowTest, FinetunesWithConfigurationFromCheckpoint) {
   Strings other = tune;
   other[3] = "--data.tokenizer_model=" + at("other.model");
   EXPECT_CONTAINS(run(other).err, "another tokenizer");
-  // The same holds for a dataset made with another tokenizer, whose .json file then is the only sign of it.
+  // This also holds for a dataset made with another tokenizer, whose .json file then is the only sign of it.
   run_ok({"preprocess", str("--input=", (root() / "train.txt").string()), "--output_prefix=" + at("other"),
           "--tokenizer_model=" + at("other.model"), "--text_document=paragraph"});
   other.erase(other.begin() + 3);
@@ -142,12 +142,12 @@ TEST_F(UserWorkflowTest, EvaluationIsIndependentOfBatchSize) {
   for (const char* size : {"1", "3", "64"}) {
     EXPECT_NEAR(nll("run", {str("--micro_batch_size=", size)}) / whole, 1, 1e-6);
   }
-  EXPECT_LT(nll("run", {"--stride=8"}), whole) << "more context must help";
+  EXPECT_LT(nll("run", {"--stride=8"}), whole) << "more context must lower the loss";
   const auto json = nlohmann::json::parse(run_ok(evaluate("run", {str("--data=", dataset())})));
   for (const char* key : {"checkpoint", "tokens", "nll", "loss", "word_perplexity", "bits_per_byte"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
-  EXPECT_NEAR(json["bytes"].get<double>(), 60'000, 2'000) << "all of the text but blank lines between paragraphs";
+  EXPECT_NEAR(json["bytes"].get<double>(), 60'000, 2'000) << "the full text except blank lines between paragraphs";
 }
 
 using ReproducibilityTest = EndToEnd;

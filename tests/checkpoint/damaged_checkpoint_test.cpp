@@ -1,9 +1,9 @@
 // Damaged checkpoints: every kind of damage is found and named, and the newest intact checkpoint is used instead.
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/inspect.h"
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
-namespace mcpp::damage_test {
+namespace mcpp::damaged_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -196,4 +196,4 @@ TEST_F(DamagedCheckpointTest, IsReportedByVerifyAndList) {
 }
 
 }  // namespace
-}  // namespace mcpp::damage_test
+}  // namespace mcpp::damaged_checkpoint_test

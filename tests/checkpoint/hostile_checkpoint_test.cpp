@@ -1,11 +1,12 @@
 // Checkpoints that were made or changed maliciously lead to a named error or an older checkpoint, never to a crash, a
-// hang or wrong weights. The fields of manifests are tested in manifest_test.cpp, accidental damage in damage_test.cpp.
+// hang or wrong weights. The fields of manifests are tested in manifest_test.cpp, accidental damage in
+// damaged_checkpoint_test.cpp.
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/checksum.h"
-#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {
 namespace {

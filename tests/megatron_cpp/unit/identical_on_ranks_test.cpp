@@ -7,17 +7,18 @@
 #include "comm/metered.h"
 #include "megatron_cpp/setup/initialize.h"
 
-namespace mcpp::same_on_ranks_test {
+namespace mcpp::identical_on_ranks_test {
 namespace {
 
 constexpr int kRanks = 4;
 
-/// What each rank hears, and the bytes that rank 0 sends, where the last rank has another text.
+/// The error on each rank, and the bytes that rank 0 sends.
 struct Outcome {
   std::array<std::string, kRanks> errors;
   i64 bytes = 0;
 };
 
+/// Compares `text` on all ranks with `last` on the last rank.
 Outcome compare(const std::string& text, const std::string& last) {
   Outcome outcome;
   run_local_ranks(kRanks, [&](Communicator& world, int rank) {
@@ -33,7 +34,7 @@ Outcome compare(const std::string& text, const std::string& last) {
   return outcome;
 }
 
-TEST(SameOnRanks, LongTextsThatAreAlikeAreNotSent) {
+TEST(IdenticalOnRanksTest, DoesNotSendIdenticalTexts) {
   const std::string text(1'000'000, 'a');
   const Outcome outcome = compare(text, text);
   for (const std::string& error : outcome.errors) EXPECT_EQ(error, "");
@@ -41,7 +42,7 @@ TEST(SameOnRanks, LongTextsThatAreAlikeAreNotSent) {
   EXPECT_LT(outcome.bytes, 1000);
 }
 
-TEST(SameOnRanks, EveryRankHearsWhichDiffers) {
+TEST(IdenticalOnRanksTest, AllRanksNameDifferingRank) {
   const std::string text(1000, 'a');
   const Outcome outcome = compare(text + "\nb", text + "\nc");
   for (const std::string& error : outcome.errors) {
@@ -51,4 +52,4 @@ TEST(SameOnRanks, EveryRankHearsWhichDiffers) {
 }
 
 }  // namespace
-}  // namespace mcpp::same_on_ranks_test
+}  // namespace mcpp::identical_on_ranks_test

@@ -54,7 +54,7 @@ TEST_F(MultiRankTest, RejectsSaveFolderThatIsNotShared) {
       "\"$@\"' \"" +
       at("run") + "\" \"$@\"; fi; exec \"$@\"";
   if (std::system("unshare --mount sh -c 'mount -t tmpfs none /tmp' 2>/dev/null") != 0)
-    GTEST_SKIP() << "no mount name spaces here";
+    GTEST_SKIP() << "mount namespaces are not available";
   mcpp::create_directories(at("run"));
   Strings launcher = mpirun(2);
   launcher.insert(launcher.end(), {"sh", "-c", other_mount, "sh"});
@@ -245,7 +245,8 @@ TEST_F(MultiRankTest, StopsAllRanksBeforeTrainingWhenOneHasTooLittleMemory) {
   EXPECT_EQ(outcome.code, 12) << outcome.out << outcome.err;
   EXPECT_CONTAINS(outcome.err, "not enough memory for this training");
   EXPECT_CONTAINS(outcome.err, "ulimit -v");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(120)) << "found as a hang";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(120))
+      << "the error was detected only as a hang";
 }
 
 TEST_F(MultiRankTest, NamesRankWithOtherCommand) {

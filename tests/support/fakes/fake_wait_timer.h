@@ -8,7 +8,7 @@
 
 namespace mcpp::test {
 
-class MadeUpWaits final : public DeviceWaitTimer {
+class FakeWaitTimer final : public DeviceWaitTimer {
  public:
   void begin() noexcept override {
     EXPECT_FALSE(std::exchange(is_open_, true));
@@ -18,7 +18,7 @@ class MadeUpWaits final : public DeviceWaitTimer {
   double take_seconds() noexcept override { return std::exchange(ended_, 0.0); }
 
   void wait_for_device() override {
-    EXPECT_TRUE(is_open_) << "the host's wait is a part of the device's";
+    EXPECT_TRUE(is_open_) << "the host waits only while the device timer runs";
     ++host_count_;
   }
 

@@ -1,11 +1,12 @@
-// A host that learns what became of a step when the next one is half queued trains the same bits as one that waits.
+// Reading the outcome of a step only after half of the next one is queued trains bitwise identically to reading it
+// immediately.
 #include <gtest/gtest.h>
 
 #include "tensor/ops/ops.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp::late_outcome_test {
+namespace mcpp::deferred_outcome_test {
 namespace {
 
 using test::LayoutRank;
@@ -33,15 +34,15 @@ const std::vector<RunLayout>& layouts() {
   return list;
 }
 
-enum class Order { Waiting, Late };
+enum class Order { Immediate, Deferred };
 
-/// `bad_rank` alone finds NaN in its gradients of one step, after they were reduced: as when its memory fails.
+/// Trains. Only `bad_rank` finds NaN in its gradients of one step, after the reduction, as if its memory failed.
 RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
-  const RunTask what = task();
+  const RunTask run_task = task();
   RunResult result;
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(what, layout, world);
+    LayoutRank self(run_task, layout, world);
     Numbers losses;
     std::vector<i64> updates;
     const auto settle = [&] {
@@ -51,15 +52,15 @@ RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
     };
     for (i64 step = 0; step < kSteps; ++step) {
       self.backward(step);
-      if (order == Order::Late && step > 0) settle();
+      if (order == Order::Deferred && step > 0) settle();
       if (rank == bad_rank && step == kBadStep) {
         self.state().chunks().front().memory->visit_grads(
             [](const Param&, i64, Tensor values) { ops::scale(values, std::nan("")); });
       }
       self.update(step);
-      if (order == Order::Waiting) settle();
+      if (order == Order::Immediate) settle();
     }
-    if (order == Order::Late) settle();
+    if (order == Order::Deferred) settle();
     for (i64 step = 0; step < kSteps; ++step) {
       const bool was_skipped = bad_rank >= 0 && step >= kBadStep;
       EXPECT_EQ(updates[static_cast<std::size_t>(step)], step + (was_skipped ? 0 : 1)) << layout.name;
@@ -71,47 +72,47 @@ RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
   return result;
 }
 
-TEST(LateOutcome, TrainsTheSameBits) {
+TEST(DeferredOutcomeTest, IsBitwiseIdenticalToImmediateOutcome) {
   for (const RunLayout& layout : layouts()) {
-    const RunResult waiting = run(layout, Order::Waiting), late = run(layout, Order::Late);
-    EXPECT_EQ(waiting.losses, late.losses) << layout.name;
-    EXPECT_EQ(waiting.weights, late.weights) << layout.name;
-    EXPECT_EQ(waiting.losses, run_layout(task(), layout).losses) << layout.name;
+    const RunResult immediate = run(layout, Order::Immediate), deferred = run(layout, Order::Deferred);
+    EXPECT_EQ(immediate.losses, deferred.losses) << layout.name;
+    EXPECT_EQ(immediate.weights, deferred.weights) << layout.name;
+    EXPECT_EQ(immediate.losses, run_layout(task(), layout).losses) << layout.name;
   }
 }
 
-TEST(LateOutcome, OneRankThatFindsNanKeepsAllFromTheUpdate) {
+TEST(DeferredOutcomeTest, NanOnOneRankSkipsUpdateOnAllRanks) {
   for (const RunLayout& layout : layouts()) {
     const int last = layout.ranks() - 1;
-    const RunResult waiting = run(layout, Order::Waiting, last), late = run(layout, Order::Late, last);
-    EXPECT_EQ(waiting.losses, late.losses) << layout.name;
-    EXPECT_EQ(waiting.weights, late.weights) << layout.name;
-    for (const double loss : late.losses) EXPECT_TRUE(std::isfinite(loss)) << layout.name;
+    const RunResult immediate = run(layout, Order::Immediate, last), deferred = run(layout, Order::Deferred, last);
+    EXPECT_EQ(immediate.losses, deferred.losses) << layout.name;
+    EXPECT_EQ(immediate.weights, deferred.weights) << layout.name;
+    for (const double loss : deferred.losses) EXPECT_TRUE(std::isfinite(loss)) << layout.name;
   }
 }
 
-TEST(LateOutcome, TheLargestNoticeOfAllRanksReachesAll) {
-  const RunTask what = task();
+TEST(DeferredOutcomeTest, AllRanksReceiveLargestStopRequest) {
+  const RunTask run_task = task();
   const RunLayout layout{.name = "tp2_pp2", .tp = 2, .pp = 2};
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(what, layout, world);
+    LayoutRank self(run_task, layout, world);
     test::SignalAfter watch(rank == 2 ? 0 : kNever, 0.5 * rank);
     self.state().set_observer(&watch);
     self.backward(0);
     self.state().update({.lr = 1e-3});
-    EXPECT_EQ(self.state().stop_request().signal, 0) << "nobody has heard of it yet";
+    EXPECT_EQ(self.state().stop_request().signal, 0) << "no rank has received the signal yet";
     self.state().outcome();
     EXPECT_EQ(self.state().stop_request().signal, 15);
     EXPECT_EQ(self.state().stop_request().minutes, 1.5);
   });
 }
 
-TEST(LateOutcome, ThePartsOfAStepComeInTheirOrder) {
-  const RunTask what = task();
+TEST(DeferredOutcomeTest, RejectsCallsInWrongOrder) {
+  const RunTask run_task = task();
   run_local_ranks(1, [&](Communicator& world, int) {
-    LayoutRank self(what, {}, world);
+    LayoutRank self(run_task, {}, world);
     TrainingState& state = self.state();
-    EXPECT_THROW(state.outcome(), Error) << "of no update";
+    EXPECT_THROW(state.outcome(), Error) << "there is no update";
     EXPECT_THROW(state.update({.lr = 1e-3}), Error) << "without gradients";
     self.backward(0);
     state.update({.lr = 1e-3});
@@ -120,13 +121,14 @@ TEST(LateOutcome, ThePartsOfAStepComeInTheirOrder) {
   });
 }
 
-/// Finite, and yet another on one rank: what ranks remember of it must not part them later.
-TEST(LateOutcome, AllRanksSeeTheSameOne) {
-  const RunTask what = task();
+/// The outcome is finite, but differs on one rank. All ranks must store the same values, so that they do not diverge
+/// later.
+TEST(DeferredOutcomeTest, IsIdenticalOnAllRanks) {
+  const RunTask run_task = task();
   const RunLayout layout{.name = "tp2_dp2", .tp = 2, .dp = 2};
   std::vector<StepOutcome> outcomes(4);
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(what, layout, world);
+    LayoutRank self(run_task, layout, world);
     self.backward(0);
     Tensor loss = self.state().loss_totals().flat(0, 1);
     if (rank == 3) ops::scale(loss, 1000);
@@ -140,30 +142,30 @@ TEST(LateOutcome, AllRanksSeeTheSameOne) {
   }
 }
 
-TEST(LateOutcome, OfAnEvaluationIsThatOfOneThatWaits) {
-  const RunTask what = task();
+TEST(DeferredOutcomeTest, EvaluationMatchesImmediateOutcome) {
+  const RunTask run_task = task();
   for (const RunLayout& layout : layouts()) {
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-      LayoutRank self(what, layout, world);
+      LayoutRank self(run_task, layout, world);
       test::SignalAfter never(kNever), now(rank == layout.ranks() - 1 ? 0 : kNever);
       self.state().set_observer(&never);
-      self.start_evaluation(what, 0);
-      self.start_evaluation(what, 1);
+      self.start_evaluation(run_task, 0);
+      self.start_evaluation(run_task, 1);
       const EvaluationOutcome first = self.state().evaluation(), second = self.state().evaluation();
       EXPECT_THROW(self.state().evaluation(), Error);
       EXPECT_EQ(self.state().stop_request().signal, 0);
       self.state().set_observer(&now);
-      self.start_evaluation(what, 1);
+      self.start_evaluation(run_task, 1);
       self.state().evaluation();
-      EXPECT_EQ(self.state().stop_request().signal, 15) << "of the last rank alone";
+      EXPECT_EQ(self.state().stop_request().signal, 15) << "the signal is known only to the last rank";
       self.state().set_observer(nullptr);
-      EXPECT_EQ(first.tokens, what.global_batch_size * what.model.seq_length);
+      EXPECT_EQ(first.tokens, run_task.global_batch_size * run_task.model.seq_length);
       EXPECT_NE(first.loss, second.loss);
-      EXPECT_EQ(first.loss, self.evaluate(what, 0).loss) << layout.name;
-      EXPECT_EQ(second.loss, self.evaluate(what, 1).loss) << layout.name;
+      EXPECT_EQ(first.loss, self.evaluate(run_task, 0).loss) << layout.name;
+      EXPECT_EQ(second.loss, self.evaluate(run_task, 1).loss) << layout.name;
     });
   }
 }
 
 }  // namespace
-}  // namespace mcpp::late_outcome_test
+}  // namespace mcpp::deferred_outcome_test
