@@ -195,7 +195,7 @@ test_ends() {
 test_refusals() {
   for words in "--max_restarts x" "--min_ranks 0" "-n 0" "--hostfile nowhere" "--bad_key=1" "--min_ranks 2" "--log" "--log= " \
     "--max_wait -1" "--hostfile=" "--hostfile /" "--log /proc/no/log" "--log /tmp"; do
-    # shellcheck disable=SC2086 # splits an option and its value
+    # shellcheck disable=SC2086 # an option and its value
     expect "refuses_${words//\//_}" 2 0 0 $words
   done
   given valid_ranks <<<"--world_size=4"

@@ -71,11 +71,11 @@ TEST_F(ManifestTest, RejectsHostileValuesByName) {
 
 TEST_F(ManifestTest, RejectsOverflowingNumbers) {
   const i64 huge = std::numeric_limits<i64>::max();
-  const auto unheld = [](const Json& shape) {
+  const auto without_shards = [](const Json& shape) {
     return [shape](Json& j) { j["tensors"][0]["shape"] = shape, j["tensors"][0]["shards"] = Json::array(); };
   };
-  EXPECT_CONTAINS(error_after(unheld({i64{1} << 62, 4})), "absurdly large");
-  EXPECT_EQ(error_after(unheld({0, i64{1} << 62, 4})), "");
+  EXPECT_CONTAINS(error_after(without_shards({i64{1} << 62, 4})), "absurdly large");
+  EXPECT_EQ(error_after(without_shards({0, i64{1} << 62, 4})), "");
   EXPECT_CONTAINS(error_after([&](Json& j) {
                     j["files"].push_back(j["files"][0]);
                     j["files"][1]["name"] = "other.h5";

@@ -1,6 +1,6 @@
-# Hosts for tests on one machine, to be sourced: namespaces of the kernel with a name, an address, memory and processes
-# of their own, on a bridge, each with an ssh server; the file system is what they share. To be made inside of
-# in_namespaces (tests/support/namespaces.sh), with which they end.
+# Simulated hosts on one machine, to be sourced: kernel namespaces with their own name, address, memory and processes,
+# on a bridge, each with an ssh server; they share the file system. Call these functions inside in_namespaces
+# (tests/support/namespaces.sh), which ends the hosts.
 # shellcheck shell=bash
 
 scratch=${MCPP_SCRATCH:-}

@@ -23,7 +23,7 @@ fi
 # Detect a lost host within seconds instead of the half minute that suits real networks.
 export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=2
 
-# start_run <name>: runs launch.sh on the head in the background.
+# start_run <name>: launch.sh on the head, in the background.
 start_run() {
   name=$1
   on_host head "$root/scripts/launch.sh" run.toml --hostfile hostfile --checkpoint.save="$scratch/$name" --max_backoff=1 \

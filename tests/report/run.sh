@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The pages of `megatron_cpp report` and `plan --html` in a real browser: run.sh PROGRAM [FOLDER for screenshots] Every
-# chart must be drawn and the console stay silent, for runs as they come: long, resumed, broken, of other versions.
-# Skips (77) where there is no Chromium.
+# Tests the pages of `megatron_cpp report` and `plan --html` in a real browser: run.sh PROGRAM [FOLDER for screenshots]
+# Every chart must be drawn without console messages, for long, resumed and broken runs and runs of other versions.
+# Skips (77) if there is no Chromium.
 set -euo pipefail
 program=$1 pictures=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -34,8 +34,7 @@ look() {
   if grep -E ':CONSOLE|Uncaught|Refused to' "$work/$name.err" >&2; then fail "$name$suffix: there are console messages"; fi
 }
 
-# check NAME [DRIVER]: the page, with tests/report/driver.js at its end, which uses it as a reader would and compares
-# with truth.
+# check NAME [DRIVER]: appends tests/report/driver.js to the page, which uses it like a reader and checks the results.
 check() {
   sed '/<\/body>/,$d' "$work/$1.html" >"$work/$1_driven.html"
   { echo "<script>"; cat "$here/${2:-driver.js}"; echo "</script></body></html>"; } >>"$work/$1_driven.html"

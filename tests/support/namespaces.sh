@@ -14,9 +14,9 @@ why_no_namespaces() {
     echo "network namespaces cannot be made here"
 }
 
-# in_namespaces <seconds> <script> <argument ...>: runs it with MCPP_SCRATCH, an empty folder that is removed
-# afterwards, and exits with its code; 77 where there can be no namespaces, whose reason must be in $reason. Nothing
-# lives longer than so many seconds.
+# in_namespaces <seconds> <script> <argument ...>: runs the script with MCPP_SCRATCH, an empty folder that is removed
+# afterwards, and exits with its code, or with 77 if $reason says why namespaces are not available. Everything is killed
+# after <seconds>.
 in_namespaces() {
   local seconds=$1 code=0 scratch
   shift

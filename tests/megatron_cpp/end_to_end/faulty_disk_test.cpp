@@ -36,11 +36,11 @@ class FaultyDiskTest : public EndToEnd {
     std::string kind = "";
     u64 after = ~u64{0};
     int rank = -1;
-    std::string queue = "";      ///< "ring", "seccomp"; otherwise there is no io_uring
-    int signal = 0;              ///< for kind "signal"
-    bool is_named = false;       ///< true if the file system has no unnamed files
-    i64 free = -1;               ///< reported free bytes; -1 = the real value
-    bool is_unreserved = false;  ///< true if the file system cannot reserve space
+    std::string queue = "";       ///< "ring", "seccomp"; otherwise there is no io_uring
+    int signal = 0;               ///< for kind "signal"
+    bool needs_names = false;     ///< true if the file system has no unnamed files
+    i64 free = -1;                ///< reported free bytes; -1 = the real value
+    bool cannot_reserve = false;  ///< true if the file system cannot reserve space
   };
   struct Transfers {
     u64 reads = 0, writes = 0, growths = 0;
@@ -66,9 +66,9 @@ class FaultyDiskTest : public EndToEnd {
                   "FAULTY_DISK_QUEUE=" + fault.queue,
                   str("FAULTY_DISK_SIGNAL=", fault.signal)};
     if (fault.rank >= 0) words.push_back(str("FAULTY_DISK_RANK=", fault.rank));
-    if (fault.is_named) words.push_back("FAULTY_DISK_NAMED=1");
+    if (fault.needs_names) words.push_back("FAULTY_DISK_NAMED=1");
     if (fault.free >= 0) words.push_back(str("FAULTY_DISK_FREE=", fault.free));
-    if (fault.is_unreserved) words.push_back("FAULTY_DISK_UNRESERVED=1");
+    if (fault.cannot_reserve) words.push_back("FAULTY_DISK_UNRESERVED=1");
     words.insert(words.end(), launcher.begin(), launcher.end());
     return test::Program(args, root() / "process", 0, words).wait();
   }
@@ -88,11 +88,11 @@ class FaultyDiskTest : public EndToEnd {
     EXPECT_CONTAINS(outcome.err, message);
     EXPECT_CONTAINS(outcome.err, tier.lost_data);
     EXPECT_CONTAINS(outcome.err, "tart again; the run goes on from its last checkpoint");
-    expect_goes_on(save, tier, whole);
+    expect_resumes(save, tier, whole);
   }
   /// Expects that the last checkpoint of `save`, a run that a fault interrupted, is intact and that the run resumes
   /// from it bitwise identical to `whole`.
-  void expect_goes_on(const std::string& save, const Tier& tier, const std::string& whole) const {
+  void expect_resumes(const std::string& save, const Tier& tier, const std::string& whole) const {
     EXPECT_EQ(disk_.count(), 0U);
     const std::optional<Path> last = latest_in(folder_ / save);
     ASSERT_TRUE(last.has_value());
@@ -204,10 +204,10 @@ TEST_F(FaultyDiskTest, WritesZerosWhenSpaceCannotBeReserved) {
   for (const Tier& tier : kTiers) {
     const std::string name = tier.name, written = name + "_written";
     run_ok(training(name, tier));
-    const Outcome outcome = run_with({.is_unreserved = true}, training(written, tier));
+    const Outcome outcome = run_with({.cannot_reserve = true}, training(written, tier));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     expect_same_checkpoint(name, written);
-    const Outcome refused = run_with({.kind = "full", .after = 0, .is_unreserved = true}, training("full", tier));
+    const Outcome refused = run_with({.kind = "full", .after = 0, .cannot_reserve = true}, training("full", tier));
     EXPECT_EQ(refused.code, 2);
     EXPECT_CONTAINS(refused.err, "free some, or name another disk: No space left on device");
   }
@@ -234,11 +234,12 @@ TEST_F(FaultyDiskTest, ResumesAnywhereWhenStoppedDuringTransfer) {
   ASSERT_EQ(run_with({}, training("whole", everything)).code, 0);
   const u64 middle = transfers().writes / 2;
   for (const int signal : {SIGTERM, SIGUSR1, SIGKILL}) {
-    for (const bool is_named : {false, true}) {
-      const std::string save = str("signal_", signal, is_named ? "_named" : "");
+    for (const bool needs_names : {false, true}) {
+      const std::string save = str("signal_", signal, needs_names ? "_named" : "");
       SCOPED_TRACE(save);
-      const Outcome outcome = run_with({.kind = "signal", .after = middle, .signal = signal, .is_named = is_named},
-                                       training(save, everything));
+      const Outcome outcome =
+          run_with({.kind = "signal", .after = middle, .signal = signal, .needs_names = needs_names},
+                   training(save, everything));
       EXPECT_EQ(outcome.code, signal == SIGKILL ? -SIGKILL : 85) << outcome.err;
       EXPECT_EQ(disk_.count(), 0U);
       EXPECT_LT(metrics(save).size(), metrics("whole").size());

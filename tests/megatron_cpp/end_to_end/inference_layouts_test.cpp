@@ -98,13 +98,13 @@ TEST_F(InferenceLayoutsTest, NamesBatchThatDoesNotFitInMemory) {
   while (text.size() < 60'000) text += read_text_file(root() / "held_out.txt");
   write_file_atomic(folder_ / "long.txt", text);
   const Strings limited{"sh", "-c", "ulimit -v 500000; exec \"$@\"", "sh"};
-  const auto evaluate_in_little = [&](const char* stride, const char* batch) {
+  const auto evaluate_with_little_memory = [&](const char* stride, const char* batch) {
     const Strings words{"evaluate", "--load=" + at("run"), "--text=" + at("long.txt"), stride, batch};
     return test::Program(words, root() / "process", 0, limited).wait();
   };
-  const Outcome few = evaluate_in_little("--stride=32", "--micro_batch_size=8");
+  const Outcome few = evaluate_with_little_memory("--stride=32", "--micro_batch_size=8");
   EXPECT_EQ(few.code, 0) << few.err;
-  const Outcome all_ranks = evaluate_in_little("--stride=1", "--micro_batch_size=100000");
+  const Outcome all_ranks = evaluate_with_little_memory("--stride=1", "--micro_batch_size=100000");
   EXPECT_EQ(all_ranks.code, static_cast<int>(ExitCode::OutOfMemory)) << all_ranks.err;
   EXPECT_CONTAINS(all_ranks.err, "not enough memory for passes over ");
   EXPECT_CONTAINS(all_ranks.err, "--micro_batch_size");
@@ -177,18 +177,18 @@ TEST_F(InferenceLayoutsTest, PrintsSamplesOfPromptInOrder) {
 
 TEST_F(InferenceLayoutsTest, NamesBadPromptsFile) {
   train("run");
-  const auto complaint = [&](const std::string& content, const Strings& more = {}) {
+  const auto prompts_error = [&](const std::string& content, const Strings& more = {}) {
     write_file_atomic(root() / "prompts.jsonl", content);
     const Outcome outcome = run(
         joined({"generate", str("--load=", at("run")), "--prompts_file=" + (root() / "prompts.jsonl").string()}, more));
     EXPECT_EQ(outcome.code, 2);
     return outcome.err;
   };
-  EXPECT_CONTAINS(complaint("{\"prompt\": \"a\"}\n{\"text\": 1}\n"), "prompts.jsonl:2: has no key \"prompt\"");
-  EXPECT_CONTAINS(complaint("[1]\n"), "prompts.jsonl:1: not a JSON object");
-  EXPECT_CONTAINS(complaint("{\n"), "prompts.jsonl:1: malformed JSON");
-  EXPECT_CONTAINS(complaint("\n"), "is empty, there is nothing to continue");
-  EXPECT_CONTAINS(complaint("{\"prompt\": \"a\"}\n", {"--prompt=a"}), "give one of --prompt");
+  EXPECT_CONTAINS(prompts_error("{\"prompt\": \"a\"}\n{\"text\": 1}\n"), "prompts.jsonl:2: has no key \"prompt\"");
+  EXPECT_CONTAINS(prompts_error("[1]\n"), "prompts.jsonl:1: not a JSON object");
+  EXPECT_CONTAINS(prompts_error("{\n"), "prompts.jsonl:1: malformed JSON");
+  EXPECT_CONTAINS(prompts_error("\n"), "is empty, there is nothing to continue");
+  EXPECT_CONTAINS(prompts_error("{\"prompt\": \"a\"}\n", {"--prompt=a"}), "give one of --prompt");
 }
 
 TEST_F(InferenceLayoutsTest, RejectsUnsupportedLayouts) {

@@ -239,8 +239,8 @@ TEST_F(PreprocessOnRanksTest, AllRanksFailAndNameBadLine) {
   EXPECT_FALSE(std::filesystem::exists(at("d_text_document.bin")));
   // After the input is fixed, the part of the other file is reused.
   write_file_atomic(folder_ / "bad.jsonl", lines + lines);
-  const Outcome mended = run_on(2, preprocess("d", {at("good.jsonl"), at("bad.jsonl")}));
-  EXPECT_EQ(mended.code, 0) << mended.err;
+  const Outcome fixed = run_on(2, preprocess("d", {at("good.jsonl"), at("bad.jsonl")}));
+  EXPECT_EQ(fixed.code, 0) << fixed.err;
   run_ok(preprocess("one", {at("good.jsonl"), at("bad.jsonl")}));
   expect_same("one", "d");
 

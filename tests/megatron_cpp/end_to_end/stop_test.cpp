@@ -154,9 +154,9 @@ TEST_F(StopTest, RepeatsInterruptedFinalEvaluations) {
     program.signal(signal);
     EXPECT_EQ(program.wait().code, signal == SIGKILL ? -SIGKILL : 85);
     EXPECT_EQ(evaluations(save).size(), 2u);
-    const std::string made_up = run_ok(pretrain(save));
-    EXPECT_CONTAINS(made_up, "all 12 iterations are done");
-    EXPECT_CONTAINS(made_up, "test loss at iteration 12");
+    const std::string output = run_ok(pretrain(save));
+    EXPECT_CONTAINS(output, "all 12 iterations are done");
+    EXPECT_CONTAINS(output, "test loss at iteration 12");
     EXPECT_EQ(evaluations(save), evaluations("whole"));
     EXPECT_EQ(run_ok(pretrain(save)).find(" loss at iteration"), std::string::npos)
         << "the evaluation must not be repeated";

@@ -179,8 +179,8 @@ TEST_P(ContextParallelVolumeTest, MatchesFormula) {
   in_each_rank(task, layout, [&, n = layout.cp, l = layout, dtype = dtype](LayoutRank&, const Meters& meters) {
     const ModelConfig& c = task.model;
     const i64 tokens = c.seq_length * kBatch / n, passes = kMicrobatches * c.num_layers;
-    const i64 kv_numbers = tokens * 2 * c.query_groups() * c.head_dim(), k = kv_numbers * size_of(dtype),
-              w = kv_numbers * 4, q = tokens * c.hidden_size * size_of(dtype);
+    const i64 kv_elements = tokens * 2 * c.query_groups() * c.head_dim(), k = kv_elements * size_of(dtype),
+              w = kv_elements * 4, q = tokens * c.hidden_size * size_of(dtype);
     const CommMeter &ring = meters.at("cp_ring"), &heads = meters.at("cp_heads");
     if (l.cp_comm_type == CpCommType::A2a) {
       EXPECT_EQ(ring.total_bytes(), 0);
@@ -299,9 +299,9 @@ TEST_P(PipelineVolumeTest, IsOneMessageEachWayPerMicrobatchAndStageBoundary) {
   });
   const i64 message = task.model.seq_length * kBatch * task.model.hidden_size * 4 / layout.tp;
   const i64 turns = row_of(layout.schedule).placement == StagePlacement::V ? 1 : 0;
-  const i64 borders = layout.pp * layout.virtual_stages - 1 - turns;
-  EXPECT_EQ(forward, layout.tp * borders * kMicrobatches * message);
-  EXPECT_EQ(backward, layout.tp * borders * kMicrobatches * message);
+  const i64 stage_boundaries = layout.pp * layout.virtual_stages - 1 - turns;
+  EXPECT_EQ(forward, layout.tp * stage_boundaries * kMicrobatches * message);
+  EXPECT_EQ(backward, layout.tp * stage_boundaries * kMicrobatches * message);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, PipelineVolumeTest,

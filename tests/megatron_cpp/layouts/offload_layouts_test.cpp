@@ -38,7 +38,7 @@ class OffloadLayoutsTest : public testing::Test {
     task.optimizer.optimizer = kind;
     return task;
   }
-  RunTask kept_in(OffloadTier tier, RunTask task, OffloadTier weights = OffloadTier::Device) const {
+  RunTask offloaded_to(OffloadTier tier, RunTask task, OffloadTier weights = OffloadTier::Device) const {
     task.optimizer.offload = tier;
     task.optimizer.offload_params = weights;
     task.optimizer.offload_segment_size = 700;  // not aligned to the ends of parameters
@@ -101,7 +101,7 @@ TEST_F(OffloadLayoutsTest, IsBitwiseIdenticalToNoOffload) {
       const test::RunResult on_device = test::run_layout(task, layout);
       for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
         SCOPED_TRACE(str(layout.name, " ", name_of(dtype), " ", enum_name(tier)));
-        test::expect_same_bits(test::run_layout(kept_in(tier, task), layout), on_device);
+        test::expect_same_bits(test::run_layout(offloaded_to(tier, task), layout), on_device);
       }
     }
   }
@@ -111,7 +111,8 @@ TEST_F(OffloadLayoutsTest, IsBitwiseIdenticalToNoOffloadWithMuon) {
   const RunTask task = task_of(DType::BF16, OptimizerKind::Muon);
   for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp2_zero2", "tp2_pp2_dp2_zero1"})) {
     SCOPED_TRACE(layout.name);
-    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), layout), test::run_layout(task, layout));
+    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::File, task), layout),
+                           test::run_layout(task, layout));
   }
 }
 
@@ -124,10 +125,10 @@ TEST_F(OffloadLayoutsTest, LowPrecisionMomentsAreIndependentOfLayout) {
     const test::RunResult one = test::run_layout(task, {}), dp2 = test::run_layout(task, {.dp = 2});
     SCOPED_TRACE(enum_name(type));
     test::expect_same_bits(test::run_layout(task, {.pp = 4}), one);
-    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), {.pp = 2}), one);
+    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::File, task), {.pp = 2}), one);
     test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 1}), dp2);
     test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 1, .bucket_elements = 0}), dp2);
-    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::Host, task), {.dp = 2, .zero_stage = 1}), dp2);
+    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::Host, task), {.dp = 2, .zero_stage = 1}), dp2);
     const test::RunResult full = test::run_layout(task_of(DType::BF16), {});
     EXPECT_LE(test::relative_distance(one.losses, full.losses), 0.01);
     EXPECT_NE(one.losses, full.losses);
@@ -143,7 +144,8 @@ TEST_F(OffloadLayoutsTest, Bf16GradientsAreCloseToFp32) {
   EXPECT_NE(low_precision.grad_norms, full.grad_norms);
   test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 3}), low_precision);
   test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 2, .overlaps = false}), low_precision);
-  test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), {.dp = 2, .zero_stage = 2}), low_precision);
+  test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::File, task), {.dp = 2, .zero_stage = 2}),
+                         low_precision);
 }
 
 /// Only ZeRO stage 3 has a shard of the weights that can be offloaded.
@@ -170,7 +172,7 @@ TEST_F(OffloadLayoutsTest, OffloadedWeightsAreBitwiseIdentical) {
       for (const OffloadTier weights : {OffloadTier::Host, OffloadTier::File}) {
         for (const OffloadTier states : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
           SCOPED_TRACE(str(layout.name, " ", name_of(dtype), " ", enum_name(weights), " ", enum_name(states)));
-          test::expect_same_bits(test::run_layout(kept_in(states, task, weights), layout), on_device);
+          test::expect_same_bits(test::run_layout(offloaded_to(states, task, weights), layout), on_device);
         }
       }
     }
@@ -180,7 +182,7 @@ TEST_F(OffloadLayoutsTest, OffloadedWeightsAreBitwiseIdentical) {
 TEST_F(OffloadLayoutsTest, OffloadedWeightsAreBitwiseIdenticalWithMuon) {
   const RunTask task = task_of(DType::F32, OptimizerKind::Muon);
   for (const OffloadTier weights : {OffloadTier::Host, OffloadTier::File}) {
-    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::Device, task, weights), kStage3[1]),
+    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::Device, task, weights), kStage3[1]),
                            test::run_layout(task, kStage3[1]));
   }
 }
@@ -191,10 +193,10 @@ TEST_F(OffloadLayoutsTest, ContinuesWithWeightsInAnyPlace) {
     for (const OffloadTier from : kTiers) {
       const RunTask task = task_of(dtype);
       const Path folder = scratch_ / str("weights_", name_of(dtype), "_", enum_name(from));
-      const Numbers losses = save_and_continue(kept_in(OffloadTier::Device, task, from), kStage3[1], folder);
+      const Numbers losses = save_and_continue(offloaded_to(OffloadTier::Device, task, from), kStage3[1], folder);
       for (const OffloadTier to : kTiers) {
         SCOPED_TRACE(str(name_of(dtype), " ", enum_name(from), " ", enum_name(to)));
-        EXPECT_EQ(load_and_continue(kept_in(to, task, to), kStage3[1], folder), losses);
+        EXPECT_EQ(load_and_continue(offloaded_to(to, task, to), kStage3[1], folder), losses);
       }
       const Numbers one_rank = load_and_continue(task, named(kStateLayouts, {"one_rank"}).front(), folder);
       EXPECT_LE(test::relative_distance(one_rank, losses), dtype == DType::F32 ? 1e-5 : 5e-3);
@@ -208,7 +210,7 @@ TEST_F(OffloadLayoutsTest, AsyncSavesOffloadedWeights) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
       RunTask on_device = task_of(DType::F32);
       on_device.steps = 5;
-      RunTask task = kept_in(tier, on_device, tier);
+      RunTask task = offloaded_to(tier, on_device, tier);
       task.async_save = true;
       expect_async_save_matches(task, on_device, layout, scratch_ / str("weights_", layout.name, "_", enum_name(tier)));
     }
@@ -222,17 +224,17 @@ TEST_F(OffloadLayoutsTest, ContinuesWithStateInAnyPlace) {
     for (const OffloadTier from : kTiers) {
       const RunTask task = task_of(DType::BF16);
       const Path folder = scratch_ / str(layout.name, "_", enum_name(from));
-      const Numbers losses = save_and_continue(kept_in(from, task), layout, folder);
+      const Numbers losses = save_and_continue(offloaded_to(from, task), layout, folder);
       for (const OffloadTier to : kTiers) {
         SCOPED_TRACE(str(layout.name, " ", enum_name(from), " ", enum_name(to)));
-        EXPECT_EQ(load_and_continue(kept_in(to, task), layout, folder), losses);
+        EXPECT_EQ(load_and_continue(offloaded_to(to, task), layout, folder), losses);
       }
     }
   }
 }
 
 TEST_F(OffloadLayoutsTest, ContinuesOnAnyLayout) {
-  const RunTask task = task_of(DType::F32), on_file = kept_in(OffloadTier::File, task);
+  const RunTask task = task_of(DType::F32), on_file = offloaded_to(OffloadTier::File, task);
   for (const RunLayout& from : named(kStateLayouts, {"dp2_zero2", "tp2_sp_pp2"})) {
     const Path folder = scratch_ / from.name;
     const Numbers losses = save_and_continue(on_file, from, folder);
@@ -251,7 +253,7 @@ TEST_F(OffloadLayoutsTest, AsyncSavesOffloadedState) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
       RunTask on_device = task_of(DType::BF16);
       on_device.steps = 5;
-      RunTask task = kept_in(tier, on_device);
+      RunTask task = offloaded_to(tier, on_device);
       task.async_save = true;
       expect_async_save_matches(task, on_device, layout, scratch_ / str(layout.name, "_", enum_name(tier)));
     }
@@ -265,7 +267,7 @@ TEST_F(OffloadLayoutsTest, AsyncSavesParamRemainders) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
       RunTask on_device = task_of(DType::BF16);
       on_device.steps = 5;
-      RunTask task = kept_in(tier, on_device, layout.zero_stage == 3 ? tier : OffloadTier::Device);
+      RunTask task = offloaded_to(tier, on_device, layout.zero_stage == 3 ? tier : OffloadTier::Device);
       task.async_save = task.optimizer.store_param_remainders = true;
       expect_async_save_matches(task, on_device, layout,
                                 scratch_ / str("remainders_", layout.name, "_", enum_name(tier)));

@@ -53,7 +53,7 @@ class ParamRemaindersLayoutsTest : public testing::Test {
     task.optimizer.store_param_remainders = true;
     return task;
   }
-  RunTask kept_in(OffloadTier states, OffloadTier weights, RunTask task) const {
+  RunTask offloaded_to(OffloadTier states, OffloadTier weights, RunTask task) const {
     task.optimizer.offload = states;
     task.optimizer.offload_params = weights;
     task.optimizer.offload_segment_size = 700;  // not aligned to the ends of parameters
@@ -116,7 +116,8 @@ TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyInAnyPlace) {
       for (const OffloadTier weights : kTiers) {
         if (layout.zero_stage < 3 && weights != OffloadTier::Device) continue;
         SCOPED_TRACE(str(layout.name, " ", enum_name(states), " ", enum_name(weights)));
-        expect_same_bits(run_layout(kept_in(states, weights, with_remainders(with_master_copy())), layout), on_device);
+        expect_same_bits(run_layout(offloaded_to(states, weights, with_remainders(with_master_copy())), layout),
+                         on_device);
       }
     }
   }
@@ -128,8 +129,8 @@ TEST_F(ParamRemaindersLayoutsTest, SavesSameTensorsAsMasterCopy) {
     SCOPED_TRACE(layout.name);
     const bool offloads_weights = layout.zero_stage == 3;
     const RunTask remainders_task =
-        kept_in(OffloadTier::File, offloads_weights ? OffloadTier::File : OffloadTier::Device,
-                with_remainders(with_master_copy()));
+        offloaded_to(OffloadTier::File, offloads_weights ? OffloadTier::File : OffloadTier::Device,
+                     with_remainders(with_master_copy()));
     const Path a = scratch_ / str(layout.name, "_copied"), b = scratch_ / str(layout.name, "_joined");
     const Numbers losses = save_and_continue(with_master_copy(), layout, a);
     EXPECT_EQ(save_and_continue(remainders_task, layout, b), losses);

@@ -60,14 +60,14 @@ bool sums_by_factors(const RunLayout& layout) {
   return layout.power_sgd_rank > 0 && layout.dp * layout.cp > 1;
 }
 /// Returns true if the only approximation is quantized weights, whose blocks are the same on one rank.
-bool packs_as_one_rank(const RunLayout& layout) {
+bool quantizes_like_one_rank(const RunLayout& layout) {
   return layout.quantized_weights && layout.tp == 1 && layout.grad_reduce_format == GradReduceFormat::Full &&
          !sums_by_factors(layout);
 }
 
 /// Low-precision moments of values that differ by rounding may round to either of two neighbors; bf16 sums of gradients
 /// differ by up to half a 256th.
-bool rounds_what_it_keeps(const OptimizerConfig& o) {
+bool has_low_precision_state(const OptimizerConfig& o) {
   return o.exp_avg_dtype != StateDType::Fp32 || o.exp_avg_sq_dtype != StateDType::Fp32 ||
          o.main_grads_dtype != GradDType::Fp32;
 }
@@ -77,9 +77,9 @@ bool rounds_what_it_keeps(const OptimizerConfig& o) {
 /// between two steps differ. PowerSGD adds its residual in later steps, so norms are not comparable.
 Distance tolerance_of(const RunTask& task, const RunLayout& layout) {
   Distance exact = tolerance_of(task.dtype);
-  if (rounds_what_it_keeps(task.optimizer))
+  if (has_low_precision_state(task.optimizer))
     exact = {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
-  if (packs_as_one_rank(layout))
+  if (quantizes_like_one_rank(layout))
     return {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
   if (sums_by_factors(layout)) return {3e-2, 1, 3e-2};
   if (layout.quantized_weights || layout.grad_reduce_format == GradReduceFormat::Int8) return {2e-2, 0.1, 2e-2};
@@ -88,7 +88,7 @@ Distance tolerance_of(const RunTask& task, const RunLayout& layout) {
   return exact;
 }
 RunLayout one_rank_layout(const RunLayout& layout) {
-  return packs_as_one_rank(layout) ? RunLayout{.zero_stage = 3, .quantized_weights = true} : RunLayout{};
+  return quantizes_like_one_rank(layout) ? RunLayout{.zero_stage = 3, .quantized_weights = true} : RunLayout{};
 }
 
 /// Returns the layout that must be bitwise identical: stages, schedules, recomputation, buckets, overlaps and ZeRO 1
@@ -105,7 +105,7 @@ RunLayout same_sums_as(const RunLayout& layout) {
           .dispatcher = layout.dispatcher,
           .power_sgd_rank = layout.power_sgd_rank};
 }
-bool promises_bits(const RunTask& task, const RunLayout& layout) {
+bool is_bitwise_identical(const RunTask& task, const RunLayout& layout) {
   return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1 && !layout.quantized_weights &&
          layout.grad_reduce_format == GradReduceFormat::Full;
 }
@@ -174,7 +174,7 @@ void expect_model_of_one_rank(u64 seed) {
   const RunLayout layout = training.layout();
   const RunResult result = run_layout(offloaded, layout);
   expect_near(task, offloaded, layout, result);
-  if (promises_bits(task, layout)) test::expect_same_bits(result, run_layout(task, same_sums_as(layout)));
+  if (is_bitwise_identical(task, layout)) test::expect_same_bits(result, run_layout(task, same_sums_as(layout)));
 }
 
 /// Expects that the run continues bitwise identically on the same layout, wherever its tensors were and are.

@@ -21,7 +21,7 @@ using test::RunLayout;
 using test::RunTask;
 
 /// Returns the resident bytes of this process, without freed memory.
-double resident() {
+double resident_bytes() {
   ::malloc_trim(0);
   std::ifstream file("/proc/self/statm");
   double all = 0, pages = 0;
@@ -49,7 +49,7 @@ class SaveMemoryTest : public testing::Test {
     small.optimizer.exp_avg_sq_dtype = StateDType::Uint8;
     return small;
   }
-  RunTask kept_in(OffloadTier states, OffloadTier weights = OffloadTier::Device) const {
+  RunTask offloaded_to(OffloadTier states, OffloadTier weights = OffloadTier::Device) const {
     RunTask offloaded = task();
     offloaded.optimizer.offload = states;
     offloaded.optimizer.offload_params = weights;
@@ -85,7 +85,7 @@ class SaveMemoryTest : public testing::Test {
 
   /// Measures the memory of the whole process, as converted copies are not known to the staging buffers.
   static void expect_planned(const RunTask& task) {
-    expect_planned(task, [](const HostStaging&) { return resident(); });
+    expect_planned(task, [](const HostStaging&) { return resident_bytes(); });
   }
   static void expect_accounted(const RunTask& task) {
     expect_planned(task, [](const HostStaging& staging) { return static_cast<double>(staging.bytes()); });
@@ -101,7 +101,7 @@ TEST_F(SaveMemoryTest, MatchesEstimateWithParamRemainders) {
 }
 
 TEST_F(SaveMemoryTest, MatchesEstimateWithParamRemaindersOnHost) {
-  expect_planned(with_remainders(kept_in(OffloadTier::Host)));
+  expect_planned(with_remainders(offloaded_to(OffloadTier::Host)));
 }
 
 TEST_F(SaveMemoryTest, MatchesEstimateWithLowPrecisionMoments) {
@@ -114,9 +114,9 @@ TEST_F(SaveMemoryTest, MatchesEstimateWithRemaindersAndLowPrecisionMoments) {
 
 TEST_F(SaveMemoryTest, MatchesEstimateForStatesInAnyPlace) {
   expect_accounted(task());
-  expect_accounted(kept_in(OffloadTier::Host));
-  expect_accounted(kept_in(OffloadTier::File));
-  expect_accounted(kept_in(OffloadTier::Device, OffloadTier::File));
+  expect_accounted(offloaded_to(OffloadTier::Host));
+  expect_accounted(offloaded_to(OffloadTier::File));
+  expect_accounted(offloaded_to(OffloadTier::Device, OffloadTier::File));
 }
 
 }  // namespace

@@ -180,7 +180,7 @@ TEST_F(SharedIndexTest, SignalOnAnyRankStopsBuild) {
 TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
   std::atomic<bool> is_stopped = false;
   std::vector<std::string> hangs(kRanks);
-  std::vector<double> spent(kRanks);
+  std::vector<double> cpu_seconds(kRanks);
   run_local_ranks(kRanks, [&](Communicator& ranks, int rank) {
     const auto r = static_cast<std::size_t>(rank);
     FlightRecorder recorder;
@@ -203,7 +203,7 @@ TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
     watchdog.join();
   });
   EXPECT_THAT(hangs, Each(""));
-  EXPECT_THAT(spent, Each(testing::Lt(0.25)));
+  EXPECT_THAT(cpu_seconds, Each(testing::Lt(0.25)));
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_F(GoldenImportsTest, EvaluatesLikeTransformersAndLmEval) {
 
 TEST_F(GoldenImportsTest, ExportKeepsTokenConfiguration) {
   const std::string name = "llama_chat_Llama", run = import(name);
-  const auto expect_stated = [&](const Path& folder) {
+  const auto expect_token_config = [&](const Path& folder) {
     const Json config = json_of(folder / "config.json"), tokenizer = json_of(folder / "tokenizer_config.json"),
                original = json_of(golden(name) / "config.json"),
                stated = json_of(golden(name) / "tokenizer_config.json");
@@ -105,7 +105,7 @@ TEST_F(GoldenImportsTest, ExportKeepsTokenConfiguration) {
     EXPECT_EQ(json_of(folder / "tokenizer.json")["post_processor"]["type"], "TemplateProcessing");
   };
   run_ok({"checkpoint", "export-hf", run, at("exported")});
-  expect_stated(folder_ / "exported");
+  expect_token_config(folder_ / "exported");
   // A finetuned model keeps the token configuration of its base model.
   const std::string model = run_ok({"checkpoint", "show", run, "--toml"});
   write_file_atomic(folder_ / "run.toml", model);
@@ -114,7 +114,7 @@ TEST_F(GoldenImportsTest, ExportKeepsTokenConfiguration) {
           "--training.train_iters=2", "--training.global_batch_size=1", "--training.eval_iters=0",
           "--device.num_threads=1"});
   run_ok({"checkpoint", "export-hf", at("tuned"), at("exported_tuned")});
-  expect_stated(folder_ / "exported_tuned");
+  expect_token_config(folder_ / "exported_tuned");
 }
 
 TEST_F(GoldenImportsTest, SamplesFromPromptsWithBosToken) {

@@ -59,7 +59,7 @@ std::vector<RenamedKey> renamed_keys() {
 }
 
 /// Adds arguments that some of the keys require.
-std::vector<std::string> plus_needed(std::vector<std::string> args) {
+std::vector<std::string> with_required_keys(std::vector<std::string> args) {
   for (const char* needed : {"--device.device=cuda", "--fault_injection.kind=kill", "--checkpoint.save=a",
                              "--checkpoint.local_save=b", "--checkpoint.local_save_interval=1"})
     args.emplace_back(needed);
@@ -68,7 +68,7 @@ std::vector<std::string> plus_needed(std::vector<std::string> args) {
 
 TEST(RenamedKeyTest, AcceptsFormerNameOnCommandLineAndHintsOnce) {
   for (const auto& [former, present, value, printed] : renamed_keys()) {
-    const ReadRun run = read_run(kBase, plus_needed({str("--", former, "=", value)}));
+    const ReadRun run = read_run(kBase, with_required_keys({str("--", former, "=", value)}));
     EXPECT_THAT(print_config(run.config), HasSubstr(str("\n", present.substr(present.find('.') + 1), " = ", printed)));
     EXPECT_EQ(run.warnings, str("warning: ", former, " is now ", present,
                                 "; the former names still work, but please use the present ones\n"));
@@ -108,14 +108,14 @@ TEST(RenamedKeyTest, RefusesBothNamesInOneFile) {
 TEST(RenamedKeyTest, RefusesBothNamesOnCommandLine) {
   for (const auto& [former, present, value, printed] : renamed_keys()) {
     const std::string both =
-        error_of(kBase, plus_needed({str("--", present, "=", value), str("--", former, "=", value)}));
+        error_of(kBase, with_required_keys({str("--", present, "=", value), str("--", former, "=", value)}));
     EXPECT_THAT(both, HasSubstr(str("--", former, "=", value, ": was given before as --", present, "=", value,
                                     "; give it once, as ", present)));
   }
 }
 
 TEST(RenamedKeyTest, ReadsConfigurationStoredByEarlierVersion) {
-  Config config = parse_config(kBase, "run.toml", plus_needed({"--checkpoint.keep_latest_k=7"}));
+  Config config = parse_config(kBase, "run.toml", with_required_keys({"--checkpoint.keep_latest_k=7"}));
   const std::string present = print_config(config);
   std::string former = present;
   for (const RenamedKey& key : renamed_keys()) {
