@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# tests/cuda_program.sh <megatron_cpp built with CUDA>: starts on machines without a GPU, and says there that it finds
-# none.
+# tests/cuda_program.sh <megatron_cpp built with CUDA>: starts on machines without a GPU, and says there that it finds none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$1

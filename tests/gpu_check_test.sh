@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/gpu_check.sh on machines without a GPU: it reports that there is none, and with stand-ins for the GPU
-# and the programs it tells failed and skipped checks from passed ones.
+# Tests scripts/gpu_check.sh without a GPU: it reports that there is none and, with fake programs and a fake GPU, it
+# distinguishes checks that fail, hang or have no tests from checks that pass.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -18,9 +18,9 @@ scripts/gpu_check.sh "$folder" >"$folder/out" || code=$?
 [ $code -eq 77 ] || complain "without a GPU the exit code is $code"
 grep -q '^no GPU' "$folder/out" || complain "without a GPU it does not report that"
 
-# A GPU on which op tests pass, model tests fail, and there are no communicator tests. Training is reproducible, but
-# several ranks do not match one.
-nvidia-smi() { [ "$1" = -L ] && echo "GPU 0: stand-in"; }
+# A fake GPU: op tests pass, model tests fail, there are no communicator tests, and training is bitwise reproducible,
+# but not on several ranks.
+nvidia-smi() { [ "$1" = -L ] && echo "GPU 0: pretended"; }
 compute-sanitizer() { echo "========= ERROR SUMMARY: 0 errors"; }
 mpirun() { while [ "$1" != "$MCPP_BINARY_DIR/megatron_cpp" ]; do shift; done && "$@" --wrong; }
 export -f compute-sanitizer mpirun
@@ -42,7 +42,7 @@ for word in "$@"; do
     --wrong) error=1 ;;
   esac
 done
-[ "$1 $2" != "bench attention" ] || echo "warning: attention's backward runs in this program's own kernel, several times slower than cuDNN's: stand-in" >&2
+[ "$1 $2" != "bench attention" ] || echo "warning: attention's backward runs in this program's own kernel, several times slower than cuDNN's: it is pretended" >&2
 [ "$1" != generate ] || echo "O Romeo"
 [ "$1" = pretrain ] || exit 0
 mkdir -p "$save"
@@ -52,7 +52,7 @@ code=0
 scripts/gpu_check.sh --output "$folder/output" "$folder" >/dev/null 2>&1 || code=$?
 table=$(cat "$folder/output/table.txt")
 [ $code -eq 1 ] || complain "with failures the exit code is $code; $table"
-expect() { grep -Eq "^$1 +\| $2 +\| +[0-9]+ \| $3" <<<"$table" || complain "$1: expected '$2': $3. $table"; }
+expect() { grep -Eq "^$1 +\| $2 +\| +[0-9]+ \| $3" <<<"$table" || complain "$1 is not '$2': $3. $table"; }
 expect "op tests" passed "3 tests"
 expect "model tests" FAILED "0 passed; failed: Suite.Bad_cuda"
 expect "golden, CPU parity" FAILED "2 tests were skipped"
@@ -75,17 +75,17 @@ expect "reproducible" passed "losses of 20 steps"
 expect "tp 2 on one GPU" FAILED "20 steps, losses differ by at most 0.005"
 expect "memcheck" passed "========= ERROR SUMMARY: 0 errors"
 expect "memcheck, subset" passed "========= ERROR SUMMARY: 0 errors"
-! grep -q 'did not finish' <<<"$table" || complain "the time limit was not reached. $table"
+! grep -q 'did not finish' <<<"$table" || complain "all checks were finished. $table"
 
-# Checks that do not fit into the time limit are listed and are not failures.
-scripts/gpu_check.sh --output "$folder/output" --seconds 2 "$folder" >/dev/null 2>&1 || complain "it reports a failure although nothing failed"
+# When the time is over, it lists the checks that were not run, which is not a failure.
+scripts/gpu_check.sh --output "$folder/output" --seconds 2 "$folder" >/dev/null 2>&1 || complain "nothing failed, but it reports a failure"
 table=$(cat "$folder/output/table.txt")
 expect "op tests" skipped "time limit reached"
 grep -Eq '^[0-9]+ checks did not finish within the time limit: GPU; op tests; .*; memcheck; racecheck$' <<<"$table" ||
-  complain "it does not list the skipped checks. $table"
+  complain "it does not name the omitted checks. $table"
 
-# The most important checks fit into the time limit even if each uses its whole limit.
+# The most informative checks fit into the budget even if each takes its full time limit.
 budget=$(sed -n 's/^budget=\([0-9]*\).*/\1/p' scripts/gpu_check.sh)
 first=$(sed -n '/^# Most important checks/,/^# Optional checks/s/^check \("[^"]*"\|[a-z]*\) \([0-9]*\) .*/\2/p' scripts/gpu_check.sh |
   awk '{ sum += $1 } END { print sum + 0 }')
-if [ "$first" -lt 300 ] || [ "$first" -gt "$budget" ]; then complain "the most important checks may take $first of $budget seconds"; fi
+if [ "$first" -lt 300 ] || [ "$first" -gt "$budget" ]; then complain "the most informative checks may take $first of $budget seconds"; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/launch.sh, pretrain.sh and slurm_pretrain.sbatch with stand-ins for mpirun, srun, ssh and the program,
-# whose exit codes the tests choose. tests/multi_node/run.sh uses the real ones.
+# Tests what scripts/launch.sh does after each kind of exit, with fakes of mpirun, ssh and the program that exit as
+# requested. The real programs: tests/multi_node/run.sh.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=$(mktemp -d)
@@ -8,19 +8,11 @@ trap 'rm -rf "$scratch"' EXIT
 failures=0
 launch=$root/scripts/launch.sh
 
-# The program. It plans layouts of $STUB/valid_ranks (all if the file does not exist). Its Nth training follows line N
-# of $STUB/ends, which may begin with
-#   save I      leave checkpoint I in $SAVE
-#   local I     report checkpoint I in another folder
-#   old_clock   set the time of the output file two hours back
-#   locked      report that the folder is in use
-# and ends with an exit code or
-#   mute        exit with 0 in mid-run
-#   improper    report as mpirun does for a rank that exits with 0 in mid-run
-#   hang        print nothing for a minute
-#   oom         allocate 300 MB
-#   signal      wait for SIGUSR1 and save
-#   stubborn    ignore SIGUSR1
+# The fake program plans the layouts in $STUB/valid_ranks (all if there is no such file). Its Nth training follows line
+# N of $STUB/ends: an exit code, "mute" to exit with 0 in mid-run, "improper" to exit like mpirun after that; before it,
+# "save I" leaves a checkpoint, "local I" reports one in another folder, "old_clock" dates it back two hours, and
+# "locked" reports that the folder is in use. "hang" hangs, "oom" takes 300 MB, "signal" waits for one and saves, and
+# "stubborn" waits forever. It saves in $SAVE.
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
 if [ "$1" = config ]; then
@@ -28,7 +20,7 @@ if [ "$1" = config ]; then
   printf '[parallel]\ntensor_model_parallel_size = 2\ncontext_parallel_size = 1\npipeline_model_parallel_size = 1\n[other]\nsave = "no"\n[checkpoint]\n'
   printf 'save = "%s"\nload = ""\nsave_interval = 5\n[last]\nsave = "no"\n' "$(sed 's/["\\]/\\&/g' <<<"$SAVE")"
   exit 0
-elif [ "$1" = plan ]; then # --from_run, with the measurements in $STUB/measured
+elif [ "$1" = plan ]; then # uses the run's measurements if $STUB/measured exists
   [ -f "$STUB/measured" ] || { echo "has 1 lines of steps" >&2 && exit 2; }
   for word in "$@"; do case $word in --emit_hardware=*) cp "$STUB/measured" "${word#*=}" ;; esac; done
   echo "$*" >>"$STUB/measured_with"
@@ -53,7 +45,7 @@ for ((k = 0; k < ${#words[@]}; k++)); do
     stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
     oom) exec bash -c 'x=$(tail -c 300M /dev/zero | tr "\0" x)' ;;
     signal) trap 'mkdir -p "$SAVE/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
-    mute) exit 0 ;; # as srun returns for a rank that exits in mid-run
+    mute) exit 0 ;; # like a rank that exits in mid-run, which Slurm's srun does not detect
     improper) echo "mpirun has exited due to process rank 1 with PID 0 on" && exit 1 ;;
     0) echo "ended at iteration 7 of 100" && exit 0 ;;
     *) exit "${words[k]}" ;;
@@ -67,14 +59,14 @@ while [ "$1" != "$MEGATRON_CPP" ]; do
   [ "$1" != --hostfile ] || echo "$(tr '\n' ';' <"$2")" >>"$STUB/mpirun"
   shift
 done
-if [ -e "$STUB/deaf_launcher" ]; then # once; its rank becomes a zombie
+if [ -e "$STUB/deaf_launcher" ]; then # once, its rank becomes a zombie
   rm "$STUB/deaf_launcher"
   "$@" &
   exec tail -f /dev/null
 fi
 exec "$@"
 END
-# Slurm's srun, and its scontrol, which records its arguments and reads the state of the job from $STUB/job_state.
+# Fakes of Slurm's srun and scontrol. The latter records its arguments and reads the job's state from $STUB/job_state.
 cat >"$scratch/srun" <<'END'
 #!/usr/bin/env bash
 while [ "$1" != "$MEGATRON_CPP" ]; do shift; done
@@ -93,13 +85,12 @@ if grep -qx "$1" "$STUB/down" 2>/dev/null && [ "$(wc -l <"$STUB/asked")" -le "$(
   exit 255
 fi
 shift
-eval "$*" # as the remote shell does
+eval "$*" # like the remote shell
 END
 chmod +x "$scratch"/{program,mpirun,ssh,srun,scontrol}
 export PATH=$scratch:$PATH MEGATRON_CPP=$scratch/program OMPI_MCA_plm_rsh_agent=$scratch/ssh
 
-# expect <name> <exit code> <number of runs> <ends, one per line> <argument ...>: runs launch.sh and checks its exit
-# code and the number of runs ("*": any).
+# expect <name> <exit code> <number of runs> <exits, one per line> <argument ...>: runs launch.sh; "*" runs means any.
 expect() {
   local code=$2 runs=$3 ends=$4 got=0 ran
   prepare "$1" "$ends"
@@ -122,19 +113,19 @@ complain() {
   cat "$STUB/out" "$STUB/err"
   failures=$((failures + 1))
 }
-counts() { [ "$(grep -c -- "$2" "$SAVE/launch.log" 2>/dev/null)" = "$1" ] || complain "launch.log does not contain $1 times: $2"; }
-says() { grep -q -- "$1" "$STUB/err" || complain "message is missing: $1"; }
-logs() { grep -q -- "$1" "$SAVE/launch.log" || complain "launch.log has no line: $1"; }
-given() { mkdir -p "$scratch/next.$group" && cat >"$scratch/next.$group/$1"; } # <file>: for the next launch
+counts() { [ "$(grep -c -- "$2" "$SAVE/launch.log" 2>/dev/null)" = "$1" ] || complain "log does not contain $1 times: $2"; }
+says() { grep -q -- "$1" "$STUB/err" || complain "does not say: $1"; }
+logs() { grep -q -- "$1" "$SAVE/launch.log" || complain "log does not contain: $1"; }
+given() { mkdir -p "$scratch/next.$group" && cat >"$scratch/next.$group/$1"; } # <file>: reads a file for the next launch from standard input
 
-# Three hosts with two slots each; a replica of the model takes two ranks.
-elastic() { # <name> <hosts that are down> <valid numbers of ranks>
+# Elastic training: three machines of two ranks each; a replica of the model needs two ranks.
+elastic() { # <name> <machines that are down> <valid layouts>
   printf 'a slots=2\nb slots=2 # half\nc slots=2\n' | given hosts
   tr ' ' '\n' <<<"$2" | given down
   for ranks in $3; do echo "--world_size=$ranks"; done | given valid_ranks
 }
-# stopping <name> <ends> <exit code> <signals> <argument ...>: sends the signals once launch.sh trains or has probed
-# hosts. If `by_name` is set, sends them to all of its shells, as pkill does.
+# stopping <name> <exits> <code> <signals> <argument ...>: sends the signals when the program runs or, in a test that
+# waits, when hosts were probed; to all of the script's shells if `by_name` is set, as pkill does.
 errors="" stopped_runs=1 by_name=""
 stopping() {
   local ends=$2 code=$3 signals=$4 pid got=0 signal
@@ -149,57 +140,57 @@ stopping() {
   done
   wait "$pid" || got=$?
   [ "$got" -eq "$code" ] || complain "exit code $got, not $code"
-  [ "$(wc -l <"$STUB/runs")" -eq "$stopped_runs" ] || complain "started again"
+  [ "$(wc -l <"$STUB/runs")" -eq "$stopped_runs" ] || complain "restarted"
 }
 
-# Restarts by exit code.
+# Reaction to each kind of exit.
 test_ends() {
-  expect ends_with_the_training 0 1 "0"
+  expect exits_with_the_training 0 1 "0"
   logs 'attempt=1 .* ranks=1 .* resumed=.*iter_newest iteration=7 checkpoint=0 code=0 next="done"'
   expect restarts_when_a_peer_is_lost 0 3 $'save 1 75\nsave 2 75\n0'
   logs 'attempt=2 .* found=1 .* checkpoint=2 code=75 next="restart"'
-  expect restarts_when_ranks_were_stopped 0 2 $'save 1 85\n0'
-  expect killed_ranks_are_lost_peers 0 2 $'save 1 137\n0'
-  expect lost_machines_are_lost_peers 0 2 $'save 1 205\n0'
-  expect ranks_that_exit_early_are_lost_peers 0 3 $'save 1 mute\nsave 2 improper\n0'
+  expect restarts_after_ranks_were_stopped 0 2 $'save 1 85\n0'
+  expect restarts_when_a_rank_is_killed 0 2 $'save 1 137\n0'
+  expect restarts_when_a_machine_is_lost 0 2 $'save 1 205\n0'
+  expect restarts_when_a_rank_exits_early 0 3 $'save 1 mute\nsave 2 improper\n0'
   says "exit code 0 before the end of the run"
   counts 2 'code=75 next="restart"'
   for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
   expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
   says "3 identical failures without a new checkpoint"
-  expect a_different_failure_restarts_the_count 75 6 $'75\n75\nsave 1 75\n75\n75\n75\n75'
-  expect counts_only_failures_without_a_checkpoint 75 4 $'save 1 75\n75\n75\n75\n0'
+  expect different_failure_resets_the_count 75 6 $'75\n75\nsave 1 75\n75\n75\n75\n75'
+  expect counts_only_failures_without_a_new_checkpoint 75 4 $'save 1 75\n75\n75\n75\n0'
   says "3 identical failures without a new checkpoint"
   expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0' --max_restarts=1
   counts 1 'code=2 next="wait"'
   locked=$(printf 'locked 2\n%.0s' {1..40})
   expect limits_the_wait_for_the_lock 2 "*" $'75\n'"$locked" --max_wait=1
   says "max_wait 1 exceeded"
-  expect local_saves_are_progress 0 4 $'local 1 75\nlocal 2 75\nlocal 3 75\n0'
+  expect counts_local_saves_as_progress 0 4 $'local 1 75\nlocal 2 75\nlocal 3 75\n0'
   logs 'attempt=3 .* checkpoint=3 code=75 next="restart"'
-  expect repeated_local_saves_are_no_progress 75 4 $'local 5 75\nlocal 5 75\nlocal 4 75\n75\n0'
+  expect repeated_local_save_is_no_progress 75 4 $'local 5 75\nlocal 5 75\nlocal 4 75\n75\n0'
   says "3 identical failures without a new checkpoint"
   expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
   expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
   says "max_restarts 2 reached"
-  # On a busy machine the second run may time out as well. A later one succeeds.
-  expect a_hung_run_is_terminated 0 "*" $'save 1 hang\n0' --no_progress_timeout=3
+  # On a busy machine the second may be slow to print, too; the next one succeeds.
+  expect kills_a_hanging_run 0 "*" $'save 1 hang\n0' --no_progress_timeout=3
   says "no output for 3 s"
   logs 'attempt=1 .* code=75 next="restart"'
   logs 'attempt=[2-9] .* code=0 next="done"'
-  expect setting_the_clock_has_no_effect 0 1 "old_clock 0" --no_progress_timeout=60
-  expect a_full_disk_for_the_log_is_a_warning 0 2 $'save 1 75\n0' --log=/dev/full
+  expect ignores_a_changed_clock 0 1 "old_clock 0" --no_progress_timeout=60
+  expect continues_when_the_disk_of_the_log_is_full 0 2 $'save 1 75\n0' --log=/dev/full
   says "warning: /dev/full: is not writable"
 }
 
 test_refusals() {
   for words in "--max_restarts x" "--min_ranks 0" "-n 0" "--hostfile nowhere" "--bad_key=1" "--min_ranks 2" "--log" "--log= " \
     "--max_wait -1" "--hostfile=" "--hostfile /" "--log /proc/no/log" "--log /tmp"; do
-    # shellcheck disable=SC2086 # an option and its value
+    # shellcheck disable=SC2086 # splits an option and its value
     expect "refuses_${words//\//_}" 2 0 0 $words
   done
   given valid_ranks <<<"--world_size=4"
-  expect refuses_invalid_layouts 2 0 0 -n 3
+  expect refuses_an_impossible_layout 2 0 0 -n 3
   says "no such layout"
   given hosts <<<"a"
   expect refuses_hosts_without_slots 2 0 0 --hostfile "$scratch/refuses_hosts_without_slots/hosts"
@@ -217,7 +208,7 @@ test_hosts() {
   expect uses_all_hosts 0 1 0 --hostfile "$scratch/uses_all_hosts/hosts"
   grep -qx -- '-n 6' "$STUB/mpirun" || complain "not on 6 ranks"
   elastic one_down "b" "6 4 2"
-  expect excludes_a_host 0 1 0 --hostfile "$scratch/excludes_a_host/hosts"
+  expect excludes_a_lost_host 0 1 0 --hostfile "$scratch/excludes_a_lost_host/hosts"
   says "excluded: b (ssh: connect to host b: No route to host, exit code 255), continuing with 4 of 6 ranks on a,c"
   [ "$(sort "$STUB/mpirun" | tr '\n' ' ')" = "-n 4 a slots=2;c slots=2; " ] || complain "not 4 ranks on a and c"
   elastic next_layout "b" "6 2"
@@ -232,28 +223,28 @@ test_hosts() {
   grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
   elastic replan_by_run "b" "6 3"
   given measured <<<found
-  expect plans_with_the_run 0 2 $'save 1 75\n0' --hostfile "$scratch/plans_with_the_run/hosts" --replan=a100_80gb --replan_by=run
+  expect plans_by_the_run 0 2 $'save 1 75\n0' --hostfile "$scratch/plans_by_the_run/hosts" --replan=a100_80gb --replan_by=run
   says "planned with measurements of the run ($SAVE/hardware_of_run.toml), continuing with 3 of 6 ranks"
-  [ "$(grep -c -- "--plan --hardware=$SAVE/hardware_of_run.toml" "$STUB/trained_with")" = 2 ] || complain "not planned with that file"
-  [ "$(grep -c -- "--hardware=a100_80gb --from_run=$SAVE --predict" "$STUB/measured_with")" = 2 ] || complain "measurements not read again"
-  [ "$(ls "$SAVE"/*.toml)" = "$SAVE/hardware_of_run.toml" ] || complain "leaves temporary files"
+  [ "$(grep -c -- "--plan --hardware=$SAVE/hardware_of_run.toml" "$STUB/trained_with")" = 2 ] || complain "not by that file"
+  [ "$(grep -c -- "--hardware=a100_80gb --from_run=$SAVE --predict" "$STUB/measured_with")" = 2 ] || complain "not measured again"
+  [ "$(ls "$SAVE"/*.toml)" = "$SAVE/hardware_of_run.toml" ] || complain "files are left"
   elastic replan_by_run "b" "6 3"
   given measured <<<found
-  given plan_code <<<2 # the configured layout is not possible; the file was written before
-  expect plans_with_the_run_without_its_layout 0 1 0 --hostfile "$scratch/plans_with_the_run_without_its_layout/hosts" \
+  given plan_code <<<2 # for the configuration's own layout, after the file was written
+  expect plans_by_the_run_without_its_layout 0 1 0 --hostfile "$scratch/plans_by_the_run_without_its_layout/hosts" \
     --replan a100_80gb --replan_by run
   says "planned with measurements of the run"
   elastic replan_by_nothing "b" "6 3"
-  expect plans_with_the_file_if_the_run_has_no_steps 0 1 0 --replan=a100_80gb --replan_by=run \
-    --hostfile "$scratch/plans_with_the_file_if_the_run_has_no_steps/hosts"
+  expect plans_by_the_file_of_a_run_without_steps 0 1 0 --replan=a100_80gb --replan_by=run \
+    --hostfile "$scratch/plans_by_the_file_of_a_run_without_steps/hosts"
   says "planned with a100_80gb only (has 1 lines of steps), continuing with 3 of 6 ranks"
   grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
   elastic no_replan "" "6 3"
   expect keeps_its_layout_on_all_ranks 0 1 0 --hostfile "$scratch/keeps_its_layout_on_all_ranks/hosts" --replan=a100_80gb
-  ! grep -q -- '--plan' "$STUB/trained_with" || complain "planned although all hosts answer"
-  expect refuses_replan_by_without_replan 2 0 0 --replan_by=run
+  ! grep -q -- '--plan' "$STUB/trained_with" || complain "planned although no host is missing"
+  expect refuses_a_run_of_no_cluster 2 0 0 --replan_by=run
   says "replan_by run: needs --replan"
-  expect refuses_unknown_replan_by 2 0 0 --replan=a100_80gb --replan_by=luck
+  expect refuses_other_plans 2 0 0 --replan=a100_80gb --replan_by=luck
   says "replan_by luck: must be file or run"
   elastic none "a b c" "6"
   expect stops_without_hosts 75 0 0 --hostfile "$scratch/stops_without_hosts/hosts" --max_wait=1
@@ -263,23 +254,23 @@ test_hosts() {
   expect waits_for_min_ranks 75 0 0 --hostfile "$scratch/waits_for_min_ranks/hosts" --max_wait=1 --min_ranks=6
   elastic back "a b c" "6"
   given down_until <<<12
-  expect waiting_does_not_count_as_restart 0 1 0 --hostfile "$scratch/waiting_does_not_count_as_restart/hosts" --max_restarts=0
+  expect waiting_is_no_restart 0 1 0 --hostfile "$scratch/waiting_is_no_restart/hosts" --max_restarts=0
   counts 1 'next="wait"'
   logs 'attempt=1 .* ranks=6 hosts=a,b,c .* code=0 next="done"'
   printf 'a slots=2\r\n\r\nb slots=2 max_slots=2\r\n' | given hosts
-  OMPI_MCA_plm_rsh_agent="$scratch/ssh : rsh" expect reads_hostfiles_with_crlf 0 1 0 --hostfile "$scratch/reads_hostfiles_with_crlf/hosts"
+  OMPI_MCA_plm_rsh_agent="$scratch/ssh : rsh" expect reads_windows_hostfiles 0 1 0 --hostfile "$scratch/reads_windows_hostfiles/hosts"
   grep -qx 'a slots=2;b slots=2;' "$STUB/mpirun" || complain "not on a and b"
   printf 'a slots=2\n' | given hosts
-  OMPI_MCA_plm_rsh_agent="no_qrsh : $scratch/ssh" expect uses_the_first_installed_agent 0 1 0 \
-    --hostfile "$scratch/uses_the_first_installed_agent/hosts"
-  grep -qx a "$STUB/asked" || complain "did not ask a"
+  OMPI_MCA_plm_rsh_agent="no_qrsh : $scratch/ssh" expect uses_the_available_agent 0 1 0 \
+    --hostfile "$scratch/uses_the_available_agent/hosts"
+  grep -qx a "$STUB/asked" || complain "did not probe a"
 }
 
-# Paths: odd names, links and CDPATH.
+# Locations and names of files.
 test_places() {
   mkdir -p "$scratch/work" "$scratch/real"
   cd "$scratch/work"
-  # shellcheck disable=SC2016 # not to be expanded
+  # shellcheck disable=SC2016 # must not be expanded
   save='-"odd" \u00 $(name)' expect relative_save_with_an_odd_name 0 4 $'save 1 75\nsave 2 75\nsave 3 75\n0'
   ln -s "$scratch/real" "$scratch/link"
   save=$scratch/link expect save_is_a_link 0 4 $'save 1 75\nsave 2 75\nsave 3 75\n0'
@@ -300,30 +291,30 @@ test_signals() {
   stopping saves_on_sigterm "signal" 85 TERM
   logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
   stopping forwards_sigusr1 "signal" 85 USR1
-  stopping a_second_signal_terminates_immediately "stubborn" 143 "TERM TERM"
-  stopping the_grace_period_is_kept "stubborn" 143 TERM --grace_period=1
+  stopping second_signal_stops_immediately "stubborn" 143 "TERM TERM"
+  stopping respects_the_grace_period "stubborn" 143 TERM --grace_period=1
   says "the grace period has expired"
   elastic none "a b c" "6"
-  stopped_runs=0 stopping stops_while_it_waits 0 85 TERM --hostfile "$scratch/stops_while_it_waits/hosts"
+  stopped_runs=0 stopping ends_while_it_waits 0 85 TERM --hostfile "$scratch/ends_while_it_waits/hosts"
   logs 'code=85 next="stop: requested by a signal"'
 
-  by_name=yes stopping saves_when_all_its_shells_are_signaled "signal" 85 TERM
+  by_name=yes stopping saves_when_all_its_shells_get_the_signal "signal" 85 TERM
   logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
-  by_name=yes stopping all_its_shells_are_signaled_twice "stubborn" 143 "TERM TERM"
+  by_name=yes stopping all_its_shells_get_a_second_signal "stubborn" 143 "TERM TERM"
   given slow_plan <<<""
-  stopped_runs=0 stopping stops_while_it_checks "0" 85 TERM
+  stopped_runs=0 stopping ends_while_it_checks "0" 85 TERM
   logs 'ranks=1 hosts=- .* code=85 next="stop: requested by a signal"'
 
   errors=/dev/full stopping saves_when_the_terminal_is_closed "signal" 85 HUP
   logs 'checkpoint=99 code=85'
 
-  # If launch.sh is killed, the ranks save and exit.
+  # Killing launch.sh makes the ranks save and exit.
   stopping saves_when_it_is_killed "signal" 137 KILL
   for _ in {1..600}; do grep -q code= "$SAVE/launch.log" || sleep 0.1; done
   logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
 
-  # If pretrain.sh is killed, no ranks keep training.
-  prepare terminates_the_ranks_when_pretrain_is_killed "stubborn"
+  # Killing pretrain.sh leaves no training ranks behind, either.
+  prepare ends_the_ranks_when_pretrain_is_killed "stubborn"
   "$root/scripts/pretrain.sh" run.toml --marker="$STUB" >"$STUB/out" 2>"$STUB/err" </dev/null &
   pid=$!
   for _ in {1..600}; do [ -e "$STUB/ready" ] || sleep 0.1; done
@@ -332,24 +323,24 @@ test_signals() {
   for _ in {1..100}; do ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || sleep 0.1; done
   ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || complain "ranks keep training"
 
-  # A launcher that misses the exit of its ranks.
+  # A launcher that does not notice the exit of its ranks.
   given deaf_launcher <<<""
   MCPP_ZOMBIE_SECONDS=2 expect kills_a_launcher_of_zombies 0 2 $'save 1 75\n0'
 
-  prepare continues_when_its_reader_exits $'save 1 75\nsave 2 75\n0'
+  prepare continues_when_the_reader_of_its_output_exits $'save 1 75\nsave 2 75\n0'
   touch "$STUB/out" "$STUB/err"
-  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "failed"
+  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "fails"
   logs 'attempt=3 .* code=0 next="done"'
 }
 
-# job <exit code> <runs so far> <times requeued>: runs the job script.
+# The job script; the checkpoint folder may be older than the job: job <exit code> <runs so far> <times requeued>.
 job() {
   local got=0
   SLURM_JOB_ID=7 SLURM_NTASKS=1 SLURM_SUBMIT_DIR=$STUB bash "$root/scripts/slurm_pretrain.sbatch" run.toml --max_backoff=0 \
     >>"$STUB/out" 2>>"$STUB/err" </dev/null || got=$?
   [ "$got" -eq "$1" ] || complain "exit code $got of the job, not $1"
   [ "$(wc -l <"$STUB/runs")" -eq "$2" ] || complain "not $2 runs"
-  [ "$(grep -cx 'requeue 7' "$STUB/scontrol" 2>/dev/null)" = "$3" ] || complain "requeued other than $3 times"
+  [ "$(grep -cx 'requeue 7' "$STUB/scontrol" 2>/dev/null)" = "$3" ] || complain "not $3 times requeued"
 }
 test_jobs() {
   prepare old_checkpoints_are_no_progress $'75\n75\n75'
@@ -357,20 +348,20 @@ test_jobs() {
   ln -s "$root/scripts" "$STUB/scripts"
   touch "$STUB/scontrol"
   job 75 3 0
-  prepare new_checkpoints_are $'save 60 75\n75\n75\n75\n75\n75\n75'
+  prepare new_checkpoints_are_progress $'save 60 75\n75\n75\n75\n75\n75\n75'
   mkdir -p "$SAVE/iter_0000050"
   ln -s "$root/scripts" "$STUB/scripts"
   touch "$STUB/scontrol"
   job 0 4 1
   job 75 7 1
-  prepare canceled_jobs_are_not_requeued $'save 60 75\n75\n75\n75'
+  prepare cancelled_jobs_are_not_queued_again $'save 60 75\n75\n75\n75'
   ln -s "$root/scripts" "$STUB/scripts"
   echo CANCELLED >"$STUB/job_state"
   job 75 4 0
 }
 
-# Kernel counters in control groups of version 1 and 2 and without any.
-kills_with() { # <count> <file> <line> [file line]: checks oom_kills for a system with these files
+# Kernel counters of killed processes, in control groups of version 1 and 2 and without control groups.
+kills_with() { # <count> <file> <line> [file line]: checks the result of oom_kills on a system with these files
   local expected=$1 system
   shift
   system=$(mktemp -d "$scratch/system.XXXX")
@@ -380,7 +371,7 @@ kills_with() { # <count> <file> <line> [file line]: checks oom_kills for a syste
   done
   [ "$(source "$root/scripts/lib/common.sh" && oom_kills "$system")" = "$expected" ] || complain "not $expected kills"
 }
-in_group() { # <control group> <argument of expect ...>: runs launch.sh and all its children in the control group
+in_group() { # <control group> <arguments of expect ...>: runs launch.sh and its processes inside the group
   local control=$1 failed=0
   shift
   (
@@ -388,20 +379,20 @@ in_group() { # <control group> <argument of expect ...>: runs launch.sh and all 
     # shellcheck disable=SC2030 # added below
     failures=0
     expect "$@"
-    [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank because this host ran out of memory' "$STUB/out" || complain "does not report the reason"
+    [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank because this host ran out of memory' "$STUB/out" || complain "does not say why"
     exit "$failures"
   ) || failed=$?
   # shellcheck disable=SC2031
   failures=$((failures + failed))
 }
 test_memory() {
-  prepare oom_kills_are_counted "0"
+  prepare counts_out_of_memory_kills "0"
   kills_with 7 proc/self/cgroup '0::/a/b' sys/fs/cgroup/a/b/memory.events 'oom 9\noom_kill 7\noom_group_kill 1' proc/vmstat 'oom_kill 5'
   kills_with 3 proc/self/cgroup '4:cpu,memory:/a\n0::/' sys/fs/cgroup/memory/a/memory.oom_control 'under_oom 0\noom_kill 3'
   kills_with 5 proc/self/cgroup '0::/' proc/vmstat 'oom_kill 5'
   kills_with 0 proc/self/cgroup '0::/'
 
-  # With the real kernel, if control groups can be created.
+  # With a real control group, if one can be created.
   local control
   for control in /sys/fs/cgroup/memory"$(sed -n 's/^[0-9]*:[^:]*memory[^:]*://p' /proc/self/cgroup)"/mcpp_$$ \
     /sys/fs/cgroup"$(sed -n 's/^0:://p' /proc/self/cgroup)"/mcpp_$$; do
@@ -410,15 +401,15 @@ test_memory() {
       rmdir "$control"
       continue
     fi 2>/dev/null
-    in_group "$control" an_oom_kill_ends_the_run 12 1 $'save 1 oom\n0'
-    in_group "$control" a_different_kill_does_not 0 2 $'save 1 137\n0'
-    rmdir "$control" || complain "$control is left"
+    in_group "$control" a_kill_for_memory_ends_it 12 1 $'save 1 oom\n0'
+    in_group "$control" another_kill_does_not 0 2 $'save 1 137\n0'
+    rmdir "$control" || complain "$control was not removed"
     return
   done
-  echo "skipped: no control group can be created here"
+  echo "skipped: no control group can be made here"
 }
 
-# Tests mostly wait, so all groups run concurrently.
+# The tests mostly wait, so they run concurrently.
 groups=(ends refusals hosts places signals jobs memory)
 pids=()
 for group in "${groups[@]}"; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# usage: run.sh MEGATRON_CPP Compares scores of likelihood tasks with lm-evaluation-harness, of the Python that
-# LM_EVAL_PYTHON names; without it, of python3.
+# usage: run.sh MEGATRON_CPP
+# Compares scores of likelihood tasks with lm-evaluation-harness, of the Python that LM_EVAL_PYTHON names; without it, of
+# python3.
 set -euo pipefail
 python=${LM_EVAL_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "SKIPPED: there is no $python"; exit 77; }

@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
-# Tests scripts/launch.sh on several hosts: network namespaces of this machine with an ssh server each. Two hosts have
-# two slots each, and one only starts the ranks. Hosts die and cables are pulled while a run is in progress.
-#
-#   tests/multi_node/run.sh [test ...]
-#
-# Exits with code 77 and the reason if namespaces cannot be created.
+# Trains on several real hosts: network namespaces of this machine, each with an ssh server, two with two ranks and one
+# that only starts them. Hosts die and cables are pulled, and scripts/launch.sh must complete every run correctly.
+#   tests/multi_node/run.sh [test ...]; exit code 77, with the reason, if namespaces are not available
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
@@ -20,10 +17,10 @@ if [ -z "$scratch" ]; then
   in_namespaces 280 "$0" "$@"
 fi
 
-# Detect a lost host within seconds instead of the half minute that suits real networks.
+# A lost machine must be detected within seconds, instead of the half minute suitable for real networks.
 export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=2
 
-# start_run <name>: launch.sh on the head, in the background.
+# start_run <name>: runs launch.sh on the head in the background.
 start_run() {
   name=$1
   on_host head "$root/scripts/launch.sh" run.toml --hostfile hostfile --checkpoint.save="$scratch/$name" --max_backoff=1 \
@@ -44,7 +41,7 @@ complain() {
   cat "$name.err" || true
   exit 1
 }
-# until_true <what> <command ...>: waits until the command succeeds, for at most a minute.
+# until_true <what> <command ...>: waits up to a minute until the command succeeds.
 until_true() {
   local what=$1 end=$((SECONDS + 60))
   shift
@@ -61,9 +58,9 @@ says() { grep -q -- "$1" "$name.err"; }
 shows() { grep -q -- "$1" "$name.out"; }
 ranks_on() { on_host "$1" pgrep -c megatron_cpp || true; }
 has_no_ranks() { [ "$(ranks_on "$1")" = 0 ]; }
-expect_identical_weights() {
+expect_same_bits() {
   "$MEGATRON_CPP" checkpoint diff single "$name" >diff.txt || true
-  grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from those of one host: $(cat diff.txt)"
+  grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from one machine: $(cat diff.txt)"
 }
 losses() { grep '"type":"train"' "$1/metrics.jsonl" | sed 's/.*"iteration":\([0-9]*\).*"lm_loss":\([0-9.e+-]*\).*/\1 \2/'; }
 # A different number of data-parallel ranks changes the order of summation.
@@ -71,17 +68,17 @@ expect_near_losses() {
   paste -d ' ' <(losses single) <(losses "$name") | awk -v n="$iterations" '
     function abs(x) { return x < 0 ? -x : x }
     NF != 4 || $1 != NR || $3 != NR || abs($2 - $4) > 1e-4 * $2 { print "iteration " NR ": " $0; bad = 1 }
-    END { exit bad || NR != n }' || complain "losses differ from those of one host"
+    END { exit bad || NR != n }' || complain "losses differ from one machine"
 }
 
-test_plain() { # bitwise identical to one host
+test_plain() { # two machines are bitwise identical to one
   start_run plain
   end_run 0
   expect_log 'attempt=1 .* ranks=4 hosts=a,b resumed.* code=0'
-  expect_identical_weights
+  expect_same_bits
 }
 
-test_layouts() { # each kind of communication between hosts is bitwise identical to one host
+test_layouts() { # each kind of communication between machines is bitwise identical to one machine
   local keys key options
   for keys in "zero_stage=3 tensor_model_parallel_size=1" "ddp_bucket_size=20000 tensor_model_parallel_size=1" \
     "num_distributed_optimizer_instances=2 tensor_model_parallel_size=1 zero_stage=2" "pipeline_model_parallel_size=2" \
@@ -92,13 +89,13 @@ test_layouts() { # each kind of communication between hosts is bitwise identical
     rm -rf one many
     "$root/scripts/pretrain.sh" run.toml -n 4 "${options[@]}" --checkpoint.save=one >"$name.out" 2>"$name.err" || complain "does not train"
     on_host a "$root/scripts/pretrain.sh" run.toml -n 4 --hostfile hostfile "${options[@]}" --checkpoint.save="$scratch/many" \
-      >"$name.out" 2>"$name.err" </dev/null || complain "does not train on two hosts"
+      >"$name.out" 2>"$name.err" </dev/null || complain "does not train on two machines"
     "$MEGATRON_CPP" checkpoint diff one many >diff.txt || true
-    grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from those of one host: $(cat diff.txt)"
+    grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from one machine: $(cat diff.txt)"
   done
 }
 
-test_stop() { # SIGTERM saves on all hosts, and the next start resumes
+test_stop() { # SIGTERM saves on all machines, and the next start resumes
   start_run stop
   until_true "a checkpoint" has_checkpoint
   signal_run TERM
@@ -106,20 +103,20 @@ test_stop() { # SIGTERM saves on all hosts, and the next start resumes
   start_run stop
   end_run 0
   expect_log 'resumed=.*iter_0.* code=0'
-  expect_identical_weights
+  expect_same_bits
 }
 
-test_processes_die() { # all ranks of a host: restarts with the same layout, bitwise identical
+test_processes_die() { # all ranks of a machine die, but not the machine: the same layout resumes bitwise identically
   start_run processes_die
   until_true "a checkpoint" has_checkpoint
   on_host b pkill -KILL megatron_cpp
   end_run 0
   expect_log 'attempt=1 .* ranks=4 .* code=75 next="restart"'
   expect_log 'attempt=2 .* ranks=4 .* resumed=.*iter_0.* code=0'
-  expect_identical_weights
+  expect_same_bits
 }
 
-test_host_dies() { # the host of rank 0: the other one continues alone
+test_host_dies() { # the host with rank 0 is lost permanently: the other continues alone
   start_run host_dies
   until_true "a checkpoint" has_checkpoint
   kill_host a
@@ -130,7 +127,7 @@ test_host_dies() { # the host of rank 0: the other one continues alone
   start_host a
 }
 
-test_cable_is_pulled() { # continues without the host, and with it after the next restart
+test_cable_is_pulled() { # it is detected, the run continues without the host, and the next start uses it again
   start_run cable_is_pulled
   until_true "a checkpoint" has_checkpoint
   unplug_host b
@@ -138,7 +135,7 @@ test_cable_is_pulled() { # continues without the host, and with it after the nex
   until_true "the ranks beyond the cable end" has_no_ranks b
   until_true "a start without it" says 'continuing with 2 of 4 ranks on a'
   plug_host b
-  until_true "a checkpoint to resume from" shows 'resuming from .*iter_0'
+  until_true "a checkpoint to go on from" shows 'resuming from .*iter_0'
   on_host a pkill -KILL megatron_cpp
   end_run 0
   expect_log 'attempt=2 .* ranks=2 hosts=a resumed.* code=75 next="restart"'

@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
-# Tests scripts/slurm_pretrain.sbatch, and preprocess with srun, with real Slurm daemons in their own namespaces. They
-# manage one node, which is configured with more CPUs than it has.
-#
-#   tests/slurm/run.sh [test ...]
-#
-# Needs Debian's packages slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins, installed or unpacked with `dpkg
-# -x` in the folder SLURM_ROOT. Exits with code 77 and the reason if Slurm is missing or namespaces cannot be created.
+# Tests scripts/slurm_pretrain.sbatch, and preprocess with srun, under a real Slurm. Its daemons run in their own
+# namespaces, for one node that they take for larger than it is, and leave nothing behind.
+#   tests/slurm/run.sh; exit code 77, with the reason, if Slurm is missing or namespaces are not available
+# Needs Debian's packages slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins. They need not be installed:
+# SLURM_ROOT may name a folder where `dpkg -x` has unpacked them.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
 slurm=${SLURM_ROOT:-}
 export PATH=$slurm/usr/bin:$slurm/usr/sbin:$PATH LD_LIBRARY_PATH=$slurm/usr/lib/x86_64-linux-gnu/slurm-wlm
-scratch=${MCPP_SCRATCH:-} # set in the shell inside the namespaces
+scratch=${MCPP_SCRATCH:-} # set for the shell inside the namespaces
 # shellcheck source=tests/support/namespaces.sh
 source "$root/tests/support/namespaces.sh"
 # shellcheck source=tests/support/small_training.sh
@@ -28,7 +26,7 @@ start_slurm() {
   printf '127.0.0.1 localhost\n10.77.1.1 node\n' >hosts
   mount --bind hosts /etc/hosts
   ip link set lo up
-  ip link add eth0 type bridge # stands for a network card, as Slurm uses only their addresses
+  ip link add eth0 type bridge # acts as a network card, because Slurm accepts only addresses of one
   ip address add 10.77.1.1/24 dev eth0
   ip link set eth0 up
   cat >slurm.conf <<END
@@ -93,7 +91,7 @@ test_job() {
   expect_log 'attempt=1 .* ranks=4 hosts=node .* iteration=60 .* code=0 next="done"'
 }
 
-test_rank_dies() { # restarts within the job
+test_rank_dies() { # the run is restarted within the job
   submit rank_dies
   wait_until "a checkpoint" has_checkpoint
   pkill -KILL -n megatron_cpp
@@ -102,7 +100,7 @@ test_rank_dies() { # restarts within the job
   expect_log 'attempt=2 .* resumed=.*iter_0.* code=0 next="done"'
 }
 
-submit_and_requeue() { # <name>: signals the job as Slurm does before its time limit
+submit_and_requeue() { # <name>: --signal requeues the job before its time limit
   submit "$1" --training.train_iters=150
   wait_until "a checkpoint" has_checkpoint
   scancel --signal=USR1 --batch "$job"
@@ -110,15 +108,15 @@ submit_and_requeue() { # <name>: signals the job as Slurm does before its time l
   expect_log 'attempt=1 .* code=85 next="stop: requested by a signal"'
 }
 expect_second_run() {
-  wait_until "the end of the first run" has_state PENDING # which sets its start time again
-  # Slurm would wait for two minutes. The job must not start in the same second in which its first run ended, as the
-  # node would reject it and Slurm would wait again.
+  wait_until "the end of the first run" has_state PENDING # which resets its start time
+  # Slurm would wait for two minutes. The job must not start in the second in which the first run ended: a node rejects
+  # a job that is not newer, in whole seconds, than that end, and Slurm then waits again.
   scontrol update JobId="$job" StartTime=now+2
   wait_until "the second run" has_state RUNNING
   wait_until "the end" has_state COMPLETED
   expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=150 .* code=0 next="done"'
 }
-# Holds the lock, as a file server does for a dead host. The file still names the process that held it.
+# The state on a file server after a machine died: the file still names the process that held the lock.
 keep_lock() {
   flock "$name/.lock" sleep 100 &
   wait_until "a lock" is_locked
@@ -131,14 +129,14 @@ test_time_is_over() {
   expect_second_run
 }
 
-test_lock_is_left() { # by a dead node: the next run of the job takes the lock over
+test_lock_is_left() { # a dead node left the lock: the job's next run takes it over
   submit_and_requeue lock_is_left
   keep_lock
   expect_second_run
   expect_output "is taken over from host node, process [0-9]*, Slurm job $job of cluster test, requeued 0"
 }
 
-test_folder_of_another_job() { # which may still be running
+test_folder_of_another_job() { # the other job is, or may be, alive
   submit others
   wait_until "the end" has_state COMPLETED
   keep_lock
@@ -148,7 +146,7 @@ test_folder_of_another_job() { # which may still be running
   expect_log 'attempt=1 .* code=2 next="stop: not a restartable exit code"'
 }
 
-test_cancelled() { # a job canceled by its user is not requeued
+test_cancelled() { # the user cancels the job, which must not be requeued, but may save
   submit cancelled --training.train_iters=200000
   wait_until "a checkpoint" has_checkpoint
   scancel "$job"
@@ -157,7 +155,7 @@ test_cancelled() { # a job canceled by its user is not requeued
   has_state CANCELLED || complain "$(state) after scancel"
 }
 
-test_preprocess() { # ranks started by srun produce the same files as one process
+test_preprocess() { # shared by the ranks that srun starts, bitwise identical to one process
   name=preprocess
   local i options=(--tokenizer_model=tokenizer.model --text_document=paragraph --workers=1)
   for i in 1 2 3 4 5 6; do (echo "Copy $i" && echo && cat train.txt) >"text_$i.txt"; done
@@ -167,9 +165,9 @@ test_preprocess() { # ranks started by srun produce the same files as one proces
     complain "preprocess under srun failed"
   }
   for ending in bin idx json; do
-    cmp "alone_text_document.$ending" "shared_text_document.$ending" || complain "output differs under srun"
+    cmp "alone_text_document.$ending" "shared_text_document.$ending" || complain "bytes differ under srun"
   done
-  [ ! -e shared.parts ] || complain "shared.parts is left"
+  [ ! -e shared.parts ] || complain "shared.parts was not removed"
 }
 
 cd "$scratch"

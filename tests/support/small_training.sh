@@ -1,5 +1,5 @@
-# A text, its tokenizer and token files, and a configuration that trains in seconds, to be sourced: run.toml for four
-# ranks in the current folder, made by $MEGATRON_CPP.
+# A text, its tokenizer and token files, and a configuration that trains in seconds, to be sourced: run.toml for four ranks
+# in the current folder, made by $MEGATRON_CPP.
 # shellcheck shell=bash disable=SC2154 # root: the folder of the sources
 
 iterations=60

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# usage: run.sh MEGATRON_CPP Asks TensorBoard's own reader what it finds in event files, of the Python that
-# TENSORBOARD_PYTHON names; without it, of python3.
+# usage: run.sh MEGATRON_CPP
+# Asks TensorBoard's own reader what it finds in event files, of the Python that TENSORBOARD_PYTHON names; without it, of
+# python3.
 set -euo pipefail
 python=${TENSORBOARD_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "SKIPPED: there is no $python"; exit 77; }
