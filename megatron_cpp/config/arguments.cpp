@@ -7,6 +7,8 @@
 namespace mcpp {
 namespace {
 
+constexpr std::string_view kHelpSection = "--help=", kSearch = "--search=";
+
 bool is_option(const std::string& arg) {
   if (arg.starts_with("--")) return true;
   return arg.size() > 1 && arg[0] == '-' && arg[1] != '.' && (arg[1] < '0' || arg[1] > '9');  // -5 is a number
@@ -107,9 +109,23 @@ std::string spelled_key(const Usage& usage, const std::string& key) {
 bool is_help_request(std::span<const std::string> args) {
   for (const std::string& arg : args) {
     if (arg == "--") return false;
-    if (arg == "--help" || arg == "-h") return true;
+    if (arg == "--help" || arg == "-h" || arg.starts_with(kHelpSection) || arg.starts_with(kSearch)) return true;
   }
   return false;
+}
+
+HelpFilter help_filter(Arguments args) {
+  HelpFilter filter;
+  for (std::size_t i = 0; i < args.size() && args[i] != "--"; ++i) {
+    const std::string& arg = args[i];
+    if (arg.starts_with(kHelpSection)) filter.section = arg.substr(kHelpSection.size());
+    if (arg.starts_with(kSearch)) filter.search = arg.substr(kSearch.size());
+    const bool is_help = arg == "--help" || arg == "-h";
+    const bool has_word = i + 1 < args.size() && !is_option(args[i + 1]);
+    // A path is the command's own argument.
+    if (is_help && has_word && args[i + 1].find_first_of("./") == std::string::npos) filter.section = args[i + 1];
+  }
+  return filter;
 }
 
 bool is_options_request(std::span<const std::string> args) {

@@ -19,8 +19,15 @@ struct Usage {
   std::vector<std::string> required = {};  ///< keys that must be set
 };
 
-/// Returns true if --help or -h is among the arguments.
+/// Returns true if --help, -h, --help=SECTION or --search=TEXT is among the arguments.
 bool is_help_request(Arguments args);
+
+/// Part of the configuration keys that a request for help asks for.
+struct HelpFilter {
+  std::string section = {};  ///< of --help SECTION or --help=SECTION; empty = all sections
+  std::string search = {};   ///< of --search=TEXT: part of a key or of its help, ignoring case; empty = all keys
+};
+HelpFilter help_filter(Arguments args);
 
 /// Returns true if the first option is --list_options, which shell completion uses.
 bool is_options_request(Arguments args);

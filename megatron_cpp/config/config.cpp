@@ -391,9 +391,35 @@ std::string print_section(const Config& config, std::string_view section) {
   return text;
 }
 
-std::string config_help() {
+namespace {
+
+/// Throws BadInput, naming the sections, if `section` is neither empty nor one of them.
+void check_section(const std::string& section) {
   Config defaults;
-  const std::vector<Field> fields = config_fields(defaults);
+  std::vector<std::string> names;
+  Config::sections(defaults, [&](std::string_view name, const auto&) { names.emplace_back(name); });
+  const bool is_known = section.empty() || std::ranges::count(names, section) > 0;
+  check_input(is_known, "--help ", section, ": there is no such section; sections are ", join(names, ", "));
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+}  // namespace
+
+std::string config_help(const HelpFilter& filter) {
+  check_section(filter.section);
+  Config defaults;
+  std::vector<Field> fields = config_fields(defaults);
+  std::erase_if(fields, [&](const Field& field) {
+    const std::string words = lower(str(field.key, " ", describe_field(field)));
+    return (!filter.section.empty() && field.section() != filter.section) ||
+           words.find(lower(filter.search)) == std::string::npos;
+  });
+  check_input(!fields.empty(), "--search=", filter.search,
+              ": no key of the configuration has this in its name or help");
   std::size_t width = 0;
   for (const Field& field : fields) width = std::max(width, field.name().size() + 2);
   std::string text;

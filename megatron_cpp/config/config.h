@@ -92,8 +92,9 @@ std::string print_config(const Config& config);
 Config without_unused_keys(Config config);
 /// Returns one section of print_config().
 std::string print_section(const Config& config, std::string_view section);
-/// Returns all sections and keys with their meaning, type, range and default.
-std::string config_help();
+/// Returns the sections and keys that pass the filter with their meaning, type, range and default. Throws BadInput if
+/// there is no such section or no key matches.
+std::string config_help(const HelpFilter& filter = {});
 
 /// Returns the fields of all sections, named "section.key". They refer to `config`.
 std::vector<Field> config_fields(Config& config);
@@ -120,8 +121,11 @@ template <class Options, class Source>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
                                               const Log& log, Source source) {
   if (is_help_request(args)) {
-    log.info(options_help<Options>(usage) + "\nKeys of the configuration, also as --section.key=value:\n\n" +
-             config_help());
+    const HelpFilter filter = help_filter(args);
+    const bool is_all = filter.section.empty() && filter.search.empty();
+    log.info(
+        (is_all ? options_help<Options>(usage) + "\nKeys of the configuration, also as --section.key=value:\n\n" : "") +
+        config_help(filter));
     return std::nullopt;
   }
   const auto fields_of = [](Options& some_options, Config& some_config) {

@@ -102,9 +102,10 @@ void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, 
     }
     for (i64 k = 0; k < size.k; k += kWidenedDepth) {
       const i64 depth = std::min(kWidenedDepth, size.k - k);
-      sgemm({at.rows, at.columns, depth}, convert_to_f32<T>({a.at(at.row, k), a.ld, a.transposed}, at.rows, depth, wide_a),
-            convert_to_f32<T>({b.at(k, at.column), b.ld, b.transposed}, depth, at.columns, wide_b), k == 0 ? beta : 1.0f, sum,
-            ld);
+      sgemm({at.rows, at.columns, depth},
+            convert_to_f32<T>({a.at(at.row, k), a.ld, a.transposed}, at.rows, depth, wide_a),
+            convert_to_f32<T>({b.at(k, at.column), b.ld, b.transposed}, depth, at.columns, wide_b),
+            k == 0 ? beta : 1.0f, sum, ld);
     }
     if constexpr (std::is_same_v<C, T>) {
       for (i64 r = 0; r < at.rows; ++r) {

@@ -262,7 +262,8 @@ Kill draw_kill(SettingsSource& source, i64 stop) {
 
 class ChangedSettingsTest : public EndToEnd {
  protected:
-  Outcome start(const std::string& save, const Settings& s, const std::string& one_more, const Strings& more = {}) const {
+  Outcome start(const std::string& save, const Settings& s, const std::string& one_more,
+                const Strings& more = {}) const {
     Strings args = pretrain(save, plus(arguments(s), one_more));
     args.insert(args.end(), more.begin(), more.end());
     return s.ranks == 1 ? run(args) : run_on(s.ranks, args);

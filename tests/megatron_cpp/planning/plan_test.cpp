@@ -350,7 +350,7 @@ TEST_F(PlanCommandTest, RejectsOptionsWithoutEffect) {
                   "--price: applies only to --tokens", "--save_seconds: is for --device_hours",
                   "--restart_seconds: applies only to --device_hours"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--scale=8,16"}, {"--world_size: is not used with --scale"});
-  // What no world could do is not looked for in any.
+  // Layouts that no world can run are not searched.
   const std::vector<std::string> impossible{"no layout can be found", "tensor_model_parallel_size = 3 does not divide"};
   expect_refused({"--hardware=h100_sxm", "--scale=8,16", "--tp=3"}, impossible);
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=9", "--tp=3"}, impossible);

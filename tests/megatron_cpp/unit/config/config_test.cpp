@@ -349,6 +349,22 @@ TEST(ConfigTest, HelpListsEveryKeyWithTypeRangeAndDefault) {
   EXPECT_THAT(help, HasSubstr("transformer layers (integer, at least 1 and at most 100000; default 12)"));
 }
 
+TEST(ConfigTest, HelpListsKeysOfOneSection) {
+  const std::string help = config_help({.section = "optimizer"});
+  EXPECT_TRUE(help.starts_with("[optimizer]\n")) << help;
+  EXPECT_THAT(help, HasSubstr("\n  clip_grad "));
+  EXPECT_EQ(help.find("[model]"), std::string::npos);
+  const std::string error = test::error_of([] { config_help({.section = "optimiser"}); });
+  EXPECT_THAT(error, HasSubstr("--help optimiser: there is no such section; sections are model, training, parallel, "));
+}
+
+TEST(ConfigTest, HelpListsKeysThatMatchSearch) {
+  const std::string help = config_help({.search = "CLIP"});
+  EXPECT_THAT(help, HasSubstr("\n  clip_grad "));
+  EXPECT_EQ(help.find("hidden_size"), std::string::npos);
+  EXPECT_THAT(test::error_of([] { config_help({.search = "zzz"}); }), HasSubstr("--search=zzz: no key"));
+}
+
 TEST(ConfigTest, MissingFileIsBadInput) {
   EXPECT_THROW(load_config("/nonexistent/run.toml"), Error);
 }

@@ -109,6 +109,20 @@ TEST(OptionsTest, HelpListsFields) {
             "\n  --sizes      of the brushes (list of integers, at least 1; default [])\n");
 }
 
+TEST(OptionsTest, ReadsFilterOfHelp) {
+  const auto filter = [](const std::vector<std::string>& args) {
+    EXPECT_TRUE(is_help_request(args));
+    const HelpFilter found = help_filter(args);
+    return str(found.section, "|", found.search);
+  };
+  EXPECT_EQ(filter({"a.toml", "--help"}), "|");
+  EXPECT_EQ(filter({"--help", "a.toml"}), "|") << "a path is no section";
+  EXPECT_EQ(filter({"--help", "optimizer"}), "optimizer|");
+  EXPECT_EQ(filter({"--help=optimizer", "--search=clip"}), "optimizer|clip");
+  EXPECT_EQ(filter({"--search=clip"}), "|clip");
+  EXPECT_FALSE(is_help_request(std::vector<std::string>{"--", "--search=clip"}));
+}
+
 struct RunOptions {
   std::string config;
   bool dry_run = false;
