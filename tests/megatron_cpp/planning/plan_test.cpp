@@ -347,7 +347,7 @@ TEST_F(PlanCommandTest, RejectsOptionsWithoutEffect) {
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--predict", "--tp=8", "--micro_batch_size=1",
                   "--allow_lossy_comm", "--price=2", "--save_seconds=3", "--restart_seconds=4"},
                  {"--tp: limits a search", "--micro_batch_size: limits a search", "--allow_lossy_comm: limits a search",
-                  "--price: applies only to --tokens", "--save_seconds: is for --device_hours",
+                  "--price: applies only to --tokens", "--save_seconds: applies only to --device_hours",
                   "--restart_seconds: applies only to --device_hours"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--scale=8,16"}, {"--world_size: is not used with --scale"});
   // Layouts that no world can run are not searched.
