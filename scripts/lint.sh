@@ -40,6 +40,13 @@ check_format() {
     xargs -0 "$clang_format" --dry-run -Werror || report "some sources are not formatted; run clang-format-14 -i on them"
 }
 
+check_script_comments() {
+  find CMakeLists.txt cmake configs scripts bench tests .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \
+    -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.toml' \) -print0 |
+    xargs -0 awk -v openings="$comment_openings" -v words="$comment_words" "$script_comment_findings" ||
+    report "comments of scripts have findings"
+}
+
 check_scripts() {
   find scripts tests bench .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \) -exec shellcheck --external-sources {} + ||
     report "shellcheck has findings"
@@ -64,6 +71,20 @@ comment_findings='
   END { exit findings }'
 comment_openings='Of|That|Those|Them|By|What|Whether|Who|Whoever|Whose|The same|Which'
 comment_words='is told|are told|owed|owes|put away|lies elsewhere|nobody|somebody|whoever|on paper|slow way|for ever|in vain|under way|on its way|hears of|ladder'
+
+# Finds the same in full-line # comments of scripts, CMake files and configurations.
+# shellcheck disable=SC2016 # variables of awk
+script_comment_findings='
+  function report(what) { print FILENAME ":" FNR ": " what ": " $0; findings = 1 }
+  FNR == 1 || !/^ *# / { continues = 0 }
+  /^ *# / {
+    text = $0
+    sub(/^ *# +/, "", text)
+    if (!continues && text ~ ("^(" openings ") ")) report("a fragment, not a sentence")
+    if (tolower(text) ~ ("(^|[^a-z_`])(" words ")([^a-z_(`]|$)")) report("a word with a standard term (CONTRIBUTING.md)")
+    continues = 1
+  }
+  END { exit findings }'
 
 check_comments() { # <folder ...>
   find "$@" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
@@ -112,7 +133,14 @@ case ${1:-} in
     [ -n "$clang_format" ] || skip "clang-format 14 is missing: format is not checked"
     check_format
     ;;
-  comments) if [ $# -gt 1 ]; then check_comments "${@:2}"; else check_comments "${libraries[@]}"; fi ;;
+  comments)
+    if [ $# -gt 1 ]; then
+      check_comments "${@:2}"
+    else
+      check_comments "${libraries[@]}"
+      check_script_comments
+    fi
+    ;;
   scripts)
     command -v shellcheck >/dev/null || skip "shellcheck is missing: scripts are not checked"
     check_scripts
@@ -121,6 +149,7 @@ case ${1:-} in
   *)
     if [ -n "$clang_format" ]; then check_format; else echo "clang-format 14 is missing: format is not checked" >&2; fi
     check_comments "${libraries[@]}"
+    check_script_comments
     if command -v shellcheck >/dev/null; then check_scripts; else echo "shellcheck is missing: scripts are not checked" >&2; fi
     if command -v clang-tidy >/dev/null; then
       check_with_clang_tidy "${1:-HEAD}"

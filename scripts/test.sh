@@ -31,7 +31,8 @@ all_tests() {
 
 # scripted_tests: prints the CTest names of tests that are not GoogleTest cases.
 scripted_tests() {
-  sed -nE 's/^ *(add_test\(NAME|mcpp_mpi_test\() *([a-z][A-Za-z0-9_]*)[ )].*/\2/p' tests/CMakeLists.txt
+  sed -nE 's/^ *(add_test\(NAME|mcpp_mpi_test\() *([a-z][A-Za-z0-9_]*)( .*|\).*|)$/\2/p
+    s/^mcpp_wrong_size_test\(([a-z_]+) .*/comm_mpi_\1_stops_all_ranks/p' tests/CMakeLists.txt
   echo comm_mpi_2 comm_mpi_4 multi_node slurm | tr ' ' '\n' # added in loops
 }
 
@@ -73,7 +74,7 @@ refuse_name() {
 }
 
 # matching_tests <name>: prints the lines of `tests` for a suite, a test, or a file, with or without folder and ending.
-# Of a test with parameters, such as Types/MatmulTest.IsExact/fp32, all cases match.
+# The name of a single case, such as Types/MatmulTest.IsExact/fp32, matches all cases of the test.
 matching_tests() {
   local name=${1%.cpp}
   if [[ $name =~ ([A-Za-z0-9_]+\.[A-Za-z0-9_]+)(/|$) ]]; then name=${BASH_REMATCH[1]}; fi
