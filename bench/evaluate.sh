@@ -19,49 +19,49 @@ read_options rounds batches program configuration -- "$@"
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
-own=$(mktemp -d)
-trap 'rm -rf "$own"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-head -c 120000 data/tinyshakespeare.txt >"$own/long.txt"
-mkdir "$own/short"
-awk -v folder="$own/short" 'BEGIN { RS = "" } NR <= 150 { print > (folder "/" sprintf("%03d", NR) ".txt") }' data/tinyshakespeare.txt
+head -c 120000 data/tinyshakespeare.txt >"$work/long.txt"
+mkdir "$work/short"
+awk -v folder="$work/short" 'BEGIN { RS = "" } NR <= 150 { print > (folder "/" sprintf("%03d", NR) ".txt") }' data/tinyshakespeare.txt
 # Tasks: the second line of a speech as context, and its next three lines as continuations, of which the first is
 # correct.
 awk 'BEGIN { RS = ""; FS = "\n" } NF >= 5 && made < 100 {
   gsub(/["\\\t]/, ""); ++made
   printf "{\"context\": \"%s\", \"continuations\": [\"%s\", \"%s\", \"%s\"], \"answer\": 0}\n", $2, $3, $4, $5
-}' data/tinyshakespeare.txt >"$own/lines.jsonl"
-head -c 200 "$own/long.txt" >"$own/little.txt"
+}' data/tinyshakespeare.txt >"$work/lines.jsonl"
+head -c 200 "$work/long.txt" >"$work/little.txt"
 
 # shellcheck source=bench/lib/untrained_model.sh
 source bench/lib/untrained_model.sh
-untrained_model "$own" "$configuration" "$own/long.txt"
+untrained_model "$work" "$configuration" "$work/long.txt"
 
-# seconds <name> <option ...>: prints the seconds of an evaluation and writes its result to $own/<name>.json.
+# seconds <name> <option ...>: prints the seconds of an evaluation and writes its result to $work/<name>.json.
 seconds() {
   local what=$1 begin end
   shift
   begin=$(date +%s.%N)
-  "$program" evaluate --load="$own/run" --json "$@" "${options[@]}" </dev/null 2>/dev/null | grep '^{' >"$own/$what.json"
+  "$program" evaluate --load="$work/run" --json "$@" "${options[@]}" </dev/null 2>/dev/null | grep '^{' >"$work/$what.json"
   end=$(date +%s.%N)
   awk "BEGIN { print $end - $begin }"
 }
 
 # shellcheck disable=SC2119
 machine_json
-results=$own/results
+results=$work/results
 first=${batches%% *}
 for ((round = 0; round < rounds; ++round)); do
-  start=$(seconds start --text="$own/little.txt")
+  start=$(seconds start --text="$work/little.txt")
   for batch in $batches; do
     for what in long short tasks; do
       case $what in
-        long) texts=(--text="$own/long.txt") ;;
-        short) texts=(--text="$own/short/*.txt" --by_file) ;;
-        tasks) texts=(--tasks="$own/lines.jsonl") ;;
+        long) texts=(--text="$work/long.txt") ;;
+        short) texts=(--text="$work/short/*.txt" --by_file) ;;
+        tasks) texts=(--tasks="$work/lines.jsonl") ;;
       esac
       taken=$(seconds "$what.$batch" "${texts[@]}" --micro_batch_size="$batch")
-      cmp -s "$own/$what.$first.json" "$own/$what.$batch.json" || echo "$what: scores with batch size $batch differ from those with $first" >&2
+      cmp -s "$work/$what.$first.json" "$work/$what.$batch.json" || echo "$what: scores with batch size $batch differ from those with $first" >&2
       echo "{\"evaluate\": \"$what\", \"micro_batch_size\": $batch, \"seconds\": $(awk "BEGIN { print $taken - $start }")}" |
         tee -a "$results"
     done

@@ -25,50 +25,50 @@ read_options rounds batches prompts max_new_tokens precision python program conf
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
-own=$(mktemp -d)
-trap 'rm -rf "$own"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-head -c 20000 data/tinyshakespeare.txt >"$own/text.txt"
+head -c 20000 data/tinyshakespeare.txt >"$work/text.txt"
 # shellcheck source=bench/lib/untrained_model.sh
 source bench/lib/untrained_model.sh
-untrained_model "$own" "$configuration" "$own/text.txt"
+untrained_model "$work" "$configuration" "$work/text.txt"
 # Prompts of about prompt_tokens tokens.
 prompt_tokens=64
 # shellcheck disable=SC1003 # a backslash
 tr -s ' \n' '\n' <data/tinyshakespeare.txt | tr -d '"\\' | awk -v prompts="$prompts" -v words=$((prompt_tokens * 3 / 5)) '
   made < prompts { text = text (text == "" ? "" : " ") $0 }
-  made < prompts && ++n == words { printf "{\"prompt\": \"%s\"}\n", text; text = ""; n = 0; ++made }' >"$own/prompts.jsonl"
-head -n 1 "$own/prompts.jsonl" >"$own/prompt.jsonl"
+  made < prompts && ++n == words { printf "{\"prompt\": \"%s\"}\n", text; text = ""; n = 0; ++made }' >"$work/prompts.jsonl"
+head -n 1 "$work/prompts.jsonl" >"$work/prompt.jsonl"
 
 # seconds <file> <prompts> <tokens> <batch size>: prints the seconds of a generation and writes the texts to the file.
 seconds() {
   local begin end
   begin=$(date +%s.%N)
-  "$program" generate --load="$own/run" --prompts_file="$2" --max_new_tokens="$3" --batch_size="$4" --temperature=0 --ignore_eod \
+  "$program" generate --load="$work/run" --prompts_file="$2" --max_new_tokens="$3" --batch_size="$4" --temperature=0 --ignore_eod \
     --precision="$precision" "${options[@]}" </dev/null >"$1" 2>/dev/null
   end=$(date +%s.%N)
   awk "BEGIN { print $end - $begin }"
 }
 
 if [ -n "$python" ]; then
-  "$program" checkpoint export-hf "$own/run" "$own/exported" >/dev/null
+  "$program" checkpoint export-hf "$work/run" "$work/exported" >/dev/null
   peer="\"torch\": \"$("$python" -c 'import torch; print(torch.__version__)')\", \"transformers\": \"$("$python" -c 'import transformers; print(transformers.__version__)')\""
 fi
 machine_json "\"prompts\": $prompts, \"prompt_tokens\": $prompt_tokens, \"max_new_tokens\": $max_new_tokens, \"precision\": \"$precision\"${python:+, $peer}"
-results=$own/results
+results=$work/results
 first=${batches%% *}
 say() { # <who> <at a time> <seconds>
   awk "BEGIN { printf \"{\\\"generate\\\": \\\"$1\\\", \\\"batch_size\\\": $2, \\\"tokens_per_s\\\": %.1f}\\n\", $prompts * $max_new_tokens / ($3) }" |
     tee -a "$results"
 }
 for ((round = 0; round < rounds; ++round)); do
-  start=$(seconds /dev/null "$own/prompt.jsonl" 1 1)
+  start=$(seconds /dev/null "$work/prompt.jsonl" 1 1)
   for batch in $batches; do
-    taken=$(seconds "$own/texts.$batch" "$own/prompts.jsonl" "$max_new_tokens" "$batch")
-    cmp -s "$own/texts.$first" "$own/texts.$batch" || echo "texts with batch size $batch differ from those with $first" >&2
+    taken=$(seconds "$work/texts.$batch" "$work/prompts.jsonl" "$max_new_tokens" "$batch")
+    cmp -s "$work/texts.$first" "$work/texts.$batch" || echo "texts with batch size $batch differ from those with $first" >&2
     say megatron_cpp "$batch" "$taken - $start"
     [ -n "$python" ] || continue
-    line=$("$python" bench/torch_generate.py "$own/exported" --prompts="$prompts" --prompt_tokens=$prompt_tokens \
+    line=$("$python" bench/torch_generate.py "$work/exported" --prompts="$prompts" --prompt_tokens=$prompt_tokens \
       --new_tokens="$max_new_tokens" --batch_size="$batch" --dtype="$precision" 2>/dev/null | grep '^{')
     say transformers "$batch" "$(tr -d '{}" ' <<<"$line" | cut -d: -f2)"
   done

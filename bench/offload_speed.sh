@@ -20,17 +20,17 @@ program=${MEGATRON_CPP:-}
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
-own=$(mktemp -d ${folder:+-p "$folder"})
-trap 'rm -rf "$own"' EXIT
+work=$(mktemp -d ${folder:+-p "$folder"})
+trap 'rm -rf "$work"' EXIT
 
 # run <name> <option ...>
 run() {
   local line
   line=$(bench_json step bench/gpt2_124m.toml -- --warmup=1 --repeats=3 --training.global_batch_size=8 "${@:2}" "${options[@]}")
-  echo "{\"kept\": \"$1\", \"result\": $line}" | tee -a "$own/results"
+  echo "{\"kept\": \"$1\", \"result\": $line}" | tee -a "$work/results"
 }
 
-disk=--optimizer.offload_folder=$own
+disk=--optimizer.offload_folder=$work
 machine_json
 for ((round = 0; round < rounds; ++round)); do
   run in_memory
@@ -40,7 +40,7 @@ for ((round = 0; round < rounds; ++round)); do
   run all_on_disk --parallel.zero_stage=3 --optimizer.offload=file --optimizer.offload_params=file --training.offload_activations=file "$disk"
 done
 
-member() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$own/results"; }
+member() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$work/results"; }
 paste <(member kept) <(member tokens_per_s) <(member activations_bytes) <(member activations_bytes_estimated) | awk '
   { if ($1 == "in_memory") base = $2; print $1, $2 / base, $3, $4 }' | sort -k1,1 -k2,2g | awk "$median_of"'
   function flush() { if (n) printf "%-20s relative speed %.3f, activations %.0f MiB, estimated %.0f\n", name, median_of(speed, n), bytes / 2^20, planned / 2^20 }

@@ -19,50 +19,50 @@ read_options ranks threads program -- "$@"
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
-own=$(mktemp -d)
-trap 'rm -rf "$own"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-"$program" tokenizer train --input=data/tinyshakespeare.txt --output="$own/tokenizer.model" --vocab_size=1024 >/dev/null
-"$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$own/text" \
-  --tokenizer_model="$own/tokenizer.model" >/dev/null
+"$program" tokenizer train --input=data/tinyshakespeare.txt --output="$work/tokenizer.model" --vocab_size=1024 >/dev/null
+"$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$work/text" \
+  --tokenizer_model="$work/tokenizer.model" >/dev/null
 
 # watch_memory <file>: until the file exists, samples the private memory of the program's processes. Writes the maximum
 # in MiB.
 watch_memory() {
   local max=0 process size
   until [ -e "$1" ]; do
-    for process in $(pgrep -f "$own/text_text_document" || true); do
+    for process in $(pgrep -f "$work/text_text_document" || true); do
       [ "$(readlink -f "/proc/$process/exe")" = "$(readlink -f "$program")" ] || continue
       size=$(awk '/^RssAnon/ { print $2 }' "/proc/$process/status" 2>/dev/null || true)
       [ "${size:-0}" -le "$max" ] || max=$size
     done
     sleep 0.2
   done
-  echo $((max / 1024)) >"$own/memory"
+  echo $((max / 1024)) >"$work/memory"
 }
 
 # shellcheck disable=SC2119
 machine_json
 for n in $ranks; do
-  rm -rf "$own/checkpoints" "$own/cache" "$own/end" "$own/metrics.jsonl"
+  rm -rf "$work/checkpoints" "$work/cache" "$work/end" "$work/metrics.jsonl"
   layout=() groups=(--tensor_model_parallel_size=1 --pipeline_model_parallel_size=1)
   [ "$n" -lt 4 ] || { layout=(--parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2) && groups=(); }
   launch_ranks "$n" --bind-to none
-  watch_memory "$own/end" &
+  watch_memory "$work/end" &
   start=$(date +%s.%N)
-  "${launch[@]}" "$program" pretrain configs/quickstart.toml --data.train_data_path="[\"$own/text_text_document\"]" \
-    --data.valid_data_path="[]" --data.tokenizer_model="$own/tokenizer.model" --checkpoint.save="$own/checkpoints" \
+  "${launch[@]}" "$program" pretrain configs/quickstart.toml --data.train_data_path="[\"$work/text_text_document\"]" \
+    --data.valid_data_path="[]" --data.tokenizer_model="$work/tokenizer.model" --checkpoint.save="$work/checkpoints" \
     --device.num_threads=1 --training.micro_batch_size=1 --training.global_batch_size="$n" --training.train_iters=2 --optimizer.lr_warmup_iters=0 \
-    --training.eval_interval=0 --training.eval_iters=0 --logging.log_interval=1 --logging.metrics_path="$own/metrics.jsonl" "${layout[@]}" "${options[@]}" \
-    >"$own/log" 2>&1 || { touch "$own/end" && cat "$own/log" >&2 && exit 1; }
+    --training.eval_interval=0 --training.eval_iters=0 --logging.log_interval=1 --logging.metrics_path="$work/metrics.jsonl" "${layout[@]}" "${options[@]}" \
+    >"$work/log" 2>&1 || { touch "$work/end" && cat "$work/log" >&2 && exit 1; }
   end=$(date +%s.%N)
-  touch "$own/end"
+  touch "$work/end"
   wait
-  first=$(grep -m1 '"type": *"train"' "$own/metrics.jsonl")
+  first=$(grep -m1 '"type": *"train"' "$work/metrics.jsonl")
   stamp=$(date -d "$(sed -E 's/.*"time": ?"([^"]*)".*/\1/' <<<"$first")" +%s.%N)
   elapsed=$(sed -E 's/.*"elapsed_ms": ?([0-9.]*).*/\1/' <<<"$first")
   echo "{\"ranks\": $n, \"to_first_step_s\": $(awk "BEGIN { print $stamp - $start - $elapsed / 1000 }"), \"first_step_s\":" \
-    "$(awk "BEGIN { print $elapsed / 1000 }"), \"whole_run_s\": $(awk "BEGIN { print $end - $start }"), \"rank_mib\": $(cat "$own/memory")}"
+    "$(awk "BEGIN { print $elapsed / 1000 }"), \"whole_run_s\": $(awk "BEGIN { print $end - $start }"), \"rank_mib\": $(cat "$work/memory")}"
   "${launch[@]}" "$program" bench groups --json "${groups[@]}" </dev/null 2>/dev/null | grep '^{'
 done
 [ "$threads" -eq 0 ] || "$program" bench groups --json --threads="$threads"

@@ -17,7 +17,7 @@
 #
 # Exit code: 0 all checks passed or were skipped, 1 a check failed, 2 the checks cannot run here, 77 no GPU.
 set -euo pipefail
-here=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/.." && pwd)
 programs=(megatron_cpp tensor_tests model_tests comm_tests checkpoint_tests megatron_cpp_tests)
 budget=570 # total seconds
 
@@ -46,7 +46,7 @@ pack() {
   echo "$(stat -c %s "$1") $1"
 }
 
-output=${OUT:-$here/build/gpu_check} pack_to="" build=""
+output=${OUT:-$root/build/gpu_check} pack_to="" build=""
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
@@ -59,7 +59,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-build=${build:-$here/build/cuda}
+build=${build:-$root/build/cuda}
 
 if [ -n "$pack_to" ]; then
   for program in "${programs[@]}"; do [ -x "$build/$program" ] || fail "$build/$program does not exist; run scripts/build.sh cuda"; done
@@ -95,7 +95,7 @@ mkdir -p "$output"
 output=$(cd "$output" && pwd)
 : >"$output/log.txt"
 : >"$output/bench.json"
-export build work output here MCPP_SOURCE_DIR=$here MCPP_BINARY_DIR=$build OMP_WAIT_POLICY=passive
+export build work output root MCPP_SOURCE_DIR=$root MCPP_BINARY_DIR=$build OMP_WAIT_POLICY=passive
 
 # Each check is a function that prints its output and, as the last line, its result, and returns 0, 77 (skipped) or
 # another code (failed). It runs in a separate shell, which can be terminated.
@@ -130,8 +130,8 @@ sanitized() {
 
 data() {
   local m=$build/megatron_cpp
-  "$m" tokenizer train --input="$here/data/tinyshakespeare.txt" --output="$work/tokenizer.model" --vocab_size=1024
-  "$m" preprocess --input="$here/data/tinyshakespeare.txt" --output_prefix="$work/train" \
+  "$m" tokenizer train --input="$root/data/tinyshakespeare.txt" --output="$work/tokenizer.model" --vocab_size=1024
+  "$m" preprocess --input="$root/data/tinyshakespeare.txt" --output_prefix="$work/train" \
     --tokenizer_model="$work/tokenizer.model" --text_document=paragraph
 }
 
@@ -150,7 +150,7 @@ on_ranks() {
 pretrain() {
   local name=$1 ranks=$2 steps=$3
   shift 3
-  on_ranks "$ranks" pretrain "$here/configs/quickstart.toml" --device.device=cuda \
+  on_ranks "$ranks" pretrain "$root/configs/quickstart.toml" --device.device=cuda \
     "--data.train_data_path=[\"$work/train_text_document\"]" --data.valid_data_path=[] --training.eval_iters=0 \
     --data.tokenizer_model="$work/tokenizer.model" --training.train_iters="$steps" --optimizer.lr_warmup_iters=5 \
     --training.micro_batch_size=8 --logging.log_interval=1 --logging.show_progress=false --checkpoint.save="$work/$name" "$@"
@@ -247,7 +247,7 @@ generates() {
 # Attention forward and backward over 32768 tokens with four query heads per key head: it must not allocate a matrix of
 # 32768 x 32768 elements nor use the fallback kernel.
 long_attention() {
-  "$build/megatron_cpp" bench attention "$here/bench/gpt2_long.toml" --device.device=cuda --training.precision=bf16 \
+  "$build/megatron_cpp" bench attention "$root/bench/gpt2_long.toml" --device.device=cuda --training.precision=bf16 \
     --model.seq_length=32768 --model.num_query_groups=2 --repeats=2 | tail -n 1
   uses_cudnn
 }
@@ -279,7 +279,7 @@ experts() {
 bench() {
   local what=$1
   shift
-  "$build/megatron_cpp" bench "$what" "$here/configs/gpt2_124m.toml" --device.device=cuda --json \
+  "$build/megatron_cpp" bench "$what" "$root/configs/gpt2_124m.toml" --device.device=cuda --json \
     --training.global_batch_size=64 "$@" | tee "$work/bench.json"
   cat "$work/bench.json" >>"$output/bench.json"
   sed -n 's/.*"tokens_per_s":\([^,}]*\).*/\1 tokens\/s/p' "$work/bench.json"

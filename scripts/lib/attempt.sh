@@ -75,7 +75,7 @@ run_attempt() {
   if [ -n "$hostfile" ]; then words+=(--hostfile "$scratch/hostfile"); fi
   if [ "$launcher" = srun ]; then words+=(--srun); fi
   set -m # its own process group, which receives only forwarded signals
-  "$here/scripts/pretrain.sh" "${words[@]}" "${arguments_now[@]}" >"$output" 2>&1 </dev/null &
+  "$root/scripts/pretrain.sh" "${words[@]}" "${arguments_now[@]}" >"$output" 2>&1 </dev/null &
   job=$!
   tail --lines=+1 --follow --sleep-interval=0.2 --pid="$job" "$output" &
   viewer=$!

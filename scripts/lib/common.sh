@@ -2,10 +2,10 @@
 # shellcheck shell=bash disable=SC2034 # variables set here are read there
 
 unset CDPATH # cd would search it
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-program=${MEGATRON_CPP:-$here/build/release/megatron_cpp}
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+program=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
 # If installed, this is <prefix>/share/megatron_cpp, without sources and builds.
-[ -n "${MEGATRON_CPP:-}" ] || [ -e "$here/CMakeLists.txt" ] || program=$(cd "$here/../.." && pwd)/bin/megatron_cpp
+[ -n "${MEGATRON_CPP:-}" ] || [ -e "$root/CMakeLists.txt" ] || program=$(cd "$root/../.." && pwd)/bin/megatron_cpp
 
 # usage: prints the header comment of the script.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
