@@ -191,8 +191,7 @@ void Kernels<DeviceType::Cuda>::activation(Activation a, const Tensor& x, const 
     E* to = elements<T>(y);
     on_unit<E>(is_packable(f, from, b, to), [&]<int kUnit>() {
       const auto [grid, block] = columns_launch(f / kUnit, rows, device);
-      activate<E, kUnit, Act><<<grid, block, 0, device.stream()>>>(from, b, to, rows, f);
-      check_launch("activate");
+      launch(activate<E, kUnit, Act>, grid, block, 0, device.stream(), from, b, to, rows, f);
     });
   });
 }
@@ -208,8 +207,7 @@ void Kernels<DeviceType::Cuda>::activation_backward(Activation a, const Tensor& 
     E* to = elements<T>(dx);
     on_unit<E>(is_packable(f, gradient, from, b, to), [&]<int kUnit>() {
       const auto [grid, block] = columns_launch(f / kUnit, rows, device);
-      activate_backward<E, kUnit, Act><<<grid, block, 0, device.stream()>>>(gradient, from, b, to, rows, f);
-      check_launch("activate_backward");
+      launch(activate_backward<E, kUnit, Act>, grid, block, 0, device.stream(), gradient, from, b, to, rows, f);
     });
   });
 }

@@ -41,9 +41,8 @@ void Kernels<DeviceType::Cuda>::copy_heads(const Heads& from, Heads& to) {
   const CudaDevice& device = cuda(to.base);
   on_float(from.base.dtype(), [&]<class From>() {
     on_float(to.base.dtype(), [&]<class To>() {
-      copy_rows<<<static_cast<unsigned>(rows), kThreads, 0, device.stream()>>>(view_of<From>(from), view_of<To>(to),
-                                                                               to.batch, channels);
-      check_launch("copy_heads");
+      launch(copy_rows<Element<From>, Element<To>>, static_cast<unsigned>(rows), kThreads, 0, device.stream(),
+             view_of<From>(from), view_of<To>(to), to.batch, channels);
     });
   });
 }

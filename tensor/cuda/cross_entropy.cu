@@ -155,9 +155,8 @@ void Kernels<DeviceType::Cuda>::cross_entropy_stats(const Tensor& logits, const 
     using W = AccumulateType<T>;
     const auto* x = elements<T>(logits);
     const RowShape shape = shape_of(x, n, valid_columns, std::clamp<i64>(valid_columns, 0, n), first_row);
-    row_stats<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, targets.data<i32>(), shape, largest.data<W>(),
-                                                                    sum_exp.data<W>(), target_logit.data<W>());
-    check_launch("row_stats");
+    launch(row_stats<Element<T>, W>, static_cast<unsigned>(rows), kThreads, 0, stream, x, targets.data<i32>(), shape,
+           largest.data<W>(), sum_exp.data<W>(), target_logit.data<W>());
   });
 }
 
@@ -171,9 +170,8 @@ void Kernels<DeviceType::Cuda>::cross_entropy_gradient(Tensor& logits, const Ten
     using W = AccumulateType<T>;
     auto* x = elements<T>(logits);
     const RowShape shape = shape_of(x, n, valid_columns, n, first_row);
-    row_gradient<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        x, targets.data<i32>(), shape, lse.data<W>(), static_cast<W>(scale), static_cast<W>(cap > 0 ? 1 / cap : 0));
-    check_launch("row_gradient");
+    launch(row_gradient<Element<T>, W>, static_cast<unsigned>(rows), kThreads, 0, stream, x, targets.data<i32>(), shape,
+           lse.data<W>(), static_cast<W>(scale), static_cast<W>(cap > 0 ? 1 / cap : 0));
   });
 }
 

@@ -84,12 +84,12 @@ __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<A
 }
 
 template <class E, Factors kFactors>
-void launch(const Operands<E>& t, const Draw<AccumulateType<E>>& draw, i64 samples, const CudaDevice& device) {
+void launch_drop_and_add(const Operands<E>& t, const Draw<AccumulateType<E>>& draw, i64 samples,
+                         const CudaDevice& device) {
   const bool in_blocks = draw.first_column % std::min(Pack<E>::kCount, 4) == 0;
   on_unit<E>(in_blocks && is_packable(t.n, t.x, t.bias, t.residual, t.y), [&]<int kUnit>() {
     const auto [grid, block] = columns_launch(t.n / kUnit, t.positions, device, samples);
-    drop_and_add<E, kUnit, kFactors><<<grid, block, 0, device.stream()>>>(t, draw);
-    check_launch("drop_and_add");
+    launch(drop_and_add<E, kUnit, kFactors>, grid, block, 0, device.stream(), t, draw);
   });
 }
 
@@ -108,7 +108,7 @@ void apply_factors(const Tensor& x, const Tensor* bias, const Tensor* residual, 
                   1,
                   x.dim(-1)};
     Draw<AccumulateType<E>> draw;
-    if (dropout.p == 0) return launch<E, Factors::Ones>(t, draw, 1, device);
+    if (dropout.p == 0) return launch_drop_and_add<E, Factors::Ones>(t, draw, 1, device);
     t.batch = static_cast<i64>(dropout.samples.size());
     t.positions /= t.batch;
     draw.key = dropout.key;
@@ -121,7 +121,7 @@ void apply_factors(const Tensor& x, const Tensor* bias, const Tensor* residual, 
     for (; draw.first_sample < t.batch; draw.first_sample += kMaxSamples) {
       const i64 count = std::min(kMaxSamples, t.batch - draw.first_sample);
       std::copy_n(dropout.samples.begin() + draw.first_sample, count, draw.samples);
-      launch<E, kFactors>(t, draw, count, device);
+      launch_drop_and_add<E, kFactors>(t, draw, count, device);
     }
   });
 }

@@ -62,8 +62,8 @@ void launch_update(const Tensor& x, Tensor& y, F f) {
     const E* from = elements<T>(x);
     E* to = elements<T>(y);
     const i64 packs = is_packable(Pack<E>::kCount, from, static_cast<const E*>(to)) ? n / Pack<E>::kCount : 0;
-    update<<<grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream()>>>(from, to, n, packs, f);
-    check_launch("update");
+    launch(update<E, F>, grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream(), from, to, n,
+           packs, f);
   });
 }
 
@@ -128,7 +128,7 @@ constexpr int kSumWarps = 8;
 template <class E, int kUnit>
 __global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, AccumulateType<E>* sums) {
   using W = AccumulateType<E>;
-  __shared__ W shared[kSumWarps][kWarp * kUnit];
+  MCPP_SHARED(W[kSumWarps][kWarp * kUnit], shared);
   const i64 i = first_column<kUnit>(), begin = blockIdx.y * rows_per_piece;
   const i64 end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
   W sum[kUnit] = {};
@@ -171,9 +171,8 @@ void Kernels<DeviceType::Cuda>::copy(const Tensor& src, Tensor& dst) {
   CudaDevice& device = cuda(dst);
   on_float(src.dtype(), [&]<class From>() {
     on_float(dst.dtype(), [&]<class To>() {
-      convert<<<grid_for(dst.numel(), kThreads, device), kThreads, 0, device.stream()>>>(
-          elements<From>(src), elements<To>(dst), dst.numel());
-      check_launch("convert");
+      launch(convert<Element<From>, Element<To>>, grid_for(dst.numel(), kThreads, device), kThreads, 0, device.stream(),
+             elements<From>(src), elements<To>(dst), dst.numel());
     });
   });
 }
@@ -199,11 +198,10 @@ void Kernels<DeviceType::Cuda>::add_sum_of_squares(const Tensor& x, Tensor& sum)
   CudaDevice& device = cuda(x);
   const Tensor partial = Tensor::empty({kSumBlocks}, DType::F64, device, MemoryClass::Workspace);
   on_float(x.dtype(), [&]<class T>() {
-    squares<<<kSumBlocks, kThreads, 0, device.stream()>>>(elements<T>(x), x.numel(), partial.data<double>());
-    check_launch("squares");
+    launch(squares<Element<T>>, kSumBlocks, kThreads, 0, device.stream(), elements<T>(x), x.numel(),
+           partial.data<double>());
   });
-  add_up<<<1, kThreads, 0, device.stream()>>>(partial.data<double>(), kSumBlocks, sum.data<double>());
-  check_launch("add_up");
+  launch(add_up, 1, kThreads, 0, device.stream(), partial.data<double>(), kSumBlocks, sum.data<double>());
 }
 
 template <>
@@ -224,10 +222,8 @@ void Kernels<DeviceType::Cuda>::column_sum(const Tensor& dy, Tensor& db, float b
       static_assert(kUnit <= kSumWarps);
       const i64 blocks = (n + kWarp * kUnit - 1) / (kWarp * kUnit);
       if (rows == 0) return;
-      sum_columns<E, kUnit>
-          <<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(partial.pieces)), dim3(kWarp, kSumWarps), 0,
-             device.stream()>>>(x, rows, n, partial.rows_per_piece, partial.data());
-      check_launch("sum_columns");
+      launch(sum_columns<E, kUnit>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(partial.pieces)),
+             dim3(kWarp, kSumWarps), 0, device.stream(), x, rows, n, partial.rows_per_piece, partial.data());
     });
     partial.add_to(db, 0, beta);
   });
@@ -244,8 +240,7 @@ void Kernels<DeviceType::Cuda>::add_bias(Tensor& x, const Tensor& bias) {
     const E* b = elements<T>(bias);
     on_unit<E>(is_packable(n, static_cast<const E*>(to), b), [&]<int kUnit>() {
       const auto [grid, block] = columns_launch(n / kUnit, rows, device);
-      add_to_rows<E, kUnit><<<grid, block, 0, device.stream()>>>(to, b, rows, n);
-      check_launch("add_to_rows");
+      launch(add_to_rows<E, kUnit>, grid, block, 0, device.stream(), to, b, rows, n);
     });
   });
 }

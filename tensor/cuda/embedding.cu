@@ -133,9 +133,8 @@ Tensor rows_of_documents(const Positions& positions) {
   const Tensor& starts = positions.starts;
   Tensor rows = Tensor::empty(starts.shape(), DType::I32, starts.device(), MemoryClass::Workspace);
   const i64 count = starts.numel();
-  find_rows<<<static_cast<unsigned>((count + kRowThreads - 1) / kRowThreads), kRowThreads, 0, cuda(starts).stream()>>>(
-      positions.ranges, starts.data<i32>(), count, starts.dim(1), rows.data<i32>());
-  check_launch("find_rows");
+  launch(find_rows, static_cast<unsigned>((count + kRowThreads - 1) / kRowThreads), kRowThreads, 0,
+         cuda(starts).stream(), positions.ranges, starts.data<i32>(), count, starts.dim(1), rows.data<i32>());
   return rows;
 }
 
@@ -167,9 +166,8 @@ class TokenSort {
     rows_ = vector(count), positions_ = vector(count);
     sorted_ = {numbers(rows_), positions_.data<i32>(), count, static_cast<u32>(row_count)};
 
-    rows_of_tokens<<<grid_for(count, kRowThreads, device), kRowThreads, 0, device.stream()>>>(
-        tokens.data<i32>(), count, first_row, sorted_.row_count, numbers(rows), positions.data<i32>());
-    check_launch("rows_of_tokens");
+    launch(rows_of_tokens, grid_for(count, kRowThreads, device), kRowThreads, 0, device.stream(), tokens.data<i32>(),
+           count, first_row, sorted_.row_count, numbers(rows), positions.data<i32>());
     const auto sort = [&](void* workspace, std::size_t& bytes) {
       check_cuda(cub::DeviceRadixSort::SortPairs(workspace, bytes, numbers(rows), numbers(rows_), positions.data<i32>(),
                                                  positions_.data<i32>(), static_cast<int>(count), 0,
@@ -203,8 +201,8 @@ void Kernels<DeviceType::Cuda>::embedding(const Tensor& tokens, const Tensor& ta
     const E* from = elements<T>(table);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      look_up<N><<<row_grid(count, n / N), kRowThreads, 0, stream>>>(tokens.data<i32>(), from, first_row, rows, n, to);
-      check_launch("look_up");
+      launch(look_up<N, E>, row_grid(count, n / N), kRowThreads, 0, stream, tokens.data<i32>(), from, first_row, rows,
+             n, to);
     });
   });
 }
@@ -223,8 +221,8 @@ void Kernels<DeviceType::Cuda>::embedding_backward(const Tensor& dy, const Tenso
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_tokens<N><<<row_grid(tokens.numel(), n / N), kRowThreads, 0, device.stream()>>>(from, sort.sorted(), n, to);
-      check_launch("add_tokens");
+      launch(add_tokens<N, E, W>, row_grid(tokens.numel(), n / N), kRowThreads, 0, device.stream(), from, sort.sorted(),
+             n, to);
     });
   });
 }
@@ -239,9 +237,8 @@ void Kernels<DeviceType::Cuda>::add_positions(Tensor& y, const Tensor& table, co
     const E* from = elements<T>(table);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_table_rows<N><<<row_grid(y.dim(0) * batch, n / N), kRowThreads, 0, stream>>>(
-          to, from, batch, n, positions.ranges, positions.starts_or_null());
-      check_launch("add_table_rows");
+      launch(add_table_rows<N, E>, row_grid(y.dim(0) * batch, n / N), kRowThreads, 0, stream, to, from, batch, n,
+             positions.ranges, positions.starts_or_null());
     });
   });
 }
@@ -261,8 +258,8 @@ void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, const P
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_batch<N><<<row_grid(dy.dim(0), n / N), kRowThreads, 0, stream>>>(from, batch, n, positions.ranges, to);
-      check_launch("add_batch");
+      launch(add_batch<N, E, W>, row_grid(dy.dim(0), n / N), kRowThreads, 0, stream, from, batch, n, positions.ranges,
+             to);
     });
   });
 }

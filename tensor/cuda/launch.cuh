@@ -1,4 +1,4 @@
-// Common building blocks of kernels: element types, 16-byte accesses, sums over a warp or a block, and launch helpers.
+// Common building blocks of kernels: element types, 16-byte accesses, sums over a warp or a block, and grid sizes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -7,6 +7,7 @@
 
 #include "tensor/accumulate_dtype.h"
 #include "tensor/cuda/device.h"
+#include "tensor/cuda/launch_kernel.cuh"
 
 namespace mcpp {
 
@@ -71,25 +72,16 @@ using PackBits = std::conditional_t<kBytes == 16, uint4,
 
 template <class T, int N = Pack<T>::kCount>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
-  return std::bit_cast<Pack<T, N>>(*reinterpret_cast<const PackBits<sizeof(Pack<T, N>)>*>(from));
+  return std::bit_cast<Pack<T, N>>(load_vector<PackBits<sizeof(Pack<T, N>)>>(from));
 }
 /// Loads a pack with only N given explicitly.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
   return load_pack<T, N>(from);
 }
-/// Uses PTX because the compiler splits some C++ stores, including uint4, into 4-byte parts.
 template <class T, int N>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
-  const auto bits = std::bit_cast<PackBits<sizeof(pack)>>(pack);
-  if constexpr (sizeof(pack) == 16)
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z),
-                 "r"(bits.w)
-                 : "memory");
-  else if constexpr (sizeof(pack) == 8)
-    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(bits.x), "r"(bits.y) : "memory");
-  else
-    *reinterpret_cast<PackBits<sizeof(pack)>*>(to) = bits;
+  store_vector(to, std::bit_cast<PackBits<sizeof(pack)>>(pack));
 }
 /// Returns true if N elements at `p`, and at every multiple of N from it, can be accessed as a pack.
 template <int N, class T>
@@ -122,7 +114,7 @@ __device__ __forceinline__ W warp_max(W x) {
 /// Returns on every thread the sum over all threads of a block of whole warps, in a fixed order. Contains barriers.
 template <class W>
 __device__ W block_sum(W x) {
-  __shared__ W partial[kWarp];
+  MCPP_SHARED(W[kWarp], partial);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   x = warp_sum(x);
   __syncthreads();  // for readers of an earlier call
@@ -133,7 +125,7 @@ __device__ W block_sum(W x) {
 }
 template <class W>
 __device__ W block_max(W x) {
-  __shared__ W partial[kWarp];
+  MCPP_SHARED(W[kWarp], partial);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   x = warp_max(x);
   __syncthreads();
@@ -149,11 +141,6 @@ inline int grid_for(i64 items, int threads, const CudaDevice& device, int waves 
   const i64 needed = (items + threads - 1) / threads;
   const i64 most = i64{device.multiprocessors()} * (2048 / threads) * waves;
   return static_cast<int>(std::max<i64>(1, std::min(needed, most)));
-}
-
-/// Throws if the preceding launch was rejected. Errors during execution surface later.
-inline void check_launch(const char* kernel) {
-  check_cuda(cudaGetLastError(), kernel);
 }
 
 }  // namespace mcpp

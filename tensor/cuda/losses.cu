@@ -44,9 +44,8 @@ void Kernels<DeviceType::Cuda>::cross_entropy_rescale(const Tensor& own_largest,
   if (rows == 0) return;
   CudaDevice& device = cuda(sum_exp);
   on_accumulate_dtype(sum_exp.dtype(), [&]<class W>() {
-    rescale<<<grid_for(rows, kThreads, device), kThreads, 0, device.stream()>>>(
-        own_largest.data<W>(), largest.data<W>(), sum_exp.data<W>(), rows);
-    check_launch("rescale");
+    launch(rescale<W>, grid_for(rows, kThreads, device), kThreads, 0, device.stream(), own_largest.data<W>(),
+           largest.data<W>(), sum_exp.data<W>(), rows);
   });
 }
 
@@ -55,10 +54,8 @@ void Kernels<DeviceType::Cuda>::cross_entropy_losses(Tensor& largest, const Tens
                                                      const Tensor& targets, Tensor& losses, Tensor& totals) {
   const cudaStream_t stream = cuda(largest).stream();
   on_accumulate_dtype(largest.dtype(), [&]<class W>() {
-    row_losses<<<1, kLossThreads, 0, stream>>>(largest.data<W>(), sum_exp.data<W>(), target_logit.data<W>(),
-                                               targets.data<i32>(), losses.data<W>(), totals.data<double>(),
-                                               largest.numel());
-    check_launch("row_losses");
+    launch(row_losses<W>, 1, kLossThreads, 0, stream, largest.data<W>(), sum_exp.data<W>(), target_logit.data<W>(),
+           targets.data<i32>(), losses.data<W>(), totals.data<double>(), largest.numel());
   });
 }
 

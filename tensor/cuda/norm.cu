@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) normalize(const NormRows<E> t)
 }
 
 template <class E, bool kIsCentered>
-void launch(const NormRows<E>& t, const CudaDevice& device) {
+void launch_normalize(const NormRows<E>& t, const CudaDevice& device) {
   constexpr int kHeld = 4, kLoopThreads = 256, kWarpsOfRows = 4;
   if (t.rows == 0) return;
   on_unit<E>(is_packable(t.n, t.x, t.w, t.b, t.y), [&]<int kUnit>() {
@@ -64,10 +64,9 @@ void launch(const NormRows<E>& t, const CudaDevice& device) {
     const dim3 block(static_cast<unsigned>(is_held ? threads : kLoopThreads), threads == kWarp ? kWarpsOfRows : 1);
     const auto blocks = static_cast<unsigned>((t.rows + block.y - 1) / block.y);
     if (is_held)
-      normalize<E, kUnit, kHeld, kIsCentered><<<blocks, block, 0, device.stream()>>>(t);
+      launch(normalize<E, kUnit, kHeld, kIsCentered>, blocks, block, 0, device.stream(), t);
     else
-      normalize<E, kUnit, 0, kIsCentered><<<blocks, block, 0, device.stream()>>>(t);
-    check_launch("normalize");
+      launch(normalize<E, kUnit, 0, kIsCentered>, blocks, block, 0, device.stream(), t);
   });
 }
 
@@ -99,10 +98,9 @@ void Kernels<DeviceType::Cuda>::row_dots(const Tensor& a, const Tensor& b, const
   if (rows == 0) return;
   on_float(a.dtype(), [&]<class T>() {
     using W = AccumulateType<Element<T>>;
-    dot_rows<<<grid_for(rows * kWarp, kDotThreads, device), kDotThreads, 0, device.stream()>>>(
-        elements<T>(a), elements<T>(b), w ? elements<T>(*w) : nullptr, static_cast<W>(weight_offset), rows, a.dim(-1),
-        dots.data<W>());
-    check_launch("row_dots");
+    launch(dot_rows<Element<T>>, grid_for(rows * kWarp, kDotThreads, device), kDotThreads, 0, device.stream(),
+           elements<T>(a), elements<T>(b), w ? elements<T>(*w) : nullptr, static_cast<W>(weight_offset), rows,
+           a.dim(-1), dots.data<W>());
   });
 }
 
@@ -113,9 +111,10 @@ void Kernels<DeviceType::Cuda>::layer_norm(const Tensor& x, const Tensor& w, con
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
     using W = AccumulateType<E>;
-    launch<E, true>({elements<T>(x), elements<T>(w), elements<T>(b), elements<T>(y), mean.data<W>(), rstd.data<W>(),
-                     row_count(x), x.dim(-1), static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset)},
-                    device);
+    launch_normalize<E, true>(
+        {elements<T>(x), elements<T>(w), elements<T>(b), elements<T>(y), mean.data<W>(), rstd.data<W>(), row_count(x),
+         x.dim(-1), static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset)},
+        device);
   });
 }
 
@@ -126,10 +125,11 @@ void Kernels<DeviceType::Cuda>::rms_norm(const Tensor& x, const Tensor& w, const
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
     using W = AccumulateType<E>;
-    launch<E, false>({elements<T>(x), elements<T>(w), nullptr, elements<T>(y), nullptr, rstd.data<W>(), row_count(x),
-                      x.dim(-1), static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset),
-                      rule.squares.defined() ? rule.squares.data<W>() : nullptr, static_cast<W>(rule.all_columns)},
-                     device);
+    launch_normalize<E, false>(
+        {elements<T>(x), elements<T>(w), nullptr, elements<T>(y), nullptr, rstd.data<W>(), row_count(x), x.dim(-1),
+         static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset),
+         rule.squares.defined() ? rule.squares.data<W>() : nullptr, static_cast<W>(rule.all_columns)},
+        device);
   });
 }
 

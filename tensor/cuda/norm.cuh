@@ -20,7 +20,7 @@ template <class W>
 __device__ __forceinline__ SumPair<W> row_sum(SumPair<W> x) {
   x = {warp_sum(x.first), warp_sum(x.second)};
   if (blockDim.x == kWarp) return x;
-  __shared__ W partial[2][kWarp];
+  MCPP_SHARED(W[2][kWarp], partial);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   __syncthreads();  // for readers of an earlier call
   if (lane == 0) partial[0][warp] = x.first, partial[1][warp] = x.second;

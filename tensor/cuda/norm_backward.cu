@@ -157,14 +157,13 @@ i64 max_pieces(i64 n) {
 }
 
 template <class E, bool kIsCentered>
-void launch(const NormOperands<E>& t, i64 pieces, const CudaDevice& device) {
+void launch_backward(const NormOperands<E>& t, i64 pieces, const CudaDevice& device) {
   constexpr int kLoopThreads = 256;
   if (t.rows == 0) return;
   on_unit<E>(is_packable(t.n, t.dy, t.x, t.w, t.dx), [&]<int kUnit>() {
     const i64 units = t.n / kUnit;
     const auto run = [&](auto kernel, i64 threads) {
-      kernel<<<static_cast<unsigned>(pieces), static_cast<unsigned>(threads), 0, device.stream()>>>(t);
-      check_launch("normalize_backward");
+      launch(kernel, static_cast<unsigned>(pieces), static_cast<unsigned>(threads), 0, device.stream(), t);
     };
     if (row_threads(units, 2) <= kMaxRowThreads)
       run(normalize_backward<E, kUnit, 2, kIsCentered>, row_threads(units, 2));
@@ -199,7 +198,7 @@ void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradie
                             static_cast<W>(y.weight_offset),
                             y.dots.defined() ? y.dots.data<W>() : nullptr,
                             static_cast<W>(y.all_columns)};
-    launch<E, kIsCentered>(t, partial.pieces, device);
+    launch_backward<E, kIsCentered>(t, partial.pieces, device);
     partial.add_to(gradients.dw, 0, gradients.beta_dw);
     if constexpr (kIsCentered) partial.add_to(gradients.db, n, gradients.beta_db);
   });

@@ -195,9 +195,8 @@ void launch_update(const Tensor& master, const Vectors& vectors, const F& f, con
   CudaDevice& device = cuda(master);
   const i64 packs = vectors.template is_aligned<kCount>() ? n / kCount : 0;
   const double* multiplier = factor.defined() ? factor.data<double>() : nullptr;
-  update_weights<kCount><<<grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream()>>>(
-      vectors, n, packs, f, grad_scale, multiplier);
-  check_launch("update_weights");
+  launch(update_weights<kCount, Vectors, F>, grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0,
+         device.stream(), vectors, n, packs, f, grad_scale, multiplier);
 }
 
 /// Returns the model's weights; null if there are only master weights.

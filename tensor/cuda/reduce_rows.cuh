@@ -9,7 +9,7 @@ namespace mcpp {
 /// piece, and their sums are added in order.
 template <class W>
 __global__ void add_pieces(const W* sums, i64 pieces, i64 stride, W* out, i64 n, float beta) {
-  __shared__ W shared[kWarp][kWarp];
+  MCPP_SHARED(W[kWarp][kWarp], shared);
   const i64 column = blockIdx.x * i64{kWarp} + threadIdx.x;
   W sum = 0;
   if (column < n) {
@@ -44,9 +44,8 @@ class PartialSums {
   void add_to(Tensor& out, i64 first, float beta) const {
     const i64 n = out.numel();
     if (n == 0) return;
-    add_pieces<<<static_cast<unsigned>((n + kWarp - 1) / kWarp), dim3(kWarp, kWarp), 0, device_.stream()>>>(
-        data() + first, pieces, sums_.dim(1), out.data<W>(), n, beta);
-    check_launch("add_pieces");
+    launch(add_pieces<W>, static_cast<unsigned>((n + kWarp - 1) / kWarp), dim3(kWarp, kWarp), 0, device_.stream(),
+           data() + first, pieces, sums_.dim(1), out.data<W>(), n, beta);
   }
 
  private:

@@ -77,8 +77,7 @@ template <int N, class E, class W>
 void launch_rotate(const Rotation<E, W>& r, i64 rows, const CudaDevice& device) {
   const int items = r.heads * (r.half / N);
   const int threads = std::min(kThreads, (items + kWarp - 1) / kWarp * kWarp);
-  rotate_heads<N><<<static_cast<unsigned>(rows), threads, 0, device.stream()>>>(r);
-  check_launch("rotate_heads");
+  launch(rotate_heads<N, E, W>, static_cast<unsigned>(rows), threads, 0, device.stream(), r);
 }
 
 }  // namespace

@@ -14,9 +14,8 @@ __global__ void decide_one(const double* totals, const double* squares, StepRule
 template <>
 void Kernels<DeviceType::Cuda>::compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule,
                                                      Tensor& numbers) {
-  decide_one<<<1, 1, 0, cuda(numbers).stream()>>>(totals.data<double>(), squares.data<double>(), rule,
-                                                  numbers.data<double>());
-  check_launch("decide_one");
+  launch(decide_one, 1, 1, 0, cuda(numbers).stream(), totals.data<double>(), squares.data<double>(), rule,
+         numbers.data<double>());
 }
 
 }  // namespace mcpp

@@ -43,8 +43,7 @@ struct Softmax {
 template <int kDim, class E, class W>
 __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Problem<E, W> p) {
   constexpr int kRows = kRowsOf<W>;
-  extern __shared__ double shared[];
-  W* q = reinterpret_cast<W*>(shared);
+  W* q = dynamic_shared<W>();
   W* keys = q + kOwn<W> * kStride<kDim>;
   const BlockTile at(p.heads, p.queries, kOwn<W>);
   const i64 kv_head = at.head / p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
@@ -118,8 +117,7 @@ __device__ void score_gradient(const Problem<E, W>& p, const DropoutFactors<E, W
 template <int kDim, class E, class W>
 __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_constant__ Problem<E, W> p) {
   constexpr int kRows = kRowsOf<W>;
-  extern __shared__ double shared[];
-  W* q = reinterpret_cast<W*>(shared);
+  W* q = dynamic_shared<W>();
   W* dout = q + kOwn<W> * kStride<kDim>;
   W* k = dout + kOwn<W> * kStride<kDim>;
   W* v = k + kWarp * kStride<kDim>;
@@ -156,8 +154,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
 template <int kDim, class E, class W>
 __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant__ Problem<E, W> p) {
   constexpr int kRows = kRowsOf<W>;
-  extern __shared__ double shared[];
-  W* k = reinterpret_cast<W*>(shared);
+  W* k = dynamic_shared<W>();
   W* v = k + kOwn<W> * kStride<kDim>;
   W* q = v + kOwn<W> * kStride<kDim>;
   W* dout = q + kWarp * kStride<kDim>;

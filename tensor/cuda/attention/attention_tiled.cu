@@ -37,8 +37,8 @@ Problem<Element<T>, AccumulateType<T>> make_problem(const QkvHeads& x, const Att
 
 /// Launches `kernel` with one block per tile of `rows` rows of `heads` heads, and `bytes` of shared memory.
 template <class P>
-void launch(void (*kernel)(P), const char* name, const P& p, i64 heads, i64 rows, i64 own, i64 bytes,
-            CudaDevice& device) {
+void launch_tiles(void (*kernel)(P), const char* name, const P& p, i64 heads, i64 rows, i64 own, i64 bytes,
+                  CudaDevice& device) {
   const i64 blocks = (rows + own - 1) / own * heads * p.batch;
   if (blocks == 0) return;
   MCPP_CHECK(blocks <= std::numeric_limits<i32>::max(), name, ": too many blocks, ", blocks);
@@ -46,24 +46,22 @@ void launch(void (*kernel)(P), const char* name, const P& p, i64 heads, i64 rows
   MCPP_CHECK(bytes <= most, name, ": head_dim ", p.head_dim, " needs ", bytes, " bytes of shared memory, the GPU has ",
              most);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
-  kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<std::size_t>(bytes), device.stream()>>>(p);
-  check_launch(name);
+  launch(kernel, static_cast<unsigned>(blocks), kThreads, static_cast<std::size_t>(bytes), device.stream(), p);
 }
 
 template <int kDim, class E, class W>
 void launch_forward(const Problem<E, W>& p, CudaDevice& device) {
   const i64 bytes = i64{kOwn<W> + kWarp} * kStride<kDim> * i64{sizeof(W)};
-  launch(forward<kDim, E, W>, "attention", p, p.heads, p.queries, kOwn<W>, bytes, device);
+  launch_tiles(forward<kDim, E, W>, "attention", p, p.heads, p.queries, kOwn<W>, bytes, device);
 }
 
 template <int kDim, class E, class W>
 void launch_backward(const Problem<E, W>& p, CudaDevice& device) {
   const i64 rows = p.batch * p.heads * p.queries;
-  sum_products<E, W><<<grid_for(rows * kWarp, kThreads, device), kThreads, 0, device.stream()>>>(p);
-  check_launch("sum_products");
+  launch(sum_products<E, W>, grid_for(rows * kWarp, kThreads, device), kThreads, 0, device.stream(), p);
   const i64 bytes = i64{2 * (kOwn<W> + kWarp)} * kStride<kDim> * i64{sizeof(W)};
-  launch(backward_queries<kDim, E, W>, "attention_backward", p, p.heads, p.queries, kOwn<W>, bytes, device);
-  launch(backward_keys<kDim, E, W>, "attention_backward", p, p.kv_heads, p.keys, kOwn<W>, bytes, device);
+  launch_tiles(backward_queries<kDim, E, W>, "attention_backward", p, p.heads, p.queries, kOwn<W>, bytes, device);
+  launch_tiles(backward_keys<kDim, E, W>, "attention_backward", p, p.kv_heads, p.keys, kOwn<W>, bytes, device);
 }
 
 /// Calls f.template operator()<kDim>() with the padded number of channels of tiles.

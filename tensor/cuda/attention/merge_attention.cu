@@ -29,10 +29,9 @@ void launch_merge(const AttentionResult& part, AttentionResult& total) {
   const CudaDevice& device = cuda(part.out);
   const i64 heads = part.lse.dim(1), seq = part.out.dim(0), batch = part.out.dim(1), rows = seq * batch * heads;
   if (rows == 0) return;
-  merge<<<grid_for(rows * kWarp, kThreads, device), kThreads, 0, device.stream()>>>(
-      elements<T>(part.out), part.lse.data<W>(), elements<S>(total.out), total.lse.data<W>(), seq, batch, heads,
-      part.out.dim(2) / heads);
-  check_launch("merge_attention");
+  launch(merge<Element<T>, Element<S>, W>, grid_for(rows * kWarp, kThreads, device), kThreads, 0, device.stream(),
+         elements<T>(part.out), part.lse.data<W>(), elements<S>(total.out), total.lse.data<W>(), seq, batch, heads,
+         part.out.dim(2) / heads);
 }
 
 }  // namespace

@@ -62,19 +62,17 @@ template <>
 void LowRankKernels<DeviceType::Cuda>::orthonormalize(Tensor& x) {
   if (x.numel() == 0) return;
   on_accumulate_dtype(x, [&]<class T>() {
-    orthonormalize_columns<<<1, kThreads, 0, cuda(x).stream()>>>(x.data<T>(), x.dim(0), x.dim(1));
+    launch(orthonormalize_columns<T>, 1, kThreads, 0, cuda(x).stream(), x.data<T>(), x.dim(0), x.dim(1));
   });
-  check_launch("orthonormalize_columns");
 }
 
 template <>
 void LowRankKernels<DeviceType::Cuda>::copy_if_finite(const Tensor& from, Tensor& to, const Tensor& factor) {
   if (to.numel() == 0) return;
   on_accumulate_dtype(to, [&]<class T>() {
-    copy_all_if_finite<<<grid_for(to.numel(), kThreads, cuda(to)), kThreads, 0, cuda(to).stream()>>>(
-        from.data<T>(), to.data<T>(), to.numel(), factor.data<double>());
+    launch(copy_all_if_finite<T>, grid_for(to.numel(), kThreads, cuda(to)), kThreads, 0, cuda(to).stream(),
+           from.data<T>(), to.data<T>(), to.numel(), factor.data<double>());
   });
-  check_launch("copy_all_if_finite");
 }
 
 }  // namespace mcpp

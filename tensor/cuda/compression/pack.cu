@@ -103,9 +103,8 @@ void launch_unpack(const Tensor& message, Tensor& x) {
   const i64 count = x.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(x);
-  unpack_blocks<Element<T>>
-      <<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(message.data<i32>(), elements<T>(x), count);
-  check_launch("unpack_blocks");
+  launch(unpack_blocks<Element<T>>, grid_for(count, kThreads, device), kThreads, 0, device.stream(),
+         message.data<i32>(), elements<T>(x), count);
 }
 
 }  // namespace
@@ -117,10 +116,9 @@ void PackKernels<DeviceType::Cuda>::pack(const Tensor& x, Tensor& message) {
   CudaDevice& device = cuda(x);
   on_float(x.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>)
-      pack_blocks<<<grid_for(blocks * kWarp, kThreads, device), kThreads, 0, device.stream()>>>(
-          elements<T>(x), message.data<i32>(), blocks);
+      launch(pack_blocks<Element<T>>, grid_for(blocks * kWarp, kThreads, device), kThreads, 0, device.stream(),
+             elements<T>(x), message.data<i32>(), blocks);
   });
-  check_launch("pack_blocks");
 }
 
 template <>
@@ -134,9 +132,8 @@ template <>
 void PackKernels<DeviceType::Cuda>::sum_unpacked(const Tensor& messages, Tensor& sum) {
   const i64 count = sum.numel(), words = packed_words(count);
   CudaDevice& device = cuda(sum);
-  sum_blocks<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
-      messages.data<i32>(), messages.numel() / words, words, sum.data<float>(), count);
-  check_launch("sum_blocks");
+  launch(sum_blocks, grid_for(count, kThreads, device), kThreads, 0, device.stream(), messages.data<i32>(),
+         messages.numel() / words, words, sum.data<float>(), count);
 }
 
 template <>
@@ -146,9 +143,8 @@ void PackKernels<DeviceType::Cuda>::sum_rounded(const Tensor& messages, Tensor& 
   float* to = sum.data<float>();
   const i64 packs = is_packable(count, from, static_cast<const float*>(to)) ? count / Rounded::kCount : 0;
   CudaDevice& device = cuda(sum);
-  sum_numbers<<<grid_for(packs > 0 ? packs : count, kThreads, device), kThreads, 0, device.stream()>>>(
-      from, messages.numel() / count, to, count, packs);
-  check_launch("sum_numbers");
+  launch(sum_numbers, grid_for(packs > 0 ? packs : count, kThreads, device), kThreads, 0, device.stream(), from,
+         messages.numel() / count, to, count, packs);
 }
 
 }  // namespace mcpp

@@ -63,9 +63,8 @@ void Kernels<DeviceType::Cuda>::combine_rows(const Tensor& x, const Tensor& slot
     const E* from = elements<T>(x);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      combine<N><<<row_grid(slots.dim(0), n / N), kRowThreads, 0, stream>>>(
-          from, slots.data<i32>(), weights ? weights->data<W>() : nullptr, k, n, to);
-      check_launch("combine");
+      launch(combine<N, E, W>, row_grid(slots.dim(0), n / N), kRowThreads, 0, stream, from, slots.data<i32>(),
+             weights ? weights->data<W>() : nullptr, k, n, to);
     });
   });
 }
@@ -81,9 +80,8 @@ void Kernels<DeviceType::Cuda>::combine_rows_backward(const Tensor& dy, const Te
     const E *g = elements<T>(dy), *from = elements<T>(x);
     E* to = elements<T>(dx);
     on_unit<E>(is_packable(x.dim(1), g, from, to), [&]<int N>() {
-      combine_backward<N><<<static_cast<unsigned>(slots.numel()), kRowThreads, 0, stream>>>(
-          g, from, slots.data<i32>(), weights.data<W>(), slots.dim(1), x.dim(1), to, d_weights.data<W>());
-      check_launch("combine_backward");
+      launch(combine_backward<N, E, W>, static_cast<unsigned>(slots.numel()), kRowThreads, 0, stream, g, from,
+             slots.data<i32>(), weights.data<W>(), slots.dim(1), x.dim(1), to, d_weights.data<W>());
     });
   });
 }

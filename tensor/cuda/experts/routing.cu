@@ -131,10 +131,9 @@ __device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* 
 /// Chooses the experts of each row. Shared memory: for each warp one score per expert, and two values per group.
 template <class W>
 __global__ void choose(const W* logits, const float* bias, const RoutingRule rule, i64 rows, i64 n, i32* experts) {
-  extern __shared__ double shared[];
   const i64 row = row_of_warp(rows);
   if (row < 0) return;
-  W* scores = reinterpret_cast<W*>(shared) + threadIdx.x / kWarp * (n + 2 * rule.groups);
+  W* scores = dynamic_shared<W>() + threadIdx.x / kWarp * (n + 2 * rule.groups);
   write_scores(logits + row * n, bias, rule, n, scores);
   W *sums = scores + n, *is_best = sums + rule.groups;
   if (rule.groups > 0) mark_groups(scores, rule, n, sums, is_best);
@@ -288,9 +287,8 @@ void Kernels<DeviceType::Cuda>::choose_experts(const Tensor& logits, const Tenso
     const i64 bytes = (n + 2 * rule.groups) * static_cast<i64>(sizeof(W));
     MCPP_CHECK(bytes <= kMostShared, "choose_experts: ", n, " experts are too many for this GPU");
     const int warps = static_cast<int>(std::min<i64>(kWarps, kMostShared / bytes));
-    choose<<<blocks_for(rows, warps), warps * kWarp, static_cast<std::size_t>(bytes * warps), stream>>>(
-        logits.data<W>(), bias ? bias->data<float>() : nullptr, rule, rows, n, experts.data<i32>());
-    check_launch("choose");
+    launch(choose<W>, blocks_for(rows, warps), warps * kWarp, static_cast<std::size_t>(bytes * warps), stream,
+           logits.data<W>(), bias ? bias->data<float>() : nullptr, rule, rows, n, experts.data<i32>());
   });
 }
 
@@ -301,9 +299,8 @@ void Kernels<DeviceType::Cuda>::expert_weights(const Tensor& logits, const Tenso
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
   on_accumulate_dtype(logits.dtype(), [&]<class W>() {
-    weigh<<<blocks_for(rows), kThreads, 0, stream>>>(logits.data<W>(), experts.data<i32>(), rule, rows, n,
-                                                     weights.data<W>());
-    check_launch("weigh");
+    launch(weigh<W>, blocks_for(rows), kThreads, 0, stream, logits.data<W>(), experts.data<i32>(), rule, rows, n,
+           weights.data<W>());
   });
 }
 
@@ -315,9 +312,8 @@ void Kernels<DeviceType::Cuda>::expert_weights_backward(const Tensor& d_weights,
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
   on_accumulate_dtype(logits.dtype(), [&]<class W>() {
-    weigh_backward<<<blocks_for(rows), kThreads, 0, stream>>>(d_weights.data<W>(), logits.data<W>(),
-                                                              experts.data<i32>(), rule, rows, n, d_logits.data<W>());
-    check_launch("weigh_backward");
+    launch(weigh_backward<W>, blocks_for(rows), kThreads, 0, stream, d_weights.data<W>(), logits.data<W>(),
+           experts.data<i32>(), rule, rows, n, d_logits.data<W>());
   });
 }
 
@@ -335,11 +331,9 @@ void Kernels<DeviceType::Cuda>::router_score_sums(const Tensor& logits, RouterSc
                                        MemoryClass::Workspace);
     auto* scores = static_cast<Scores*>(found.raw());
     const W* x = logits.data<W>();
-    find_scores<<<blocks_for(rows), kThreads, 0, device.stream()>>>(x, score, rows, n, scores);
-    check_launch("find_scores");
-    sum_scores<<<static_cast<unsigned>(partial.pieces), kThreads, 0, device.stream()>>>(
-        x, scores, score, rows, partial.rows_per_piece, batch, n, partial.data());
-    check_launch("sum_scores");
+    launch(find_scores<W>, blocks_for(rows), kThreads, 0, device.stream(), x, score, rows, n, scores);
+    launch(sum_scores<W>, static_cast<unsigned>(partial.pieces), kThreads, 0, device.stream(), x, scores, score, rows,
+           partial.rows_per_piece, batch, n, partial.data());
   });
   partial.add_to(sums, 0, 0);
   partial.add_to(squares, batch * n, 0);
@@ -352,9 +346,8 @@ void Kernels<DeviceType::Cuda>::router_score_sums_backward(const Tensor& logits,
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
   on_accumulate_dtype(logits.dtype(), [&]<class W>() {
-    add_score_gradients<<<blocks_for(rows), kThreads, 0, stream>>>(
-        logits.data<W>(), score, factors.data<double>(), z_factor, rows, factors.dim(0), n, d_logits.data<W>());
-    check_launch("add_score_gradients");
+    launch(add_score_gradients<W>, blocks_for(rows), kThreads, 0, stream, logits.data<W>(), score,
+           factors.data<double>(), z_factor, rows, factors.dim(0), n, d_logits.data<W>());
   });
 }
 

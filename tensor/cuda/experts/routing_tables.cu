@@ -33,7 +33,7 @@ __device__ void each_choice(const i32* experts, const ExpertRange& range, i64 ch
 /// Counts the choices of each piece by expert into counts[piece]. Shared memory: one count per expert.
 __global__ void __launch_bounds__(kWarp)
     count_pieces(const i32* experts, const ExpertRange range, i64 choices, i32* counts) {
-  extern __shared__ i32 sums[];
+  i32* sums = dynamic_shared<i32>();
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) sums[e] = 0;
   __syncwarp();
   each_choice(experts, range, choices, [&](i64, int number, int before, int alike) {
@@ -71,7 +71,7 @@ __global__ void find_begins(i32* totals, i64 n) {
 __global__ void __launch_bounds__(kWarp)
     place_choices(const i32* experts, const ExpertRange range, i64 choices, i64 topk, const i32* counts,
                   const i32* begins, i64 rows, i32* tokens, i32* slots) {
-  extern __shared__ i32 next[];
+  i32* next = dynamic_shared<i32>();
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) next[e] = begins[e] + counts[blockIdx.x * range.count + e];
   __syncwarp();
   each_choice(experts, range, choices, [&](i64 i, int number, int before, int alike) {
@@ -106,10 +106,10 @@ constexpr int kDigit = 8, kDigits = 1 << kDigit;
 /// its first `most` ones.
 __global__ void __launch_bounds__(1024)
     drop_beyond_capacity(const WeightedChoices x, i64 most, i64 first, i64 count, i32* kept) {
-  __shared__ unsigned counts[kDigits];
-  __shared__ u64 last;       // key of the last accepted choice, as far as its bits are known
-  __shared__ unsigned left;  // its rank, from 1, among the keys with these bits
-  __shared__ bool is_full;
+  MCPP_SHARED(unsigned[kDigits], counts);
+  MCPP_SHARED(u64, last);       // key of the last accepted choice, as far as its bits are known
+  MCPP_SHARED(unsigned, left);  // its rank, from 1, among the keys with these bits
+  MCPP_SHARED(bool, is_full);
   const i32 expert = static_cast<i32>(blockIdx.x);
   if (threadIdx.x == 0) last = 0, left = static_cast<unsigned>(most), is_full = true;
   for (int shift = 64 - kDigit; shift >= 0; shift -= kDigit) {
@@ -158,13 +158,11 @@ struct Counts {
     before = Tensor::empty({std::max<i64>(pieces, 1), range.count}, DType::I32, device, MemoryClass::Workspace);
     totals = Tensor::empty({range.count}, DType::I32, device, MemoryClass::Workspace);
     if (pieces > 0) {
-      count_pieces<<<static_cast<unsigned>(pieces), kWarp, shared(range), device.stream()>>>(
-          experts.data<i32>(), range, experts.numel(), before.data<i32>());
-      check_launch("count_pieces");
+      launch(count_pieces, static_cast<unsigned>(pieces), kWarp, shared(range), device.stream(), experts.data<i32>(),
+             range, experts.numel(), before.data<i32>());
     }
-    add_up_pieces<<<static_cast<unsigned>((range.count + kThreads - 1) / kThreads), kThreads, 0, device.stream()>>>(
-        before.data<i32>(), pieces, range.count, totals.data<i32>());
-    check_launch("add_up_pieces");
+    launch(add_up_pieces, static_cast<unsigned>((range.count + kThreads - 1) / kThreads), kThreads, 0, device.stream(),
+           before.data<i32>(), pieces, range.count, totals.data<i32>());
   }
   static i64 bytes(const ExpertRange& range) { return range.count * static_cast<i64>(sizeof(i32)); }
   static std::size_t shared(const ExpertRange& range) { return static_cast<std::size_t>(bytes(range)); }
@@ -185,12 +183,10 @@ void ChoiceKernels<DeviceType::Cuda>::sort_choices(const Tensor& experts, const 
                                                    Tensor& slots) {
   const Counts found(experts, range);
   const cudaStream_t stream = cuda(experts).stream();
-  find_begins<<<1, 1, 0, stream>>>(found.totals.data<i32>(), range.count);
-  check_launch("find_begins");
-  place_choices<<<static_cast<unsigned>(found.pieces), kWarp, Counts::shared(range), stream>>>(
-      experts.data<i32>(), range, experts.numel(), experts.dim(1), found.before.data<i32>(), found.totals.data<i32>(),
-      tokens.numel(), tokens.data<i32>(), slots.data<i32>());
-  check_launch("place_choices");
+  launch(find_begins, 1, 1, 0, stream, found.totals.data<i32>(), range.count);
+  launch(place_choices, static_cast<unsigned>(found.pieces), kWarp, Counts::shared(range), stream, experts.data<i32>(),
+         range, experts.numel(), experts.dim(1), found.before.data<i32>(), found.totals.data<i32>(), tokens.numel(),
+         tokens.data<i32>(), slots.data<i32>());
 }
 
 template <>
@@ -204,17 +200,15 @@ void ChoiceKernels<DeviceType::Cuda>::drop_overflow(const Tensor& experts, const
              "cudaMemcpyAsync");
   if (capacity.most >= experts.numel()) return;
   const WeightedChoices x{experts.data<i32>(), weights.data<float>(), order.data<i32>(), experts.numel(), topk};
-  drop_beyond_capacity<<<static_cast<unsigned>(capacity.num_experts), kThreads, 0, stream>>>(
-      x, capacity.most, begin, kept.numel(), kept.data<i32>());
-  check_launch("drop_after");
+  launch(drop_beyond_capacity, static_cast<unsigned>(capacity.num_experts), kThreads, 0, stream, x, capacity.most,
+         begin, kept.numel(), kept.data<i32>());
 }
 
 template <>
 void ChoiceKernels<DeviceType::Cuda>::permutation_from_runs(const Tensor& runs, Tensor& order, Tensor& inverse) {
   constexpr int kThreads = 128;
-  place_runs<<<static_cast<unsigned>(runs.dim(0)), kThreads, 0, cuda(runs).stream()>>>(
-      runs.data<i32>(), order.data<i32>(), inverse.data<i32>());
-  check_launch("place_runs");
+  launch(place_runs, static_cast<unsigned>(runs.dim(0)), kThreads, 0, cuda(runs).stream(), runs.data<i32>(),
+         order.data<i32>(), inverse.data<i32>());
 }
 
 }  // namespace mcpp

@@ -59,7 +59,7 @@ constexpr int kTile = 64, kWord = 4;
 __global__ void __launch_bounds__(kThreads)
     write_transposed_codes(const __nv_bfloat16* x, const float* amax, Fp8Format format, Fp8Codes to, i64 rows,
                            i64 columns) {
-  __shared__ u8 tile[kTile][kTile + kWord];
+  MCPP_SHARED(u8[kTile][kTile + kWord], tile);
   const float scale = fp8_scale(format, *amax);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *to.unscale = 1 / scale;
   const i64 row = i64{blockIdx.y} * kTile, column = i64{blockIdx.x} * kTile;
@@ -99,16 +99,15 @@ void write_fp8_codes(const Tensor& x, const Fp8Scale& scale, bool transposed, co
   const i64 count = x.numel(), rows = x.dim(0), columns = x.dim(1);
   const auto tiles = [](i64 size) { return static_cast<unsigned>((size + kTile - 1) / kTile); };
   if (transposed) {
-    write_transposed_codes<<<dim3(tiles(columns), tiles(rows)), kThreads, 0, device.stream()>>>(
-        numbers, amax, scale.format, to, rows, columns);
+    launch(write_transposed_codes, dim3(tiles(columns), tiles(rows)), kThreads, 0, device.stream(), numbers, amax,
+           scale.format, to, rows, columns);
   } else if (count % kPack == 0 && is_pack_aligned<kPack>(numbers) && is_pack_aligned<kPack>(to.codes)) {
-    write_packed_codes<<<grid_for(count / kPack, kThreads, device), kThreads, 0, device.stream()>>>(
-        numbers, amax, scale.format, to, count / kPack);
+    launch(write_packed_codes, grid_for(count / kPack, kThreads, device), kThreads, 0, device.stream(), numbers, amax,
+           scale.format, to, count / kPack);
   } else {
-    write_codes<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(numbers, amax, scale.format, to,
-                                                                                     count);
+    launch(write_codes, grid_for(count, kThreads, device), kThreads, 0, device.stream(), numbers, amax, scale.format,
+           to, count);
   }
-  check_launch("write_fp8_codes");
 }
 
 template <>
@@ -116,9 +115,8 @@ void Fp8Kernels<DeviceType::Cuda>::add_amax(const Tensor& x, Tensor& amax) {
   const i64 count = x.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(x);
-  largest_magnitude<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
-      static_cast<const u16*>(x.raw()), static_cast<u32*>(amax.raw()), count);
-  check_launch("largest_magnitude");
+  launch(largest_magnitude, grid_for(count, kThreads, device), kThreads, 0, device.stream(),
+         static_cast<const u16*>(x.raw()), static_cast<u32*>(amax.raw()), count);
 }
 
 template <>
@@ -126,9 +124,8 @@ void Fp8Kernels<DeviceType::Cuda>::round_to_fp8(const Tensor& x, const Fp8Scale&
   const i64 count = x.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(x);
-  round_numbers<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
-      elements<BFloat16>(x), scale.amax.data<float>(), scale.format, elements<BFloat16>(y), count);
-  check_launch("round_numbers");
+  launch(round_numbers, grid_for(count, kThreads, device), kThreads, 0, device.stream(), elements<BFloat16>(x),
+         scale.amax.data<float>(), scale.format, elements<BFloat16>(y), count);
 }
 
 }  // namespace mcpp

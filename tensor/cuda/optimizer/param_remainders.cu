@@ -33,10 +33,9 @@ void ParamRemainderKernels<DeviceType::Cuda>::param_remainders(const Tensor& mas
   const i64 count = master.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(master);
-  remainders_of<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
-      static_cast<const u32*>(master.raw()), static_cast<u16*>(to.low.raw()), static_cast<u32*>(to.rounded_up.raw()),
-      count);
-  check_launch("remainders_of");
+  launch(remainders_of, grid_for(count, kThreads, device), kThreads, 0, device.stream(),
+         static_cast<const u32*>(master.raw()), static_cast<u16*>(to.low.raw()), static_cast<u32*>(to.rounded_up.raw()),
+         count);
 }
 
 template <>
@@ -45,10 +44,9 @@ void ParamRemainderKernels<DeviceType::Cuda>::join_param_remainders(const Tensor
   const i64 count = master.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(master);
-  join_remainders<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
-      static_cast<const u16*>(model.raw()), static_cast<const u16*>(from.low.raw()),
-      static_cast<const u32*>(from.rounded_up.raw()), static_cast<u32*>(master.raw()), count);
-  check_launch("join_remainders");
+  launch(join_remainders, grid_for(count, kThreads, device), kThreads, 0, device.stream(),
+         static_cast<const u16*>(model.raw()), static_cast<const u16*>(from.low.raw()),
+         static_cast<const u32*>(from.rounded_up.raw()), static_cast<u32*>(master.raw()), count);
 }
 
 }  // namespace mcpp

@@ -54,10 +54,8 @@ void QuantizeKernels<DeviceType::Cuda>::quantize(const Tensor& x, Quantized& to)
   if (blocks == 0) return;
   CudaDevice& device = cuda(x);
   const int least = to.range == QuantizedRange::NonNegative ? 1 : 0;
-  quantize_blocks<<<grid_for(blocks * kWarp, kThreads, device), kThreads, 0, device.stream()>>>(
-      x.data<float>(), static_cast<u8*>(to.codes.raw()), to.scales.data<float>(), blocks, quantized_limits(to.range),
-      least);
-  check_launch("quantize_blocks");
+  launch(quantize_blocks, grid_for(blocks * kWarp, kThreads, device), kThreads, 0, device.stream(), x.data<float>(),
+         static_cast<u8*>(to.codes.raw()), to.scales.data<float>(), blocks, quantized_limits(to.range), least);
 }
 
 template <>
@@ -65,10 +63,9 @@ void QuantizeKernels<DeviceType::Cuda>::dequantize(const Quantized& from, Tensor
   const i64 count = x.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(x);
-  dequantize_blocks<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
-      static_cast<const u8*>(from.codes.raw()), from.scales.data<float>(), x.data<float>(), count,
-      quantized_values(from.range));
-  check_launch("dequantize_blocks");
+  launch(dequantize_blocks, grid_for(count, kThreads, device), kThreads, 0, device.stream(),
+         static_cast<const u8*>(from.codes.raw()), from.scales.data<float>(), x.data<float>(), count,
+         quantized_values(from.range));
 }
 
 }  // namespace mcpp
