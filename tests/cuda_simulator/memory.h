@@ -1,0 +1,41 @@
+// Memory of the simulated GPUs, pinned memory, and the shadow memory that finds races.
+#pragma once
+#include <string>
+
+#include "tests/cuda_simulator/simulator.h"
+
+namespace mcpp::cuda_simulator {
+
+/// Operation whose accesses are recorded.
+struct OperationContext {
+  std::size_t stream = 0;
+  std::uint32_t number = 0;            ///< on the stream, from 1
+  const VectorClock* clock = nullptr;  ///< operations that happen before
+};
+void begin_operation(const OperationContext& context);
+void end_operation();
+/// Stores the name of an operation for reports.
+void name_operation(std::size_t stream, std::uint32_t number, const std::string& name);
+
+/// Allocates memory filled with NaN patterns; null if the arena has none left.
+void* allocate_device_memory(std::size_t bytes);
+void* allocate_pinned_memory(std::size_t bytes);
+/// Frees memory of either kind, and returns its size; 0 if it is not allocated.
+std::size_t free_memory(void* data);
+
+bool is_device_memory(const void* address);
+/// Returns true if the range is pinned: allocated or registered.
+bool is_pinned_memory(const void* address, std::size_t bytes);
+bool register_pinned_memory(void* address, std::size_t bytes);
+/// Returns the size of the registration, or 0.
+std::size_t unregister_pinned_memory(void* address);
+
+/// Address space of device memory, followed by pinned memory.
+constexpr std::size_t kDeviceArena = std::size_t{48} << 30, kPinnedArena = std::size_t{8} << 30;
+constexpr std::size_t kArena = kDeviceArena + kPinnedArena;
+extern char* const arena;
+inline bool is_in_arena(const void* address) {
+  return static_cast<std::size_t>(static_cast<const char*>(address) - arena) < kArena;
+}
+
+}  // namespace mcpp::cuda_simulator
