@@ -21,15 +21,21 @@ Backend staged(const std::string& name, int n, const MakeDevice& make_device, co
   return {.name = str(name, n), .run = run, .missing = missing};
 }
 
-/// NCCL needs one GPU per rank, so any machine can test one rank only: its communicator, streams and events, and the
-/// calls that do some work even for one rank.
+/// NCCL needs one GPU per rank, and sums in an order of its own, so machines with a GPU test one rank only: its
+/// communicator, streams and events, and the calls that do some work even for one rank. Simulated GPUs are enough for
+/// several ranks, whose sums are then in the order of ranks (MCPP_SIMULATOR_RANK_ORDER).
 void add_nccl(std::vector<Backend>& list) {
   if constexpr (kWithCuda) {
-    const auto run = [](const RankBody& body) {
-      const std::unique_ptr<Device> device = make_gpu();
-      body(*make_nccl_communicator(make_self_communicator(), *device), *device);
-    };
-    list.push_back({on_device("nccl", DeviceType::Cuda) + "_1", run, why_no_gpu()});
+    for (const int n : {1, 2, 3, 4}) {
+      if (n > 1 && !MCPP_CUDA_SIMULATOR) continue;
+      const auto run = [n](const RankBody& body) {
+        run_local_ranks(n, [&](Communicator& world, int rank) {
+          const std::unique_ptr<Device> device = make_gpu(rank);
+          body(*make_nccl_communicator(world.split(0, rank), *device), *device);
+        });
+      };
+      list.push_back({on_device("nccl", DeviceType::Cuda) + str("_", n), run, why_no_gpu()});
+    }
   }
 }
 

@@ -113,8 +113,24 @@ std::size_t bytes_of(const Call& call) {
   return call.count * size_of(format_of(call.type));
 }
 
+double maximum(double a, double b) {
+  return std::isnan(a) || b <= a ? a : b;
+}
+
+/// Adds the ranks' values in the order of ranks, in fp32 or a wider type.
+double reduce_in_rank_order(const std::vector<const void*>& inputs, std::int64_t i, Format format, ncclRedOp_t op) {
+  const Format wide = format == Format::F64 ? Format::F64 : Format::F32;
+  double total = load_element(inputs[0], i, format);
+  for (std::size_t rank = 1; rank < inputs.size(); ++rank) {
+    const double x = load_element(inputs[rank], i, format);
+    total = op == ncclSum ? round_to(total + x, wide) : maximum(total, x);
+  }
+  return total;
+}
+
 /// Adds the ranks' values in an order that differs between elements, as rings do, rounding after every addition.
 double reduce_element(const std::vector<const void*>& inputs, std::int64_t i, Format format, ncclRedOp_t op) {
+  if (settings().sums_in_rank_order) return reduce_in_rank_order(inputs, i, format, op);
   const std::size_t ranks = inputs.size(), first = (static_cast<std::size_t>(i) + settings().seed) % ranks;
   double total = load_element(inputs[first], i, format);
   for (std::size_t k = 1; k < ranks; ++k) {

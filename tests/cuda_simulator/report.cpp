@@ -42,6 +42,7 @@ Settings settings_from_environment() {
   s.memory = static_cast<std::size_t>(number_setting("MCPP_SIMULATOR_MEMORY_MIB", 4096)) << 20;
   s.late_loading = number_setting("MCPP_SIMULATOR_LATE_LOADING", 0) != 0;
   s.has_cudnn = number_setting("MCPP_SIMULATOR_CUDNN", 1) != 0;
+  s.sums_in_rank_order = number_setting("MCPP_SIMULATOR_RANK_ORDER", 0) != 0;
   s.checks_races = number_setting("MCPP_SIMULATOR_RACES", 1) != 0;
   s.aborts_on_report = number_setting("MCPP_SIMULATOR_ABORT", 1) != 0;
   s.patience = static_cast<int>(number_setting("MCPP_SIMULATOR_PATIENCE", s.patience));

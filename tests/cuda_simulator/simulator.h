@@ -35,6 +35,7 @@ struct Settings {
   std::size_t memory = std::size_t{4} << 30;  ///< bytes per GPU
   bool late_loading = false;                  ///< the first launch of a kernel waits until the GPU is idle
   bool has_cudnn = true;                      ///< otherwise cuDNN refuses every graph
+  bool sums_in_rank_order = false;            ///< NCCL adds in the order of ranks and rounds once
   bool checks_races = true;
   bool aborts_on_report = true;
   int patience = 120;  ///< seconds without progress that count as a deadlock

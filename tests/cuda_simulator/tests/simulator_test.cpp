@@ -1,0 +1,289 @@
+// The simulator reports every seeded defect, and nothing else.
+#include "tests/cuda_simulator/simulator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nccl.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "base/check.h"
+#include "tests/cuda_simulator/tests/defects.h"
+
+namespace mcpp::test {
+namespace {
+
+using cuda_simulator::Policy;
+using cuda_simulator::settings;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kCount = 64;
+constexpr std::size_t kBytes = kCount * sizeof(float);
+
+/// Two streams, device memory and pinned memory. Reports are collected instead of ending the program.
+class SimulatorTest : public testing::Test {
+ protected:
+  SimulatorTest() : saved_(settings()) {
+    settings() = {.policy = Policy::Late, .patience = 2};
+    cuda_simulator::set_report_handler([this](const std::string& text) { reports_.push_back(text); });
+    for (cudaStream_t* stream : {&first_, &second_}) cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
+    for (float** data : {&a_, &b_}) {
+      void* memory = nullptr;
+      cudaMallocAsync(&memory, kBytes, first_);
+      *data = static_cast<float*>(memory);
+      cudaMemsetAsync(memory, 0, kBytes, first_);
+    }
+    void* pinned = nullptr;
+    cudaMallocHost(&pinned, kBytes);
+    pinned_ = static_cast<float*>(pinned);
+    std::fill_n(pinned_, kCount, 1.0f);
+    cudaStreamSynchronize(first_);
+  }
+  ~SimulatorTest() override {
+    cudaFreeAsync(a_, first_);
+    cudaFreeAsync(b_, first_);
+    for (const cudaStream_t stream : {first_, second_}) {
+      cudaStreamSynchronize(stream);
+      cudaStreamDestroy(stream);
+    }
+    cudaFreeHost(pinned_);
+    cuda_simulator::set_report_handler(nullptr);
+    settings() = saved_;
+  }
+
+  /// Makes `to` wait for everything queued on `from`.
+  static void order(cudaStream_t from, cudaStream_t to) {
+    cudaEvent_t event = nullptr;
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    cudaEventRecord(event, from);
+    cudaStreamWaitEvent(to, event, 0);
+    cudaEventDestroy(event);
+  }
+  std::vector<std::string> finish() {
+    cudaStreamSynchronize(first_);
+    cudaStreamSynchronize(second_);
+    return std::exchange(reports_, {});
+  }
+  float value(const float* at) {
+    float result = 0;
+    cudaMemcpyAsync(&result, at, sizeof(result), cudaMemcpyDeviceToHost, first_);
+    cudaStreamSynchronize(first_);
+    return result;
+  }
+
+  cudaStream_t first_ = nullptr, second_ = nullptr;
+  float *a_ = nullptr, *b_ = nullptr, *pinned_ = nullptr;
+  std::vector<std::string> reports_;
+
+ private:
+  const cuda_simulator::Settings saved_;
+};
+
+using SimulatorKernelTest = SimulatorTest;
+using SimulatorStreamTest = SimulatorTest;
+using SimulatorNcclTest = SimulatorTest;
+
+TEST_F(SimulatorKernelTest, ReportsMissingBarrier) {
+  launch_reverse(a_, b_, true, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  settings().checks_races = false;
+  launch_reverse(a_, b_, false, first_);
+  EXPECT_THAT(finish(), IsEmpty()) << "the check is off";
+  settings().checks_races = true;
+  launch_reverse(a_, b_, false, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("no barrier orders them")));
+}
+
+TEST_F(SimulatorKernelTest, ReportsBarrierWithoutAllThreads) {
+  launch_sum_after_return(a_, kCount, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  EXPECT_EQ(value(a_), kCount * (kCount - 1) / 2);
+  launch_sum_after_return(a_, kCount - 1, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("__syncthreads()")));
+}
+
+TEST_F(SimulatorKernelTest, ReportsMasksThatDisagree) {
+  launch_ballot(reinterpret_cast<unsigned*>(a_), true, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  launch_ballot(reinterpret_cast<unsigned*>(a_), false, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("different masks")));
+}
+
+TEST_F(SimulatorKernelTest, ReportsAccessOutsideOfAllocation) {
+  launch_fill(a_, kCount, 1, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  launch_fill(a_, kCount + 1, 1, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("outside of any allocation")));
+}
+
+TEST_F(SimulatorKernelTest, ReportsMisalignedVector) {
+  launch_vector_store(a_ + 4, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  launch_vector_store(a_ + 1, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("no multiple of it")));
+}
+
+TEST_F(SimulatorKernelTest, FillsSharedMemoryWithNan) {
+  launch_copy_shared(a_, first_);
+  EXPECT_TRUE(std::isnan(value(a_)));
+}
+
+TEST_F(SimulatorKernelTest, RejectsLaunchesBeyondLimits) {
+  constexpr int kMore = 64 << 10;
+  launch_with_shared(48 << 10, 0, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  EXPECT_THROW(launch_with_shared(kMore, 0, first_), Error);
+  EXPECT_THAT(finish(), Contains(HasSubstr("shared memory")));
+  launch_with_shared(kMore, kMore, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  EXPECT_THROW(launch_empty_grid(a_, first_), Error);
+  EXPECT_THAT(finish(), Contains(HasSubstr("the grid is empty")));
+}
+
+TEST_F(SimulatorStreamTest, ReportsUseBeforeWaitUnderAnyPolicy) {
+  for (const Policy policy : {Policy::Late, Policy::Eager, Policy::Reverse, Policy::Random, Policy::Pct}) {
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(testing::Message() << "policy " << static_cast<int>(policy) << ", seed " << seed);
+      settings().policy = policy;
+      settings().seed = seed;
+      cuda_simulator::reseed();
+      launch_fill(a_, kCount, 1, first_);
+      order(first_, second_);
+      launch_sum(a_, kCount, b_, second_);
+      order(second_, first_);
+      EXPECT_THAT(finish(), IsEmpty());
+      EXPECT_EQ(value(b_), kCount);
+    }
+  }
+  launch_fill(a_, kCount, 2, first_);
+  launch_sum(a_, kCount, b_, second_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("no event orders them")));
+}
+
+TEST_F(SimulatorStreamTest, ReportsReuseWhileAnotherStreamReads) {
+  launch_fill(a_, kCount, 1, first_);
+  order(first_, second_);
+  launch_sum(a_, kCount, b_, second_);
+  launch_fill(a_, kCount, 3, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("no event orders them")));
+}
+
+TEST_F(SimulatorStreamTest, ReportsUseOfFreedMemory) {
+  void* memory = nullptr;
+  cudaMallocAsync(&memory, kBytes, first_);
+  cudaFreeAsync(memory, first_);
+  launch_fill(static_cast<float*>(memory), kCount, 1, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("outside of any allocation")));
+}
+
+TEST_F(SimulatorStreamTest, ReportsPinnedMemoryModifiedInFlight) {
+  cudaMemcpyAsync(a_, pinned_, kBytes, cudaMemcpyHostToDevice, first_);
+  cudaStreamSynchronize(first_);
+  pinned_[3] = 5;
+  EXPECT_THAT(finish(), IsEmpty());
+  cudaMemcpyAsync(a_, pinned_, kBytes, cudaMemcpyHostToDevice, first_);
+  pinned_[3] = 6;
+  EXPECT_THAT(finish(), Contains(HasSubstr("pinned memory was modified")));
+}
+
+TEST_F(SimulatorStreamTest, HostThatReadsTooEarlySeesNan) {
+  launch_fill(a_, kCount, 1, first_);
+  cudaMemcpyAsync(pinned_, a_, kBytes, cudaMemcpyDeviceToHost, first_);
+  EXPECT_TRUE(std::isnan(pinned_[0]));
+  EXPECT_THAT(finish(), IsEmpty());
+  EXPECT_EQ(pinned_[0], 1);
+}
+
+TEST_F(SimulatorStreamTest, ReportsWaitForUnrecordedEvent) {
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaStreamWaitEvent(first_, event, 0);
+  cudaEventDestroy(event);
+  EXPECT_THAT(finish(), Contains(HasSubstr("never recorded")));
+}
+
+TEST_F(SimulatorStreamTest, ReportsWorkOnDestroyedStream) {
+  cudaStream_t stream = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  launch_fill(a_, kCount, 1, stream);
+  cudaStreamDestroy(stream);
+  EXPECT_THAT(finish(), Contains(HasSubstr("cudaStreamDestroy")));
+}
+
+TEST_F(SimulatorStreamTest, ReportsWrongKindOfCopy) {
+  cudaMemcpyAsync(a_, pinned_, kBytes, cudaMemcpyDeviceToDevice, first_);
+  cudaGetLastError();
+  EXPECT_THAT(finish(), Contains(HasSubstr("kind")));
+}
+
+/// Runs body(rank, communicator, stream, data) on two threads with a GPU each.
+void run_two_ranks(const std::function<void(int, ncclComm_t, cudaStream_t, float*)>& body) {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  const auto run = [&](int rank) {
+    cudaSetDevice(rank);
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    void* data = nullptr;
+    cudaMallocAsync(&data, kBytes, stream);
+    launch_fill(static_cast<float*>(data), kCount, static_cast<float>(rank + 1), stream);
+    ncclComm_t comm = nullptr;
+    ncclCommInitRank(&comm, 2, id, rank);
+    body(rank, comm, stream, static_cast<float*>(data));
+    cudaStreamSynchronize(stream);
+    ncclCommAbort(comm);
+    cudaFreeAsync(data, stream);
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  };
+  std::thread other(run, 1);
+  std::thread(run, 0).join();
+  other.join();
+}
+
+TEST_F(SimulatorNcclTest, SumsOverRanks) {
+  std::array<float, 2> sums{};
+  run_two_ranks([&](int rank, ncclComm_t comm, cudaStream_t stream, float* data) {
+    ncclAllReduce(data, data, kCount, ncclFloat32, ncclSum, comm, stream);
+    cudaMemcpyAsync(&sums[static_cast<std::size_t>(rank)], data, sizeof(float), cudaMemcpyDeviceToHost, stream);
+    cudaStreamSynchronize(stream);
+  });
+  EXPECT_THAT(reports_, IsEmpty());
+  EXPECT_THAT(sums, testing::Each(3));
+}
+
+TEST_F(SimulatorNcclTest, ReportsCountsThatDiffer) {
+  run_two_ranks([](int rank, ncclComm_t comm, cudaStream_t stream, float* data) {
+    ncclAllReduce(data, data, static_cast<std::size_t>(kCount - rank), ncclFloat32, ncclSum, comm, stream);
+  });
+  EXPECT_THAT(finish(), Contains(testing::AllOf(HasSubstr("differs between ranks"), HasSubstr("64"), HasSubstr("63"))));
+}
+
+TEST_F(SimulatorNcclTest, ReportsMessagesOfDifferentSizes) {
+  run_two_ranks([](int rank, ncclComm_t comm, cudaStream_t stream, float* data) {
+    if (rank == 0)
+      ncclSend(data, kCount, ncclFloat32, 1, comm, stream);
+    else
+      ncclRecv(data, kCount / 2, ncclFloat32, 0, comm, stream);
+  });
+  EXPECT_THAT(finish(), Contains(HasSubstr("rank 0 sends 64 elements of type 7 to rank 1, which receives 32")));
+}
+
+TEST_F(SimulatorNcclTest, ReportsDeadlockWithOperationsOfAllRanks) {
+  run_two_ranks([](int rank, ncclComm_t comm, cudaStream_t stream, float* data) {
+    if (rank == 0)
+      ncclAllReduce(data, data, kCount, ncclFloat32, ncclSum, comm, stream);
+    else
+      ncclRecv(data, kCount, ncclFloat32, 0, comm, stream);
+  });
+  EXPECT_THAT(reports_, Contains(testing::AllOf(HasSubstr("deadlock"), HasSubstr("ncclAllReduce (operation 0, rank 0"),
+                                                HasSubstr("receive 64 from 0"))));
+}
+
+}  // namespace
+}  // namespace mcpp::test
