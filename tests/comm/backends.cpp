@@ -31,7 +31,12 @@ void add_nccl(std::vector<Backend>& list) {
       const auto run = [n](const RankBody& body) {
         run_local_ranks(n, [&](Communicator& world, int rank) {
           const std::unique_ptr<Device> device = make_gpu(rank);
-          body(*make_nccl_communicator(world.split(0, rank), *device), *device);
+          const auto nccl = make_nccl_communicator(world.split(0, rank), *device);
+          std::vector<int> peers;
+          for (int peer = 0; peer < n; ++peer)
+            if (peer != rank) peers.push_back(peer);
+          nccl->connect(peers);
+          body(*nccl, *device);
         });
       };
       list.push_back({on_device("nccl", DeviceType::Cuda) + str("_", n), run, why_no_gpu()});

@@ -140,10 +140,32 @@ double reduce_element(const std::vector<const void*>& inputs, std::int64_t i, Fo
   return total;
 }
 
+template <class T>
+void reduce_integers(std::map<int, Call>& calls, const Call& first, std::size_t total) {
+  std::vector<std::uint64_t> results(total);  // unsigned, because sums wrap around
+  for (const auto& [rank, call] : calls) {
+    for (std::size_t i = 0; i < total; ++i) {
+      const auto x = static_cast<std::int64_t>(load_as<T>(call.in, static_cast<std::int64_t>(i)));
+      const bool is_larger = x > static_cast<std::int64_t>(results[i]);
+      if (rank == 0 || (first.op == ncclMax && is_larger))
+        results[i] = static_cast<std::uint64_t>(x);
+      else if (first.op == ncclSum)
+        results[i] += static_cast<std::uint64_t>(x);
+    }
+  }
+  for (auto& [rank, call] : calls) {
+    const std::size_t begin = first.kind == Kind::ReduceScatter ? static_cast<std::size_t>(rank) * first.count : 0;
+    for (std::size_t i = 0; i < first.count; ++i)
+      store_as(call.out, static_cast<std::int64_t>(i), static_cast<T>(results[begin + i]));
+  }
+}
+
 void reduce(std::map<int, Call>& calls, const Call& first) {
   const bool scatters = first.kind == Kind::ReduceScatter;
   const Format format = format_of(first.type);
   const std::size_t total = first.count * (scatters ? calls.size() : 1);
+  if (format == Format::I32) return reduce_integers<std::int32_t>(calls, first, total);
+  if (format == Format::I64) return reduce_integers<std::int64_t>(calls, first, total);
   std::vector<const void*> inputs;
   for (const auto& [rank, call] : calls) inputs.push_back(call.in);
   std::vector<double> sums(total);

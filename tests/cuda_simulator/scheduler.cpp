@@ -25,7 +25,8 @@ struct Scheduler {
   std::map<int, cudaStream_t> default_streams;  // by device
   std::vector<std::pair<std::size_t, std::uint32_t>> free_numbers;
   std::size_t stream_count = 0;
-  int live_threads = 0, blocked_threads = 0;  // of those that have queued anything
+  int live_threads = 0;                               // that have created a stream or queued anything
+  std::vector<const std::function<bool()>*> waiting;  // conditions of the threads that wait
   std::uint64_t operations = 0, generation = 0;
   VectorClock host_clock;
   std::shared_ptr<const VectorClock> host_snapshot;
@@ -48,7 +49,12 @@ struct ThreadRegistration {
   }
 };
 
+void register_thread() {
+  thread_local const ThreadRegistration registration;
+}
+
 cudaStream_t new_stream(int priority) {
+  register_thread();
   Scheduler& s = scheduler();
   auto* stream = new CUstream_st;
   if (s.free_numbers.empty()) {
@@ -91,6 +97,8 @@ void join_host(const VectorClock& clock) {
   scheduler().host_snapshot = nullptr;
 }
 
+void delete_if_finished(cudaStream_t stream);
+
 void run_next(cudaStream_t stream) {
   Scheduler& s = scheduler();
   Operation operation = std::move(stream->queue.front());
@@ -115,6 +123,14 @@ void run_next(cudaStream_t stream) {
   end_operation();
   s.current = outer;
   s.progress.notify_all();
+  delete_if_finished(stream);
+}
+
+void delete_if_finished(cudaStream_t stream) {
+  if (!stream->is_destroyed || !stream->queue.empty()) return;
+  std::erase(scheduler().streams, stream);
+  scheduler().free_numbers.emplace_back(stream->number, stream->executed);
+  delete stream;
 }
 
 std::vector<cudaStream_t> runnable_streams() {
@@ -178,6 +194,14 @@ void draw_pct_changes() {
 
 }  // namespace
 
+/// Returns true if every thread that could queue anything waits. A thread whose condition holds is about to wake up.
+static bool all_threads_wait() {
+  const Scheduler& s = scheduler();
+  const auto is_done = [](const std::function<bool()>* condition) { return (*condition)(); };
+  return s.live_threads > 0 && static_cast<int>(s.waiting.size()) >= s.live_threads &&
+         std::ranges::none_of(s.waiting, is_done);
+}
+
 std::string describe_streams() {
   std::ostringstream text;
   for (const cudaStream_t s : scheduler().streams) {
@@ -192,7 +216,7 @@ std::string describe_streams() {
 
 void enqueue(cudaStream_t stream, Operation operation) {
   const Lock lock(simulator_mutex());
-  thread_local const ThreadRegistration registration;
+  register_thread();
   draw_pct_changes();
   operation.host_clock = host_snapshot();
   resolve(stream)->queue.push_back(std::move(operation));
@@ -221,16 +245,16 @@ void wait_until(Lock& lock, cudaStream_t stream, const std::function<bool()>& is
       continue;
     }
     const std::uint64_t seen = s.generation;
-    ++s.blocked_threads;
-    const bool is_deadlock = s.live_threads > 0 && s.blocked_threads >= s.live_threads;
+    s.waiting.push_back(&is_done);
+    const bool is_deadlock = all_threads_wait();
     if (is_deadlock || SteadyClock::now() >= deadline) {
       report("%s: deadlock: no operation can run%s%s", call,
              is_deadlock ? ", and every thread waits" : " for a long time", describe_streams().c_str());
-      --s.blocked_threads;
+      std::erase(s.waiting, &is_done);
       return;  // only if reports do not abort
     }
     s.progress.wait_for(lock, std::chrono::milliseconds(100));
-    --s.blocked_threads;
+    std::erase(s.waiting, &is_done);
     if (s.generation != seen) deadline = SteadyClock::now() + std::chrono::seconds(settings().patience);
   }
 }
@@ -283,10 +307,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (lost != stream->queue.end() && std::uncaught_exceptions() == 0)
     report("cudaStreamDestroy of stream %zu with %zu queued operations, one of them %s", stream->number,
            stream->queue.size(), lost->name.c_str());
-  while (can_run(stream)) run_next(stream);  // the driver completes queued work
-  std::erase(scheduler().streams, stream);
-  scheduler().free_numbers.emplace_back(stream->number, stream->executed);
-  delete stream;
+  stream->is_destroyed = true;  // the driver completes queued work
+  delete_if_finished(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

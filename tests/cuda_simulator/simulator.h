@@ -127,6 +127,7 @@ struct CUstream_st {
   int priority = 0;
   std::uint64_t pct_priority = 0;
   std::uint32_t executed = 0;  ///< operations that have run
+  bool is_destroyed = false;   ///< deleted once its operations have run
   mcpp::cuda_simulator::VectorClock clock;
   std::deque<mcpp::cuda_simulator::Operation> queue;
 };
