@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kMultiple = 16;
+constexpr i64 kMultiple = 16;  ///< of sizes, and of the output's address in bytes
 constexpr int kMinComputeCapabilityMajor = 8, kMinComputeCapabilityMinor = 9;
 
 /// Memory for the two factors, each aligned as the library may require.
@@ -23,6 +23,12 @@ void Fp8Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Fp8Scale& a_sca
   MCPP_CHECK(m % kMultiple == 0 && n % kMultiple == 0 && k % kMultiple == 0, "fp8_matmul: [", m, ", ", k, "] times [",
              k, ", ", n, "]: sizes are multiples of ", kMultiple);
   CudaDevice& device = cuda(c);
+  if (gemm_alignment(c.raw()) < kMultiple) {  // the library has no fp8 kernels for outputs that are less aligned
+    Tensor aligned = Tensor::empty(c.shape(), c.dtype(), device, MemoryClass::Workspace);
+    if (options.beta != 0) Kernels<DeviceType::Cuda>::copy(c, aligned);
+    matmul(a, a_scale, b, b_scale, aligned, options);
+    return Kernels<DeviceType::Cuda>::copy(aligned, c);
+  }
   const Buffer a_codes(a.numel(), device, MemoryClass::Workspace), b_codes(b.numel(), device, MemoryClass::Workspace),
       unscales(2 * kUnscaleBytes, device, MemoryClass::Workspace);
   const auto codes = [](const Buffer& buffer) { return reinterpret_cast<u8*>(buffer.data()); };
