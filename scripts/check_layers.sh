@@ -48,10 +48,11 @@ megatron_cpp/step
 megatron_cpp/setup
 megatron_cpp/setup/datasets
 megatron_cpp/resume
-megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench megatron_cpp/report megatron_cpp/prepare
+megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/report megatron_cpp/prepare
 megatron_cpp/inference/evaluation megatron_cpp/monitor
 megatron_cpp/monitor/metrics
 megatron_cpp/train
+megatron_cpp/bench
 megatron_cpp/commands/bench megatron_cpp/commands/plan
 megatron_cpp/commands
 megatron_cpp

@@ -1,12 +1,11 @@
 #include "megatron_cpp/bench/bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/philox.h"
+#include "base/statistics.h"
 #include "megatron_cpp/bench/cold_matrices.h"
-#include "megatron_cpp/setup/device_peaks.h"
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
 #include "tensor/integers.h"
@@ -16,82 +15,17 @@
 
 namespace mcpp {
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key) {
-  constexpr i64 kBlock = (i64{1} << 20) - 1;
-  Tensor result = Tensor::empty(shape, dtype, device, MemoryClass::Workspace);
-  const i64 count = result.numel(), block = std::min(count, kBlock);
-  std::vector<float> values(static_cast<std::size_t>(block));
-  for (i64 i = 0; i < block; ++i) {
-    values[static_cast<std::size_t>(i)] =
-        static_cast<float>(uniform_open(static_cast<u32>(philox_key(key, "bench", static_cast<u64>(i)))) - 0.5);
-  }
-  Tensor drawn = Tensor::empty({block}, DType::F32, device, MemoryClass::Workspace);
-  write_values(values, drawn);
-  for (i64 begin = 0; begin < count; begin += block) {
-    Tensor part = result.flat(begin, std::min(block, count - begin));
-    ops::copy(drawn.slice(0, part.numel()), part);
-  }
-  return result;
-}
-
 namespace {
-
-/// Returns the number of calls in one timed run of a function that takes `seconds`.
-i64 calls_in_a_run(double seconds, const Device& device) {
-  constexpr double kMinSeconds = 2e-3, kMaxCalls = 1000;
-  if (device.type() == DeviceType::Cpu) return 1;
-  return static_cast<i64>(std::clamp(kMinSeconds / seconds, 1.0, kMaxCalls));
-}
-
-/// Returns the seconds per call of each run.
-std::vector<double> time_runs(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
-  double last = 0;
-  for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
-  const i64 calls = timing.warmup > 0 ? calls_in_a_run(last, device) : 1;
-  std::vector<double> times;
-  for (int i = 0; i < timing.repeats; ++i) {
-    const double seconds = seconds_of(device, [&] {
-      for (i64 k = 0; k < calls; ++k) f();
-    });
-    times.push_back(seconds / static_cast<double>(calls));
-  }
-  return times;
-}
-
-/// Returns the stored shape of an operand: rows and columns.
-Shape shape_of_a(const GemmCase& c) {
-  return c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k};
-}
-Shape shape_of_b(const GemmCase& c) {
-  return c.options.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n};
-}
-DType output_type(const GemmCase& c, DType dtype) {
-  return c.is_output_fp32 ? DType::F32 : dtype;
-}
-
-/// Returns the seconds of each run.
-std::vector<double> gemm_runs(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
-  const Tensor a = random_tensor(shape_of_a(c), dtype, device, 1);
-  const Tensor b = random_tensor(shape_of_b(c), dtype, device, 2);
-  Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
-  return time_runs(timing, device, [&] { ops::matmul(a, b, out, c.options); });
-}
 
 /// Times a product with cold `b`, which holds weights or saved activations, and cold accumulators of main gradients.
 double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
   const auto cold = [&](i64 rows, i64 columns, DType type, u64 key) {
     return ColdMatrices(random_tensor({std::max(rows * columns, kColdBytes / size_of(type))}, type, device, key));
   };
-  const Tensor a = random_tensor(shape_of_a(c), dtype, device, 1);
-  const Shape b_shape = shape_of_b(c);
+  const Tensor a = random_tensor(c.shape_of_a(), dtype, device, 1);
+  const Shape b_shape = c.shape_of_b();
   ColdMatrices b = cold(b_shape[0], b_shape[1], dtype, 2), sums;
-  Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
+  Tensor out = Tensor::zeros({c.m, c.n}, c.output_type(dtype), device, MemoryClass::Workspace);
   if (c.is_output_fp32) sums = cold(c.m, c.n, DType::F32, 3);
   return median_seconds(timing, device, [&] {
     Tensor to = c.is_output_fp32 ? sums.next(c.m, c.n) : out;
@@ -245,10 +179,6 @@ class OpBench {
 
 }  // namespace
 
-double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
-  return median(time_runs(timing, device, f));
-}
-
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
   const i64 h = config.hidden_size, heads = config.num_attention_heads * config.head_dim();
   const i64 kv = config.query_groups() * config.head_dim();
@@ -310,49 +240,6 @@ MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
   MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
   for (i64 b = 0; b < micro_batch_size; ++b) result.samples.push_back(b);
   return shard_microbatch(result, config, context.cp);
-}
-
-double peak_flops(DType dtype, Device& device) {
-  using Clock = std::chrono::steady_clock;
-  constexpr double kMaxSeconds = 2, kGrowth = 8;  // growth of the work if the side doubles
-  constexpr int kQuietRounds = 3;                 // rounds without improvement that end the measurement
-  constexpr double kFaster = 1.01;
-  const auto start = Clock::now();
-  const auto seconds_since = [](Clock::time_point then) {
-    return std::chrono::duration<double>(Clock::now() - then).count();
-  };
-  double best = 0;
-  i64 best_size = 0;
-  const auto time_square = [&](i64 n, int warmup) {
-    const GemmCase square{str("square ", n), n, n, n, {.transpose_b = true}, false, 1};
-    const std::vector<double> seconds = gemm_runs(square, dtype, device, {.warmup = warmup, .repeats = 5});
-    const double rate = square.flops() / std::ranges::min(seconds);
-    const bool is_faster = rate > kFaster * best;
-    if (rate > best) best_size = n;
-    best = std::max(best, rate);
-    return is_faster;
-  };
-  const bool is_gpu = device.type() == DeviceType::Cuda;
-  for (const i64 n : is_gpu ? std::vector<i64>{4096, 8192} : std::vector<i64>{512, 1024, 2048}) {
-    const auto size_start = Clock::now();
-    time_square(n, /*warmup=*/2);
-    if (kGrowth * seconds_since(size_start) > kMaxSeconds) break;
-  }
-  for (int forward_context = 0; forward_context < kQuietRounds && seconds_since(start) < kMaxSeconds;)
-    forward_context = time_square(best_size, /*warmup=*/1) ? 0 : forward_context + 1;
-  return best;
-}
-
-double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device) {
-  const double rated = rated_flops(device_name(device), dtype, allow_tf32);
-  return rated > 0 ? rated : peak_flops(dtype, device);
-}
-
-double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reached) {
-  const double rated = rated_flops(device_name(device), dtype, allow_tf32);
-  if (rated > 0) return rated;
-  const double measured = peak_flops(dtype, device);
-  return measured >= reached ? measured : std::max(reached, peak_flops(dtype, device));
 }
 
 double copy_bandwidth(Device& device) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/statistics.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/cp/sequence_balancer.h"
 #include "parallel/reduce_scalar.h"

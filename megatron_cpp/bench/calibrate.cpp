@@ -5,6 +5,7 @@
 
 #include "base/io/scratch_file.h"
 #include "base/machine.h"
+#include "base/statistics.h"
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/bench/calibrate_disk.h"
 #include "megatron_cpp/bench/calibrate_kernels.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/statistics.h"
 #include "megatron_cpp/bench/bench.h"
 #include "model/layers/mlp.h"
 #include "plan/hardware/real.h"

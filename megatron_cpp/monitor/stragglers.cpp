@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/number_format.h"
+#include "base/statistics.h"
 #include "base/strings.h"
 #include "comm/object_collectives.h"
-#include "megatron_cpp/bench/bench.h"
 
 namespace mcpp {
 namespace {

@@ -1,13 +1,57 @@
-// Peak rates of GPUs according to their data sheets.
+// Peak rates of devices, according to their data sheets or measured, and the timing of operations on random operands.
 #pragma once
+#include <functional>
+#include <string>
 #include <string_view>
+#include <vector>
 
-#include "tensor/dtype.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 
 /// Returns the rate of dense matrix products with fp32 accumulation in FLOP/s: on tensor cores for bf16, fp64, and fp32
 /// with `allow_tf32`, otherwise without. `device_name` is the driver's name of the GPU. Returns 0 for unknown devices.
 double rated_flops(std::string_view device_name, DType dtype, bool allow_tf32);
+
+struct BenchTiming {
+  int warmup = 1;
+  int repeats = 5;
+};
+
+/// Returns uniform values in (-0.5, 0.5) without zeros, on which processors are faster. Large tensors repeat a block of
+/// odd length, so that no two rows of a matrix are equal.
+Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
+/// Returns the median device seconds of one call of f. On a GPU each run consists of enough back-to-back calls to make
+/// clock resolution and launch overhead negligible.
+double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f);
+
+/// Matrix product of a training step: op(a) [m, k] times op(b) [k, n].
+struct GemmCase {
+  std::string name;  ///< such as "fc1 wgrad"
+  i64 m = 0, n = 0, k = 0;
+  ops::MatmulOptions options;
+  bool is_output_fp32 = false;  ///< the output is an fp32 main gradient
+  i64 count = 1;                ///< occurrences in one forward and backward pass of the model
+
+  /// Stored shapes of the operands: rows and columns.
+  Shape shape_of_a() const { return options.transpose_a ? Shape{k, m} : Shape{m, k}; }
+  Shape shape_of_b() const { return options.transpose_b ? Shape{n, k} : Shape{k, n}; }
+  DType output_type(DType dtype) const { return is_output_fp32 ? DType::F32 : dtype; }
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+};
+
+/// Returns the seconds per call of each run.
+std::vector<double> gemm_runs(const GemmCase& gemm, DType dtype, Device& device, const BenchTiming& timing);
+
+/// Measures the peak FLOP/s of large square products: the best of several rounds, as other load only slows them down.
+/// Ends when rounds no longer improve, after a few seconds at most; if many ranks share a core, uses only smaller
+/// products.
+double peak_flops(DType dtype, Device& device);
+/// Returns the reference for MFU in FLOP/s: the data sheet's rate of a known GPU, otherwise
+/// peak_flops().
+double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
+/// Returns mfu_peak_flops() for a program that reached `reached` FLOP/s. A lower measured peak was disturbed by other
+/// load: it is measured once more, and the result is at least `reached`.
+double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reached);
 
 }  // namespace mcpp

@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/number_format.h"
-#include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/setup/device_peaks.h"
 #include "nn/offload/host_memory.h"
 #include "parallel/reduce_scalar.h"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/number_format.h"
+#include "base/statistics.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/monitor/device_warnings.h"
