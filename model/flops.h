@@ -17,8 +17,6 @@ struct ParameterCounts {
   i64 expert_matrices = 0;      ///< the experts' part of matrices
 
   i64 total() const { return word_embeddings + position_embeddings + attention + mlp + norms + output; }
-  /// Model size without embeddings, as quoted in the literature.
-  i64 without_embeddings() const { return attention + mlp + norms; }
 };
 
 ParameterCounts count_parameters(const ModelConfig& config);

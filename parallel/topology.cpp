@@ -120,8 +120,4 @@ std::vector<int> Topology::embedding_group(int rank, int output_rank) const {
   return {pipeline.front(), pipeline[static_cast<std::size_t>(output_rank)]};
 }
 
-std::vector<int> Topology::position_embedding_group(int rank) const {
-  return {dense_.group(rank, {Axis::Pp}).front()};
-}
-
 }  // namespace mcpp

@@ -80,8 +80,6 @@ class Topology {
   /// Returns the ranks of this rank's pipeline that hold word embeddings: the first stage and the one with the output
   /// layer, which is at pipeline position `output_rank` (0 in V-shaped schedules; the group then has one rank).
   std::vector<int> embedding_group(int rank, int output_rank) const;
-  /// Returns the rank of this rank's pipeline that holds the position embeddings.
-  std::vector<int> position_embedding_group(int rank) const;
 
  private:
   Grid dense_, expert_;

@@ -32,7 +32,6 @@ TEST(TopologyTest, GroupsMatchMegatronExample) {
             (Groups{{0, 1, 4, 5, 8, 9, 12, 13}, {2, 3, 6, 7, 10, 11, 14, 15}}));
   EXPECT_THAT(t.embedding_group(5, 3), ElementsAre(1, 13));
   EXPECT_THAT(t.embedding_group(5, 0), ElementsAre(1));
-  EXPECT_THAT(t.position_embedding_group(14), ElementsAre(2));
 }
 
 TEST(TopologyTest, ContextParallelIsBetweenTensorAndData) {
