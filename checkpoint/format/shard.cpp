@@ -45,8 +45,4 @@ std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards) {
   return specs;
 }
 
-ShardList::ShardList(std::span<const NamedShard> shards) : specs_(specs_of(shards)) {
-  for (const NamedShard& shard : shards) data_.push_back(shard.data);
-}
-
 }  // namespace mcpp

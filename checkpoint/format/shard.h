@@ -65,16 +65,4 @@ class ShardSource {
 /// Returns the descriptions of the shards. Throws an Internal error for one with the wrong number of elements.
 std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards);
 
-/// Source of shards that are in memory.
-class ShardList final : public ShardSource {
- public:
-  explicit ShardList(std::span<const NamedShard> shards);
-  std::span<const ShardSpec> shards() const override { return specs_; }
-  Tensor data(std::size_t index) override { return data_[index]; }
-
- private:
-  std::vector<ShardSpec> specs_;
-  std::vector<Tensor> data_;
-};
-
 }  // namespace mcpp

@@ -201,10 +201,4 @@ Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& sou
   return save.gather_and_finish();
 }
 
-Path save_checkpoint(const Path& folder, const RunState& state, std::span<const NamedShard> shards, Communicator& world,
-                     const Log& log, const Retention& retention, const FileSystem& files) {
-  ShardList source(shards);
-  return save_checkpoint(folder, state, source, world, log, retention, files);
-}
-
 }  // namespace mcpp

@@ -93,7 +93,5 @@ class CheckpointSave {
 /// All steps at once.
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
                      const Log& log, const Retention& retention = {}, const FileSystem& files = FileSystem());
-Path save_checkpoint(const Path& folder, const RunState& state, std::span<const NamedShard> shards, Communicator& world,
-                     const Log& log, const Retention& retention = {}, const FileSystem& files = FileSystem());
 
 }  // namespace mcpp

@@ -318,7 +318,7 @@ TEST_F(AsyncSaveTest, FailsOnAllRanksWhenDiskOfOneRankFails) {
         const std::vector<NamedShard> rank_shards{
             numbered("model/w", whole({{3, 9000}, {world.rank(), 0}, {1, 9000}}))};
         if (!beside_training) {
-          save_checkpoint(folder_, {.iteration = 2}, rank_shards, world, Log(world.rank()), {}, files);
+          test::save_shards(folder_, {.iteration = 2}, rank_shards, world, Log(world.rank()), {}, files);
           return;
         }
         HostStaging staging;
@@ -421,7 +421,7 @@ TEST_F(AsyncSaveTest, FindsCheckpointWhoseRenameWasReportedAsFailed) {
   save(1, state_of(1));
   FaultyFiles files;
   files.rename_tears = true;
-  EXPECT_CONTAINS(error_of([&] { save_checkpoint(folder_, {.iteration = 2}, state_of(2), *self_, log_, {}, files); }),
+  EXPECT_CONTAINS(error_of([&] { test::save_shards(folder_, {.iteration = 2}, state_of(2), *self_, log_, {}, files); }),
                   "cannot rename");
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000002") << "it is complete, although latest does not name it";
 }
@@ -438,19 +438,19 @@ TEST_F(AsyncSaveTest, ReplacesCheckpointWithoutAtomicExchange) {
   FaultyFiles files;
   files.cannot_exchange = true;
   save(5, state_of(1));
-  save_checkpoint(folder_, {.iteration = 5}, state_of(2), *self_, log_, {}, files);
+  test::save_shards(folder_, {.iteration = 5}, state_of(2), *self_, log_, {}, files);
   CheckpointReader reader(folder_ / "iter_0000005");
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/b", device_), state_of(2)[0].data));
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
   files.rename_fails = true;
-  EXPECT_CONTAINS(error_of([&] { save_checkpoint(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, files); }),
+  EXPECT_CONTAINS(error_of([&] { test::save_shards(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, files); }),
                   "cannot rename");
   EXPECT_EQ(find_problems(folder_ / "iter_0000005"), std::vector<std::string>{}) << "the old checkpoint still exists";
   FaultyFiles second;
   second.cannot_exchange = true;
   second.last_rename = 1;
   const std::string error =
-      error_of([&] { save_checkpoint(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, second); });
+      error_of([&] { test::save_shards(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, second); });
   EXPECT_CONTAINS(error, "cannot rename");
   remove_stale_entries(folder_, log_);
   EXPECT_TRUE(
@@ -476,7 +476,7 @@ TEST_F(AsyncSaveTest, KeepsOneCheckpointWhenKilledDuringReplacement) {
                                }},
                           {.iteration = 5}, *self_, log_, files);
       const std::vector<NamedShard> shards = state_of(2);
-      ShardList source(shards);
+      test::ShardList source(shards);
       save.write(source);
       save.gather_and_finish();
       ::_exit(1);
@@ -513,7 +513,7 @@ TEST_F(AsyncSaveTest, PartCheckpointsAreValidOnTheirOwn) {
     const Path directory = folder_ / str(rank) / "iter_0000003";
     EXPECT_EQ(find_problems(directory), std::vector<std::string>{});
     CheckpointReader reader(directory);
-    const ShardList rank_shards(part_of(rank)), other(part_of(1 - rank));
+    const test::ShardList rank_shards(part_of(rank)), other(part_of(1 - rank));
     EXPECT_TRUE(reader.has_all_elements(rank_shards.shards()[0]) && reader.has_all_elements(rank_shards.shards()[1]));
     EXPECT_FALSE(reader.has_all_elements(other.shards()[0]));
     NamedShard back = numbered("model/w", whole({shape, {2 * rank, 0}, {2, 6}}), DType::F32, 100);

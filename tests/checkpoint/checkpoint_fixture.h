@@ -15,6 +15,7 @@
 #include "comm/local.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/shard_list.h"
 
 namespace mcpp {
 
@@ -78,7 +79,7 @@ class CheckpointTest : public testing::Test {
   /// Saves a checkpoint with one rank.
   Path save(i64 iteration, std::span<const NamedShard> shards, const Retention& retention = {}) {
     RunState state{.iteration = iteration, .consumed_samples = 8 * iteration};
-    return save_checkpoint(folder_, state, shards, *self_, log_, retention);
+    return test::save_shards(folder_, state, shards, *self_, log_, retention);
   }
 
   /// Writes without fsync, which would be slow.

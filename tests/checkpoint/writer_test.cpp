@@ -49,7 +49,7 @@ TEST_F(CheckpointWriterTest, RoundTripsAllTypesAndRunState) {
                        .tokenizer_checksum = "t",
                        .program_version = "0.1.0",
                        .extra = {{"loss_scale", "65536"}, {"", "empty key"}}};
-  const Path directory = save_checkpoint(folder_, state, shards, *self_, log_);
+  const Path directory = test::save_shards(folder_, state, shards, *self_, log_);
   EXPECT_EQ(directory, folder_ / "iter_0000100");
   EXPECT_EQ(read_text_file(folder_ / "latest"), "iter_0000100\n");
   EXPECT_EQ(find_problems(directory), std::vector<std::string>{});
@@ -82,7 +82,7 @@ TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
     std::vector<NamedShard> rank_shards;
     if (rank < 2) rank_shards.push_back(numbered("model/w", whole({shape, {0, rank * 4}, {6, 4}}), DType::BF16));
     rank_shards.push_back(numbered("optimizer/exp_avg/w", Region{{shape, {0, 0}, shape}, rank * 16, rank * 16 + 16}));
-    save_checkpoint(folder_, {.iteration = 7}, rank_shards, world, Log(world.rank()));
+    test::save_shards(folder_, {.iteration = 7}, rank_shards, world, Log(world.rank()));
   });
   EXPECT_EQ(errors, std::vector<std::string>(kRanks));
   const Path directory = folder_ / "iter_0000007";
@@ -118,7 +118,7 @@ TEST_F(CheckpointWriterTest, FailsOnAllRanksAndLeavesNothingWhenOneRankFails) {
         check_input(!broken_, "the source broke");
         return list.data(i);
       }
-      ShardList list;
+      test::ShardList list;
       bool broken_;
     } source(rank_shards, rank == 1);
     save_checkpoint(folder_, {.iteration = 7}, source, world, Log(world.rank()));
@@ -163,7 +163,7 @@ TEST_F(CheckpointWriterTest, KeepsAncestorsWhenLatestWasSetBack) {
   const auto save_branch = [&](i64 iteration, const Lineage& lineage) {
     RunState state{.iteration = iteration};
     if (!lineage.branches.empty()) state.extra[kLineageName] = lineage.text();
-    save_checkpoint(folder_, state, shards, *self_, log_, {.keep_latest_k = 3});
+    test::save_shards(folder_, state, shards, *self_, log_, {.keep_latest_k = 3});
   };
   const auto set_back = [&](i64 iteration) {
     write_file_atomic(folder_ / "latest", checkpoint_name(iteration) + "\n");
@@ -316,7 +316,7 @@ TEST_F(CheckpointWriterTest, NamesUnwritableFolder) {
   write_file_atomic(folder_ / "file", "x");
   const std::vector shards{numbered("model/w", {4})};
   const std::string error =
-      error_of([&] { save_checkpoint(folder_ / "file", {.iteration = 1}, shards, *self_, log_); });
+      error_of([&] { test::save_shards(folder_ / "file", {.iteration = 1}, shards, *self_, log_); });
   EXPECT_CONTAINS(error, (folder_ / "file").string());
 }
 
@@ -351,7 +351,7 @@ TEST_F(CheckpointWriterTest, PublishesNothingAfterLockWasTakenOver) {
   const FileSystem files;
   for (const SavePoint lost_at : {SavePoint::AfterFiles, SavePoint::BeforeManifest, SavePoint::BeforeLatest}) {
     const std::vector<NamedShard> shards{numbered("model/w", {4})};
-    ShardList source(shards);
+    test::ShardList source(shards);
     const auto take_over = [&](SavePoint point) {
       if (point != lost_at) return;
       std::filesystem::remove(folder_ / ".lock");

@@ -9,6 +9,7 @@
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/shard_list.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp::checkpoint_layouts_test {
@@ -123,7 +124,7 @@ class CheckpointLayoutsTest : public testing::Test {
       test::LayoutRank self(task, layout, world);
       for (i64 step = 0; step < kStepsBefore; ++step) self.step(step);
       const Log log(rank);
-      save_checkpoint(scratch_ / layout.name, {.iteration = kStepsBefore}, shards_to_save(self.state()), world, log);
+      test::save_shards(scratch_ / layout.name, {.iteration = kStepsBefore}, shards_to_save(self.state()), world, log);
       {
         const std::lock_guard lock(mutex);
         for (const NamedShard& shard : shards_to_load(self.state())) record_shard(shard, saved.tensors);
@@ -262,7 +263,7 @@ TEST_F(CheckpointLayoutsTest, RoundTripsHuggingFaceModelsThroughAnyLayout) {
         for (NamedShard& shard : shards_to_load(rank_state.state())) {
           if (shard.name.starts_with("model/")) reader.read(shard);
         }
-        save_checkpoint(scratch_ / copy, {}, shards_to_save(rank_state.state()), world, Log(rank));
+        test::save_shards(scratch_ / copy, {}, shards_to_save(rank_state.state()), world, Log(rank));
       });
       const SafetensorsReader again = export_to(scratch_ / copy / checkpoint_name(0), scratch_ / ("hf_" + copy));
       ASSERT_EQ(again.tensors().size(), first.tensors().size());

@@ -378,7 +378,7 @@ TEST_F(HuggingfaceTest, RejectsNonFiniteWeights) {
     }
     store(shards[5].data, 3, value);
     const Path folder = folder_ / str("weights_", value), out = folder_ / str("exported_", value);
-    CheckpointReader reader(save_checkpoint(folder, state, shards, *self_, log_));
+    CheckpointReader reader(test::save_shards(folder, state, shards, *self_, log_));
     InferenceOptions options;
     options.load = folder.string();
     options.num_threads = 1;
