@@ -12,7 +12,7 @@ inline void check_on_cpu(const Tensor& t) {
   MCPP_CHECK(t.defined() && t.device().type() == DeviceType::Cpu, "this group works on tensors in host memory");
 }
 
-inline const std::byte* bytes_of(const Tensor& t) {
+inline const std::byte* first_byte(const Tensor& t) {
   return static_cast<const std::byte*>(t.raw());
 }
 
@@ -22,7 +22,7 @@ inline void check_fits(const Tensor& shard, const Tensor& full, const Communicat
   MCPP_CHECK(shard.dtype() == full.dtype() && full.numel() == group.size() * shard.numel(), "a shard of ",
              shard.numel(), " ", name_of(shard.dtype()), " does not fit a tensor of ", full.numel(), " ",
              name_of(full.dtype()), " over ", group.size(), " ranks");
-  const std::byte *begin = bytes_of(full), *own = bytes_of(shard);
+  const std::byte *begin = first_byte(full), *own = first_byte(shard);
   const bool is_disjoint = own + shard.bytes() <= begin || begin + full.bytes() <= own;
   MCPP_CHECK(is_disjoint || own == begin + group.rank() * shard.bytes(), "the shard overlaps another rank's part");
 }

@@ -306,7 +306,7 @@ class LocalCommunicator final : public Communicator {
     const std::lock_guard lock(world.mutex);
     if (world.stopped) throw Stopped();
     Channel& channel = group_->channels[rank_ * size() + destination];
-    channel.messages.emplace(channel.sent++, Message{t.dtype(), {bytes_of(t), bytes_of(t) + t.bytes()}});
+    channel.messages.emplace(channel.sent++, Message{t.dtype(), {first_byte(t), first_byte(t) + t.bytes()}});
     world.change(&channel);
     return {};
   }
@@ -336,7 +336,7 @@ class LocalCommunicator final : public Communicator {
 
  private:
   Work start(const Call& call, const Tensor& in, Tensor& out, Collective::Argument argument = {}) {
-    argument.in = bytes_of(in);
+    argument.in = first_byte(in);
     argument.out = static_cast<std::byte*>(out.raw());
     const auto share =
         std::make_shared<PendingCollective>(group_, rank_, call, std::move(argument), std::vector{in, out});

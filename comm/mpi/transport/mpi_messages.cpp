@@ -70,7 +70,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
     const int r = (rank_ + step) % size;
     const Tensor from = in.flat(send[r].first, send[r].count);
     const auto send_piece = [&](i64 begin, int n) {
-      const ExchangePiece piece{bytes_of(from) + begin, n, r};
+      const ExchangePiece piece{first_byte(from) + begin, n, r};
       if (begin == 0 || is_same_node(r))
         piece.start(n < from.bytes() ? MPI_Issend : MPI_Isend, comm_.get(), requests.emplace_back());
       else
