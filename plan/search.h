@@ -48,7 +48,7 @@ struct SearchResult {
 /// Finds the best layouts under `limits`. Deterministic. Throws BadInput with all reasons if the limits contradict the
 /// model or one another.
 /// Offloading is only used for layouts that do not fit otherwise, and only to tiers with known rates: activations to
-/// host memory or disk; if still no layout fits, optimizer states, and then weights (places.h).
+/// host memory or disk; if still no layout fits, optimizer states, and then weights (offload_placement.h).
 /// Objective::Memory minimizes device memory: layouts that keep activations on the device win; ties go to the faster
 /// one. If nothing fits, `best` is empty and `smallest` is the layout that needs least device memory.
 SearchResult search_layouts(const Hardware& hardware, const KernelTraits& program, const Workload& work,

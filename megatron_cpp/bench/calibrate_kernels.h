@@ -1,4 +1,4 @@
-// Measurement of a rank's kernels for the planner (plan/measured_rates.h).
+// Measurement of a rank's kernels for the planner (plan/hardware/measured_rates.h).
 #pragma once
 #include <functional>
 

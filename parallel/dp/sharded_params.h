@@ -1,5 +1,5 @@
 // Sharded parameters, for stage 3 (FSDP): a unit's full weights exist only while it is in use. This rank's shard may be
-// offloaded (away_params.h); it is fetched for each gather and prefetched ahead.
+// offloaded (offloaded_params.h); it is fetched for each gather and prefetched ahead.
 #pragma once
 #include <memory>
 #include <optional>

@@ -2,11 +2,11 @@
 // calls acquire before and release after each use of a unit. The stages of ZeRO (Rajbhandari et al., "ZeRO: Memory
 // Optimizations Toward Training Trillion Parameter Models", 2020) combine replicated and sharded parameters and
 // gradients (zero.h):
-//    stage  parameters           gradients
-//    0      whole_params.h       whole_grads.h, all-reduced once per step
-//    1      whole_params.h       whole_grads.h, reduce-scattered once per step to the rank that updates them
-//    2      whole_params.h       sharded_grads.h, reduce-scattered whenever backward leaves a unit
-//    3      sharded_params.h     sharded_grads.h; this rank's shard of the weights may be offloaded
+//    stage  parameters        gradients
+//    0      ReplicatedParams  ReplicatedGrads, all-reduced once per step
+//    1      ReplicatedParams  ReplicatedGrads, reduce-scattered once per step to the rank that updates them
+//    2      ReplicatedParams  ShardedGrads, reduce-scattered whenever backward leaves a unit
+//    3      ShardedParams     ShardedGrads; this rank's shard of the weights may be offloaded
 // In stages 1 to 3 each rank updates its shard of the weights, and its optimizer holds state for that shard only.
 //
 // Sums use rank order, so stages 0 and 1 are bitwise identical, and so are stages 2 and 3. All four agree if a step has
