@@ -76,7 +76,7 @@ void say_training(const TokenizerOptions& options, const Log& log) {
   log.info(str("training a ", enum_name(options.model_type), " tokenizer of ", options.vocab_size, " pieces"));
 }
 
-std::string sentencepiece_model(const TokenizerOptions& options, InputFiles& files, TrainingProgress& progress,
+std::string sentencepiece_model(const TokenizerOptions& options, InputFiles& files, TokenizerTrainingProgress& progress,
                                 const Log& log) {
   const auto text = options.model_type == TokenizerModel::Bpe ? make_word_iterator(files, options.num_threads, progress)
                                                               : make_block_iterator(files, progress);
@@ -101,7 +101,7 @@ void check_special_tokens(const TokenizerOptions& options) {
               options.special_tokens.size(), " special tokens are ", least);
 }
 
-std::string byte_level_model(const TokenizerOptions& options, InputFiles& files, TrainingProgress& progress,
+std::string byte_level_model(const TokenizerOptions& options, InputFiles& files, TokenizerTrainingProgress& progress,
                              const Log& log) {
   check_special_tokens(options);
   const WordCounts words = count_byte_words(files, options.pre_tokenizer, options.num_threads, progress);
@@ -120,7 +120,7 @@ std::string byte_level_model(const TokenizerOptions& options, InputFiles& files,
 void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   check_input(!options.input.empty(), "tokenizer: input is empty; give text files");
   check_input(!options.output.empty(), "tokenizer: output is empty; give the model file to write");
-  TrainingProgress progress(log);
+  TokenizerTrainingProgress progress(log);
   InputFiles files(options.input, {.json_keys = options.json_keys, .input_format = options.input_format}, kPieceBytes);
   check_json_keys_are_used(options.json_keys, files.are_json_lines(), "--json_keys");
   const Path output = options.output;

@@ -8,9 +8,9 @@
 namespace mcpp {
 
 /// Shows how much text was read, then that the library is training, which does not report progress.
-class TrainingProgress {
+class TokenizerTrainingProgress {
  public:
-  explicit TrainingProgress(const Log& log) : log_(log) {}
+  explicit TokenizerTrainingProgress(const Log& log) : log_(log) {}
 
   void reading(u64 done_bytes, u64 total_bytes) {
     if (!reading_)

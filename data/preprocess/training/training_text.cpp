@@ -110,7 +110,9 @@ std::size_t word_size(std::string_view text) {
 
 class BlockIterator : public sentencepiece::SentenceIterator {
  public:
-  BlockIterator(InputFiles& files, TrainingProgress& progress) : files_(files), progress_(progress) { advance(); }
+  BlockIterator(InputFiles& files, TokenizerTrainingProgress& progress) : files_(files), progress_(progress) {
+    advance();
+  }
   bool done() const override { return blocks_.empty(); }
   void Next() override {
     blocks_.pop_front();
@@ -132,7 +134,7 @@ class BlockIterator : public sentencepiece::SentenceIterator {
   }
 
   InputFiles& files_;
-  TrainingProgress& progress_;
+  TokenizerTrainingProgress& progress_;
   std::deque<std::string> blocks_;
 };
 
@@ -163,7 +165,7 @@ CountedPiece count_piece_words(InputFiles::Piece read, const DocumentFormat& for
 
 /// Returns the sum of count(piece) over all pieces, computed on `threads` threads.
 template <class Count>
-WordCounts count_all(InputFiles& files, i64 threads, TrainingProgress& progress, Count&& count) {
+WordCounts count_all(InputFiles& files, i64 threads, TokenizerTrainingProgress& progress, Count&& count) {
   WordCounts counts;
   ordered_parallel(
       threads, [&] { return files.next(); }, count,
@@ -227,19 +229,21 @@ class WordIterator : public sentencepiece::SentenceIterator {
 
 }  // namespace
 
-std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles& files, TrainingProgress& progress) {
+std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles& files,
+                                                                     TokenizerTrainingProgress& progress) {
   return std::make_unique<BlockIterator>(files, progress);
 }
 
 std::unique_ptr<sentencepiece::SentenceIterator> make_word_iterator(InputFiles& files, i64 threads,
-                                                                    TrainingProgress& progress) {
+                                                                    TokenizerTrainingProgress& progress) {
   WordCounts counts = count_all(files, threads, progress, [&](InputFiles::Piece read) {
     return count_piece_words(std::move(read), files.format());
   });
   return std::make_unique<WordIterator>(std::move(counts));
 }
 
-WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TrainingProgress& progress) {
+WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads,
+                            TokenizerTrainingProgress& progress) {
   return count_all(files, threads, progress, [&](InputFiles::Piece read) {
     CountedPiece counted;
     counted.documents = parse_piece(read.path, std::move(read.piece), files.format());

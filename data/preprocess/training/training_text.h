@@ -26,7 +26,8 @@ using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<
 /// line-by-line reading, in which it never sees a newline, English drama takes 10 % (unigram) and 2 % (bpe) fewer
 /// tokens, and an encyclopedia, where sentencepiece rarely sees a word end, 10 % (unigram) fewer. Reserved characters
 /// are left out. `files` must outlive the result. Throws BadInput on read errors.
-std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles& files, TrainingProgress& progress);
+std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles& files,
+                                                                     TokenizerTrainingProgress& progress);
 
 /// Returns each distinct word of `files` as "word<TAB>count", which is all that BPE learns from; the library would
 /// otherwise process every occurrence. A word includes the spaces before it and ends at its line end. A line ending
@@ -34,11 +35,11 @@ std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles&
 /// "word", "word,\n" and "word\nNext" would be three. Reads all input immediately on `threads` threads; the result does
 /// not depend on their number. Reserved characters are left out. Throws BadInput on read errors.
 std::unique_ptr<sentencepiece::SentenceIterator> make_word_iterator(InputFiles& files, i64 threads,
-                                                                    TrainingProgress& progress);
+                                                                    TokenizerTrainingProgress& progress);
 
 /// Returns each distinct word of `files`, split and normalized by `rules`, with its count. Pieces of a document that
 /// are read separately are split separately. Runs on `threads` threads; the result does not depend on their number.
 /// Throws BadInput on read errors.
-WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TrainingProgress& progress);
+WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TokenizerTrainingProgress& progress);
 
 }  // namespace mcpp
