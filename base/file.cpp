@@ -1,20 +1,21 @@
 #include "base/file.h"
 
+#define XXH_INLINE_ALL
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
 #include <utility>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include "base/broken_symlink.h"
 #include "base/check.h"
 #include "base/machine.h"
 #include "base/system_error.h"
@@ -166,6 +167,31 @@ std::string checksum_hex(std::span<const std::byte> bytes) {
   std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
                 static_cast<unsigned long long>(hash.low64));
   return text.data();
+}
+
+void check_path_exists(const Path& path) {
+  std::error_code why, ignored;
+  if (std::filesystem::exists(std::filesystem::status(path, why))) return;
+  const bool is_link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, ignored));
+  const std::string target = is_link ? std::filesystem::read_symlink(path, ignored).string() : "";
+  fail(ExitCode::BadInput, "cannot open ", path.string(), is_link ? str(", a link to ", target) : "", ": ",
+       why.message());
+}
+
+namespace {
+
+constexpr u32 kXfs = 0x58465342;  // missing from some versions of linux/magic.h
+/// Magic numbers of disk file systems. Containers see theirs as an overlay.
+constexpr std::array<u32, 5> kOnDisk = {EXT4_SUPER_MAGIC, kXfs, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC,
+                                        OVERLAYFS_SUPER_MAGIC};
+
+}  // namespace
+
+int open_direct(const Path& path, int flags) {
+  struct statfs info {};
+  if (::statfs(path.c_str(), &info) != 0) return -1;
+  if (std::ranges::find(kOnDisk, static_cast<u32>(info.f_type)) == kOnDisk.end()) return -1;
+  return ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC);
 }
 
 }  // namespace mcpp

@@ -63,4 +63,17 @@ void create_directories(const Path& path);  ///< throws BadInput with the reason
 /// Returns the XXH3-128 checksum of `bytes` as 32 hexadecimal digits.
 std::string checksum_hex(std::span<const std::byte> bytes);
 
+// Check for broken symbolic links.
+
+/// Throws BadInput, with the system's reason and the target of a link, unless `path` resolves to an existing entry.
+void check_path_exists(const Path& path);
+
+// Direct I/O, which bypasses the system's page cache.
+
+/// Opens a file with O_DIRECT and the given open(2) flags. Returns -1 if that is unsupported or the file system is not
+/// known to be on a disk: the cache of a network file system keeps many transfers in flight, while direct I/O would
+/// wait for each. Callers that keep many transfers in flight themselves, such as offload to a user-chosen disk, need
+/// not use this function.
+int open_direct(const Path& path, int flags);
+
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Integer division and rounding up.
+// Integer division and rounding up, and conversion of counts to floating point.
 #pragma once
 #include "base/types.h"
 
@@ -12,6 +12,10 @@ constexpr i64 ceil_div(i64 whole, i64 part) {
 /// Returns the smallest multiple of `multiple` that is at least `value` >= 0.
 constexpr i64 round_up(i64 value, i64 multiple) {
   return ceil_div(value, multiple) * multiple;
+}
+
+constexpr double real(i64 n) {
+  return static_cast<double>(n);
 }
 
 }  // namespace mcpp

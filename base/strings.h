@@ -45,4 +45,13 @@ std::string human_step_seconds(double seconds);
 /// Returns the candidate nearest to `word` by edit distance, or "" if none is close enough to be a likely misspelling.
 std::string nearest_name(std::string_view word, std::span<const std::string> candidates);
 
+// Nearest valid values to an invalid one, for error messages that suggest a fix.
+
+/// Returns the nearest divisors of n below and above `value`, as far as they exist; {value} if it is a divisor.
+std::vector<i64> nearest_divisors(i64 n, i64 value);
+/// Returns the nearest multiples of `step`, at least `step`, below and above `value`; {value} if it is a multiple.
+std::vector<i64> nearest_multiples(i64 step, i64 value);
+/// Formats alternatives: "4 or 8".
+std::string join_alternatives(const std::vector<i64>& values);
+
 }  // namespace mcpp

@@ -15,7 +15,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
     string(APPEND rows "    EmbeddedFile{\"${name}\", {kFile${index}, sizeof(kFile${index}) - 1}},\n")
     math(EXPR index "${index} + 1")
   endforeach()
-  file(WRITE ${OUTPUT} "#include <array>\n#include <span>\n\n#include \"base/program/embedded_file.h\"\n\nnamespace mcpp {\nnamespace {\n\n"
+  file(WRITE ${OUTPUT} "#include <array>\n#include <span>\n\n#include \"base/program/program_files.h\"\n\nnamespace mcpp {\nnamespace {\n\n"
     "${arrays}constexpr std::array kFiles{\n${rows}};\n\n}  // namespace\n\n"
     "std::span<const EmbeddedFile> ${FUNCTION}();\nstd::span<const EmbeddedFile> ${FUNCTION}() {\n  return kFiles;\n}\n\n}  // namespace mcpp\n")
   return()

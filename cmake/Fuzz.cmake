@@ -11,9 +11,9 @@ find_package(ZLIB REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 set(fuzz_sanitizers address,undefined)
-file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/json/*.cpp base/program/*.cpp base/text/*.cpp tests/fuzz/*_targets.cpp)
+file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/program/*.cpp tests/fuzz/*_targets.cpp)
 file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp)
-add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp base/io/open_direct.cpp
+add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
   tensor/device.cpp tensor/gemm_algo_cache.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
   tensor/host/pinned_buffer_pool.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/tensor_region.cpp comm/self.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/pp/stages.cpp

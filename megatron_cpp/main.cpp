@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/machine.h"
-#include "base/program/standard_descriptors.h"
+#include "base/program/standard_streams.h"
 #include "comm/metered.h"
 #include "comm/mpi/mpi.h"
 #include "comm/startup_timeout.h"

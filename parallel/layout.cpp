@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "base/strings.h"
-#include "base/text/nearest_values.h"
 
 namespace mcpp {
 namespace {

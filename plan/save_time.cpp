@@ -1,9 +1,9 @@
 #include "plan/save_time.h"
 
+#include "base/integer_math.h"
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "model/flops.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
 #include "base/strings.h"
 #include "model/flops.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

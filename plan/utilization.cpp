@@ -1,7 +1,7 @@
 #include "plan/utilization.h"
 
+#include "base/integer_math.h"
 #include "model/flops.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

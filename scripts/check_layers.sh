@@ -13,8 +13,7 @@ cd "$(dirname "$0")/.."
 # From the lowest layer to the highest. Folders on one line do not include each other.
 read -r -d '' layers <<'END' || true
 base
-base/text
-base/json base/program base/io
+base/program base/io
 tensor
 tensor/host
 tensor/ops

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/file.h"
 #include "base/integer_math.h"
-#include "base/io/open_direct.h"
 
 namespace mcpp {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/checksum.h"
-#include "base/json/json.h"
+#include "base/json.h"
 
 namespace mcpp {
 namespace {

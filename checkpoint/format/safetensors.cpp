@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "checkpoint/format/shard.h"
 
 namespace mcpp {

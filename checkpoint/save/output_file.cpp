@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/io/open_direct.h"
+#include "base/file.h"
 #include "base/strings.h"
 #include "base/system_error.h"
 #include "checkpoint/format/block_memory.h"

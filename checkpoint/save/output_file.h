@@ -2,7 +2,7 @@
 #pragma once
 #include <span>
 
-#include "checkpoint/directory/file_system.h"
+#include "base/io/file_system.h"
 
 namespace mcpp {
 

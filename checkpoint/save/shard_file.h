@@ -1,6 +1,6 @@
 // Writer of one rank's file of a checkpoint.
 #pragma once
-#include "checkpoint/directory/file_system.h"
+#include "base/io/file_system.h"
 #include "checkpoint/format/manifest.h"
 
 namespace mcpp {

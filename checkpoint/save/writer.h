@@ -4,9 +4,9 @@
 #include <functional>
 #include <span>
 
+#include "base/io/file_system.h"
 #include "base/log.h"
 #include "base/stored_ref.h"
-#include "checkpoint/directory/file_system.h"
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/directory/retention.h"
 #include "checkpoint/format/manifest.h"

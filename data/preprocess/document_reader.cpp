@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "data/preprocess/json_members.h"
 
 namespace mcpp {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "base/broken_symlink.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "base/program/progress.h"
 #include "base/strings.h"
 

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/broken_symlink.h"
+#include "base/file.h"
 #include "base/system_error.h"
 
 namespace mcpp {

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "base/thread_pool.h"
 #include "data/preprocess/document_writer.h"
-#include "data/preprocess/thread_pool.h"
 
 namespace mcpp {
 namespace {

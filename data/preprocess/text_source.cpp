@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 
 namespace mcpp {
 namespace {

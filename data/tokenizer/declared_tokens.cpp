@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "data/tokenizer/bpe/tokenizer_json.h"
 #include "data/tokenizer/bpe/vocabulary_json.h"
 

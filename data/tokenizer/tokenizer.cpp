@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer_file.h"
 
 namespace mcpp {

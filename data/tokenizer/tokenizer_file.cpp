@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/json/json.h"
+#include "base/json.h"
 #include "data/tokenizer/bpe/rank_files.h"
 #include "data/tokenizer/bpe/tokenizer_json.h"
 #include "data/tokenizer/bpe_coder.h"

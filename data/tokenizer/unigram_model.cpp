@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 
 namespace mcpp {
 namespace {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <functional>
 
+#include "base/integer_math.h"
 #include "base/statistics.h"
 #include "megatron_cpp/bench/bench.h"
 #include "model/layers/mlp.h"
-#include "plan/hardware/real.h"
 #include "tensor/accumulate_dtype.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/number_format.h"
-#include "base/program/standard_output.h"
+#include "base/program/standard_streams.h"
 #include "base/strings.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/commands/plan/plan_commands.h"

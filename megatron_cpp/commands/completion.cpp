@@ -3,7 +3,7 @@
 #include <array>
 #include <span>
 
-#include "base/program/embedded_file.h"
+#include "base/program/program_files.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
 

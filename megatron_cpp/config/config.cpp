@@ -4,7 +4,7 @@
 #include <any>
 #include <type_traits>
 
-#include "base/program/installed_file.h"
+#include "base/program/program_files.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/toml_reader.h"

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/strings.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "megatron_cpp/config/foreign_names.h"
 
 namespace mcpp {

@@ -1,6 +1,6 @@
 // RoPE and sliding windows in config.json.
 #pragma once
-#include "base/json/json.h"
+#include "base/json.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/families.h"
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "base/json/json.h"
+#include "base/json.h"
 
 namespace mcpp {
 

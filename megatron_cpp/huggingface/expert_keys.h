@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/families.h"
 

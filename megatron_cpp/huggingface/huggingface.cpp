@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "checkpoint/directory/shared_folder.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"

@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "base/strings.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/expert_keys.h"

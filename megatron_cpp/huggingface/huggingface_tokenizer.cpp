@@ -4,9 +4,9 @@
 #include <set>
 #include <tuple>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "base/strings.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "data/tokenizer/bpe/regex.h"
 #include "data/tokenizer/sentencepiece_normalizer.h"
 #include "megatron_cpp/huggingface/stated_tokens.h"

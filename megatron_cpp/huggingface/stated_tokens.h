@@ -1,7 +1,7 @@
 // Special tokens stated by the files of a Hugging Face folder: config.json, generation_config.json,
 // tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
 #pragma once
-#include "base/json/json.h"
+#include "base/json.h"
 #include "megatron_cpp/resume/special_tokens.h"
 
 namespace mcpp {

@@ -1,6 +1,6 @@
 #include "megatron_cpp/inference/json_line.h"
 
-#include "base/json/json.h"
+#include "base/json.h"
 
 namespace mcpp {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string_view>
 
-#include "megatron_cpp/logging/append_file.h"
+#include "base/io/append_file.h"
 #include "megatron_cpp/logging/event_file.h"
 
 namespace mcpp {

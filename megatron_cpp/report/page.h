@@ -3,7 +3,7 @@
 #include <span>
 #include <string>
 
-#include "base/program/embedded_file.h"
+#include "base/program/program_files.h"
 #include "megatron_cpp/report/page_data.h"
 
 namespace mcpp {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/json/json.h"
+#include "base/json.h"
 
 namespace mcpp {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "base/program/cpu_list.h"
+#include "base/machine.h"
 #include "comm/metered.h"
 #include "comm/nccl.h"
 #include "comm/object_collectives.h"

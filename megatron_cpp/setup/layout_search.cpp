@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/number_format.h"
-#include "base/program/installed_file.h"
+#include "base/program/program_files.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/layout_conversion.h"

@@ -1,6 +1,6 @@
 // Ranks that a command runs on.
 #pragma once
-#include "base/program/cpu_list.h"
+#include "base/machine.h"
 #include "comm/communicator.h"
 #include "comm/launcher.h"
 #include "comm/watchdog/flight_recorder.h"

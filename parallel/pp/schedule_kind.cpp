@@ -1,7 +1,7 @@
 #include "parallel/pp/schedule_kind.h"
 
 #include "base/check.h"
-#include "base/text/nearest_values.h"
+#include "base/strings.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "base/check.h"
-#include "base/text/nearest_values.h"
+#include "base/strings.h"
 
 namespace mcpp {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/integer_math.h"
 #include "model/flops.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

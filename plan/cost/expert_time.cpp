@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/integer_math.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
 #include "model/config/expert_layers.h"
 #include "plan/cost/attended_keys.h"
 #include "plan/cost/expert_time.h"
 #include "plan/cost/rank_cost_model.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

@@ -1,6 +1,6 @@
 #include "plan/cost/rank_cost_model.h"
 
-#include "plan/hardware/real.h"
+#include "base/integer_math.h"
 
 namespace mcpp {
 RankCostModel::RankCostModel(const PredictionInput& job)

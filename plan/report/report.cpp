@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "plan/report/step_breakdown.h"

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "model/config/expert_layers.h"
 #include "plan/cost/attended_keys.h"
 #include "plan/cost/layer_time.h"
 #include "plan/cost/rank_cost_model.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

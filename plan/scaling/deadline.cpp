@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
 #include "model/flops.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

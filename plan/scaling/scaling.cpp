@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "plan/hardware/real.h"
+#include "base/integer_math.h"
 #include "plan/layouts.h"
 
 namespace mcpp {

@@ -1,6 +1,6 @@
 #include "plan/scaling/training_cost.h"
 
-#include "plan/hardware/real.h"
+#include "base/integer_math.h"
 #include "plan/save_time.h"
 
 namespace mcpp {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/oversubscription.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/integer_math.h"
 #include "model/layer_memory.h"
 #include "plan/cost/kernel_times.h"
-#include "plan/hardware/real.h"
 #include "plan/step/exposed_comm.h"
 #include "plan/step/offload_cost.h"
 #include "plan/step/pipeline_run.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
 #include "model/config/expert_layers.h"
 #include "parallel/dp/power_sgd.h"
-#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/hardware/real.h"
+#include "base/integer_math.h"
 #include "tensor/ops/low_precision/pack.h"
 
 namespace mcpp {

@@ -1,10 +1,9 @@
-#include "base/program/cpu_list.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include <thread>
 
+#include "base/machine.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp {

@@ -9,7 +9,6 @@
 
 #include <filesystem>
 
-#include "base/broken_symlink.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 

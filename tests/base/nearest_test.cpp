@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/text/nearest_values.h"
+#include "base/strings.h"
 
 namespace mcpp {
 namespace {

@@ -1,9 +1,8 @@
-#include "base/io/open_direct.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "tests/support/disk_folder.h"
 
 namespace mcpp {

@@ -1,11 +1,11 @@
-#include "base/program/standard_descriptors.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <vector>
+
+#include "base/program/standard_streams.h"
 
 namespace mcpp::standard_descriptors_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <chrono>
 #include <thread>
 
-#include "checkpoint/directory/file_system.h"
+#include "base/io/file_system.h"
 
 namespace mcpp::test {
 

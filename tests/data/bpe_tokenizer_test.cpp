@@ -6,7 +6,7 @@
 #include <regex>
 #include <thread>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "base/philox.h"
 #include "data/preprocess/training/byte_bpe_trainer.h"
 #include "data/preprocess/training/tokenizer_training.h"

@@ -8,7 +8,7 @@
 #include <regex>
 
 #include "base/philox.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "data/preprocess/training/tokenizer_training.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/thread_pool.h"
 #include "data/dataset/datasets.h"
 #include "data/preprocess/indexed_writer.h"
-#include "data/preprocess/thread_pool.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

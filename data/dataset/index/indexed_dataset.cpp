@@ -3,8 +3,8 @@
 #include <cstring>
 #include <limits>
 
-#include "base/broken_symlink.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "data/dataset/index/index_header.h"
 
 namespace mcpp {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_pool.h"
 #include "data/preprocess/document_writer.h"
-#include "data/preprocess/thread_pool.h"
 
 namespace mcpp {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "base/broken_symlink.h"
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/file.h"
 #include "data/preprocess/document_writer.h"
 
 namespace mcpp {

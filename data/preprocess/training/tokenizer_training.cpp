@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/strings.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "data/preprocess/input_files.h"
 #include "data/preprocess/training/byte_bpe_trainer.h"
 #include "data/preprocess/training/training_progress.h"

@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "base/strings.h"
-#include "base/text/utf8.h"
-#include "data/preprocess/thread_pool.h"
+#include "base/thread_pool.h"
+#include "base/utf8.h"
 #include "data/tokenizer/bpe/normalizer.h"
 #include "data/tokenizer/bpe/pre_tokenizer.h"
 

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "data/tokenizer/bpe/byte_characters.h"
 
 namespace mcpp {

@@ -8,7 +8,7 @@
 #include <new>
 
 #include "base/check.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 
 namespace mcpp {
 namespace {

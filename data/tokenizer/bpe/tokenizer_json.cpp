@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "base/strings.h"
 #include "data/tokenizer/bpe/known_rules.h"
 #include "data/tokenizer/bpe/regex.h"

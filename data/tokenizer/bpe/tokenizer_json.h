@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "data/tokenizer/bpe/bpe_description.h"
 
 namespace mcpp {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "data/tokenizer/bpe/bpe_description.h"
 
 namespace mcpp {

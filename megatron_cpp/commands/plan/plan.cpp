@@ -2,8 +2,9 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/integer_math.h"
 #include "base/number_format.h"
-#include "base/program/installed_file.h"
+#include "base/program/program_files.h"
 #include "megatron_cpp/commands/plan/plan_from_run.h"
 #include "megatron_cpp/commands/plan/plan_options.h"
 #include "megatron_cpp/commands/plan/plan_worlds.h"
@@ -14,7 +15,6 @@
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "parallel/pp/draw.h"
-#include "plan/hardware/real.h"
 #include "plan/report/report.h"
 #include "plan/report/roofline.h"
 #include "plan/report/step_html.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/io/append_file.h"
 #include "base/types.h"
-#include "megatron_cpp/logging/append_file.h"
 #include "megatron_cpp/monitor/expert_stats.h"
 #include "megatron_cpp/monitor/rank_report.h"
 #include "megatron_cpp/monitor/statistics.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "base/json/json.h"
+#include "base/json.h"
 #include "base/strings.h"
 #include "data/dataset/dataset_info.h"
 #include "megatron_cpp/config/hardware_file.h"

@@ -1,4 +1,4 @@
-#include "checkpoint/directory/file_system.h"
+#include "base/io/file_system.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,8 +1,15 @@
-// Files installed with the program, such as configurations.
+// Files that come with the program: embedded into it or installed next to it.
 #pragma once
+#include <string_view>
+
 #include "base/file.h"
 
 namespace mcpp {
+
+struct EmbeddedFile {
+  std::string_view name;  ///< without folders
+  std::string_view content;
+};
 
 /// Returns `file` if it exists. Otherwise, for a relative name, returns the installed file in share/megatron_cpp next
 /// to the program's bin/ if it exists. Otherwise returns `file`, which is then missing.

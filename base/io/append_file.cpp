@@ -1,4 +1,4 @@
-#include "megatron_cpp/logging/append_file.h"
+#include "base/io/append_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "base/json/json.h"
+#include "base/json.h"
 
 namespace mcpp {
 

@@ -1,4 +1,4 @@
-#include "base/program/installed_file.h"
+#include "base/program/program_files.h"
 
 namespace mcpp {
 

@@ -1,5 +1,6 @@
-#include "base/program/standard_output.h"
+#include "base/program/standard_streams.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -8,6 +9,14 @@
 #include "base/check.h"
 
 namespace mcpp {
+
+void open_closed_standard_descriptors() {
+  int descriptor = 0;
+  do {
+    descriptor = ::open("/dev/null", O_RDWR);  // the lowest number that is free
+  } while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+  if (descriptor >= 0) ::close(descriptor);
+}
 
 void check_standard_output() {
   std::fflush(stdout);
