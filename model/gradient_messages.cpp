@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/device.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/low_precision/pack.h"
-#include "tensor/padded_alloc_size.h"
 
 namespace mcpp {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "base/integer_math.h"
 #include "parallel/ep/capacity.h"
-#include "tensor/accumulate_dtype.h"
-#include "tensor/padded_alloc_size.h"
+#include "tensor/device.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -8,15 +8,15 @@
 #include "model/rank_meta_model.h"
 #include "model/state_offload_plan.h"
 #include "model/unsharded_units.h"
-#include "nn/offload/encoded_storage.h"
 #include "nn/offload/file_activations.h"
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
 #include "parallel/dp/buckets/plan.h"
 #include "parallel/dp/power_sgd.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/device.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/low_precision/pack.h"
-#include "tensor/padded_alloc_size.h"
+#include "tensor/tensor_storage.h"
 
 namespace mcpp {
 namespace {

@@ -3,8 +3,8 @@
 #include "base/strings.h"
 #include "model/layer_memory.h"
 #include "model/rank_meta_model.h"
-#include "tensor/accumulate_dtype.h"
-#include "tensor/padded_alloc_size.h"
+#include "tensor/device.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "nn/offload/file_activations.h"
 #include "nn/offload/host_memory.h"
-#include "tensor/padded_alloc_size.h"
+#include "tensor/device.h"
 
 namespace mcpp {
 namespace {

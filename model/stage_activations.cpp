@@ -4,7 +4,7 @@
 #include "model/layer_memory.h"
 #include "model/memory.h"
 #include "nn/offload/file_activations.h"
-#include "tensor/padded_alloc_size.h"
+#include "tensor/device.h"
 
 namespace mcpp {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/io/scratch_file.h"
 #include "nn/offload/file_states.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "parallel/reduce_scalar.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "nn/offload/host_memory.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

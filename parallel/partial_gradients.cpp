@@ -5,7 +5,7 @@
 
 #include "comm/connect_collectives.h"
 #include "parallel/dp/store.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

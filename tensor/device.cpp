@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "tensor/out_of_memory.h"
-#include "tensor/padded_alloc_size.h"
 
 namespace mcpp {
 

@@ -2,14 +2,26 @@
 // compiled kernels; on CUDA also stream and handles) that ops on its tensors need. main, or the test, creates one per
 // rank and passes it down. Tensors refer to it, so ops need no other context.
 #pragma once
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/integer_math.h"
 #include "base/types.h"
 
 namespace mcpp {
+
+// Allocation size of tensors, including padding.
+
+/// Returns the bytes that a buffer of `bytes` occupies on a device. Sizes are rounded up to 64 bytes and to 1/32 of the
+/// next power of two, so that buffers of nearly equal size share a pool entry.
+inline i64 padded_alloc_size(i64 bytes) {
+  const u64 above = std::bit_ceil(static_cast<u64>(bytes) + 1);
+  return round_up(bytes, std::max<i64>(64, static_cast<i64>(above / 32)));
+}
 
 enum class DeviceType : u8 { Cpu, Cuda };
 

@@ -1,9 +1,11 @@
-// Dispatch of ops to a backend.
+// Build flag of the CUDA backend and dispatch of ops to a backend. Only for the sources that CMakeLists.txt names as
+// choosing between backends; all other sources are compiled identically in both builds.
 #pragma once
 #include "tensor/tensor.h"
-#include "tensor/with_cuda.h"
 
 namespace mcpp {
+
+inline constexpr bool kWithCuda = MCPP_WITH_CUDA;
 
 /// Calls f.template operator()<D>() for a device type.
 template <class F>

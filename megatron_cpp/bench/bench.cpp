@@ -8,7 +8,6 @@
 #include "megatron_cpp/bench/cold_matrices.h"
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
-#include "tensor/integers.h"
 #include "tensor/ops/groups.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"

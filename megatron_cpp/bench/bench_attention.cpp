@@ -6,7 +6,6 @@
 #include "parallel/cp/context_attention.h"
 #include "parallel/cp/sequence_balancer.h"
 #include "parallel/reduce_scalar.h"
-#include "tensor/integers.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 

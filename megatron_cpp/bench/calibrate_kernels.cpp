@@ -9,7 +9,7 @@
 #include "base/statistics.h"
 #include "megatron_cpp/bench/bench.h"
 #include "model/layers/mlp.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 

@@ -4,7 +4,6 @@
 
 #include "megatron_cpp/inference/forward_pipeline.h"
 #include "model/layers/kv_cache.h"
-#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

@@ -1,7 +1,7 @@
 #include "megatron_cpp/monitor/device_warnings.h"
 
 #include "tensor/cuda_device.h"
-#include "tensor/with_cuda.h"
+#include "tensor/on_device.h"
 
 namespace mcpp {
 

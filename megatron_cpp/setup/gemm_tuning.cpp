@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "comm/object_collectives.h"
 #include "tensor/cuda_device.h"
-#include "tensor/with_cuda.h"
+#include "tensor/on_device.h"
 
 namespace mcpp {
 namespace {

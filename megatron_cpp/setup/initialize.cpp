@@ -23,8 +23,8 @@
 #include "megatron_cpp/setup/version.h"
 #include "tensor/cuda_device.h"
 #include "tensor/isa.h"
+#include "tensor/on_device.h"
 #include "tensor/ops/low_precision/fp8.h"
-#include "tensor/with_cuda.h"
 
 namespace mcpp {
 namespace {

@@ -12,8 +12,8 @@
 #include "optimizer/update_rule.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
-#include "tensor/accumulate_dtype.h"
 #include "tensor/cpu/attention/attention_memory.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/gpt_model.h"
-#include "tensor/host/async_readback.h"
+#include "tensor/host/async_copy.h"
 
 namespace mcpp {
 

@@ -14,7 +14,7 @@
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/stages.h"
 #include "parallel/state.h"
-#include "tensor/host/async_readback.h"
+#include "tensor/host/async_copy.h"
 
 namespace mcpp {
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "model/layers/kv_cache.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

@@ -1,7 +1,7 @@
 #include "model/layers/output_layer.h"
 
 #include "parallel/tp/split.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/processor.h"
 
 namespace mcpp {

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "base/io/scratch_file.h"
+#include "tensor/device.h"
 #include "tensor/ops/ops.h"
-#include "tensor/padded_alloc_size.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

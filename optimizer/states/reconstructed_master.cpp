@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/integer_math.h"
-#include "nn/offload/encoded_storage.h"
 #include "tensor/ops/ops.h"
+#include "tensor/tensor_storage.h"
 
 namespace mcpp {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "base/check.h"
 #include "base/integer_math.h"
-#include "nn/offload/encoded_storage.h"
 #include "optimizer/states/reconstructed_master.h"
 #include "tensor/ops/ops.h"
+#include "tensor/tensor_storage.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

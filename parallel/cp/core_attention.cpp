@@ -1,6 +1,6 @@
 #include "parallel/cp/core_attention.h"
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 

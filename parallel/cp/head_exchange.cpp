@@ -1,6 +1,6 @@
 #include "parallel/cp/head_exchange.h"
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

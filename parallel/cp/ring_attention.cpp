@@ -1,7 +1,7 @@
 #include "parallel/cp/ring_attention.h"
 
 #include "parallel/cp/key_values.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -8,7 +8,7 @@
 #include "parallel/dp/replicated_params.h"
 #include "parallel/dp/sharded_grads.h"
 #include "parallel/dp/sharded_params.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,8 @@
 #include "parallel/ep/all_to_all_dispatcher.h"
 
-#include "tensor/integers.h"
 #include "tensor/ops/ops.h"
 #include "tensor/ops/routing_tables.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "tensor/integers.h"
 #include "tensor/ops/ops.h"
 #include "tensor/ops/routing_tables.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {

@@ -1,7 +1,7 @@
 #include "parallel/ep/padded_dispatcher.h"
 
-#include "tensor/integers.h"
 #include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 #include "plan/cost/kernel_times.h"
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

@@ -2,7 +2,7 @@
 // number of threads.
 #include <cmath>
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {

@@ -6,7 +6,7 @@
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/simd-inl.h"
 #include "tensor/ops/kernels.h"
-#include "tensor/ops/weight_dtypes.h"
+#include "tensor/ops/weight_update.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

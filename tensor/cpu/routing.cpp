@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "hwy/foreach_target.h"
-#include "tensor/accumulate_dtype.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/router_scores-inl.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/kernels.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "hwy/foreach_target.h"
-#include "tensor/accumulate_dtype.h"
 #include "tensor/cpu/simd/partial_sums-inl.h"
 #include "tensor/cpu/simd/router_scores-inl.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/kernels.h"
 
 HWY_BEFORE_NAMESPACE();

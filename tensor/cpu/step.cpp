@@ -1,5 +1,5 @@
 #include "tensor/ops/kernels.h"
-#include "tensor/ops/update_scale.h"
+#include "tensor/ops/weight_update.h"
 
 namespace mcpp {
 

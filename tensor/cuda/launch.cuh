@@ -5,9 +5,9 @@
 
 #include <bit>
 
-#include "tensor/accumulate_dtype.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/launch_kernel.cuh"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 

@@ -1,5 +1,5 @@
-#include "tensor/accumulate_dtype.h"
 #include "tensor/cuda/launch.cuh"
+#include "tensor/dtype.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {

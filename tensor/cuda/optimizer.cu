@@ -2,7 +2,7 @@
 
 #include "tensor/cuda/launch.cuh"
 #include "tensor/ops/kernels.h"
-#include "tensor/ops/weight_dtypes.h"
+#include "tensor/ops/weight_update.h"
 
 namespace mcpp {
 namespace {

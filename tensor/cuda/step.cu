@@ -1,6 +1,6 @@
 #include "tensor/cuda/launch.cuh"
 #include "tensor/ops/kernels.h"
-#include "tensor/ops/update_scale.h"
+#include "tensor/ops/weight_update.h"
 
 namespace mcpp {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 #include <algorithm>
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

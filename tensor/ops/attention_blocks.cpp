@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {

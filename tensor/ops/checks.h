@@ -1,6 +1,6 @@
 // Argument checks of ops; errors name the op and the argument.
 #pragma once
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

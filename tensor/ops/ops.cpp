@@ -1,6 +1,6 @@
 #include "tensor/ops/ops.h"
 
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
 #include "tensor/ops/kernels.h"

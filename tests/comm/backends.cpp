@@ -1,7 +1,7 @@
 #include "comm/local.h"
 #include "comm/nccl.h"
 #include "comm/staged.h"
-#include "tensor/with_cuda.h"
+#include "tensor/on_device.h"
 #include "tests/comm/backend.h"
 #include "tests/comm/host_only.h"
 #include "tests/support/gpu.h"

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "nn/offload/encoded_storage.h"
 #include "optimizer/states/state_codec.h"
+#include "tensor/tensor_storage.h"
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "tensor/cuda_device.h"
-#include "tensor/with_cuda.h"
+#include "tensor/on_device.h"
 #include "tests/support/gpu.h"
 
 namespace mcpp::test {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp::test {

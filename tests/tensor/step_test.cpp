@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/host/async_readback.h"
+#include "tensor/host/async_copy.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 #include "tests/support/gpu.h"

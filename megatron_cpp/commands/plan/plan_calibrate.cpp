@@ -5,8 +5,8 @@
 #include "megatron_cpp/commands/plan/plan_commands.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "tensor/on_device.h"
 #include "tensor/processor.h"
-#include "tensor/with_cuda.h"
 
 namespace mcpp {
 namespace {

@@ -5,7 +5,6 @@
 #include "data/dataset/documents.h"
 #include "data/mock/mock_dataset.h"
 #include "megatron_cpp/config/layout.h"
-#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

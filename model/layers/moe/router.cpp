@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "parallel/ep/capacity.h"
-#include "tensor/integers.h"
 #include "tensor/ops/low_precision/accumulate_copy.h"
 #include "tensor/ops/routing_tables.h"
 #include "tensor/transfer.h"

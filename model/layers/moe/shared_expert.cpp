@@ -2,7 +2,6 @@
 
 #include <numeric>
 
-#include "tensor/integers.h"
 #include "tensor/ops/low_precision/accumulate_copy.h"
 #include "tensor/transfer.h"
 

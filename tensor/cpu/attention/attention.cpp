@@ -3,7 +3,7 @@
 #include <omp.h>
 
 #include "base/integer_math.h"
-#include "tensor/cpu/attention/attention_kernels.h"
+#include "tensor/cpu/attention/attention_problem.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/kernels.h"
 

@@ -1,5 +1,5 @@
 // Gradient of attention in tiles: probabilities are recomputed from lse. Dao et al., "FlashAttention", 2022.
-#include "tensor/cpu/attention/attention_kernels.h"
+#include "tensor/cpu/attention/attention_problem.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/attention/attention_backward.cpp"

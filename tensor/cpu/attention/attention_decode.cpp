@@ -1,5 +1,5 @@
 // Attention of single queries with many keys, as in generation: every key and value is used once, so nothing is packed.
-#include "tensor/cpu/attention/attention_kernels.h"
+#include "tensor/cpu/attention/attention_problem.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/attention/attention_decode.cpp"

@@ -1,6 +1,6 @@
 // Computes softmax(scale q k^T) v in tiles, with a running maximum and sum per query: Dao et al., "FlashAttention",
 // 2022.
-#include "tensor/cpu/attention/attention_kernels.h"
+#include "tensor/cpu/attention/attention_problem.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/attention/attention_forward.cpp"

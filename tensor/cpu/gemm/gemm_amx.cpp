@@ -11,7 +11,7 @@
 #include "base/integer_math.h"
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/simd/amx.h"
-#include "tensor/cpu/simd/avx512_bf16.h"
+#include "tensor/cpu/simd/avx512.h"
 #include "tensor/tensor.h"
 
 // GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).

@@ -6,7 +6,7 @@
 
 #include "base/integer_math.h"
 #include "tensor/cpu/gemm/ordered_blocks.h"
-#include "tensor/cpu/simd/avx512_bf16.h"
+#include "tensor/cpu/simd/avx512.h"
 
 // GCC 12 warns about the undefined register used inside intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push

@@ -9,7 +9,8 @@
 
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/gemm/gemm_blocks.h"
-#include "tensor/cpu/simd/onednn_isa.h"
+#include "tensor/cpu/simd/bf16_path.h"
+#include "tensor/cpu/simd/parallel.h"
 #include "tensor/tensor.h"
 
 namespace mcpp::kernel {
@@ -119,5 +120,17 @@ template void gemm_widened(CpuDevice&, GemmSize, Operand<BFloat16>, Operand<BFlo
 template void gemm_widened(CpuDevice&, GemmSize, Operand<BFloat16>, Operand<BFloat16>, float, BFloat16*);
 template void gemm_widened(CpuDevice&, GemmSize, Operand<Float16>, Operand<Float16>, float, float*);
 template void gemm_widened(CpuDevice&, GemmSize, Operand<Float16>, Operand<Float16>, float, Float16*);
+
+void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c) {
+  parallel_for(device, size.m, 16, [&](i64 begin, i64 end) {
+    for (i64 i = begin; i < end; ++i) {
+      for (i64 j = 0; j < size.n; ++j) {
+        double sum = beta == 0 ? 0 : static_cast<double>(beta) * c[i * size.n + j];
+        for (i64 k = 0; k < size.k; ++k) sum += *a.at(i, k) * *b.at(k, j);
+        c[i * size.n + j] = sum;
+      }
+    }
+  });
+}
 
 }  // namespace mcpp::kernel

@@ -14,7 +14,7 @@
 #include <dnnl.hpp>
 
 #include "tensor/cpu/simd/avx512.h"
-#include "tensor/cpu/simd/onednn_isa.h"
+#include "tensor/cpu/simd/bf16_path.h"
 
 namespace mcpp::kernel {
 namespace {

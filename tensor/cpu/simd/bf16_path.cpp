@@ -5,9 +5,14 @@
 #include <dnnl.hpp>
 
 #include "tensor/cpu/simd/amx.h"
-#include "tensor/cpu/simd/onednn_isa.h"
 
 namespace mcpp::kernel {
+
+bool isa_reaches(dnnl::cpu_isa level) {
+  const auto have = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(level);
+  return (have & needed) == needed;
+}
+
 namespace {
 
 bool is_amd() {

@@ -1,8 +1,15 @@
 // Selection of the bf16 product implementation by processor features.
 #pragma once
+#include <dnnl.hpp>
+
 #include "base/types.h"
 
 namespace mcpp::kernel {
+
+// Instruction sets available to oneDNN.
+
+/// Returns true if the CPU supports the instruction sets of `level` and dnnl::set_max_cpu_isa allows them.
+bool isa_reaches(dnnl::cpu_isa level);
 
 enum class Bf16Path : u8 {
   Widen,  ///< converted to fp32 block by block: any CPU

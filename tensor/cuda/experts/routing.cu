@@ -1,6 +1,6 @@
 // Routers of mixtures of experts: one warp per row of logits.
-#include "tensor/accumulate_dtype.h"
 #include "tensor/cuda/reduce_rows.cuh"
+#include "tensor/dtype.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {

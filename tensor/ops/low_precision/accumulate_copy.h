@@ -1,6 +1,6 @@
 // Conversions for computations that are done in fp32 for every model dtype.
 #pragma once
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

@@ -1,6 +1,6 @@
 // Attention to keys that arrive in parts, as from other ranks.
 #include "base/check.h"
-#include "tensor/accumulate_dtype.h"
+#include "tensor/dtype.h"
 #include "tests/support/attention.h"
 
 namespace mcpp::test {

@@ -1,6 +1,6 @@
 #include "tests/support/attention.h"
 
-#include "tensor/cpu/attention/attention_kernels.h"
+#include "tensor/cpu/attention/attention_problem.h"
 #include "tests/support/gradcheck.h"
 
 namespace mcpp::test {
