@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Segments as split by optimizer/optimizer.cpp and placed by nn/offload/tiered_states.cpp.
+/// Segments as split by optimizer/optimizer.cpp and placed by nn/offload/state_store.cpp.
 class Segments {
  public:
   Segments(const ActivationSetup& setup, const RankMemorySpec& share)

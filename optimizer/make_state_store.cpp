@@ -2,8 +2,7 @@
 
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
-#include "nn/offload/host_states.h"
-#include "nn/offload/tiered_states.h"
+#include "nn/offload/state_store.h"
 #include "tensor/ops/low_precision/quantize.h"
 
 namespace mcpp {

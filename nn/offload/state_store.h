@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/io/offload_tier.h"
+#include "tensor/host/async_copy.h"
 #include "tensor/tensor_storage.h"
 
 namespace mcpp {
@@ -59,5 +60,21 @@ std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c =
 
 /// Returns a storage view of the tensor's memory.
 std::shared_ptr<TensorStorage> make_tensor_storage(Tensor values);
+
+// States in host memory for weights on another device; they are updated on the host.
+
+/// Creates a store with a CPU device of its own, with `threads` threads and separate memory statistics. On machines
+/// without a GPU the weights are on another CPU device, which takes the same code path. `copies` transfers the stored
+/// data, for which memory is pinned; it may be destroyed before the store.
+std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment,
+                                             MemoryClass c = MemoryClass::OptimizerState,
+                                             AsyncCopyEngine* copies = nullptr);
+
+// States split between device memory and a slower tier (host memory or disk).
+
+/// Creates a store in which `far` holds a fraction of about `far_fraction` of the bytes and `near` the rest. Segments
+/// of both alternate, so that one is read while the other is updated.
+std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> near, std::unique_ptr<StateStore> far,
+                                               double far_fraction);
 
 }  // namespace mcpp

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "nn/offload/file_states.h"
-#include "nn/offload/host_states.h"
+#include "nn/offload/state_store.h"
 #include "parallel/dp/replicated_grads.h"
 #include "parallel/dp/replicated_params.h"
 #include "parallel/dp/sharded_grads.h"

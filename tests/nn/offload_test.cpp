@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "nn/microbatch_context.h"
+#include "nn/offload/activation_store.h"
 #include "nn/offload/file_activations.h"
-#include "nn/offload/host_activations.h"
 #include "tensor/transfer.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "nn/offload/file_states.h"
-#include "nn/offload/tiered_states.h"
+#include "nn/offload/state_store.h"
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
