@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "comm/checks.h"
-#include "comm/cuda/lane_selector.h"
 #include "comm/object_collectives.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"

@@ -6,10 +6,28 @@
 
 #include "comm/communicator.h"
 #include "comm/launcher.h"
-#include "comm/mpi/node_info.h"
 #include "comm/watchdog/status_board.h"
 
 namespace mcpp {
+
+/// The node of a rank: its ranks and cores.
+struct NodeInfo {
+  std::vector<int> ranks{0};  ///< world ranks on this node, ascending
+  int cores = 1;              ///< available to these ranks together; launchers often bind each rank separately
+
+  /// Returns a unique id of the node.
+  int node() const { return ranks.front(); }
+  bool has_core_per_rank() const { return cores >= static_cast<int>(ranks.size()); }
+};
+
+/// Queries MPI. Collective over the world.
+NodeInfo query_node_info();
+
+// Factory for the status board of a node.
+
+/// Creates a status board in POSIX shared memory, which needs no MPI after construction. Returns a board of this rank
+/// alone if not all ranks of the node can map it. Collective over the world.
+std::unique_ptr<StatusBoard> make_status_board();
 
 /// MPI lifetime from MPI_Init to MPI_Finalize; created once in main and outlives every communicator. If an exception
 /// destroys it, it aborts the world so that no peer hangs.

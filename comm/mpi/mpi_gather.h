@@ -1,10 +1,52 @@
 // All-gather and broadcast for groups that span nodes.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "comm/mpi/transport/mpi_calls.h"
 
 namespace mcpp {
+
+// Pipelined transfer of bytes along a chain of ranks.
+
+/// Position of a rank in a chain.
+struct ChainPosition {
+  int first;         ///< rank that owns the bytes
+  int source, next;  ///< previous and next rank of the chain; -1: none
+};
+
+/// Pipelined chain broadcast: forwards bytes from the first rank to the others piece by piece, while later pieces are
+/// still being produced. No rank sends a received piece more than once. All ranks must submit the same pieces in the
+/// same order.
+class PieceChain {
+ public:
+  /// The submitted pieces must stay valid until finish().
+  PieceChain(const MpiComm& comm, ChainPosition place, int tag, const WaitPolicy& wait_policy);
+
+  /// Submits a piece that all ranks receive. The first rank provides its contents; on the others the memory must not be
+  /// used until finish().
+  void submit_to_all(std::span<std::byte> piece);
+  /// Submits a piece that only `rank` receives.
+  void submit_to(int rank, std::span<std::byte> piece);
+  /// Forwards the pieces received so far. Returns true if all were forwarded; until then, the same ranks must not send
+  /// later data with the same tag.
+  bool forward_received();
+  /// Waits until all pieces have been received and sent.
+  void finish();
+
+ private:
+  void send(std::span<std::byte> piece, int rank);
+  void receive(std::span<std::byte> piece, int rank, MPI_Request& request) const;
+
+  MPI_Comm comm_;
+  int me_, tag_;
+  ChainPosition place_;
+  const WaitPolicy& wait_policy_;
+  std::vector<std::span<std::byte>> pieces_;  // received from the source
+  std::vector<MPI_Request> arrived_;          // request of each piece
+  std::size_t num_forwarded_ = 0;
+  std::vector<MPI_Request> others_;
+};
 
 /// Hierarchical all-gather and broadcast. Each part is sent once to every other node and forwarded within the node;
 /// MPI's own all-gather sends it to every rank. A broadcast also sends its bytes to each node once.

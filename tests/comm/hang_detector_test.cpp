@@ -1,5 +1,3 @@
-#include "comm/watchdog/hang_detector.h"
-
 #include <gtest/gtest.h>
 
 #include "comm/watchdog/status_board.h"

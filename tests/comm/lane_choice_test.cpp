@@ -3,7 +3,7 @@
 #include <random>
 #include <vector>
 
-#include "comm/cuda/lane_selector.h"
+#include "comm/nccl.h"
 
 namespace mcpp {
 namespace {

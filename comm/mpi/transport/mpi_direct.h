@@ -1,7 +1,7 @@
 // Zero-copy collectives within a node, operating on the peers' tensors in place.
 #pragma once
 #include "comm/communicator.h"
-#include "comm/mpi/transport/peer_memory.h"
+#include "comm/mpi/transport/peer_messages.h"
 
 namespace mcpp {
 

@@ -12,7 +12,7 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
-#include "comm/watchdog/hang_detector.h"
+#include "comm/watchdog/watchdog.h"
 #include "data/dataset/index/index_cache.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"

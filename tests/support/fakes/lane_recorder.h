@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/cuda/lane_selector.h"
+#include "comm/nccl.h"
 
 namespace mcpp::test {
 
