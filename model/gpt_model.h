@@ -13,7 +13,7 @@
 #include "model/layers/moe/router.h"
 #include "model/layers/output_layer.h"
 #include "nn/module.h"
-#include "parallel/dp/chunk_param_buffers.h"
+#include "parallel/dp/zero.h"
 #include "parallel/pp/stages.h"
 
 namespace mcpp {

@@ -1,4 +1,4 @@
-// Memory of gradient messages in reduced precision (parallel/dp/compressed_reduce.h) over time.
+// Memory of gradient messages in reduced precision (parallel/dp/store.h) over time.
 #pragma once
 #include "model/unsharded_units.h"
 

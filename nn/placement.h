@@ -1,6 +1,6 @@
 // Placement of a parameter along each axis of the rank grid, in the terms of PyTorch's DTensor. It is specified once,
 // where the parameter is created. It determines the buffer of the parameter and the ranks among which ZeRO shards that
-// (parallel/dp/chunk_param_buffers.h), the ranks over which its gradient is summed (parallel/partial_gradients.h), and
+// (parallel/dp/zero.h), the ranks over which its gradient is summed (parallel/partial_gradients.h), and
 // the rank that counts it in norms and saves it (ParallelState::is_primary_replica).
 #pragma once
 #include <array>

@@ -4,7 +4,7 @@
 
 #include "base/statistics.h"
 #include "parallel/cp/context_attention.h"
-#include "parallel/cp/sequence_balancer.h"
+#include "parallel/cp/sequence_partition.h"
 #include "parallel/reduce_scalar.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"

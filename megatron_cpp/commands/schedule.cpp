@@ -1,4 +1,6 @@
 // Command megatron_cpp schedule: draws a pipeline schedule and prints its bubble, memory and exposed communication.
+#include "parallel/pp/schedule.h"
+
 #include <algorithm>
 #include <optional>
 
@@ -6,7 +8,6 @@
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
 #include "parallel/pp/draw.h"
-#include "parallel/pp/lower.h"
 #include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {

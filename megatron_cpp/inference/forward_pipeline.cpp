@@ -1,7 +1,7 @@
 #include "megatron_cpp/inference/forward_pipeline.h"
 
 #include "parallel/pp/engine.h"
-#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
 #include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {

@@ -6,7 +6,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/config/layout.h"
 #include "parallel/pp/draw.h"
-#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
 
 namespace mcpp {
 namespace {

@@ -10,7 +10,7 @@
 #include "model/flops.h"
 #include "optimizer/param_group.h"
 #include "optimizer/update_rule.h"
-#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
 #include "parallel/pp/simulate.h"
 #include "tensor/cpu/attention/attention_memory.h"
 #include "tensor/dtype.h"

@@ -1,6 +1,6 @@
 #include "megatron_cpp/step/model_stage.h"
 
-#include "parallel/cp/sequence_balancer.h"
+#include "parallel/cp/sequence_partition.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 

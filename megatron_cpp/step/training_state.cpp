@@ -7,7 +7,7 @@
 
 #include "optimizer/make_state_store.h"
 #include "optimizer/norm_scope.h"
-#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
 #include "parallel/pp/simulate.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"

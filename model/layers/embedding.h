@@ -4,7 +4,7 @@
 
 #include "base/stored_ref.h"
 #include "model/config/context.h"
-#include "parallel/tp/embedding.h"
+#include "parallel/tp/vocab_parallel.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 #include "model/layers/output_layer.h"
 
-#include "parallel/tp/split.h"
+#include "parallel/tp/mappings.h"
 #include "tensor/dtype.h"
 #include "tensor/processor.h"
 

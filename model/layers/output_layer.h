@@ -2,8 +2,8 @@
 #pragma once
 #include "base/stored_ref.h"
 #include "model/layers/norm.h"
-#include "parallel/tp/cross_entropy.h"
 #include "parallel/tp/mappings.h"
+#include "parallel/tp/vocab_parallel.h"
 
 namespace mcpp {
 

@@ -5,7 +5,7 @@
 
 #include "base/stored_ref.h"
 #include "model/config/context.h"
-#include "parallel/cp/qkv.h"
+#include "parallel/cp/head_exchange.h"
 #include "parallel/tp/linear.h"
 
 namespace mcpp {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "parallel/cp/context_parallel.h"
-#include "parallel/cp/qkv.h"
+#include "parallel/cp/head_exchange.h"
 
 namespace mcpp {
 

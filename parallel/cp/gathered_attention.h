@@ -3,9 +3,30 @@
 // Team, "The Llama 3 Herd of Models", 2024, section 3.3.2.
 #pragma once
 #include "comm/communicator.h"
-#include "parallel/cp/core_attention.h"
+#include "parallel/cp/context_parallel.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
+
+// Keys and values in one tensor, as they are sent between ranks.
+
+/// Tensor [s, b, 2, groups, head_dim] of keys and values, or of their gradients.
+struct KeyValues {
+  Tensor both;
+
+  /// Returns an uninitialized tensor shaped like the keys and values of x, with `seq` rows.
+  static KeyValues like(const QkvHeads& x, i64 seq, DType dtype);
+  /// Copies the keys and values of x.
+  static KeyValues of(const QkvHeads& x);
+
+  Heads keys() const { return half(0); }
+  Heads values() const { return half(1); }
+  /// Copies to the keys and values of `x`, converting the dtype.
+  void copy_to(QkvHeads& x) const;
+
+ private:
+  Heads half(i64 index) const;
+};
 
 /// All-gather implementation of core attention. The ranks of `group` hold the sequence in pieces (SamplePartition).
 /// Backward gathers keys and values again instead of saving them; their gradients are reduce-scattered in the

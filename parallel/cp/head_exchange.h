@@ -2,9 +2,23 @@
 // positions, and back after it. Jacobs et al., "DeepSpeed Ulysses", 2023.
 #pragma once
 #include "comm/communicator.h"
-#include "parallel/cp/qkv.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
+
+// Queries, keys and values of one microbatch on one rank, as returned by the projection.
+
+/// Megatron's fused tensor `queries` [s, b, groups, q + 2, head_dim] for the groups of this rank. If the rank has only
+/// some heads of one group, whose keys and values are replicated, `queries` is [s, b, heads, head_dim] and
+/// `keys_values` is [s, b, 2, head_dim].
+struct Qkv {
+  Tensor queries, keys_values;
+
+  bool is_fused() const { return !keys_values.defined(); }
+  QkvHeads heads() const;
+  /// Returns uninitialized tensors of the same shapes.
+  Qkv like() const;
+};
 
 /// All-to-all between positions and heads. The n ranks of `group` each hold an equal part of every piece
 /// (SamplePartition); there are `runs` pieces. After the exchange each rank has its share of the heads for whole

@@ -1,6 +1,6 @@
 #include "parallel/cp/ring_attention.h"
 
-#include "parallel/cp/key_values.h"
+#include "parallel/cp/gathered_attention.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {

@@ -2,7 +2,7 @@
 // "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023.
 #pragma once
 #include "comm/communicator.h"
-#include "parallel/cp/core_attention.h"
+#include "parallel/cp/context_parallel.h"
 
 namespace mcpp {
 

@@ -5,8 +5,47 @@
 
 #include "nn/offload/state_store.h"
 #include "parallel/dp/buckets/buffer.h"
+#include "tensor/tensor.h"
 
 namespace mcpp {
+
+/// Encoding of weights for sending and for secondary copies: unchanged, or int8.
+class WeightCodec {
+ public:
+  /// `dtype` is the type of the weights. `is_packed` selects int8 with block scales (tensor/ops/low_precision/pack.h).
+  WeightCodec(DType dtype, bool is_packed) : dtype_(dtype), is_packed_(is_packed) {}
+
+  bool is_packed() const { return is_packed_; }
+  /// Returns the dtype of messages. A slice of a message is the message of a slice.
+  DType dtype() const { return is_packed_ ? DType::I32 : dtype_; }
+  /// Returns the elements of the message of `weights` weights.
+  i64 numel(i64 weights) const;
+  /// Allocates a message of `weights` weights.
+  Tensor message(i64 weights, Device& device) const;
+  /// Returns the message of these weights; unencoded, that is `weights` itself.
+  Tensor encode(const Tensor& weights) const;
+  /// Returns the decoded weights; unencoded, that is `message` itself.
+  Tensor read(const Tensor& message, i64 weights) const;
+  /// Decodes into `weights`, which may be the message itself if it is unencoded.
+  void decode_into(const Tensor& message, Tensor& weights) const;
+
+ private:
+  DType dtype_;
+  bool is_packed_;
+};
+
+// Gradient reduction with compressed messages: rounded to bf16, as with Megatron-LM's
+// reduce_scatter_with_fp32_accumulation, or int8 (qgZ of ZeRO++, Wang et al. 2023, section 3.3).
+
+/// Reduce-scatters `full` (fp32 or fp64) over groups.shard into `part`, like Communicator::reduce_scatter, but sends
+/// every part, including this rank's own, encoded by ops::pack(). `wire` must not be Full. Parts are exchanged by
+/// all-to-all, decoded, and summed in rank order.
+///
+/// With nodes, it reduces twice: within the node, where each rank receives the parts for all ranks with its index on
+/// their nodes, and then the node sums among those ranks. A node thus sends each gradient once instead of once per
+/// rank. A value that is not finite on any rank is not finite in the sum. Works may outlive `full` but not the groups.
+Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceFormat wire, const Tensor& full,
+                               const Tensor& part);
 
 /// Properties of the buffer that its stores use.
 struct StoreContext {

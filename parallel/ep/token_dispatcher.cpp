@@ -1,11 +1,77 @@
 #include "parallel/ep/token_dispatcher.h"
 
-#include "parallel/ep/all_gather_dispatcher.h"
-#include "parallel/ep/all_to_all_dispatcher.h"
-#include "parallel/ep/padded_dispatcher.h"
+#include <algorithm>
+#include <numeric>
+
+#include "base/integer_math.h"
+#include "tensor/ops/ops.h"
 #include "tensor/ops/routing_tables.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+/// Returns consecutive parts of these sizes.
+std::vector<Part> parts_of(std::span<const i64> sizes) {
+  std::vector<Part> parts;
+  i64 begin = 0;
+  for (const i64 size : sizes) {
+    parts.push_back({begin, size});
+    begin += size;
+  }
+  return parts;
+}
+
+/// Returns the permutation of received rows from [ranks][local experts] to [local experts][ranks] order.
+std::vector<i32> order_by_expert(const std::vector<std::vector<i64>>& rows_of_ranks,
+                                 const std::vector<Part>& received) {
+  std::vector<std::vector<Part>> runs;
+  for (const std::vector<i64>& rows : rows_of_ranks) runs.push_back(parts_of(rows));
+  std::vector<i32> order;
+  i64 place = 0;
+  for (std::size_t e = 0; e < runs[0].size(); ++e) {
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      const Part& run = runs[r][e];
+      for (const i64 number : {received[r].first + run.first, place, run.count})
+        order.push_back(static_cast<i32>(number));
+      place += run.count;
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int rank, int parts, int part) {
+  const std::size_t all = static_cast<std::size_t>(num_experts),
+                    num_local_experts = all / static_cast<std::size_t>(parts);
+  const std::size_t ranks = counts.size() / all, first = num_local_experts * static_cast<std::size_t>(part);
+  MCPP_CHECK(counts.size() == ranks * all && num_local_experts * static_cast<std::size_t>(parts) == all &&
+                 static_cast<std::size_t>(rank) < ranks,
+             counts.size(), " counts of ", num_experts, " experts in ", parts, " parts, for rank ", rank);
+  const auto sum = [&](std::size_t of_rank, std::size_t begin) {
+    const std::span<const i32> experts = counts.subspan(of_rank * all + begin, num_local_experts);
+    return std::accumulate(experts.begin(), experts.end(), i64{0});
+  };
+  DispatchPlan plan;
+  std::vector<i64> sent, received;
+  for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p)
+    sent.push_back(sum(static_cast<std::size_t>(rank), p * num_local_experts));
+  plan.choices = std::accumulate(sent.begin(), sent.end(), i64{0});
+  plan.sent = parts_of(sent);
+  std::vector<std::vector<i64>> rows_of_ranks;
+  plan.rows.assign(num_local_experts, 0);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const std::span<const i32> local_counts = counts.subspan(r * all + first, num_local_experts);
+    rows_of_ranks.emplace_back(local_counts.begin(), local_counts.end());
+    for (std::size_t e = 0; e < num_local_experts; ++e) plan.rows[e] += local_counts[e];
+    received.push_back(sum(r, first));
+  }
+  plan.received = parts_of(received);
+  plan.runs = order_by_expert(rows_of_ranks, plan.received);
+  return plan;
+}
+
 namespace {
 
 i64 ranks_of_exchange(const ExpertParallel& parallel) {
@@ -42,6 +108,244 @@ std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choic
     dispatcher = std::make_unique<AllToAllDispatcher>(choice, parallel);
   if (padded_rows == 0) return dispatcher;
   return std::make_unique<PaddedDispatcher>(std::move(dispatcher), padded_rows, choice.experts.device());
+}
+
+AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
+    : parallel_(parallel) {
+  Device& device = choice.experts.device();
+  const i64 own = choice.num_experts / parallel_.ep;
+  const ExpertRange local_experts{own * parallel_.ep_rank, own};  // experts outside this range are ignored
+  Tensor counts = Tensor::empty({own}, DType::I32, device);
+  ops::count_choices(choice.gathered_choices, local_experts, counts);
+  plan_ = plan_dispatch(read_values<i32>(counts), own, 0, 1, 0);
+  tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
+  slots_ = Tensor::like(choice.gathered_choices);
+  ops::sort_choices(choice.gathered_choices, local_experts, tokens_, slots_);
+}
+
+Tensor AllGatherDispatcher::all(const Tensor& own, const OverlapFn& overlap_fn) const {
+  Tensor whole = Tensor::like(own, {own.dim(0) * parallel_.exchange->size(), own.dim(1)});
+  Work gather = parallel_.exchange->all_gather(own, whole);
+  overlap_fn();
+  gather.wait();
+  return whole;
+}
+
+Tensor AllGatherDispatcher::reduce_scatter_rows(const Tensor& parts, const OverlapFn& overlap_fn) const {
+  Tensor own = Tensor::like(parts, {parts.dim(0) / parallel_.exchange->size(), parts.dim(1)});
+  Work sum = parallel_.exchange->reduce_scatter(parts, own);
+  overlap_fn();
+  sum.wait();
+  return own;
+}
+
+Tensor AllGatherDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
+  Tensor rows = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
+  ops::gather_rows(all(tokens, overlap_fn), tokens_, rows);
+  return rows;
+}
+
+Tensor AllGatherDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
+  Tensor parts = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
+  ops::combine_rows(d_rows, slots_, nullptr, parts);
+  return reduce_scatter_rows(parts, overlap_fn);
+}
+
+TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Tensor& weights) {
+  const Tensor all_weights = all(weights);
+  Tensor parts = Tensor::like(y, {slots_.dim(0), y.dim(1)});
+  ops::combine_rows(y, slots_, &all_weights, parts);
+  return {.out = reduce_scatter_rows(parts), .kept = y};
+}
+
+TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+                                                                 const Tensor& weights) {
+  const Tensor all_weights = all(weights);
+  Tensor d_rows = kept, d_weights = Tensor::like(all_weights);
+  ops::combine_rows_backward(all(d_out), kept, slots_, all_weights, d_rows, d_weights);
+  return {.rows = d_rows, .weights = reduce_scatter_rows(d_weights)};
+}
+
+namespace {
+
+DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel) {
+  const HostValues<i32> counts(choice.gathered_choices);  // the host needs the message sizes
+  const int rank = parallel.exchange ? parallel.exchange->rank() : 0;
+  return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
+}
+
+/// Returns indices [rows, copies]: copy c of row r is row c * rows + r.
+std::vector<i32> places_of_copies(i64 rows, i64 copies) {
+  std::vector<i32> places;
+  for (i64 row = 0; row < rows; ++row) {
+    for (i64 copy = 0; copy < copies; ++copy) places.push_back(static_cast<i32>(copy * rows + row));
+  }
+  return places;
+}
+
+}  // namespace
+
+AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
+    : parallel_(parallel), plan_(plan_of(choice, parallel)) {
+  Device& device = choice.experts.device();
+  tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
+  slots_ = Tensor::like(choice.experts);
+  ops::sort_choices(choice.experts, {0, choice.num_experts}, tokens_, slots_);
+  if (plan_.is_sorted()) return;
+  by_expert_ = Tensor::empty({plan_.received_rows()}, DType::I32, device);
+  by_rank_ = Tensor::like(by_expert_);
+  ops::permutation_from_runs(integers(plan_.runs, device).view({-1, 3}), by_expert_, by_rank_);
+  if (parallel_.tp > 1)
+    copies_ = integers(places_of_copies(tokens_.numel(), parallel_.tp), {tokens_.numel(), parallel_.tp}, device);
+}
+
+std::vector<Part> AllToAllDispatcher::sent(i64 width, i64 copy_stride) const {
+  std::vector<Part> parts;
+  for (const Part& part : plan_.sent) {
+    for (i64 copy = 0; copy < parallel_.tp; ++copy)
+      parts.push_back({(part.first + copy * copy_stride) * width, part.count * width});
+  }
+  return parts;
+}
+
+std::vector<Part> AllToAllDispatcher::received(i64 width) const {
+  std::vector<Part> parts;
+  for (const Part& part : plan_.received) parts.push_back({part.first * width, part.count * width});
+  return parts;
+}
+
+Tensor AllToAllDispatcher::to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const {
+  if (plan_.is_sorted()) {
+    overlap_fn();
+    return choices;
+  }
+  const i64 width = choices.dim(1);
+  Tensor arrived = Tensor::like(choices, {by_expert_.numel(), width});
+  Work exchange = parallel_.exchange->all_to_all_v(choices, sent(width, 0), arrived, received(width));
+  overlap_fn();
+  exchange.wait();
+  Tensor rows = Tensor::like(arrived);
+  ops::gather_rows(arrived, by_expert_, rows);
+  return rows;
+}
+
+Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const {
+  if (plan_.is_sorted()) {
+    overlap_fn();
+    return rows;
+  }
+  const i64 width = rows.dim(1), count = tokens_.numel(), copies = parallel_.tp;
+  Tensor leaving = Tensor::like(rows);
+  ops::gather_rows(rows, by_rank_, leaving);
+  Tensor parts = Tensor::like(rows, {copies * count, width});
+  Work exchange = parallel_.exchange->all_to_all_v(leaving, received(width), parts, sent(width, count));
+  overlap_fn();
+  exchange.wait();
+  if (copies == 1) return parts;
+  Tensor sums = Tensor::like(rows, {count, width});
+  ops::combine_rows(parts, copies_, nullptr, sums);
+  return sums;
+}
+
+Tensor AllToAllDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
+  Tensor choices = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
+  ops::gather_rows(tokens, tokens_, choices);
+  return to_experts(choices, overlap_fn);
+}
+
+Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
+  Tensor d_tokens = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
+  ops::combine_rows(from_experts(d_rows, overlap_fn), slots_, nullptr, d_tokens);
+  return d_tokens;
+}
+
+TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Tensor& weights) {
+  const Tensor choices = from_experts(y, [] {});
+  Tensor out = Tensor::like(y, {slots_.dim(0), y.dim(1)});
+  ops::combine_rows(choices, slots_, &weights, out);
+  return {.out = out, .kept = choices};
+}
+
+TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+                                                                const Tensor& weights) {
+  Tensor d_choices = kept, d_weights = Tensor::like(weights);
+  ops::combine_rows_backward(d_out, kept, slots_, weights, d_choices, d_weights);
+  return {.rows = to_experts(d_choices, [] {}), .weights = d_weights};
+}
+
+PaddedDispatcher::PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device)
+    : inner_(std::move(inner)), rows_(inner_->rows().size(), rows) {
+  std::vector<i32> sources, places;
+  for (const i64 count : inner_->rows()) {
+    MCPP_CHECK(count <= rows, "an expert takes ", count, " rows, more than ", rows);
+    for (i64 row = 0; row < rows; ++row) {
+      const bool is_taken = row < count;
+      if (is_taken) places.push_back(static_cast<i32>(sources.size()));
+      sources.push_back(is_taken ? static_cast<i32>(places.size()) - 1 : -1);
+    }
+  }
+  places_ = integers(places, device);
+  sources_ = integers(sources, {static_cast<i64>(sources.size()), 1}, device);
+}
+
+Tensor PaddedDispatcher::padded(const Tensor& rows) const {
+  Tensor all = Tensor::like(rows, {sources_.dim(0), rows.dim(1)});
+  ops::combine_rows(rows, sources_, nullptr, all);
+  return all;
+}
+
+Tensor PaddedDispatcher::without_padding(const Tensor& rows) const {
+  Tensor taken = Tensor::like(rows, {places_.numel(), rows.dim(1)});
+  ops::gather_rows(rows, places_, taken);
+  return taken;
+}
+
+Tensor PaddedDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
+  return padded(inner_->dispatch(tokens, overlap_fn));
+}
+
+TokenDispatcher::Combined PaddedDispatcher::combine(const Tensor& y, const Tensor& weights) {
+  return inner_->combine(without_padding(y), weights);
+}
+
+TokenDispatcher::Gradients PaddedDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+                                                              const Tensor& weights) {
+  Gradients gradients = inner_->combine_backward(d_out, kept, weights);
+  gradients.rows = padded(gradients.rows);
+  return gradients;
+}
+
+Tensor PaddedDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
+  return inner_->dispatch_backward(without_padding(d_rows), overlap_fn);
+}
+
+i64 SequenceShard::rows_each(i64 rows) const {
+  return tp_ ? ceil_div(rows, tp_->size()) : rows;
+}
+
+i64 SequenceShard::first_row(i64 rows) const {
+  return tp_ ? std::min(rows, rows_each(rows) * tp_->rank()) : 0;
+}
+
+i64 SequenceShard::count(i64 rows) const {
+  return std::min(rows - first_row(rows), rows_each(rows));
+}
+
+Tensor SequenceShard::of(const Tensor& x) const {
+  if (!tp_) return x;
+  const i64 rows = x.dim(0), first = first_row(rows), own = count(rows);
+  if (own == rows_each(rows)) return x.slice(first, first + own);
+  Tensor part = Tensor::zeros({rows_each(rows), x.dim(1)}, x.dtype(), x.device());
+  Tensor filled = part.slice(0, own);
+  if (own > 0) ops::copy(x.slice(first, first + own), filled);
+  return part;
+}
+
+Tensor SequenceShard::whole(const Tensor& part, i64 rows) const {
+  if (!tp_) return part;
+  Tensor all = Tensor::like(part, {part.dim(0) * tp_->size(), part.dim(1)});
+  tp_->all_gather(part, all).wait();
+  return all.slice(0, rows);
 }
 
 }  // namespace mcpp

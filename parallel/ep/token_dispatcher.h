@@ -4,10 +4,38 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "comm/communicator.h"
 #include "parallel/ep/expert_parallel.h"
 
 namespace mcpp {
+
+// Communication plan of token dispatch, computed on the host from the number of tokens that each rank has for each
+// expert: message sizes and row orders. All orders are fixed, so results are bitwise reproducible in a layout.
+
+/// Plan of one rank for one microbatch of T tokens with k experts each. A choice is one of these T k pairs; dropped
+/// choices have no expert. ops::sort_choices() orders the choices on the device.
+struct DispatchPlan {
+  i64 choices = 0;  ///< number of rows that this rank sends (not dropped), ordered by expert, then by token
+  /// Ranges of these rows by part of the experts.
+  std::vector<Part> sent;
+  /// Ranges of the M received rows by sending rank, each ordered by expert, then by token.
+  std::vector<Part> received;
+  /// [R, 3] for ops::permutation_from_runs(): the order of the received rows by expert, then by rank, then by token.
+  std::vector<i32> runs;
+  /// Number of rows of each expert on this rank.
+  std::vector<i64> rows;
+
+  i64 received_rows() const { return received.back().first + received.back().count; }
+  /// Returns true if received rows are already ordered by expert, on every rank.
+  bool is_sorted() const { return received.size() == 1; }
+};
+
+/// Computes the plan of rank `rank` of the exchange from the `counts` of all its ranks, [ranks, num_experts], as
+/// returned by ops::count_choices(). The ranks form `parts` neighborhoods with equally many experts; this rank is in
+/// neighborhood `part`.
+DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int rank, int parts, int part);
 
 /// Expert choices of a rank's tokens and the information about other ranks' choices, kept so that backward need not
 /// exchange it again.
@@ -54,5 +82,101 @@ ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const Expe
 /// Creates a dispatcher. Each expert's rows are padded with zeros to `padded_rows`; 0 = no padding.
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows);
+
+/// All-gather token dispatcher: all ranks of the exchange receive all tokens, process those of their experts, and
+/// reduce-scatter the results. It uses two simple collectives but sends more bytes than all-to-all, unless the number
+/// of experts per token is close to the number of ranks.
+class AllGatherDispatcher final : public TokenDispatcher {
+ public:
+  /// The exchange must have more than one rank.
+  AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
+
+  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
+  std::span<const i64> rows() const override { return plan_.rows; }
+  Combined combine(const Tensor& y, const Tensor& weights) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
+
+ private:
+  /// Gathers the rows of all ranks.
+  Tensor all(
+      const Tensor& own, const OverlapFn& overlap_fn = [] {}) const;
+  /// Returns this rank's part of the sum over ranks.
+  Tensor reduce_scatter_rows(
+      const Tensor& parts, const OverlapFn& overlap_fn = [] {}) const;
+
+  ExpertParallel parallel_;
+  DispatchPlan plan_;  // tokens of all ranks, restricted to this rank's experts
+  Tensor tokens_, slots_;
+};
+
+/// All-to-all token dispatcher: each token is sent to the ranks of its experts, and the results are sent back. If an
+/// expert's width is sharded over several ranks, each of them gets the token and returns a partial sum.
+class AllToAllDispatcher final : public TokenDispatcher {
+ public:
+  AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
+
+  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
+  std::span<const i64> rows() const override { return plan_.rows; }
+  Combined combine(const Tensor& y, const Tensor& weights) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
+
+ private:
+  /// Sends the rows [N, h] of choices, in the order of tokens_, to their experts; returns [M, h] by expert.
+  Tensor to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const;
+  /// Sends rows back, summed over ranks that share an expert's width. Each of the two is the backward of the other.
+  Tensor from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const;
+  /// Convert parts in rows to parts in elements, one per rank of the exchange.
+  std::vector<Part> sent(i64 width, i64 copy_stride) const;
+  std::vector<Part> received(i64 width) const;
+
+  ExpertParallel parallel_;
+  DispatchPlan plan_;
+  Tensor tokens_, slots_, by_expert_, by_rank_;  // device copies of the plan
+  Tensor copies_;  // int32 [N, tp]: location of the partial sums of each choice; undefined with tp = 1
+};
+
+/// Dispatcher decorator that pads every expert's rows to a fixed number with zeros. Padding is not sent.
+class PaddedDispatcher final : public TokenDispatcher {
+ public:
+  /// `rows` is the padded number of rows per expert, at least the maximum of `inner`.
+  PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device);
+
+  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
+  std::span<const i64> rows() const override { return rows_; }
+  Combined combine(const Tensor& y, const Tensor& weights) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
+
+ private:
+  Tensor padded(const Tensor& rows) const;
+  Tensor without_padding(const Tensor& rows) const;
+
+  std::unique_ptr<TokenDispatcher> inner_;
+  std::vector<i64> rows_;
+  Tensor sources_;  // int32 [padded rows, 1]: source row; -1 = padding
+  Tensor places_;   // int32 [received rows]: index among the padded rows
+};
+
+/// Shard of the tokens that a tensor-parallel rank routes if all ranks have all tokens, so that none is routed twice.
+class SequenceShard {
+ public:
+  /// Null: this rank routes all its tokens.
+  explicit SequenceShard(Communicator* tp) : tp_(tp && tp->size() > 1 ? tp : nullptr) {}
+
+  /// Return the first row of this rank's part and its size, given `rows` rows in total.
+  i64 first_row(i64 rows) const;
+  i64 count(i64 rows) const;
+  /// Returns this rank's part of x [rows, h], padded with zeros to the same size on every rank.
+  Tensor of(const Tensor& x) const;
+  /// Gathers all `rows` rows from the parts returned by of(). Collective.
+  Tensor whole(const Tensor& part, i64 rows) const;
+
+ private:
+  i64 rows_each(i64 rows) const;
+
+  Communicator* tp_;
+};
 
 }  // namespace mcpp

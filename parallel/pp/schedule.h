@@ -1,6 +1,6 @@
 // Pipeline schedules as data: an ordered list of actions per rank. A schedule is built here, lowered to include
-// messages (lower.h), validated and timed (simulate.h), drawn (draw.h), and run by an engine that is independent of its
-// kind.
+// messages (schedule.h), validated and timed (simulate.h), drawn (draw.h), and run by an engine that is independent of
+// its kind.
 //
 // The model is split into stages 0 .. stages()-1; a rank holds chunks_per_rank of them. A microbatch passes forward
 // through all stages and backward through all in reverse.
@@ -104,5 +104,12 @@ Schedule forward_schedule(const Schedule& schedule);
 /// others in the order of `schedule`, which must not be lowered. Results are bitwise identical. While only one rank
 /// computes, no two ranks wait for each other.
 Schedule serialize_first_microbatches(const Schedule& schedule, int microbatches);
+
+// Lowering of schedules: adds messages and gradient reductions to the compute actions.
+
+/// Adds a receive before each action whose input is computed on another rank, a send after each action whose result is
+/// needed on another rank, and one ReduceGrad after the last weight gradient of each stage. Stages on the same rank
+/// need no messages.
+Schedule lower(const Schedule& schedule);
 
 }  // namespace mcpp

@@ -1,6 +1,6 @@
 #include "parallel/tp/linear.h"
 
-#include "parallel/tp/split.h"
+#include "parallel/tp/mappings.h"
 #include "tensor/ops/fused/gelu_epilogue.h"
 #include "tensor/ops/ops.h"
 

@@ -7,6 +7,7 @@
 
 #include "comm/communicator.h"
 #include "nn/microbatch_context.h"
+#include "nn/param.h"
 #include "nn/placement.h"
 
 namespace mcpp {
@@ -69,5 +70,15 @@ class TensorParallelRegion {
   Communicator& tp_;
   bool sequence_parallel_;
 };
+
+// Slice of a global tensor held by one rank of a group.
+
+/// Returns this rank's box of an even split of `global` along `axis` over the ranks of `group`.
+inline Box split_box(const Shape& global, int axis, const Communicator& group) {
+  const i64 size = global[static_cast<std::size_t>(axis)];
+  MCPP_CHECK(size % group.size() == 0, "axis ", axis, " of ", global, " over ", group.size(), " ranks");
+  const i64 part = size / group.size();
+  return slab(global, static_cast<std::size_t>(axis), part * group.rank(), part);
+}
 
 }  // namespace mcpp

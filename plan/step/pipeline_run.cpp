@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/integer_math.h"
-#include "parallel/pp/lower.h"
-#include "parallel/pp/oversubscription.h"
+#include "parallel/pp/schedule.h"
+#include "parallel/pp/simulate.h"
 
 namespace mcpp {
 

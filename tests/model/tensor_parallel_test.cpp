@@ -7,7 +7,7 @@
 #include "comm/metered.h"
 #include "model/gpt_model.h"
 #include "model/layers/kv_cache.h"
-#include "parallel/tp/split.h"
+#include "parallel/tp/mappings.h"
 #include "tests/support/boxes.h"
 #include "tests/support/tiny_model.h"
 

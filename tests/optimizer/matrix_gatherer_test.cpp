@@ -10,7 +10,7 @@
 
 #include "comm/local.h"
 #include "parallel/dp/zero.h"
-#include "parallel/tp/split.h"
+#include "parallel/tp/mappings.h"
 #include "tests/support/boxes.h"
 
 namespace mcpp {

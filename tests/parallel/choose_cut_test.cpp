@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/strings.h"
-#include "parallel/cp/sequence_balancer.h"
+#include "parallel/cp/sequence_partition.h"
 
 namespace mcpp {
 namespace {

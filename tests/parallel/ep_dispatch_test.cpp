@@ -5,8 +5,6 @@
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "parallel/ep/capacity.h"
-#include "parallel/ep/dispatch_plan.h"
-#include "parallel/ep/sequence_shard.h"
 #include "parallel/ep/token_dispatcher.h"
 #include "tensor/transfer.h"
 #include "tests/support/tensors.h"

@@ -8,7 +8,6 @@
 #include <list>
 
 #include "comm/local.h"
-#include "parallel/dp/chunk_param_buffers.h"
 #include "parallel/dp/zero.h"
 #include "tests/support/errors.h"
 

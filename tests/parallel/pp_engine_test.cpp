@@ -7,7 +7,7 @@
 
 #include "comm/local.h"
 #include "parallel/pp/engine.h"
-#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/simulate.h"
 #include "tests/support/errors.h"

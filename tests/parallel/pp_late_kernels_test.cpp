@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
 #include "parallel/pp/schedule_kind.h"
 
 namespace mcpp::pp_late_kernels_test {

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "parallel/pp/draw.h"
-#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/simulate.h"
 #include "tests/support/errors.h"

@@ -5,7 +5,7 @@
 
 #include "comm/local.h"
 #include "parallel/tp/linear.h"
-#include "parallel/tp/split.h"
+#include "parallel/tp/mappings.h"
 #include "tests/support/boxes.h"
 #include "tests/support/fp8.h"
 

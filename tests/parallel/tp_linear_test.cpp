@@ -4,9 +4,9 @@
 #include <map>
 
 #include "comm/local.h"
-#include "parallel/tp/embedding.h"
 #include "parallel/tp/linear.h"
-#include "parallel/tp/split.h"
+#include "parallel/tp/mappings.h"
+#include "parallel/tp/vocab_parallel.h"
 #include "tests/support/boxes.h"
 #include "tests/support/errors.h"
 

@@ -1,9 +1,9 @@
 // Ranks that share fewer cores than there are ranks.
 #include <gtest/gtest.h>
 
-#include "parallel/pp/lower.h"
-#include "parallel/pp/oversubscription.h"
+#include "parallel/pp/schedule.h"
 #include "parallel/pp/schedule_kind.h"
+#include "parallel/pp/simulate.h"
 #include "plan/step/step_time.h"
 #include "tests/support/layouts/toy_cluster.h"
 

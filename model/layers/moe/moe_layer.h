@@ -8,7 +8,6 @@
 #include "model/layers/moe/experts.h"
 #include "model/layers/moe/router.h"
 #include "model/layers/moe/shared_expert.h"
-#include "parallel/ep/sequence_shard.h"
 #include "parallel/ep/token_dispatcher.h"
 
 namespace mcpp {

@@ -1,6 +1,4 @@
-// Replicated gradients, for stages 0 and 1: every rank holds all gradients and accumulates its microbatches. Once per
-// step they are summed over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that
-// updates it (stage 1); then those parts over the ranks that hold the same one (HSDP).
+// Replicated parameters and gradients of ZeRO stages 0 to 2.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,6 +9,39 @@
 
 namespace mcpp {
 
+/// Replicated parameters, for stages 0, 1 and 2: every rank holds all weights. If each rank updates only a shard,
+/// publish() all-gathers the shards.
+class ReplicatedParams final : public ParamStore {
+ public:
+  ReplicatedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool overlap);
+
+  void fetch(std::size_t bucket, Use use, bool is_nested) override;
+  void drop(std::size_t) override {}
+  void publish() override;
+  void finish_gathers() override;
+  Tensor shard(std::size_t bucket) const override;
+
+ private:
+  /// All-gather of new weights in flight.
+  struct Gather {
+    Tensor message;  // undefined once decoded
+    Work work;
+  };
+
+  Tensor bucket_view(std::size_t bucket) const;
+  void finish(std::size_t bucket);
+
+  StoreContext context_;
+  WeightCodec codec_;
+  bool overlap_;
+  Tensor flat_;
+  Tensor shards_;                // with encoded weights: the full-precision shard that is updated
+  std::vector<Gather> gathers_;  // by bucket
+};
+
+/// Replicated gradients, for stages 0 and 1: every rank holds all gradients and accumulates its microbatches. Once per
+/// step they are summed over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that
+/// updates it (stage 1); then those parts over the ranks that hold the same one (HSDP).
 class ReplicatedGrads final : public GradStore {
  public:
   /// If `overlap`, reduces a bucket as soon as its units are complete. `power_sgd_rank` is as in DataParallelOptions.

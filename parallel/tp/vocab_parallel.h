@@ -1,0 +1,53 @@
+// Vocabulary-parallel embedding and cross entropy.
+#pragma once
+#include <string>
+
+#include "comm/communicator.h"
+#include "nn/module.h"
+#include "parallel/tp/mappings.h"
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+// Word embedding sharded by vocabulary rows over the tensor-parallel group.
+
+/// Vocabulary-parallel embedding. forward: tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part, [s /
+/// tp, b, h]); each rank looks up the tokens it holds, and the results are summed over the group. backward: scatters dy
+/// into this rank's rows and returns an undefined Tensor, because tokens have no gradient.
+class VocabParallelEmbedding final : public Module {
+ public:
+  VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size, Communicator& tp,
+                         double init_std, bool sequence_parallel = false);
+
+  Tensor forward(const Tensor& tokens, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  ActivationPlacement output_placement(ActivationPlacement tokens) const override;
+  void visit(const ParamVisitor& f) override { f(weight_); }
+  /// Returns the weight, which the output layer shares if embeddings are tied.
+  Param& weight() { return weight_; }
+
+ private:
+  TensorParallelRegion region_;
+  Param weight_;
+};
+
+// Cross entropy over a vocabulary sharded over the tensor-parallel group (Shoeybi et al. 2019, section 3): only three
+// values per token are communicated, never the logits.
+
+/// Per-token losses and their sum, kept on the device so that the host need not wait.
+struct TokenLosses {
+  Tensor per_token;  ///< [T] fp32 (fp64): -log p(target); 0 without a target
+  Tensor totals;     ///< fp64 [2]: sum of losses, in token order on a CPU, and number of targets
+
+  double sum() const;  ///< synchronizes
+  i64 tokens() const;  ///< synchronizes
+};
+
+/// Computes the losses of logits [T, V / tp], whose columns start at `first_row` of the padded vocabulary, of which the
+/// first `vocab_size` are valid. Targets are int32 [T], negative = none. If `grad_scale` is not 0, the logits are
+/// overwritten by their gradient times grad_scale; if `soft_cap` is not 0 either, by the gradient of the input of
+/// ops::soft_cap() instead.
+TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
+                                         double grad_scale, Communicator& tp, double soft_cap = 0);
+
+}  // namespace mcpp
