@@ -1,11 +1,22 @@
 // Enumeration of the layouts of a number of ranks that are worth considering.
 #pragma once
 #include <functional>
+#include <string>
+#include <vector>
 
-#include "plan/offload_placement.h"
+#include "model/config/config.h"
+#include "plan/layout_memory.h"
 #include "plan/search.h"
 
 namespace mcpp {
+
+// Layer counts of pipeline stages.
+
+/// Returns the values of pipeline_model_parallel_layout worth considering: "" (the same number of layers in every
+/// stage) if possible, and the one that minimizes the operations of the busiest stage if it differs. The output counts
+/// as the number of layers with the same operations. Empty if stages other than the first and the last would have no
+/// layers.
+std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages);
 
 /// Calls f on every layout that the rules of parallel/layout.h and parallel/pp/schedule_kind.h accept, in a fixed
 /// order, with states and weights at `placement` and activations on the device.

@@ -1,12 +1,58 @@
 // Search for the layouts of a number of ranks that train fastest or need least memory.
 #pragma once
+#include <array>
+#include <compare>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "plan/objective.h"
+#include "base/fields.h"
+#include "plan/cost/layout.h"
+#include "plan/layout_memory.h"
 #include "plan/step/step_time.h"
 
 namespace mcpp {
+
+// Objective that a plan minimizes.
+
+/// Objective of a search. Among the layouts of one world size, `Memory` selects the one whose ranks need least memory,
+/// and all others the fastest. Among several world sizes, they select the fastest, the one whose ranks need least
+/// memory, the one with fewest device hours for the same tokens, or the smallest one that meets the deadline.
+enum class Objective : u8 { Time, Memory, DeviceHours, Deadline };
+
+template <>
+struct EnumNames<Objective> {
+  static constexpr std::array<std::string_view, 4> value{"time", "memory", "device_hours", "deadline"};
+};
+
+// Layout tags: properties of layouts that a user may ask about.
+
+/// Tag of a layout, such as "tp 8", "recompute full" or "weights twice". A search tags many layouts and prints few of
+/// them, so the text is composed late. The views refer to constants.
+struct LayoutTag {
+  std::string_view name;
+  std::string_view value;  ///< "" = the number
+  i64 number = 0;
+
+  auto operator<=>(const LayoutTag&) const = default;
+  std::string text() const;
+};
+
+/// Returns the tags of a layout.
+std::vector<LayoutTag> layout_tags(const Layout& layout, bool has_experts);
+
+/// Natural order of tag texts: "tp 2" before "tp 16".
+struct NaturalLess {
+  bool operator()(const std::string& a, const std::string& b) const;
+};
+
+// Minimal number of recomputed layers per stage.
+
+/// Takes a layout that recomputes all its layers and fits, and returns it with as few recomputed layers per stage as
+/// still fit. Returns std::nullopt if none or all of them need to be recomputed. Never offloads anything.
+std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, const ModelConfig& model,
+                                         double device_bytes);
 
 /// User limits of a search; 0 = to be found. Names are those of the configuration.
 struct SearchLimits {
@@ -48,7 +94,7 @@ struct SearchResult {
 /// Finds the best layouts under `limits`. Deterministic. Throws BadInput with all reasons if the limits contradict the
 /// model or one another.
 /// Offloading is only used for layouts that do not fit otherwise, and only to tiers with known rates: activations to
-/// host memory or disk; if still no layout fits, optimizer states, and then weights (offload_placement.h).
+/// host memory or disk; if still no layout fits, optimizer states, and then weights (layout_memory.h).
 /// Objective::Memory minimizes device memory: layouts that keep activations on the device win; ties go to the faster
 /// one. If nothing fits, `best` is empty and `smallest` is the layout that needs least device memory.
 SearchResult search_layouts(const Hardware& hardware, const KernelTraits& program, const Workload& work,

@@ -1,6 +1,6 @@
 // Device utilization of a step.
 #pragma once
-#include "plan/cost/prediction_input.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp {
 

@@ -1,4 +1,4 @@
-// Measurement of a rank's kernels for the planner (plan/hardware/measured_rates.h).
+// Measurement of a rank's kernels for the planner (plan/hardware/hardware.h).
 #pragma once
 #include <functional>
 

@@ -9,8 +9,8 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/layout_conversion.h"
 #include "megatron_cpp/setup/run_summary.h"
-#include "plan/offload_placement.h"
-#include "plan/step/offload_cost.h"
+#include "plan/layout_memory.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
 namespace {

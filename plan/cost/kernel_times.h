@@ -1,7 +1,7 @@
 // Kernel times of everything except matrix products and attention, in seconds per element.
 #pragma once
 #include "plan/cost/layout.h"
-#include "plan/hardware/kernel_traits.h"
+#include "plan/hardware/hardware.h"
 
 namespace mcpp {
 
@@ -23,5 +23,20 @@ struct KernelTimes {
 
 /// Returns the times measured on the machine if there are any, otherwise those of the kernels' passes over memory.
 KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work);
+
+// Predicted time of matrix products.
+
+/// Returns the seconds of a product on a device. `output_bytes`: bytes accessed per element of the result, including
+/// reads. Uses the measured rates if there are any. Otherwise efficiency follows from the shape: tiles that do not fill
+/// all cores (with split-k where that helps), a ramp at the beginning and end of each tile, and the bytes of operands
+/// and result, which bound small and thin products.
+double product_seconds(const Hardware& hardware, ProductType type, const ProductShape& shape, double output_bytes,
+                       ProductPass pass = ProductPass::Forward);
+
+// Number of keys that a query attends to if attention is restricted to documents.
+
+/// Returns the average over samples and layers. Document lengths are taken to be exponentially distributed with the
+/// workload's mean.
+double mean_attended_keys(const Workload& work);
 
 }  // namespace mcpp

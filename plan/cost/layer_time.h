@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "plan/cost/matmul_time.h"
-#include "plan/cost/pass_time.h"
-#include "plan/cost/prediction_input.h"
+#include "plan/cost/kernel_times.h"
+#include "plan/cost/layout.h"
+#include "plan/cost/rank_cost_model.h"
 
 namespace mcpp {
 
@@ -22,5 +22,15 @@ std::vector<std::pair<std::string, ProductShape>> layer_products(const Predictio
 UnitTime embedding_time(const PredictionInput& job);
 /// Returns the time of the output matrix and the loss.
 UnitTime output_time(const PredictionInput& job);
+
+// Predicted time of the experts of a layer for one microbatch on the busiest rank: router, token exchange, matrix
+// products and the shared expert.
+
+/// Returns the time of a layer with experts except its attention, norms and residuals.
+UnitTime expert_time(const RankCostModel& rank);
+/// Returns the seconds of its activation function in forward.
+double expert_activation_seconds(const RankCostModel& rank);
+/// Returns its matrix products in forward, by name.
+std::vector<std::pair<std::string, ProductShape>> expert_products(const RankCostModel& rank);
 
 }  // namespace mcpp

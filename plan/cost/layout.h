@@ -5,6 +5,7 @@
 #include "model/memory.h"
 #include "parallel/pp/schedule_kind.h"
 #include "plan/cost/collectives.h"
+#include "plan/hardware/hardware.h"
 
 namespace mcpp {
 
@@ -105,6 +106,14 @@ struct Layout {
   ActivationSetup activations(const Workload& work) const;
   /// Returns text like "tp 8 sp, cp 2, pp 4 interleaved x 2, dp 16 zero 1, micro batch 1, recompute full".
   std::string describe() const;
+};
+
+/// Input of the step time prediction.
+struct PredictionInput {
+  const Hardware& hardware;
+  const KernelTraits& program;
+  const Workload& work;
+  Layout layout;
 };
 
 }  // namespace mcpp

@@ -2,11 +2,91 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
+#include <span>
 
 #include "base/strings.h"
+#include "model/config/config.h"
 
 namespace mcpp {
+namespace {
+
+/// Interpolation point between two values of a list, on a logarithmic scale.
+struct Interpolation {
+  std::size_t below = 0, above = 0;
+  double share = 0;  ///< weight of `above`
+};
+
+Interpolation interpolation_point(const std::vector<i64>& values, i64 value) {
+  const auto above = std::ranges::upper_bound(values, value);
+  if (above == values.begin()) return {};
+  const auto at = static_cast<std::size_t>(above - values.begin());
+  if (above == values.end()) return {at - 1, at - 1, 0};
+  const auto log = [](i64 x) { return std::log(static_cast<double>(x)); };
+  return {at - 1, at, (log(value) - log(values[at - 1])) / (log(values[at]) - log(values[at - 1]))};
+}
+
+/// Interpolates in a table with one axis per place, the last one fastest. Averages times, not rates.
+double rate_at(const std::vector<double>& table, std::span<const Interpolation> places,
+               std::span<const std::size_t> sizes, std::size_t first = 0) {
+  if (places.empty()) return table[first];
+  const Interpolation& place = places.front();
+  const auto of = [&](std::size_t at) {
+    return rate_at(table, places.subspan(1), sizes.subspan(1), (first + at) * (sizes.size() > 1 ? sizes[1] : 1));
+  };
+  const double below = of(place.below);
+  return place.share == 0 ? below : 1 / ((1 - place.share) / below + place.share / of(place.above));
+}
+
+}  // namespace
+
+void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::string>& errors) const {
+  if (!has()) return;
+  const auto increases = [&](const char* key, const std::vector<i64>& values) {
+    if (std::ranges::adjacent_find(values, std::greater_equal()) != values.end())
+      errors.push_back(str(section, ".", key, ": must increase"));
+  };
+  increases("sizes", sizes);
+  increases("attention_lengths", attention_lengths);
+  const auto has_elements = [&](const char* key, const std::vector<double>& values, std::size_t count) {
+    if (values.size() != count)
+      errors.push_back(str(section, ".", key, ": has ", values.size(), " elements, must have ", count));
+  };
+  const std::size_t products = sizes.size() * sizes.size() * sizes.size();
+  has_elements("forward", forward, products);
+  has_elements("input_gradient", input_gradient, products);
+  has_elements("weight_gradient", weight_gradient, products);
+  const std::size_t attentions = attention_lengths.size() * attention_widths.size();
+  if (attentions == 0) errors.push_back(str(section, ".attention_lengths, attention_widths: must have elements"));
+  has_elements("attention_forward", attention_forward, attentions);
+  has_elements("attention_backward", attention_backward, attentions);
+  for (const auto& [key, values] : {std::pair("norm_forward", &norm_forward),
+                                    {"norm_backward", &norm_backward},
+                                    {"residual_forward", &residual_forward},
+                                    {"residual_backward", &residual_backward}})
+    has_elements(key, *values, 2);
+  constexpr std::size_t kActivations = EnumNames<ActivationFunction>::value.size();
+  has_elements("activation_forward", activation_forward, kActivations);
+  has_elements("activation_backward", activation_backward, kActivations);
+}
+
+double MeasuredRates::product_seconds(const ProductShape& shape, ProductPass pass) const {
+  const std::vector<double>& table = pass == ProductPass::Forward         ? forward
+                                     : pass == ProductPass::InputGradient ? input_gradient
+                                                                          : weight_gradient;
+  const std::array places{interpolation_point(sizes, shape.m), interpolation_point(sizes, shape.n),
+                          interpolation_point(sizes, shape.k)};
+  const std::array counts{sizes.size(), sizes.size(), sizes.size()};
+  return shape.flops() / (1e9 * rate_at(table, places, counts));
+}
+
+double MeasuredRates::attention_rate(i64 length, i64 width, bool is_backward) const {
+  const std::array places{interpolation_point(attention_lengths, length), interpolation_point(attention_widths, width)};
+  const std::array counts{attention_lengths.size(), attention_widths.size()};
+  return 1e9 * rate_at(is_backward ? attention_backward : attention_forward, places, counts);
+}
+
 namespace {
 
 void check_attained(const DeviceRates& d, std::vector<std::string>& errors) {

@@ -1,12 +1,27 @@
 // Text and JSON output of plans.
 #pragma once
+#include <vector>
+
 #include "plan/rule_of_thumb.h"
-#include "plan/scaling/deadline.h"
 #include "plan/scaling/scaling.h"
 #include "plan/scaling/training_cost.h"
 #include "plan/search.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
+
+/// Named parts of a step's time.
+struct StepPart {
+  const char* key;    ///< in JSON
+  const char* name;   ///< in tables
+  const char* color;  ///< CSS color, in pictures
+  double seconds;
+};
+
+/// Returns all parts in a fixed order, including those of zero seconds. They add up to the step.
+std::vector<StepPart> step_parts(const StepTime& time);
+/// Returns the parts of one pass of a microbatch.
+std::vector<StepPart> pass_parts(const PassTime& time);
 
 std::string recipe_text(const std::vector<RuleOfThumb>& recipe);
 /// Returns the best layouts, and why others are worse. `job` has the best layout.

@@ -6,7 +6,7 @@
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "model/config/expert_layers.h"
-#include "plan/cost/attended_keys.h"
+#include "plan/cost/kernel_times.h"
 #include "plan/cost/layer_time.h"
 #include "plan/cost/rank_cost_model.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/cost/prediction_input.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp {
 

@@ -5,7 +5,7 @@
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "plan/layout_memory.h"
-#include "plan/report/step_breakdown.h"
+#include "plan/report/report.h"
 #include "plan/utilization.h"
 
 namespace mcpp {

@@ -1,5 +1,7 @@
 // Strong and weak scaling of a training.
 #pragma once
+#include <optional>
+
 #include "plan/scaling/training_cost.h"
 #include "plan/search.h"
 
@@ -33,8 +35,28 @@ std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& 
 /// meaningless for weak scaling.
 double serial_fraction(const std::vector<ScalingPoint>& points);
 
-/// Returns the best point for the objective (objective.h), breaking ties by speed, among those that take at most
+/// Returns the best point for the objective (search.h), breaking ties by speed, among those that take at most
 /// `deadline_hours` (0 = no limit). Returns nullptr if no point qualifies.
 const ScalingPoint* best_point(const std::vector<ScalingPoint>& points, Objective objective, double deadline_hours);
+
+// Search for the fewest devices that train on a number of tokens within a deadline.
+
+struct Deadline {
+  double tokens = 0, hours = 0;
+  double price = 0;  ///< per device hour; 0 = ignored
+};
+
+struct FewestDevices {
+  std::optional<ScalingPoint> found;
+  /// If nothing is found: the point with the fewest hours among the world sizes that were tried and fit, and a lower
+  /// bound in hours with all devices that the links join (0 if not known).
+  std::optional<ScalingPoint> fastest;
+  double min_hours = 0;
+};
+
+/// Returns the first of the world sizes 1, 2, 4, ... that meets the deadline, or one in steps of an eighth between it
+/// and the previous one. If the limits require an odd factor of the world size, its multiples are tried instead.
+FewestDevices find_fewest_devices(const Hardware& hardware, const KernelTraits& program, const Workload& work,
+                                  const SearchLimits& limits, const Deadline& deadline, const Failures& failures);
 
 }  // namespace mcpp

@@ -1,9 +1,73 @@
 #include "plan/scaling/training_cost.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
 #include "base/integer_math.h"
-#include "plan/save_time.h"
+#include "base/number_format.h"
+#include "base/strings.h"
+#include "model/flops.h"
 
 namespace mcpp {
+
+std::vector<Speedup> upgrade_gains(const PredictionInput& job) {
+  const double now = step_time(job).seconds;
+  std::vector<Speedup> gains;
+  const auto with = [&](std::string change, const std::function<void(Hardware&)>& improve) {
+    Hardware better = job.hardware;
+    improve(better);
+    gains.push_back({std::move(change), now / step_time({better, job.program, job.work, job.layout}).seconds - 1});
+  };
+  with("twice the matrix products per second", [](Hardware& h) {
+    for (double* rate : {&h.device.bf16_attained, &h.device.fp8_attained, &h.device.fp32_attained}) *rate *= 2;
+  });
+  with("twice the attention per second", [](Hardware& h) { h.device.attention_attained *= 2; });
+  with("twice the memory bandwidth", [](Hardware& h) { h.device.memory_attained *= 2; });
+  with("devices of the same speed", [](Hardware& h) { h.device.speed_spread = 0; });
+  for (std::size_t tier = 0; tier < job.hardware.links.tier.size(); ++tier) {
+    const bool is_used = tier == 0 || job.layout.world_size > job.hardware.links.ranks[tier - 1];
+    if (is_used)
+      with("twice the bandwidth of " + job.hardware.links.tier[tier],
+           [tier](Hardware& h) { h.links.bandwidth[tier] *= 2; });
+  }
+  if (job.layout.uses(OffloadTier::Host) || job.layout.uses(OffloadTier::File))
+    with("twice the bandwidth between device and host", [](Hardware& h) { h.host.link_bandwidth *= 2; });
+  if (job.layout.uses(OffloadTier::File))
+    with("twice the bandwidth of local disks", [](Hardware& h) { h.host.nvme_bandwidth *= 2; });
+  std::ranges::stable_sort(gains, std::greater(), &Speedup::part);
+  return gains;
+}
+
+FailureLoss failure_loss(const Failures& failures, i64 world_size) {
+  const double between = 3600 * failures.device_hours / static_cast<double>(world_size);
+  const double interval = std::sqrt(2 * failures.save_seconds * between);
+  const double again = interval / 2 + failures.save_seconds + failures.restart_seconds;  // repeated work per failure
+  const double saves = failures.save_seconds > 0 ? failures.save_seconds / (interval + failures.save_seconds) : 0;
+  const double lost_fraction = saves + again / between;
+  return {
+      .interval_seconds = interval, .failures_per_day = 86400 / between, .lost_fraction = std::min(1.0, lost_fraction)};
+}
+
+SaveTime save_time(const PredictionInput& job) {
+  const Workload& work = job.work;
+  const double element = real(size_of(work.dtype)), masters = work.dtype == DType::F32 ? 0 : 4;
+  const HostRates& host = job.hardware.host;
+  SaveTime save{.bytes =
+                    real(count_parameters(work.model).total()) * (element + masters + 4 * work.states.matrix_states)};
+  const double of_rank = save.bytes / real(job.layout.world_size);
+  if (host.nvme_bandwidth > 0) save.seconds = of_rank / (1e9 * host.nvme_bandwidth);
+  if (host.link_bandwidth > 0) save.stops = of_rank / (1e9 * host.link_bandwidth);
+  return save;
+}
+
+std::string save_text(const PredictionInput& job, const SaveTime& save) {
+  std::string text = str("a checkpoint has ", human_bytes(save.bytes));
+  if (save.seconds == 0) return text + "; how fast disks are is not known (host.nvme_bandwidth)\n";
+  text += str(": ", fixed(save.seconds, 1), " s on the local disks of ", job.layout.world_size, " devices");
+  if (save.stops > 0) text += str(", of which the training waits for ", fixed(save.stops, 1), " s with async_save");
+  return text + "\n";
+}
 
 TrainingCost training_cost(const PredictionInput& job, double step_seconds, double tokens, Failures failures) {
   const i64 world = job.layout.world_size;

@@ -1,10 +1,46 @@
-// Cost of training on a number of tokens.
+// Cost of training: checkpoints, failures and the gains of better hardware.
 #pragma once
-#include "plan/cost/prediction_input.h"
-#include "plan/sensitivity.h"
+#include <string>
+
+#include "plan/cost/layout.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
 
+// Sensitivity of a step to better hardware, and losses by failures.
+
+struct Speedup {
+  std::string change;  ///< "twice the bandwidth of infiniband"
+  double part = 0;     ///< relative speedup of the step: 0.07 = 7 % faster
+};
+
+/// Returns the gains for the same layout, the greatest first.
+std::vector<Speedup> upgrade_gains(const PredictionInput& job);
+
+/// Device failures. Unsaved work is repeated.
+struct Failures {
+  double device_hours = 0;     ///< mean time between failures of one device
+  double save_seconds = 0;     ///< that training waits for a checkpoint
+  double restart_seconds = 0;  ///< from a failure to the first new step
+};
+struct FailureLoss {
+  double interval_seconds = 0;  ///< between checkpoints, minimizing the loss: sqrt(2 x save x time between failures)
+  double failures_per_day = 0;  ///< of all devices together
+  double lost_fraction = 0;     ///< fraction of the time spent on saves, restarts and repeated work
+};
+/// Returns the loss by Young (1974), with Daly's (2006) first-order terms.
+FailureLoss failure_loss(const Failures& failures, i64 world_size);
+
+/// Predicted cost of a checkpoint.
+struct SaveTime {
+  double bytes = 0;    ///< of all ranks: weights, master weights and optimizer states, each once
+  double seconds = 0;  ///< to write them to the local disks of all ranks; 0 = disk speed unknown
+  double stops = 0;    ///< time that training stops for an asynchronous save: a copy
+};
+SaveTime save_time(const PredictionInput& job);
+std::string save_text(const PredictionInput& job, const SaveTime& save);
+
+/// Cost of training on a number of tokens.
 struct TrainingCost {
   double hours = 0;         ///< including losses by failures; infinite if failures are more frequent than progress
   double device_hours = 0;  ///< summed over all devices

@@ -7,8 +7,8 @@
 
 #include "parallel/pp/simulate.h"
 #include "parallel/pp/stages.h"
-#include "plan/cost/pass_time.h"
-#include "plan/cost/prediction_input.h"
+#include "plan/cost/layout.h"
+#include "plan/cost/rank_cost_model.h"
 
 namespace mcpp {
 

@@ -1,11 +1,10 @@
-#include "plan/cost/attended_keys.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
 #include "model/flops.h"
+#include "plan/cost/kernel_times.h"
 #include "plan/step/step_time.h"
 #include "tests/support/layouts/toy_cluster.h"
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/cost/matmul_time.h"
+#include "plan/cost/kernel_times.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,7 @@
 // Exposed communication of passes through a row of units while weights are gathered and gradients reduced.
-#include "plan/step/exposed_comm.h"
-
 #include <gtest/gtest.h>
 
+#include "plan/step/weight_traffic.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp::unit_row_test {

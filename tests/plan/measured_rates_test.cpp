@@ -1,11 +1,9 @@
 // Interpolation of rates that were measured at some sizes.
-#include "plan/hardware/measured_rates.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "plan/cost/kernel_times.h"
-#include "plan/cost/matmul_time.h"
+#include "plan/hardware/hardware.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {

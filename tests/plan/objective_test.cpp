@@ -1,12 +1,11 @@
 // Cost of a training run, and choice of the best number of ranks for an objective.
-#include "plan/objective.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "plan/save_time.h"
 #include "plan/scaling/scaling.h"
+#include "plan/scaling/training_cost.h"
+#include "plan/search.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {

@@ -1,6 +1,4 @@
 // Additional time of a step when part of its data is offloaded.
-#include "plan/step/offload_cost.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,9 +1,8 @@
-#include "plan/sensitivity.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "plan/scaling/training_cost.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {

@@ -7,7 +7,7 @@
 #include <map>
 #include <regex>
 
-#include "plan/report/step_breakdown.h"
+#include "plan/report/report.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp::step_page_test {

@@ -19,9 +19,9 @@
 #include "plan/report/roofline.h"
 #include "plan/report/step_html.h"
 #include "plan/rule_of_thumb.h"
-#include "plan/save_time.h"
+#include "plan/scaling/training_cost.h"
 #include "plan/search.h"
-#include "plan/step/offload_cost.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "megatron_cpp/commands/plan/plan_commands.h"
 #include "megatron_cpp/setup/layout_search.h"
-#include "plan/scaling/deadline.h"
+#include "plan/scaling/scaling.h"
 
 namespace mcpp {
 

@@ -151,8 +151,8 @@ TEST(PublishedRunsTest, MatchMegatronWeakScaling) {
   expect_within(rows, 0.10, "TFLOP/s");
 }
 
-/// The only fitted constant (plan/cost/matmul_time.cpp) is optimal for rows 1, 4, 7 and 10. Products that are faster by a
-/// factor stand for another value of it.
+/// The only fitted constant (plan/cost/kernel_times.cpp) is optimal for rows 1, 4, 7 and 10. Products that are faster
+/// by a factor stand for another value of it.
 TEST(PublishedRunsTest, FittedConstantIsOptimalForFourRows) {
   const auto squared_error = [](double factor) {
     Hardware hardware = catalogue("a100_80gb");
