@@ -146,4 +146,15 @@ class LayerSizes;  // model/layer_memory.h, of a configuration and a setup
 MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankMemorySpec& share,
                                const RankParameters& parameters, const PeakActivations& peak);
 
+// Offloaded segments of optimizer states, and buffers for reading and writing them on disk (nn/offload/file_states.h).
+
+/// Optimizer states on a rank.
+struct StateOffloadPlan {
+  double offloaded =
+      0;  ///< offloaded fraction of their bytes; close to the requested one because only whole segments are offloaded
+  double buffers = 0;  ///< bytes of disk I/O buffers
+};
+StateOffloadPlan plan_state_offload(const ActivationSetup& setup, const StatesPerWeight& states,
+                                    const RankMemorySpec& share, const RankParameters& parameters);
+
 }  // namespace mcpp

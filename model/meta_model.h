@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "model/gpt_model.h"
+#include "model/memory.h"
 
 namespace mcpp {
 
@@ -33,5 +34,11 @@ void check_countable(const ModelConfig& config, i64 tokens = 0);
 /// Calls f on every parameter of the whole model as one rank would hold it, in the order of GPTModel::visit(). Holds
 /// the description of one layer at a time.
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f);
+
+// Model chunks of one rank of a training, on the meta device.
+
+/// Calls f on each chunk of the rank given by `share`, without allocating its parameters.
+void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share,
+                           const std::function<void(GPTModel& chunk)>& f);
 
 }  // namespace mcpp

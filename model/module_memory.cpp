@@ -2,7 +2,7 @@
 
 #include "base/strings.h"
 #include "model/layer_memory.h"
-#include "model/rank_meta_model.h"
+#include "model/meta_model.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 

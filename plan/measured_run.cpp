@@ -9,7 +9,7 @@
 
 #include "base/number_format.h"
 #include "base/strings.h"
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 #include "model/layer_memory.h"
 
 namespace mcpp {

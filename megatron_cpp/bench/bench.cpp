@@ -6,7 +6,7 @@
 #include "base/philox.h"
 #include "base/statistics.h"
 #include "megatron_cpp/bench/cold_matrices.h"
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 #include "model/flops.h"
 #include "tensor/ops/groups.h"
 #include "tensor/processor.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 
 namespace mcpp {
 namespace {

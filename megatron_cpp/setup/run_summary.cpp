@@ -6,7 +6,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/world.h"
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 #include "model/flops.h"
 #include "optimizer/param_group.h"
 #include "optimizer/update_rule.h"

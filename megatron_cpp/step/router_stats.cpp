@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

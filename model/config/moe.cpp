@@ -105,4 +105,11 @@ void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) 
     errors.push_back("model.moe_shared_expert_gate: only read when moe_shared_expert_intermediate_size is set");
 }
 
+std::vector<i64> layers_with_experts(const MoeConfig& moe, i64 first, i64 end) {
+  std::vector<i64> layers;
+  for (i64 layer = first; layer < end; ++layer)
+    if (moe.has_experts(layer)) layers.push_back(layer);
+  return layers;
+}
+
 }  // namespace mcpp

@@ -106,4 +106,9 @@ struct MoeConfig {
   void add_conflicts(i64 num_layers, std::vector<std::string>& errors) const;
 };
 
+// Layers of a model that have experts.
+
+/// Returns those of the layers [first, end) that have experts.
+std::vector<i64> layers_with_experts(const MoeConfig& moe, i64 first, i64 end);
+
 }  // namespace mcpp

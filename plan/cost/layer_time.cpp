@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/integer_math.h"
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/rank_cost_model.h"
 

@@ -5,7 +5,7 @@
 #include "base/integer_math.h"
 #include "base/number_format.h"
 #include "base/strings.h"
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/layer_time.h"
 #include "plan/cost/rank_cost_model.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/integer_math.h"
-#include "model/config/expert_layers.h"
+#include "model/config/moe.h"
 #include "parallel/dp/power_sgd.h"
 
 namespace mcpp {

@@ -7,7 +7,6 @@
 #include "model/layers/branch.h"
 #include "model/layers/moe/experts.h"
 #include "model/layers/moe/router.h"
-#include "model/layers/moe/shared_expert.h"
 #include "parallel/ep/token_dispatcher.h"
 
 namespace mcpp {
