@@ -11,11 +11,9 @@
 #include "nn/offload/state_store.h"
 #include "optimizer/config.h"
 #include "optimizer/matrix_gatherer.h"
-#include "optimizer/norm_scope.h"
 #include "optimizer/param_group.h"
 #include "optimizer/remote_update_staging.h"
 #include "optimizer/update_rule.h"
-#include "optimizer/weight_lease.h"
 #include "parallel/dp/buckets/buffer.h"
 #include "tensor/ops/ops.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "optimizer/make_state_store.h"
-#include "optimizer/norm_scope.h"
+#include "optimizer/param_group.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/simulate.h"
 #include "tensor/ops/ops.h"

@@ -3,9 +3,24 @@
 #include <span>
 
 #include "nn/offload/state_store.h"
+#include "tensor/ops/low_precision/param_remainders.h"
 #include "tensor/ops/low_precision/quantize.h"
+#include "tensor/tensor_storage.h"
 
 namespace mcpp {
+
+// Full-precision view of master weights that are stored as remainders, for checkpoints.
+
+/// Stored parts of some master weights.
+struct MasterParts {
+  std::shared_ptr<TensorStorage> model;            ///< the model's weight of each
+  std::shared_ptr<TensorStorage> low, rounded_up;  ///< ParamRemainders, of whole blocks
+  i64 offset = 0;                                  ///< of the first element in its block
+};
+
+/// Returns fp32 weights that are composed from their parts on read, and split into them on write, including the model's
+/// weights.
+std::shared_ptr<TensorStorage> reconstructed_master(MasterParts parts);
 
 /// Storage form of a state. Wide: fp32, or fp64 in fp64 models. Signed and NonNegative: see
 /// tensor/ops/low_precision/quantize.h. Remainder: master weights minus the model's bf16 weights

@@ -1,5 +1,3 @@
-#include "optimizer/norm_scope.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 
 #include "comm/local.h"
 #include "optimizer/optimizer.h"
+#include "optimizer/param_group.h"
 #include "parallel/dp/zero.h"
 #include "parallel/partial_gradients.h"
 
