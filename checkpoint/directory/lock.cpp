@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/machine.h"
 #include "base/system_error.h"
-#include "checkpoint/directory/shared_folder.h"
+#include "checkpoint/directory/folder.h"
 
 namespace mcpp {
 namespace {

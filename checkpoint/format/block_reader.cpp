@@ -1,10 +1,13 @@
 #include "checkpoint/format/block_reader.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +16,19 @@
 #include "base/integer_math.h"
 
 namespace mcpp {
+
+BlockMemory::BlockMemory() : memory_(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kBlocks * kBlockBytes))) {
+  if (!memory_) throw std::bad_alloc();
+  ::madvise(memory_.get(), kBlocks * kBlockBytes, MADV_HUGEPAGE);
+}
+
+std::span<std::byte> BlockMemory::block(i64 number) const {
+  return {memory_.get() + number % kBlocks * kBlockBytes, static_cast<std::size_t>(kBlockBytes)};
+}
+
+void BlockMemory::Free::operator()(std::byte* data) const {
+  std::free(data);
+}
 
 /// Reads extents one after another from disk.
 class BlockReader::Source {

@@ -1,15 +1,47 @@
 // manifest.json: the content of a checkpoint. It is written last, together with a file with its checksum, and treated
 // as untrusted input when read.
 #pragma once
+#include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/file.h"
-#include "checkpoint/format/run_state.h"
+#include "base/types.h"
 #include "checkpoint/format/shard.h"
 
 namespace mcpp {
+
+/// Progress and identity of a run: everything in a checkpoint except the tensors.
+struct RunState {
+  i64 iteration = 0;         ///< completed optimizer steps
+  i64 consumed_samples = 0;  ///< determines the next samples and the learning rate
+  i64 consumed_tokens = 0;
+  i64 skipped_iterations = 0;  ///< steps skipped because the gradient was not finite
+  std::string config = {};     ///< the resolved configuration, in TOML
+  std::string model_fingerprint = {};
+  std::string tokenizer_checksum = {};
+  std::string program_version = {};
+  std::map<std::string, std::string> extra = {};  ///< other state by name
+
+  /// Calls visit(name, member) for every member except `extra`.
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor&& visit) {
+    visit("iteration", self.iteration);
+    visit("consumed_samples", self.consumed_samples);
+    visit("consumed_tokens", self.consumed_tokens);
+    visit("skipped_iterations", self.skipped_iterations);
+    visit("config", self.config);
+    visit("model_fingerprint", self.model_fingerprint);
+    visit("tokenizer_checksum", self.tokenizer_checksum);
+    visit("program_version", self.program_version);
+  }
+
+  bool operator==(const RunState&) const = default;
+};
 
 struct FileEntry {
   std::string name;  ///< relative to the checkpoint's directory
@@ -61,5 +93,27 @@ Manifest parse_manifest(std::string_view text, const std::string& source);
 Manifest read_manifest(const Path& directory);
 /// Writes the manifest and its checksum durably.
 void write_manifest(const Path& directory, const Manifest& manifest);
+
+// Damaged checkpoint files, as reported on all ranks.
+
+/// Error for a file whose content is not what was saved, so another checkpoint may work. Errors that would affect any
+/// checkpoint, such as too many open files, are not of this type.
+class DamagedFile : public Error {
+ public:
+  explicit DamagedFile(const std::string& what) : Error(ExitCode::BadInput, what) {}
+};
+
+struct Damage {
+  int rank = 0;  ///< rank that found it
+  std::string text;
+};
+
+/// Returns the first non-empty report; "" means that a rank found no damage.
+inline std::optional<Damage> first_damage(std::span<const std::string> reports) {
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (!reports[rank].empty()) return Damage{static_cast<int>(rank), reports[rank]};
+  }
+  return std::nullopt;
+}
 
 }  // namespace mcpp

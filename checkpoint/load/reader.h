@@ -5,17 +5,59 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/log.h"
 #include "checkpoint/format/block_reader.h"
-#include "checkpoint/format/damage.h"
 #include "checkpoint/format/input_file.h"
 #include "checkpoint/format/manifest.h"
-#include "checkpoint/load/destination.h"
 #include "comm/communicator.h"
+#include "nn/tensor_region.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
+
+// Copying of a stored shard's elements to one target during streaming.
+
+/// Element types of source and target.
+struct Types {
+  DType stored, wanted;
+};
+
+/// Converts elements of one type to another; addresses may be unaligned.
+using Converter = void (*)(const std::byte* from, std::byte* to, i64 count);
+
+class Destination {
+ public:
+  /// `to` holds the elements of `target`, in the wanted type.
+  Destination(const Region& shard, const Region& target, std::byte* to, Types types);
+
+  /// Returns the number of the shard's elements that the target needs.
+  i64 count() const { return count_; }
+  /// Returns true if the target needs any of the shard's elements [begin, end). Must be called with ascending ranges,
+  /// once each.
+  bool needs(i64 begin, i64 end);
+  /// Returns the destination address if the target needs the complete range contiguously and unconverted; otherwise
+  /// nullptr.
+  std::byte* direct_address(i64 begin, i64 end) const;
+  /// Copies and converts the needed elements of the range; `numbers` may be unaligned.
+  void copy_from(i64 begin, i64 end, const std::byte* numbers) const;
+
+ private:
+  struct Run {
+    i64 from, to, count;
+    i64 end() const { return from + count; }
+  };
+
+  std::byte* to_;
+  Types types_;
+  Converter converter_;    // nullptr: no conversion
+  std::vector<Run> runs_;  // ascending
+  std::size_t next_ = 0;   // first run that does not end before the last range
+  i64 count_ = 0;
+};
 
 /// Handling of a stored element type that differs from the wanted one: refuse, or convert between floating-point types.
 enum class Conversion : u8 { Refuse, Convert };
@@ -113,5 +155,10 @@ class CheckpointReader {
 
 /// Returns the manifest's tensor of this name. Throws BadInput, suggesting the nearest name, if it is absent.
 const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory);
+
+// Progress display for reading a checkpoint.
+
+/// Returns a listener that shows the progress of a reader on the terminal, under the name `what`.
+CheckpointReader::ReadListener make_progress_listener(const Log& log, std::string what);
 
 }  // namespace mcpp

@@ -2,12 +2,83 @@
 #pragma once
 #include <atomic>
 #include <future>
+#include <map>
+#include <span>
 #include <stop_token>
+#include <thread>
+#include <vector>
 
-#include "checkpoint/save/host_staging.h"
+#include "checkpoint/format/shard.h"
 #include "checkpoint/save/writer.h"
+#include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
+
+// Host copies of shards, which a save writes while training changes the originals.
+
+/// Staging buffers in host memory. They are reused by later saves, which usually have the same sizes.
+class HostStaging final : public ShardSource {
+ public:
+  /// `copies`: copy engine for the device of shards that are not in host memory. If null, begin() copies these shards
+  /// itself.
+  explicit HostStaging(std::unique_ptr<AsyncCopyEngine> copies = nullptr) : copier_(std::move(copies)) {}
+
+  /// Allocates buffers for shards like these in a background thread, once, because page faults on first use would slow
+  /// down the first save. Ignores the shards' data. If allocation fails, begin() or copy_rest() tries again.
+  void prepare(std::span<const NamedShard> shards);
+  /// Replaces the previous shards, whose copies must no longer be in use. Starts copying shards on another device,
+  /// ordered after earlier ops. Shards in host memory are copied by copy_rest(), which waits for all copies: until then
+  /// no shard may change. Keeps a snapshot of shards in a storage. Throws OutOfMemory, with the number of bytes, if the
+  /// host has too little memory.
+  void begin(std::span<const NamedShard> shards);
+  /// Copies the remaining shards. May run in any thread, but only one at a time. Throws like begin(), or if stopped.
+  void copy_rest(const std::stop_token& stop = {});
+
+  std::span<const ShardSpec> shards() const override { return specs_; }
+  Tensor data(std::size_t index) override;
+  /// Releases the snapshots. Call after the last use of the shards.
+  void end() { snapshots_.clear(); }
+  i64 bytes() const { return host_.memory().total.bytes; }
+
+ private:
+  /// Buffer size of a shard.
+  struct Size {
+    DType dtype;
+    i64 numel;
+    bool uses_copy_engine;  // copied by copier_
+  };
+  void copy(std::size_t index);
+  void start_copy(std::size_t index);
+  PinnedTensor allocate(const Size& size);
+  const Tensor& ensure_buffer(const Tensor& from, std::size_t index);
+  void allocate_buffers(std::span<const Size> sizes, const std::stop_token& stop);
+  void finish_copies();
+
+  bool uses_copy_engine(const Tensor& from) const { return copier_ && copier_->copies_asynchronously(from); }
+
+  CpuDevice host_;
+  std::vector<ShardSpec> specs_;
+  std::vector<Tensor> originals_;  // not copied yet
+  std::vector<PinnedTensor> copies_;
+  std::unique_ptr<AsyncCopyEngine> copier_;  // after the memory that it copies to
+  std::vector<AsyncCopy> in_flight_;
+  std::map<std::size_t, std::shared_ptr<const TensorStorage>> snapshots_;
+  std::jthread preparing_;  // last, so that it ends before the members it fills are destroyed
+};
+
+/// Source of shards on any device or in a storage; copies each to the host on request, unless it is there.
+class HostCopies final : public ShardSource {
+ public:
+  explicit HostCopies(std::span<const NamedShard> shards)
+      : shards_(shards.begin(), shards.end()), specs_(specs_of(shards)) {}
+  std::span<const ShardSpec> shards() const override { return specs_; }
+  Tensor data(std::size_t index) override;
+
+ private:
+  CpuDevice host_;
+  std::vector<NamedShard> shards_;
+  std::vector<ShardSpec> specs_;
+};
 
 /// A save in flight, as in CheckFreq (Mohan et al., FAST 2021). Snapshot: a thread copies the weights while the next
 /// forward and backward read them; code that changes them must call wait_for_copy() first. Persist: the thread writes

@@ -6,14 +6,34 @@
 
 #include "base/io/file_system.h"
 #include "base/log.h"
+#include "base/program/progress.h"
 #include "base/stored_ref.h"
+#include "base/types.h"
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/directory/retention.h"
 #include "checkpoint/format/manifest.h"
-#include "checkpoint/save/save_point.h"
+#include "checkpoint/format/shard.h"
 #include "comm/communicator.h"
 
 namespace mcpp {
+
+/// The points of a save between which a process may die: whatever the last one it reached, a sound checkpoint is left.
+enum class SavePoint : u8 {
+  BeforeFiles,  ///< every rank: the temporary directory is there; beside the training, nothing in host memory is copied
+                ///< yet
+  AfterFiles,   ///< every rank: its file is written and flushed
+  BeforeManifest,  ///< rank 0: all files are
+  BeforeRename,    ///< rank 0: so is the manifest
+  BeforeLatest,    ///< rank 0: the checkpoint is there, `latest` names the one before
+  BeforePrune,     ///< rank 0: older checkpoints are not removed yet
+};
+
+/// Called when a point is reached; may be empty. For tests that end the process there.
+using SaveObserver = std::function<void(SavePoint)>;
+
+inline void reach(SavePoint point, const SaveObserver& observer) {
+  if (observer) observer(point);
+}
 
 /// Where a checkpoint goes.
 struct SaveTarget {
@@ -93,5 +113,20 @@ class CheckpointSave {
 /// All steps at once.
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
                      const Log& log, const Retention& retention = {}, const FileSystem& files = FileSystem());
+
+// Progress display for writing shards.
+
+/// Forwards the shards of `source` and shows the progress on the terminal.
+class ProgressShardSource final : public ShardSource {
+ public:
+  ProgressShardSource(ShardSource& source, StoredRef<Log> log, std::string what);
+  std::span<const ShardSpec> shards() const override { return source_.shards(); }
+  Tensor data(std::size_t index) override;
+
+ private:
+  ShardSource& source_;
+  Progress progress_;
+  double done_ = 0;  // bytes
+};
 
 }  // namespace mcpp

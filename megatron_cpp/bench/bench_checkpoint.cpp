@@ -9,7 +9,7 @@
 #include "checkpoint/format/block_reader.h"
 #include "checkpoint/format/input_file.h"
 #include "checkpoint/load/reader.h"
-#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/async_save.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/step/training_shards.h"

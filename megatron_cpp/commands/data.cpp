@@ -1,5 +1,5 @@
 // Command megatron_cpp data verify|show|merge.
-#include "checkpoint/directory/shared_folder.h"
+#include "checkpoint/directory/folder.h"
 #include "data/preprocess/distributed/merge.h"
 #include "data/preprocess/verify.h"
 #include "megatron_cpp/commands/commands.h"

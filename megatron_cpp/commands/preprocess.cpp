@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "checkpoint/directory/shared_folder.h"
+#include "checkpoint/directory/folder.h"
 #include "comm/object_collectives.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"

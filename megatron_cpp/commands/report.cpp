@@ -4,7 +4,6 @@
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "checkpoint/directory/folder.h"
-#include "checkpoint/directory/shared_folder.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "checkpoint/directory/shared_folder.h"
+#include "checkpoint/directory/folder.h"
 #include "data/preprocess/training/tokenizer_training.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/json.h"
-#include "checkpoint/directory/shared_folder.h"
+#include "checkpoint/directory/folder.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "tensor/ops/ops.h"

@@ -1,6 +1,6 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 
-#include "checkpoint/save/progress_shard_source.h"
+#include "checkpoint/save/writer.h"
 #include "comm/object_collectives.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/step/training_shards.h"

@@ -6,8 +6,8 @@
 
 #include "base/checksum.h"
 #include "base/number_format.h"
+#include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/retention.h"
-#include "checkpoint/directory/shared_folder.h"
 #include "comm/object_collectives.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "checkpoint/format/run_state.h"
+#include "checkpoint/format/manifest.h"
 #include "comm/communicator.h"
 #include "megatron_cpp/config/config.h"
 

@@ -9,7 +9,7 @@
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/directory/retention.h"
-#include "checkpoint/load/progress_listener.h"
+#include "checkpoint/load/reader.h"
 #include "comm/object_collectives.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/resume/power_sgd_memory.h"

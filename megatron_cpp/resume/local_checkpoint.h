@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/format/damage.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/setup/initialize.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/format/run_state.h"
+#include "checkpoint/format/manifest.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace mcpp {

@@ -1,7 +1,7 @@
 // Injection of the fault that section [fault_injection] of the configuration describes.
 #pragma once
 #include "base/stored_ref.h"
-#include "checkpoint/save/save_point.h"
+#include "checkpoint/save/writer.h"
 #include "megatron_cpp/config/sections/fault_injection_config.h"
 
 namespace mcpp {

@@ -1,5 +1,4 @@
-#include "checkpoint/save/block_writer.h"
-
+#include "checkpoint/save/shard_file.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/checkpoint/faulty_files.h"
 

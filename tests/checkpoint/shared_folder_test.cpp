@@ -1,9 +1,8 @@
-#include "checkpoint/directory/shared_folder.h"
-
 #include <unistd.h>
 
 #include <thread>
 
+#include "checkpoint/directory/folder.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace mcpp {

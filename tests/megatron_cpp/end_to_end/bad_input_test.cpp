@@ -6,7 +6,7 @@
 
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
-#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/async_save.h"
 #include "checkpoint/save/writer.h"
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 

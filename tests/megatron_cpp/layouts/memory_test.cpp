@@ -1,7 +1,7 @@
 // Peak memory of ranks, which are threads, in real steps compared with the estimate that --dry_run prints.
 #include <gtest/gtest.h>
 
-#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/async_save.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/step/training_shards.h"

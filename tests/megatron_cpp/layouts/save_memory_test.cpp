@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/async_save.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/disk_folder.h"

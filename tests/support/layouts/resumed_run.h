@@ -2,7 +2,7 @@
 #pragma once
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
-#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/async_save.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/resume/power_sgd_memory.h"
 #include "megatron_cpp/step/training_shards.h"
