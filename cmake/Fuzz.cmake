@@ -18,10 +18,10 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targe
   tensor/host/pinned_buffer_pool.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/tensor_region.cpp comm/self.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/pp/stages.cpp
   model/config/config.cpp model/config/moe.cpp model/config/layout_rules.cpp model/config/rope_scaling.cpp optimizer/config.cpp
-  data/dataset/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/dataset/dataset_info.cpp data/preprocess/document_reader.cpp data/preprocess/input_format.cpp data/preprocess/json_members.cpp data/dataset/index/index_cache.cpp
+  data/dataset/blend.cpp data/tokenizer/sentencepiece_normalizer.cpp data/config.cpp data/dataset/dataset_info.cpp data/preprocess/document_reader.cpp data/preprocess/input_format.cpp data/dataset/index/index_cache.cpp
   data/dataset/index/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
-  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/sentencepiece_normalizer.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/preprocess/input_stream.cpp data/preprocess/text_source.cpp data/preprocess/decompressor.cpp data/tokenizer/tokenizer.cpp
-  comm/object_collectives.cpp data/tokenizer/declared_tokens.cpp
+  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/preprocess/input_stream.cpp data/preprocess/text_source.cpp data/tokenizer/tokenizer.cpp
+  comm/object_collectives.cpp
   megatron_cpp/config/unused_keys.cpp megatron_cpp/huggingface/stated_tokens.cpp megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
   megatron_cpp/config/config_compare.cpp megatron_cpp/config/sections/fault_injection_config.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/attention_keys.cpp megatron_cpp/huggingface/dialects.cpp megatron_cpp/huggingface/expert_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/huggingface_config.cpp
   megatron_cpp/config/layout.cpp megatron_cpp/config/sections/logging_config.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/toml_reader.cpp megatron_cpp/config/sections/training_config.cpp)

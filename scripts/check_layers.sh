@@ -33,7 +33,7 @@ parallel
 optimizer/states
 model/config optimizer data checkpoint data/tokenizer/bpe data/dataset/index
 model/layers data/tokenizer data/dataset checkpoint/format
-model/layers/moe data/preprocess data/mock checkpoint/directory
+model/layers/moe data/preprocess checkpoint/directory
 model data/preprocess/training data/preprocess/distributed checkpoint/load checkpoint/save
 plan/hardware
 plan/cost

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "data/preprocess/json_members.h"
+#include "data/preprocess/input_format.h"
 
 namespace mcpp {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "base/thread_pool.h"
-#include "data/preprocess/document_writer.h"
+#include "data/preprocess/indexed_writer.h"
 
 namespace mcpp {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "data/tokenizer/bpe/word_cache.h"
-#include "data/tokenizer/charsmap.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/sentencepiece_normalizer.h"
 #include "data/tokenizer/tokenizer.h"

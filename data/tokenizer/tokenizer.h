@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "base/stored_ref.h"
-#include "data/tokenizer/text_part.h"
+#include "data/tokenizer/text_coder.h"
 
 namespace mcpp {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "data/dataset/documents.h"
+#include "data/dataset/batch.h"
 #include "megatron_cpp/inference/sampling.h"
 #include "model/gpt_model.h"
 #include "parallel/state.h"

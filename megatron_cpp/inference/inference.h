@@ -9,7 +9,7 @@
 
 #include "base/strings.h"
 #include "checkpoint/load/reader.h"
-#include "data/dataset/documents.h"
+#include "data/dataset/batch.h"
 #include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/resume/special_tokens.h"

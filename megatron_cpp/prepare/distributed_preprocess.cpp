@@ -10,7 +10,7 @@
 #include "comm/object_collectives.h"
 #include "data/preprocess/distributed/part_assembler.h"
 #include "data/preprocess/distributed/part_writer.h"
-#include "data/preprocess/distributed/unit_placement.h"
+#include "data/preprocess/distributed/parts_folder.h"
 #include "data/preprocess/input_files.h"
 #include "megatron_cpp/prepare/work_distribution.h"
 

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "comm/object_collectives.h"
 #include "data/dataset/blend.h"
-#include "data/dataset/dataset_identity.h"
+#include "data/dataset/dataset_info.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {

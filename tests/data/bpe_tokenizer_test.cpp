@@ -8,7 +8,6 @@
 
 #include "base/json.h"
 #include "base/philox.h"
-#include "data/preprocess/training/byte_bpe_trainer.h"
 #include "data/preprocess/training/tokenizer_training.h"
 #include "data/tokenizer/bpe/byte_characters.h"
 #include "data/tokenizer/bpe/rank_files.h"

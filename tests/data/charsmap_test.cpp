@@ -1,5 +1,3 @@
-#include "data/tokenizer/charsmap.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "data/tokenizer/sentencepiece_normalizer.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {

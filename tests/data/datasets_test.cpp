@@ -6,9 +6,9 @@
 #include <set>
 
 #include "data/dataset/blend.h"
-#include "data/dataset/dataset_identity.h"
+#include "data/dataset/dataset_info.h"
 #include "data/dataset/gpt_dataset.h"
-#include "data/dataset/index/random_state.h"
+#include "data/dataset/index/sample_index.h"
 #include "data/preprocess/indexed_writer.h"
 #include "tests/data/data_golden.h"
 

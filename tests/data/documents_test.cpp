@@ -1,7 +1,6 @@
-#include "data/dataset/documents.h"
-
 #include <gtest/gtest.h>
 
+#include "data/dataset/batch.h"
 #include "data/dataset/dataset_info.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"

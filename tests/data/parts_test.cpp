@@ -11,7 +11,7 @@
 #include "data/preprocess/distributed/merge.h"
 #include "data/preprocess/distributed/part_assembler.h"
 #include "data/preprocess/distributed/part_writer.h"
-#include "data/preprocess/distributed/unit_placement.h"
+#include "data/preprocess/distributed/parts_folder.h"
 #include "tests/data/preprocess_fixture.h"
 
 namespace mcpp {

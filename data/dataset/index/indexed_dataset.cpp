@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "data/dataset/index/index_header.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,232 @@
 #include "data/preprocess/distributed/part_writer.h"
 
 #include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "data/preprocess/indexed_writer.h"
 
 namespace mcpp {
+
+bool TokenMemory::take(i64 bytes) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return used_ + bytes <= limit_ || !is_writing_; });
+  if (used_ + bytes > limit_) return false;
+  used_ += bytes;
+  return true;
+}
+
+void TokenMemory::release(i64 bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    used_ -= bytes;
+  }
+  changed_.notify_all();
+}
+
+std::vector<std::byte> TokenMemory::buffer() {
+  const std::lock_guard lock(mutex_);
+  if (free_buffers_.empty()) return {};
+  std::vector<std::byte> buffer = std::move(free_buffers_.back());
+  free_buffers_.pop_back();
+  return buffer;
+}
+
+void TokenMemory::keep(std::vector<std::byte> buffer) {
+  constexpr std::size_t kMaxKeptBuffers = 4;
+  buffer.clear();
+  const std::lock_guard lock(mutex_);
+  if (free_buffers_.size() < kMaxKeptBuffers) free_buffers_.push_back(std::move(buffer));
+}
+
+void TokenMemory::set_writing(bool writing) {
+  {
+    const std::lock_guard lock(mutex_);
+    is_writing_ = writing;
+  }
+  changed_.notify_all();
+}
+
+UnitTokens::UnitTokens(const PartsFolder& folder, const WorkUnit& unit, TokenMemory& memory)
+    : folder_(folder), unit_(unit), memory_(memory) {
+  for (std::size_t k = 0; k < folder.keys().size(); ++k) in_memory_.push_back(memory.buffer());
+}
+
+UnitTokens::~UnitTokens() {
+  for (std::vector<std::byte>& bytes : in_memory_)
+    if (bytes.capacity() > 0) memory_.keep(std::move(bytes));
+  memory_.release(reserved_bytes_);
+}
+
+void UnitTokens::add(std::size_t key, std::span<const std::byte> bytes) {
+  const i64 size = std::ssize(bytes);
+  if (spill_files_.empty() && !memory_.take(size)) spill_to_files();
+  if (!spill_files_.empty()) return spill_files_[key]->write(bytes);
+  reserved_bytes_ += size;
+  // usually sufficient; untouched pages cost nothing
+  in_memory_[key].reserve(static_cast<std::size_t>(unit_.bytes));
+  in_memory_[key].insert(in_memory_[key].end(), bytes.begin(), bytes.end());
+}
+
+void UnitTokens::spill_to_files() {
+  for (std::size_t k = 0; k < in_memory_.size(); ++k) {
+    spill_files_.push_back(std::make_unique<AtomicFile>(folder_.tokens_path(unit_, folder_.keys()[k])));
+    spill_files_[k]->write(in_memory_[k]);
+    std::vector<std::byte>().swap(in_memory_[k]);
+  }
+  memory_.release(std::exchange(reserved_bytes_, 0));
+}
+
+void UnitTokens::finish(PartContent part) {
+  part_ = std::move(part);
+  if (spill_files_.empty()) return;
+  for (const auto& file : spill_files_) file->commit();
+  folder_.write_part(unit_, part_);
+  map_files();
+}
+
+void UnitTokens::map_files() {
+  for (const std::string& key : folder_.keys()) mapped_files_.emplace_back(folder_.tokens_path(unit_, key));
+}
+
+std::span<const std::byte> UnitTokens::bytes(std::size_t key) const {
+  return mapped_files_.empty() ? in_memory_[key] : mapped_files_[key].bytes();
+}
+
+std::unique_ptr<UnitTokens> UnitTokens::reopen_spilled(const PartsFolder& folder, const WorkUnit& unit,
+                                                       TokenMemory& memory) {
+  if (!folder.read_metadata(unit)) return nullptr;
+  auto tokens = std::make_unique<UnitTokens>(folder, unit, memory);
+  tokens->part_ = folder.read_part(unit);
+  tokens->map_files();
+  return tokens;
+}
+
+namespace {
+
+/// Reads the pieces of one unit.
+class UnitReader {
+ public:
+  UnitReader(const WorkUnit& unit, const TextRange& range, const DocumentFormat& format)
+      : source_(unit.path, range),
+        is_json_lines_(unit.is_json_lines),
+        cut_(split_mode_for(unit.is_json_lines, format)),
+        begin_(source_.bytes_consumed()) {}
+
+  std::optional<InputFiles::Piece> next() {
+    InputFiles::Piece piece{.path = source_.path(), .piece = {}, .progress = 0};
+    piece.piece.is_json_lines = is_json_lines_;
+    if (!source_.next(piece.piece, kTokenizedPieceBytes, cut_)) return std::nullopt;
+    piece.progress = source_.bytes_consumed() - begin_;
+    return piece;
+  }
+
+ private:
+  TextSource source_;
+  bool is_json_lines_;
+  SplitMode cut_;
+  u64 begin_;
+};
+
+/// State of one key of a unit during tokenization.
+class KeyTokenizer {
+ public:
+  KeyTokenizer(std::string name, bool continues, const PreprocessOptions& options, const Tokenizer& tokenizer,
+               TokenSequenceEncoder::Sink sink)
+      : continues_(continues),
+        sequences_(std::move(name), tokenizer.vocab_size(), std::move(sink)),
+        documents_(sequences_, {options.append_eod, options.keep_empty}, tokenizer, continues) {}
+
+  void add(const TokenSegment& segment) {
+    const bool is_head = !documents_.has_head_ended();
+    documents_.add(segment);
+    if (is_head) head_tokens_ = documents_.tokens();
+    if (segment.ends_document) closed_tokens_ = documents_.tokens();
+  }
+  KeyPart finish() {
+    KeyPart key;
+    key.continues = continues_;
+    key.head_ends = continues_ && documents_.has_head_ended();
+    key.head_tokens = head_tokens_;
+    key.empty_documents = documents_.empty_documents();
+    key.is_open = documents_.end_open_document();
+    if (key.is_open && !(continues_ && !key.head_ends)) key.open_tokens = documents_.tokens() - closed_tokens_;
+    sequences_.flush();
+    key.info = documents_.info();
+    key.info.documents = std::ssize(lengths(key));
+    return key;
+  }
+  /// Returns the lengths of the documents that lie entirely within this unit.
+  std::vector<i32> lengths(const KeyPart& key) const {
+    const IndexContent& index = sequences_.index();
+    std::vector<i32> lengths;
+    std::size_t sequence = 0;
+    for (const i32 sequences : index.sequences_in_document)
+      lengths.push_back(sequences > 0 ? index.lengths[sequence++] : 0);
+    if (key.is_open && !lengths.empty()) lengths.pop_back();
+    if (key.head_ends) lengths.erase(lengths.begin());
+    return lengths;
+  }
+
+ private:
+  bool continues_;
+  TokenSequenceEncoder sequences_;
+  DocumentWriter documents_;
+  i64 head_tokens_ = 0, closed_tokens_ = 0;  // of the first document if continued; of all documents that ended
+};
+
+std::unique_ptr<UnitTokens> tokenize_range(const PartsFolder& folder, const WorkUnit& unit, const TextRange& range,
+                                           const Tokenizer& tokenizer, i64 workers, TokenMemory& memory,
+                                           const std::function<void(i64)>& progress) {
+  const PreprocessOptions& options = folder.options();
+  const DocumentFormat format = options.format();
+  auto tokens = std::make_unique<UnitTokens>(folder, unit, memory);
+  std::vector<std::unique_ptr<KeyTokenizer>> keys;
+  for (std::size_t k = 0; k < folder.keys().size(); ++k) {
+    keys.push_back(std::make_unique<KeyTokenizer>(
+        str(unit.path.string(), ", for ", options.dataset_prefix(folder.keys()[k])), !range.begins_document, options,
+        tokenizer, [&, k](std::span<const std::byte> bytes) { tokens->add(k, bytes); }));
+  }
+  PartContent part;
+  UnitReader reader(unit, range, format);
+  ordered_parallel(
+      workers, [&] { return reader.next(); },
+      [&](InputFiles::Piece raw) { return tokenize(std::move(raw), format, tokenizer); },
+      [&](const TokenizedPiece& piece) {
+        for (std::size_t k = 0; k < piece.by_key.size(); ++k)
+          for (const TokenSegment& segment : piece.by_key[k]) keys[k]->add(segment);
+        part.metadata.malformed_lines += piece.malformed;
+        progress(static_cast<i64>(piece.progress));
+      });
+  for (const auto& key : keys) {
+    part.metadata.keys.push_back(key->finish());
+    part.lengths.push_back(key->lengths(part.metadata.keys.back()));
+  }
+  check_file_unchanged(unit);
+  tokens->finish(std::move(part));
+  return tokens;
+}
+
+}  // namespace
+
+std::unique_ptr<UnitTokens> tokenize_unit(const PartsFolder& folder, const WorkUnit& unit, const Tokenizer& tokenizer,
+                                          i64 workers, TokenMemory& memory,
+                                          const std::function<void(i64 bytes)>& progress) {
+  if (auto tokens = UnitTokens::reopen_spilled(folder, unit, memory)) return tokens;
+  const auto tokenized = [&](const TextRange& range) {
+    return tokenize_range(folder, unit, range, tokenizer, workers, memory, progress);
+  };
+  check_file_unchanged(unit);
+  try {
+    return tokenized(unit.range);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::BadInput || unit.range.begin == 0) throw;
+    tokenized(add_line_number(unit.path, unit.range));  // fails again, with line numbers relative to the file
+    throw;
+  }
+}
+
 namespace {
 
 std::vector<std::byte> token_as_bytes(i64 token, TokenType type) {

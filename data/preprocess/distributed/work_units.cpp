@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/file.h"
-#include "data/preprocess/document_writer.h"
+#include "data/preprocess/indexed_writer.h"
 
 namespace mcpp {
 namespace {

@@ -1,13 +1,42 @@
 // Text of files in the forms that tokenizer trainers accept.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "base/program/progress.h"
+#include "base/types.h"
 #include "data/preprocess/input_files.h"
-#include "data/preprocess/training/training_progress.h"
-#include "data/tokenizer/bpe/known_rules.h"
+#include "data/tokenizer/bpe/bpe_description.h"
+
+namespace mcpp {
+
+// Progress display of tokenizer training.
+
+/// Shows how much text was read, then that the library is training, which does not report progress.
+class TokenizerTrainingProgress {
+ public:
+  explicit TokenizerTrainingProgress(const Log& log) : log_(log) {}
+
+  void reading(u64 done_bytes, u64 total_bytes) {
+    if (!reading_)
+      reading_.emplace(log_, "tokenizer: reading", ProgressOptions{.total = static_cast<double>(total_bytes)});
+    reading_->update(static_cast<double>(done_bytes));
+  }
+  void training() {
+    reading_.reset();
+    if (!waiting_) waiting_.emplace(log_, "tokenizer: all is read, training");
+  }
+
+ private:
+  const Log& log_;
+  std::optional<Progress> reading_;
+  std::optional<WaitIndicator> waiting_;
+};
+
+}  // namespace mcpp
 
 namespace sentencepiece {
 class SentenceIterator;

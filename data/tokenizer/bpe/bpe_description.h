@@ -1,11 +1,15 @@
 // Content of a byte pair encoding tokenizer, whichever its format: tokenizer.json of `tokenizers`, GPT-2's vocab.json
 // with merges.txt, or tiktoken's list of ranks.
 #pragma once
+#include <array>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
+#include "base/fields.h"
 #include "base/types.h"
 
 namespace mcpp {
@@ -85,5 +89,32 @@ struct BpeDescription {
 /// Returns a tokenizer.json, which `tokenizers` and transformers read. The description must be byte-level, with rules
 /// of set_rules().
 std::string to_tokenizer_json(const BpeDescription& description);
+
+// Pre-tokenization of known byte-level tokenizers, for files that do not state it.
+
+enum class PreTokenization { Gpt2, Llama3, Qwen2, Cl100k, O200k };
+template <>
+struct EnumNames<PreTokenization> {
+  static constexpr std::array<std::string_view, 5> value{"gpt2", "llama3", "qwen2", "cl100k", "o200k"};
+};
+
+/// Returns the regular expression whose matches are the words.
+std::string_view word_pattern(PreTokenization kind);
+
+/// Sets how texts are normalized and split.
+void set_rules(BpeDescription& description, PreTokenization kind);
+
+/// Published vocabulary whose files state neither rules nor special tokens.
+struct KnownVocabulary {
+  std::string_view name;
+  i64 pieces;  ///< without special tokens
+  PreTokenization rules;
+  std::vector<std::pair<i32, std::string>> special;
+};
+
+/// Returns the vocabulary with this number of pieces, or nullptr.
+const KnownVocabulary* known_vocabulary(i64 pieces);
+/// Returns "50256 (GPT-2), 100256 (cl100k), ...".
+std::string known_vocabularies();
 
 }  // namespace mcpp

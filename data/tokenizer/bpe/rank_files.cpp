@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "data/tokenizer/bpe/byte_characters.h"
-#include "data/tokenizer/bpe/vocabulary_json.h"
+#include "data/tokenizer/bpe/tokenizer_json.h"
 
 namespace mcpp {
 namespace {

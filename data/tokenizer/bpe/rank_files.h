@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "data/tokenizer/bpe/known_rules.h"
+#include "data/tokenizer/bpe/bpe_description.h"
 
 namespace mcpp {
 

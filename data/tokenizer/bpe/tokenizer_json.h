@@ -2,11 +2,42 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "base/json.h"
 #include "data/tokenizer/bpe/bpe_description.h"
 
 namespace mcpp {
+
+// Pieces and merges of a vocabulary in JSON and text form.
+
+/// Sets the pieces from an object {"piece": id}. Throws BadInput for an invalid id, or one that two pieces have.
+void read_pieces(const Json& vocab, const std::string& source, BpeDescription& description);
+
+/// Assigns the id to a further piece, such as an added token. Throws BadInput if the piece or the id conflicts with an
+/// existing one.
+void add_piece(i64 id, const std::string& piece, const std::string& source, BpeDescription& description);
+
+/// Throws BadInput if an id below `end` has no piece.
+void check_no_holes(const BpeDescription& description, i64 end, const std::string& source);
+
+/// Looks up pieces and appends merges by their spelling.
+class MergeReader {
+ public:
+  /// Both arguments must outlive the object.
+  MergeReader(BpeDescription& description, const std::string& source);
+  /// Appends a merge. Throws BadInput if the two pieces or their concatenation are not in the vocabulary.
+  void add(const std::string& left, const std::string& right);
+  /// Appends a merge given as "left right".
+  void add_line(std::string_view line);
+
+ private:
+  u32 id_of(const std::string& piece, const std::string& left, const std::string& right) const;
+
+  BpeDescription& description_;
+  const std::string& source_;
+  std::unordered_map<std::string_view, u32> ids_;
+};
 
 /// Parses `text` as a tokenizer.json. Throws BadInput, naming `source` and the reason, if it is damaged, contradictory
 /// or unsupported, such as a model other than BPE.

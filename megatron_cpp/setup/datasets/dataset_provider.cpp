@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "data/dataset/documents.h"
-#include "data/mock/mock_dataset.h"
+#include "data/dataset/batch.h"
+#include "data/dataset/mock_dataset.h"
 #include "megatron_cpp/config/layout.h"
 #include "tensor/transfer.h"
 

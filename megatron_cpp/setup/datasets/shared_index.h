@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "comm/communicator.h"
-#include "data/dataset/index/index_ranks.h"
+#include "data/dataset/index/index_cache.h"
 
 namespace mcpp {
 

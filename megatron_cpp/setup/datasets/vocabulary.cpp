@@ -5,8 +5,8 @@
 
 #include "base/checksum.h"
 #include "base/number_format.h"
+#include "data/dataset/batch.h"
 #include "data/dataset/dataset_info.h"
-#include "data/dataset/documents.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/datasets/shared_index.h"

@@ -10,7 +10,7 @@
 
 #include "base/philox.h"
 #include "comm/local.h"
-#include "data/dataset/documents.h"
+#include "data/dataset/batch.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/connect_groups.h"
 #include "megatron_cpp/setup/model_provider.h"

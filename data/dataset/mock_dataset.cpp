@@ -1,4 +1,4 @@
-#include "data/mock/mock_dataset.h"
+#include "data/dataset/mock_dataset.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer/bpe/known_rules.h"
+#include "data/tokenizer/bpe/bpe_description.h"
 
 #include <algorithm>
 
