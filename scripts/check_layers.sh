@@ -52,7 +52,7 @@ megatron_cpp/inference/evaluation megatron_cpp/monitor
 megatron_cpp/monitor/metrics
 megatron_cpp/train
 megatron_cpp/bench
-megatron_cpp/commands/bench megatron_cpp/commands/plan
+megatron_cpp/commands/plan
 megatron_cpp/commands
 megatron_cpp
 END

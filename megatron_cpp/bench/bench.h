@@ -2,13 +2,46 @@
 // runs after a warm-up.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/integer_math.h"
+#include "megatron_cpp/config/config.h"
 #include "megatron_cpp/setup/device_peaks.h"
 #include "megatron_cpp/step/model_stage.h"
 #include "model/config/config.h"
+#include "tensor/device.h"
+#include "tensor/tensor.h"
 
 namespace mcpp {
+
+// Operands of matrix products with a cache state as in a training step.
+
+/// Working set for cold operands. The previous layer's output is warm in a step, while weights, saved activations and
+/// gradient sums were last used before all other layers. Cycling through this many bytes exceeds a rank's share of the
+/// caches.
+constexpr i64 kColdBytes = 64 << 20;
+
+/// Matrices laid out consecutively in more memory than the caches hold; each is cold when it is used again.
+class ColdMatrices {
+ public:
+  ColdMatrices() = default;
+  /// `numbers` must hold at least the largest matrix.
+  explicit ColdMatrices(Tensor numbers) : numbers_(std::move(numbers)) {}
+
+  Tensor next(i64 rows, i64 columns) {
+    constexpr i64 kLine = 64;  // elements; at least a cache line
+    const i64 count = rows * columns;
+    if (next_ + count > numbers_.numel()) next_ = 0;
+    const Tensor matrix = numbers_.flat(next_, count).view({rows, columns});
+    next_ += round_up(count, kLine);
+    return matrix;
+  }
+
+ private:
+  Tensor numbers_;
+  i64 next_ = 0;
+};
 
 /// Returns every product of one forward and backward pass over `tokens` tokens: forward, dgrad and wgrad of each linear
 /// layer.
@@ -35,5 +68,11 @@ MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size);
 
 /// Measures memory copy bandwidth in bytes per second, counting reads and writes.
 double copy_bandwidth(Device& device);
+
+// Estimate of the step time without running a step.
+
+/// Describes, for a plan, the minimum and the typical time of a step at the measured rate of matrix products on
+/// `device`.
+std::string step_time(const Config& config, int world_size, Device& device);
 
 }  // namespace mcpp

@@ -4,18 +4,112 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 
+#include "base/number_format.h"
 #include "checkpoint/directory/folder.h"
+#include "checkpoint/directory/lock.h"
 #include "checkpoint/format/block_reader.h"
 #include "checkpoint/format/input_file.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/async_save.h"
 #include "checkpoint/save/writer.h"
+#include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/bench/bench_commands.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/setup/datasets/vocabulary.h"
+#include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "parallel/reduce_scalar.h"
 
 namespace mcpp {
+namespace {
+
+double seconds(const std::function<void()>& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Config saving_in(const Path& folder, Config config) {
+  config.checkpoint = {};
+  config.checkpoint.save = folder.string();
+  config.checkpoint.save_interval = 1;
+  config.checkpoint.keep_latest_k = 1;
+  config.checkpoint.async_save = true;
+  return config;
+}
+
+/// Training steps with asynchronous saves as in Trainer, except that each step's outcome is waited for.
+class AsyncSaveBench {
+ public:
+  AsyncSaveBench(const Config& config, TrainingState& state, Session& session, const Path& folder)
+      : config_(saving_in(folder, config)),
+        state_(state),
+        session_(session),
+        batches_(static_cast<std::size_t>(microbatches_per_step(config, session.parallel.world.size())),
+                 random_batch(model_provider(config, session), config.training.micro_batch_size)),
+        saver_(config_, state, {}, /*sources=*/{}, session, quiet_, files_) {}
+
+  AsyncSaveTimes run() {
+    constexpr int kSteps = 2;
+    AsyncSaveTimes times;
+    for (int i = 0; i < kSteps; ++i) step();  // memory for the saves is prepared concurrently
+    for (int i = 0; i < kSteps; ++i) times.step += max_over_ranks(seconds([&] { step(); })) / kSteps;
+    times.first_stall = save(2).stall;
+    const Save later = save(3);
+    times.stall = later.stall;
+    times.step_with_save = later.step;
+    times.total = later.total;
+    return times;
+  }
+
+ private:
+  struct Save {
+    double stall, step, total;
+  };
+
+  /// Starts a save and trains until it has finished.
+  Save save(i64 iteration) {
+    stall_ = 0;
+    double in_steps = 0, steps = 0;
+    const double total = seconds([&] {
+      stall_ += seconds([&] { saver_.save({.iteration = iteration}, {}); });
+      for (; saver_.is_in_flight(); ++steps) in_steps += seconds([&] { step(); });
+    });
+    return {.stall = max_over_ranks(stall_), .step = max_over_ranks(in_steps / steps), .total = max_over_ranks(total)};
+  }
+
+  void step() {
+    state_.backward(batches_);
+    stall_ += seconds([&] { saver_.wait_for_copy(); });
+    state_.update({.lr = config_.optimizer.lr, .weight_decay = config_.optimizer.weight_decay});
+    state_.outcome();
+    stall_ += seconds([&] { saver_.poll(); });
+  }
+
+  double max_over_ranks(double value) {
+    return reduce_scalar(value, ReduceOp::Max, session_.parallel.world, *session_.device);
+  }
+
+  const Config config_;
+  TrainingState& state_;
+  Session& session_;
+  const Log quiet_{session_.parallel.world.rank() + 1};  // never rank 0, whose log lines would mix with the results
+  const FileSystem files_;
+  const std::vector<MicroBatch> batches_;
+  CheckpointSaver saver_;
+  double stall_ = 0;
+};
+
+}  // namespace
+
+AsyncSaveTimes bench_async_save(const Config& config, TrainingState& state, Session& session, const Path& folder) {
+  return AsyncSaveBench(config, state, session, folder).run();
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -149,6 +243,81 @@ i64 checkpoint_bytes(const TrainingState& state, Session& session) {
   double bytes = 0;
   for (const NamedShard& shard : shards_to_save(state)) bytes += static_cast<double>(shard.data.bytes());
   return static_cast<i64>(reduce_scalar(bytes, ReduceOp::Sum, session.parallel.world, *session.device));
+}
+
+// Command megatron_cpp bench checkpoint: compares saving and loading a training state with plain writes and reads.
+
+namespace {
+
+struct BenchCheckpointOptions {
+  std::string config;
+  std::string folder;
+  i64 rounds = 3;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("config", self.config, "configuration file in TOML: the model, precision and layout whose state is saved");
+    visit("folder", self.folder, "an empty folder on the disk to measure");
+    visit("rounds", self.rounds, "repetitions of every measurement", between(1, 1e6));
+    visit("json", self.json, "print one JSON object per round instead of a table");
+  }
+};
+
+std::string table(const CheckpointTimes& t, double bytes) {
+  const auto time = [](const char* name, double seconds) {
+    return str(pad_right(name, 32), pad_left(fixed(seconds, 3), 10), "\n");
+  };
+  const auto line = [&](const char* name, double seconds) {
+    return str(pad_right(name, 32), pad_left(fixed(seconds, 3), 10), pad_left(fixed(bytes / seconds / 1e6, 0), 8),
+               "\n");
+  };
+  return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
+             line("save", t.save), time("step", t.async.step), time("step during a save", t.async.step_with_save),
+             time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
+             time("  from begin to end", t.async.total), line("plain read", t.plain_read),
+             line("the same past the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
+}
+
+std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
+  return nlohmann::ordered_json{{"ranks", ranks},
+                                {"bytes", bytes},
+                                {"plain_write_s", t.plain_write},
+                                {"save_s", t.save},
+                                {"step_s", t.async.step},
+                                {"step_beside_save_s", t.async.step_with_save},
+                                {"async_first_stall_s", t.async.first_stall},
+                                {"async_stall_s", t.async.stall},
+                                {"async_total_s", t.async.total},
+                                {"plain_read_s", t.plain_read},
+                                {"direct_read_s", t.direct_read},
+                                {"load_s", t.load},
+                                {"verify_s", t.verify}}
+      .dump();
+}
+
+}  // namespace
+
+ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world) {
+  const Usage usage{.command = "megatron_cpp bench checkpoint",
+                    .summary = "Times saves and loads in alternation with plain writes and reads of the same bytes.",
+                    .positional = {"config", "folder"},
+                    .required = {"config", "folder"}};
+  BenchCheckpointOptions options;
+  std::optional<Config> config = read_config_and_options(args, usage, options, log);
+  if (!config) return ExitCode::Done;
+  resolve_vocabulary(*config, log);
+  const Path folder = options.folder;
+  mcpp::create_directories(folder);
+  check_input(std::filesystem::is_empty(folder), folder.string(), " is not empty: bench checkpoint clears its folder");
+  Session session = initialize(*config, world);
+  TrainingState state(model_provider(*config, session), config->optimizer, layout_provider(*config, session));
+  const auto bytes = static_cast<double>(checkpoint_bytes(state, session));
+  for (i64 round = 0; round < options.rounds; ++round) {
+    const CheckpointTimes times = bench_checkpoint(*config, state, session, folder, log);
+    log.info(options.json ? as_json(times, bytes, world.ranks.size()) : table(times, bytes));
+  }
+  return ExitCode::Done;
 }
 
 }  // namespace mcpp

@@ -4,11 +4,112 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/number_format.h"
 #include "base/strings.h"
+#include "comm/checks.h"
+#include "comm/mpi/transport/mpi_calls.h"
+#include "megatron_cpp/bench/bench_commands.h"
+#include "megatron_cpp/config/arguments.h"
+#include "megatron_cpp/setup/memory_check.h"
 
 namespace mcpp {
+namespace {
+
+MpiComm copy_of_world() {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+  return MpiComm(copy);
+}
+
+/// Counts and displacements in bytes as MPI expects them.
+struct IntParts {
+  IntParts(std::span<const Part> parts, i64 item) {
+    for (const Part& part : parts) {
+      counts.push_back(static_cast<int>(part.count * item));
+      firsts.push_back(static_cast<int>(part.first * item));
+    }
+  }
+  std::vector<int> counts, firsts;
+};
+
+class MpiBaseline final : public Communicator {
+ public:
+  explicit MpiBaseline(MpiComm comm) : comm_(std::move(comm)), rank_(comm_.rank()), size_(comm_.size()) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Work all_reduce(Tensor& t, ReduceOp op) override {
+    MCPP_CHECK(t.dtype() == DType::F32 && op == ReduceOp::Sum, "the baseline only sums fp32");
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, t.raw(), count(t), MPI_FLOAT, MPI_SUM, comm_.get()), "MPI_Allreduce");
+    return {};
+  }
+  Work all_gather(const Tensor& shard, Tensor& full) override {
+    check_shard(shard, full, *this);
+    check_mpi(MPI_Allgather(shard.raw(), bytes(shard), MPI_BYTE, full.raw(), bytes(shard), MPI_BYTE, comm_.get()),
+              "MPI_Allgather");
+    return {};
+  }
+  Work reduce_scatter(const Tensor& full, Tensor& shard) override {
+    check_shard(shard, full, *this);
+    MCPP_CHECK(full.dtype() == DType::F32, "the baseline only sums fp32");
+    check_mpi(MPI_Reduce_scatter_block(full.raw(), shard.raw(), count(shard), MPI_FLOAT, MPI_SUM, comm_.get()),
+              "MPI_Reduce_scatter_block");
+    return {};
+  }
+  Work broadcast(Tensor& t, int root) override {
+    check_root(root, *this);
+    check_mpi(MPI_Bcast(t.raw(), bytes(t), MPI_BYTE, root, comm_.get()), "MPI_Bcast");
+    return {};
+  }
+  Work all_to_all(const Tensor& in, Tensor& out) override {
+    check_exchange(in, out, *this);
+    const int part = bytes(in) / size_;
+    check_mpi(MPI_Alltoall(in.raw(), part, MPI_BYTE, out.raw(), part, MPI_BYTE, comm_.get()), "MPI_Alltoall");
+    return {};
+  }
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    check_exchange(in, send, out, receive, *this);
+    const IntParts from(send, size_of(in.dtype())), to(receive, size_of(in.dtype()));
+    check_mpi(MPI_Alltoallv(in.raw(), from.counts.data(), from.firsts.data(), MPI_BYTE, out.raw(), to.counts.data(),
+                            to.firsts.data(), MPI_BYTE, comm_.get()),
+              "MPI_Alltoallv");
+    return {};
+  }
+  Work send(const Tensor& t, int destination) override {
+    check_peer(destination, *this);
+    check_mpi(MPI_Send(t.raw(), bytes(t), MPI_BYTE, destination, 0, comm_.get()), "MPI_Send");
+    return {};
+  }
+  Work recv(Tensor& t, int source) override {
+    check_peer(source, *this);
+    check_mpi(MPI_Recv(t.raw(), bytes(t), MPI_BYTE, source, 0, comm_.get(), MPI_STATUS_IGNORE), "MPI_Recv");
+    return {};
+  }
+  void barrier() override { check_mpi(MPI_Barrier(comm_.get()), "MPI_Barrier"); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    check_color(color);
+    return std::make_unique<MpiBaseline>(MpiComm::split(comm_.get(), color, key));
+  }
+  void abort(int exit_code) noexcept override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
+
+ private:
+  static int count(const Tensor& t) { return static_cast<int>(t.numel()); }
+  static int bytes(const Tensor& t) { return static_cast<int>(t.bytes()); }
+
+  MpiComm comm_;
+  int rank_, size_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_baseline() {
+  return std::make_unique<MpiBaseline>(copy_of_world());
+}
+
 namespace {
 
 /// Send and receive buffers of one side for one size.
@@ -143,6 +244,81 @@ std::string comm_table(const std::vector<CommRow>& rows) {
                 pad_left(fixed(row.ratio(), 2), 8), pad_left(fixed(row.bandwidth() / 1e9, 2), 8), "\n");
   }
   return text;
+}
+
+// Command megatron_cpp bench comm: compares collectives of various sizes with MPI's under mpirun.
+
+namespace {
+
+constexpr double kLargest = 1e12;  // bytes; four times this does not overflow
+
+struct BenchCommOptions {
+  i64 smallest = CommTiming{}.smallest;
+  i64 largest = CommTiming{}.largest;
+  i64 rounds = CommTiming{}.rounds;
+  i64 repeats = CommTiming{}.repeats;
+  std::string operations;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("smallest", self.smallest, "bytes of the smallest tensor; each further one is four times larger",
+          between(1 << 10, kLargest));
+    visit("largest", self.largest, "bytes of the largest", between(1 << 10, kLargest));
+    visit("rounds", self.rounds, "rounds, in which each side is measured once", between(1, 1e6));
+    visit("repeats", self.repeats, "timed runs per round; the median of all is reported", between(1, 1e6));
+    visit("operations", self.operations, "operations to time, separated by commas; all if empty");
+    visit("json", self.json, "print one JSON object instead of a table");
+  }
+};
+
+std::vector<std::string> operations_of(const std::string& list) {
+  if (list.empty()) return {};
+  const std::vector<std::string> all = comm_operations(), chosen = split(list, ',');
+  for (const std::string& name : chosen)
+    check_input(std::ranges::find(all, name) != all.end(), "--operations: there is no \"", name, "\", only ",
+                join(all, ", "));
+  return chosen;
+}
+
+nlohmann::ordered_json as_json(const std::vector<CommRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  for (const CommRow& row : rows) {
+    list.push_back({{"operation", row.operation},
+                    {"bytes", row.bytes},
+                    {"seconds", row.seconds},
+                    {"mpi_seconds", row.baseline_seconds}});
+  }
+  return list;
+}
+
+}  // namespace
+
+ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
+  const Usage usage{.command = "mpirun -n N megatron_cpp bench comm",
+                    .summary = "Times collectives and messages of fp32 tensors in alternation with MPI's own calls."};
+  BenchCommOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_input(world.ranks.size() >= 2, "bench comm: needs at least two ranks; start it with mpirun -n 2 or more");
+  check_input(options.smallest <= options.largest, "--smallest=", options.smallest,
+              " is more than --largest=", options.largest);
+  const std::vector<std::string> operations = operations_of(options.operations);
+  // Each side has two full tensors and a shard.
+  check_memory(4 * static_cast<double>(options.largest), world.ranks, "tensors of this size",
+               "a smaller --largest needs less");
+  CpuDevice device({.shared = true}), ordinary;
+  const auto mpi = make_mpi_baseline();
+  const std::vector<CommRow> rows = bench_comm({world.ranks, device}, {*mpi, ordinary},
+                                               {.smallest = options.smallest,
+                                                .largest = options.largest,
+                                                .rounds = static_cast<int>(options.rounds),
+                                                .repeats = static_cast<int>(options.repeats),
+                                                .operations = operations});
+  if (options.json)
+    log.info(nlohmann::ordered_json{{"ranks", world.ranks.size()}, {"rows", as_json(rows)}}.dump());
+  else
+    log.info(str(world.ranks.size(), " ranks\n", comm_table(rows)));
+  return ExitCode::Done;
 }
 
 }  // namespace mcpp

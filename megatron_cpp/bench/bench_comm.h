@@ -1,5 +1,6 @@
 // Benchmark of collectives and messages, alternating with MPI's own.
 #pragma once
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,6 +8,12 @@
 #include "comm/communicator.h"
 
 namespace mcpp {
+
+// MPI's own collectives behind the Communicator interface, as a benchmark baseline.
+
+/// Creates a group of all ranks of an MPI session. Every operation is one blocking MPI call on the tensors as they are:
+/// sums are fp32 in MPI's order, a send may block on its receive, and tensors are limited to 2^31 - 1 bytes.
+std::unique_ptr<Communicator> make_mpi_baseline();
 
 struct CommTiming {
   i64 smallest = 1 << 10;  ///< bytes of the full tensor; each size is four times the previous one

@@ -1,8 +1,10 @@
 // Calibration of the planner for the machine that it runs on: creates a file of configs/hardware/.
 #pragma once
+#include <functional>
+
 #include "base/file.h"
 #include "comm/communicator.h"
-#include "megatron_cpp/bench/cold_matrices.h"
+#include "megatron_cpp/bench/bench.h"
 #include "plan/hardware/hardware.h"
 #include "tensor/device.h"
 
@@ -30,5 +32,44 @@ struct CalibrationSizes {
 /// suffice for; the others sleep. Collective. Each value is the median of several rounds, since other load on the
 /// machine varies. Rank 0 returns the result; the others return an empty Hardware.
 Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes = {});
+
+// Measurement of a rank's kernels for the planner (plan/hardware/hardware.h).
+
+/// Timer for calls that all ranks make concurrently.
+class CalibrationClock {
+ public:
+  CalibrationClock(Device& device, Communicator& ranks, double seconds_each)
+      : device_(device), ranks_(ranks), seconds_each_(seconds_each) {}
+
+  Device& device() const { return device_; }
+  Communicator& ranks() const { return ranks_; }
+  /// Returns the mean over ranks of the seconds per call, while all ranks make such calls. Excludes a first call, which
+  /// touches the pages of results.
+  double seconds(const std::function<void()>& f);
+  /// Same as seconds(), for memory that was touched before: a long first call counts.
+  double warm_seconds(const std::function<void()>& f);
+  /// Returns the median of several calls of a collective function; all ranks make the same number of calls.
+  double collective_seconds(const std::function<void()>& f);
+  /// Returns the relative standard deviation over ranks of everything that seconds() measured.
+  double rank_spread();
+
+ private:
+  double mean_over_ranks(double value);
+
+  Device& device_;
+  Communicator& ranks_;
+  double seconds_each_;
+  double all_ = 0;  // of this rank
+};
+
+/// Measures all kernels once in one precision.
+MeasuredRates measure_kernels(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes);
+
+// Measurement of disk bandwidth for the planner.
+
+/// Returns the bytes per second of each rank if all write and read back `bytes` in files of `folder`, bypassing the
+/// page cache if the file system supports that. Collective. Throws BadInput, naming `key`, if the folder is unsuitable
+/// (ScratchFile).
+double disk_bandwidth(CalibrationClock& clock, const Path& folder, i64 bytes, std::string_view key);
 
 }  // namespace mcpp

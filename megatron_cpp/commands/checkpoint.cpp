@@ -12,7 +12,7 @@
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/huggingface/huggingface.h"
-#include "megatron_cpp/huggingface/stated_tokens.h"
+#include "megatron_cpp/huggingface/huggingface_config.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/resume/upcycle.h"

@@ -5,7 +5,7 @@
 #include "base/number_format.h"
 #include "base/program/standard_streams.h"
 #include "base/strings.h"
-#include "megatron_cpp/commands/bench/bench_commands.h"
+#include "megatron_cpp/bench/bench_commands.h"
 #include "megatron_cpp/commands/plan/plan_commands.h"
 #include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/setup/initialize.h"

@@ -5,7 +5,7 @@
 
 #include "base/program/program_files.h"
 #include "megatron_cpp/commands/commands.h"
-#include "megatron_cpp/config/options.h"
+#include "megatron_cpp/config/arguments.h"
 
 namespace mcpp {
 

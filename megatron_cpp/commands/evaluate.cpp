@@ -4,7 +4,7 @@
 #include "data/preprocess/input_files.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/evaluation/evaluation_report.h"
-#include "megatron_cpp/inference/evaluation/held_out.h"
+#include "megatron_cpp/inference/evaluation/perplexity.h"
 #include "megatron_cpp/inference/inference.h"
 #include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"

@@ -11,9 +11,7 @@
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/generation.h"
 #include "megatron_cpp/inference/inference.h"
-#include "megatron_cpp/inference/json_line.h"
-#include "megatron_cpp/inference/scoring_memory.h"
-#include "megatron_cpp/inference/text_printer.h"
+#include "megatron_cpp/inference/window_scorer.h"
 #include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"
 

@@ -7,7 +7,7 @@
 #include "checkpoint/directory/folder.h"
 #include "comm/object_collectives.h"
 #include "megatron_cpp/commands/commands.h"
-#include "megatron_cpp/config/options.h"
+#include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/prepare/distributed_preprocess.h"
 #include "megatron_cpp/setup/initialize.h"
 

@@ -1,7 +1,7 @@
 // Command megatron_cpp pretrain: the training job.
 #include <atomic>
 
-#include "megatron_cpp/bench/step_time.h"
+#include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpointing.h"

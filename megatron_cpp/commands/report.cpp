@@ -6,7 +6,7 @@
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/commands/commands.h"
-#include "megatron_cpp/config/options.h"
+#include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/report/page.h"
 
 namespace mcpp {

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "megatron_cpp/commands/commands.h"
-#include "megatron_cpp/config/options.h"
+#include "megatron_cpp/config/arguments.h"
 #include "parallel/pp/draw.h"
 #include "parallel/pp/schedule_kind.h"
 

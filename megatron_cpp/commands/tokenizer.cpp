@@ -13,7 +13,7 @@
 #include "data/preprocess/training/tokenizer_training.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
-#include "megatron_cpp/config/options.h"
+#include "megatron_cpp/config/arguments.h"
 
 namespace mcpp {
 namespace {

@@ -1,10 +1,11 @@
 #include "megatron_cpp/huggingface/families.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "base/strings.h"
-#include "megatron_cpp/huggingface/dialects.h"
+#include "megatron_cpp/huggingface/config_keys.h"
 
 namespace mcpp {
 namespace {
@@ -125,6 +126,253 @@ std::string family_names() {
   std::vector<std::string> names;
   for (const Family& family : kFamilies) names.emplace_back(family.model_type);
   return join(names, ", ");
+}
+
+namespace {
+
+/// Name of an activation of an MLP without a gate. The first name of a function is used for writing.
+struct ActivationName {
+  ActivationFunction function;
+  std::string_view name;
+};
+constexpr ActivationName kActivations[]{{ActivationFunction::Gelu, "gelu_new"},
+                                        {ActivationFunction::Gelu, "gelu_pytorch_tanh"},
+                                        {ActivationFunction::Gelu, "gelu_fast"},
+                                        {ActivationFunction::GeluErf, "gelu"}};
+
+ActivationFunction parse_activation(const ConfigJson& config, const char* key, const char* absent) {
+  const std::string name = config.text(key, absent);
+  const auto* it = std::ranges::find(kActivations, name, &ActivationName::name);
+  config.require(it != std::end(kActivations), key, name, "gelu_new, gelu_pytorch_tanh, gelu_fast, gelu");
+  return it->function;
+}
+std::string_view name_of_activation(ActivationFunction function) {
+  const auto* it = std::ranges::find(kActivations, function, &ActivationName::function);
+  return it == std::end(kActivations) ? kActivations[0].name : it->name;
+}
+
+OrderedJson head_of(const ModelConfig& m, const Family& family) {
+  return {{"architectures", OrderedJson::array({family.architecture})},
+          {"model_type", family.model_type},
+          {"vocab_size", m.vocab_size}};
+}
+/// Returns the architecture and sizes, under the names that all types but GPT-2 use.
+OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
+  OrderedJson json = head_of(m, family);
+  json.update({{"max_position_embeddings", m.max_positions()},
+               {"hidden_size", m.hidden_size},
+               {"intermediate_size", m.ffn()},
+               {"num_hidden_layers", m.num_layers},
+               {"num_attention_heads", m.num_attention_heads}});
+  return json;
+}
+
+/// Returns a number; null stands for 0.
+double number_or_null(const ConfigJson& config, const char* key, double absent) {
+  return config.find(key) ? config.number(key) : config.has_key(key) ? 0 : absent;
+}
+OrderedJson or_null(double number) {
+  return number > 0 ? OrderedJson(number) : OrderedJson();
+}
+
+void parse_norms(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
+  model.normalization = Normalization::RMSNorm;
+  model.norm_epsilon = config.number("rms_norm_eps", traits.rms_norm_eps);
+  model.norm_position = traits.norms;
+  model.apply_layernorm_1p = traits.is_gemma;
+  model.qk_layernorm = traits.head_norms != HeadNormKind::None;
+  model.qk_layernorm_all_heads = traits.head_norms == HeadNormKind::AllHeads;
+}
+
+void parse_biases(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
+  const bool has_attention_bias_key = traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp;
+  const bool attention = has_attention_bias_key && config.flag("attention_bias", false),
+             mlp = traits.biases == BiasKeys::AttentionMlp && config.flag("mlp_bias", false);
+  model.add_bias_linear = attention && mlp;
+  if (!model.add_bias_linear) {
+    model.add_qkv_bias = model.add_attention_output_bias = attention;
+    model.add_mlp_bias = mlp;
+  }
+  if (traits.biases == BiasKeys::Qkv) model.add_qkv_bias = true;
+}
+
+void parse_llama_activation(const ConfigJson& config, ModelConfig& model) {
+  model.activation_func = ActivationFunction::SwiGLU;
+  const std::string activation = config.text("hidden_act", "silu");
+  config.require(activation == "silu" || activation == "swish", "hidden_act", activation, "silu");
+}
+
+void parse_gemma(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
+  model.activation_func = ActivationFunction::GeGLU;
+  const std::string activation = config.text("hidden_activation", "gelu_pytorch_tanh");
+  config.require(activation == "gelu_pytorch_tanh", "hidden_activation", activation, "gelu_pytorch_tanh");
+  config.require(!config.flag("use_bidirectional_attention", false), "use_bidirectional_attention", "true", "false");
+  model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
+  model.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 256);
+  config.require(model.query_pre_attn_scalar > 0, "query_pre_attn_scalar", model.query_pre_attn_scalar, "above 0");
+  model.attn_logit_softcapping = number_or_null(config, "attn_logit_softcapping", traits.attn_logit_softcapping);
+  model.final_logit_softcapping = number_or_null(config, "final_logit_softcapping", traits.final_logit_softcapping);
+}
+
+/// Parses partial_rotary_factor, which only gpt_neox and phi3 have.
+void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelConfig& model) {
+  std::optional<ConfigJson> rope = config.object("rope_scaling");
+  if (!rope) rope = config.object("rope_parameters");
+  const bool is_neox = family.family == HuggingfaceFamily::GptNeox;
+  const double default_fraction =
+      is_neox ? config.number("rotary_pct", 0.25) : config.number("partial_rotary_factor", 1);
+  model.rotary_percent = rope ? rope->number("partial_rotary_factor", default_fraction) : default_fraction;
+  config.require(is_neox || family.traits.rotates_partly || model.rotary_percent == 1, "partial_rotary_factor",
+                 model.rotary_percent, "1");
+}
+
+/// Parses the dropouts of the residual and of the embedding, which are one key in our configuration.
+void parse_dropouts(const ConfigJson& config, double absent, ModelConfig& model) {
+  model.hidden_dropout = config.number("resid_pdrop", absent);
+  const double embedding = config.number("embd_pdrop", absent);
+  config.require(embedding == model.hidden_dropout, "embd_pdrop", embedding, "the same as resid_pdrop");
+}
+
+void add_gemma(const ModelConfig& m, OrderedJson& json) {
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  const double scalar = m.query_pre_attn_scalar > 0 ? m.query_pre_attn_scalar : static_cast<double>(m.head_dim());
+  // transformers requires a whole number.
+  const bool is_whole = scalar == std::floor(scalar) && scalar < 1e15;
+  json["query_pre_attn_scalar"] = is_whole ? OrderedJson(static_cast<i64>(scalar)) : OrderedJson(scalar);
+  json["attn_logit_softcapping"] = or_null(m.attn_logit_softcapping);
+  json["final_logit_softcapping"] = or_null(m.final_logit_softcapping);
+}
+
+}  // namespace
+
+ModelConfig parse_gpt2(const ConfigJson& config, const Family&) {
+  ModelConfig model;
+  model.num_layers = config.integer("n_layer");
+  model.hidden_size = config.integer("n_embd");
+  model.num_attention_heads = config.integer("n_head");
+  model.seq_length = model.max_position_embeddings = config.integer("n_positions");
+  model.ffn_hidden_size = config.integer("n_inner", 4 * model.hidden_size);
+  model.vocab_size = config.integer("vocab_size");
+  model.norm_epsilon = config.number("layer_norm_epsilon", 1e-5);
+  model.init_method_std = config.number("initializer_range", 0.02);
+  model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", true);
+  model.activation_func = parse_activation(config, "activation_function", "gelu_new");
+  parse_dropouts(config, 0.1, model);
+  model.attention_dropout = config.number("attn_pdrop", 0.1);
+  config.require(config.flag("scale_attn_weights", true), "scale_attn_weights", "false", "true");
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    config.require(!config.flag(key, false), key, "true", "false");
+  }
+  return model;
+}
+
+OrderedJson write_gpt2(const ModelConfig& m, const Family& family) {
+  OrderedJson json = head_of(m, family);
+  json.update({{"n_positions", m.max_positions()},
+               {"n_embd", m.hidden_size},
+               {"n_layer", m.num_layers},
+               {"n_head", m.num_attention_heads},
+               {"n_inner", m.ffn()},
+               {"activation_function", name_of_activation(m.activation_func)},
+               {"layer_norm_epsilon", m.norm_epsilon},
+               {"resid_pdrop", m.hidden_dropout},
+               {"embd_pdrop", m.hidden_dropout},
+               {"attn_pdrop", m.attention_dropout}});
+  return json;
+}
+
+ModelConfig parse_gpt_neox(const ConfigJson& config, const Family& family) {
+  ModelConfig model;
+  model.num_layers = config.integer("num_hidden_layers");
+  model.hidden_size = config.integer("hidden_size");
+  model.ffn_hidden_size = config.integer("intermediate_size");
+  model.num_attention_heads = config.integer("num_attention_heads");
+  model.seq_length = model.max_position_embeddings = config.integer("max_position_embeddings", 2048);
+  model.vocab_size = config.integer("vocab_size");
+  model.norm_epsilon = config.number("layer_norm_eps", 1e-5);
+  model.init_method_std = config.number("initializer_range", 0.02);
+  model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", false);
+  model.activation_func = parse_activation(config, "hidden_act", "gelu");
+  model.position_embedding_type = PositionEmbedding::Rope;
+  parse_rope(config, family, model);
+  parse_partial_rotary(config, family, model);
+  model.use_parallel_residual = config.flag("use_parallel_residual", true);
+  if (!config.flag("attention_bias", true)) model.add_bias_linear = false, model.add_mlp_bias = true;
+  model.hidden_dropout = config.number("hidden_dropout", 0);
+  model.attention_dropout = config.number("attention_dropout", 0);
+  return model;
+}
+
+OrderedJson write_gpt_neox(const ModelConfig& m, const Family& family) {
+  OrderedJson json = head_and_sizes_of(m, family);
+  json.update({{"hidden_act", name_of_activation(m.activation_func)},
+               {"layer_norm_eps", m.norm_epsilon},
+               {"rotary_emb_base", m.rotary_base},
+               {"rotary_pct", m.rotary_percent},
+               {"rope_scaling", rope_scaling_json(m)},
+               {"use_parallel_residual", m.use_parallel_residual},
+               {"attention_bias", m.qkv_bias()},
+               {"hidden_dropout", m.hidden_dropout},
+               {"attention_dropout", m.attention_dropout}});
+  return json;
+}
+
+ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
+  const LlamaTraits& traits = family.traits;
+  ModelConfig model;
+  model.num_layers = config.integer("num_hidden_layers");
+  model.hidden_size = config.integer("hidden_size");
+  model.ffn_hidden_size = config.integer("intermediate_size");
+  model.num_attention_heads = config.integer("num_attention_heads");
+  // Some types accept null for as many as there are heads.
+  const bool has_own_default = traits.num_key_value_heads > 0 && !config.has_key("num_key_value_heads");
+  model.num_query_groups =
+      config.integer("num_key_value_heads", has_own_default ? traits.num_key_value_heads : model.num_attention_heads);
+  model.kv_channels =
+      config.integer("head_dim", traits.head_dim > 0 ? traits.head_dim : model.hidden_size / model.num_attention_heads);
+  model.seq_length = model.max_position_embeddings =
+      config.integer("max_position_embeddings", traits.max_position_embeddings);
+  model.vocab_size = config.integer("vocab_size");
+  model.position_embedding_type = PositionEmbedding::Rope;
+  parse_rope(config, family, model);
+  parse_partial_rotary(config, family, model);
+  parse_windows(config, traits, model);
+  parse_experts(config, traits.experts, model);
+  parse_norms(config, traits, model);
+  parse_biases(config, traits, model);
+  traits.is_gemma ? parse_gemma(config, traits, model) : parse_llama_activation(config, model);
+  model.init_method_std = config.number("initializer_range", 0.02);
+  model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", traits.is_gemma);
+  model.hidden_dropout = 0;
+  if (traits.has_resid_pdrop) parse_dropouts(config, 0, model);
+  model.attention_dropout = config.number("attention_dropout", 0);
+  return model;
+}
+
+OrderedJson write_llama(const ModelConfig& m, const Family& family) {
+  const LlamaTraits& traits = family.traits;
+  OrderedJson json = head_and_sizes_of(m, family);
+  json["num_key_value_heads"] = m.query_groups();
+  json["head_dim"] = m.head_dim();
+  if (!traits.is_gemma) json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = m.norm_epsilon;
+  json["rope_theta"] = m.rotary_base;
+  if (traits.rope_local_base_freq > 0)
+    json["rope_local_base_freq"] = m.rope_local_base_freq > 0 ? m.rope_local_base_freq : m.rotary_base;
+  json["rope_scaling"] = traits.scales_rope ? rope_scaling_json(m) : OrderedJson();
+  if (traits.rotates_partly) json["partial_rotary_factor"] = m.rotary_percent;
+  if (traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp)
+    json["attention_bias"] = m.qkv_bias();
+  if (traits.biases == BiasKeys::AttentionMlp) json["mlp_bias"] = m.mlp_bias();
+  add_windows(m, traits.windows, json);
+  add_experts(m, traits.experts, json);
+  if (traits.is_gemma) add_gemma(m, json);
+  if (traits.has_resid_pdrop) {
+    json["resid_pdrop"] = json["embd_pdrop"] = m.hidden_dropout;
+    json["pad_token_id"] = nullptr;  // otherwise 32000, however small the vocabulary
+  }
+  json["attention_dropout"] = m.attention_dropout;
+  return json;
 }
 
 }  // namespace mcpp

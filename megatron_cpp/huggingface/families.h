@@ -1,5 +1,5 @@
 // Supported model types of Hugging Face: one row each, with its names and its differences from llama. Each family also
-// needs the names of its weights (weight_names.cpp).
+// needs the names of its weights (weight_map.cpp).
 #pragma once
 #include <span>
 #include <string>
@@ -96,5 +96,15 @@ const Family& family_row(HuggingfaceFamily family);
 const Family* find_family(std::string_view model_type);
 /// Returns "gpt2, llama, ..".
 std::string family_names();
+
+// Dialects of config.json: the keys of gpt2, of gpt_neox, and of llama and similar types.
+
+// Implementations of Family::parse and Family::write.
+ModelConfig parse_gpt2(const ConfigJson& config, const Family& family);
+OrderedJson write_gpt2(const ModelConfig& model, const Family& family);
+ModelConfig parse_gpt_neox(const ConfigJson& config, const Family& family);
+OrderedJson write_gpt_neox(const ModelConfig& model, const Family& family);
+ModelConfig parse_llama(const ConfigJson& config, const Family& family);
+OrderedJson write_llama(const ModelConfig& model, const Family& family);
 
 }  // namespace mcpp

@@ -4,12 +4,24 @@
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "megatron_cpp/huggingface/families.h"
 #include "megatron_cpp/resume/special_tokens.h"
 #include "model/config/config.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {
+
+// Special tokens stated by the files of a Hugging Face folder: config.json, generation_config.json,
+// tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
+
+/// Reads the special tokens of a folder as transformers does. `tokenizer` maps names to ids and may be null; ids
+/// outside of `vocab_size` are kept for an export and otherwise unused. Throws BadInput, naming file and key, for
+/// values of a wrong type.
+SpecialTokens read_stated_tokens(const Path& folder, const Tokenizer* tokenizer, i64 vocab_size);
+
+/// Returns the members of config.json or tokenizer_config.json that an export writes back; empty if none are stated.
+OrderedJson stated_members(const SpecialTokens& tokens, const char* file);
 
 /// Returns the first family that can express `model`, or that of `model_type`. Throws BadInput, naming the keys that
 /// prevent it, if none can.

@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 #include "data/tokenizer/bpe/regex.h"
 #include "data/tokenizer/sentencepiece_normalizer.h"
-#include "megatron_cpp/huggingface/stated_tokens.h"
+#include "megatron_cpp/huggingface/huggingface_config.h"
 
 namespace mcpp {
 namespace {

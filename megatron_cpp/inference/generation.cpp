@@ -1,12 +1,53 @@
 #include "megatron_cpp/inference/generation.h"
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
 
+#include "base/philox.h"
 #include "megatron_cpp/inference/forward_pipeline.h"
 #include "model/layers/kv_cache.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+/// Returns the tokens to choose from, most likely first: at most top_k of them.
+std::vector<i32> candidates(std::span<const float> logits, i64 top_k) {
+  std::vector<i32> tokens(logits.size());
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const i64 count = top_k > 0 ? std::min(top_k, static_cast<i64>(logits.size())) : static_cast<i64>(logits.size());
+  const auto likelier = [&](i32 a, i32 b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+  std::partial_sort(tokens.begin(), tokens.begin() + count, tokens.end(), likelier);
+  tokens.resize(static_cast<std::size_t>(count));
+  return tokens;
+}
+
+}  // namespace
+
+i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw) {
+  if (options.temperature == 0) return candidates(logits, 1).front();
+  const std::vector<i32> tokens = candidates(logits, options.top_k);
+  std::vector<double> weights;
+  for (i32 token : tokens) weights.push_back(std::exp((logits[token] - logits[tokens.front()]) / options.temperature));
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+
+  double kept_weight = 0;
+  std::size_t count = 0;
+  while (count < weights.size() && kept_weight < options.top_p * total) kept_weight += weights[count++];
+
+  const Philox4 bits = philox4x32(philox_key(static_cast<u64>(options.seed), "sampling"),
+                                  {static_cast<u32>(draw), static_cast<u32>(draw >> 32), 0, 0});
+  double remaining = uniform_open(bits[0]) * kept_weight;
+  for (std::size_t i = 0; i < count; ++i) {
+    remaining -= weights[i];
+    if (remaining <= 0) return tokens[i];
+  }
+  return tokens[count - 1];
+}
+
 namespace {
 
 /// Gathers logits [b, padded vocabulary / tp], sharded over tensor-parallel ranks, as fp32 [tp, b, padded vocabulary /
@@ -157,6 +198,48 @@ class Generation {
 void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
               const TokenListener& deliver) {
   if (!texts.empty()) Generation(stage, parallel, std::move(texts), limits).run(deliver);
+}
+
+void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokenizer) {
+  texts_.clear();
+  next_ = 0;
+  for (const Prompt& prompt : prompts) {
+    texts_.push_back({.prompt = std::string(prompt.text),
+                      .decoder = StreamDecoder(tokenizer),
+                      .vocab_size = tokenizer.vocab_size(),
+                      .generated = {}});
+    for (const i32 token : prompt.tokens)
+      texts_.back().decoder.add(token);  // so that the generated text joins correctly
+  }
+  show();
+}
+
+void TextPrinter::add(std::size_t text, i32 token) {
+  Text& to = texts_.at(text);
+  if (token < to.vocab_size) to.generated += token >= 0 ? to.decoder.add(token) : to.decoder.finish();
+  to.has_ended = token < 0;
+  show();
+}
+
+void TextPrinter::show() {
+  for (; next_ < texts_.size(); ++next_) {
+    Text& text = texts_[next_];
+    if (form_ == Form::Stream) show_stream(text);
+    if (!text.has_ended) return;
+    if (form_ == Form::JsonLines) show_json(text);
+  }
+}
+
+void TextPrinter::show_stream(Text& text) {
+  if (!text.has_begun) sink_((is_first_ ? "" : "----\n") + text.prompt);
+  text.has_begun = true, is_first_ = false;
+  if (text.has_ended) text.generated += "\n";
+  if (!text.generated.empty()) sink_(std::exchange(text.generated, {}));
+}
+
+void TextPrinter::show_json(const Text& text) const {
+  const nlohmann::ordered_json line{{"prompt", text.prompt}, {"text", text.generated}};
+  sink_(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace mcpp

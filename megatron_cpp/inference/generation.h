@@ -2,14 +2,39 @@
 #pragma once
 #include <functional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/fields.h"
 #include "data/dataset/batch.h"
-#include "megatron_cpp/inference/sampling.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/gpt_model.h"
 #include "parallel/state.h"
 
 namespace mcpp {
+
+/// Sampling of the next token from logits.
+struct SamplingOptions {
+  double temperature = 0.8;
+  i64 top_k = 0;
+  double top_p = 1;
+  i64 seed = 1234;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("temperature", self.temperature, "divisor of the logits; 0 = always the most likely token", at_least(0));
+    visit("top_k", self.top_k, "sample from the k most likely tokens; 0 = all", at_least(0));
+    visit("top_p", self.top_p, "sample from the most likely tokens with this total probability (nucleus sampling)",
+          Constraint{.min = 0, .max = 1, .min_is_excluded = true});
+    visit("seed", self.seed, "random seed; the same seed generates the same text", at_least(0));
+  }
+};
+
+/// Samples a token from softmax(logits / temperature), restricted to top_k and top_p (nucleus sampling, Holtzman et
+/// al., "The Curious Case of Neural Text Degeneration", 2020). `draw` numbers the draws of one seed. Deterministic;
+/// ties go to the lower token.
+i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw);
 
 struct GenerationLimits {
   i64 max_new_tokens = 256;           ///< limit for each text
@@ -33,5 +58,44 @@ using TokenListener = std::function<void(std::size_t text, i32 token)>;
 /// is full, its second half is re-encoded and kept.
 void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
               const TokenListener& deliver);
+
+/// Printing of texts that are generated in one batch, in their order.
+class TextPrinter {
+ public:
+  /// Output format. Stream: text as it is generated, each after its prompt, separated by "----". JsonLines: one line
+  /// {"prompt": .., "text": ..} per finished text, where "text" is the generated part.
+  enum class Form { Stream, JsonLines };
+  using Sink = std::function<void(std::string_view)>;
+
+  TextPrinter(Form form, Sink sink) : form_(form), sink_(std::move(sink)) {}
+
+  /// Prompt of a text. `tokens` are those of `text` that the model reads. Neither is referenced after begin().
+  struct Prompt {
+    std::string_view text;
+    std::span<const i32> tokens;
+  };
+  void begin(std::span<const Prompt> prompts, const Tokenizer& tokenizer);
+  /// Adds the next token of a text; -1 = the text has ended.
+  void add(std::size_t text, i32 token);
+
+ private:
+  struct Text {
+    std::string prompt;
+    StreamDecoder decoder;
+    i64 vocab_size;         // of the tokenizer; models may have more tokens, which decode to nothing
+    std::string generated;  // generated but not shown yet
+    bool has_begun = false, has_ended = false;
+  };
+  /// Shows the text that is ready.
+  void show();
+  void show_stream(Text& text);
+  void show_json(const Text& text) const;
+
+  Form form_;
+  Sink sink_;
+  std::vector<Text> texts_;
+  std::size_t next_ = 0;  // first text that is not shown completely
+  bool is_first_ = true;  // no text was shown yet
+};
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/json.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
@@ -79,6 +80,24 @@ Tokenizer InferenceModel::tokenizer() const {
   const Path path = tokenizer_path();
   check_input(!path.empty(), "the checkpoint has no tokenizer next to it; give --tokenizer_model");
   return open_tokenizer(path, tokenizer_checksum_, config_.model);
+}
+
+nlohmann::json parse_json_line(std::string_view line) {
+  nlohmann::json object;
+  try {
+    object = Json::parse(line, UniqueKeys());
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::BadInput, "malformed JSON: ", error.what());
+  }
+  check_input(object.is_object(), "not a JSON object; each line must be one");
+  return object;
+}
+
+std::string text_member(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  check_input(it != object.end(), "has no key \"", key, "\"");
+  check_input(it->is_string(), "\"", key, "\" is not a string");
+  return it->get<std::string>();
 }
 
 }  // namespace mcpp

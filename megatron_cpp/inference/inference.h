@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/strings.h"
@@ -83,5 +85,12 @@ class InferenceModel {
   std::unique_ptr<Session> session_;
   std::unique_ptr<GPTModel> model_;
 };
+
+// Parsing of lines of JSON Lines files that users write.
+
+/// Returns the object of a line. Throws BadInput if the line is malformed, is no object, or has a key twice.
+nlohmann::json parse_json_line(std::string_view line);
+/// Returns the string member `key`. Throws BadInput if there is none.
+std::string text_member(const nlohmann::json& object, const char* key);
 
 }  // namespace mcpp

@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -12,8 +15,164 @@
 #include "base/machine.h"
 #include "base/strings.h"
 #include "base/system_error.h"
+#include "data/tokenizer/proto_reader.h"
 
 namespace mcpp {
+namespace {
+
+constexpr std::array<u32, 256> make_crc_table() {
+  constexpr u32 kReversedPolynomial = 0x82F63B78;
+  std::array<u32, 256> table{};
+  for (u32 byte = 0; byte < 256; ++byte) {
+    u32 crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kReversedPolynomial : 0);
+    table[byte] = crc;
+  }
+  return table;
+}
+
+/// Returns the bytes of a value in little-endian order.
+template <class T>
+std::string little_endian(T value) {
+  static_assert(std::endian::native == std::endian::little);
+  std::string bytes(sizeof(T), '\0');
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  return bytes;
+}
+
+template <class T>
+T from_little_endian(std::string_view bytes) {
+  T value{};
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  return value;
+}
+
+constexpr std::size_t kLength = sizeof(u64), kChecksum = sizeof(u32);
+
+std::string varint(u64 value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>((value & 0x7F) | 0x80);
+  return bytes + static_cast<char>(value);
+}
+
+// Protocol buffer encoding: field number and wire type, then the value.
+enum Kind : u64 { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+std::string key(u64 number, Kind kind) {
+  return varint(number << 3 | kind);
+}
+std::string integer_field(u64 number, u64 value) {
+  return key(number, kVarint) + varint(value);
+}
+std::string double_field(u64 number, double value) {
+  return key(number, kFixed64) + little_endian(value);
+}
+std::string float_field(u64 number, float value) {
+  return key(number, kFixed32) + little_endian(value);
+}
+std::string bytes_field(u64 number, std::string_view bytes) {
+  return key(number, kBytes) + varint(bytes.size()).append(bytes);
+}
+std::string packed_field(u64 number, std::span<const double> values) {
+  return bytes_field(number, {reinterpret_cast<const char*>(values.data()), values.size_bytes()});
+}
+
+// Field numbers.
+namespace event {
+constexpr u64 kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
+}
+namespace summary {
+constexpr u64 kValue = 1;
+}
+namespace value {
+constexpr u64 kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kMetadata = 9;
+}
+
+std::string tagged(std::string_view tag, const std::string& rest) {
+  return bytes_field(summary::kValue, bytes_field(value::kTag, tag) + rest);
+}
+
+}  // namespace
+
+u32 crc32c(std::string_view bytes) {
+  static constexpr std::array<u32, 256> kTable = make_crc_table();
+  u32 crc = ~u32{0};
+  for (const char c : bytes) crc = kTable[(crc ^ static_cast<u8>(c)) & 0xFF] ^ (crc >> 8);
+  return ~crc;
+}
+
+u32 masked_crc32c(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xA282EAD8;
+}
+
+std::string framed_record(std::string_view record) {
+  const std::string length = little_endian<u64>(record.size());
+  std::string frame = length + little_endian(masked_crc32c(length));
+  frame.append(record);
+  return frame + little_endian(masked_crc32c(record));
+}
+
+bool next_record(std::string_view& rest, std::string_view& record) {
+  constexpr std::size_t kHead = kLength + kChecksum;
+  if (rest.size() < kHead + kChecksum) return false;
+  const std::string_view length = rest.substr(0, kLength);
+  if (from_little_endian<u32>(rest.substr(kLength, kChecksum)) != masked_crc32c(length)) return false;
+  const u64 size = from_little_endian<u64>(length);
+  if (size > rest.size() - kHead - kChecksum) return false;
+  const std::string_view found = rest.substr(kHead, size);
+  if (from_little_endian<u32>(rest.substr(kHead + size, kChecksum)) != masked_crc32c(found)) return false;
+  record = found;
+  rest.remove_prefix(kHead + size + kChecksum);
+  return true;
+}
+
+EventRecord::EventRecord(double wall_time, i64 step) : wall_time_(wall_time), step_(step) {}
+
+std::string EventRecord::file_header(double wall_time) {
+  return double_field(event::kWallTime, wall_time) + bytes_field(event::kFileVersion, "brain.Event:2");
+}
+
+void EventRecord::add_scalar(std::string_view tag, double value) {
+  summary_ += tagged(tag, float_field(value::kSimpleValue, static_cast<float>(value)));
+}
+
+void EventRecord::add_histogram(std::string_view tag, const Histogram& h) {
+  const std::string message = double_field(1, h.min) + double_field(2, h.max) + double_field(3, h.count) +
+                              double_field(4, h.sum) + double_field(5, h.sum_of_squares) + packed_field(6, h.limits) +
+                              packed_field(7, h.counts);
+  summary_ += tagged(tag, bytes_field(value::kHistogram, message));
+}
+
+void EventRecord::add_text(std::string_view tag, std::string_view text) {
+  constexpr u64 kPluginData = 1, kPluginName = 1;                  // of SummaryMetadata
+  constexpr u64 kType = 1, kShape = 2, kStrings = 8, kString = 7;  // of TensorProto; DT_STRING
+  const std::string one_element = bytes_field(2, integer_field(1, 1));
+  const std::string tensor =
+      integer_field(kType, kString) + bytes_field(kShape, one_element) + bytes_field(kStrings, text);
+  summary_ +=
+      tagged(tag, bytes_field(value::kTensor, tensor) +
+                      bytes_field(value::kMetadata, bytes_field(kPluginData, bytes_field(kPluginName, "text"))));
+}
+
+std::string EventRecord::bytes() const {
+  return double_field(event::kWallTime, wall_time_) + integer_field(event::kStep, static_cast<u64>(step_)) +
+         bytes_field(event::kSummary, summary_);
+}
+
+EventKey parse_event_key(std::string_view record, const std::string& source) {
+  EventKey key;
+  ProtoField field, value_field, tag;
+  for (ProtoReader reader(record, source); reader.next(field);) {
+    if (field.number == event::kStep) key.step = static_cast<i64>(field.integer);
+    if (field.number != event::kSummary) continue;
+    ProtoReader values(field.bytes, source);
+    if (!values.next(value_field)) continue;
+    for (ProtoReader parts(value_field.bytes, source); parts.next(tag);)
+      if (tag.number == value::kTag) key.tag = tag.bytes;
+  }
+  return key;
+}
+
 namespace {
 
 // File name: "events.out.tfevents.<seconds>.<host>-<process>.megatron_cpp". TensorBoard reads files with "tfevents" in

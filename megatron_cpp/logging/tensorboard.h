@@ -1,12 +1,66 @@
 // TensorBoard log of a run: a folder with one event file per start of the run.
 #pragma once
 #include <functional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "base/io/append_file.h"
-#include "megatron_cpp/logging/event_file.h"
+#include "base/types.h"
 
 namespace mcpp {
+
+// TensorBoard event files: protocol buffers "Event" in TFRecord frames (length, its checksum, data, its checksum).
+// Implements the subset of tensorboard/compat/proto/{event,summary,tensor}.proto that is written here.
+
+/// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI (RFC 3720, B.4).
+u32 crc32c(std::string_view bytes);
+/// Returns TFRecord's masked checksum: rotated plus a constant, so that checksums of data that contains checksums
+/// remain sound.
+u32 masked_crc32c(std::string_view bytes);
+
+/// Returns the record with its frame, as stored in a file.
+std::string framed_record(std::string_view record);
+/// Reads the record at the start of `rest` and advances past it. Returns false and leaves `rest` unchanged at the end
+/// and if the record is truncated or damaged.
+bool next_record(std::string_view& rest, std::string_view& record);
+
+/// Histogram: counts of values between limits.
+struct Histogram {
+  double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
+  std::span<const double> limits;  ///< upper limits, ascending
+  std::span<const double> counts;  ///< one per limit
+};
+
+/// Builder of one event, which holds the values of one step. Scalars are stored as fp32.
+class EventRecord {
+ public:
+  /// `wall_time` is in seconds since 1970. `step` is the position on TensorBoard's "step" axis.
+  EventRecord(double wall_time, i64 step);
+  /// Returns the first record of every file.
+  static std::string file_header(double wall_time);
+
+  void add_scalar(std::string_view tag, double value);
+  void add_histogram(std::string_view tag, const Histogram& histogram);
+  /// Adds Markdown text for TensorBoard's text page.
+  void add_text(std::string_view tag, std::string_view text);
+  bool is_empty() const { return summary_.empty(); }
+  /// Returns the encoded message without its frame.
+  std::string bytes() const;
+
+ private:
+  double wall_time_;
+  i64 step_;
+  std::string summary_;  // encoded values
+};
+
+/// Identity of an event.
+struct EventKey {
+  i64 step = 0;
+  std::string tag;  ///< tag of its first value; empty without values
+};
+/// Parses step and tag of an event. Throws BadInput, naming `source`, if the bytes are not a valid message.
+EventKey parse_event_key(std::string_view record, const std::string& source);
 
 /// Writes one event file, on a single rank. A full disk loses events but does not stop training (AppendFile).
 class TensorboardWriter {

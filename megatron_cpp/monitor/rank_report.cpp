@@ -4,7 +4,7 @@
 
 #include "base/number_format.h"
 #include "base/strings.h"
-#include "megatron_cpp/logging/clock_offset.h"
+#include "megatron_cpp/logging/trace_file.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

@@ -1,13 +1,112 @@
 #include "megatron_cpp/monitor/statistics.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/number_format.h"
 #include "base/strings.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/step/training_shards.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Returns the upper limit of the quarter octave that contains x.
+float bucket_of(float x) {
+  constexpr int kShift = 21;  // keeps two bits of the fraction
+  const u32 bits = std::bit_cast<u32>(x);
+  const u32 sign = bits & 0x8000'0000, size = bits & 0x7FFF'FFFF;
+  if (size == 0 || !std::isfinite(x)) return std::isfinite(x) ? 0.0F : x;
+  return std::bit_cast<float>(sign | (((size >> kShift) + (sign == 0 ? 1 : 0)) << kShift));
+}
+
+template <class T>
+void add_values(const Tensor& values, bool with_buckets, ValueStats& stats) {
+  for (const T value : HostValues<T>(values)) {
+    const double x = static_cast<double>(static_cast<float>(value));
+    stats.zeros += x == 0 ? 1 : 0;
+    stats.sum += x;
+    stats.sum_of_squares += x * x;
+    stats.max_abs = std::max(stats.max_abs, std::abs(x));
+    if (with_buckets && !std::isnan(x)) stats.buckets[bucket_of(static_cast<float>(x))] += 1;
+  }
+  stats.count += static_cast<double>(values.numel());
+}
+
+Json encoded(const ValueStats& stats) {
+  std::vector<double> limits, counts;
+  for (const auto& [limit, count] : stats.buckets) {
+    limits.push_back(limit);
+    counts.push_back(count);
+  }
+  return {stats.count, stats.zeros, stats.sum, stats.sum_of_squares, stats.max_abs, limits, counts};
+}
+
+ValueStats decoded(const Json& list) {
+  ValueStats stats{.count = list[0], .zeros = list[1], .sum = list[2], .sum_of_squares = list[3], .max_abs = list[4]};
+  for (std::size_t i = 0; i < list[5].size(); ++i) stats.buckets[list[5][i].get<float>()] = list[6][i];
+  return stats;
+}
+
+std::string layer_of(const std::string& parameter) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  const std::size_t begin = parameter.starts_with(kLayers) ? kLayers.size() : 0;
+  const std::size_t end = parameter.find('.', begin);
+  if (begin > 0 || !parameter.starts_with("decoder.")) return parameter.substr(0, end);
+  return parameter.substr(0, parameter.find('.', end + 1));
+}
+
+}  // namespace
+
+void ValueStats::add(const Tensor& values, bool with_buckets) {
+  on_float(values.dtype(), [&]<class T>() { add_values<T>(values, with_buckets, *this); });
+}
+
+ValueStats& ValueStats::operator+=(const ValueStats& other) {
+  count += other.count;
+  zeros += other.zeros;
+  sum += other.sum;
+  sum_of_squares += other.sum_of_squares;
+  max_abs = std::max(max_abs, other.max_abs);
+  for (const auto& [limit, numbers] : other.buckets) buckets[limit] += numbers;
+  return *this;
+}
+
+double ValueStats::norm() const {
+  return std::sqrt(sum_of_squares);
+}
+
+StatsByName sum_over_ranks(const StatsByName& local, Communicator& world) {
+  Json object = Json::object();
+  for (const auto& [name, stats] : local) object[name] = encoded(stats);
+  const std::vector<u8> bytes = Json::to_cbor(object);  // CBOR supports non-finite numbers
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  StatsByName all;
+  for (const std::string& gathered : all_gather_strings(text, world)) {
+    const Json of_rank = Json::from_cbor(gathered);
+    for (const auto& [name, stats] : of_rank.items()) all[name] += decoded(stats);
+  }
+  return all;
+}
+
+ValueStats total_stats(const StatsByName& stats) {
+  ValueStats total;
+  for (const auto& [name, one] : stats) total += one;
+  return total;
+}
+
+StatsByName group_by_layer(const StatsByName& by_parameter) {
+  StatsByName layers;
+  for (const auto& [name, stats] : by_parameter) layers[layer_of(name)] += stats;
+  return layers;
+}
+
 namespace {
 
 StatsByName stats_of(const TrainingState& state,
@@ -105,6 +204,50 @@ std::string layer_table(const StepStatistics& step) {
     text += str("\n", pad_right("  " + layer.name, 28), number(layer.grad_norm), number(layer.params_norm),
                 number(layer.activation_rms), number(layer.activation_max));
   return text;
+}
+
+std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerRoutingStats>& stats, double tokens) {
+  std::vector<ExpertLayerStats> layers;
+  for (const LayerRoutingStats& of_layer : stats) {
+    const RoutingCounts& tally = of_layer.tally;
+    const double choices = std::accumulate(tally.tokens.begin(), tally.tokens.end(), 0.0);
+    if (choices == 0) continue;  // the step was aborted
+    const double mean = choices / static_cast<double>(tally.tokens.size());
+    layers.push_back({.layer = of_layer.layer,
+                      .tokens = tally.tokens,
+                      .max_load = std::ranges::max(tally.tokens) / mean,
+                      .dropped = tally.dropped / choices,
+                      .balance_loss = tally.balance_loss / tokens,
+                      .z_loss = tally.z_loss / tokens});
+  }
+  return layers;
+}
+
+ExpertLayerStats summarize(const std::vector<ExpertLayerStats>& layers) {
+  ExpertLayerStats sum;
+  const auto count = static_cast<double>(layers.size());
+  for (const ExpertLayerStats& layer : layers) {
+    sum.max_load = std::max(sum.max_load, layer.max_load);
+    sum.dropped += layer.dropped / count;
+    sum.balance_loss += layer.balance_loss / count;
+    sum.z_loss += layer.z_loss / count;
+  }
+  return sum;
+}
+
+std::vector<std::string> IdleExpertDetector::add(const std::vector<LayerRoutingStats>& stats) {
+  std::vector<std::string> warnings;
+  for (const LayerRoutingStats& of_layer : stats) {
+    for (std::size_t expert = 0; expert < of_layer.tally.tokens.size(); ++expert) {
+      i64& steps = idle_[{of_layer.layer, expert}];
+      steps = of_layer.tally.tokens[expert] > 0 ? 0 : steps + 1;
+      if (steps == steps_)
+        warnings.push_back(str("expert ", expert, " of layer ", of_layer.layer, " has got no token for ", steps_,
+                               " iterations; a larger model.moe_aux_loss_coeff, or moe_router_enable_expert_bias, "
+                               "would bring it back"));
+    }
+  }
+  return warnings;
 }
 
 }  // namespace mcpp

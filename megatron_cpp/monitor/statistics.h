@@ -1,14 +1,42 @@
 // Optional statistics of weights, gradients and activations, which cost a pass over all of them.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "megatron_cpp/config/sections/logging_config.h"
+#include "megatron_cpp/step/router_stats.h"
 #include "megatron_cpp/step/training_state.h"
-#include "megatron_cpp/step/value_stats.h"
 
 namespace mcpp {
+
+// Statistics of a model's values: norms, zeros and histograms. Each element counts once in any layout.
+
+/// Statistics of a set of values. Sums are fp64; their order of summation depends on the layout.
+struct ValueStats {
+  double count = 0, zeros = 0, sum = 0, sum_of_squares = 0;
+  double max_abs = 0;  ///< maximum absolute value
+  /// Counts by upper limit, four per octave; filled in on request.
+  std::map<float, double> buckets = {};
+
+  /// Adds the elements of `values`, which may have any floating-point type. Waits for the device.
+  void add(const Tensor& values, bool with_buckets);
+  ValueStats& operator+=(const ValueStats& other);
+  double norm() const;
+};
+
+using StatsByName = std::map<std::string, ValueStats>;
+
+/// Returns the statistics of all ranks combined, on every rank. Collective over `world`.
+StatsByName sum_over_ranks(const StatsByName& local, Communicator& world);
+/// Returns the statistics of all names combined.
+ValueStats total_stats(const StatsByName& stats);
+/// Groups by layer: "decoder.layers.3" for all of its parameters, "embedding", "output_layer",
+/// "decoder.final_layernorm".
+StatsByName group_by_layer(const StatsByName& by_parameter);
 
 /// Statistics of one step, identical on all ranks.
 struct StepStatistics {
@@ -55,5 +83,35 @@ class StatisticsCollector {
 
 /// Formats the statistics by layer as a table for the log.
 std::string layer_table(const StepStatistics& step);
+
+// Statistics of experts during training.
+
+/// Statistics of one layer in one step.
+struct ExpertLayerStats {
+  i64 layer = 0;
+  std::vector<double> tokens;  ///< [experts] number of tokens routed to each
+  double max_load = 0;         ///< load of the busiest expert relative to the mean
+  double dropped = 0;          ///< fraction of the choices dropped because the expert was full
+  double balance_loss = 0;     ///< without its coefficient; 1 for perfect balance
+  double z_loss = 0;           ///< without its coefficient
+};
+
+/// Returns the statistics of each layer; empty without experts. `tokens` is the size of the global batch.
+std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerRoutingStats>& stats, double tokens);
+/// Returns the summary over all layers: the largest load, and means otherwise.
+ExpertLayerStats summarize(const std::vector<ExpertLayerStats>& layers);
+
+/// Detector for experts that receive no tokens over many steps.
+class IdleExpertDetector {
+ public:
+  /// Each add() counts a step and returns a message for every expert that has been idle for `steps` of them, once per
+  /// idle period.
+  explicit IdleExpertDetector(i64 steps = 100) : steps_(steps) {}
+  std::vector<std::string> add(const std::vector<LayerRoutingStats>& stats);
+
+ private:
+  i64 steps_;
+  std::map<std::pair<i64, std::size_t>, i64> idle_;  // idle steps by layer and expert
+};
 
 }  // namespace mcpp

@@ -1,9 +1,49 @@
 // Preprocessing distributed over ranks that can be interrupted and resumed.
 #pragma once
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
 #include "comm/communicator.h"
 #include "data/preprocess/preprocess.h"
 
 namespace mcpp {
+
+// Dynamic distribution of indexed pieces of work over ranks.
+
+/// Notification that a piece was worked through, except for its end.
+struct WorkUpdate {
+  i64 piece = 0;
+  int rank = 0;  ///< rank that works on it
+  std::string text;
+};
+
+/// Progress of all ranks. Each update is reported once, identically on all ranks.
+struct WorkProgress {
+  i64 pieces = 0;                ///< number of pieces that have ended
+  double amount = 0;             ///< total of the amounts passed to `add`
+  std::vector<WorkUpdate> news;  ///< pieces whose end begins
+  std::vector<i64> ended;        ///< pieces that have ended
+};
+
+/// Final phase of a piece, such as waiting for other ranks or for a disk. Runs on a separate thread, one piece after
+/// another, while the rank works on the next pieces. Must return when `stop` is requested.
+using FinalizeFn = std::function<void(const std::stop_token& stop)>;
+
+/// Work on one piece, run on a thread of this rank. Returns the text that is sent to all ranks and the final phase.
+/// `add` reports progress; it throws if the work is canceled, and the exception must not be caught.
+struct ProcessedPiece {
+  std::string text;
+  FinalizeFn end;
+};
+using PieceFn = std::function<ProcessedPiece(i64 piece, const std::function<void(double amount)>& add)>;
+
+/// Processes every piece 0 .. pieces - 1 once, on some rank. Collective over `ranks`. The ranks communicate several
+/// times a second, so none of them waits long enough to trigger a watchdog. An error on any rank stops the work and is
+/// thrown on all. `progress` is called on each rank after every exchange.
+void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
+                     const std::function<void(const WorkProgress&)>& progress);
 
 /// Returns true if an earlier run with this output left parts.
 bool has_parts(const PreprocessOptions& options);

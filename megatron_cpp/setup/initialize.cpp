@@ -12,12 +12,12 @@
 
 #include "base/checksum.h"
 #include "base/machine.h"
+#include "comm/connect_collectives.h"
 #include "comm/metered.h"
 #include "comm/nccl.h"
 #include "comm/object_collectives.h"
 #include "comm/staged.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/connect_groups.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/setup/version.h"
@@ -27,6 +27,14 @@
 #include "tensor/ops/low_precision/fp8.h"
 
 namespace mcpp {
+
+void connect_groups(const ParallelState& parallel, Device& device) {
+  for (const auto& [name, group, use] : parallel.groups()) {
+    if (use != CollectiveUse::None)
+      connect_collectives(*group, device, /*connects_second_lane=*/use == CollectiveUse::Overlapped);
+  }
+}
+
 namespace {
 
 /// Formats the first line that differs, such as " (lr = 1 on rank 0, lr = 2 there)".

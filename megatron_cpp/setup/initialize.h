@@ -9,6 +9,11 @@
 
 namespace mcpp {
 
+// Connection of process groups before training on GPUs starts.
+
+/// Connects the groups that every step uses (connect_collectives) before any GPU waits for other ranks. Collective.
+void connect_groups(const ParallelState& parallel, Device& device);
+
 /// Throws BadInput on every rank if the text `local` of any rank differs from rank 0's; names that rank and the first
 /// difference. Collective over `world`.
 void check_identical_on_ranks(const char* what, const std::string& local, Communicator& world, const char* remedy);

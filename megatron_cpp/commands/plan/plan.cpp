@@ -1,20 +1,21 @@
 // Command megatron_cpp plan: predicts, explains and chooses a layout without the hardware.
+#include <algorithm>
 #include <utility>
 
 #include "base/file.h"
 #include "base/integer_math.h"
 #include "base/number_format.h"
 #include "base/program/program_files.h"
-#include "megatron_cpp/commands/plan/plan_from_run.h"
 #include "megatron_cpp/commands/plan/plan_options.h"
-#include "megatron_cpp/commands/plan/plan_worlds.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/layout_conversion.h"
+#include "megatron_cpp/monitor/metrics/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "parallel/pp/draw.h"
+#include "plan/layouts.h"
+#include "plan/measured_run.h"
 #include "plan/report/report.h"
 #include "plan/report/roofline.h"
 #include "plan/report/step_html.h"
@@ -24,6 +25,162 @@
 #include "plan/step/step_time.h"
 
 namespace mcpp {
+
+// Implementation of plan --from_run: compares a run with its prediction and derives the hardware from it.
+
+/// Measured run with its configuration and number of ranks, as far as it recorded them.
+struct RecordedRun {
+  MeasuredRun measured;
+  Config config;
+  int world_size;
+};
+
+/// Reads the run of options.from_run. Takes the number of ranks and the vocabulary from it if `options` and `config` do
+/// not set them.
+RecordedRun read_recorded_run(PlanOptions& options, Config& config);
+
+/// Reports the speed of a run next to the prediction for this hardware. Returns the hardware adjusted to the run, and
+/// writes it to options.emit_hardware if given.
+HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, HardwareKind kind, const Log& log);
+
+// Comparison of several numbers of ranks for megatron_cpp plan.
+
+/// Logs the best layout for each of options.scale and the best of these. Throws BadInput, after the table, if no layout
+/// fits or none is in time. The layout of `any` is ignored.
+void compare_world_sizes(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+                         const Log& log);
+
+/// Finds the smallest number of devices that trains in time. Throws BadInput if no number suffices.
+void plan_for_deadline(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+                       const Log& log);
+
+namespace {
+
+std::string ranks_text(int ranks) {
+  return str(ranks, ranks == 1 ? " rank" : " ranks");
+}
+
+/// Returns the header of the hardware file, which states where its values come from.
+std::string origin(const PlanOptions& options, const RecordedRun& run, const std::string& layout, double predicted,
+                   const RunSpeed& speed) {
+  return str("# --hardware=", options.hardware, " as the run in ", options.from_run,
+             " found it, by `megatron_cpp plan ", "--from_run`:\n# ", ranks_text(run.world_size), ", ", layout, ", ",
+             human_step_seconds(run.measured.seconds), " a step, ", human_step_seconds(predicted), " predicted.\n",
+             "# Computing at ", fixed(speed.computing, 3), " times the rates there, links ",
+             speed.links == 1 ? "as in the file: too little was sent to measure them"
+                              : str("at ", fixed(speed.links, 3), " times theirs"),
+             ".\n\n");
+}
+
+/// Writes the hardware file. Throws BadInput if it could not be read back because its rates are implausible.
+void write_hardware(const std::string& file, const std::string& head, const HardwareKind& kind) {
+  const std::string text = head + print_hardware(kind);
+  try {
+    parse_hardware(text, file);
+  } catch (const Error& error) {
+    fail(ExitCode::BadInput, "--emit_hardware=", file, ": the run is too far from such hardware for a file of it:\n",
+         error.what());
+  }
+  write_file_atomic(file, text);
+}
+
+}  // namespace
+
+RecordedRun read_recorded_run(PlanOptions& options, Config& config) {
+  MeasuredRun run = read_measured_run(options.from_run);
+  Config input =
+      run.config.empty() ? config : parse_stored_config(run.config, options.from_run + ": its configuration");
+  if (run.world_size == 0) run.world_size = options.world_size;
+  check_input(run.world_size > 0, "--from_run=", options.from_run,
+              ": does not state its number of ranks; set --world_size");
+  const bool needs_no_world_size = options.scale.empty() && !options.should_minimize_devices();
+  if (options.world_size == 0 && needs_no_world_size) options.world_size = run.world_size;
+  if (config.model.vocab_size == 0) config.model.vocab_size = input.model.vocab_size;
+  const int ranks = static_cast<int>(run.world_size);
+  return {std::move(run), std::move(input), ranks};
+}
+
+HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, HardwareKind kind, const Log& log) {
+  const Hardware& hardware = kind.for_ranks(run.world_size);
+  const KernelTraits program;
+  Workload work = make_workload(run.config);
+  work.expert_imbalance = options.expert_imbalance;
+  const PredictionInput input{hardware, program, work, layout_from_config(run.config, run.world_size)};
+  const StepTime predicted = predict_configured_step(input, run.config, run.world_size);
+  std::vector<RunPart> details = compare_stages(step_time_by_rank(input), run.measured);
+  for (RunPart& part : compare_modules(input, run.measured)) details.push_back(std::move(part));
+  const std::vector<MemoryEstimate> memory = estimate_memory_by_stage(run.config, run.world_size);
+  for (RunPart& part : compare_memory(input.layout, memory, run.measured)) details.push_back(std::move(part));
+  const std::vector<RunPart> parts = compare(predicted, max_rank_memory(run.config, run.world_size), run.measured);
+  log.info(
+      str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", input.layout.describe(), "\n",
+          comparison_text(parts, details, run.measured),
+          module_memory_text(compare_module_memory(module_memory_by_stage(run.config, run.world_size), run.measured),
+                             run.measured)));
+  const RunSpeed speed = infer_speed(predicted, run.measured);
+  const std::string head = origin(options, run, input.layout.describe(), predicted.seconds, speed);
+  for (auto& [ranks, each] : kind.by_ranks) each = scale_hardware(each, speed);
+  if (!options.emit_hardware.empty()) {
+    write_hardware(options.emit_hardware, head, kind);
+    log.info(
+        str("the adjusted hardware was written to ", options.emit_hardware, ", for --hardware and launch.sh --replan"));
+  }
+  return kind;
+}
+
+namespace {
+
+/// Default for the number of tokens.
+constexpr double kDefaultTokens = 1e9;
+
+/// Checks limits that no number of ranks could satisfy, before searching many.
+void check_limits_of_model(const PredictionInput& any, SearchLimits limits) {
+  limits.world_size = kAnyWorld;
+  const std::vector<std::string> conflicts = limit_conflicts(any.hardware, any.work, limits);
+  check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
+}
+
+/// Checks that a batch that grows with the ranks has a whole number of samples.
+void check_batches(const ScalingRequest& request, i64 samples) {
+  std::vector<std::string> broken;
+  for (const i64 world : request.worlds)
+    if (samples * world % request.worlds.front() != 0) broken.push_back(std::to_string(world));
+  check_input(broken.empty(), "--weak: ", samples, " samples for ", request.worlds.front(),
+              " ranks are not a whole number for ", join(broken, " and "),
+              "; change training.global_batch_size or --scale");
+}
+
+}  // namespace
+
+void compare_world_sizes(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+                         const Log& log) {
+  check_limits_of_model(any, limits);
+  Deadline training = options.deadline;
+  if (training.tokens == 0) training.tokens = kDefaultTokens;
+  ScalingRequest request{
+      .worlds = options.scale, .is_weak = options.weak, .tokens = training.tokens, .failures = options.failures};
+  std::ranges::sort(request.worlds);
+  request.worlds.erase(std::unique(request.worlds.begin(), request.worlds.end()), request.worlds.end());
+  if (options.weak) check_batches(request, any.work.global_batch_size);
+  const std::vector<ScalingPoint> points = scaling(any.hardware, any.program, any.work, limits, request);
+  log.info(scaling_text(any, points, options.weak, training.tokens));
+  check_input(std::ranges::any_of(points, &ScalingPoint::fits), "nothing fits on any of these numbers of ranks");
+  const ScalingPoint* best = best_point(points, options.objective, training.hours);
+  check_input(best != nullptr, "none of these numbers of ranks trains on ", human_count(training.tokens), " tokens in ",
+              shortest(training.hours), " hours");
+  log.info(best_point_text(*best, options.objective, training));
+}
+
+void plan_for_deadline(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+                       const Log& log) {
+  check_limits_of_model(any, limits);
+  const FewestDevices devices =
+      find_fewest_devices(any.hardware, any.program, any.work, limits, options.deadline, options.failures);
+  const std::string text = deadline_text(any, devices, options.deadline);
+  check_input(devices.found.has_value(), text);
+  log.info(text);
+}
+
 namespace {
 
 /// Converts to MPI's type for ranks; options and links allow fewer.

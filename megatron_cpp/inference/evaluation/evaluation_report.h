@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "megatron_cpp/inference/evaluation/perplexity.h"
-#include "megatron_cpp/inference/evaluation/task_scores.h"
+#include "megatron_cpp/inference/evaluation/tasks.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {

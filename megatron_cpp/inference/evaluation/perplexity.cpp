@@ -2,11 +2,122 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <numbers>
 #include <utility>
 
+#include "base/check.h"
+#include "base/strings.h"
+#include "data/dataset/dataset_info.h"
+#include "data/dataset/index/indexed_dataset.h"
+#include "data/preprocess/input_files.h"
+
 namespace mcpp {
+namespace {
+
+/// Rejects datasets of a different tokenizer, whose tokens mean nothing to the model.
+void check_tokenizer(const DatasetInfo& info, const Path& prefix, const InferenceModel& inference) {
+  const std::string model_checksum = inference.tokenizer_checksum();
+  check_input(model_checksum.empty() || model_checksum == info.tokenizer_checksum, info_path(prefix).string(),
+              ": the dataset was made with another tokenizer (checksum ", info.tokenizer_checksum,
+              ") than the model was trained with (", model_checksum, "); preprocess the text again with that one");
+}
+
+}  // namespace
+
+HeldOut read_texts(const std::vector<std::string>& inputs, const DocumentFormat& format, const Tokenizer& tokenizer,
+                   const SpecialTokens& special) {
+  const i32 begin = special.text_begin(tokenizer), end = special.text_end(tokenizer);
+  constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  InputFiles files(inputs, format, kPieceBytes);
+  HeldOut held_out{.name = join(files.paths(), ", "), .tokens = {}};
+  std::string document;
+  const auto end_document = [&] {
+    if (document.empty()) return;
+    if (!held_out.tokens.empty() && begin != end) held_out.tokens.push_back(end);
+    held_out.tokens.push_back(begin);
+    const std::vector<i32> ids = tokenizer.encode(document);
+    held_out.tokens.insert(held_out.tokens.end(), ids.begin(), ids.end());
+    held_out.words += count_words(document);
+    held_out.bytes += static_cast<i64>(document.size());
+    document.clear();
+  };
+  while (std::optional<InputFiles::Piece> read = files.next()) {
+    const PieceDocuments parsed = parse_piece(read->path, std::move(read->piece), files.format());
+    for (const Segment& segment : parsed.by_key[0]) {
+      document += segment.text;
+      if (segment.ends_document) end_document();
+    }
+  }
+  check_input(!held_out.tokens.empty(), held_out.name, ": is empty, there is nothing to evaluate");
+  return held_out;
+}
+
+HeldOut read_dataset(const Path& prefix, const InferenceModel& inference) {
+  const i64 vocab_size = inference.config().model.vocab_size;
+  const IndexedDataset dataset(prefix);
+  const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+  const DocumentRules rules = inference.document_rules();
+  if (rules.has_starts() || rules.skips_first_tokens) check_ends_documents(dataset, rules.eod);
+  HeldOut held_out{.name = prefix.string(), .tokens = {}};
+  if (info) {
+    check_tokenizer(*info, prefix, inference);
+    held_out.tokens.push_back(static_cast<i32>(inference.special_tokens().bos.value_or(info->eod)));
+    held_out.words = info->source_words;
+    held_out.bytes = info->source_bytes;
+  }
+  for (i64 sequence = 0; sequence < dataset.num_sequences(); ++sequence) {
+    const std::size_t begin = held_out.tokens.size();
+    held_out.tokens.resize(begin + static_cast<std::size_t>(dataset.length(sequence)));
+    dataset.read(sequence, 0, std::span(held_out.tokens).subspan(begin));
+  }
+  for (i32 token : held_out.tokens) {
+    check_input(token >= 0 && token < vocab_size, prefix.string(), ".bin: token ", token,
+                " is outside the model's vocabulary of ", vocab_size);
+  }
+  check_input(held_out.tokens.size() > 1, prefix.string(), ": holds no tokens to evaluate");
+  return held_out;
+}
+
+std::string pack(const std::vector<HeldOut>& texts) {
+  std::string bytes;
+  const auto add = [&](const auto* data, std::size_t count) {
+    const u64 size = count;
+    bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    bytes.append(reinterpret_cast<const char*>(data), count * sizeof(*data));
+  };
+  for (const HeldOut& text : texts) {
+    add(text.name.data(), text.name.size());
+    add(&text.words, 1);
+    add(&text.bytes, 1);
+    add(text.tokens.data(), text.tokens.size());
+  }
+  return bytes;
+}
+
+std::vector<HeldOut> unpack(std::string_view bytes) {
+  const auto take = [&]<class T>(std::vector<T>& values) {
+    u64 count = 0;
+    std::memcpy(&count, bytes.data(), sizeof(count));
+    bytes.remove_prefix(sizeof(count));
+    values.resize(count);
+    std::memcpy(values.data(), bytes.data(), count * sizeof(T));
+    bytes.remove_prefix(count * sizeof(T));
+  };
+  std::vector<HeldOut> texts;
+  while (!bytes.empty()) {
+    HeldOut& text = texts.emplace_back();
+    std::vector<char> name;
+    std::vector<i64> words, size;
+    take(name), take(words), take(size), take(text.tokens);
+    text.name.assign(name.begin(), name.end());
+    text.words = words[0];
+    text.bytes = size[0];
+  }
+  return texts;
+}
+
 std::vector<EvaluationWindow> evaluation_windows(i64 tokens, i64 seq_length, i64 stride) {
   MCPP_CHECK(stride >= 1 && stride <= seq_length, "stride ", stride, " for windows of ", seq_length);
   std::vector<EvaluationWindow> windows;

@@ -9,7 +9,6 @@
 #include "data/dataset/dataset_info.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
-#include "megatron_cpp/setup/datasets/shared_index.h"
 
 namespace mcpp {
 namespace {

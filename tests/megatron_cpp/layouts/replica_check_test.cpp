@@ -1,7 +1,6 @@
-#include "megatron_cpp/step/replica_check.h"
-
 #include <gmock/gmock.h>
 
+#include "megatron_cpp/step/state_checks.h"
 #include "tests/support/errors.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"

@@ -10,7 +10,6 @@
 #include "base/strings.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/layout_conversion.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "parallel/layout.h"
 #include "plan/layout_memory.h"

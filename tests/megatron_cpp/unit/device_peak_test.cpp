@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "megatron_cpp/monitor/metrics/log_window.h"
+#include "megatron_cpp/monitor/metrics/metrics.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp {

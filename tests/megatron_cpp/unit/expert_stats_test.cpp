@@ -1,8 +1,7 @@
 // Statistics of experts in a training.
-#include "megatron_cpp/monitor/expert_stats.h"
-
 #include <gtest/gtest.h>
 
+#include "megatron_cpp/monitor/statistics.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {

@@ -1,9 +1,8 @@
 // Steps of a training compared with their prediction.
-#include "megatron_cpp/monitor/prediction_check.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "megatron_cpp/monitor/stragglers.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {

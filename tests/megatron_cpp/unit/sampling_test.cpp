@@ -1,10 +1,10 @@
-#include "megatron_cpp/inference/sampling.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 #include <vector>
+
+#include "megatron_cpp/inference/generation.h"
 
 namespace mcpp {
 namespace {

@@ -1,6 +1,4 @@
 // Ranks are threads on two simulated nodes.
-#include "megatron_cpp/setup/datasets/shared_index.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -14,6 +12,7 @@
 #include "comm/metered.h"
 #include "comm/watchdog/watchdog.h"
 #include "data/dataset/index/index_cache.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 

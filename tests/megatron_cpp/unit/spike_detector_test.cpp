@@ -1,5 +1,3 @@
-#include "megatron_cpp/step/spike_detector.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/local.h"
-#include "megatron_cpp/monitor/timers.h"
+#include "megatron_cpp/monitor/metrics/metrics.h"
 
 namespace mcpp {
 namespace {

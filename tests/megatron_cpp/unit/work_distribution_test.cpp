@@ -1,5 +1,3 @@
-#include "megatron_cpp/prepare/work_distribution.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "comm/local.h"
+#include "megatron_cpp/prepare/distributed_preprocess.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {

@@ -12,7 +12,7 @@
 #include "comm/local.h"
 #include "data/dataset/batch.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/connect_groups.h"
+#include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "tests/support/boxes.h"
 

@@ -4,7 +4,7 @@
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/async_save.h"
 #include "checkpoint/save/writer.h"
-#include "megatron_cpp/resume/power_sgd_memory.h"
+#include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layouts/layout_run.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/tokenizer/proto_reader.h"
-#include "megatron_cpp/logging/event_file.h"
+#include "megatron_cpp/logging/tensorboard.h"
 
 namespace mcpp::test {
 

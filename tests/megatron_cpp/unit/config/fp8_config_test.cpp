@@ -4,7 +4,6 @@
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/hardware_file.h"
-#include "megatron_cpp/setup/layout_conversion.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/run_summary.h"

@@ -1,8 +1,7 @@
-#include "megatron_cpp/config/options.h"
-
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/config/config.h"
 #include "tests/support/errors.h"
 

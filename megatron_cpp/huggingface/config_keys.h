@@ -1,10 +1,15 @@
-// RoPE and sliding windows in config.json.
+// Keys of attention and of experts in config.json.
 #pragma once
+#include <string>
+#include <vector>
+
 #include "base/json.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/families.h"
 
 namespace mcpp {
+
+// RoPE and sliding windows in config.json.
 
 /// Sets the bases and the scaling of RoPE from rope_theta and rope_scaling, or from rope_parameters of transformers 5.
 /// Throws BadInput for an unsupported scaling. model.max_positions() must be set.
@@ -21,5 +26,16 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json);
 
 /// Returns the number of layers with a window.
 i64 count_windows(const ModelConfig& model);
+
+// Mixtures of experts in config.json: mixtral, in every layer; qwen3_moe and qwen2_moe, in some layers, the latter with
+// a shared expert; and DeepSeek-V3 routing (sigmoid scores, balancing bias, groups) in all layers but the first ones,
+// with shared experts.
+
+/// Sets model.moe; model.num_layers must be set.
+void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);
+/// Returns the keys of a model with experts whose values add_experts() cannot express.
+std::vector<std::string> unsupported_expert_options(const ModelConfig& model, ExpertKeys keys);
+/// Adds the keys that parse_experts() reads.
+void add_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
 
 }  // namespace mcpp

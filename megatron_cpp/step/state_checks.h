@@ -1,5 +1,4 @@
-// Detection of silent data corruption: data-parallel ranks must hold bitwise identical weights after every step; a
-// difference indicates faulty memory or arithmetic. (Megatron-LM's check_param_hashes_across_dp_replicas.)
+// Checks of the training state: finite values and replicas that agree.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,6 +6,15 @@
 #include "megatron_cpp/step/training_state.h"
 
 namespace mcpp {
+
+// Check that prevents checkpoints with non-finite weights, which no run should resume from.
+
+/// Returns the first weight with a NaN or infinity, such as "rank 1: decoder.final_layernorm.weight", or "" if all are
+/// finite. Identical on all ranks. Reads each weight once. Collective.
+std::string find_nonfinite_weight(const TrainingState& state, Communicator& world, Device& device);
+
+// Detection of silent data corruption: data-parallel ranks must hold bitwise identical weights after every step; a
+// difference indicates faulty memory or arithmetic. (Megatron-LM's check_param_hashes_across_dp_replicas.)
 
 /// Returns a digest of a tensor.
 using Fingerprint = std::function<std::string(const Tensor& value)>;

@@ -1,5 +1,5 @@
 // Command megatron_cpp bench gemm|ops|step: speed of a model on this machine relative to the machine's limits.
-#include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/bench/bench_commands.h"
 
 #include <sys/resource.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/number_format.h"
 #include "base/statistics.h"
-#include "megatron_cpp/commands/bench/bench_commands.h"
+#include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/monitor/module_memory.h"

@@ -1,0 +1,117 @@
+// Tasks of multiple-choice questions: their file, the requests to the model and the scores.
+#pragma once
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "megatron_cpp/inference/window_scorer.h"
+
+namespace mcpp {
+
+// Likelihood tasks, which test how likely the model finds continuations of a context. One JSON object per line:
+//
+//   {"context": "The cat sat on the", "continuations": ["mat", "moon"], "answer": 0}
+//
+// With several continuations (HellaSwag, ARC) the model chooses one. `answer` counts from 0; a list gives several right
+// ones. With one continuation (LAMBADA) the question is whether the model would generate it, and `answer` is omitted.
+// "target_delimiter" separates context and continuation; the default is a space. Other keys are ignored.
+
+struct TaskItem {
+  i64 line = 0;  ///< line in the file, from 1
+  std::string context;
+  std::vector<std::string> continuations;  ///< at least one; none is empty
+  std::vector<i64> answers;                ///< indices of right continuations; empty if there is only one continuation
+  std::string target_delimiter = " ";
+};
+
+struct Task {
+  std::string name;  ///< name of the file without folder and extension
+  Path file;
+  std::vector<TaskItem> items;
+
+  /// Returns true if the model chooses among continuations, false if each item has one. The same for all items.
+  bool is_choice() const { return items.front().continuations.size() > 1; }
+  /// Returns "file:line" for messages.
+  std::string place(const TaskItem& item) const;
+};
+
+/// Reads a file, compressed or not, as preprocess does. Throws BadInput, naming file and line, for malformed lines, and
+/// for files that are empty or mix items of both kinds.
+Task read_task(const Path& file);
+
+// Conversion of task items to windows of tokens, as in lm-evaluation-harness.
+
+/// Tokenization of contexts and continuations.
+struct TaskEncoder {
+  std::function<std::vector<i32>(std::string_view)> encode;
+  i32 prefix = 0;            ///< token before a continuation without context: the one that begins texts
+  bool adds_prefix = false;  ///< add `prefix` before every context that does not begin with it
+};
+
+struct EncodedPair {
+  std::vector<i32> context, continuation;
+};
+
+/// Encodes a context and its continuation. Whitespace (as defined by Unicode) at the end of the context moves to the
+/// continuation, since tokens begin with it. The tokens of the continuation are those that both together have beyond
+/// those of the context. Either may be empty.
+EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::string continuation);
+
+/// Tokens of all continuations, each after its context, with a window that scores each.
+struct TaskRequests {
+  std::vector<i32> tokens;
+  std::vector<EvaluationWindow> windows;  ///< ordered by item, then by continuation
+};
+
+/// Serializes requests, for other ranks.
+std::string pack(const TaskRequests& requests);
+TaskRequests unpack_requests(std::string_view bytes);
+
+/// Adds the requests of `task`. Truncates contexts that are too long at the beginning, so that the model predicts at
+/// most seq_length tokens in a window. Throws BadInput, naming the line, for a continuation that is longer than that or
+/// has no token of its own.
+void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, TaskRequests& requests);
+
+/// Score of one request.
+struct Likelihood {
+  double log_likelihood = 0;  ///< ln p of the continuation after its context
+  bool is_greedy = false;     ///< true if each of its tokens is the most likely one
+};
+
+/// Returns the scores by window of the requests. Collective over `parallel`; arguments and results are identical on all
+/// ranks.
+std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel, const TaskRequests& requests,
+                                       ScoringOptions options);
+
+// Metrics of a task, computed from the likelihoods of its continuations as in lm-evaluation-harness.
+
+/// Scores of one item. For tasks without choice only `acc` is used: whether the model would generate the continuation.
+struct ItemScores {
+  std::vector<Likelihood> continuations;
+  bool acc = false;        ///< the most likely continuation is right
+  bool acc_norm = false;   ///< the same, normalized by characters of the continuation without delimiter
+  bool acc_bytes = false;  ///< the same, normalized by UTF-8 bytes
+};
+
+/// Mean over the items of a task.
+struct TaskMetric {
+  std::string name;  ///< acc, acc_norm, acc_bytes; perplexity: exp(-mean log-likelihood) of the continuation
+  double value = 0;
+  std::optional<double> standard_error;  ///< of the mean; for perplexity by the delta method; none for a single item
+};
+
+struct TaskScores {
+  std::vector<TaskMetric> metrics;
+  std::vector<ItemScores> items;
+};
+
+/// Computes the metrics. `likelihoods` is ordered by item, then by continuation.
+TaskScores task_scores(const Task& task, std::span<const Likelihood> likelihoods);
+
+/// Returns one JSON object per item, with its line number, the score of each continuation and the resulting metrics.
+std::string samples_as_jsonl(const Task& task, const TaskScores& scores);
+
+}  // namespace mcpp
