@@ -248,7 +248,7 @@ std::vector<double> scales(const std::vector<nlohmann::json>& metrics) {
 
 TEST_F(Resume, InTheMiddleOfFindingTheLossScale) {
   const Strings fp16{kFp16, "--optimizer.hysteresis=3", "--optimizer.loss_scale_window=2", "--training.train_iters=30",
-                   "--training.max_consecutive_skips=0"};
+                     "--training.max_consecutive_skips=0"};
   const std::string out = run_ok(pretrain("whole", fp16));
   EXPECT_CONTAINS(out, "iteration 1: the gradient overflows; the step is skipped, the loss scale is now 4294967296.0");
   EXPECT_CONTAINS(out, "| loss scale: 2147483648.0 |");
