@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a preset, or only some of its targets.
 #
-#   scripts/build.sh [release|cuda|debug|asan|tsan|fuzz] [target ...]    (default: release, all targets)
+#   scripts/build.sh [release|cuda|cuda-sim|debug|asan|tsan|fuzz] [target ...]    (default: release, all targets)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}

@@ -5,8 +5,9 @@
 #   scripts/test.sh [preset] LABEL      builds everything and runs the tests of a label
 #   scripts/test.sh [preset] NAME       builds the target that a test needs and runs it with its output
 #
-#   preset   release (default), cuda, debug, asan or tsan
-#   LABEL    unit, sweeps, planning, layouts, end_to_end, multi_node, cuda or style (docs/testing.md)
+#   preset   release (default), cuda, cuda-sim, debug, asan or tsan
+#   LABEL    unit, sweeps, planning, layouts, end_to_end, multi_node, cuda, style, or with preset cuda-sim cuda-sim or
+#            cuda-sim-fast (docs/testing.md)
 #   NAME     a suite (LrScheduleTest), a test of it (LrScheduleTest.KeepsDecayWhenBatchSizeChanges), a file
 #            (lr_schedule_test), or a CTest name (huggingface)
 #
@@ -20,8 +21,8 @@ fail() {
   exit 2
 }
 
-presets="release cuda debug asan tsan"
-labels="unit sweeps planning layouts end_to_end multi_node cuda style"
+presets="release cuda cuda-sim debug asan tsan"
+labels="unit sweeps planning layouts end_to_end multi_node cuda cuda-sim cuda-sim-fast style"
 
 # all_tests: prints "file suite test" for every test in tests/.
 all_tests() {
@@ -117,6 +118,9 @@ run_matching() {
   done <<<"$1"
   if [ -n "${filters[comm_mpi_tests]:-}" ]; then run_scripted 'comm_mpi_[24]'; fi
   programs=("${!filters[@]}")
+  if [ -n "${filters[cuda_simulator_tests]:-}" ] && [ "$preset" != cuda-sim ]; then
+    fail "$name: needs the preset cuda-sim: scripts/test.sh cuda-sim $name"
+  fi
   scripts/build.sh "$preset" "${programs[@]}"
   case $preset in # as in tests/CMakeLists.txt
     asan) export LSAN_OPTIONS=suppressions=$PWD/tests/lsan_suppressions.txt:print_suppressions=0:allocator_may_return_null=1 ;;
