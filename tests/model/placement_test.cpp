@@ -36,7 +36,7 @@ class WithoutSum final : public Module {
  public:
   Tensor forward(const Tensor& x, MicrobatchContext&) override { return x; }
   Tensor backward(const Tensor& dy, MicrobatchContext&) override { return dy; }
-  ActivationPlacement output_placement(ActivationPlacement) const override { return A::Sum; }
+  ActivationPlacement output_placement(ActivationPlacement) const override { return A::Partial; }
   void visit(const ParamVisitor&) override {}
 };
 
@@ -62,7 +62,7 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
     on_two_ranks(sequence_parallel, [&](const ModelContext& context) {
       const auto norm = [&] { return std::make_unique<Norm>("norm", context); };
       const A stream = context.stream();
-      EXPECT_EQ(stream, sequence_parallel ? A::Sequence : A::Whole);
+      EXPECT_EQ(stream, sequence_parallel ? A::SequenceSharded : A::Replicated);
       EXPECT_EQ(refusal(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
                 "");
       EXPECT_CONTAINS(refusal(stream, std::make_unique<WithoutSum>(), norm()),
@@ -78,17 +78,17 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
 
 TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
   on_two_ranks(true, [](const ModelContext& context) {
-    EXPECT_CONTAINS(refusal(A::Sequence, column(context, false)),
+    EXPECT_CONTAINS(refusal(A::SequenceSharded, column(context, false)),
                     "that are replicated, and is given some that are sequence-sharded");
-    EXPECT_CONTAINS(refusal(A::Sequence, column(context, true), row(context, false), column(context, true)),
+    EXPECT_CONTAINS(refusal(A::SequenceSharded, column(context, true), row(context, false), column(context, true)),
                     "fc1.weight takes activations that are sequence-sharded, and is given some that are replicated");
     const auto norm = std::make_unique<Norm>("norm", context);
-    EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Whole); }),
+    EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Replicated); }),
                     "norm.weight is placed Partial along tp, but is used for activations that are whole");
   });
   on_two_ranks(false, [](const ModelContext& context) {
     const auto norm = std::make_unique<Norm>("norm", context);
-    EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Sequence); }), "makes its gradient Partial");
+    EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::SequenceSharded); }), "makes its gradient Partial");
   });
 }
 

@@ -88,7 +88,7 @@ struct Outcome {
 Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Positions& at, const ContextParallel& cp,
                std::shared_ptr<const SamplePartition> partition) {
   ContextAttention attention(cp, p.heads(), p.groups);
-  const CoreAttentionOptions how = attention.options(options_for(p, at), std::move(cut));
+  const CoreAttentionOptions how = attention.options(options_for(p, at), std::move(partition));
   const ContextAttention::SavedAttention kept = attention.forward(qkv, how);
   return {attention.output(kept, how), attention.backward(dout, kept, how, qkv.like())};
 }

@@ -246,7 +246,7 @@ std::vector<double> scales(const std::vector<nlohmann::json>& metrics) {
   return found;
 }
 
-TEST_F(Resume, InTheMiddleOfFindingTheLossScale) {
+TEST_F(ResumeTest, IsBitwiseIdenticalWhileLossScaleAdapts) {
   const Strings fp16{kFp16, "--optimizer.hysteresis=3", "--optimizer.loss_scale_window=2", "--training.train_iters=30",
                      "--training.max_consecutive_skips=0"};
   const std::string out = run_ok(pretrain("whole", fp16));

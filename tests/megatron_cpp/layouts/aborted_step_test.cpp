@@ -122,14 +122,14 @@ TEST(AbortedStepTest, RunsNoFurtherPass) {
 
 TEST(LongStepTest, ReportsProgressOccasionally) {
   LongStep step;
-  EXPECT_FALSE(step.reports_at(0.5, 0.1, 64).live) << "not long yet";
+  EXPECT_FALSE(step.reports_at(0.5, 0.1, 64).live) << "the step is not long yet";
   EXPECT_EQ(step.reports_at(10, 0.25, 64).live.value(), "microbatch 17 of 64, 30.0s left");
-  EXPECT_FALSE(step.reports_at(10.1, 0.26, 64).live) << "flickers";
+  EXPECT_FALSE(step.reports_at(10.1, 0.26, 64).live) << "updates too often";
   EXPECT_FALSE(step.reports_at(20, 0.5, 64).log);
   EXPECT_EQ(step.reports_at(130, 0.5, 64).log.value(), "microbatch 33 of 64 after 2m10s, 2m10s left");
   EXPECT_FALSE(step.reports_at(200, 0.6, 64).log);
   EXPECT_TRUE(step.reports_at(251, 1.0, 64).log);
-  EXPECT_FALSE(LongStep().reports_at(500, 0, 64).log) << "nobody can tell yet";
+  EXPECT_FALSE(LongStep().reports_at(500, 0, 64).log) << "the remaining time is not known yet";
 }
 
 }  // namespace

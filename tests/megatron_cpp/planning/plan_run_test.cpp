@@ -292,7 +292,7 @@ TEST_F(MeasuredRunTest, EmitsHardwareThatPlansSameLayouts) {
   const std::string both = folder_ / "both.toml";
   EXPECT_THAT(plan({"--hardware=h100_sxm", from_run, "--emit=" + both, "--emit_hardware=" + both}).err,
               HasSubstr("--emit and --emit_hardware: name the same file"));
-  write_run(64, ran, 1e15);
+  write_run(64, run_config, 1e15);
   expect_refused(folder_ / "far.toml", "the run is too far from such hardware");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "far.toml"));
 }
@@ -315,11 +315,13 @@ TEST_F(MeasuredRunTest, CorrectsEachNumberOfRanks) {
   ASSERT_EQ(found.code, 0) << found.err;
   const HardwareKind original = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware"),
                      is = load_hardware(file, "");
-  const double factor = is.for_ranks(2).device.fp32_attained / was.for_ranks(2).device.fp32_attained;
+  const double factor = is.for_ranks(2).device.fp32_attained / original.for_ranks(2).device.fp32_attained;
   EXPECT_LT(factor, 0.5);
   for (const i64 ranks : {1, 2, 4}) {
-    EXPECT_NEAR(is.for_ranks(ranks).device.fp32_attained / was.for_ranks(ranks).device.fp32_attained, factor, 1e-9);
-    EXPECT_NEAR(was.for_ranks(ranks).measured_fp32.update / is.for_ranks(ranks).measured_fp32.update, factor, 1e-9);
+    EXPECT_NEAR(is.for_ranks(ranks).device.fp32_attained / original.for_ranks(ranks).device.fp32_attained, factor,
+                1e-9);
+    EXPECT_NEAR(original.for_ranks(ranks).measured_fp32.update / is.for_ranks(ranks).measured_fp32.update, factor,
+                1e-9);
   }
 }
 

@@ -383,7 +383,7 @@ TEST(HardwareFileTest, MayDependOnNumberOfRanks) {
   EXPECT_EQ(kind.for_ranks(1).device.cores, 2);
   EXPECT_EQ(kind.for_ranks(2).device.cores, 1);
   EXPECT_EQ(kind.for_ranks(2).links.ranks, std::vector<i64>{2});
-  EXPECT_EQ(kind.for_ranks(3).links.ranks, std::vector<i64>{4});  // the fewest that are as many
+  EXPECT_EQ(kind.for_ranks(3).links.ranks, std::vector<i64>{4});  // the smallest described number that is large enough
   EXPECT_EQ(kind.for_ranks(1000).links.ranks, std::vector<i64>{4});
   EXPECT_EQ(kind.for_ranks(4).concurrent_ranks(4), 2);
   const HardwareKind any = load_hardware("h100_sxm", source_folder() / "configs/hardware");

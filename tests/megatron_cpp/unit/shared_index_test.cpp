@@ -175,8 +175,8 @@ TEST_F(SharedIndexTest, SignalOnAnyRankStopsBuild) {
   EXPECT_LT(std::chrono::steady_clock::now(), begin + 20s);
 }
 
-/// A build that takes several times as long as ranks may wait for one another.
-TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
+/// The build takes several times as long as ranks may wait for one another.
+TEST_F(SharedIndexTest, LongBuildIsNoHangAndWaitingRanksSleep) {
   std::atomic<bool> is_stopped = false;
   std::vector<std::string> hangs(kRanks);
   std::vector<double> cpu_seconds(kRanks);
@@ -197,7 +197,7 @@ TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
     });
     struct timespec time {};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    spent[r] = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+    cpu_seconds[r] = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
     is_stopped = true;
     watchdog.join();
   });

@@ -78,11 +78,12 @@ TEST(ConfigTest, CommandLineOverridesFileWithFieldType) {
   EXPECT_EQ(c.device.num_threads, 2);
 }
 
-TEST(Config, ListsOnTheCommandLine) {
-  EXPECT_EQ(parse(kLeast, {"--data.data_path=[\"a,b\", 'c']"}).data.data_path, (std::vector<std::string>{"a,b", "c"}));
-  EXPECT_TRUE(parse(std::string(kLeast) + "[data]\ndata_path = 'a'", {"--data.data_path="}).data.data_path.empty());
-  EXPECT_EQ(parse(std::string(kLeast) + "[data]\ndata_path = 'a'").data.data_path, (std::vector<std::string>{"a"}));
-  EXPECT_EQ(error_of(kLeast, {"--data.data_path=[a"}),
+TEST(ConfigTest, ReadsListsFromCommandLine) {
+  EXPECT_EQ(parse(kMinimal, {"--data.data_path=[\"a,b\", 'c']"}).data.data_path,
+            (std::vector<std::string>{"a,b", "c"}));
+  EXPECT_TRUE(parse(std::string(kMinimal) + "[data]\ndata_path = 'a'", {"--data.data_path="}).data.data_path.empty());
+  EXPECT_EQ(parse(std::string(kMinimal) + "[data]\ndata_path = 'a'").data.data_path, (std::vector<std::string>{"a"}));
+  EXPECT_EQ(error_of(kMinimal, {"--data.data_path=[a"}),
             "command line: --data.data_path=[a: \"[a\" is not a TOML list; write [\"a\", \"b\"] or a,b");
 }
 
@@ -147,9 +148,9 @@ TEST(ConfigTest, SuggestsNameForUnknownKey) {
   EXPECT_EQ(error_of(with_model("[zzzzzz]")),
             "run.toml:5:2: zzzzzz: unknown section [zzzzzz]; there are model, training, parallel, optimizer, data, "
             "checkpoint, logging, device, fault_injection");
-  EXPECT_EQ(error_of("seq_length = 3\n" + std::string(kLeast)),
+  EXPECT_EQ(error_of("seq_length = 3\n" + std::string(kMinimal)),
             "run.toml:1:1: seq_length: every key belongs to a section; did you mean model.seq_length?");
-  EXPECT_EQ(error_of("device = 'cpu'\n" + std::string(kLeast)),
+  EXPECT_EQ(error_of("device = 'cpu'\n" + std::string(kMinimal)),
             "run.toml:1:1: device: is a section; write its keys below a line [device]");
   EXPECT_EQ(error_of(kMinimal, {"--training.sed=3"}),
             "command line: --training.sed=3: unknown option; did you mean --training.seed?");
@@ -240,12 +241,12 @@ TEST(ConfigTest, ChecksLearningRateRules) {
             "run.toml:7:1: optimizer.lr_wsd_decay_samples: 1001 is above the decay's length of 1000");
 }
 
-TEST(Config, AcceptedChangesMustNameKeysThatDefineTheRun) {
-  EXPECT_EQ(error_of(kLeast, {"--checkpoint.allow_changed_keys=training.sed"}),
+TEST(ConfigTest, AllowedChangesMustNameRunDefiningKeys) {
+  EXPECT_EQ(error_of(kMinimal, {"--checkpoint.allow_changed_keys=training.sed"}),
             "command line: --checkpoint.allow_changed_keys=training.sed: \"training.sed\" is not a run-defining key; "
             "did you mean training.seed?");
-  EXPECT_EQ(error_of(kLeast, {"--checkpoint.allow_changed_keys=training.train_iters"}).substr(0, 12), "command line");
-  parse(kLeast, {"--checkpoint.allow_changed_keys=training.seed,model.num_layers"});
+  EXPECT_EQ(error_of(kMinimal, {"--checkpoint.allow_changed_keys=training.train_iters"}).substr(0, 12), "command line");
+  parse(kMinimal, {"--checkpoint.allow_changed_keys=training.seed,model.num_layers"});
 }
 
 TEST(ConfigTest, ChecksBatchSizeScheduleRules) {
@@ -440,10 +441,11 @@ TEST(ConfigTest, SuggestsKeysForNamesOfOtherPrograms) {
 TEST(ConfigTest, SuggestsKeyForGradientReductionType) {
   for (const char* name : {"grad_reduce_in_bf16", "grad_reduce_in_fp32", "communication_data_type",
                            "mixed_precision_reduce", "reduce_dtype"})
-    EXPECT_THAT(error_of(kLeast, {str("--", name, "=bf16")}), HasSubstr("did you mean --parallel.grad_reduce_dtype?"));
-  EXPECT_THAT(error_of(kLeast, {"--accumulate_allreduce_grads_in_fp32"}),
+    EXPECT_THAT(error_of(kMinimal, {str("--", name, "=bf16")}),
+                HasSubstr("did you mean --parallel.grad_reduce_dtype?"));
+  EXPECT_THAT(error_of(kMinimal, {"--accumulate_allreduce_grads_in_fp32"}),
               HasSubstr("always true, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype is bf16"));
-  EXPECT_THAT(error_of(kLeast, {"--reduce_scatter_with_fp32_accumulation"}),
+  EXPECT_THAT(error_of(kMinimal, {"--reduce_scatter_with_fp32_accumulation"}),
               HasSubstr("sums over ranks are always in fp32"));
 }
 
