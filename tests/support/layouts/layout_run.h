@@ -265,7 +265,7 @@ class LayoutRank {
         .tokens = on_device(whole, whole.tokens), .targets = on_device(whole, whole.labels), .samples = whole.samples};
     if (task.eod >= 0)
       batch.attention_starts = batch.position_starts = on_device(whole, document_starts(whole, task.eod));
-    return cut(batch, task.model, state_.chunks()[0].model->context().cp);
+    return shard_microbatch(batch, task.model, state_.chunks()[0].model->context().cp);
   }
 
   /// Transposes [b, s] on the host to [s, b] on the device.
