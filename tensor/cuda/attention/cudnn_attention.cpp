@@ -215,13 +215,15 @@ bool is_aligned(const Heads& x) {
 
 /// Returns the case of these operands (q, k, v, out, ...) with more than one query. If cuDNN's kernels do not support
 /// them, records a notice and returns a case without shapes.
-AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options,
-                        CudaDevice& device) {
+AttentionCase make_case(std::span<const Heads* const> operands, const Tensor& lse, bool backward,
+                        const AttentionOptions& options, CudaDevice& device) {
   const Heads &q = *operands[0], &k = *operands[1];
   std::string why = unsupported_reason(q, k, options);
   AttentionCase c{backward, why.empty() && mask_of(k, options) == Mask::Causal, {}, q.base.dtype()};
   if (why.empty() && !std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
     why = "rows of heads do not begin at multiples of 16 bytes";
+  if (why.empty() && reinterpret_cast<std::uintptr_t>(lse.raw()) % 16 != 0)
+    why = "the log-sum-exps do not begin at a multiple of 16 bytes";
   if (why.empty()) c.shapes = cudnn_shapes(operands, k.heads, backward);
   if (c.shapes.empty())
     warn_fallback_kernel(device, backward, why.empty() ? "the layout of its tensors is not cuDNN's" : why);
@@ -279,7 +281,7 @@ bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options,
   const auto& [q, k, v] = x;
   if (is_small(q)) return false;
   const Heads o = dense_heads(y.out, q.heads);
-  const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, false, options, device);
+  const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, y.lse, false, options, device);
   const CudnnPlan* plan = c.shapes.empty() ? nullptr : plan_for(device, c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale);
@@ -319,7 +321,7 @@ bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
   if (const std::string why = nondeterminism_reason(device); !why.empty()) return refuse(why);
   const Heads o = dense_heads(y.out, x.q.heads), d = dense_heads(dout, x.q.heads);
   const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &d, &dx.q, &dx.k, &dx.v};
-  AttentionCase c = make_case(operands, true, options, device);
+  AttentionCase c = make_case(operands, y.lse, true, options, device);
   if (c.shapes.empty()) return false;
   const i64 all = c.shapes[0].dims[0];
   c.accumulates = accumulates(device, c);
