@@ -13,3 +13,33 @@ function(mcpp_simulate program label name filter)
   set_tests_properties(cuda_sim.${name} PROPERTIES LABELS "${label}" TIMEOUT 3000 ENVIRONMENT "${ARGN}"
                        ENVIRONMENT_MODIFICATION OMP_WAIT_POLICY=set:passive)
 endfunction()
+
+set(fast cuda-sim cuda-sim-fast)
+mcpp_simulate(cuda_simulator_tests "${fast}" simulator *)
+# Every op and type, in the default order; tests whose sizes are those of a GPU are left out.
+set(too_large *LongSequence*:*DeviceWaitTimer*)
+foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
+        Transfer AsyncCopy AttentionBlocks AttentionParts AttentionTest RowOps GroupedMatmul ExpertChoices Routing Fp8
+        CompressedMessage)
+  mcpp_simulate(tensor_tests cuda-sim ops.${suite} *${suite}*cuda*-${too_large})
+endforeach()
+mcpp_simulate(tensor_tests "${fast}" ops.fast
+  *AsyncCopy*cuda*:*TransferTest*cuda*:*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*RopeOps*cuda*:*ExpertChoices*cuda*)
+# Communicators on one to four GPUs under all policies, and models.
+foreach(policy late eager reverse random pct)
+  foreach(seed 0 1 2)
+    set(labels cuda-sim)
+    if(seed EQUAL 0)
+      set(labels ${fast})
+    endif()
+    mcpp_simulate(comm_tests "${labels}" comm.${policy}.${seed} *nccl_cuda*
+                  MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_SEED=${seed} MCPP_SIMULATOR_RANK_ORDER=1)
+  endforeach()
+  mcpp_simulate(megatron_cpp_tests cuda-sim nccl_layouts.${policy} *NcclLayouts*cuda*
+                MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_SEED=1)
+endforeach()
+mcpp_simulate(megatron_cpp_tests "${fast}" nccl_layouts.fast *NcclLayouts*cuda* MCPP_SIMULATOR_POLICY=random)
+mcpp_simulate(megatron_cpp_tests cuda-sim nccl_layouts.late_loading *NcclLayouts*cuda* MCPP_SIMULATOR_LATE_LOADING=1)
+mcpp_simulate(comm_tests cuda-sim comm.staged *staged_cuda*)
+mcpp_simulate(megatron_cpp_tests cuda-sim golden *GoldenModelTest.Logits*cuda*)
+mcpp_simulate(megatron_cpp_tests cuda-sim golden_training *GoldenModelTest.Twelve*cuda*)
