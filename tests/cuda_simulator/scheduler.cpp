@@ -276,9 +276,12 @@ void drain_stream(Lock& lock, cudaStream_t stream, const char* call) {
 }
 
 void drain_device(Lock& lock, int device, const char* call) {
-  const std::vector<cudaStream_t> streams = scheduler().streams;
-  for (const cudaStream_t stream : streams)
-    if (stream->device == device) drain_stream(lock, stream, call);
+  // Destroyed streams are deleted as they become empty, so streams are not held across the wait.
+  const auto is_busy = [device](cudaStream_t s) { return s->device == device && !s->queue.empty(); };
+  wait_until(
+      lock, nullptr, [&] { return std::ranges::none_of(scheduler().streams, is_busy); }, call);
+  for (const cudaStream_t stream : scheduler().streams)
+    if (stream->device == device) join_host(stream->clock);
 }
 
 }  // namespace mcpp::cuda_simulator

@@ -12,8 +12,8 @@ for ((seed = 0; seed < seeds; ++seed)); do
   for policy in late eager reverse random pct; do
     for run in 'comm_tests *nccl_cuda*' 'tensor_tests *AsyncCopy*cuda*:*TransferTest*cuda*' \
       'megatron_cpp_tests *NcclLayouts*cuda*'; do
-      settings=(MCPP_SIMULATOR_POLICY=$policy MCPP_SIMULATOR_SEED=$seed MCPP_SIMULATOR_RANK_ORDER=1
-        MCPP_SIMULATOR_LATE_LOADING=$((seed % 2)))
+      settings=("MCPP_SIMULATOR_POLICY=$policy" "MCPP_SIMULATOR_SEED=$seed" MCPP_SIMULATOR_RANK_ORDER=1
+        "MCPP_SIMULATOR_LATE_LOADING=$((seed % 2))")
       if ! env "${settings[@]}" "build/cuda-sim/${run% *}" "--gtest_filter=${run#* }" >"$log" 2>&1; then
         failures=$((failures + 1))
         echo "${settings[*]} build/cuda-sim/${run% *} '--gtest_filter=${run#* }'"
