@@ -43,6 +43,21 @@ TEST_P(TransferTest, WrittenValuesMayChangeImmediately) {
   }
 }
 
+/// Writes more than the ring of pinned memory holds, without waiting for the device in between.
+TEST_P(TransferTest, ManyWritesInFlightArriveIntact) {
+  constexpr i64 kCount = i64{3} << 20;
+  std::vector<Tensor> tensors;
+  for (i32 i = 0; i < 5; ++i) {
+    const std::vector<i32> values(kCount, i);
+    tensors.push_back(Tensor::empty({kCount}, DType::I32, device()));
+    write_values(values, tensors.back());
+  }
+  for (i32 i = 0; i < 5; ++i) {
+    const std::vector<i32> values = read_values<i32>(tensors[static_cast<std::size_t>(i)]);
+    EXPECT_EQ(std::ranges::count(values, i), kCount) << "tensor " << i;
+  }
+}
+
 TEST_P(TransferTest, HostValuesReachTensorAfterWriteBack) {
   const Tensor t = integers_of({1, 2, 3}, device());
   HostValues<i32> values(t);
