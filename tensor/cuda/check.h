@@ -7,10 +7,11 @@
 
 namespace mcpp {
 
-/// Throws Internal with CUDA's text unless `code` is success. The error may stem from an earlier kernel.
+/// Throws with CUDA's text unless `code` is success: OutOfMemory if device or pinned memory is exhausted, otherwise
+/// Internal. The error may stem from an earlier kernel.
 inline void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
-  fail(ExitCode::Internal, call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
+  fail(code == cudaErrorMemoryAllocation ? ExitCode::OutOfMemory : ExitCode::Internal, call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
 }
 
 inline void check_cublas(cublasStatus_t code, const char* call) {

@@ -444,6 +444,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* out,
                               cublasLtMatrixLayout_t out_layout, const cublasLtMatmulAlgo_t* algo, void* workspace,
                               std::size_t workspace_bytes, cudaStream_t stream) {
+  if (should_fail("cublasLtMatmul")) return CUBLAS_STATUS_EXECUTION_FAILED;
   const Problem p = problem_of(description, a_layout, b_layout, c_layout, out_layout);
   const auto algorithm = read<Algorithm>(algo);
   if (const char* why = call_refusal(p, algorithm, {a, b, c, out}, workspace, workspace_bytes)) {

@@ -431,9 +431,15 @@ void enqueue_kernel(const void* kernel, const LaunchConfig& config, std::size_t 
     remember_error(cudaErrorInvalidConfiguration);
     return;
   }
+  if (sticky_error() != cudaSuccess) return;
+  if (should_fail("launch")) {
+    remember_error(cudaErrorLaunchOutOfResources);
+    return;
+  }
   if (kernel_table().loaded.insert({current_device(), kernel}).second && settings().late_loading)
     drain_device(lock, current_device(), "loading of a kernel");
   enqueue(config.stream, {.name = "kernel at " + name, .run = [name, config, body = std::move(thread_body)] {
+                            if (sticky_error() != cudaSuccess || should_fail("kernel")) return;
                             executor().run_kernel(name, config, body);
                           }});
 }

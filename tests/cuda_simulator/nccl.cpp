@@ -53,7 +53,7 @@ using Pair = std::pair<int, int>;  // source and destination
 
 struct Group {
   int size = 0, joined = 0;
-  bool is_aborted = false;
+  bool is_aborted = false, has_failed = false;
   std::map<long, std::map<int, Call>> arrived;  // by number of the operation and rank
   std::map<long, VectorClock> completed;
   std::map<long, int> leaving;
@@ -219,7 +219,9 @@ ncclResult_t enqueue_collective(ncclComm_t comm, Call call, cudaStream_t stream)
   const std::string name = std::string(name_of(call.kind)) + " (operation " + std::to_string(number) + ", rank " +
                            std::to_string(rank) + " of " + std::to_string(group->size) + ", " +
                            std::to_string(call.count) + " elements)";
+  if (should_fail("nccl")) group->has_failed = true;  // never completes; all ranks see an asynchronous error
   const auto arrive = [=]() mutable {
+    if (group->has_failed) return;
     call.clock = current_clock();
     record_call(call, group->size);
     auto& calls = group->arrived[number];
@@ -379,8 +381,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   delete comm;
   return ncclSuccess;
 }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
-  *error = ncclSuccess;
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const Lock lock(simulator_mutex());
+  *error = comm->group->has_failed ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
 }
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,

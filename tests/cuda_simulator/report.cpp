@@ -1,14 +1,20 @@
 // Settings from the environment, random numbers, and reports of defects.
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "tests/cuda_simulator/simulator.h"
 
 namespace mcpp::cuda_simulator {
 namespace {
+
+/// Calls that can fail; "kernel" is an error during execution, "nccl" an asynchronous error of a collective.
+constexpr const char* kFaultCalls[]{
+    "cudaMallocAsync", "cudaMallocHost", "cudaMemcpyAsync", "launch", "kernel", "cublasLtMatmul", "nccl"};
 
 /// Returns an environment variable as a number; ends the program if it is none.
 long number_setting(const char* name, long otherwise) {
@@ -33,6 +39,21 @@ Policy policy_setting() {
   std::exit(2);
 }
 
+/// Reads MCPP_SIMULATOR_FAULT=<function>:<number of the call>.
+void read_fault(Settings& s) {
+  const char* text = std::getenv("MCPP_SIMULATOR_FAULT");
+  if (!text || !*text) return;
+  const std::string_view fault = text;
+  const std::size_t colon = fault.find(':');
+  s.fault_call = fault.substr(0, colon);
+  s.fault_number = colon == std::string_view::npos ? 0 : std::atoi(text + colon + 1);
+  if (s.fault_number > 0 && std::ranges::find(kFaultCalls, s.fault_call) != std::end(kFaultCalls)) return;
+  std::fprintf(stderr, "MCPP_SIMULATOR_FAULT: \"%s\"; expected is <call>:<number from 1> with one of the calls", text);
+  for (const char* name : kFaultCalls) std::fprintf(stderr, " %s", name);
+  std::fprintf(stderr, "\n");
+  std::exit(2);
+}
+
 Settings settings_from_environment() {
   Settings s;
   s.policy = policy_setting();
@@ -45,6 +66,7 @@ Settings settings_from_environment() {
   s.sums_in_rank_order = number_setting("MCPP_SIMULATOR_RANK_ORDER", 0) != 0;
   s.checks_races = number_setting("MCPP_SIMULATOR_RACES", 1) != 0;
   s.aborts_on_report = number_setting("MCPP_SIMULATOR_ABORT", 1) != 0;
+  read_fault(s);
   s.patience = static_cast<int>(number_setting("MCPP_SIMULATOR_PATIENCE", s.patience));
   return s;
 }

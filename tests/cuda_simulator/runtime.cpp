@@ -95,6 +95,7 @@ using namespace mcpp::cuda_simulator;
 extern "C" {
 
 cudaError_t cudaGetLastError(void) {
+  if (sticky_error() != cudaSuccess) return sticky_error();
   return std::exchange(last_error, cudaSuccess);
 }
 cudaError_t cudaPeekAtLastError(void) {
@@ -114,6 +115,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
     default:
@@ -163,8 +166,11 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
   const Lock lock(simulator_mutex());
+  if (sticky_error() != cudaSuccess) return remember_error(sticky_error());
   std::size_t& used = usage().used[current_device()];
-  *data = bytes <= settings().memory - std::min(settings().memory, used) ? allocate_device_memory(bytes) : nullptr;
+  *data = !should_fail("cudaMallocAsync") && bytes <= settings().memory - std::min(settings().memory, used)
+              ? allocate_device_memory(bytes)
+              : nullptr;
   if (!*data) return remember_error(cudaErrorMemoryAllocation);
   used += bytes;
   usage().devices[*data] = current_device();
@@ -185,7 +191,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
 }
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
   const Lock lock(simulator_mutex());
-  *data = allocate_pinned_memory(bytes);
+  *data = should_fail("cudaMallocHost") ? nullptr : allocate_pinned_memory(bytes);
   return *data ? cudaSuccess : remember_error(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
@@ -216,6 +222,8 @@ cudaError_t cudaHostUnregister(void* data) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   Lock lock(simulator_mutex());
   if (bytes == 0 || to == from) return cudaSuccess;
+  if (sticky_error() != cudaSuccess) return remember_error(sticky_error());
+  if (should_fail("cudaMemcpyAsync")) return remember_error(cudaErrorUnknown);
   const bool to_device = is_device_memory(to), from_device = is_device_memory(from);
   if (!fits_kind(kind, to_device, from_device)) {
     report("cudaMemcpyAsync: kind %d from %s to %s memory", static_cast<int>(kind), from_device ? "device" : "host",

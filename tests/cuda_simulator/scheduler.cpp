@@ -195,10 +195,11 @@ void draw_pct_changes() {
 }  // namespace
 
 /// Returns true if every thread that could queue anything waits. A thread whose condition holds is about to wake up.
+/// After an injected fault other threads, such as those that watch for hangs, may end the wait.
 static bool all_threads_wait() {
   const Scheduler& s = scheduler();
   const auto is_done = [](const std::function<bool()>* condition) { return (*condition)(); };
-  return s.live_threads > 0 && static_cast<int>(s.waiting.size()) >= s.live_threads &&
+  return s.live_threads > 0 && settings().fault_number == 0 && static_cast<int>(s.waiting.size()) >= s.live_threads &&
          std::ranges::none_of(s.waiting, is_done);
 }
 
@@ -317,12 +318,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Lock lock(simulator_mutex());
   drain_stream(lock, stream, "cudaStreamSynchronize");
-  return cudaSuccess;
+  return remember_error(sticky_error());
 }
 cudaError_t cudaDeviceSynchronize(void) {
   Lock lock(simulator_mutex());
   drain_device(lock, current_device(), "cudaDeviceSynchronize");
-  return cudaSuccess;
+  return remember_error(sticky_error());
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -363,7 +364,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   }
   if (state.done < state.recorded) return remember_error(cudaErrorNotReady);
   join_host(state.clock);
-  return cudaSuccess;
+  return remember_error(sticky_error());
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Lock lock(simulator_mutex());
@@ -372,7 +373,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   wait_until(
       lock, state->stream, [&] { return state->done >= version; }, "cudaEventSynchronize");
   join_host(state->clock);
-  return cudaSuccess;
+  return remember_error(sticky_error());
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   const Lock lock(simulator_mutex());

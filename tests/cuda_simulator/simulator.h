@@ -38,7 +38,9 @@ struct Settings {
   bool sums_in_rank_order = false;            ///< NCCL adds in the order of ranks and rounds once
   bool checks_races = true;
   bool aborts_on_report = true;
-  int patience = 120;  ///< seconds without progress that count as a deadlock
+  std::string fault_call = {};  ///< function whose call number fault_number fails
+  int fault_number = 0;         ///< from 1; 0: none
+  int patience = 120;           ///< seconds without progress that count as a deadlock
 };
 /// Returns the settings; tests of the simulator modify them.
 Settings& settings();
@@ -51,6 +53,13 @@ std::uint64_t random_bits();
 void report(const char* format, ...) __attribute__((format(printf, 1, 2)));
 /// Replaces the effect of reports; null restores it.
 void set_report_handler(std::function<void(const std::string&)> handler);
+
+/// Returns true if this call of a fallible function is to fail.
+bool should_fail(const char* function);
+/// Starts counting the calls of fallible functions.
+void reset_faults();
+/// Returns the error that a failed kernel has left, which all later calls return; cudaSuccess if there is none.
+cudaError_t sticky_error();
 
 /// Lock that is held while anything of the simulated GPUs runs or changes.
 using Mutex = std::recursive_mutex;

@@ -20,7 +20,7 @@ mcpp_simulate(cuda_simulator_tests "${fast}" simulator *)
 set(too_large *LongSequence*:*DeviceWaitTimer*)
 foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
         Transfer AsyncCopy AttentionBlocks AttentionParts AttentionTest RowOps GroupedMatmul ExpertChoices Routing Fp8
-        CompressedMessage)
+        CompressedMessage ParamRemainders Quantize)
   mcpp_simulate(tensor_tests cuda-sim ops.${suite} *${suite}*cuda*-${too_large})
 endforeach()
 mcpp_simulate(tensor_tests "${fast}" ops.fast
@@ -43,3 +43,5 @@ mcpp_simulate(megatron_cpp_tests cuda-sim nccl_layouts.late_loading *NcclLayouts
 mcpp_simulate(comm_tests cuda-sim comm.staged *staged_cuda*)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden *GoldenModelTest.Logits*cuda*)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden_training *GoldenModelTest.Twelve*cuda*)
+add_test(NAME cuda_sim.faults COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda_simulator/faults.sh $<TARGET_FILE:megatron_cpp>)
+set_tests_properties(cuda_sim.faults PROPERTIES LABELS "${fast}" TIMEOUT 600)

@@ -55,6 +55,12 @@ class SimulatorTest : public testing::Test {
     cuda_simulator::set_report_handler(nullptr);
     settings() = saved_;
   }
+  /// Makes a call fail, counting from now on.
+  static void inject(const std::string& call, int number) {
+    settings().fault_call = call;
+    settings().fault_number = number;
+    cuda_simulator::reset_faults();
+  }
 
   /// Makes `to` wait for everything queued on `from`.
   static void order(cudaStream_t from, cudaStream_t to) {
@@ -86,6 +92,7 @@ class SimulatorTest : public testing::Test {
 using SimulatorKernelTest = SimulatorTest;
 using SimulatorStreamTest = SimulatorTest;
 using SimulatorNcclTest = SimulatorTest;
+using SimulatorFaultTest = SimulatorTest;
 
 TEST_F(SimulatorKernelTest, ReportsMissingBarrier) {
   launch_reverse(a_, b_, true, first_);
@@ -220,8 +227,31 @@ TEST_F(SimulatorStreamTest, ReportsWrongKindOfCopy) {
   EXPECT_THAT(finish(), Contains(HasSubstr("kind")));
 }
 
-/// Runs body(rank, communicator, stream, data) on two threads with a GPU each.
-void run_two_ranks(const std::function<void(int, ncclComm_t, cudaStream_t, float*)>& body) {
+TEST_F(SimulatorFaultTest, FailsOnlyTheChosenCall) {
+  inject("cudaMallocAsync", 2);
+  std::array<void*, 3> data{};
+  EXPECT_EQ(cudaMallocAsync(&data[0], kBytes, first_), cudaSuccess);
+  EXPECT_EQ(cudaMallocAsync(&data[1], kBytes, first_), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaMallocAsync(&data[2], kBytes, first_), cudaSuccess);
+  for (void* allocated : data) cudaFreeAsync(allocated, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+}
+
+TEST_F(SimulatorFaultTest, FailedKernelFailsAllLaterCalls) {
+  inject("kernel", 2);
+  launch_fill(a_, kCount, 1, first_);
+  EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+  launch_fill(a_, kCount, 1, first_);
+  EXPECT_EQ(cudaStreamSynchronize(first_), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaStreamSynchronize(second_), cudaErrorIllegalAddress);
+  EXPECT_THROW(launch_fill(a_, kCount, 1, second_), Error);
+  inject("", 0);
+}
+
+/// Runs body(rank, communicator, stream, data) on two threads with a GPU each. The body may abort and reset the
+/// communicator.
+void run_two_ranks(const std::function<void(int, ncclComm_t&, cudaStream_t, float*)>& body) {
   ncclUniqueId id;
   ncclGetUniqueId(&id);
   const auto run = [&](int rank) {
@@ -235,7 +265,7 @@ void run_two_ranks(const std::function<void(int, ncclComm_t, cudaStream_t, float
     ncclCommInitRank(&comm, 2, id, rank);
     body(rank, comm, stream, static_cast<float*>(data));
     cudaStreamSynchronize(stream);
-    ncclCommAbort(comm);
+    if (comm) ncclCommAbort(comm);
     cudaFreeAsync(data, stream);
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
@@ -247,7 +277,7 @@ void run_two_ranks(const std::function<void(int, ncclComm_t, cudaStream_t, float
 
 TEST_F(SimulatorNcclTest, SumsOverRanks) {
   std::array<float, 2> sums{};
-  run_two_ranks([&](int rank, ncclComm_t comm, cudaStream_t stream, float* data) {
+  run_two_ranks([&](int rank, ncclComm_t& comm, cudaStream_t stream, float* data) {
     ncclAllReduce(data, data, kCount, ncclFloat32, ncclSum, comm, stream);
     cudaMemcpyAsync(&sums[static_cast<std::size_t>(rank)], data, sizeof(float), cudaMemcpyDeviceToHost, stream);
     cudaStreamSynchronize(stream);
@@ -282,6 +312,19 @@ TEST_F(SimulatorNcclTest, ReportsDeadlockWithOperationsOfAllRanks) {
   });
   EXPECT_THAT(reports_, Contains(testing::AllOf(HasSubstr("deadlock"), HasSubstr("ncclAllReduce (operation 0, rank 0"),
                                                 HasSubstr("receive 64 from 0"))));
+}
+
+TEST_F(SimulatorFaultTest, FailedCollectiveIsAnAsynchronousErrorOnAllRanks) {
+  inject("nccl", 1);
+  std::array<ncclResult_t, 2> errors{};
+  run_two_ranks([&](int rank, ncclComm_t& comm, cudaStream_t stream, float* data) {
+    ncclAllReduce(data, data, kCount, ncclFloat32, ncclSum, comm, stream);
+    while (errors[static_cast<std::size_t>(rank)] == ncclSuccess)
+      ncclCommGetAsyncError(comm, &errors[static_cast<std::size_t>(rank)]);
+    ncclCommAbort(std::exchange(comm, nullptr));
+  });
+  inject("", 0);
+  EXPECT_THAT(errors, testing::Each(ncclRemoteError));
 }
 
 }  // namespace
