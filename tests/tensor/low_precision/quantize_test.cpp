@@ -4,33 +4,39 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <vector>
+
+#include "tensor/transfer.h"
+#include "tests/support/gpu.h"
 
 namespace mcpp {
 namespace {
 
 constexpr QuantizedRange kRanges[]{QuantizedRange::Signed, QuantizedRange::NonNegative};
 
-class QuantizeTest : public testing::Test {
+class QuantizeTest : public testing::TestWithParam<DeviceType> {
  protected:
+  void SetUp() override {
+    if (const std::string why = test::why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    device_ = test::make_device(GetParam(), 2);
+  }
   Tensor tensor(const std::vector<float>& values) {
-    Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::F32, device_);
-    std::memcpy(t.raw(), values.data(), values.size() * sizeof(float));
+    Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::F32, *device_);
+    write_values(values, t);
     return t;
   }
   Quantized quantized(const Tensor& x, QuantizedRange range) {
-    Quantized q{.codes = Tensor::empty({x.numel() / 4}, DType::I32, device_),
-                .scales = Tensor::empty({x.numel() / kQuantizedBlock}, DType::F32, device_),
+    Quantized q{.codes = Tensor::empty({x.numel() / 4}, DType::I32, *device_),
+                .scales = Tensor::empty({x.numel() / kQuantizedBlock}, DType::F32, *device_),
                 .range = range};
     ops::quantize(x, q);
     return q;
   }
   std::vector<float> values(const Quantized& q) {
-    Tensor x = Tensor::empty({q.scales.numel() * kQuantizedBlock}, DType::F32, device_);
+    Tensor x = Tensor::empty({q.scales.numel() * kQuantizedBlock}, DType::F32, *device_);
     ops::dequantize(q, x);
-    return {x.data<float>(), x.data<float>() + x.numel()};
+    return read_values<float>(x);
   }
   /// Returns values over many powers of ten, like moments, in blocks of very different magnitude, some with a negative
   /// extreme.
@@ -48,10 +54,13 @@ class QuantizeTest : public testing::Test {
     return all;
   }
 
-  CpuDevice device_{{.threads = 2}};
+  std::unique_ptr<Device> device_;
 };
 
-TEST_F(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
+INSTANTIATE_TEST_SUITE_P(Devices, QuantizeTest, testing::ValuesIn(test::device_types()),
+                         [](const auto& p) { return test::name_of(p.param); });
+
+TEST_P(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
   for (const QuantizedRange range : kRanges) {
     const QuantizedValues v = quantized_values(range);
     EXPECT_TRUE(std::ranges::is_sorted(v, std::less_equal())) << "or two are the same";
@@ -65,7 +74,7 @@ TEST_F(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
 }
 
 /// Compares with a search through all values in double precision.
-TEST_F(QuantizeTest, RoundsToNearestValue) {
+TEST_P(QuantizeTest, RoundsToNearestValue) {
   for (const QuantizedRange range : kRanges) {
     const std::vector<float> x = numbers(range), y = values(quantized(tensor(x), range));
     const QuantizedValues all = quantized_values(range);
@@ -84,7 +93,7 @@ TEST_F(QuantizeTest, RoundsToNearestValue) {
 }
 
 /// A checkpoint, which stores dequantized values, must restore all bits.
-TEST_F(QuantizeTest, IsIdempotent) {
+TEST_P(QuantizeTest, IsIdempotent) {
   for (const QuantizedRange range : kRanges) {
     std::vector<float> x = numbers(range);
     std::fill(x.begin(), x.begin() + kQuantizedBlock, 0.0F);
@@ -92,14 +101,14 @@ TEST_F(QuantizeTest, IsIdempotent) {
     const Quantized once = quantized(tensor(x), range);
     const std::vector<float> y = values(once);
     const Quantized twice = quantized(tensor(y), range);
-    EXPECT_EQ(std::memcmp(once.codes.raw(), twice.codes.raw(), x.size()), 0);
-    EXPECT_EQ(std::memcmp(once.scales.raw(), twice.scales.raw(), static_cast<std::size_t>(once.scales.bytes())), 0);
+    EXPECT_EQ(read_values<i32>(once.codes), read_values<i32>(twice.codes));
+    EXPECT_EQ(read_values<float>(once.scales), read_values<float>(twice.scales));
     EXPECT_EQ(y, values(twice));
     EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + kQuantizedBlock), std::vector<float>(kQuantizedBlock));
   }
 }
 
-TEST_F(QuantizeTest, RejectsPartialBlocks) {
+TEST_P(QuantizeTest, RejectsPartialBlocks) {
   const Tensor x = tensor(std::vector<float>(kQuantizedBlock + 4));
   EXPECT_THROW(quantized(x, QuantizedRange::Signed), Error);
 }
