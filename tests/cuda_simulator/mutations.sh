@@ -7,9 +7,10 @@ cd "$(dirname "$0")/../.."
 table=$PWD/tests/cuda_simulator/mutations.tsv
 tree=$PWD/build/mutations
 names=("$@")
+rm -rf "$tree"
 git worktree prune
-[ -d "$tree" ] || git worktree add --detach --quiet "$tree" HEAD
-git -C "$tree" checkout --quiet --force --detach "$(git rev-parse HEAD)"
+git worktree add --detach --quiet "$tree" HEAD
+trap 'git worktree remove --force "$tree"' EXIT
 cd "$tree"
 
 # mutate <file> <after> <text> <replacement>: replaces the first occurrence of the text after `after`.

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tensor/ops/ops.h"
+#include "tests/support/gpu.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp {
@@ -13,15 +14,21 @@ namespace {
 
 using test::Numbers;
 
-class LowRankTest : public testing::TestWithParam<DType> {
+class LowRankTest : public testing::TestWithParam<std::tuple<DType, DeviceType>> {
  protected:
+  void SetUp() override {
+    const DeviceType type = std::get<1>(GetParam());
+    if (const std::string why = test::why_missing(type); !why.empty()) GTEST_SKIP() << why;
+    device_ = test::make_device(type);
+  }
+  static DType dtype() { return std::get<0>(GetParam()); }
   Tensor tensor(const Shape& shape, const Numbers& values) {
-    Tensor t = Tensor::empty(shape, GetParam(), device_);
+    Tensor t = Tensor::empty(shape, dtype(), *device_);
     test::set_numbers(t, values);
     return t;
   }
-  Tensor random(i64 rows, i64 columns) { return tensor({rows, columns}, test::normals(rows * columns, 3, GetParam())); }
-  double tolerance() const { return GetParam() == DType::F64 ? 1e-13 : 1e-6; }
+  Tensor random(i64 rows, i64 columns) { return tensor({rows, columns}, test::normals(rows * columns, 3, dtype())); }
+  double tolerance() const { return dtype() == DType::F64 ? 1e-13 : 1e-6; }
 
   /// Returns X^T Y in double precision.
   static Numbers products(const Tensor& x, const Tensor& y) {
@@ -41,7 +48,7 @@ class LowRankTest : public testing::TestWithParam<DType> {
       for (std::size_t k = 0; k < r; ++k) EXPECT_NEAR(squares[j * r + k], j == k ? 1 : 0, tolerance()) << j << " " << k;
   }
 
-  CpuDevice device_;
+  std::unique_ptr<Device> device_;
 };
 
 TEST_P(LowRankTest, OrthonormalizeKeepsColumnSpan) {
@@ -87,7 +94,7 @@ TEST_P(LowRankTest, OrthonormalizePropagatesNonFiniteValues) {
 TEST_P(LowRankTest, CopyIfFiniteCopiesOnlyWithFiniteFactor) {
   Tensor to = tensor({2}, {1, 2});
   const Tensor from = tensor({2}, {3, 4});
-  Tensor factor = Tensor::empty({1}, DType::F64, device_);
+  Tensor factor = Tensor::empty({1}, DType::F64, *device_);
   for (const double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     test::set_numbers(factor, {bad});
     ops::copy_if_finite(from, to, factor);
@@ -103,8 +110,14 @@ TEST_P(LowRankTest, OrthonormalizeRejectsWideMatrices) {
   EXPECT_THROW(ops::orthonormalize(wide), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LowRankTest, testing::Values(DType::F32, DType::F64),
-                         [](const auto& p) { return std::string(name_of(p.param)); });
+std::string case_name(const testing::TestParamInfo<std::tuple<DType, DeviceType>>& info) {
+  return test::on_device(std::string(name_of(std::get<0>(info.param))), std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LowRankTest,
+                         testing::Combine(testing::Values(DType::F32, DType::F64),
+                                          testing::ValuesIn(test::device_types())),
+                         case_name);
 
 }  // namespace
 }  // namespace mcpp
