@@ -11,7 +11,8 @@ namespace mcpp {
 /// Internal. The error may stem from an earlier kernel.
 inline void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
-  fail(code == cudaErrorMemoryAllocation ? ExitCode::OutOfMemory : ExitCode::Internal, call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
+  fail(code == cudaErrorMemoryAllocation ? ExitCode::OutOfMemory : ExitCode::Internal, call, ": ",
+       cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
 }
 
 inline void check_cublas(cublasStatus_t code, const char* call) {
