@@ -3,7 +3,7 @@
 
 #include "comm/nccl.h"
 #include "tensor/cuda_device.h"
-#include "tensor/with_cuda.h"
+#include "tensor/on_device.h"
 #include "tests/support/gpu.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
