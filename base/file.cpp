@@ -55,7 +55,7 @@ Path resolve_link_target(Path path) {
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
   const bool is_file = std::filesystem::is_regular_file(there);
   check_input(is_file || !std::filesystem::exists(there) || std::filesystem::is_directory(there), path.string(),
-              " is a device or pipe, whose place no file may take; name a file");
+              " is a device or pipe, which is never replaced; name a file");
   const bool is_link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, unknown));
   return is_link && is_file ? std::filesystem::canonical(path) : path;
 }

@@ -50,7 +50,7 @@ i64 JsonObject::integer(const std::string& key, i64 min, i64 max) const {
   // Rejects unsigned values above the i64 range, which would wrap to negative ones.
   require(!value.is_number_unsigned() || value.get<u64>() <= u64{std::numeric_limits<i64>::max()}, key, "is too large");
   const i64 number = value.get<i64>();
-  require(number >= min && number <= max, key, "is ", number, ", allowed are ", min, " to ", max);
+  require(number >= min && number <= max, key, "is ", number, "; allowed: ", min, " to ", max);
   return number;
 }
 

@@ -55,7 +55,7 @@ std::vector<int> cpus_local_to_pci_device(std::string bus_id, const Path& root =
 int num_usable_cpus();
 
 /// Restricts this thread, and the threads it starts later, to those of `cpus` that it may use. Returns false and
-/// changes nothing if that is none of them or all CPUs the thread may use.
+/// changes nothing if these are none or all of the CPUs that the thread may use.
 bool set_cpu_affinity(const std::vector<int>& cpus);
 
 }  // namespace mcpp

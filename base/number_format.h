@@ -1,4 +1,4 @@
-// Locale-independent formatting of numbers. Functions that guarantee a bitwise identical round trip say so.
+// Locale-independent formatting of numbers. Functions document whether the round trip is bitwise identical.
 #pragma once
 #include <string>
 #include <string_view>

@@ -32,7 +32,7 @@ run_until_stopped() {
     0) return 1 ;; # the training has finished
     85)
       stops=$((stops + 1))
-      grep -q 'is cancelled and has no effect' "$folder/log" && canceled_steps=$((canceled_steps + 1))
+      grep -q 'is canceled and has no effect' "$folder/log" && canceled_steps=$((canceled_steps + 1))
       return 0
       ;;
     143 | 130 | 138) return 0 ;; # before it handled signals

@@ -26,7 +26,8 @@ struct CheckpointConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("save", self.save, "folder for checkpoints; empty = save none");
     visit("load", self.load,
-          "folder to start from while save has no checkpoint; if it has none either, training starts anew. Or a single "
+          "folder to start from while save has no checkpoint; if it has none either, training starts from scratch. Or "
+          "a single "
           "checkpoint to resume from, regardless of save");
     visit("save_interval", self.save_interval, "iterations between two saves; 0 = only at the end", at_least(0));
     visit("keep_latest_k", self.keep_latest_k, "number of newest checkpoints to keep; 0 = all", at_least(0));
@@ -40,9 +41,9 @@ struct CheckpointConfig {
     visit("local_save_interval", self.local_save_interval, "iterations between two saves in local_save", at_least(0));
     visit("local_keep_latest_k", self.local_keep_latest_k,
           "number of newest checkpoints to keep in local_save; 0 = all", at_least(0));
-    visit("finetune", self.finetune, "load only the weights: iteration, optimizer and data order start anew");
+    visit("finetune", self.finetune, "load only the weights: iteration, optimizer and data order start from scratch");
     visit("exit_on_missing_checkpoint", self.exit_on_missing_checkpoint,
-          "stop instead of starting anew if load has no checkpoint");
+          "stop instead of starting from scratch if load has no checkpoint");
     visit("allow_changed_keys", self.allow_changed_keys,
           "run-defining keys, such as training.seed, that may differ from the checkpoint");
   }

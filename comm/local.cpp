@@ -51,7 +51,7 @@ struct World {
       asleep_.push_back(&sleeper);
       if (!is_any_awake()) {
         stop();
-        fail(ExitCode::Internal, "deadlock: all ranks that have not ended wait for another rank");
+        fail(ExitCode::Internal, "deadlock: every running rank is blocked");
       }
       sleeper.woken.wait(lock, [&sleeper] { return sleeper.is_awake; });
     }
@@ -255,7 +255,7 @@ void receive(Group& group, Channel& channel, u64 number, Tensor& t, int source) 
   const auto found = channel.messages.find(number);
   const Message& message = found->second;
   MCPP_CHECK(message.dtype == t.dtype() && static_cast<i64>(message.bytes.size()) == t.bytes(), "rank ", source,
-             " sent ", message.bytes.size(), " bytes of ", mcpp::name_of(message.dtype), ", expected were ", t.bytes(),
+             " sent ", message.bytes.size(), " bytes of ", mcpp::name_of(message.dtype), ", expected ", t.bytes(),
              " of ", mcpp::name_of(t.dtype()));
   copy_bytes(t.raw(), message.bytes.data(), t.bytes());
   channel.messages.erase(found);

@@ -70,10 +70,10 @@ void StartupTimeout::watch() {
 
 void StartupTimeout::end() const {
   write_error(str(rank_.empty() ? "" : str("[rank ", rank_, "] "), "megatron_cpp: error: ", what_.load(),
-                  " waits since ", human_seconds(limit_), " for the other ranks (", launcher_.variable, "=",
+                  " has waited ", human_seconds(limit_), " for the other ranks (", launcher_.variable, "=",
                   launcher_.ranks, "): one has not started, was stopped, has ended, or runs as another user or on a ",
                   "machine that cannot be reached; a rank that writes no such line is the one to look at. ", kVariable,
-                  " says how long ranks may wait\n"));
+                  " limits how long ranks may wait\n"));
   ::_exit(static_cast<int>(ExitCode::PeerLost));
 }
 

@@ -29,9 +29,9 @@ struct DataConfig {
     visit("data_path", self.data_path,
           "dataset prefixes (without .bin/.idx), each optionally preceded by its weight: [\"0.3\", \"a\", \"0.7\", "
           "\"b\"]");
-    visit("train_data_path", self.train_data_path, "datasets for training alone; excludes data_path and split");
-    visit("valid_data_path", self.valid_data_path, "datasets for validation alone");
-    visit("test_data_path", self.test_data_path, "datasets for the test alone");
+    visit("train_data_path", self.train_data_path, "datasets for training only; excludes data_path and split");
+    visit("valid_data_path", self.valid_data_path, "datasets for validation only");
+    visit("test_data_path", self.test_data_path, "datasets for the test only");
     visit("split", self.split, "shares of the documents of data_path for training, validation, test");
     visit("multiple_validation_sets", self.multiple_validation_sets,
           "compute a separate loss for each dataset of valid_data_path, or for the part that split holds out of each "

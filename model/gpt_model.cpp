@@ -104,13 +104,13 @@ void GPTModel::check_placements() {
               {.dense = {.tp = context_.tp.size()}, .expert = {.tp = context_.experts.tp, .ep = context_.experts.ep}});
   MCPP_CHECK(!output_ || !ties_embeddings() || (context_.output_rank > 0) == (output_->own_weight() != nullptr),
              "the output layer is ", output_->own_weight() ? "not " : "",
-             "beside the embedding that it is tied to, but ",
+             "on the same stage as the embedding that it is tied to, but ",
              "the model is built for a pipeline with the output on rank ", context_.output_rank);
   ActivationPlacement x =
       embedding_ ? embedding_->output_placement(ActivationPlacement::Replicated) : context_.stream();
   for (const auto& layer : layers_) x = layer->output_placement(x);
-  MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x), ", and the next one takes ",
-             "some that are ", name_of(context_.stream()));
+  MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x),
+             ", and the next one expects ", "activations that are ", name_of(context_.stream()));
   if (output_) output_->output_placement(x);
 }
 

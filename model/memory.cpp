@@ -139,8 +139,8 @@ double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& st
   return tensor_bytes(part, element) + tensor_bytes(std::min(part, EncodedStorage::kPiece), piece);
 }
 
-/// Persistent bytes of the parameters of the chunks on one grid, sharded across `shards` ranks as the ZeRO stage says.
-/// `offloaded_state_fraction`: offloaded fraction of the states.
+/// Persistent bytes of the parameters of the chunks on one grid, sharded across `shards` ranks according to the ZeRO
+/// stage. `offloaded_state_fraction`: offloaded fraction of the states.
 MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWeight& states,
                                  const RankMemorySpec& share, double offloaded_state_fraction, i64 shards,
                                  const std::vector<ChunkParameters>& chunks) {

@@ -36,7 +36,7 @@ struct ActivationSetup {
 };
 
 /// Bytes that layer `layer` keeps from its forward to its backward pass, including its input and excluding its output.
-/// Exact on every tensor-parallel rank if the number of tokens of the experts is the one that `setup` says. With full
+/// Exact on every tensor-parallel rank if the number of tokens of the experts is that of `setup`. With full
 /// recomputation, the bytes of a layer that is not recomputed.
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer = 0);
 

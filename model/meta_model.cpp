@@ -14,7 +14,7 @@ class MetaDevice final : public Device {
 
  private:
   void* system_allocate(i64 bytes) override {
-    fail(ExitCode::Internal, "a model on paper asks for ", bytes, " bytes of memory");
+    fail(ExitCode::Internal, "allocation on the meta device: ", bytes, " bytes");
   }
   void system_free(void*) noexcept override {}
 };
@@ -39,7 +39,7 @@ class MetaCommunicator final : public Communicator {
   void abort(int) noexcept override {}
 
  private:
-  [[noreturn]] static void refuse() { fail(ExitCode::Internal, "a model on paper asks for other ranks"); }
+  [[noreturn]] static void refuse() { fail(ExitCode::Internal, "communication on the meta device"); }
 
   int size_;
 };
@@ -71,7 +71,7 @@ void check_countable(const ModelConfig& config, i64 tokens) {
   const auto check = [](double numbers, double limit, const auto&... what) {
     if (numbers > limit)
       fail(ExitCode::OutOfMemory, "not enough memory for this model: ", what..., " are about ", human_count(numbers),
-           " numbers, more than any machine has room for");
+           " elements, more than any host can hold");
   };
   check(estimate_weight_count(config), kMaxWeights, "weights of model.num_layers = ", config.num_layers,
         ", hidden_size = ", config.hidden_size, ", ffn_hidden_size = ", config.ffn(),

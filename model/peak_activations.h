@@ -16,7 +16,7 @@ struct PeakCandidate {
   std::vector<i64> waiting = {};  ///< by chunk: microbatches with delayed weight gradients
 };
 
-/// Moments with the most in flight: no other moment of the same kind has a chunk with more than one of these.
+/// Candidates for the peak: moments whose numbers of microbatches in flight, by chunk, no other moment dominates.
 struct PeakCandidates {
   std::vector<PeakCandidate> in_backward;
   std::vector<std::vector<i64>> after_forward;  ///< by chunk: microbatches between forward and backward

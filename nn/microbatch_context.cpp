@@ -7,8 +7,8 @@
 namespace mcpp {
 
 Tensor SavedTensors::take(const void* owner) {
-  MCPP_CHECK(!entries_.empty(), "backward takes more than forward saved");
-  MCPP_CHECK(entries_.back().owner == owner, "backward runs in another order than forward");
+  MCPP_CHECK(!entries_.empty(), "backward takes more tensors than forward saved");
+  MCPP_CHECK(entries_.back().owner == owner, "backward does not run in the reverse order of forward");
   prefetch();
   if (!offloaded_.empty() && offloaded_.back().end == entries_.size()) reload();
   Entry entry = std::move(entries_.back());

@@ -33,7 +33,7 @@ void check_boxes(std::span<const Param* const> params, const GridSizes& grids) {
     i64 boxes = 1;
     for (const Axis axis : {Axis::Tp, Axis::Ep}) {
       const int size = grids[param->placement.grid][axis], copies = param->placement[axis].copies(size);
-      MCPP_CHECK(copies > 0 && size % copies == 0, param->name, " is held alike by ", copies, " of ", size,
+      MCPP_CHECK(copies > 0 && size % copies == 0, param->name, " is replicated on ", copies, " of ", size,
                  " ranks along ", name_of(axis));
       boxes *= size / copies;
     }

@@ -93,8 +93,8 @@ struct GridSizes {
   AxisValues dense = {}, expert = {};
   const AxisValues& operator[](GridKind grid) const { return grid == GridKind::Dense ? dense : expert; }
 };
-/// Throws if the boxes of a model's parameters, counted as often as their placement along tp and ep says, do not add up
-/// to their global tensors. An example is a replicated bias placed as if it were sharded.
+/// Throws if the boxes of a model's parameters, counted as often as their placement along tp and ep implies, do not add
+/// up to their global tensors. An example is a replicated bias placed as if it were sharded.
 void check_boxes(std::span<const Param* const> params, const GridSizes& grids);
 /// Throws if the placement of a parameter along tp contradicts gradient_spread(y).
 void check_gradient_spread(const Param& param, ActivationPlacement y);

@@ -5,7 +5,7 @@
 
 namespace mcpp {
 
-/// How long the training is, in iterations or in samples (exactly one is not 0).
+/// Length of the training, in iterations or in samples (exactly one is not 0).
 struct TrainingLength {
   i64 train_iters = 0;
   i64 train_samples = 0;
@@ -19,7 +19,7 @@ struct TrainingLength {
 /// samples; an iteration counts as global_batch_size samples.
 class LrSchedule {
  public:
-  /// BadInput, naming the keys, when the warm-up is not shorter than the decay or WSD's part is longer than it.
+  /// Throws BadInput, naming the keys, if the warm-up is not shorter than the decay or WSD's part is longer than it.
   LrSchedule(const OptimizerConfig& config, const TrainingLength& length);
 
   /// Returns the position of the next update, given the iterations and samples of all updates applied before it.

@@ -58,7 +58,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       copies_(copies ? std::move(copies) : make_async_copy_engine(device_)) {
   pinned_buffers_ = std::make_unique<PinnedBufferPool>(*copies_, MemoryClass::OptimizerState, host_threads(device_));
   MCPP_CHECK(!config_.store_param_remainders || dtype_ == DType::BF16, "weights in ", name_of(dtype_),
-             " are no halves of master weights");
+             " cannot be upper halves of master weights");
   for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");

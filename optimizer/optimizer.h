@@ -110,7 +110,7 @@ class Optimizer {
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_low_precision(dtype_); }
-  /// Part of a run that is decoded and updated at once.
+  /// Part of a run that is decoded and updated together.
   struct PartRange {
     std::size_t segment;
     const Run* run;

@@ -52,14 +52,14 @@ PartialGradients::PartialGradients(std::span<ParamAndGradBuffer* const> buffers,
 void PartialGradients::add_groups(const ParamAndGradBuffer& buffer, const Param& param, Communicator& tp) {
   const Placement& placement = param.placement;
   MCPP_CHECK(placement.ep.spread != Spread::Partial, param.name,
-             " is placed Partial along ep, over which nobody sums gradients");
+             " is placed Partial along ep, along which gradients are not summed");
   MCPP_CHECK(placement.grid == GridKind::Dense || placement.tp.spread != Spread::Partial, param.name,
-             " is placed Partial along the experts' tp, over which nobody sums gradients");
+             " is placed Partial along the experts' tp, along which gradients are not summed");
   if (const int copies = placement.tp.copies(tp.size()); placement.tp.spread == Spread::Partial && copies > 1) {
     MCPP_CHECK(tp.size() % copies == 0, param.name, " is held by ", copies, " of ", tp.size(), " ranks");
     const Holders neighbors{.first = tp.rank() / copies * copies, .count = copies};
     MCPP_CHECK(placement.tp.holders.value_or(neighbors) == neighbors, param.name,
-               " is placed on ranks of tp that are no neighbours of rank ", tp.rank());
+               " is placed on tp ranks that are not neighbors of rank ", tp.rank());
     tp_groups_[copies] = &tp;
   }
   if (!is_summed_over_stages(param)) return;

@@ -68,7 +68,7 @@ struct FittedLayout {
 enum class OnDeviceStates { AllThatFit, None };
 /// Fits `layout` into memory. Activations stay on the device if that fits; otherwise they are offloaded to the first of
 /// host memory and disk that suffices. Offloaded states are kept on the device in steps of one percent as `states`
-/// says. If nothing fits, returns the variant with the least device memory.
+/// specifies. If nothing fits, returns the variant with the least device memory.
 FittedLayout fit_with_offload(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes,
                               OnDeviceStates states = OnDeviceStates::AllThatFit);
 

@@ -242,8 +242,7 @@ class Search {
   /// Names the class of memory that grows most.
   static std::string memory_reason(const Candidate& other, const Candidate& best) {
     const MemoryEstimate &a = other.memory, &b = best.memory;
-    if (other.layout.activations_tier != best.layout.activations_tier)
-      return "fits only with its activations elsewhere";
+    if (other.layout.activations_tier != best.layout.activations_tier) return "fits only with offloaded activations";
     const std::pair<double, const char*> classes[]{{a.params - b.params, "weights"},
                                                    {a.grads - b.grads, "gradients"},
                                                    {a.optimizer_state - b.optimizer_state, "optimizer state"},
@@ -265,22 +264,22 @@ class Search {
          leaves ? str("tensor parallelism leaves the ", hardware_.links.tier.front(), " domain of ",
                       hardware_.links.ranks.front(), " for ", collectives.outermost_tier(tp))
                 : "tensor parallelism communicates more"},
-        {a.work.context_parallel - b.work.context_parallel, "keys and values of other positions take longer to come"},
+        {a.work.context_parallel - b.work.context_parallel, "context-parallel exchange takes longer"},
         {a.work.expert_parallel - b.work.expert_parallel,
          other.layout.exchange_group().ranks > hardware_.links.ranks.front()
              ? str("tokens leave the ", hardware_.links.tier.front(), " domain of ", hardware_.links.ranks.front(),
                    " for their experts")
-             : "tokens take longer to their experts and back"},
+             : "token dispatch takes longer"},
         {a.work.data_parallel - b.work.data_parallel, "each microbatch gathers weights or sums gradients"},
         {a.data_parallel - b.data_parallel, "gradients and weights are less hidden"},
         {a.bubble - b.bubble, "the pipeline waits longer"},
         {a.messages - b.messages, "more messages between stages"},
         {a.optimizer - b.optimizer, "the update is shared by fewer"},
-        {a.work.offloaded - b.work.offloaded, "what is elsewhere takes longer to come than what it is for"},
-        {a.work.elementwise - b.work.elementwise, "more goes over memory"},
-        {a.work.attention - b.work.attention, "more attention is computed again"},
+        {a.work.offloaded - b.work.offloaded, "offloaded data arrives later than it is needed"},
+        {a.work.elementwise - b.work.elementwise, "elementwise operations take longer"},
+        {a.work.attention - b.work.attention, "more attention is recomputed"},
         {a.work.products - b.work.products, other.layout.recompute.granularity == Recompute::Granularity::Full
-                                                ? "more products are computed again"
+                                                ? "more products are recomputed"
                                                 : "products are smaller, or unevenly shared"}};
     const auto* peak = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
     const double percent = 100 * (a.seconds / b.seconds - 1);

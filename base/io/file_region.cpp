@@ -32,7 +32,7 @@ void FileRegion::record_checksums(std::span<const std::byte> bytes) {
 void FileRegion::check_piece(std::size_t piece, std::span<const std::byte> bytes) const {
   if (checksum_hex(bytes) == sums_[piece]) return;
   fail(ExitCode::PeerLost, file_->name(), ": ", name_, " differs from its checksum: the disk or the memory of this ",
-       "machine cannot be trusted. Leave it out, or name another folder, and start again; the run goes on from its "
+       "node is unreliable. Exclude the node or choose a different folder, and restart; the run resumes from its "
        "last ",
        "checkpoint");
 }

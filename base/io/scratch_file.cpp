@@ -32,7 +32,7 @@ bool lies_in_memory(const Path& folder) {
 
 void check_is_on_disk(const Path& folder, const std::string& where) {
   check_input(!lies_in_memory(folder), where,
-              " lies in memory (tmpfs), where nothing is gained; name a folder on a disk");
+              " is in memory (tmpfs), which saves no memory; choose a folder on a disk");
 }
 
 /// Names the folder and its configuration key in messages.
@@ -165,8 +165,8 @@ int ScratchFile::write(i64 offset, std::span<const std::byte> from) const {
 }
 
 void ScratchFile::throw_transfer_error(std::string_view verb, int error, std::string_view what) const {
-  fail(ExitCode::PeerLost, "cannot ", verb, " ", name(), ": ", system_reason(error), "; what was there of ", what,
-       " is lost. Start again; the run goes on from its last checkpoint");
+  fail(ExitCode::PeerLost, "cannot ", verb, " ", name(), ": ", system_reason(error), "; the stored part of ", what,
+       " is lost. Restart the run; it resumes from its last checkpoint");
 }
 
 DiskSpace scratch_disk_space(const Path& folder, std::string_view key) {

@@ -24,8 +24,8 @@ class TransferQueue {
   using Ticket = u64;
 
   virtual ~TransferQueue() = default;  ///< waits for all transfers
-  /// Starts a transfer, split into pieces of kPiece bytes so that the disk works on several at once. Blocks only while
-  /// the queue is full.
+  /// Starts a transfer, split into pieces of kPiece bytes so that the disk works on several concurrently. Blocks only
+  /// while the queue is full.
   virtual Ticket start(const FileTransfer& transfer) = 0;
   /// Waits for the transfer. Returns 0 or an errno. Must be called once per ticket.
   virtual int wait(Ticket ticket) = 0;

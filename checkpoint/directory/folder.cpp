@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "iter_";
 
-/// The tensors of a damaged file whose numbers are wrong, as " (damaged: a, b)"; empty when HDF5 cannot find them.
+/// Returns the tensors of a damaged file with wrong values, as " (damaged: a, b)"; empty if HDF5 cannot locate them.
 std::string damaged_tensors(const Manifest& manifest, i64 file, const MappedFile& content) {
   constexpr std::size_t kNamed = 3;
   std::vector<std::string> damaged;
@@ -46,7 +46,7 @@ std::string damaged_tensors(const Manifest& manifest, i64 file, const MappedFile
   return damaged.empty() ? std::string() : " (damaged: " + join(damaged, ", ") + ")";
 }
 
-/// Why the datasets of a file are not those of the manifest; empty when they are.
+/// Returns why the datasets of a file differ from those of the manifest; empty if they agree.
 std::string layout_problem(const Path& path, const Manifest& manifest, i64 file) {
   try {
     const Hdf5File layout(path);
@@ -90,15 +90,16 @@ std::vector<std::string> surplus_files(const Path& directory, const Manifest& ma
   return found;
 }
 
-/// A checkpoint under the name of another iteration: what keeps, orders and resumes checkpoints goes by names.
+/// Reports a checkpoint named after a different iteration: retention, order and resuming rely on the names.
 std::vector<std::string> wrong_name(const Path& directory, const Manifest& manifest) {
   const std::optional<i64> named = iteration_of(directory.filename().string());
   if (!named || *named == manifest.state.iteration) return {};
   return {str(directory.string(), " is the checkpoint of iteration ", manifest.state.iteration,
-              ", by its manifest, and was renamed; call it ", checkpoint_name(manifest.state.iteration), " again")};
+              ", according to its manifest, and was renamed; rename it to ", checkpoint_name(manifest.state.iteration),
+              " again")};
 }
 
-/// find_problems for one of `parts` readers: file i is read by reader i % parts, the rest is checked by reader 0.
+/// Implements find_problems() for one of `parts` readers: reader i % parts reads file i, reader 0 checks the rest.
 std::vector<std::string> find_problems_in_part(const Path& directory, bool checksums, i64 part, i64 parts,
                                                const BytesListener& read = {}) {
   std::vector<std::string> problems;
@@ -126,7 +127,7 @@ std::string first_line(const Path& path) {
   return text.substr(0, text.find_last_not_of("\r\n ") + 1);
 }
 
-/// Returns what `latest` says, for comparison with a record of begin_publication().
+/// Returns the content of `latest`, for comparison with a record of begin_publication().
 std::string named_by_latest(const Path& folder) {
   const std::string name = first_line(folder / kLatestName);
   return name.empty() ? "-" : name;

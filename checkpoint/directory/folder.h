@@ -28,12 +28,12 @@ std::vector<Path> checkpoints_in(const Path& folder);
 
 /// Returns the directory that `latest` names; std::nullopt when it is absent, or names no directory here.
 std::optional<Path> latest_in(const Path& folder);
-/// Makes `latest` name this checkpoint of its folder where it names an earlier one, or none, and ends its publication.
+/// Points `latest` at this checkpoint if it names an earlier one or none, and ends the checkpoint's publication.
 void advance_latest(const Path& checkpoint);
 
 /// Records that `staging`, complete but for its name, is about to become this checkpoint of its folder. A process that
-/// dies before end_publication() leaves the record, which tells a checkpoint that `latest` does not name yet from one
-/// that a user rejected by setting `latest` back.
+/// dies before end_publication() leaves the record, which distinguishes a checkpoint that `latest` does not name yet
+/// from one that a user rejected by setting `latest` back.
 void begin_publication(const Path& checkpoint, const Path& staging);
 /// Makes `latest` name the checkpoint and removes the record.
 void end_publication(const Path& checkpoint);

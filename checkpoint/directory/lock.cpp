@@ -58,7 +58,7 @@ class Guard {
     constexpr std::chrono::milliseconds kPause{10}, kLongest{30'000};
     for (auto waited = kPause - kPause; !is_taken(); waited += kPause) {
       check_input(waited < kLongest, "another process has been holding ", path_.string(), " for ",
-                  kLongest.count() / 1000, " s; if none is alive, with its machine, remove that file");
+                  kLongest.count() / 1000, " s; if that process and its host are down, remove that file");
       std::this_thread::sleep_for(kPause);
     }
   }
@@ -72,8 +72,8 @@ class Guard {
  private:
   bool is_taken() {
     descriptor_ = open_lock_file(path_);
-    // Where there are no locks FolderLock says so. Who had it before has removed it: the name may be another file's
-    // now.
+    // FolderLock warns if there are no locks. The previous owner has removed the file: the name may be a different
+    // one's now.
     const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
     if (is_free && is_current(descriptor_, path_)) return true;
     ::close(descriptor_);
@@ -84,7 +84,7 @@ class Guard {
   int descriptor_ = -1;
 };
 
-/// All of an owner's text up to how often its job was queued again.
+/// Returns an owner's text up to its job's restart count.
 std::string job_text(const SlurmJob& job) {
   return str(", Slurm ", job.name, ", requeued ");
 }
@@ -101,7 +101,7 @@ bool is_earlier_run(const std::string& owner, const SlurmJob& job) {
 void refuse(const Path& path, const std::string& owner) {
   fail(ExitCode::BadInput, "the checkpoint folder ", path.parent_path().string(), " is in use by ",
        owner.empty() ? "an unknown process" : owner,
-       "; stop that job or give another folder. If that process is gone for certain, with its machine, remove ",
+       "; stop that job or choose a different folder. If that process and its host are certainly down, remove ",
        path.string());
 }
 
@@ -119,7 +119,7 @@ FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) 
       const std::string owner = read_owner(descriptor_);
       ::close(descriptor_);
       if (!is_earlier_run(owner, job)) refuse(path_, owner);
-      log.warn(str(path_.string(), ": is taken over from ", owner, ", an earlier run of this job"));
+      log.warn(str(path_.string(), ": taking over from ", owner, ", an earlier run of this job"));
       // The dead process's open file stays locked; the next file of this name is a new one.
       MCPP_CHECK_SYSTEM(::unlink(path_.c_str()) == 0 || errno == ENOENT, "cannot remove ", path_.string());
     }
@@ -153,7 +153,7 @@ void FolderLock::check_held() const {
   if (owner_.empty()) return;
   const std::string owner = read_owner(path_);
   check_input(owner.empty() || is_current(descriptor_, path_), "the checkpoint folder ", path_.parent_path().string(),
-              " was taken over by ", owner, ": this run, ", owner_, ", makes no more checkpoints there");
+              " was taken over by ", owner, ": this run, ", owner_, ", cannot save there any longer");
 }
 
 FolderLock::~FolderLock() {

@@ -34,7 +34,7 @@ class FolderLock {
   bool is_taken(const std::string& owner, const Log& log);
 
   Path path_;
-  std::string owner_;  ///< what path_ says as long as the lock is held; empty when that cannot be told
+  std::string owner_;  ///< owner written to path_; empty if it could not be locked or written
   int descriptor_ = -1;
 };
 

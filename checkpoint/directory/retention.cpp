@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Removes a checkpoint so that, killed on the way, it leaves a temporary directory rather than a broken checkpoint.
+/// Removes a checkpoint. If killed meanwhile, it leaves a temporary directory, not a broken checkpoint.
 void remove_checkpoint(const Path& directory, const Log& log) {
   std::error_code error;
   const Path doomed = directory.string() + std::string(kTempInfix) + process_tag();
@@ -27,7 +27,7 @@ void remove_checkpoint(const Path& directory, const Log& log) {
 
 /// Entry that an ended process left behind.
 struct Stale {
-  Path path, checkpoint;  ///< that it was to become, or was
+  Path path, checkpoint;  ///< checkpoint that it was to become, or was
   bool is_replaced;
 };
 
@@ -125,7 +125,7 @@ void remove_stale_entries(const Path& folder, const Log& log) {
     }
     if (error) {
       log.warn_from_any_rank(
-          str("cannot clear away ", stale.path.string(), ", left by a process that ended: ", error.message()));
+          str("cannot remove ", stale.path.string(), ", left by a process that ended: ", error.message()));
     }
   }
   remove_stale_publication(folder);

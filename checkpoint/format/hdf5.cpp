@@ -144,7 +144,7 @@ i64 create_dataset(const Handle& file, const Handle& creation, const Hdf5Dataset
                  H5Dclose);
   write_attributes(dataset, description);
   const haddr_t offset = H5Dget_offset(dataset);
-  check_input(offset != HADDR_UNDEF, path, ": HDF5 gave it no place in the file: ", library_reason());
+  check_input(offset != HADDR_UNDEF, path, ": HDF5 did not allocate it in the file: ", library_reason());
   dataset.close(path);
   return static_cast<i64>(offset);
 }

@@ -185,7 +185,7 @@ void CheckpointReader::check(const NamedShard& target, Conversion conversion) co
   check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
               ", this model needs ", target.box.global);
   check_input(stored == wanted || (conversion == Conversion::Convert && is_float(stored) && is_float(wanted)),
-              directory_.string(), ": ", target.name, " is stored as ", name_of(stored), ", wanted is ",
+              directory_.string(), ": ", target.name, " is stored as ", name_of(stored), ", expected ",
               name_of(wanted));
 }
 

@@ -69,7 +69,7 @@ Tensor HostStaging::data(std::size_t index) {
 }
 
 void HostStaging::copy_rest(const std::stop_token& stop) {
-  const auto go_on = [&] { check_input(!stop.stop_requested(), "the save was given up"); };
+  const auto go_on = [&] { check_input(!stop.stop_requested(), "the save was canceled"); };
   for (std::size_t i = 0; i < originals_.size(); ++i) {
     go_on();
     if (originals_[i].defined()) copy(i);
@@ -112,7 +112,7 @@ Tensor HostCopies::data(std::size_t index) {
 }
 
 Tensor AsyncSave::Source::data(std::size_t index) {
-  check_input(!stop_.stop_requested(), "the save was given up");
+  check_input(!stop_.stop_requested(), "the save was canceled");
   return staging_.data(index);
 }
 

@@ -160,8 +160,8 @@ namespace {
 /// limit would kill the process with a signal.
 void check_space(const Path& path, i64 needed) {
   const i64 free = free_bytes(path.parent_path());
-  check_input(needed <= free, "not enough space for ", path.string(), ": needed at most ", bytes_text(needed),
-              ", free ", bytes_text(free),
+  check_input(needed <= free, "not enough space for ", path.string(), ": needs at most ", bytes_text(needed), ", free ",
+              bytes_text(free),
               "; free some, or keep fewer checkpoints: lower checkpoint.keep_latest_k, or local_keep_latest_k in "
               "checkpoint.local_save");
   struct rlimit limit {};

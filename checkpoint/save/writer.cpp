@@ -144,7 +144,7 @@ Path CheckpointSave::gather_and_finish() {
   return finish();
 }
 
-/// One manifest of the ranks' parts.
+/// Merges the manifests of all ranks into one.
 Manifest CheckpointSave::merge() const {
   Manifest whole{.saved_at = utc_now(), .coverage = target_.coverage, .state = state_};
   std::map<std::string, TensorEntry> tensors;
@@ -170,7 +170,7 @@ void CheckpointSave::publish(const Manifest& manifest) {
   end_publication(path());
 }
 
-/// An older checkpoint of the same name takes the temporary directory's place, and is then to be removed.
+/// Renames the staging directory to the checkpoint's name. An existing checkpoint takes its name and is removed later.
 void CheckpointSave::publish_directory() {
   std::error_code error;
   const bool replaces = fs::exists(path(), error);
@@ -183,8 +183,8 @@ void CheckpointSave::publish_directory() {
   MCPP_CHECK_ERROR(failed ? reason : 0, "cannot rename ", staging_.string(), " to ", path().string());
 }
 
-/// Where a file system cannot exchange two names, the older checkpoint goes aside first. When this process dies before
-/// the new one has the name, remove_stale_entries() gives it back.
+/// Implements the replacement on file systems that cannot exchange two names: moves the older checkpoint aside first.
+/// If the process dies before the new one has the name, remove_stale_entries() restores it.
 int CheckpointSave::rename_without_exchange() {
   const Path aside = staging_.string() + std::string(kAside);
   if (const int failed = files_.rename(path(), aside, 0)) return failed;

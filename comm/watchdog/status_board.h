@@ -31,7 +31,7 @@ class StatusBoard {
   int rank() const { return static_cast<int>(card(index_).rank); }
   /// Publishes the status of this rank; counts as a sign of life. Long texts are truncated.
   void show(std::string_view text, bool waits);
-  /// Returns the status of all ranks of the node, by index. A rank that never published anything has beats == 0.
+  /// Returns the status of all ranks of the node, by index. A rank that never published anything has heartbeats == 0.
   std::vector<Status> read() const;
   /// Returns true for the first caller on the node.
   bool claim();

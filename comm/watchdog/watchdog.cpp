@@ -41,9 +41,9 @@ std::optional<std::string> HangDetector::check(const FlightSnapshot& flight, dou
 
   const OperationRecord* longest = longest_wait(flight);
   if (longest && waited_.at(longest->id) > limit_)
-    return str("hang: waits since ", human_seconds(waited_.at(longest->id)), " for ", longest->to_string());
+    return str("hang: has waited ", human_seconds(waited_.at(longest->id)), " for ", longest->to_string());
   if (flight.activity == Activity::Training && idle_seconds_ > limit_)
-    return str("hang: iteration ", flight.iteration, " shows no sign of life since ", human_seconds(idle_seconds_));
+    return str("hang: iteration ", flight.iteration, " has shown no activity for ", human_seconds(idle_seconds_));
   return std::nullopt;
 }
 
@@ -118,8 +118,8 @@ std::string machine_report(const std::vector<StatusBoard::Status>& before,
                 is_alive ? " " : " does not answer (stopped, dead, or kept from running); last: ", now.text,
                 " [process ", now.process, "]");
   }
-  if (!silent.empty()) text += str("\n  => did not come because it does not run: ", joined(silent));
-  if (!absent.empty()) text += str("\n  => did not come because it is busy elsewhere: ", joined(absent));
+  if (!silent.empty()) text += str("\n  => missing because not running: ", joined(silent));
+  if (!absent.empty()) text += str("\n  => missing because still computing: ", joined(absent));
   if (silent.empty() && absent.empty())
     text +=
         "\n  => all ranks here wait: see the lines of the other machines, or whether ranks wait for different things";
@@ -170,7 +170,7 @@ void Watchdog::poll_device() {
 void Watchdog::show(const FlightSnapshot& flight) {
   const OperationRecord* wait = detector_.longest_wait(flight);
   const std::string activity = str(enum_name(flight.activity), ", iteration ", flight.iteration);
-  board_.show(wait ? str("waits since ", human_seconds(detector_.waited(*wait)), " for ", wait->to_string(), "; ",
+  board_.show(wait ? str("has waited ", human_seconds(detector_.waited(*wait)), " for ", wait->to_string(), "; ",
                          enum_name(flight.activity))
                    : activity,
               wait != nullptr);
@@ -197,8 +197,8 @@ void Watchdog::end_run(const FlightSnapshot& flight, const std::string& reason) 
   show(flight);
   if (board_.claim()) {
     write_error(str("megatron_cpp: the ranks of ", machine_name(), ":", machine_report(before, board_.read()),
-                    "\n  all are ended with exit code ", static_cast<int>(ExitCode::PeerLost),
-                    "; parallel.distributed_timeout_minutes and parallel.step_timeout_minutes say how long ranks may "
+                    "\n  all of them exit with code ", static_cast<int>(ExitCode::PeerLost),
+                    "; parallel.distributed_timeout_minutes and parallel.step_timeout_minutes limit how long ranks may "
                     "wait\n"));
   }
   std::thread(abort_world_).detach();

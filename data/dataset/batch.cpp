@@ -14,7 +14,7 @@ namespace {
     if (left < part.length) {
       fail(ExitCode::BadInput, "dataset ", origin.prefix, ", document ", part.document, " (sequence ", part.sequence,
            "), token ", part.offset + left, ": id ", token, " is outside the vocabulary 0 .. ", vocab_size - 1,
-           "; the text was tokenised with another tokenizer, or the file is damaged");
+           "; the text was tokenized with a different tokenizer, or the file is damaged");
     }
     left -= part.length;
   }
@@ -34,7 +34,7 @@ Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab
   std::vector<i32> row(s + 1);
   for (std::size_t b = 0; b < samples.size(); ++b) {
     check_input(samples[b] < dataset.size(), "sample ", samples[b], " is beyond the end of the dataset of ",
-                dataset.size(), " samples; train fewer samples or give more text");
+                dataset.size(), " samples; train on fewer samples or add text");
     dataset.at(samples[b], row);
     for (std::size_t i = 0; i <= s; ++i) {
       if (row[i] < 0 || row[i] >= vocab_size) fail_token(dataset, samples[b], static_cast<i64>(i), row[i], vocab_size);
@@ -138,7 +138,7 @@ double check_ends_documents(const IndexedDataset& dataset, i64 eod) {
   }
   fail(ExitCode::BadInput, dataset.prefix().string(), ".bin: no document ends with data.eod_token = ", eod,
        ", so data.reset_position_ids, data.reset_attention_mask and data.eod_mask_loss would do nothing; make the "
-       "dataset anew with --append_eod, name the token that ends its documents as data.eod_token, or leave the keys "
+       "dataset again with --append_eod, name the token that ends its documents as data.eod_token, or leave the keys "
        "out");
 }
 

@@ -26,8 +26,8 @@ std::vector<double> parse_shares(const std::string& split_text) {
     while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
     double share = 0;
     const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), share);
-    if (error != std::errc{} || end != entry.data() + entry.size()) complain(str("\"", entry, "\" is no number"));
-    if (!(std::isfinite(share) && share >= 0)) complain(str(entry, " is no share"));
+    if (error != std::errc{} || end != entry.data() + entry.size()) complain(str("\"", entry, "\" is not a number"));
+    if (!(std::isfinite(share) && share >= 0)) complain(str(entry, " is not a valid share"));
     shares.push_back(share);
   }
   shares.resize(3, 0.0);
@@ -71,7 +71,7 @@ class Builder {
     const std::vector<std::string> names = validation_set_names(list.prefixes);
     for (std::size_t i = 0; i < names.size(); ++i)
       check_input(std::ranges::count(names, names[i]) == 1, key, ": ", names[i],
-                  " stands there twice; with data.multiple_validation_sets give each dataset once");
+                  " is listed twice; with data.multiple_validation_sets list each dataset once");
     for (std::size_t i = 0; i < names.size(); ++i)
       sets.push_back({names[i], part(list.prefixes[i], kValid, uses_all_text, samples)});
     return sets;

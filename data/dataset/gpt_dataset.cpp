@@ -11,7 +11,7 @@ EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec)
       spec.range.size() > 0, name, ": the ", spec.split_name, " split has no documents (the dataset has ",
       source.num_sequences(),
       "); give it a larger share in data.split, or more documents (preprocess makes one of a text file, many with "
-      "--text_document=paragraph or line), or 0 to do without");
+      "--text_document=paragraph or line), or 0 to disable the split");
   const i64 tokens = count_tokens(source, spec.range);
   check_input(tokens > spec.seq_length, name, ": the ", spec.split_name, " split has only ", tokens,
               " tokens, one sample needs ", spec.seq_length + 1,
@@ -62,7 +62,7 @@ void GptDataset::for_each_part(i64 sample, Visit&& visit) const {
   std::size_t position = sample_index()[at];
   i64 offset = sample_index()[at + 1];
   for (i64 remaining = spec_.seq_length + 1; remaining > 0; ++position, offset = 0) {
-    MCPP_CHECK(position < document_index().size(), "the line of documents ends inside sample ", sample);
+    MCPP_CHECK(position < document_index().size(), "the concatenated documents end inside sample ", sample);
     const i64 sequence = document_index()[position];
     const i64 length = std::min(remaining, source_.length(sequence) - offset);
     if (length > 0) visit(sequence, offset, length);

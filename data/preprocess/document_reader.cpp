@@ -41,7 +41,7 @@ void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& 
     std::vector<std::string> values = read_string_members(line, format.json_keys, problem);
     if (!problem.empty()) {
       check_input(format.skip_malformed, path.string(), ":", number, ": ", problem,
-                  "; mend the line, leave such lines out with --skip_malformed, or read the file as text with "
+                  "; fix the line, skip such lines with --skip_malformed, or read the file as text with "
                   "--input_format=text");
       ++documents.malformed;
       return;

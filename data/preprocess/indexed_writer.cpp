@@ -95,7 +95,7 @@ void TokenSequenceEncoder::add_tokens(std::span<const i32> tokens) {
   }
   open_tokens_ += static_cast<i64>(tokens.size());
   check_input(open_tokens_ <= std::numeric_limits<i32>::max(), name_, ": document ", num_documents(),
-              " has more than 2147483647 tokens, which the .idx format cannot hold; cut the text into several "
+              " has more than 2147483647 tokens, which the .idx format cannot hold; split the text into several "
               "documents");
   if (index_.type == TokenType::U16) {
     append_as<u16>(buffer_, tokens);

@@ -78,7 +78,7 @@ class IndexedDatasetWriter : public TokenSequenceEncoder {
 
 // Conversion of text pieces to the documents of a dataset.
 
-/// Size of the pieces in which long documents are tokenized, cut after a line if possible. Part of the output format.
+/// Size of the pieces in which long documents are tokenized, split after a line if possible. Part of the output format.
 /// Text that a model inserts before every document, such as Llama's space, precedes only the first piece.
 inline constexpr std::size_t kTokenizedPieceBytes = std::size_t{1} << 19;
 

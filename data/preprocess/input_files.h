@@ -22,7 +22,7 @@ class InputFiles {
     u64 progress = 0;  ///< bytes read so far on disk, over all files
   };
 
-  /// `inputs` as for expand_patterns(). Files are cut into pieces of about `piece_bytes`, as parse_piece() requires.
+  /// `inputs` as for expand_patterns(). Files are split into pieces of about `piece_bytes`, as parse_piece() requires.
   InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t piece_bytes);
 
   std::optional<Piece> next();  ///< std::nullopt after the last piece

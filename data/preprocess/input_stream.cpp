@@ -120,8 +120,8 @@ void wait_for_writer(int descriptor, const Path& path) {
   do {
     ready = ::poll(&wait, 1, kWriterTimeoutMilliseconds);
   } while (ready < 0 && errno == EINTR);
-  check_input(ready != 0, path.string(), " is a pipe, and nobody wrote to it within ",
-              kWriterTimeoutMilliseconds / 1000, " seconds");
+  check_input(ready != 0, path.string(), " is a pipe without a writer for ", kWriterTimeoutMilliseconds / 1000,
+              " seconds");
   ::fcntl(descriptor, F_SETFL, 0);  // blocking from here on
 }
 
@@ -155,7 +155,7 @@ InputStream::~InputStream() {
 
 void InputStream::fail_damaged(const std::string& why) const {
   fail(ExitCode::BadInput, path_.string(), ": ", why, " at byte ", bytes_consumed(),
-       "; nothing of it is used, since text may be missing: pack it again, or cut the file there");
+       "; the file is not used, since text may be missing: compress it again, or truncate it there");
 }
 
 /// Appends to the unused input; returns the number of bytes read.
@@ -184,7 +184,7 @@ std::size_t InputStream::read(std::span<char> out) {
 }
 
 void InputStream::seek(u64 offset) {
-  MCPP_CHECK(is_regular_file_ && !decompressor_, "skip_to() in a pipe or a packed file");
+  MCPP_CHECK(is_regular_file_ && !decompressor_, "skip_to() in a pipe or a compressed file");
   MCPP_CHECK_SYSTEM(::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) >= 0, "cannot read ", path_.string());
   compressed_ = {};
   bytes_read_ = offset;
@@ -213,7 +213,7 @@ std::size_t InputStream::decompress(std::span<char> out) {
 /// Starts the next member, or skips zero padding up to the end of the file if the format allows it.
 void InputStream::begin_next_member() {
   const auto fail_trailing_data = [&] {
-    fail_damaged(str("a ", decompressor_->member(), " has ended and something that is none follows"));
+    fail_damaged(str("a ", decompressor_->member(), " is followed by trailing garbage"));
   };
   if (compressed_.front() == 0 && decompressor_->allows_padding()) {
     while (compressed_.size() > 0 || read_compressed() > 0) {

@@ -76,7 +76,7 @@ std::vector<std::string> output_keys(const PreprocessOptions& options, const std
   const bool any_text = std::ranges::find(are_json_lines, false) != are_json_lines.end();
   const std::vector<std::string> text{"text"};
   if (!any_json) return text;
-  check_input(!options.json_keys.empty(), "preprocess: json_keys is empty; name the keys to tokenise");
+  check_input(!options.json_keys.empty(), "preprocess: json_keys is empty; name the keys to tokenize");
   check_input(!any_text || options.json_keys == text,
               "preprocess: plain text together with JSON needs json_keys = [\"text\"]");
   return options.json_keys;

@@ -29,29 +29,29 @@ struct PreprocessOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "files, in order, or patterns of their names such as data/*.jsonl.gz: plain text or JSON lines, packed with "
-          "gzip or zstd or not; a pipe is plain text unless input_format says otherwise");
+          "files, in order, or patterns of their names such as data/*.jsonl.gz: plain text or JSON lines, optionally "
+          "compressed with "
+          "gzip or zstd; a pipe is plain text unless input_format is set");
     visit("input_format", self.input_format, kInputFormatHelp);
     visit("output_prefix", self.output_prefix,
           "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
           "text for plain text");
     visit("tokenizer_model", self.tokenizer_model,
-          "sentencepiece model, tokenizer.json, vocab.json beside merges.txt, or list of ranks of tiktoken");
-    visit("json_keys", self.json_keys, "JSON lines: keys of each object to tokenise, one dataset per key");
+          "sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or list of ranks of tiktoken");
+    visit("json_keys", self.json_keys, "JSON lines: keys of each object to tokenize, one dataset per key");
     visit("text_document", self.text_document,
-          "what is one document in plain text: file, line, or paragraph (between "
+          "unit of plain text that is one document: file, line, or paragraph (between "
           "blank lines)");
     visit("append_eod", self.append_eod, "end each document with <eod>");
     visit("keep_empty", self.keep_empty,
           "keep documents without text as documents of no sequence, as Megatron-LM does");
     visit("skip_malformed", self.skip_malformed, "leave out JSON lines that cannot be used, and count them");
     visit("invalid_utf8", self.invalid_utf8, "error, or replace by U+FFFD");
-    visit("workers", self.workers, "threads that tokenise; 0 = all cores", between(0, 1024));
+    visit("workers", self.workers, "threads that tokenize; 0 = all cores", between(0, 1024));
     visit("log_interval", self.log_interval, "seconds between progress lines", at_least(1));
-    visit(
-        "parts", self.parts,
-        "keep what is done in <output_prefix>.parts, so that a run which was killed goes on when it is started again; "
-        "on several ranks always");
+    visit("parts", self.parts,
+          "keep finished work in <output_prefix>.parts, so that a killed run resumes when it is restarted; "
+          "always on for several ranks");
   }
 
   DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed, input_format}; }

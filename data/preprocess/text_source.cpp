@@ -55,7 +55,7 @@ std::size_t find_paragraph_start(std::string_view text) {
 }
 
 PieceEnd find_piece_end(std::string_view text, SplitMode cut, bool begins_line) {
-  MCPP_CHECK(cut != SplitMode::Line, "lines are cut by TextSource::next()");
+  MCPP_CHECK(cut != SplitMode::Line, "lines are split by TextSource::next()");
   const std::size_t blank = cut == SplitMode::Paragraph ? find_paragraph_start(text) : npos;
   if (blank != npos) return {blank, true};
   const std::size_t size = find_split_position(text);
@@ -81,7 +81,7 @@ void TextSource::read_text_before() {
   std::string before(size, '\0');
   for (std::size_t have = 0; have < size;) {
     const std::size_t got = file_.read(std::span(before).subspan(have));
-    check_input(got > 0, path_.string(), ": has become shorter while it is read");
+    check_input(got > 0, path_.string(), ": became shorter while it was read");
     have += got;
   }
   if (!range_.begins_document) text_before_ = last_characters(before);
@@ -102,7 +102,7 @@ void TextSource::fill(std::size_t bytes) {
     check_input(size <= kMinCheckedBytes || !size_on_disk_ || !file_.compression_name() ||
                     size / kMaxExpansion <= *size_on_disk_,
                 path_.string(), ": is more than ", kMaxExpansion, " times as large as its ", file_.compression_name(),
-                " file, which no text is; if it is meant so, unpack it first");
+                " file, which suggests a decompression bomb; if the text is valid, decompress it first");
   }
 }
 

@@ -13,21 +13,21 @@ namespace mcpp {
 enum class SplitMode {
   Anywhere,   ///< after a line if possible, else before a space, else between two characters
   Line,       ///< after a line of any length up to 1 GiB
-  Paragraph,  ///< after a blank line if possible, else after a line; overlong lines are cut as Anywhere
+  Paragraph,  ///< after a blank line if possible, else after a line; overlong lines are split as Anywhere
 };
 
 struct TextPiece {
   std::string text;
   i64 byte_offset = 0;          ///< offset of the text in the (uncompressed) file
   i64 first_line = 1;           ///< line number of its start
-  bool ends_document = true;    ///< false if cut inside a file or paragraph that must stay together
+  bool ends_document = true;    ///< false if split inside a file or paragraph that must stay together
   bool begins_document = true;  ///< false if the previous piece did not end a document
-  bool begins_line = true;      ///< false if the previous piece was cut inside a line
+  bool begins_line = true;      ///< false if the previous piece was split inside a line
   std::string text_before;      ///< last characters of the previous piece; empty if the piece begins a document
   bool is_json_lines = false;   ///< set by the caller of next()
 };
 
-/// Range of an uncompressed file between two cuts, with the state of the text at its ends.
+/// Range of an uncompressed file between two split points, with the state of the text at its ends.
 struct TextRange {
   i64 begin = 0, end = std::numeric_limits<i64>::max();  ///< in bytes of the file
   i64 first_line = 1;                                    ///< line number at `begin`
@@ -35,7 +35,7 @@ struct TextRange {
   bool ends_document = true;                             ///< of the last piece
 };
 
-/// Cut position in a text that is longer than a piece may be.
+/// Split position in a text that is longer than a piece may be.
 struct PieceEnd {
   std::size_t size = 0;  ///< size of the piece; never 0
   bool ends_document = false;

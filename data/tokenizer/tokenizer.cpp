@@ -23,7 +23,7 @@ Tokenizer::Tokenizer(const Path& file) : impl_(std::make_unique<Impl>()) {
   check_input(
       eod() >= 0, "tokenizer model ", file.string(),
       ": has neither a piece <eod> nor an end-of-sentence piece, nor another that is known to end texts, such as "
-      "<|endoftext|>, so documents cannot be told apart; train one with `megatron_cpp tokenizer`, or with the "
+      "<|endoftext|>, so the ends of documents cannot be marked; train one with `megatron_cpp tokenizer`, or with the "
       "option --user_defined_symbols=<eod> of spm_train, or add a special token <eod>");
 }
 

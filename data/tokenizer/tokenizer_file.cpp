@@ -211,19 +211,19 @@ OrderedJson decoder(bool drops_space) {
 void check_representable(const SentencepieceModel& model, Reading reading, const std::string& what) {
   const auto count = [&](PieceType type) { return std::ranges::count(model.pieces, type, &SentencePiece::type); };
   check_input(count(PieceType::Byte) == 256, what,
-              "it has no pieces for bytes, so that characters which are no pieces cannot be spelled");
+              "it has no byte pieces, so characters that are not pieces cannot be encoded");
   std::set<std::string_view> names;
   for (const SentencePiece& piece : model.pieces)
     check_input(names.insert(piece.text).second, what, "it has the piece \"", piece.text, "\" twice");
   if (reading != Reading::Model) return;
   const char* kRemedy = "; save the tokenizer with transformers, which writes a tokenizer.json, and use that";
   check_input(model.type == SegmentationType::Bpe, what,
-              "it is not of type bpe, and a tokenizer.json can only be that here", kRemedy);
+              "it is not of type bpe, the only type supported in a tokenizer.json", kRemedy);
   check_input(model.charsmap.empty(), what,
-              "it replaces characters by a table, which a tokenizer.json cannot have here", kRemedy);
+              "it replaces characters by a table, which is not supported in a tokenizer.json", kRemedy);
   check_input(count(PieceType::UserDefined) == 0, what, "it has user-defined pieces", kRemedy);
   check_input(model.escape_whitespaces && !model.treat_whitespace_as_suffix, what,
-              "it spells spaces otherwise than with U+2581 before words", kRemedy);
+              "it does not spell spaces with U+2581 before words", kRemedy);
 }
 
 }  // namespace
@@ -392,7 +392,7 @@ std::string convert_to_tokenizer_json(const Path& path, std::optional<PreTokeniz
   const std::string content = read_file(path);
   if (const auto pair = pair_of(path, content)) return to_tokenizer_json(parse_pair(*pair, rules));
   check_input(tokenizer_kind(content) == TokenizerKind::Ranks, "tokenizer model ", path.string(),
-              ": is neither a list of ranks nor a vocab.json with its merges.txt: nothing else has to be converted");
+              ": is neither a list of ranks nor a vocab.json with its merges.txt; other files need no conversion");
   return to_tokenizer_json(parse_ranks(content, "tokenizer model " + path.string(), rules));
 }
 

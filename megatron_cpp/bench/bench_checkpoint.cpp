@@ -276,7 +276,7 @@ std::string table(const CheckpointTimes& t, double bytes) {
              line("save", t.save), time("step", t.async.step), time("step during a save", t.async.step_with_save),
              time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
              time("  from begin to end", t.async.total), line("plain read", t.plain_read),
-             line("the same past the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
+             line("the same, bypassing the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
 }
 
 std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {

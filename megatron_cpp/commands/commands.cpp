@@ -19,7 +19,7 @@ constexpr std::array kCommands{
     Command{"preprocess", "turn text or JSONL into token files (.bin/.idx), on any number of ranks", nullptr,
             preprocess_command},
     Command{"data", "verify and merge token files, show what a sample or an iteration reads", data_command},
-    Command{"pretrain", "train a model, on any number of ranks: the main job", nullptr, pretrain_command},
+    Command{"pretrain", "train a model, on any number of ranks", nullptr, pretrain_command},
     Command{"evaluate", "measure a checkpoint: perplexity of texts, accuracy on tasks; on any number of ranks", nullptr,
             evaluate_command},
     Command{"generate", "sample text from a checkpoint, on any number of ranks", nullptr, generate_command},
@@ -27,9 +27,10 @@ constexpr std::array kCommands{
     Command{"checkpoint", "list, verify and compare checkpoints; import from and export to Hugging Face",
             checkpoint_command},
     Command{"config", "check a configuration and print it with all defaults", config_command},
-    Command{"completion", "print what makes bash or zsh complete commands and options", completion_command},
+    Command{"completion", "print a completion script for bash or zsh", completion_command},
     Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
-    Command{"plan", "find the fastest layouts of a model on a cluster, without it", nullptr, plan_command},
+    Command{"plan", "find the fastest layouts of a model on a cluster, without access to the cluster", nullptr,
+            plan_command},
     Command{"bench", "time matrix products, operations, whole steps or communication", nullptr, bench_command},
 };
 

@@ -49,7 +49,7 @@ struct MergeOptions {
 
 ExitCode merge(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data merge",
-                    .summary = "Joins datasets to one, identical to preprocessing all texts at once.",
+                    .summary = "Joins datasets into one, identical to preprocessing all texts at once.",
                     .positional = {"prefix"},
                     .required = {"prefix", "output_prefix"}};
   MergeOptions options;
@@ -145,7 +145,7 @@ ExitCode show_data(Arguments args, Log& log) {
 
 ExitCode data_command(Arguments args, Log& log) {
   static constexpr std::array kSubcommands{
-      Command{"verify", "check a whole dataset", verify_data}, Command{"merge", "join datasets to one", merge},
+      Command{"verify", "check a whole dataset", verify_data}, Command{"merge", "join datasets into one", merge},
       Command{"show", "show which text a sample or an iteration reads", show_data}};
   return run_subcommand("data", kSubcommands, args, log);
 }

@@ -43,7 +43,7 @@ struct GenerateOptions {
           "transformers");
     visit("max_new_tokens", self.max_new_tokens, "maximum number of generated tokens", at_least(1));
     visit("num_samples", self.num_samples, "number of texts, with seeds seed, seed + 1, ...", at_least(1));
-    visit("batch_size", self.batch_size, "texts that are generated together", between(1, 1e5));
+    visit("batch_size", self.batch_size, "number of texts generated in one batch", between(1, 1e5));
     visit("ignore_eod", self.ignore_eod, "continue after the end of a document, or another token that ends texts");
     SamplingOptions::fields(self.sampling, visit);
   }

@@ -222,7 +222,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   schedule_length_conflicts(config, errors);
 }
 
-/// Resets keys that only say how to save, so that a single command-line option can turn saving off.
+/// Resets keys that only configure saving, so that a single command-line option can turn saving off.
 void turn_saving_off(CheckpointConfig& checkpoint) {
   checkpoint.save_interval = checkpoint.local_save_interval = 0;
   checkpoint.async_save = false;

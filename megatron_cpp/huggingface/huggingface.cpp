@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 /// Throws if `what` holds non-finite values, or values that the element type cannot hold.
 void check_finite(const Tensor& values, const std::string& what) {
   check_input(std::isfinite(ops::sum_of_squares(values)), what, " has NaN or infinite values as ",
-              name_of(values.dtype()), ": no model to use");
+              name_of(values.dtype()), ": the model is unusable");
 }
 
 /// Our parameters, assembled from an open model on request.
@@ -69,7 +69,7 @@ void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, cons
   for (const ForeignTensor& tensor : rule.foreign) {
     const SafeTensor& stored = reader.at(tensor.name);
     check_input(stored.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", stored.shape,
-                ", config.json asks for ", tensor.shape);
+                ", config.json requires ", tensor.shape);
   }
 }
 

@@ -34,7 +34,7 @@ const Family& family_of_config(std::string_view text, const std::string& source)
 /// BadInput, naming the key, for values that our model cannot express.
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source);
 
-/// Returns config.json as transformers reads it, of a family that can express the model. `dtype` is the type of the
+/// Returns the config.json of the model for transformers. `family` must be able to express it. `dtype` is that of the
 /// weights.
 std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,
                                const SpecialTokens& tokens = {});

@@ -255,7 +255,7 @@ std::string tokenizer_json(const SentencepieceModel& model, const std::string& s
   const bool is_unigram = model.type == SegmentationType::Unigram;
   const auto need = [&](bool holds, const char* what) {
     check_input(holds, "tokenizer model ", source, ": transformers has no equivalent of its ", what,
-                "; move it away to export only the weights");
+                "; move it out of the folder to export only the weights");
   };
   need(is_unigram || model.type == SegmentationType::Bpe, "model type (neither unigram nor bpe)");
   need(!model.treat_whitespace_as_suffix, "treat_whitespace_as_suffix");

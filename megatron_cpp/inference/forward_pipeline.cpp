@@ -31,7 +31,7 @@ class ForwardStage final : public PipelineStage {
   }
 
  private:
-  [[noreturn]] static void no_backward() { fail(ExitCode::Internal, "a schedule of forwards has no backward"); }
+  [[noreturn]] static void no_backward() { fail(ExitCode::Internal, "a forward-only schedule has no backward"); }
 
   GPTModel& model_;
   const ForwardTask& task_;

@@ -242,7 +242,7 @@ std::vector<std::string> IdleExpertDetector::add(const std::vector<LayerRoutingS
       i64& steps = idle_[{of_layer.layer, expert}];
       steps = of_layer.tally.tokens[expert] > 0 ? 0 : steps + 1;
       if (steps == steps_)
-        warnings.push_back(str("expert ", expert, " of layer ", of_layer.layer, " has got no token for ", steps_,
+        warnings.push_back(str("expert ", expert, " of layer ", of_layer.layer, " has received no tokens for ", steps_,
                                " iterations; a larger model.moe_aux_loss_coeff, or moe_router_enable_expert_bias, "
                                "would bring it back"));
     }

@@ -97,7 +97,7 @@ std::optional<Straggler> find_slow_rank(const std::vector<RankStats>& ranks, con
       max_ratio = times_as_long;
       slowest = {.what = str("rank ", members[i]),
                  .text = str("rank ", members[i], " computes ", fixed(times[i], 1), " ms in an iteration, ",
-                             fixed(times_as_long, 1), " times as long as others that do the same; they wait for it")};
+                             fixed(times_as_long, 1), " times as long as ranks with the same work, which wait for it")};
     }
   }
   return slowest;
@@ -120,7 +120,7 @@ std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& 
       const std::string what = str("the group ", GroupName{.name = name, .ranks = group.ranks}.to_string());
       slowest = {.what = what,
                  .text = str(what, " takes ", fixed(times_as_long, 1), " times as long as others of its kind to send ",
-                             human_bytes(group.min_wait.bytes), " from a rank; look at the network between them")};
+                             human_bytes(group.min_wait.bytes), " from a rank; check the network between them")};
     }
   }
   return slowest;

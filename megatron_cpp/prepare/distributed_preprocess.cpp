@@ -315,7 +315,7 @@ class DistributedPreprocess {
     });
     run_on_all_ranks(ranks_, [&] {
       check_input(folder_.exists(), folder_.path().string(),
-                  ": is not there for this rank; all ranks must see the same folder, as on a shared file system");
+                  ": does not exist on this rank; all ranks must see the same folder, as on a shared file system");
       folder_.open(tokenizer_);
       return std::string();
     });
@@ -345,7 +345,7 @@ class DistributedPreprocess {
       if (assembly_) assembly_->add(i);
     }
     if (num_finished > 0)
-      log_.info(str(folder_.path().string(), ": ", num_finished, " of ", units_.size(), " parts are there already"));
+      log_.info(str(folder_.path().string(), ": ", num_finished, " of ", units_.size(), " parts already exist"));
     return left;
   }
 

@@ -205,7 +205,7 @@ std::string fill_template(std::string_view page, const std::map<std::string, std
     text += page.substr(at, begin - at);
     if (begin == page.size()) break;
     const auto part = parts.find(page.substr(begin + 2, end - begin - 2));
-    MCPP_CHECK(part != parts.end(), "page.html asks for something that nobody gives");
+    MCPP_CHECK(part != parts.end(), "page.html has an unknown placeholder");
     text += part->second;
     at = end + 2;
   }

@@ -45,7 +45,7 @@ PipelineDrawing draw_pipeline(const Config& config, int world_size) {
   const std::string part = drawn < all ? str(", of which ", drawn, " are drawn") : "";
   return {.svg = draw_svg(schedule, simulate(lower(schedule))),
           .caption = str(enum_name(config.parallel.pipeline_schedule), ", ", all, " microbatches in a step", part,
-                         "; forward, and each half of backward, taken to last equally long")};
+                         "; forward, and each half of backward, assumed to take equal time")};
 }
 
 RunLayout layout_from_config(const Config& config, int world_size) {

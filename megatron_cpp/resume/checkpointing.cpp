@@ -93,7 +93,7 @@ void check_same_datasets(const Config& config, const DatasetIdentities& now, con
       if (before[i] == after[i]) continue;
       if (std::ranges::count(accepted, key) > 0) {
         log.warn(str("accepted: ", key, ": ", prefixes[i],
-                     " has another text than the one trained on: samples are drawn anew, so that text may be read "
+                     " is a different text than the one trained on: samples are reshuffled, so text may be read "
                      "again or skipped"));
         continue;
       }
@@ -104,7 +104,7 @@ void check_same_datasets(const Config& config, const DatasetIdentities& now, con
   }
   check_input(lines.empty(), checkpoint, ": was trained on another text than these datasets have now:", join(lines, ""),
               "\nPut the old files back, or accept the change with --checkpoint.allow_changed_keys=",
-              join(refused, ","), ", or start anew from the weights with --checkpoint.finetune");
+              join(refused, ","), ", or start a new run from the weights with --checkpoint.finetune");
 }
 
 namespace {

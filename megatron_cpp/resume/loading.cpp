@@ -296,7 +296,7 @@ std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const
   const OwnCheckpoint result = use_own_checkpoint(config, uses, world, log, purpose);
   check_input(result.progress || result.damaged == 0, config.save, config.local_save.empty() ? "" : " and ",
               config.local_save, ": all checkpoints of this run (", result.damaged,
-              ") are damaged; put a sound copy in their place, or move them away to start anew");
+              ") are damaged; replace them by an intact copy, or move them to start from scratch");
   return result.progress;
 }
 
@@ -321,7 +321,7 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
       check_no_other_content(load);
       return std::string();
     });
-    log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
+    log.info(str(load.string(), ": no checkpoint yet; training starts from scratch"));
     return std::nullopt;
   }
   TrainingProgress progress;
@@ -399,7 +399,8 @@ TrainingProgress reload_training(const Config& config, const DatasetIdentities& 
   // A checkpoint that an uninterrupted run would not have is better than none.
   if (!result.progress)
     result = use_own_checkpoint(config.checkpoint, uses, world, log, LoadPurpose::RollBackToInterim);
-  if (!result.progress) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to roll back to");
+  if (!result.progress)
+    fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no intact checkpoint to roll back to");
   return *result.progress;
 }
 

@@ -14,7 +14,7 @@ std::string read_gemm_algos(const DeviceConfig& config) {
   const Path path = config.gemm_tuning_file;
   if (std::filesystem::exists(path)) return read_text_file(path);
   check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_tuning_file: there is no ", path.string(),
-              "; a run with device.gemm_tuning = \"time\" makes it");
+              "; a run with device.gemm_tuning = \"time\" creates it");
   const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
   check_input(::access(folder.c_str(), W_OK) == 0, "device.gemm_tuning_file: no file can be written in ",
               folder.string());

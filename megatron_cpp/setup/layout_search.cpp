@@ -163,8 +163,8 @@ constexpr double kSlowdownThreshold = 1.2;
 std::string search_summary(const Hardware& hardware) {
   const OffloadPlacement farthest = offload_placements(hardware.host).back();
   if (farthest.params == OffloadTier::Device)
-    return str(" (its host is not asked to help: host.memory_bandwidth and host.link_bandwidth of ",
-               hardware.device.name, " say how fast that would be)");
+    return str(" (without offloading: host.memory_bandwidth and host.link_bandwidth of ", hardware.device.name,
+               " are not set)");
   return str(", even with optimizer state, weights and activations in host memory",
              farthest.params == OffloadTier::File ? " and on disks" : "");
 }
@@ -175,7 +175,7 @@ std::string bf16_gradients_hint(const Hardware& hardware, Workload work, const S
   if (work.rounding.bf16_gradients || !work.can_round_gradients) return "";
   work.rounding.bf16_gradients = true;
   if (!any_layout_fits(hardware, work, limits)) return "";
-  return "; with optimizer.main_grads_dtype = \"bf16\", which changes numbers, something would";
+  return "; with optimizer.main_grads_dtype = \"bf16\", which changes results, a layout fits";
 }
 
 /// Returns the fastest candidate that passes all checks of the configuration, such as its batch size ramp-up and the
@@ -190,7 +190,7 @@ const Candidate& best_runnable(const SearchResult& found, const Config& config, 
   const auto best = std::ranges::find_if(found.best, runs);
   if (best != found.best.end()) return *best;
   const Candidate& first = found.best.front();
-  check_input(has_folder(first), "--plan: what fits, ", first.layout.describe(),
+  check_input(has_folder(first), "--plan: the fastest layout, ", first.layout.describe(),
               ", needs a folder on a disk: set optimizer.offload = \"file\" and optimizer.offload_folder");
   fail(ExitCode::BadInput, "--plan: none of the ", found.best.size(), " fastest layouts can run on ", world_size,
        " ranks: ", join(layout_problems(apply_layout(config, first.layout), world_size), "; "));
@@ -202,12 +202,12 @@ void fail_no_layout_fits(const SearchResult& result, const Hardware& hardware, c
                          const SearchLimits& limits) {
   const Candidate& smallest = result.smallest;
   const i64 world = smallest_world(hardware, work, limits);
-  fail(ExitCode::BadInput, "nothing fits: of ", result.possible, " layouts of ", limits.world_size,
-       " ranks the one that needs least, ", smallest.layout.describe(), ", needs ",
-       human_bytes(smallest.memory.total()), " of the ", human_bytes(limits.memory_bytes), " that a rank on ",
-       hardware.device.name, " has", search_summary(hardware), bf16_gradients_hint(hardware, work, limits), "; ",
-       world > 0 ? str("the smallest world that would do has ", world, " ranks")
-                 : str("no world that its links join would do; use devices with more memory"));
+  fail(ExitCode::BadInput, "no layout fits: of ", result.possible, " layouts of ", limits.world_size,
+       " ranks, the smallest, ", smallest.layout.describe(), ", needs ", human_bytes(smallest.memory.total()),
+       " of the ", human_bytes(limits.memory_bytes), " that a rank on ", hardware.device.name, " has",
+       search_summary(hardware), bf16_gradients_hint(hardware, work, limits), "; ",
+       world > 0 ? str("the smallest world size that fits is ", world, " ranks")
+                 : str("no world size that its links support fits; use devices with more memory"));
 }
 
 double max_rank_memory(const Config& config, int world_size) {
@@ -259,7 +259,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
   if (!found.best.empty() && seconds > kSlowdownThreshold * found.best.front().time.seconds)
     run.warning = str("another layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),
                       " times as fast: ", found.best.front().layout.describe(),
-                      "; --plan takes it, and megatron_cpp plan --explain says why");
+                      "; --plan selects it, and megatron_cpp plan --explain explains why");
   return run;
 }
 

@@ -46,18 +46,18 @@ struct PlanRequest {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("plan", self.plan, "take the layout that the planner finds best for --hardware, instead of [parallel]'s");
+    visit("plan", self.plan, "use the planner's best layout for --hardware instead of that of [parallel]");
     visit("hardware", self.hardware,
-          "kind of cluster that this runs on, as `plan` takes it: says how long a step is predicted to take, and warns "
-          "when a layout would be much faster; \"\" = nothing is predicted");
-    visit("hardware_folder", self.hardware_folder, "where the files of kinds of clusters are");
+          "cluster type, as for `plan`: prints the predicted step time, and warns "
+          "if a layout would be much faster; \"\" = no prediction");
+    visit("hardware_folder", self.hardware_folder, "folder of cluster type files");
   }
 };
 
 struct PlannedRun {
   Config config;        ///< with the layout to be used
   std::string text;     ///< for the log; empty if no prediction was requested
-  std::string warning;  ///< says that another layout is predicted to be much faster; empty if none is
+  std::string warning;  ///< names a layout that is predicted to be much faster; empty if there is none
   std::optional<PredictedStep> predicted = {};  ///< prediction for the layout to be used; std::nullopt without hardware
 };
 /// Predicts the run and, if `request.plan`, replaces its layout by the best one. Identical on all ranks. Throws

@@ -116,11 +116,11 @@ void check_training_disk(const Config& config, Communicator& ranks) {
   constexpr std::string_view kKey = "optimizer.offload_folder";
   const std::string& folder = config.optimizer.offload_folder;
   const DiskSpace room = scratch_disk_space(folder, kKey);
-  const MemoryLimit limit{.id = room.id, .name = "what its disk has left", .bytes = room.bytes};
+  const MemoryLimit limit{.id = room.id, .name = "the free space of its disk", .bytes = room.bytes};
   const double planned = disk_bytes(config, estimate_this_rank(config, ranks));
   for (const auto& [id, demand] : collect_demands(planned, {limit}, ranks)) {
     check_input(kGuaranteedFraction * demand.bytes <= demand.limit, kKey, ": ", folder,
-                ": not enough room for this training: ", demand_text(demand), "; free some, or name another disk");
+                ": not enough space for this training: ", demand_text(demand), "; free some, or name another disk");
   }
 }
 
@@ -130,7 +130,7 @@ std::string memory_warning(const Config& config, int world_size) {
   for (const MemoryLimit& limit : memory_limits()) {
     if (kGuaranteedFraction * planned <= static_cast<double>(limit.bytes)) continue;
     return str("one rank needs ", human_bytes(planned), ", and ", limit.name, " is ",
-               human_bytes(static_cast<double>(limit.bytes)), ": on machines like this one it cannot run; ",
+               human_bytes(static_cast<double>(limit.bytes)), ", so the run does not fit on hosts like this one; ",
                training_advice(config));
   }
   return "";
@@ -152,7 +152,7 @@ void check_weights_memory(const Config& config, Communicator& ranks, const std::
   if (config.model.moe.num_experts > 0) sizes += ", --parallel.expert_model_parallel_size";
   check_memory(weight_bytes(config), ranks, what,
                str("machines with more memory, ranks on more of them that share the model (", sizes,
-                   "), or a narrower --precision have room for its weights"));
+                   "), or a lower --precision can hold its weights"));
 }
 
 }  // namespace mcpp

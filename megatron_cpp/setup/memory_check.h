@@ -13,7 +13,7 @@ namespace mcpp {
 /// Throws OutOfMemory on all ranks if the ranks that share a machine or a memory-limited control group together need
 /// more than it has. Collective. `bytes` is the estimated need of this rank, of which the fraction `certain` is needed
 /// at least; swap space counts as memory. `what` completes "not enough memory for ..." in the message, and `advice`
-/// says what needs less.
+/// names settings that need less.
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
                   double certain = 1);
 

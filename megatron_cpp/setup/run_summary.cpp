@@ -75,7 +75,7 @@ std::string tier_label(OffloadTier tier) {
 /// Formats the bytes of offloaded state or weights; asynchronous saves need a second copy on disk.
 std::string offloaded_bytes_text(OffloadTier tier, const Config& config, double bytes) {
   const bool is_twice = tier == OffloadTier::File && config.checkpoint.async_save;
-  return human_bytes(bytes) + (is_twice ? ", and as much again for saves" : "");
+  return human_bytes(bytes) + (is_twice ? ", plus the same amount for saves" : "");
 }
 
 std::string memory(const Config& config, int world_size, int cores_per_rank) {
@@ -102,10 +102,10 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
       add_line(text, "experts",
                str("as if equally busy; up to ", human_bytes(more), " more where all tokens choose those of one rank"));
   }
-  if (largest->peak_excess > 0) add_line(text, "less, as not at once", human_bytes(largest->peak_excess));
+  if (largest->peak_excess > 0) add_line(text, "minus, as peaks do not coincide", human_bytes(largest->peak_excess));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
   if (const double scratch = attention_scratch_bytes(config, cores_per_rank); scratch > 0)
-    add_line(text, "beside these", human_bytes(scratch) + " in which attention computes");
+    add_line(text, "in addition", human_bytes(scratch) + " in which attention computes");
   return text;
 }
 

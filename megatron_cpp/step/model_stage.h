@@ -15,8 +15,8 @@ struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = ignored; on the last stage
   std::vector<i64> samples;  ///< [b] global sample indices
-  /// int32 [s, b], as in Pass; on every stage if document boundaries are used. attention_starts covers the rows that
-  /// attention sees after an exchange of heads.
+  /// int32 [s, b], as in MicrobatchContext; on every stage if document boundaries are used. attention_starts covers the
+  /// rows that attention sees after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
   /// partition over context-parallel ranks; null without context parallelism
   std::shared_ptr<const SamplePartition> partition = nullptr;

@@ -98,8 +98,9 @@ std::string describe_mismatch(const std::vector<std::string>& texts) {
     suspects.insert(suspects.end(), holder.second.begin(), holder.second.end());
     if (holder.first != majority->first) parameter = first_difference(majority->first, holder.first);
   }
-  return str(join(suspects, ", "), has_majority ? " holds other weights than its replicas" : " hold different weights",
-             ", first in ", parameter);
+  return str(join(suspects, ", "),
+             has_majority ? " holds different weights than its replicas" : " hold different weights", ", first in ",
+             parameter);
 }
 
 void check_grid(const TrainingState& state, ParallelState& parallel, GridKind grid, Communicator& replicas,
@@ -113,8 +114,8 @@ void check_grid(const TrainingState& state, ParallelState& parallel, GridKind gr
   run_on_all_ranks(parallel.world, [&] {
     if (!defect.empty())
       fail(ExitCode::PeerLost, defect,
-           ": memory or arithmetic of that machine cannot be trusted. Leave it out and start "
-           "again; the run goes on from its last checkpoint");
+           ": memory or arithmetic of that host cannot be trusted. Exclude it and restart; the run resumes from its "
+           "last checkpoint");
     return std::string();
   });
 }

@@ -15,10 +15,10 @@
 namespace mcpp {
 namespace {
 
-// Layout of the values that ranks exchange for a step: StepScalars, Notices, and whether any rank aborted.
+// Layout of the values that ranks exchange for a step: StepScalars, StopRequest, and whether any rank aborted.
 constexpr i64 kStepStopRequest = StepScalars::kCount, kAborted = kStepStopRequest + StopRequest::kCount,
               kNumbers = kAborted + 1;
-// Layout for an evaluation: totals_, then Notices.
+// Layout for an evaluation: totals_, then StopRequest.
 constexpr i64 kEvaluationStopRequest = 2, kEvaluationNumbers = kEvaluationStopRequest + StopRequest::kCount;
 
 StopRequest stop_request_at(i64 place, const std::vector<double>& numbers) {
@@ -189,7 +189,7 @@ void TrainingState::backward(std::span<const MicroBatch> batches, double loss_gr
 void TrainingState::update(const StepOptions& options) {
   MCPP_CHECK(has_gradients_, "update() without the backward() before it");
   MCPP_CHECK(!is_outcome_pending_, "update() before the outcome() of the step before");
-  MCPP_CHECK(!needs_backward_rerun(), "update() by gradients of another loss scale");
+  MCPP_CHECK(!needs_backward_rerun(), "update() with gradients of a different loss scale");
   has_gradients_ = false;
   is_outcome_pending_ = true;
   const ProfileRange range(device_, profiler_, "optimizer", Detail::Phase);
@@ -288,7 +288,7 @@ std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 posi
 
 void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   MCPP_CHECK(evaluations_started_ - evaluations_taken_ < evaluation_readbacks_.size(),
-             "too many evaluations under way");
+             "too many evaluations in flight");
   run(batches, /*training=*/false);
   sum_totals_over_ranks();
   Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
@@ -300,7 +300,7 @@ void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
 }
 
 EvaluationOutcome TrainingState::evaluation() {
-  MCPP_CHECK(evaluations_taken_ < evaluations_started_, "no evaluation is under way");
+  MCPP_CHECK(evaluations_taken_ < evaluations_started_, "no evaluation is in flight");
   const std::vector<double> numbers =
       evaluation_readbacks_[evaluations_taken_++ % evaluation_readbacks_.size()]->values();
   stop_request_ = stop_request_at(kEvaluationStopRequest, numbers);

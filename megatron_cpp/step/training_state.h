@@ -26,7 +26,7 @@ struct StepOutcome {
   /// worst status of any rank; NotFinite refers to the loss or the gradient
   StepStatus verdict = StepStatus::Fine;
   bool skipped = false;  ///< no update was applied
-  /// Consequence of a non-finite gradient for the loss scale. Handled: such steps end once the scale has been reduced.
+  /// Effect of a non-finite gradient on the loss scale.
   Overflow overflow = Overflow::None;
   /// True if a signal on any rank aborted the step: nothing was changed and the other fields are meaningless.
   bool is_aborted = false;
@@ -171,7 +171,7 @@ class TrainingState {
   PartialGradients partial_gradients_;
   RouterStats routers_;
   Tensor totals_;        // fp64 [2]: sum of losses over targets, number of targets
-  Tensor step_scalars_;  // fp64, of the last update: StepScalars, Notices, and whether any rank aborted
+  Tensor step_scalars_;  // fp64, of the last update: StepScalars, StopRequest, and whether any rank aborted
   std::unique_ptr<AsyncReadback> step_readback_;
   std::array<std::unique_ptr<AsyncReadback>, 2> evaluation_readbacks_;  // used alternately
   std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;

@@ -17,8 +17,8 @@ namespace mcpp {
 /// untouched, so that a signal delivered to such a thread could corrupt memory.
 class SignalWatch {
  public:
-  /// `board` notifies the other ranks of the machine; null if there are none. `on_signal(signal)` is called at once in
-  /// the signal thread, on the first rank of a machine that receives a signal; it must not block.
+  /// `board` notifies the other ranks of the machine; null if there are none. `on_signal(signal)` is called immediately
+  /// in the signal thread, on the first rank of a machine that receives a signal; it must not block.
   explicit SignalWatch(StatusBoard* board = nullptr, std::function<void(int signal)> on_signal = nullptr);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;

@@ -38,7 +38,7 @@ void check_offload(const OptimizerConfig& config, const Optimizer& optimizer, Co
   check_input(reduce_scalar(local_bytes, ReduceOp::Sum, world, host) > 0,
               "optimizer.offload_fraction: ", config.offload_fraction,
               " offloads nothing, because it is less than one segment; increase it, decrease "
-              "optimizer.offload_segment_size, or leave optimizer.offload out");
+              "optimizer.offload_segment_size, or remove optimizer.offload");
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ ExitCode Trainer::train() {
   const bool is_done = progress_.iteration >= end_.iterations;
   if (is_done)
     log_.info(str("all ", end_.iterations, " iterations are done; set training.",
-                  config_.training.train_iters > 0 ? "train_iters" : "train_samples", " higher to train on"));
+                  config_.training.train_iters > 0 ? "train_iters" : "train_samples", " higher to continue training"));
   else
     write_start();
   // A rollback needs a checkpoint.
@@ -304,7 +304,7 @@ bool Trainer::finish_step() {
   step_minutes_ = state_.stop_request().minutes - minutes_before;
   is_aborted_ = outcome.is_aborted;
   if (is_aborted_) {
-    log_.info(str("iteration ", progress_.iteration + 1, " is cancelled and has no effect"));
+    log_.info(str("iteration ", progress_.iteration + 1, " is canceled and has no effect"));
     return false;
   }
   progress_.iteration += 1;
@@ -393,7 +393,7 @@ void Trainer::roll_back(const std::string& reason) {
   const TrainingProgress saved = reload_training(config_, sources_.datasets, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {
     fail_training(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
-                      ", which this run has not reached; move it away"));
+                      ", which this run has not reached; move it to a different folder"));
   }
   progress_.roll_back_to(saved);
   const std::string outcome = str("the weights are those of iteration ", saved.iteration, "; continuing after sample ",

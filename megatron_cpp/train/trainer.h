@@ -50,8 +50,8 @@ class Trainer {
   /// the model (rollback).
   bool finish_step();
   bool must_finish_step() const;
-  /// Minutes. After steps of at least this length the host waits for the outcome at once, at negligible cost, so that a
-  /// signal on another machine takes effect one step earlier.
+  /// Minutes. After steps of at least this length the host waits for the outcome immediately, at negligible cost, so
+  /// that a signal on another machine takes effect one step earlier.
   static constexpr double kLongStep = 0.1;
   /// Returns the number of queued steps since iteration 0; progress_ counts finished steps only.
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
@@ -98,8 +98,9 @@ class Trainer {
   const Log& log_;
   StepProgress watch_;
   std::vector<BatchSizeStep> batch_sizes_;
-  // Lock of checkpoint.save. This and the next three members come first to detect errors at once that would otherwise
-  // end the run at its first save; the peak also because measuring it takes memory that the model needs later.
+  // Lock of checkpoint.save. This and the next three members come first to detect immediately errors that would
+  // otherwise end the run at its first save; the peak also because measuring it takes memory that the model needs
+  // later.
   std::unique_ptr<FolderLock> lock_;
   TensorboardMetrics tensorboard_;
   TraceWindow trace_;

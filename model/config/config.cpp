@@ -25,7 +25,7 @@ void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& errors
     errors.push_back(str("model.window_attn_skip_freq: has ", layers.size(),
                          " numbers; allowed are one, or one for each ", "of the ", m.num_layers, " layers"));
   } else if (std::ranges::any_of(layers, [](i64 x) { return x > 1; })) {
-    errors.push_back("model.window_attn_skip_freq: of each layer it must say 1 (window) or 0 (all keys)");
+    errors.push_back("model.window_attn_skip_freq: each entry must be 1 (window) or 0 (all keys)");
   }
 }
 

@@ -36,7 +36,7 @@ void add_layer_conflicts(const MoeConfig& c, i64 num_layers, std::vector<std::st
     errors.push_back(str("model.moe_layer_freq: has ", c.layer_freq.size(),
                          " numbers; allowed are one, or one for each of the ", num_layers, " layers"));
   } else if (std::ranges::any_of(c.layer_freq, [](i64 x) { return x > 1; })) {
-    errors.push_back("model.moe_layer_freq: of each layer it must say 1 (experts) or 0 (dense)");
+    errors.push_back("model.moe_layer_freq: each entry must be 1 (experts) or 0 (dense)");
   } else if (std::ranges::count(c.layer_freq, 1) == 0) {
     errors.push_back(
         "model.moe_layer_freq: gives no layer any of the num_experts experts; leave those out, or name one");

@@ -32,7 +32,7 @@ Norm::Norm(const std::string& name, const ModelContext& context, const NormColum
       weight_(name + ".weight", columns.box, context.config.apply_layernorm_1p ? Init::Zeros : Init::Ones) {
   if (context.config.normalization == Normalization::LayerNorm)
     bias_ = std::make_unique<Param>(name + ".bias", columns.box, Init::Zeros);
-  MCPP_CHECK(!ranks_ || !bias_, weight_.name, ": LayerNorm of rows that are cut over ranks");
+  MCPP_CHECK(!ranks_ || !bias_, weight_.name, ": LayerNorm does not support rows sharded across ranks");
   visit([&](Param& param) { param.placement.tp = columns.tp; });
 }
 
@@ -103,7 +103,7 @@ void Norm::backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx) {
 ActivationPlacement Norm::output_placement(ActivationPlacement x) const {
   const bool is_whole = x == ActivationPlacement::Replicated || x == ActivationPlacement::SequenceSharded;
   MCPP_CHECK(is_in_stream_ ? is_whole : x == ActivationPlacement::ColumnSharded, weight_.name, " takes ",
-             is_in_stream_ ? "whole rows" : "columns", ", and is given some that are ", name_of(x));
+             is_in_stream_ ? "whole rows" : "columns", ", but receives activations that are ", name_of(x));
   check_gradient_spread(weight_, x);
   if (bias_) check_gradient_spread(*bias_, x);
   return x;

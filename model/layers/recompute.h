@@ -51,7 +51,8 @@ class RecomputedLayers final : public Module {
   /// Returns a copy, so that the full tensor can be freed.
   Tensor shard_input(const Tensor& x) const {
     const i64 count = x.numel() / holders_->size();
-    MCPP_CHECK(count * holders_->size() == x.numel(), x.shape(), " is cut over ", holders_->size(), " ranks");
+    MCPP_CHECK(count * holders_->size() == x.numel(), x.shape(), " is not evenly sharded across ", holders_->size(),
+               " ranks");
     Tensor part = Tensor::like(x, {count});
     ops::copy(x.flat(holders_->rank() * count, count), part);
     return part;

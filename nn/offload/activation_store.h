@@ -54,7 +54,7 @@ std::unique_ptr<ActivationStore> make_activation_store(const ActivationOffload& 
 /// machines without a GPU, those of another CPU device, which takes the same code path.
 ///
 /// Copies are asynchronous. The tensors of the last kLeaving calls of put() are being copied and stay on their device,
-/// where backward finds them; earlier ones are copied back from expect() on.
+/// where backward finds them; earlier ones are copied back from prefetch() on.
 class HostActivations final : public ActivationStore {
  public:
   static constexpr std::size_t kMaxPendingOffloads = 2;

@@ -51,14 +51,14 @@ class FileStates::StoredView final : public TensorStorage {
   }
   void write(const Tensor& from) override {
     store_.free_all_slots();
-    MCPP_CHECK(vector().places[vector().current].use_count() == 1, "a snapshot keeps what is to be written");
+    MCPP_CHECK(vector().places[vector().current].use_count() == 1, "the region to be written belongs to a snapshot");
     vector().region().write(first_ * size_of(dtype()), bytes_of(from));
   }
   std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
     return std::make_shared<StoredView>(store_, segment_, vector_, first_ + begin, count);
   }
   std::shared_ptr<const TensorStorage> snapshot() const override {
-    MCPP_CHECK(store_.options_.supports_snapshots, "states that have one place are asked for a snapshot");
+    MCPP_CHECK(store_.options_.supports_snapshots, "the store was created without snapshots");
     store_.finish_writes();
     return std::make_shared<Snapshot>(vector().places[vector().current], dtype(), first_, count_);
   }
@@ -163,7 +163,7 @@ FileStates::Slot& FileStates::evict_prefetched_slot(std::size_t segment) {
   const auto found = std::ranges::find_if(slots_ | std::views::reverse, [&](const Slot& slot) {
     return slot.use == Slot::Use::Reading && has_capacity(slot, segment);
   });
-  MCPP_CHECK(found != slots_.rend(), "segment ", segment, " is fetched while all that has room for it is in use");
+  MCPP_CHECK(found != slots_.rend(), "segment ", segment, " is fetched while all slots that fit it are in use");
   wait(*found);
   found->use = Slot::Use::Free;
   expected_.push_front(found->segment);
@@ -273,7 +273,7 @@ void FileStates::drop(std::size_t segment) {
   for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
     Vector& vector = segments_[segment][v];
     if (vector.places[vector.current].use_count() > 1) vector.current = 1 - vector.current;
-    MCPP_CHECK(vector.places[vector.current].use_count() == 1, "two snapshots keep segment ", segment);
+    MCPP_CHECK(vector.places[vector.current].use_count() == 1, "another snapshot already holds segment ", segment);
     vector.region().record_checksums(bytes_of(part_of(*slot, v)));
     start(FileTransfer::Kind::Write, *slot, v);
   }

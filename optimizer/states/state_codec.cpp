@@ -195,12 +195,12 @@ StateCodec::StateCodec(std::vector<StateForm> forms, DType wide) : wide_(wide) {
     vector += is_quantized(form) || form == StateForm::Remainder ? 2 : 1;
     is_plain_ &= form == StateForm::AccumulateType;
   }
-  MCPP_CHECK(is_plain_ || wide == DType::F32, "narrow states of a model of ", name_of(wide));
+  MCPP_CHECK(is_plain_ || wide == DType::F32, "low-precision states of a model of ", name_of(wide));
 }
 
 std::vector<StateVector> StateCodec::vectors(i64 count) const {
   std::vector<StateVector> all;
-  MCPP_CHECK(is_plain_ || count % kBlock == 0, count, " elements are no whole blocks");
+  MCPP_CHECK(is_plain_ || count % kBlock == 0, count, " elements are not whole blocks");
   for (const State& state : states_) {
     if (is_quantized(state.form))
       all.insert(all.end(), {{DType::I32, count / 4}, {DType::F32, count / kBlock}});

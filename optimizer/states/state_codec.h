@@ -22,7 +22,7 @@ struct MasterParts {
 /// weights.
 std::shared_ptr<TensorStorage> reconstructed_master(MasterParts parts);
 
-/// Storage form of a state. Wide: fp32, or fp64 in fp64 models. Signed and NonNegative: see
+/// Storage form of a state. AccumulateType: fp32, or fp64 in fp64 models. Signed and NonNegative: see
 /// tensor/ops/low_precision/quantize.h. Remainder: master weights minus the model's bf16 weights
 /// (tensor/ops/low_precision/param_remainders.h); only for the first state.
 enum class StateForm : u8 { AccumulateType, Bf16, Signed, NonNegative, Remainder };

@@ -27,7 +27,7 @@ std::unique_ptr<StateStore> make_offload_store(const ParamOffload& offload, Devi
                                .copies = &copies},
                               device, 1);
   }
-  fail(ExitCode::Internal, "unknown place for weights that are away");
+  fail(ExitCode::Internal, "unknown offload tier for weights");
 }
 
 std::unique_ptr<OffloadedParams> make_offloaded_params(const ParamOffload& offload, Device& device) {
@@ -40,7 +40,7 @@ std::unique_ptr<OffloadedParams> make_offloaded_params(const ParamOffload& offlo
 std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype,
                                              const DataParallelOptions& options) {
   MCPP_CHECK(options.zero_stage == 3 || options.params.tier == OffloadTier::Device,
-             "weights that every rank holds whole cannot be away");
+             "replicated weights cannot be offloaded");
   const WeightCodec wire(dtype, options.quantized_weights);
   const bool overlap = options.overlap_param_gather;
   if (options.zero_stage == 3)
@@ -70,9 +70,11 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
       stage_(options.zero_stage),
       groups_(groups),
       context_{plan(), this->params(), device, groups} {
-  MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1, "ZeRO stage 0 cuts nothing: its shard group is all ranks");
-  MCPP_CHECK(stage_ > 0 || !packs(options), "ZeRO stage 0 packs nothing");
-  MCPP_CHECK(stage_ < 2 || options.power_sgd_rank == 0, "ZeRO stage ", stage_, " has no whole gradients to factorize");
+  MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1,
+             "ZeRO stage 0 shards nothing: its shard group must be all ranks");
+  MCPP_CHECK(stage_ > 0 || !packs(options), "ZeRO stage 0 does not support encoded messages");
+  MCPP_CHECK(stage_ < 2 || options.power_sgd_rank == 0, "ZeRO stage ", stage_,
+             " has no unsharded gradients to factorize");
   context_.grad_reduce_format = options.grad_reduce_format;
   if (stage_ > 0) {
     context_.part = groups.shard.rank();
@@ -80,7 +82,7 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
   }
   for (const Bucket& bucket : plan().buckets) {
     const bool is_one_unit = plan().params[bucket.first_param].unit == plan().params[bucket.end_param - 1].unit;
-    MCPP_CHECK(stage_ < 2 || is_one_unit, "unit ", bucket.first_unit, " or a neighbour has no elements");
+    MCPP_CHECK(stage_ < 2 || is_one_unit, "unit ", bucket.first_unit, " or a neighbor has no elements");
   }
   params_ = make_param_store(context_, dtype, options);
   grads_ = make_grad_store(context_, accumulate_dtype(dtype), options);

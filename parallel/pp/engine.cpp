@@ -33,7 +33,7 @@ class Transit {
     const int sender_stage = stage - step_;
     if (sender_stage < 0 || sender_stage >= schedule_.stages()) return {};
     const auto node = parcels_.extract({stage, microbatch});
-    MCPP_CHECK(!node.empty(), "nothing there for microbatch ", microbatch, " in stage ", stage);
+    MCPP_CHECK(!node.empty(), "no input for microbatch ", microbatch, " in stage ", stage);
     return std::move(node.mapped().tensor);
   }
 
@@ -51,7 +51,7 @@ class Transit {
 
   void finish() {
     for (Work& work : sends_) work.wait();
-    MCPP_CHECK(parcels_.empty(), "the schedule leaves ", parcels_.size(), " tensors that nobody takes");
+    MCPP_CHECK(parcels_.empty(), "the schedule leaves ", parcels_.size(), " tensors unused");
   }
 
  private:

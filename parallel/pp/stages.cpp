@@ -68,7 +68,7 @@ class LayoutReader {
     ++at_;
     std::string items = sequence();
     require(next_is(')'), "a \")\" is missing");
-    require(!items.empty(), "nothing stands between \"(\" and \")\"");
+    require(!items.empty(), "nothing between \"(\" and \")\"");
     ++at_;
     --depth_;
     return items;
@@ -187,7 +187,8 @@ class Splitter {
 
   void follow_layout() {
     if (first() > 0 || last() > 0)
-      add(str("pipeline_model_parallel_layout says all; ", kFirst, " and ", kLast, " cannot be given with it"));
+      add(str("pipeline_model_parallel_layout defines all stages; ", kFirst, " and ", kLast,
+              " cannot be given with it"));
     std::string items;
     try {
       items = LayoutReader(split_.pipeline_model_parallel_layout).read();
@@ -213,10 +214,9 @@ class Splitter {
     const i64 layers = count_of(items, 't'), stages = count_of(items, '|') + 1;
     require(layers == split_.num_layers, str("it has ", layers, " layers (t), but num_layers = ", split_.num_layers));
     const bool fits_others = stages % ranks() == 0 && stages != stages_;
-    require(
-        stages == stages_,
-        str("it has ", stages, " stages, but ", times_chunks("pipeline_model_parallel_size", ranks()),
-            fits_others ? str("; it would do with num_virtual_stages_per_pipeline_rank = ", stages / ranks()) : ""));
+    require(stages == stages_,
+            str("it has ", stages, " stages, but ", times_chunks("pipeline_model_parallel_size", ranks()),
+                fits_others ? str("; it fits num_virtual_stages_per_pipeline_rank = ", stages / ranks()) : ""));
   }
 
   const StageSplit& split_;

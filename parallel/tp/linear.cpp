@@ -172,8 +172,8 @@ void RowParallelLinear::weight_gradient(const Tensor& dy, const Tensor& whole_dy
 ActivationPlacement RowParallelLinear::output_placement(ActivationPlacement x) const {
   const ActivationPlacement taken =
       input_is_parallel_ ? ActivationPlacement::ColumnSharded : ActivationPlacement::Replicated;
-  MCPP_CHECK(x == taken, slice_.weight.name, " takes activations that are ", name_of(taken),
-             ", and is given some that are ", name_of(x));
+  MCPP_CHECK(x == taken, slice_.weight.name, " expects activations that are ", name_of(taken),
+             ", but receives activations that are ", name_of(x));
   // The bias gradient is always computed from the full dy, which backward gathers.
   if (slice_.bias) check_gradient_spread(*slice_.bias, ActivationPlacement::Replicated);
   return region_.outside();

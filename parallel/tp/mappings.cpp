@@ -61,8 +61,8 @@ Tensor scatter_to_tensor_parallel_region(const Tensor& x, Communicator& tp) {
 }
 
 void TensorParallelRegion::check_entry(ActivationPlacement x, const std::string& user) const {
-  MCPP_CHECK(x == outside(), user, " takes activations that are ", name_of(outside()), ", and is given some that are ",
-             name_of(x));
+  MCPP_CHECK(x == outside(), user, " expects activations that are ", name_of(outside()),
+             ", but receives activations that are ", name_of(x));
 }
 
 PendingTensor TensorParallelRegion::whole(const Tensor& x) const {

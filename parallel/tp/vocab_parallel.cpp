@@ -33,8 +33,8 @@ Tensor VocabParallelEmbedding::backward(const Tensor& dy, MicrobatchContext& pas
 }
 
 ActivationPlacement VocabParallelEmbedding::output_placement(ActivationPlacement tokens) const {
-  MCPP_CHECK(tokens == ActivationPlacement::Replicated, weight_.name, " takes all tokens, and is given some that are ",
-             name_of(tokens));
+  MCPP_CHECK(tokens == ActivationPlacement::Replicated, weight_.name,
+             " expects all tokens, but receives activations that are ", name_of(tokens));
   return region_.outside();
 }
 

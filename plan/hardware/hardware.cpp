@@ -117,7 +117,7 @@ void check_tiers(const LinkTiers& l, std::vector<std::string>& errors) {
   for (std::size_t i = 1; i < l.ranks.size(); ++i)
     if (l.ranks[i] <= l.ranks[i - 1] || l.ranks[i] % l.ranks[i - 1] != 0)
       errors.push_back(
-          str("links.ranks: ", l.ranks[i], " is no multiple of the ", l.ranks[i - 1], " of the tier before"));
+          str("links.ranks: ", l.ranks[i], " is not a multiple of the ", l.ranks[i - 1], " of the tier before"));
 }
 
 }  // namespace

@@ -82,37 +82,48 @@ struct MeasuredRates {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("sizes", self.sizes, "rows, columns and depths of products that were measured", at_least(1));
-    visit("forward", self.forward, "GFLOP/s of each [rows][columns][depth], x times a weight", greater_than(0));
-    visit("input_gradient", self.input_gradient, "the same of the gradient of x", greater_than(0));
-    visit("weight_gradient", self.weight_gradient, "the same of the gradient of the weight", greater_than(0));
-    visit("attention_lengths", self.attention_lengths, "lengths of samples", at_least(1));
-    visit("attention_widths", self.attention_widths, "widths of heads", at_least(1));
-    visit("attention_forward", self.attention_forward, "GFLOP/s of causal attention, [length][width]", greater_than(0));
-    visit("attention_backward", self.attention_backward, "the same backward", greater_than(0));
-    visit("norm_forward", self.norm_forward, "ns of an element: LayerNorm, RMSNorm", at_least(0));
-    visit("norm_backward", self.norm_backward, "the same backward", at_least(0));
+    visit("sizes", self.sizes, "measured sizes of matrix products, for rows, columns and depth", at_least(1));
+    visit("forward", self.forward, "GFLOP/s of forward products (x times weight) by [rows][columns][depth]",
+          greater_than(0));
+    visit("input_gradient", self.input_gradient, "GFLOP/s of input gradients by [rows][columns][depth]",
+          greater_than(0));
+    visit("weight_gradient", self.weight_gradient, "GFLOP/s of weight gradients by [rows][columns][depth]",
+          greater_than(0));
+    visit("attention_lengths", self.attention_lengths, "measured sequence lengths of attention", at_least(1));
+    visit("attention_widths", self.attention_widths, "measured head widths of attention", at_least(1));
+    visit("attention_forward", self.attention_forward, "GFLOP/s of causal attention by [length][width], forward",
+          greater_than(0));
+    visit("attention_backward", self.attention_backward, "GFLOP/s of causal attention by [length][width], backward",
+          greater_than(0));
+    visit("norm_forward", self.norm_forward, "ns per element of LayerNorm and RMSNorm, forward", at_least(0));
+    visit("norm_backward", self.norm_backward, "ns per element of LayerNorm and RMSNorm, backward", at_least(0));
     visit("residual_forward", self.residual_forward,
-          "ns of an element of what adds a branch to the stream: without dropout, with", at_least(0));
-    visit("residual_backward", self.residual_backward, "the same backward", at_least(0));
+          "ns per element of the residual addition without and with dropout, forward", at_least(0));
+    visit("residual_backward", self.residual_backward,
+          "ns per element of the residual addition without and with dropout, backward", at_least(0));
     visit("activation_forward", self.activation_forward,
-          "ns of an element that it reads or writes: gelu, gelu_erf, swiglu, squared_relu, geglu", at_least(0));
-    visit("activation_backward", self.activation_backward, "the same backward", at_least(0));
+          "ns per element read or written by gelu, gelu_erf, swiglu, squared_relu, geglu, forward", at_least(0));
+    visit("activation_backward", self.activation_backward,
+          "ns per element read or written by gelu, gelu_erf, swiglu, squared_relu, geglu, backward", at_least(0));
     visit("dropped_score_forward", self.dropped_score_forward,
-          "ns that dropout adds to attention, of a query and a key that it sees", at_least(0));
-    visit("dropped_score_backward", self.dropped_score_backward, "the same backward", at_least(0));
-    visit("bias_forward", self.bias_forward, "ns of an element that a bias is added to", at_least(0));
-    visit("bias_backward", self.bias_backward, "ns of an element of which a bias has its gradient", at_least(0));
-    visit("rope_forward", self.rope_forward, "ns of an element of queries and keys that are rotated", at_least(0));
-    visit("rope_backward", self.rope_backward, "the same backward", at_least(0));
-    visit("loss", self.loss, "ns of a logit, forward and backward", at_least(0));
-    visit("embedding_forward", self.embedding_forward, "ns of an element of the stream", at_least(0));
-    visit("embedding_backward", self.embedding_backward, "the same backward", at_least(0));
-    visit("update", self.update, "ns of a weight: the norm of gradients and AdamW", at_least(0));
-    visit("gathered", self.gathered,
-          "ns of a weight of a layer that ranks gather as it is needed, from and into cold memory; 0 = by the links",
+          "ns per visible query-key pair added by attention dropout, forward", at_least(0));
+    visit("dropped_score_backward", self.dropped_score_backward,
+          "ns per visible query-key pair added by attention dropout, backward", at_least(0));
+    visit("bias_forward", self.bias_forward, "ns per element of a bias addition", at_least(0));
+    visit("bias_backward", self.bias_backward, "ns per element of a bias gradient", at_least(0));
+    visit("rope_forward", self.rope_forward, "ns per rotated element of queries and keys, forward", at_least(0));
+    visit("rope_backward", self.rope_backward, "ns per rotated element of queries and keys, backward", at_least(0));
+    visit("loss", self.loss, "ns per logit, forward and backward together", at_least(0));
+    visit("embedding_forward", self.embedding_forward, "ns per element of the embedding's output, forward",
           at_least(0));
-    visit("scattered", self.scattered, "the same of a gradient that they sum up parts of", at_least(0));
+    visit("embedding_backward", self.embedding_backward, "ns per element of the embedding's output, backward",
+          at_least(0));
+    visit("update", self.update, "ns per weight of gradient norm and AdamW update", at_least(0));
+    visit("gathered", self.gathered,
+          "ns per weight of an all-gather of one layer, with cold caches; 0 = derived from the links", at_least(0));
+    visit("scattered", self.scattered,
+          "ns per gradient of a reduce-scatter of one layer, with cold caches; 0 = derived from the links",
+          at_least(0));
   }
 
   bool has() const { return !sizes.empty(); }
@@ -151,30 +162,34 @@ struct DeviceRates {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("name", self.name, "what it is called");
-    visit("bf16_peak", self.bf16_peak, "TFLOP/s of products in bf16 or fp16 by the data sheet, dense",
+    visit("name", self.name, "name of the device");
+    visit("bf16_peak", self.bf16_peak, "dense TFLOP/s in bf16 or fp16 according to the data sheet",
           between(kMinRate, kMaxRate));
-    visit("bf16_attained", self.bf16_attained, "TFLOP/s that large products of random numbers reach",
+    visit("bf16_attained", self.bf16_attained, "TFLOP/s of large bf16 products of random values, measured",
           between(kMinRate, kMaxRate));
-    visit("fp8_peak", self.fp8_peak, "the same in fp8; 0 = it has none", between(0, kMaxRate));
-    visit("fp8_attained", self.fp8_attained, "the same in fp8; 0 = it has none", between(0, kMaxRate));
-    visit("fp32_peak", self.fp32_peak, "the same in fp32", between(kMinRate, kMaxRate));
-    visit("fp32_attained", self.fp32_attained, "the same in fp32", between(kMinRate, kMaxRate));
+    visit("fp8_peak", self.fp8_peak, "dense TFLOP/s in fp8 according to the data sheet; 0 = not supported",
+          between(0, kMaxRate));
+    visit("fp8_attained", self.fp8_attained, "TFLOP/s of large fp8 products, measured; 0 = not supported",
+          between(0, kMaxRate));
+    visit("fp32_peak", self.fp32_peak, "dense TFLOP/s in fp32 according to the data sheet",
+          between(kMinRate, kMaxRate));
+    visit("fp32_attained", self.fp32_attained, "TFLOP/s of large fp32 products, measured", between(kMinRate, kMaxRate));
     visit("attention_attained", self.attention_attained,
-          "TFLOP/s of causal attention with heads of 128 and long sequences, in bf16", between(kMinRate, kMaxRate));
-    visit("cores", self.cores, "units that compute tiles of a product at the same time", between(1, kMaxUnits));
-    visit("tile_rows", self.tile_rows, "rows of the tile of a product that one of them computes",
+          "TFLOP/s of causal attention in bf16, head width 128, long sequences", between(kMinRate, kMaxRate));
+    visit("cores", self.cores, "number of cores (multiprocessors), each computing one tile of a product",
           between(1, kMaxUnits));
-    visit("tile_columns", self.tile_columns, "its columns", between(1, kMaxUnits));
-    visit("memory", self.memory, "GB", between(kMinRate, kMaxRate));
-    visit("memory_bandwidth", self.memory_bandwidth, "GB/s by the data sheet", between(kMinRate, kMaxRate));
-    visit("memory_attained", self.memory_attained, "GB/s that a kernel over long vectors reaches",
+    visit("tile_rows", self.tile_rows, "rows of the tile that one core computes", between(1, kMaxUnits));
+    visit("tile_columns", self.tile_columns, "columns of the tile that one core computes", between(1, kMaxUnits));
+    visit("memory", self.memory, "device memory in GB", between(kMinRate, kMaxRate));
+    visit("memory_bandwidth", self.memory_bandwidth, "GB/s of device memory according to the data sheet",
           between(kMinRate, kMaxRate));
-    visit("kernel_gap", self.kernel_gap, "microseconds from one kernel to the next", between(0, kMaxRate));
+    visit("memory_attained", self.memory_attained, "GB/s of device memory reached by a kernel over long vectors",
+          between(kMinRate, kMaxRate));
+    visit("kernel_gap", self.kernel_gap, "microseconds between two consecutive kernels", between(0, kMaxRate));
     visit("speed_spread", self.speed_spread,
-          "standard deviation of the speed of such devices: the slowest of a group holds up all", between(0, 0.5));
+          "relative standard deviation of device speed; a group is as fast as its slowest device", between(0, 0.5));
     visit("communication_cores", self.communication_cores,
-          "units that a collective takes from what is computed meanwhile", between(0, kMaxRate));
+          "cores that a collective occupies while it overlaps with compute", between(0, kMaxRate));
   }
 };
 
@@ -186,13 +201,13 @@ struct LinkTiers {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("tier", self.tier, "names, the nearest first: nvlink, rack, pod");
-    visit("ranks", self.ranks, "devices that such links join, each a multiple of the one before",
+    visit("tier", self.tier, "names of the tiers, nearest first, such as nvlink, rack, pod");
+    visit("ranks", self.ranks, "number of devices connected by each tier, each a multiple of the previous one",
           between(1, kMaxUnits));
-    visit("bandwidth", self.bandwidth, "GB/s of one device in one direction, when all send",
+    visit("bandwidth", self.bandwidth, "GB/s per device and direction while all devices send",
           between(kMinRate, kMaxRate));
-    visit("attained", self.attained, "the part of it that large collectives reach", between(0.01, 1));
-    visit("latency", self.latency, "microseconds of one step of a ring", between(0, kMaxRate));
+    visit("attained", self.attained, "fraction of the bandwidth that large collectives reach", between(0.01, 1));
+    visit("latency", self.latency, "latency of one ring step in microseconds", between(0, kMaxRate));
   }
 };
 
@@ -202,16 +217,16 @@ struct HostRates {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("memory", self.memory, "GB of the host's memory for each device", between(0, kMaxRate));
+    visit("memory", self.memory, "GB of host memory per device", between(0, kMaxRate));
     visit("memory_bandwidth", self.memory_bandwidth,
-          "GB/s of the host's memory for each device, at which states there are updated; 0 = not known, nothing is put "
-          "there",
+          "GB/s of host memory per device, for updates of offloaded states; 0 = unknown, no offloading"
+          "",
           between(0, kMaxRate));
-    visit("link_bandwidth", self.link_bandwidth, "GB/s between a device and its host, one direction",
+    visit("link_bandwidth", self.link_bandwidth, "GB/s per direction between a device and its host",
           between(0, kMaxRate));
-    visit("nvme_bandwidth", self.nvme_bandwidth, "GB/s to local disks for each device; 0 = none", between(0, kMaxRate));
+    visit("nvme_bandwidth", self.nvme_bandwidth, "GB/s of local disks per device; 0 = none", between(0, kMaxRate));
     visit("cores", self.cores,
-          "of a machine whose ranks compute on its processors, and take turns when they are more; 0 = each device has "
+          "cores of a host whose ranks compute on its CPUs; more ranks than cores share them; 0 = each device has "
           "its own",
           between(0, kMaxRate));
   }

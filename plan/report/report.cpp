@@ -18,7 +18,7 @@ std::vector<StepPart> pass_parts(const PassTime& t) {
           {"context_parallel", "context-parallel communication", "#c8551b", t.context_parallel},
           {"expert_parallel", "tokens to experts and back", "#b83274", t.expert_parallel},
           {"zero_in_microbatches", "ZeRO in each microbatch", "#8246c4", t.data_parallel},
-          {"elsewhere", "waits for what is elsewhere", "#7d5a44", t.offloaded}};
+          {"elsewhere", "waits for offloaded data", "#7d5a44", t.offloaded}};
 }
 
 std::vector<StepPart> step_parts(const StepTime& t) {
@@ -117,7 +117,7 @@ std::string failures_text(const FailureLoss& loss) {
 }
 
 std::string cost_text(const TrainingCost& cost, double price) {
-  if (!std::isfinite(cost.hours)) return "never end: devices fail before anything is done";
+  if (!std::isfinite(cost.hours)) return "never end: devices fail before any progress is made";
   std::string text = str("take ", hours_text(cost.hours), " hours, ", hours_text(cost.device_hours), " device hours");
   if (price > 0) text += str(", at ", fixed(price, 2), " each ", human_count(cost.device_hours * price));
   return text;
@@ -133,12 +133,12 @@ std::string deadline_text(const PredictionInput& job, const FewestDevices& devic
   if (devices.found) return what + text_of(*devices.found) + "\n";
   const std::string none = str(what, "no number of ", name, " that its links join is enough; ");
   if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
-    return none + "devices fail before anything is done";
+    return none + "devices fail before any progress is made";
   if (devices.fastest) return none + "of those looked at the fastest, " + text_of(*devices.fastest);
   if (devices.min_hours > deadline.hours)
     return none + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
                       hours_text(devices.min_hours), " hours");
-  return none + "nothing fits on any that was looked at";
+  return none + "no layout fits for any number that was tried";
 }
 
 std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,

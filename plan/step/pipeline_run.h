@@ -40,7 +40,7 @@ class PipelineRun {
   /// Ranks per machine over ranks that can compute at the same time.
   double turns() const { return turns_; }
 
-  /// Work of all microbatches of a rank, and the rank with the most work.
+  /// Returns the compute time of all microbatches of a rank. busiest() returns the rank with the most.
   PassTime work_of(int rank) const;
   int busiest() const;
 
@@ -49,7 +49,7 @@ class PipelineRun {
   };
   /// Simulates a step in which a message to the next stage takes `message` seconds.
   Times run(double message) const;
-  /// Simulates the first `microbatches`, or fewer as the schedule needs.
+  /// Simulates the first `microbatches` microbatches, rounded down to a number that the schedule supports.
   std::pair<Schedule, Timeline> begin(i64 microbatches, double message) const;
 
  private:

@@ -63,7 +63,7 @@ std::vector<std::string> missing_rates(const Hardware& hardware, const Layout& l
   std::vector<std::string> errors;
   if (layout.uses(OffloadTier::File) && hardware.host.nvme_bandwidth <= 0)
     errors.push_back(str("host.nvme_bandwidth: is not known of ", hardware.device.name,
-                         ", but the layout keeps on a disk what it has not in memory (", layout.describe(), ")"));
+                         ", but the layout offloads to a disk (", layout.describe(), ")"));
   return errors;
 }
 

@@ -44,7 +44,7 @@ class WeightTraffic {
   Transfer gather(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank stores where ZeRO 3 shards them.
   double kept(const StageContents& stage) const;
-  /// Returns the number of these that are gathered twice in a forward pass.
+  /// Returns the number of the stored weights (kept()) that are gathered twice in a forward pass.
   double regathered_weights(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank updates.
   double updated(const StageContents& stage) const;

@@ -47,7 +47,7 @@ cudaDeviceProp properties_of(int ordinal) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   check_input(error == cudaSuccess && count > 0, "device.device: no GPU can be used (", cudaGetErrorString(error),
               "); use \"cpu\", or look at nvidia-smi");
-  check_input(ordinal >= 0 && ordinal < count, "device.device: this process sees ", count, " GPUs, there is no number ",
+  check_input(ordinal >= 0 && ordinal < count, "device.device: this process sees ", count, " GPUs, none with index ",
               ordinal);
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");

@@ -137,7 +137,7 @@ TEST(FileRegionTest, EndsRunWhenDiskFails) {
   ASSERT_EQ(::ftruncate(file->descriptor(), 4096), 0);
   EXPECT_CONTAINS(test::error_with(ExitCode::PeerLost, [&] { region.read(0, numbers); }),
                   "cannot read the scratch file in " + folder.path().string() +
-                      ": Input/output error; what was there of segment 3 of the weights is lost. Start again");
+                      ": Input/output error; the stored part of segment 3 of the weights is lost. Restart the run");
   file = std::make_shared<ScratchFile>(folder.path(), 8192, "key");
   FileRegion unwritable(file, 4096, 4096, "the weights");
   const int full = ::open("/dev/full", O_RDWR);
@@ -161,7 +161,7 @@ TEST(ScratchFileTest, RefusesUnusableFolderOrSize) {
                   "needs 256.00 PiB");
   if (test::is_in_memory("/dev/shm")) {
     EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file("/dev/shm", 4096, "key"); }),
-                    "lies in memory (tmpfs)");
+                    "is in memory (tmpfs)");
   }
 }
 

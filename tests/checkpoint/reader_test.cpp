@@ -71,7 +71,7 @@ TEST_F(CheckpointReaderTest, ConvertsTypesOnlyWhenAllowed) {
   for (i64 i = 0; i < 300; ++i) exact.data.data<float>()[i] = 1.0f + 0.001f * static_cast<float>(i);
   CheckpointReader reader(save(1, std::vector{exact, numbered("model/n", {300}, DType::I32)}));
   NamedShard target("model/w", exact.box, Tensor::zeros({300}, DType::BF16, device_));
-  EXPECT_CONTAINS(error_of([&] { reader.read(target); }), "model/w is stored as fp32, wanted is bf16");
+  EXPECT_CONTAINS(error_of([&] { reader.read(target); }), "model/w is stored as fp32, expected bf16");
   reader.read(target, Conversion::Convert);
   for (i64 i = 0; i < 300; ++i) {
     ASSERT_EQ(target.data.data<BFloat16>()[i].bits, BFloat16(exact.data.data<float>()[i]).bits);

@@ -50,7 +50,7 @@ TEST(StartupTimeoutDeathTest, ExitsNamingPendingOperationWhenStartTakesTooLong) 
     std::exit(0);
   };
   EXPECT_EXIT(wait(), testing::ExitedWithCode(75),
-              "\\[rank 1\\] megatron_cpp: error: the exchange waits since 0.2s for the other ranks \\(WORLD_SIZE=2\\)");
+              "\\[rank 1\\] megatron_cpp: error: the exchange has waited 0.2s for the other ranks \\(WORLD_SIZE=2\\)");
 }
 
 }  // namespace

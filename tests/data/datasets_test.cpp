@@ -135,7 +135,7 @@ TEST(DatasetsTest, KeepsSeveralValidationSetsSeparate) {
   config.multiple_validation_sets = true;
   EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("leave the weights out"));
   config.valid_data_path = {config.valid_data_path[1], config.valid_data_path[1]};
-  EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("stands there twice"));
+  EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("is listed twice"));
   EXPECT_EQ(validation_set_names({"a/x", "b/x"}), (std::vector<std::string>{"a/x", "b/x"}));
 }
 

@@ -145,7 +145,7 @@ TEST_F(PreprocessPartsTest, ErrorsNameLineOfFile) {
   EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr(str("a.jsonl:", line, ": \"text\" is not a string")));
   EXPECT_FALSE(std::filesystem::exists(out_ / "d_text_document.bin"));
   o.skip_malformed = true;
-  EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr("by other rules"));
+  EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr("different options"));
 }
 
 /// Killed after some units were tokenized or copied to their places, a run must continue from there.
@@ -304,7 +304,7 @@ TEST_F(PreprocessPartsTest, RejectsPartsOfIncompatibleVersion) {
   auto json = nlohmann::ordered_json::parse(read_text_file(description));
   json.erase("version");
   write_file_atomic(description, json.dump(2) + "\n");
-  EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr("d.parts: holds parts that were made with another"));
+  EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr("d.parts: holds parts made with a different"));
 }
 
 TEST(AlignedBlockRangeTest, ContainsOnlyUnsharedBlocks) {

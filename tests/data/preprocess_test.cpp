@@ -302,9 +302,9 @@ TEST_F(PreprocessTest, RejectsTrailingDataAfterGzipMember) {
     EXPECT_THAT(text_or_error(path), testing::AllOf(HasSubstr("d.txt.gz: "), HasSubstr(why))) << content.size();
     EXPECT_THAT(error(options({path})), HasSubstr("d.txt.gz: "));
   };
-  expect_refused(a + "plain text", "something that is none follows");
-  expect_refused(a + std::string(9, '\0') + a, "something that is none follows");
-  expect_refused(a + "\x1F", "something that is none follows");
+  expect_refused(a + "plain text", "is followed by trailing garbage");
+  expect_refused(a + std::string(9, '\0') + a, "is followed by trailing garbage");
+  expect_refused(a + "\x1F", "is followed by trailing garbage");
   std::string headless = a;
   headless[2] = 7;  // an unknown compression method
   expect_refused(a + headless, "damaged");

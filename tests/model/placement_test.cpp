@@ -66,12 +66,12 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
       EXPECT_EQ(refusal(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
                 "");
       EXPECT_CONTAINS(refusal(stream, std::make_unique<WithoutSum>(), norm()),
-                      "norm.weight takes whole rows, and is given some that are partial");
+                      "norm.weight takes whole rows, and is given activations that are partial");
       EXPECT_CONTAINS(refusal(stream, norm(), std::make_unique<WithoutSum>(), column(context, sequence_parallel)),
-                      "fc1.weight takes activations that are ");
+                      "fc1.weight expects activations that are ");
       EXPECT_CONTAINS(refusal(stream, column(context, sequence_parallel), norm()), "are column-sharded");
       EXPECT_CONTAINS(refusal(stream, row(context, sequence_parallel)),
-                      "fc2.weight takes activations that are column-sharded");
+                      "fc2.weight expects activations that are column-sharded");
     });
   }
 }
@@ -79,9 +79,10 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
 TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
   on_two_ranks(true, [](const ModelContext& context) {
     EXPECT_CONTAINS(refusal(A::SequenceSharded, column(context, false)),
-                    "that are replicated, and is given some that are sequence-sharded");
-    EXPECT_CONTAINS(refusal(A::SequenceSharded, column(context, true), row(context, false), column(context, true)),
-                    "fc1.weight takes activations that are sequence-sharded, and is given some that are replicated");
+                    "that are replicated, and is given activations that are sequence-sharded");
+    EXPECT_CONTAINS(
+        refusal(A::SequenceSharded, column(context, true), row(context, false), column(context, true)),
+        "fc1.weight expects activations that are sequence-sharded, and is given activations that are replicated");
     const auto norm = std::make_unique<Norm>("norm", context);
     EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Replicated); }),
                     "norm.weight is placed Partial along tp, but is used for activations that are whole");
@@ -136,9 +137,10 @@ TEST(ModulePlacementTest, TiedEmbeddingsFollowPipelinePlacement) {
   CpuDevice device;
   ModelContext context{.config = test::tiny_gpt2(), .recompute = {}, .device = device, .tp = *self};
   const StageContents last{.first_layer = 2, .end_layer = 3, .has_embedding = false, .has_output = true};
-  EXPECT_CONTAINS(test::error_of([&] { GPTModel(context, last, nullptr); }), "not beside the embedding");
+  EXPECT_CONTAINS(test::error_of([&] { GPTModel(context, last, nullptr); }), "not on the same stage as the embedding");
   context.output_rank = 1;
-  EXPECT_CONTAINS(test::error_of([&] { GPTModel gpt(context); }), "beside the embedding that it is tied to");
+  EXPECT_CONTAINS(test::error_of([&] { GPTModel gpt(context); }),
+                  "on the same stage as the embedding that it is tied to");
   GPTModel stage(context, last, nullptr);
   int held = 0;
   stage.visit([&](Param& param, int) {

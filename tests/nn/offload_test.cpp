@@ -154,9 +154,9 @@ TEST_F(ActivationOffloadTest, DiskErrorsAreNamedAndEndRun) {
   };
   const std::string place = "the scratch file in " + folder_.path().string();
   EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
-                  "cannot write " + place + ": No space left on device; what was there of the activations is lost");
+                  "cannot write " + place + ": No space left on device; the stored part of the activations is lost");
   EXPECT_CONTAINS(error_with(Fault::ReadFails),
-                  "cannot read " + place + ": Input/output error; what was there of the activations is lost");
+                  "cannot read " + place + ": Input/output error; the stored part of the activations is lost");
   EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), place + ": a block of activations differs from its checksum");
   EXPECT_EQ(error_with(Fault::DiskIsSlow), "");
   EXPECT_EQ(error_with(Fault::None), "");

@@ -211,9 +211,9 @@ TEST_F(OptimizerOffloadTest, DiskErrorsAreNamedAndEndRun) {
   };
   const std::string place = "the scratch file in " + folder_.path().string();
   EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
-                  "cannot write " + place + ": No space left on device; what was there of the optimizer's state is");
+                  "cannot write " + place + ": No space left on device; the stored part of the optimizer's state is");
   EXPECT_CONTAINS(error_with(Fault::ReadFails),
-                  "cannot read " + place + ": Input/output error; what was there of the optimizer's state is lost");
+                  "cannot read " + place + ": Input/output error; the stored part of the optimizer's state is lost");
   EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), place + ": segment ");
   EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), "of the optimizer's state differs from its checksum");
   EXPECT_EQ(error_with(Fault::None), "");

@@ -119,7 +119,7 @@ TEST(PartialGradientsTest, RejectParametersWithoutReductionGroup) {
     EXPECT_CONTAINS(refusal({.tp = three}, tp), "held by 3 of 2 ranks");
     EXPECT_CONTAINS(refusal({.pp = three}, tp, &tp), "but gradients are summed over 2");
     const AlongAxis others{Spread::Partial, Holders{.first = 2, .count = 2}};
-    EXPECT_CONTAINS(refusal({.tp = others}, tp), "no neighbours of rank");
+    EXPECT_CONTAINS(refusal({.tp = others}, tp), "not neighbors of rank");
   });
 }
 

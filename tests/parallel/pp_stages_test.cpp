@@ -164,7 +164,7 @@ TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
   EXPECT_THAT(conflicts("*3"), ElementsAre(HasSubstr("\"*\" is none of")));
   EXPECT_THAT(conflicts("Et*99999999999999999999|L"), ElementsAre(HasSubstr("a number of at least 1 is missing")));
   EXPECT_THAT(conflicts("E((t*9999)*9999)*9999|L"), ElementsAre(HasSubstr("too many stages and layers")));
-  EXPECT_THAT(conflicts("Ett|tt()*99999L"), ElementsAre(HasSubstr("nothing stands between \"(\" and \")\" after")));
+  EXPECT_THAT(conflicts("Ett|tt()*99999L"), ElementsAre(HasSubstr("nothing between \"(\" and \")\" after")));
   const auto nested = [](std::size_t depth) { return std::string(depth, '(') + "Ett|ttL" + std::string(depth, ')'); };
   EXPECT_THAT(conflicts(nested(16)), IsEmpty());
   EXPECT_THAT(conflicts(nested(17)), ElementsAre(HasSubstr("more than 16 \"(\" within one another")));
@@ -175,7 +175,7 @@ TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
                                              HasSubstr("it has 0 layers (t), but num_layers = 2"),
                                              HasSubstr("it has 1 stages, but pipeline_model_parallel_size = 2")));
   EXPECT_THAT(conflicts("Et|t|t|tL"), ElementsAre(HasSubstr("it has 4 stages, but pipeline_model_parallel_size = 2; it "
-                                                            "would do with num_virtual_stages_per_pipeline_rank = 2")));
+                                                            "fits num_virtual_stages_per_pipeline_rank = 2")));
   EXPECT_THAT(conflicts("Et|t|t|tL", 4, 3, 2),
               ElementsAre("pipeline_model_parallel_layout: it has 4 stages, but pipeline_model_parallel_size x "
                           "num_virtual_stages_per_pipeline_rank = 6"));

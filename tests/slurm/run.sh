@@ -133,7 +133,7 @@ test_lock_is_left() { # a dead node left the lock: the job's next run takes it o
   submit_and_requeue lock_is_left
   keep_lock
   expect_second_run
-  expect_output "is taken over from host node, process [0-9]*, Slurm job $job of cluster test, requeued 0"
+  expect_output "taking over from host node, process [0-9]*, Slurm job $job of cluster test, requeued 0"
 }
 
 test_folder_of_another_job() { # the other job is, or may be, alive

@@ -18,7 +18,7 @@ void check_mpi(int code, const char* call) {
 }
 
 void WaitPolicy::check() const {
-  if (stop.stop_requested()) fail(ExitCode::PeerLost, "nobody waits for this operation any more");
+  if (stop.stop_requested()) fail(ExitCode::PeerLost, "operation canceled");
 }
 
 PollLoop::Step PollLoop::next() {

@@ -20,7 +20,7 @@ namespace mcpp {
 void check_mpi(int code, const char* call);
 
 /// Waiting policy of a thread: how often it polls before yielding its core, how often it yields before sleeping between
-/// polls, and how it is cancelled.
+/// polls, and how it is canceled.
 struct WaitPolicy {
   int spins = 0;
   int yields = 2000;  ///< a few hundred microseconds, enough for typical messages

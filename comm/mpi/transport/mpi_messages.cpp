@@ -293,7 +293,7 @@ void MpiMessages::Incoming::check_size(std::size_t request, i64 received) const 
   const i64 wanted = is_offer ? to.bytes() : expected[request];
   i64 sent = received;
   if (has_card) std::memcpy(&sent, is_offer ? card->data() : to.raw(), sizeof(sent));
-  MCPP_CHECK(sent == wanted && has_card == is_offer, "rank ", source, " sent ", sent, " bytes, expected were ", wanted,
+  MCPP_CHECK(sent == wanted && has_card == is_offer, "rank ", source, " sent ", sent, " bytes, expected ", wanted,
              " of ", to.bytes());
 }
 
@@ -308,7 +308,7 @@ Work MpiMessages::post(const Tensor& t, int destination) {
   const LetterCard card = messages.card_of(letter, own);
   send_copy(&card, sizeof(card), destination);
   if (!in_place) return {};
-  // A taken letter may be reused for another message; its number tells them apart.
+  // A taken letter may be reused for another message; its number distinguishes them.
   const auto is_gone = [&letter, number = letter.number.load()] { return letter.number.load() != number; };
   return Work(
       [&letter, t, is_gone, messages = world_.messages] {

@@ -37,7 +37,7 @@ void futex_wake_all(std::atomic<u32>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// Throws OutOfMemory when the file system of shared memory has less than that left.
+/// Throws OutOfMemory if the shared memory file system has fewer bytes left.
 void check_shared_memory(i64 needed) {
   struct statvfs system {};
   if (::statvfs("/dev/shm", &system) != 0) return;

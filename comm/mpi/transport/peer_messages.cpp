@@ -152,7 +152,7 @@ void PeerMessages::release(Letter& letter) {
 
 std::byte* PeerMessages::find(const ArenaName& arena, i64 offset, int owner) {
   std::byte* base = arenas_->find(arena);
-  MCPP_CHECK(base, "the memory that rank ", owner, " sends from cannot be mapped any more");
+  MCPP_CHECK(base, "the memory that rank ", owner, " sends from can no longer be mapped");
   return base + offset;
 }
 
@@ -163,7 +163,7 @@ void PeerMessages::take(const LetterCard& card, Tensor& t, int source) {
   const i64 bytes = letter.bytes;
   if (bytes == t.bytes()) copy_bytes(t.raw(), find(letter.arena, letter.offset, source), bytes);
   letter.state.store(State::Taken);  // even on a size mismatch, so that the sender does not wait
-  MCPP_CHECK(bytes == t.bytes(), "rank ", source, " sent ", bytes, " bytes, expected were ", t.bytes());
+  MCPP_CHECK(bytes == t.bytes(), "rank ", source, " sent ", bytes, " bytes, expected ", t.bytes());
 }
 
 }  // namespace mcpp

@@ -75,7 +75,7 @@ void ProgressThread::update_state(const Change& change) {
 void ProgressThread::State::rethrow_failure() const {
   if (failure) std::rethrow_exception(failure);
   if (is_stopped && cause) std::rethrow_exception(cause);
-  if (is_stopped) fail(ExitCode::PeerLost, "an operation between machines was given up");
+  if (is_stopped) fail(ExitCode::PeerLost, "an inter-node operation was canceled");
 }
 
 /// Records the current exception, unless one is recorded already, and stops sending.

@@ -62,7 +62,7 @@ std::string find_damage(std::span<const std::byte> bytes, std::string_view descr
   Header header{};
   if (bytes.size() < sizeof header) return "it is truncated";
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (std::memcmp(header.magic, kMagic.data(), kMagic.size()) != 0) return "it is no index file";
+  if (std::memcmp(header.magic, kMagic.data(), kMagic.size()) != 0) return "it is not an index file";
   const u64 left = bytes.size() - sizeof header;
   if (header.arrays > left / sizeof(u64) || header.description_bytes > left) return "its header is damaged";
   entries.resize(header.arrays);
@@ -78,7 +78,7 @@ std::string find_damage(std::span<const std::byte> bytes, std::string_view descr
       checksum_hex(payload) != std::string_view(header.checksum, sizeof header.checksum))
     return "its checksum is wrong";
   const std::string_view stored(reinterpret_cast<const char*>(payload.data()), header.description_bytes);
-  return stored == description ? "" : "it describes another dataset";
+  return stored == description ? "" : "it describes a different dataset";
 }
 
 /// Returns why no file can be created at `path`, or "" if one can.
@@ -101,11 +101,11 @@ IndexArrays load_or_build(const Path& path, const std::string& description, cons
   } catch (const Error& error) {
     reason = error.what();
   }
-  if (!reason.empty()) log.warn_from_any_rank(str("the index ", path.string(), " is built again: ", reason));
+  if (!reason.empty()) log.warn_from_any_rank(str("the index ", path.string(), " is rebuilt: ", reason));
 
   // The cache is optional, so a failure to write it is only a warning.
   const auto warn = [&](const std::string& why) {
-    log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", path.parent_path().string(),
+    log.warn_from_any_rank(str("keeping the data index in memory: it cannot be cached in ", path.parent_path().string(),
                                ": ", why, "; set data.data_cache_path to a folder that can be written"));
   };
   const std::string obstacle = find_write_error(path);
@@ -166,7 +166,7 @@ void check_index_fits(const std::string& what, i64 num_elements, i64 copies, i64
                                " ranks, since no file of data.data_cache_path holds it for all: ")
                          : ", ",
               "more than a quarter of the ", human_bytes(static_cast<double>(memory)),
-              " of this machine; lower training.train_iters, train_samples or eval_iters, or take longer sequences");
+              " of this machine; lower training.train_iters, train_samples or eval_iters, or use longer sequences");
 }
 
 Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description) {

@@ -174,7 +174,7 @@ void IndexedDataset::read_as(i64 sequence, i64 offset, std::span<i32> out) const
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));
     if constexpr (sizeof(T) > sizeof(i32)) {
       check_input(value == static_cast<i32>(value), bin_path(prefix_).string(), ": sequence ", sequence, ", token ",
-                  offset + static_cast<i64>(i), ": ", value, " is no token id");
+                  offset + static_cast<i64>(i), ": ", value, " is not a token id");
     }
     out[i] = static_cast<i32>(value);
   }

@@ -54,7 +54,7 @@ class ByteReader {
 
   template <class T>
   std::vector<T> take(i64 count) {
-    check_input(count >= 0 && count <= std::ssize(bytes_) / i64{sizeof(T)}, file_.string(), ": is not whole");
+    check_input(count >= 0 && count <= std::ssize(bytes_) / i64{sizeof(T)}, file_.string(), ": is incomplete");
     std::vector<T> values(static_cast<std::size_t>(count));
     const std::size_t size = values.size() * sizeof(T);
     if (size > 0) std::memcpy(values.data(), bytes_.data(), size);
@@ -82,12 +82,12 @@ PartMetadata parse_metadata(const WorkUnit& unit, const std::vector<std::string>
                             const Path& file) {
   try {
     const Json json = Json::parse(text);
-    check_input(json.at("unit") == unit.identity(), file.string(), ": is of another unit");
+    check_input(json.at("unit") == unit.identity(), file.string(), ": belongs to a different unit");
     PartMetadata metadata{.keys = {}, .output_ranges = {}, .malformed_lines = json.at("malformed_lines")};
     for (const std::string& key : keys) metadata.keys.push_back(part_of(json.at("keys").at(key), file));
     if (!json.contains("places")) return metadata;
     for (const Json& output_range : json["places"]) metadata.output_ranges.push_back(parse_output_range(output_range));
-    check_input(metadata.output_ranges.size() == keys.size(), file.string(), ": has places of other keys");
+    check_input(metadata.output_ranges.size() == keys.size(), file.string(), ": has ranges for different keys");
     return metadata;
   } catch (const Json::exception& error) {
     fail(ExitCode::BadInput, file.string(), ": damaged: ", error.what());
@@ -107,7 +107,7 @@ PartContent read_part(const Path& path, const WorkUnit& unit, const std::vector<
   const std::span<const std::byte> bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const std::size_t end = text.find('\n');
-  check_input(end != std::string_view::npos, path.string(), ": is not whole");
+  check_input(end != std::string_view::npos, path.string(), ": is incomplete");
   PartContent part{
       .metadata = parse_metadata(unit, keys, std::string(text.substr(0, end)), path), .lengths = {}, .edges = {}};
   ByteReader rest(bytes.subspan(end + 1), path);
@@ -159,8 +159,8 @@ void PartsFolder::open(const Tokenizer& tokenizer) const {
     return write_file_atomic(path_ / kDescription, now);
   }
   const std::string before = read_text_file(path_ / kDescription);
-  check_input(before == now, path_.string(), ": holds parts that were made with another tokenizer or by other rules:\n",
-              before, "now:\n", now, "Give the same ones again, or remove the folder to begin anew");
+  check_input(before == now, path_.string(), ": holds parts made with a different tokenizer or different options:\n",
+              before, "now:\n", now, "Use the same ones, or remove the folder to start from scratch");
 }
 
 void PartsFolder::remove() const {
@@ -190,7 +190,7 @@ void PartsFolder::check_tokens(const WorkUnit& unit, const PartMetadata& metadat
     const i64 size = static_cast<i64>(std::filesystem::file_size(path));
     const i64 bytes = info.tokens * token_bytes(metadata.keys[k].token_type());
     if (!has_ranges) {
-      check_input(size == bytes, path.string(), ": is not whole");
+      check_input(size == bytes, path.string(), ": is incomplete");
       continue;
     }
     const OutputRange& output_range = metadata.output_ranges[k];
@@ -268,12 +268,12 @@ void UnitPlacement::assign_next_range(const PartMetadata& metadata) {
   for (std::size_t k = 0; k < keys_.size(); ++k)
     output_ranges.push_back(next_output_range(keys_[k], unit, metadata.keys[k]));
   check_input(metadata.output_ranges.empty() || metadata.output_ranges == output_ranges, unit.identity(),
-              ": lies elsewhere than where it belongs; remove the folder of parts to begin anew");
+              ": is at the wrong offset; remove the folder of parts to start from scratch");
   output_ranges_.push_back(std::move(output_ranges));
 }
 
 OutputRange UnitPlacement::next_output_range(Key& key, const WorkUnit& unit, const KeyPart& part) const {
-  MCPP_CHECK(part.continues || !key.open, unit.identity(), " does not go on with the document before");
+  MCPP_CHECK(part.continues || !key.open, unit.identity(), " does not continue the previous document");
   const i64 size = token_bytes(part.token_type());
   OutputRange output_range{.begin = key.end, .end = key.end + part.info.tokens * size, .head_document = {}};
   if (part.continues) key.open = key.open.value_or(0) + part.head_tokens;
@@ -284,7 +284,7 @@ OutputRange UnitPlacement::next_output_range(Key& key, const WorkUnit& unit, con
       output_range.end += size;
     }
     check_input(tokens <= std::numeric_limits<i32>::max(), key.prefix,
-                ": a document has more than 2147483647 tokens, which the .idx format cannot hold; cut the text into "
+                ": a document has more than 2147483647 tokens, which the .idx format cannot hold; split the text into "
                 "several documents");
     output_range.head_document = tokens;
   }

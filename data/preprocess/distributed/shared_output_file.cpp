@@ -47,7 +47,7 @@ void SharedOutputFile::sync() const {
 }
 
 void SharedOutputFile::truncate(i64 bytes) const {
-  MCPP_CHECK_SYSTEM(::ftruncate(descriptor_, bytes) == 0, path_.string(), ": cannot be cut");
+  MCPP_CHECK_SYSTEM(::ftruncate(descriptor_, bytes) == 0, path_.string(), ": cannot be truncated");
 }
 
 }  // namespace mcpp

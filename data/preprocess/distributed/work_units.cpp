@@ -85,7 +85,7 @@ std::vector<WorkUnit> make_work_units(const std::vector<std::string>& files, con
     check_path_exists(path);
     const InputStream stream(path);
     check_input(stream.is_regular_file(), path.string(),
-                ": is a pipe, which cannot be shared by ranks, nor gone on with; use one process, or a file");
+                ": is a pipe, which ranks cannot share and a restart cannot resume; use one process, or a file");
     const std::string file_stamp = get_file_stamp(path);
     check_input(!file_stamp.empty(), "cannot read the attributes of ", path.string());
     const auto size = static_cast<i64>(std::filesystem::file_size(path));
@@ -113,10 +113,10 @@ std::vector<WorkUnit> make_work_units(const std::vector<std::string>& files, con
 void check_file_unchanged(const WorkUnit& unit) {
   const std::string now = get_file_stamp(unit.path);
   check_input(!now.empty(), unit.path.string(),
-              ": is not there for this rank; all ranks must see the same files, as on a shared file system");
-  check_input(now == unit.file_stamp, unit.path.string(), ": is another file than when the work was shared out, ", now,
+              ": does not exist on this rank; all ranks must see the same files, as on a shared file system");
+  check_input(now == unit.file_stamp, unit.path.string(), ": has changed since the work was distributed: ", now,
               " instead of ", unit.file_stamp,
-              "; all ranks must see the same files, and nothing may change them meanwhile");
+              "; all ranks must see the same files, which must not change during the run");
 }
 
 TextRange add_line_number(const Path& path, TextRange range) {

@@ -273,8 +273,8 @@ void check_special_tokens(const TokenizerOptions& options) {
   std::set<std::string_view> seen;
   for (const std::string& token : options.special_tokens) {
     check_input(token.size() > 1 && find_invalid_utf8(token) < 0, "special_tokens: \"", token,
-                "\" is no token: two characters or more, in UTF-8");
-    check_input(seen.insert(token).second, "special_tokens: ", token, " is there twice");
+                "\" is not a valid token: it needs at least two characters, in UTF-8");
+    check_input(seen.insert(token).second, "special_tokens: ", token, " is listed twice");
   }
   const auto least = static_cast<i64>(256 + options.special_tokens.size());
   check_input(options.vocab_size >= least, "vocab_size ", options.vocab_size, " is too small: the 256 bytes and ",

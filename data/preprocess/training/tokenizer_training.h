@@ -45,21 +45,21 @@ struct TokenizerOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "text or JSONL files, packed with gzip or zstd or not, or patterns of their names such as data/*.txt; all of "
-          "it, for bpe and bpe-bytes its words, is read into memory");
+          "text or JSONL files, optionally compressed with gzip or zstd, or patterns of their names such as "
+          "data/*.txt; read into memory "
+          "as a whole or, for bpe and bpe-bytes, as word counts");
     visit("input_format", self.input_format, kInputFormatHelp);
     visit("output", self.output, "file to write, usually tokenizer.model, for bpe-bytes tokenizer.json");
     visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
     visit("model_type", self.model_type,
-          "unigram or bpe, which give sentencepiece models; bpe-bytes, as the models of the Hugging Face Hub have it, "
-          "which gives a tokenizer.json");
+          "unigram or bpe (sentencepiece model), or bpe-bytes, as for models on the Hugging Face Hub "
+          "(tokenizer.json)");
     visit("character_coverage", self.character_coverage,
           "share of the characters of the text that become pieces; not for bpe-bytes", between(0.9, 1));
     visit("byte_fallback", self.byte_fallback,
-          "spell other characters in bytes; without it they are lost as <unk>; bpe-bytes always does");
-    visit("pre_tokenizer", self.pre_tokenizer, "for bpe-bytes: whose rules cut the text into words");
-    visit("min_frequency", self.min_frequency, "for bpe-bytes: how often a pair of pieces must be there to become one",
-          at_least(1));
+          "encode other characters as bytes instead of <unk>; always on for bpe-bytes");
+    visit("pre_tokenizer", self.pre_tokenizer, "for bpe-bytes: pre-tokenization rules");
+    visit("min_frequency", self.min_frequency, "for bpe-bytes: minimum count of a pair to be merged", at_least(1));
     visit("special_tokens", self.special_tokens,
           "for bpe-bytes: tokens that get the first ids; <|endoftext|> ends documents");
     visit("json_keys", self.json_keys, "keys of JSONL lines to train on");

@@ -25,7 +25,7 @@ const icu::Normalizer2& normalizer_of(UnicodeForm form) {
 }
 
 icu::StringPiece piece_of(std::string_view text) {
-  check_input(text.size() < std::size_t{1} << 30, "a document of more than 1 GiB cannot be normalised in one");
+  check_input(text.size() < std::size_t{1} << 30, "a document of more than 1 GiB cannot be normalized");
   return {text.data(), static_cast<i32>(text.size())};
 }
 

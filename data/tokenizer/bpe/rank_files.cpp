@@ -127,7 +127,7 @@ BpeDescription parse_ranks(std::string_view text, const std::string& source, std
     const auto rank = static_cast<std::size_t>(parsed->second);
     check_input(rank < lines.size(), source, ":", i + 1, ": the id ", rank, " leaves smaller ones without a piece");
     if (rank >= pieces.size()) pieces.resize(rank + 1);
-    check_input(pieces[rank].empty(), source, ":", i + 1, ": the id ", rank, " is there twice");
+    check_input(pieces[rank].empty(), source, ":", i + 1, ": the id ", rank, " appears twice");
     pieces[rank] = parsed->first;
   }
   BpeDescription description;
@@ -136,8 +136,8 @@ BpeDescription parse_ranks(std::string_view text, const std::string& source, std
   check_no_holes(description, size, source);
   const KnownVocabulary* known = known_vocabulary(size);
   check_input(known || rules, source, ": is a list of ", size,
-              " ranks, which does not say how to cut words, and is none of ", known_vocabularies(),
-              "; make a tokenizer.json of it with `megatron_cpp tokenizer convert`");
+              " ranks, which does not define how text is split into words, and is not one of ", known_vocabularies(),
+              "; convert it to a tokenizer.json with `megatron_cpp tokenizer convert`");
   set_rules(description, rules ? *rules : known->rules);
   description.ignore_merges = true;  // as tiktoken does
   add_all_merges(description, pieces, source);

@@ -63,7 +63,7 @@ Regex::Regex(std::string_view pattern, const std::string& source) : pattern_(pat
   const u32 options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error, &place,
                             context.get()));
-  check_input(code_ != nullptr, source, ": the pattern ", pattern, " is no regular expression: ", message_of(error),
+  check_input(code_ != nullptr, source, ": the pattern ", pattern, " is not a regular expression: ", message_of(error),
               " at ", translated.substr(0, place));
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without it, searches are slower
 }
@@ -77,8 +77,8 @@ std::optional<Regex::Match> Regex::find(std::string_view text, std::size_t from,
                                 PCRE2_NO_UTF_CHECK, memory.match_, memory.context_);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   // With space for one pair, 0 means that there are groups too.
-  check_input(found >= 0, source_, ": the pattern ", pattern_, " gives up on the text at byte ", from, ": ",
-              message_of(found));
+  check_input(found >= 0, source_, ": the pattern ", pattern_, " exceeds the match limit on the text at byte ", from,
+              ": ", message_of(found));
   const std::size_t* ends = pcre2_get_ovector_pointer(memory.match_);
   return Match{ends[0], ends[1]};
 }
@@ -143,7 +143,7 @@ class Translator {
   template <class... Parts>
   void need(bool holds, const Parts&... what) const {
     check_input(holds, source_, ": the pattern ", pattern_, " has ", what...,
-                ", which is not there; what the tokenizers of GPT-2, GPT-4, Llama 3 and Qwen use is");
+                ", which is not supported; the constructs of the tokenizers of GPT-2, GPT-4, Llama 3 and Qwen are");
   }
   std::string_view rest() const { return pattern_.substr(at_); }
   void copy(std::size_t size) {
@@ -173,7 +173,7 @@ class Translator {
     while (end < rest().size() && (std::isdigit(static_cast<unsigned char>(rest()[end])) != 0 || rest()[end] == ','))
       ++end;
     const bool closes = end < rest().size() && rest()[end] == '}';
-    need(!closes || rest()[1] != ',', "a repeat without a least number");
+    need(!closes || rest()[1] != ',', "a repeat without a minimum");
     const char after = closes && end + 1 < rest().size() ? rest()[end + 1] : ' ';
     need(!closes || after != '+', "a + after a repeat");
     copy(closes ? end + 1 : 1);

@@ -30,10 +30,10 @@ void add_piece(i64 id, const std::string& piece, const std::string& source, BpeD
 }
 
 void read_pieces(const Json& vocab, const std::string& source, BpeDescription& description) {
-  check_input(vocab.is_object() && !vocab.empty(), source, ": its vocabulary is no object of pieces and ids");
+  check_input(vocab.is_object() && !vocab.empty(), source, ": its vocabulary is not an object of pieces and ids");
   for (const auto& [piece, id] : vocab.items()) {
     check_input(id.is_number_unsigned() && id.get<u64>() < vocab.size() + kMaxUnused, source, ": the id of \"", piece,
-                "\" is ", id.dump(), ", which is none");
+                "\" is ", id.dump(), ", which is not a valid id");
     if (id.get<u64>() >= description.pieces.size()) description.pieces.resize(id.get<std::size_t>() + 1);
     add_piece(id.get<i64>(), piece, source, description);
   }
@@ -56,7 +56,7 @@ MergeReader::MergeReader(BpeDescription& description, const std::string& source)
 u32 MergeReader::id_of(const std::string& piece, const std::string& left, const std::string& right) const {
   const auto found = ids_.find(piece);
   check_input(found != ids_.end(), source_, ": merge ", description_.merges.size(), ", of \"", left, "\" and \"", right,
-              "\", needs the piece \"", piece, "\", which the vocabulary has not");
+              "\", needs the piece \"", piece, "\", which is not in the vocabulary");
   return found->second;
 }
 
@@ -79,13 +79,13 @@ namespace {
 /// Rejects unknown members, since ignoring them could give different ids.
 void check_members(const JsonObject& object, const std::set<std::string>& known) {
   for (const auto& member : object.json().items()) {
-    check_input(known.contains(member.key()), object.source(), ": asks for '", member.key(),
-                "', which is not there; known are ", join(std::vector<std::string>(known.begin(), known.end()), ", "));
+    check_input(known.contains(member.key()), object.source(), ": '", member.key(),
+                "' is not supported; supported: ", join(std::vector<std::string>(known.begin(), known.end()), ", "));
   }
 }
 
 [[noreturn]] void refuse(const JsonObject& object, const std::string& type, std::string_view known) {
-  fail(ExitCode::BadInput, object.source(), ": asks for ", type, ", which is not there; there are ", known);
+  fail(ExitCode::BadInput, object.source(), ": ", type, " is not supported; supported: ", known);
 }
 
 bool flag(const JsonObject& object, const char* key, bool otherwise) {
@@ -214,7 +214,7 @@ void read_decoder(const JsonObject& decoder, BpeDescription& description) {
     for (std::size_t i = 0; i < list.size(); ++i) read_decoder(element(list, i, decoder.source()), description);
   } else if (type == "Strip") {
     check_input(decoder.text("content") == " " && decoder.integer("stop") == 0 && decoder.integer("start", 0, 1) >= 0,
-                decoder.source(), ": strips something else than one space at the beginning, which is not there");
+                decoder.source(), ": only stripping of one space at the beginning is supported");
     description.drops_first_space |= decoder.integer("start") == 1;
   } else if (type == "Metaspace") {
     const bool by_default = flag(decoder, "add_prefix_space", true);
@@ -224,7 +224,7 @@ void read_decoder(const JsonObject& decoder, BpeDescription& description) {
   } else if (type == "Replace") {
     const JsonObject pattern = decoder.object("pattern");
     check_input(!is_blank(pattern, "String") && decoder.text("content") == " ", decoder.source(),
-                ": writes something else than spaces, which is not there");
+                ": only replacement by a space is supported");
     description.space_mark = pattern.text("String");
   } else if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse") {
     refuse(decoder, type, "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and Sequence");
@@ -271,7 +271,7 @@ void check_added_once(const BpeDescription& description, const std::string& sour
   std::set<std::string_view> contents;
   for (const AddedToken& token : description.added)
     check_input(contents.insert(token.content).second, source, ": the added token \"", token.content,
-                "\" is there twice");
+                "\" is listed twice");
   for (std::size_t id = 0; id < description.pieces.size(); ++id) {
     const std::string& piece = description.pieces[id];
     const auto same = [&](const AddedToken& token) { return token.content == piece; };
@@ -290,7 +290,7 @@ void read_merges(const Json& list, const std::string& source, BpeDescription& de
       continue;
     }
     const bool is_pair = merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
-    check_input(is_pair, source, ": merge ", i, " is no pair of pieces");
+    check_input(is_pair, source, ": merge ", i, " is not a pair of pieces");
     reader.add(merge[0].get<std::string>(), merge[1].get<std::string>());
   }
 }
@@ -300,9 +300,9 @@ void read_model(const JsonObject& model, BpeDescription& description) {
   check_members(model, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                         "byte_fallback", "ignore_merges", "vocab", "merges"});
   check_input(!model.find("dropout") || model.number("dropout") == 0, model.source(),
-              ": 'dropout' is not there: it gives one text other ids every time");
+              ": 'dropout' is not supported: the ids of a text would change at every call");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-    check_input(is_blank(model, key), model.source(), ": '", key, "' is not there");
+    check_input(is_blank(model, key), model.source(), ": '", key, "' is not supported");
   description.byte_fallback = flag(model, "byte_fallback", false);
   description.ignore_merges = flag(model, "ignore_merges", false);
   description.fuse_unknown = flag(model, "fuse_unk", false);
@@ -326,7 +326,7 @@ BpeDescription parse_tokenizer_json(std::string_view text, const std::string& so
   const std::string type = model.find("type") ? model.text("type") : model.find("merges") ? "BPE" : "no type";
   check_input(
       type == "BPE", source, ": its model is ", type,
-      ", which is not there: only BPE can be read from a tokenizer.json; a unigram model can from its sentencepiece "
+      ", which is not supported: only BPE is read from a tokenizer.json; for a unigram model use its sentencepiece "
       "file tokenizer.model");
   BpeDescription description;
   if (file.find("normalizer")) read_normalizer(file.object("normalizer"), description);

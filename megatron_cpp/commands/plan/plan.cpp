@@ -78,8 +78,8 @@ void write_hardware(const std::string& file, const std::string& head, const Hard
   try {
     parse_hardware(text, file);
   } catch (const Error& error) {
-    fail(ExitCode::BadInput, "--emit_hardware=", file, ": the run is too far from such hardware for a file of it:\n",
-         error.what());
+    fail(ExitCode::BadInput, "--emit_hardware=", file,
+         ": the run deviates too much from this hardware to derive a file from it:\n", error.what());
   }
   write_file_atomic(file, text);
 }
@@ -164,7 +164,7 @@ void compare_world_sizes(const PlanOptions& options, const PredictionInput& any,
   if (options.weak) check_batches(request, any.work.global_batch_size);
   const std::vector<ScalingPoint> points = scaling(any.hardware, any.program, any.work, limits, request);
   log.info(scaling_text(any, points, options.weak, training.tokens));
-  check_input(std::ranges::any_of(points, &ScalingPoint::fits), "nothing fits on any of these numbers of ranks");
+  check_input(std::ranges::any_of(points, &ScalingPoint::fits), "no layout fits for any of these numbers of ranks");
   const ScalingPoint* best = best_point(points, options.objective, training.hours);
   check_input(best != nullptr, "none of these numbers of ranks trains on ", human_count(training.tokens), " tokens in ",
               shortest(training.hours), " hours");

@@ -122,7 +122,7 @@ std::string find_hint(std::span<const std::string> words) {
   if (words.empty() || std::filesystem::exists(words.front(), error)) return "";
   const auto* hint = std::ranges::find(kHints, words.front(), &Hint::word);
   if (hint == std::end(kHints)) return "";
-  return str("plan ", hint->word, ": is no command; ask with an option, plan CONFIG ", hint->option);
+  return str("plan ", hint->word, ": is not a command; use an option, plan CONFIG ", hint->option);
 }
 
 std::string output_problem(const std::string& option, const std::string& file) {

@@ -10,7 +10,7 @@
 namespace mcpp {
 
 enum class FaultKind { None, NanLoss, NanGrad, NanLocalGrad, NanWeights, Spike, Error, Exit, Kill, Hang, Slow };
-/// Point at which Error, Exit, Kill and Hang strike: before a step, or at one of the SavePoints.
+/// Point at which Error, Exit, Kill and Hang take effect: before a step, or at one of the SavePoints.
 enum class FaultPlace { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
 
 template <>

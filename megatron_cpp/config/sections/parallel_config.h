@@ -1,4 +1,4 @@
-// Layout of a run over ranks. It does not change what is trained, except for keys whose help says so. Names are
+// Layout of a run over ranks. It does not change what is trained, except for keys whose help states it. Names are
 // Megatron-LM's where it has one.
 #pragma once
 #include <array>
@@ -73,7 +73,7 @@ struct ParallelConfig {
     visit("distributed_timeout_minutes", self.distributed_timeout_minutes,
           "abort with exit code 75 if a rank waits longer than this for other ranks", greater_than(0));
     visit("step_timeout_minutes", self.step_timeout_minutes,
-          "the limit for a training step that follows another, or five times the longest step if that is more",
+          "limit for a training step that follows another; at least five times the longest step so far",
           greater_than(0));
   }
 

@@ -33,8 +33,8 @@ std::vector<std::string> continuations_of(const nlohmann::json& object) {
 std::vector<i64> answers_of(const nlohmann::json& object, i64 continuations) {
   const auto it = object.find("answer");
   const bool is_list = it != object.end() && it->is_array() && !it->empty();
-  check_input(it != object.end(), "has no key \"answer\"; it says which of the ", continuations,
-              " continuations is right, counted from 0");
+  check_input(it != object.end(), "has no key \"answer\"; it is the index of the correct one of the ", continuations,
+              " continuations, counted from 0");
   std::vector<i64> answers;
   for (const nlohmann::json& answer : is_list ? *it : nlohmann::json::array({*it})) {
     const i64 number = answer.is_number_integer() ? answer.get<i64>() : -1;

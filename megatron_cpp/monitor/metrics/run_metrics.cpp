@@ -233,8 +233,8 @@ MeasuredRun read_measured_run(const Path& run) {
   }
   found.world_size = lines.start.world_size, found.config = lines.start.config;
   check_input(found.bubble >= 0 && found.exposed_communication >= 0 && found.computing() > 0, file.string(),
-              ": tells of a step in which ranks only waited, or less than nothing: bubble ", found.bubble,
-              ", exposed_communication ", found.exposed_communication);
+              ": records a step without compute time: bubble ", found.bubble, ", exposed_communication ",
+              found.exposed_communication);
   if (const Path trace = newest_trace(file.parent_path(), lines.iterations); !trace.empty()) {
     TracedModules traced = traced_modules(trace);
     if (traced.ranks == 0 || found.world_size == 0 || traced.ranks == found.world_size)

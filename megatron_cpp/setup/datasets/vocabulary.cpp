@@ -70,7 +70,7 @@ void check_same_tokenizer(const std::vector<std::string>& prefixes) {
     if (!info) continue;
     check_input(first.empty() || info->tokenizer_checksum == checksum, prefix,
                 ".json: the dataset was made with another tokenizer than ", first,
-                "; one run can read only what one tokenizer made");
+                "; all datasets of a run must use the same tokenizer");
     first = prefix, checksum = info->tokenizer_checksum;
   }
 }

@@ -40,7 +40,7 @@ struct NoLoopHook {
 enum class Sums { Begin, Continue, Add };
 
 /// Computes a block of kRows rows and kVectors vectors of C, held in registers during the loop over k, which calls
-/// meanwhile.step() in each iteration. With kCopiesB the vectors of B are also written to copy[k, kVectors].
+/// hook.step() in each iteration. With kCopiesB the vectors of B are also written to copy[k, kVectors].
 template <int kRows, int kVectors, bool kTransposedA, bool kCopiesB = false, class D, class R = hn::TFromD<D>,
           class LoopHook = NoLoopHook>
 HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, LoopHook&& loop_hook = {},

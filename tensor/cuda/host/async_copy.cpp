@@ -95,7 +95,7 @@ class PinnedCopy final : public AsyncReadback {
   }
 
   void start(const Tensor& from) override {
-    MCPP_CHECK(from.numel() == count_, "a copy of ", count_, " numbers, not ", from.shape());
+    MCPP_CHECK(from.numel() == count_, "a copy of ", count_, " values, not ", from.shape());
     device_.activate();
     check_cuda(cudaMemcpyAsync(values_, from.data<double>(), bytes(), cudaMemcpyDeviceToHost, device_.stream()),
                "cudaMemcpyAsync");

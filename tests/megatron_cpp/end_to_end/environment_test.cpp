@@ -51,7 +51,7 @@ TEST_F(EnvironmentTest, CommandFailsWhenOutputIsIncomplete) {
   };
   const Outcome full = outcome("exec \"$@\" >/dev/full");
   EXPECT_EQ(full.code, 2);
-  EXPECT_CONTAINS(full.err, "standard output: not all could be written");
+  EXPECT_CONTAINS(full.err, "standard output: part of the output could not be written");
   EXPECT_EQ(outcome("exec \"$@\" >&-").code, 0);
   EXPECT_EQ(outcome("(\"$@\"; echo $? >&2) | head -n 1 >/dev/null").err, "0\n");
 }

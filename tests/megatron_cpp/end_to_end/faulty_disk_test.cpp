@@ -87,7 +87,7 @@ class FaultyDiskTest : public EndToEnd {
     EXPECT_EQ(outcome.code, 75) << outcome.err;
     EXPECT_CONTAINS(outcome.err, message);
     EXPECT_CONTAINS(outcome.err, tier.lost_data);
-    EXPECT_CONTAINS(outcome.err, "tart again; the run goes on from its last checkpoint");
+    EXPECT_CONTAINS(outcome.err, "estart the run; it resumes from its last checkpoint");
     expect_resumes(save, tier, whole);
   }
   /// Expects that the last checkpoint of `save`, a run that a fault interrupted, is intact and that the run resumes
@@ -102,8 +102,8 @@ class FaultyDiskTest : public EndToEnd {
   }
 
   std::string place() const { return "the scratch file in " + disk_.path().string(); }
-  std::string full() const { return "cannot write " + place() + ": No space left on device; what was there of "; }
-  std::string unreadable() const { return "cannot read " + place() + ": Input/output error; what was there of "; }
+  std::string full() const { return "cannot write " + place() + ": No space left on device; the stored part of "; }
+  std::string unreadable() const { return "cannot read " + place() + ": Input/output error; the stored part of "; }
 
   const test::DiskFolder disk_;
 };
@@ -186,8 +186,8 @@ TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
       const Outcome outcome = run_with({.free = 20'000}, training("refused", tier, more));
       EXPECT_EQ(outcome.code, 2);
       EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: " + disk_.path().string() +
-                                       ": not enough room for this training: it needs ");
-      EXPECT_CONTAINS(outcome.err, " and what its disk has left is 16.00 KiB");
+                                       ": not enough space for this training: it needs ");
+      EXPECT_CONTAINS(outcome.err, " and the free space of its disk is 16.00 KiB");
     }
   }
   // The free space is enough for one rank.
@@ -195,7 +195,7 @@ TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
   EXPECT_EQ(alone.code, 0) << alone.err;
   const Outcome two = run_with({.free = 4'000'000}, training("two", kTiers[2], {"--dry_run"}), mpirun(2));
   EXPECT_EQ(two.code, 2);
-  EXPECT_CONTAINS(two.err, "not enough room for this training: 2 ranks need ");
+  EXPECT_CONTAINS(two.err, "not enough space for this training: 2 ranks need ");
 }
 
 /// ext2 and NFS 3 cannot reserve space. Zeros are written before the training instead, or the disk turns out to be
@@ -287,8 +287,9 @@ TEST_F(FaultyDiskTest, NamesFullDiskWhenActivationsGrow) {
   ASSERT_GT(growths, 0U) << "no file grew";
   const Outcome outcome = run("grown", {.kind = "no_growth", .after = growths - 1});
   EXPECT_EQ(outcome.code, 75) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "cannot extend " + place() +
-                                   ": No space left on device; what was there of the activations is lost. Start again");
+  EXPECT_CONTAINS(outcome.err,
+                  "cannot extend " + place() +
+                      ": No space left on device; the stored part of the activations is lost. Restart the run");
   EXPECT_EQ(disk_.count(), 0U);
   EXPECT_EQ(run_on(2, training("grown", experts)).code, 0);
   expect_same_checkpoint("whole", "grown");

@@ -88,7 +88,7 @@ TEST_F(MultiRankTest, ComparesMemoryOfAllRanksWithMachine) {
   EXPECT_EQ(run(plus(pretrain("run", large), "--dry_run")).code, 12);
   const Outcome other_mount = run(plus(plus(pretrain("run", large), "--dry_run"), "--world_size=2"));
   EXPECT_EQ(other_mount.code, 0) << other_mount.err;
-  EXPECT_CONTAINS(other_mount.err, "on machines like this one it cannot run");
+  EXPECT_CONTAINS(other_mount.err, "so the run does not fit on hosts like this one");
 }
 
 TEST_F(MultiRankTest, EightRanksMatchOneRankAndLogOnce) {

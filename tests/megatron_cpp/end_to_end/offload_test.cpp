@@ -181,7 +181,7 @@ TEST_F(OffloadEndToEndTest, DryRunChecksDisk) {
   const Strings states{"--optimizer.offload=file"};
   Outcome outcome = dry("/dev/shm/mcpp/made", states);
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: /dev/shm/mcpp/made lies in memory (tmpfs)");
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: /dev/shm/mcpp/made is in memory (tmpfs)");
   const Path file = folder_ / "file";
   write_file_atomic(file, "");
   outcome = dry(file.string() + "/made", states);
@@ -190,7 +190,7 @@ TEST_F(OffloadEndToEndTest, DryRunChecksDisk) {
                   "optimizer.offload_folder: " + file.string() + "/made: " + file.string() + ": Not a directory");
   outcome = dry((disk_.path() / "made").string(), joined(states, {"--checkpoint.async_save"}));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.out, ", and as much again for saves");
+  EXPECT_CONTAINS(outcome.out, ", plus the same amount for saves");
   EXPECT_EQ(disk_.count(), 0U) << "a file was written";
 }
 

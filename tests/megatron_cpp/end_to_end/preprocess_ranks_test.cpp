@@ -109,7 +109,7 @@ TEST_F(PreprocessOnRanksTest, ContinuesAfterKill) {
   EXPECT_TRUE(std::filesystem::exists(joined));
   std::filesystem::resize_file(joined, std::uintmax_t{20} << 20);
   const std::string out = run_ok(preprocess("killed", input));  // One process continues the work of two ranks.
-  EXPECT_CONTAINS(out, " of 40 parts are there already");
+  EXPECT_CONTAINS(out, " of 40 parts already exist");
   expect_same("one", "killed");
   EXPECT_FALSE(std::filesystem::exists(at("killed.parts")));
 }
@@ -192,12 +192,12 @@ TEST_F(PreprocessOnRanksTest, NamesFoldersAndFilesThatRanksDoNotShare) {
     return outcome.err;
   };
   EXPECT_CONTAINS(error_of_separate_folders("out"),
-                  "out.parts: is not there for this rank; all ranks must see the same folder");
+                  "out.parts: does not exist on this rank; all ranks must see the same folder");
   EXPECT_CONTAINS(error_of_separate_folders(at("out")),
-                  ".txt: is not there for this rank; all ranks must see the same files");
+                  ".txt: does not exist on this rank; all ranks must see the same files");
   // A file with other contents is not mistaken for the file of the other ranks.
   for (int i = 0; i < 8; ++i) write_file_atomic(folder_ / "b" / str(i, ".txt"), text + " ");
-  EXPECT_CONTAINS(error_of_separate_folders(at("out")), ".txt: is another file than when the work was shared out");
+  EXPECT_CONTAINS(error_of_separate_folders(at("out")), ".txt: has changed since the work was distributed");
   EXPECT_FALSE(std::filesystem::exists(at("out_text_document.bin")));
 }
 
@@ -216,7 +216,7 @@ TEST_F(PreprocessOnRanksTest, KeepsPartsWhenDiskIsFull) {
     EXPECT_GE(finished_parts, 15u);
     const Outcome later = run_on(2, preprocess("full", input));
     ASSERT_EQ(later.code, 0) << later.err;
-    EXPECT_CONTAINS(later.out, str(finished_parts, " of 40 parts are there already"));
+    EXPECT_CONTAINS(later.out, str(finished_parts, " of 40 parts already exist"));
     expect_same("one", "full");
   }
 }
@@ -259,7 +259,7 @@ TEST_F(PreprocessOnRanksTest, RefusesPartsMadeWithOtherOptions) {
   ASSERT_TRUE(std::filesystem::exists(at("d.parts")));
   const Outcome other = run(preprocess("d", {at("bad.jsonl"), "--skip_malformed"}));
   EXPECT_EQ(other.code, 2);
-  EXPECT_CONTAINS(other.err, "made with another tokenizer or by other rules");
+  EXPECT_CONTAINS(other.err, "made with a different tokenizer or different options");
   std::filesystem::remove_all(at("d.parts"));
   run_ok(preprocess("d", {at("bad.jsonl"), "--skip_malformed"}));
 }

@@ -132,7 +132,7 @@ TEST_F(ResumeTest, RefusesToStartWhenAllCheckpointsAreDamaged) {
   const Outcome outcome = run(pretrain("run"));
   EXPECT_EQ(outcome.code, 2) << outcome.out;
   EXPECT_CONTAINS(outcome.err, ": all checkpoints of this run (3) are damaged");
-  EXPECT_CONTAINS(outcome.err, "move them away to start anew");
+  EXPECT_CONTAINS(outcome.err, "move them to start from scratch");
 }
 
 /// Evaluation reads only the weights, so other damage does not matter.
@@ -217,7 +217,7 @@ TEST_F(ResumeTest, RequeuedJobTakesOverFolder) {
   wait_for_lines("run", 30);  // more iterations than the second run makes
   const Outcome second = test::Program(pretrain("run"), root() / "second", 0, later).wait();
   EXPECT_EQ(second.code, 0) << second.err;
-  EXPECT_CONTAINS(second.err, "is taken over from host");
+  EXPECT_CONTAINS(second.err, "taking over from host");
   const Outcome cut_off = first.wait();
   EXPECT_EQ(cut_off.code, 2);
   EXPECT_CONTAINS(cut_off.err, "was taken over by host");

@@ -29,7 +29,7 @@ class StopTest : public EndToEndOnRanks {
     EXPECT_GT(before, 0);
     EXPECT_LT(outcome.cpu_seconds - before, kFewSeconds);
     EXPECT_CONTAINS(outcome.out + outcome.err, " received: saving after this microbatch");
-    EXPECT_CONTAINS(outcome.out, "iteration 1 is cancelled and has no effect");
+    EXPECT_CONTAINS(outcome.out, "iteration 1 is canceled and has no effect");
     EXPECT_CONTAINS(outcome.out, "received: saving and stopping");
     EXPECT_CONTAINS(outcome.out, "saved ");
     EXPECT_EQ(metrics("run").size(), 0u);

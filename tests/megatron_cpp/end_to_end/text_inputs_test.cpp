@@ -102,7 +102,7 @@ TEST_F(TextInputTest, TimesOutOnPipeWithoutWriter) {
   test::Program preprocessing(preprocess("d", {at("pipe")}), folder_ / "preprocessing");
   test::Program training({"tokenizer", "train", at("pipe"), "--output=" + at("x.model")}, folder_ / "training");
   for (test::Program* waiting : {&preprocessing, &training})
-    expect_refused(waiting->wait(), {"pipe is a pipe, and nobody wrote to it within 10 seconds"});
+    expect_refused(waiting->wait(), {"pipe is a pipe without a writer for 10 seconds"});
   expect_refused({"pretrain", at("pipe")}, {"pipe", "not a regular file"});
   expect_refused(pretrain("run", {"--data.tokenizer_model=" + at("pipe")}), {"pipe", "not a regular file"});
   // Process substitution: preprocess --input=<(zcat corpus.gz).
@@ -154,7 +154,7 @@ TEST_F(TextInputTest, RefusesToResumeWithAnotherText) {
   copy_dataset(at("other_text_document"));
   const Outcome accepted = run(plus(pretrain("run", {half[0]}), "--checkpoint.allow_changed_keys=data.data_path"));
   EXPECT_EQ(accepted.code, 0) << accepted.err;
-  EXPECT_CONTAINS(accepted.err, "data.data_path: " + at("data/copy") + " has another text than the one trained on");
+  EXPECT_CONTAINS(accepted.err, "data.data_path: " + at("data/copy") + " is a different text than the one trained on");
   EXPECT_EQ(losses("run", 12).size(), 12u);
   run_ok(pretrain("run", {half[0]}));  // the checkpoint now belongs to the new text
 }

@@ -52,7 +52,7 @@ TEST(ReplicaCheckTest, AcceptsIdenticalReplicas) {
 TEST(ReplicaCheckTest, NamesDifferingRankOnAllRanks) {
   for (const std::string& message : messages({.name = "dp3", .dp = 3}, 1)) {
     EXPECT_THAT(message, HasSubstr("rank 1 on "));
-    EXPECT_THAT(message, HasSubstr(str("holds other weights than its replicas, first in ", kDamaged)));
+    EXPECT_THAT(message, HasSubstr(str("holds different weights than its replicas, first in ", kDamaged)));
   }
 }
 

@@ -262,7 +262,7 @@ TEST(LayoutSearchTest, ExplainsWhyAlternativesAreSlower) {
     return "";
   };
   EXPECT_THAT(reason("tp 16"), HasSubstr("tensor parallelism leaves the nvlink domain of 8 for rack"));
-  EXPECT_THAT(reason("recompute full"), HasSubstr("more products are computed again"));
+  EXPECT_THAT(reason("recompute full"), HasSubstr("more products are recomputed"));
 }
 
 // The memory of a layout equals that of a dry run of its configuration, despite the search's shortcuts.
@@ -445,11 +445,11 @@ TEST(LayoutSearchTest, ErrorNamesWhatWasTried) {
   };
   const std::string error = error_with(30e9);
   EXPECT_CONTAINS(error, "even with optimizer state, weights and activations in host memory and on disks");
-  EXPECT_CONTAINS(error, "with optimizer.main_grads_dtype = \"bf16\", which changes numbers, something would");
-  EXPECT_CONTAINS(error, "the smallest world that would do has 2 ranks");
+  EXPECT_CONTAINS(error, "with optimizer.main_grads_dtype = \"bf16\", which changes results, a layout fits");
+  EXPECT_CONTAINS(error, "the smallest world size that fits is 2");
   EXPECT_EQ(error_with(10e9).find("main_grads_dtype"), std::string::npos);
   hardware.host.link_bandwidth = 0;
-  EXPECT_CONTAINS(error_with(30e9), "its host is not asked to help: host.memory_bandwidth and host.link_bandwidth");
+  EXPECT_CONTAINS(error_with(30e9), "without offloading: host.memory_bandwidth and host.link_bandwidth");
 }
 
 // Every cp_comm_type that the model's heads allow is tried. Hierarchies are limited to those within nodes, if the whole

@@ -48,7 +48,7 @@ TEST_F(PlannedStartTest, WarnsWhenAnotherLayoutIsMuchFaster) {
                               "--training.recompute_granularity=full"});
   EXPECT_THAT(slow.out, HasSubstr("predicted on 64 x H100 SXM: "));
   EXPECT_THAT(slow.out + slow.err,
-              AllOf(HasSubstr("another layout is predicted to be "), HasSubstr("--plan takes it")));
+              AllOf(HasSubstr("another layout is predicted to be "), HasSubstr("--plan selects it")));
   const Config config = load_config(source_folder() / "configs/llama_8b.toml");
   PlanRequest request{
       .hardware = "h100_sxm", .hardware_folder = (source_folder() / "configs/hardware").string(), .plan = true};
@@ -99,7 +99,7 @@ TEST_F(MeasuredRunTest, UsesMedianStep) {
       "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9}\n"
       "{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9,\"bubble\":7}\n");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }),
-                  "in which ranks only waited, or less than nothing: bubble 7");
+                  "records a step without compute time: bubble 7");
   write(
       "{\"type\":\"run\",\"iteration\":1e300,\"world_size\":1e300}\n{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":"
       "9}\n"
@@ -293,7 +293,7 @@ TEST_F(MeasuredRunTest, EmitsHardwareThatPlansSameLayouts) {
   EXPECT_THAT(plan({"--hardware=h100_sxm", from_run, "--emit=" + both, "--emit_hardware=" + both}).err,
               HasSubstr("--emit and --emit_hardware: name the same file"));
   write_run(64, run_config, 1e15);
-  expect_refused(folder_ / "far.toml", "the run is too far from such hardware");
+  expect_refused(folder_ / "far.toml", "the run deviates too much from this hardware");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "far.toml"));
 }
 

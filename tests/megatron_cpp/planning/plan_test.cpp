@@ -170,7 +170,7 @@ TEST_F(PlanCommandTest, ComparesPowersOfTwoByDefault) {
   EXPECT_THAT(help.out, AllOf(HasSubstr("megatron_cpp plan scale"), HasSubstr("objective")));
   const Outcome other = Program({"plan", "predict", "configs/llama_8b.toml"}, folder_ / "other").wait();
   EXPECT_EQ(other.code, 2);
-  EXPECT_THAT(other.err, HasSubstr("plan predict: is no command; ask with an option, plan CONFIG --predict"));
+  EXPECT_THAT(other.err, HasSubstr("plan predict: is not a command; use an option, plan CONFIG --predict"));
 }
 
 /// A row of the table of --scale.
@@ -225,7 +225,7 @@ TEST_F(PlanCommandTest, FindsBestWorldSizeByObjective) {
   EXPECT_THAT(late.err, HasSubstr("none of these numbers of ranks trains on 1.0T tokens in 1.0 hours"));
   const Outcome none = run({"--hardware=a100_40gb", "--scale=1,2"});
   EXPECT_EQ(none.code, 2);
-  EXPECT_THAT(none.err, HasSubstr("nothing fits on any of these numbers of ranks"));
+  EXPECT_THAT(none.err, HasSubstr("no layout fits for any of these numbers of ranks"));
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=device_hours", "--weak"},
                  {"--objective=device_hours: compares numbers of ranks", "--weak: applies only to --scale"});
   expect_refused(
@@ -297,14 +297,15 @@ TEST_F(PlanCommandTest, FindsFewestDevicesForDeadline) {
                  {"no number of H100 SXM that its links join is enough; all 24576 at their highest rate would take "});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
                   "--restart_seconds=1e9"},
-                 {"its links join is enough; devices fail before anything is done"});
+                 {"its links join is enough; devices fail before any progress is made"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--deadline_hours=720"},
                  {"--deadline_hours: needs --tokens", "--world_size: is not used with --deadline_hours"});
 }
 
 TEST_F(PlanCommandTest, ReportsWhenNothingFits) {
   expect_refused({"--hardware=a100_40gb", "--world_size=4"},
-                 {"nothing fits: of ", " layouts of 4 ranks", "needs least", "the smallest world that would do has "});
+                 {"no layout fits: of ", " layouts of 4 ranks", " ranks, the smallest, ",
+                  "the smallest world size that fits is "});
 }
 
 TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
@@ -449,7 +450,7 @@ TEST(HardwareFileTest, ReportsAllProblems) {
   EXPECT_CONTAINS(no_tier, "links.tier: is empty");
   const std::string rules = input_error([&] { parse_hardware(text, "mine.toml"); });
   for (const char* part :
-       {"links.ranks: 12 is no multiple of the 8 of the tier before",
+       {"links.ranks: 12 is not a multiple of the 8 of the tier before",
         "links.latency: has 1 elements, but links.tier has 2", "bf16_attained: 400 is above bf16_peak"})
     EXPECT_CONTAINS(rules, part);
 }

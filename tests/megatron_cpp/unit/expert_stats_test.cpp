@@ -39,7 +39,7 @@ TEST(IdleExpertDetectorTest, WarnsOncePerIdlePeriod) {
   EXPECT_TRUE(idle.add(unused).empty());
   const std::vector<std::string> warnings = idle.add(unused);
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_CONTAINS(warnings[0], "expert 1 of layer 2 has got no token for 3 iterations");
+  EXPECT_CONTAINS(warnings[0], "expert 1 of layer 2 has received no tokens for 3 iterations");
   EXPECT_TRUE(idle.add(unused).empty()) << "reported already";
   EXPECT_TRUE(idle.add(used).empty());
   for (int step = 0; step < 2; ++step) EXPECT_TRUE(idle.add(unused).empty()) << "the count restarts";

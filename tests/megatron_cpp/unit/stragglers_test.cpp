@@ -24,8 +24,9 @@ TEST(StragglersTest, NamesSlowRankNotWaitingRanks) {
   const auto found = find_slow_rank(computing({100, 101, 99, 180}), topology(4, 1), 1.5);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->what, "rank 3");
-  EXPECT_EQ(found->text,
-            "rank 3 computes 180.0 ms in an iteration, 1.8 times as long as others that do the same; they wait for it");
+  EXPECT_EQ(
+      found->text,
+      "rank 3 computes 180.0 ms in an iteration, 1.8 times as long as ranks with the same work, which wait for it");
   EXPECT_FALSE(find_slow_rank(computing({100, 101, 99, 149}), topology(4, 1), 1.5));
 }
 
