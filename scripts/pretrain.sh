@@ -83,9 +83,9 @@ set -m
 job=$!
 watch_launcher &
 watcher=$!
+disown "$watcher" # so that bash does not report its end
 wait_for "$job"
 kill "$watcher" 2>/dev/null || true
-wait "$watcher" 2>/dev/null || true
 
 # Out of memory is not restartable: it would happen again.
 if [ "$code" -eq 137 ] && [ "$signals" -eq 0 ] && [ "$(oom_kills "")" -gt "$kills_before" ]; then

@@ -8,7 +8,7 @@
 #   preset   release (default), cuda, cuda-sim, debug, asan or tsan
 #   LABEL    unit, sweeps, planning, layouts, end_to_end, multi_node, cuda, style, or with preset cuda-sim cuda-sim or
 #            cuda-sim-fast (docs/testing.md)
-#   NAME     a suite (LrScheduleTest), a test of it (LrScheduleTest.KeepsDecayWhenBatchSizeChanges), a file
+#   NAME     a suite (LrScheduleTest), a test of it (LrScheduleTest.MatchesMegatronGoldenValues), a file
 #            (lr_schedule_test), or a CTest name (huggingface)
 #
 # Exit code: 0 all tests passed, 2 there is no such preset, label or test, otherwise that of the build or the tests.

@@ -47,8 +47,8 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& e
     const i64 length = decay > 0 ? decay : total;
     if (length == 0) return;
     if (warmup >= length) {
-      errors.push_back(
-          str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay's length of ", length));
+      errors.push_back(str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay's length of ", length,
+                           "; lower it, or train longer"));
     }
     if (wsd > length) {
       errors.push_back(str("optimizer.lr_wsd_decay_", unit, ": ", wsd, " is above the decay's length of ", length));

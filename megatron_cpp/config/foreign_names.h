@@ -8,7 +8,7 @@ namespace mcpp {
 /// version of this program; empty if the name is unknown.
 std::string_view find_native_key(std::string_view foreign);
 
-/// Returns the current name of a key ("checkpoint.keep_last") or option ("allow_lossy_comm") that was renamed; empty if
+/// Returns the current name of a key ("checkpoint.keep_last") or option ("other_numbers") that was renamed; empty if
 /// it was not. Settings under a former name are accepted.
 std::string_view renamed_key(std::string_view former);
 

@@ -236,7 +236,8 @@ TEST(ConfigTest, ChecksLearningRateRules) {
             "run.toml:6:1: optimizer.lr_decay_samples: training is counted in iterations (training.train_iters); use "
             "lr_decay_iters");
   EXPECT_EQ(error_of(with_model("[optimizer]\nlr_warmup_iters = 10")),
-            "run.toml:6:1: optimizer.lr_warmup_iters: 10 must be below the decay's length of 10");
+            "run.toml:6:1: optimizer.lr_warmup_iters: 10 must be below the decay's length of 10; lower it, or "
+            "train longer");
   EXPECT_EQ(error_of(with_training("[optimizer]\nlr_decay_style='WSD'\nlr_wsd_decay_samples = 1001")),
             "run.toml:7:1: optimizer.lr_wsd_decay_samples: 1001 is above the decay's length of 1000");
 }
