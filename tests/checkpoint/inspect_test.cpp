@@ -36,7 +36,7 @@ TEST_F(InspectCheckpointTest, ReportsCheckpointRenamedToOtherIteration) {
   const std::string what = (folder_ / "iter_0000060").string() + " is the checkpoint of iteration 55";
   EXPECT_CONTAINS(to_text(list_checkpoints(folder_)), what);
   EXPECT_CONTAINS(to_text(verify_checkpoints(folder_, log_)), what);
-  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_, log_)), "call it iter_0000055 again");
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_, log_)), "rename it to iter_0000055 again");
   EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint of this folder");
   // A name that does not look like an iteration is accepted.
   std::filesystem::rename(folder_ / "iter_0000060", folder_ / "best");

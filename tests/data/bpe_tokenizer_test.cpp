@@ -246,7 +246,7 @@ TEST_F(BpeTokenizerTest, RankFilesRequireKnownRules) {
     return text;
   };
   const Path path = write(ranks(300), "tokenizer.model");
-  EXPECT_THAT(input_error([&] { Tokenizer{path}; }), HasSubstr("none of 50256 (GPT-2), 100256 (cl100k)"));
+  EXPECT_THAT(input_error([&] { Tokenizer{path}; }), HasSubstr("not one of 50256 (GPT-2), 100256 (cl100k)"));
   const Tokenizer tokenizer(write(convert_to_tokenizer_json(path, PreTokenization::Cl100k)));
   EXPECT_EQ(tokenizer.vocab_size(), 301);
   EXPECT_EQ(tokenizer.piece(tokenizer.eod()), "<|endoftext|>");

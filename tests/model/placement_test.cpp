@@ -66,7 +66,7 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
       EXPECT_EQ(refusal(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
                 "");
       EXPECT_CONTAINS(refusal(stream, std::make_unique<WithoutSum>(), norm()),
-                      "norm.weight takes whole rows, and is given activations that are partial");
+                      "norm.weight takes whole rows, but receives activations that are partial");
       EXPECT_CONTAINS(refusal(stream, norm(), std::make_unique<WithoutSum>(), column(context, sequence_parallel)),
                       "fc1.weight expects activations that are ");
       EXPECT_CONTAINS(refusal(stream, column(context, sequence_parallel), norm()), "are column-sharded");
@@ -79,13 +79,13 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
 TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
   on_two_ranks(true, [](const ModelContext& context) {
     EXPECT_CONTAINS(refusal(A::SequenceSharded, column(context, false)),
-                    "that are replicated, and is given activations that are sequence-sharded");
+                    "that are replicated, but receives activations that are sequence-sharded");
     EXPECT_CONTAINS(
         refusal(A::SequenceSharded, column(context, true), row(context, false), column(context, true)),
-        "fc1.weight expects activations that are sequence-sharded, and is given activations that are replicated");
+        "fc1.weight expects activations that are sequence-sharded, but receives activations that are replicated");
     const auto norm = std::make_unique<Norm>("norm", context);
     EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Replicated); }),
-                    "norm.weight is placed Partial along tp, but is used for activations that are whole");
+                    "norm.weight is placed Partial along tp, but is used for activations that are replicated");
   });
   on_two_ranks(false, [](const ModelContext& context) {
     const auto norm = std::make_unique<Norm>("norm", context);

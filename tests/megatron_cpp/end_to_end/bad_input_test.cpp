@@ -134,7 +134,7 @@ TEST_F(BadInputTest, RejectsMismatchedVocabulary) {
   copy_dataset(false);
   const Strings small{"--data.tokenizer_model=", "--model.vocab_size=300"};
   expect_refused(pretrain_on_copy(small),
-                 {at("copy"), "document", "outside the vocabulary 0 .. 299", "another tokenizer"});
+                 {at("copy"), "document", "outside the vocabulary 0 .. 299", "a different tokenizer"});
   expect_refused({"data", "verify", at("copy"), "--vocab_size=300"}, {at("copy"), "0 .. 299"});
 }
 

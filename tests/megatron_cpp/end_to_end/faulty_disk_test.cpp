@@ -87,7 +87,7 @@ class FaultyDiskTest : public EndToEnd {
     EXPECT_EQ(outcome.code, 75) << outcome.err;
     EXPECT_CONTAINS(outcome.err, message);
     EXPECT_CONTAINS(outcome.err, tier.lost_data);
-    EXPECT_CONTAINS(outcome.err, "estart the run; it resumes from its last checkpoint");
+    EXPECT_CONTAINS(outcome.err, " resumes from its last checkpoint");
     expect_resumes(save, tier, whole);
   }
   /// Expects that the last checkpoint of `save`, a run that a fault interrupted, is intact and that the run resumes

@@ -406,15 +406,15 @@ TEST_F(HuggingfaceTest, RejectsAbsurdSizesImmediately) {
   std::filesystem::create_directories(folder_);
   for (const Case& c : std::initializer_list<Case>{
            {"gpt2", "n_embd", 1'000'000'000, "model.hidden_size"},
-           {"gpt2", "n_embd", 1'000'000, "config.json asks for [128, 1000000]"},
+           {"gpt2", "n_embd", 1'000'000, "config.json requires [128, 1000000]"},
            {"gpt2", "n_layer", 1'000'000'000, "model.num_layers"},
            {"gpt2", "n_layer", 100'000, "has no tensor transformer.h.4."},
            {"gpt2", "vocab_size", 1'000'000'000'000, "model.vocab_size"},
-           {"gpt2", "vocab_size", 2'000'000'000, "config.json asks for [2000000000, 48]"},
-           {"gpt2", "n_positions", 100'000'000, "config.json asks for [100000000, 48]"},
-           {"gpt2", "n_inner", 10'000'000, "config.json asks for [48, 10000000]"},
+           {"gpt2", "vocab_size", 2'000'000'000, "config.json requires [2000000000, 48]"},
+           {"gpt2", "n_positions", 100'000'000, "config.json requires [100000000, 48]"},
+           {"gpt2", "n_inner", 10'000'000, "config.json requires [48, 10000000]"},
            {"llama", "num_hidden_layers", 100'000, "has no tensor model.layers.4."},
-           {"llama", "head_dim", 100'000, "config.json asks for [800000, 64]"},
+           {"llama", "head_dim", 100'000, "config.json requires [800000, 64]"},
        }) {
     SCOPED_TRACE(str(c.model, " ", c.key, " ", c.value));
     auto json = Json::parse(read_text_file(golden(c.model) / "config.json"));
@@ -456,7 +456,7 @@ TEST_F(HuggingfaceTest, TensorsMustMatchConfiguration) {
   EXPECT_CONTAINS(attempt(changed), "transformer.h.9.ln_1.bias has no place");
   changed = specs;
   changed.front().shape = {145};
-  EXPECT_CONTAINS(attempt(changed), "has shape [145], config.json asks for [144]");
+  EXPECT_CONTAINS(attempt(changed), "has shape [145], config.json requires [144]");
   changed = specs;
   changed.pop_back();
   EXPECT_CONTAINS(attempt(changed), "has no tensor transformer.wte.weight");
