@@ -1,5 +1,5 @@
-// A checkpoint folder: <folder>/iter_0000100/ for each saved iteration, and `latest`, a text file with the name of the
-// one to resume from.
+// Checkpoint folder: <folder>/iter_0000100/ for each saved iteration, and `latest`, a text file that names the one to
+// resume from.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -41,10 +41,10 @@ void end_publication(const Path& checkpoint);
 /// Removes the record of begin_publication() unless it names a complete checkpoint that `latest` does not name yet.
 void remove_stale_publication(const Path& folder);
 
-/// Returns the checkpoints of a folder in the order in which every command tries them: the one that `latest` names
-/// first, then older ones, then those above `latest`, which a user set back. A checkpoint whose publication was cut
-/// off comes before all. Without `latest` the newest is first. Throws BadInput when `latest` names no checkpoint of the
-/// folder. Depends on contents alone: copies of the folder give the same order.
+/// Returns the checkpoints in the order in which commands try them: an interrupted publication, then the one that
+/// `latest` names, then older ones, then those above `latest`, which a user set back. Without `latest`, newest first.
+/// Throws BadInput if `latest` names no checkpoint of the folder. Depends only on contents, so copies of the folder
+/// have the same order.
 std::vector<Path> checkpoints_in_order(const Path& folder);
 
 /// Checks the manifest, missing or surplus files, sizes and, with `checksums`, every byte of a checkpoint. Returns a

@@ -10,8 +10,8 @@ namespace mcpp {
 /// Name in RunState::extra of a checkpoint's lineage. Absent in runs that were never set back.
 inline constexpr const char* kLineageName = "lineage";
 
-/// The branches that led to a checkpoint, oldest first. A run that resumes below other checkpoints of its directory,
-/// since a user set `latest` back or since newer ones are damaged, begins a branch; those others are then abandoned.
+/// Branches that led to a checkpoint, oldest first. A run begins a new branch if it resumes below other checkpoints of
+/// its directory, because a user set `latest` back or newer ones are damaged; those checkpoints are then abandoned.
 struct Lineage {
   struct Branch {
     i64 id;         ///< unique in the directory
@@ -20,17 +20,17 @@ struct Lineage {
   };
   std::vector<Branch> branches = {};
 
-  /// Parses text(). Text of another form is an empty lineage, with which every checkpoint counts.
+  /// Parses the result of text(). Malformed text yields an empty lineage, which precedes every other.
   static Lineage parse(const std::string& text);
-  /// "<id>@<iteration>", separated by commas.
+  /// Returns the branches as "<id>@<iteration>", separated by commas.
   std::string text() const;
   bool operator==(const Lineage&) const = default;
   /// Returns true if a checkpoint with this lineage at `iteration` led to one with `other` at `other_iteration`.
   bool precedes(i64 iteration, const Lineage& other, i64 other_iteration) const;
 };
 
-/// Returns the lineage of what a run saves that resumes at `iteration` of `lineage` and saves to `directory`: another
-/// branch if the directory holds checkpoints above `iteration`, else the same.
+/// Returns the lineage of the checkpoints of a run that resumes at `iteration` of `lineage` and saves to `directory`: a
+/// new branch if the directory holds checkpoints above `iteration`, otherwise the same lineage.
 Lineage continue_lineage(const Lineage& lineage, i64 iteration, const Path& directory);
 
 /// Returns the lineage of a checkpoint; an empty one if its manifest has none or cannot be read.

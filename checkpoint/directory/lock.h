@@ -1,4 +1,4 @@
-// One job per checkpoint folder.
+// Lock that limits a checkpoint folder to one job.
 #pragma once
 
 #include "base/file.h"
@@ -7,30 +7,29 @@
 
 namespace mcpp {
 
-/// Name of the file that is locked; it stays in the folder of a run.
+/// Name of the lock file, which stays in the folder of a run.
 inline constexpr std::string_view kLockName = ".lock";
 
-/// An exclusive lock on <folder>/.lock for as long as this lives. It goes with the process, however that ends, so a
-/// dead job's lock needs no cleaning up. Where the machine died with the process, some file servers keep the lock: then
-/// only a later run of the same Slurm job takes it over, as Slurm ends a job's processes before it queues the job
-/// again.
+/// Exclusive lock on <folder>/.lock, held during the lifetime of the object. The system releases it when the process
+/// ends, so the lock of a dead job needs no cleanup. If a whole host dies, some file servers keep the lock; then only a
+/// later run of the same Slurm job takes it over, because Slurm ends a job's processes before it requeues the job.
 class FolderLock {
  public:
-  /// Creates the folder when needed, takes the lock, and writes and removes a probe file, so that a folder that cannot
-  /// be written is found before training starts. Throws BadInput naming the owner (host and process, and its Slurm job)
-  /// when another job, or another process of this run of `job`, holds the lock. A file system without locks gives a
-  /// warning.
+  /// Creates the folder if necessary, takes the lock, and writes and removes a probe file, so that an unwritable folder
+  /// is detected before training starts. Throws BadInput, naming the owner (host, process and Slurm job), if another
+  /// job or another process of this run of `job` holds the lock. Logs a warning if the file system does not support
+  /// locks.
   FolderLock(const Path& folder, const Log& log, const SlurmJob& job = {});
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  /// To be called before what is written becomes visible: throws BadInput when another process took the lock over. So a
-  /// process that was taken for dead, and was only cut off, spoils nothing. For any thread.
+  /// Throws BadInput if another process has taken over the lock. Call before making data visible: a disconnected
+  /// process that was presumed dead then changes nothing. Thread-safe.
   void check_held() const;
 
  private:
-  /// Opens the file and makes `owner` its owner, unless it has one already.
+  /// Opens the file and makes `owner` its owner unless it has one already. Returns true if it is now owned by `owner`.
   bool is_taken(const std::string& owner, const Log& log);
 
   Path path_;

@@ -12,10 +12,11 @@ namespace mcpp {
 struct Retention {
   i64 keep_latest_k = 0;         ///< number of newest checkpoints to keep; 0 = all
   i64 save_retain_interval = 0;  ///< also keeps multiples of this iteration; 0 = none
-  /// Interim checkpoints do not count among the newest, so that rollbacks find what a run without interruptions keeps.
+  /// Excludes interim checkpoints from the newest ones, so that a rollback finds the checkpoints of an uninterrupted
+  /// run.
   bool keeps_rollback_targets = false;
-  /// Name in RunState::extra. Checkpoints with another value than the one that `latest` names belong to another run:
-  /// they do not count and are kept. Empty = all count.
+  /// Name in RunState::extra that identifies the owner. Checkpoints whose value differs from that of the one named by
+  /// `latest` belong to a different run: they are neither counted nor removed. Empty = all count.
   std::string owner_name = {};
 };
 
@@ -31,9 +32,9 @@ std::string extra_value(const Path& directory, const std::string& name);
 /// Returns true if the checkpoint is marked as interim; false if its manifest cannot be read.
 bool is_interim_checkpoint(const Path& directory);
 
-/// Returns the checkpoints that `retention` does not keep: never the one that `latest` names, and none if `latest`
-/// names none. Checkpoints of another branch than the one that `latest` names (lineage.h), which a user abandoned by
-/// setting `latest` back, do not count and are kept. Does not check that the kept ones are sound.
+/// Returns the checkpoints that `retention` does not keep. Never includes the one that `latest` names, and is empty if
+/// `latest` names none. Checkpoints of a branch that a user abandoned by setting `latest` back (lineage.h) are neither
+/// counted nor removed. Does not verify the kept ones.
 std::vector<Path> find_outdated(const Path& folder, const Retention& retention);
 
 /// Removes the outdated checkpoints. Called after `latest` was written. Logs a warning for entries that cannot be

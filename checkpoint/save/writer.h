@@ -1,4 +1,4 @@
-// Saving: every rank writes one file, and the checkpoint appears at once, complete and durable, or not at all.
+// Saving: every rank writes one file. The checkpoint becomes visible atomically, complete and durable, or not at all.
 #pragma once
 #include <exception>
 #include <functional>
@@ -17,70 +17,68 @@
 
 namespace mcpp {
 
-/// The points of a save between which a process may die: whatever the last one it reached, a sound checkpoint is left.
+/// Points of a save at which a process may be killed. At each of them the folder has an intact checkpoint.
 enum class SavePoint : u8 {
-  BeforeFiles,  ///< every rank: the temporary directory is there; beside the training, nothing in host memory is copied
-                ///< yet
-  AfterFiles,   ///< every rank: its file is written and flushed
-  BeforeManifest,  ///< rank 0: all files are
-  BeforeRename,    ///< rank 0: so is the manifest
-  BeforeLatest,    ///< rank 0: the checkpoint is there, `latest` names the one before
-  BeforePrune,     ///< rank 0: older checkpoints are not removed yet
+  BeforeFiles,     ///< every rank: the temporary directory exists; an asynchronous save has not copied host memory yet
+  AfterFiles,      ///< every rank: its file is written and flushed
+  BeforeManifest,  ///< rank 0: all files are flushed
+  BeforeRename,    ///< rank 0: the manifest is flushed
+  BeforeLatest,    ///< rank 0: the checkpoint has its name; `latest` names the previous one
+  BeforePrune,     ///< rank 0: older checkpoints have not been removed
 };
 
-/// Called when a point is reached; may be empty. For tests that end the process there.
+/// Callback for reached points; may be empty. Tests use it to end the process there.
 using SaveObserver = std::function<void(SavePoint)>;
 
 inline void reach(SavePoint point, const SaveObserver& observer) {
   if (observer) observer(point);
 }
 
-/// Where a checkpoint goes.
+/// Destination of a checkpoint.
 struct SaveTarget {
   Path folder;
   Retention retention = {};
-  /// Part: every rank saves in a folder of its own what it will want back, without the others.
+  /// Part: every rank saves, to a folder of its own, the data that it restores without other ranks.
   Coverage coverage = Coverage::Whole;
   SaveObserver observer = {};        ///< called in the thread that reaches the point
-  const FolderLock* lock = nullptr;  ///< of the folder, on the rank that holds it; outlives the save
+  const FolderLock* lock = nullptr;  ///< lock of the folder, on the rank that holds it; must outlive the save
 };
 
-/// A save in its steps. Each rank holds its own shards; together, with Coverage::Whole, they must hold every tensor
-/// once. The state of rank 0 counts, with Coverage::Part each rank's own. Who saves in a folder should hold its
-/// FolderLock.
+/// Save in separate steps. Each rank holds its own shards; with Coverage::Whole, every tensor must be held exactly once
+/// over all ranks. The state of rank 0 is saved or, with Coverage::Part, each rank's own. The caller should hold the
+/// FolderLock of the folder.
 ///
-/// Everything goes to a temporary directory first: the ranks' files with checksums, then the manifest, all flushed; a
-/// rename makes it a checkpoint, replacing one of the same iteration; then `latest` points at it; then the one that it
-/// replaced, and checkpoints that the retention does not keep, are removed. What processes that died left goes first
-/// of all.
+/// The files of all ranks and then the manifest are written to a temporary directory and flushed. A rename publishes
+/// the directory as a checkpoint, replacing one of the same iteration. Then `latest` is set to it. Finally the replaced
+/// checkpoint and those that the retention does not keep are removed. Leftovers of dead processes are removed first.
 ///
-/// The constructor, gather() and finish() are called by all ranks of `world`, and exchange little. write() and
-/// commit(), which have the work, do not communicate: any thread may call them, while others do what they like.
+/// The constructor, gather() and finish() are collective over `world`. write() and commit() do the work without
+/// communication and may run in any thread.
 class CheckpointSave {
  public:
-  /// Makes the temporary directory, which goes with this unless it became a checkpoint. The world, the log and the
-  /// files outlive this.
+  /// Creates the temporary directory, which the destructor removes unless it was published.
   CheckpointSave(SaveTarget target, RunState state, Communicator& world, StoredRef<Log> log,
                  StoredRef<FileSystem> files);
   CheckpointSave(const CheckpointSave&) = delete;
   CheckpointSave& operator=(const CheckpointSave&) = delete;
 
-  /// The directory <folder>/iter_<state.iteration>/ that becomes the checkpoint.
+  /// Returns the path of the checkpoint, <folder>/iter_<state.iteration>/.
   Path path() const;
-  /// Writes this rank's file, after prepare(). An error of either is kept for gather().
+  /// Calls prepare() and writes this rank's file. An error is stored and thrown by gather().
   void write(ShardSource& source, const std::function<void()>& prepare = {}) noexcept;
-  /// After write(): what all ranks wrote comes together. When any of them failed, all throw its error.
+  /// Gathers the manifests of all ranks after write(). Throws on all ranks if write() failed on any.
   void gather();
-  /// After gather(): the leader makes the checkpoint; other ranks have nothing to do. An error is kept for finish().
+  /// Publishes the checkpoint on the leader, after gather(); does nothing on other ranks. An error is stored and thrown
+  /// by finish().
   void commit() noexcept;
-  /// After commit(): returns path(). When it failed, all ranks throw its error, and the folder is as before; but a
-  /// checkpoint that already has its name stays.
+  /// Returns path(), after commit(). If commit() failed, throws its error on all ranks and leaves the folder unchanged,
+  /// except that a checkpoint that already has its name stays.
   Path finish();
-  /// All of this from gather() on.
+  /// Calls gather(), commit() and finish().
   Path gather_and_finish();
 
  private:
-  /// A directory that is removed in the end, whatever happens.
+  /// Directory that the destructor removes.
   struct TempDirGuard {
     Path path = {};
     ~TempDirGuard() { remove(); }
@@ -103,14 +101,14 @@ class CheckpointSave {
   Communicator& world_;
   const Log& log_;
   const FileSystem& files_;
-  Path staging_;                    // the temporary directory, of all ranks that write in it
-  TempDirGuard temp_dir_guard_;     // what this rank is to remove: that, until it is the checkpoint
-  std::string part_;                // the manifest of this rank's file
-  std::vector<std::string> parts_;  // of the files of the checkpoint
+  Path staging_;                    // temporary directory, shared by all ranks that write to it
+  TempDirGuard temp_dir_guard_;     // directory that this rank must remove: staging_ until it is published
+  std::string part_;                // manifest of this rank's file
+  std::vector<std::string> parts_;  // manifests of all ranks' files
   std::exception_ptr error_;
 };
 
-/// All steps at once.
+/// Runs all steps of a save.
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
                      const Log& log, const Retention& retention = {}, const FileSystem& files = FileSystem());
 
