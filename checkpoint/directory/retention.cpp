@@ -52,15 +52,19 @@ std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
   return found;
 }
 
+/// Returns the iteration in the name of a checkpoint of checkpoints_in().
+i64 iteration_in(const Path& directory) {
+  return *iteration_of(directory.filename().string());
+}
+
 /// Erases the checkpoints that did not lead to `latest`. Those above it are newer, or abandoned.
 void erase_other_branches(std::vector<Path>& all, const Path& latest) {
-  const auto number = [](const Path& directory) { return *iteration_of(directory.filename().string()); };
   const Lineage lineage = lineage_of(latest);
-  const i64 iteration = number(latest);
+  const i64 iteration = iteration_in(latest);
   std::erase_if(all, [&](const Path& directory) {
-    if (number(directory) > iteration) return true;
+    if (iteration_in(directory) > iteration) return true;
     // A run that was never set back has no other branches; its manifests need not be read.
-    return !lineage.branches.empty() && !lineage_of(directory).precedes(number(directory), lineage, iteration);
+    return !lineage.branches.empty() && !lineage_of(directory).precedes(iteration_in(directory), lineage, iteration);
   });
 }
 
@@ -84,6 +88,7 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention) 
   const std::optional<Path> latest = latest_in(folder);
   if (retention.keep_latest_k == 0 || !latest) return {};
   std::vector<Path> all = checkpoints_in(folder);
+  if (std::ssize(all) <= retention.keep_latest_k) return {};  // all are kept, whatever their manifests contain
   if (const std::string& name = retention.owner_name; !name.empty()) {
     const std::string owner = extra_value(*latest, name);
     std::erase_if(all, [&](const Path& directory) { return extra_value(directory, name) != owner; });
@@ -101,7 +106,7 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention) 
   std::erase_if(all, [&](const Path& directory) {
     if (newest.contains(directory)) return true;
     const i64 interval = retention.save_retain_interval;
-    const bool retained = interval > 0 && *iteration_of(directory.filename().string()) % interval == 0;
+    const bool retained = interval > 0 && iteration_in(directory) % interval == 0;
     return retained || directory == *latest;
   });
   return all;

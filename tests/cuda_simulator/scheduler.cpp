@@ -59,7 +59,7 @@ cudaStream_t new_stream(int priority) {
   auto* stream = new CUstream_st;
   if (s.free_numbers.empty()) {
     stream->number = ++s.stream_count;
-  } else {  // goes on counting where the destroyed stream ended
+  } else {  // continues the count of the destroyed stream
     std::tie(stream->number, stream->executed) = s.free_numbers.back();
     s.free_numbers.pop_back();
   }
