@@ -18,7 +18,7 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
     found.push_back("checkpoint.finetune: needs checkpoint.load, the checkpoint to start from");
   const auto as_folder = [](const std::string& path) { return (Path(path) / "").lexically_normal(); };
   if (finetune && !load.empty() && as_folder(load) == as_folder(save)) {
-    found.push_back("checkpoint.finetune: save in another folder than load, so that the two runs do not mix");
+    found.push_back("checkpoint.finetune: needs a save folder other than load, so that the two runs do not mix");
   }
   if (!local_save.empty() && as_folder(local_save) == as_folder(save))
     found.push_back("checkpoint.local_save: must be another folder than checkpoint.save");

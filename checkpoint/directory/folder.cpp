@@ -61,8 +61,8 @@ std::string layout_problem(const Path& path, const Manifest& manifest, i64 file)
   return {};
 }
 
-/// Returns the problem of file number `index` of the manifest, or an empty string.
-std::string find_file_problem(const Path& directory, const Manifest& manifest, i64 index, bool checksums,
+/// Returns the problem of file `index` of the manifest, or an empty string.
+std::string find_file_problem(const Path& directory, const Manifest& manifest, i64 index, bool should_verify_checksums,
                               const BytesListener& read) {
   const FileEntry& file = manifest.files[static_cast<std::size_t>(index)];
   const Path path = directory / file.name;
@@ -72,12 +72,12 @@ std::string find_file_problem(const Path& directory, const Manifest& manifest, i
   if (static_cast<i64>(size) != file.bytes) {
     return str(path.string(), " has ", size, " bytes instead of ", file.bytes);
   }
-  if (!checksums) return {};
+  if (!should_verify_checksums) return {};
   if (file_checksum(InputFile(path), read) == file.checksum) return layout_problem(path, manifest, index);
   return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(path)));
 }
 
-std::vector<std::string> surplus_files(const Path& directory, const Manifest& manifest) {
+std::vector<std::string> extra_files(const Path& directory, const Manifest& manifest) {
   std::set<std::string> expected{std::string(kManifestName), std::string(kManifestChecksumName)};
   for (const FileEntry& file : manifest.files) expected.insert(file.name);
   std::vector<std::string> found;
@@ -100,14 +100,14 @@ std::vector<std::string> wrong_name(const Path& directory, const Manifest& manif
 }
 
 /// Implements find_problems() for one of `parts` readers: reader i % parts reads file i, reader 0 checks the rest.
-std::vector<std::string> find_problems_in_part(const Path& directory, bool checksums, i64 part, i64 parts,
+std::vector<std::string> find_problems_in_part(const Path& directory, bool should_verify_checksums, i64 part, i64 parts,
                                                const BytesListener& read = {}) {
   std::vector<std::string> problems;
   try {
     const Manifest manifest = read_manifest(directory);
-    if (part == 0) problems = surplus_files(directory, manifest);
+    if (part == 0) problems = extra_files(directory, manifest);
     for (i64 i = part; i < static_cast<i64>(manifest.files.size()); i += parts) {
-      std::string problem = find_file_problem(directory, manifest, i, checksums, read);
+      std::string problem = find_file_problem(directory, manifest, i, should_verify_checksums, read);
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
     if (part == 0 && problems.empty()) problems = wrong_name(directory, manifest);  // not the manifest of other files
@@ -119,7 +119,7 @@ std::vector<std::string> find_problems_in_part(const Path& directory, bool check
   return problems;
 }
 
-/// Returns the content of the first line of a small text file; "" when there is no regular file of that name.
+/// Returns the first line of a small text file; "" if no regular file has that name.
 std::string first_line(const Path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
@@ -138,7 +138,7 @@ std::string publication_record(const std::string& name, const std::string& check
   return str(name, " ", checksum, " after ", before);
 }
 
-/// Returns the checkpoint that is complete and that a process died before `latest` named.
+/// Returns the complete checkpoint whose process died before `latest` named it.
 std::optional<Path> interrupted_publication(const Path& folder) {
   const std::string record = first_line(folder / kNextName);
   const std::string name = record.substr(0, record.find(' '));
@@ -148,7 +148,7 @@ std::optional<Path> interrupted_publication(const Path& folder) {
   return folder / name;
 }
 
-/// Replaces a file of a checkpoint folder: a symbolic link of its name is replaced too, not followed.
+/// Replaces a file of a checkpoint folder. A symbolic link of that name is replaced, not followed.
 void replace_file(const Path& path, const std::string& line) {
   std::error_code error;
   if (fs::is_symlink(path, error)) fs::remove(path, error);
@@ -225,8 +225,8 @@ std::vector<Path> checkpoints_in_order(const Path& folder) {
     const std::optional<Path> latest = latest_in(folder);
     check_input(latest.has_value(), (folder / kLatestName).string(), ": names no checkpoint of this folder (\"",
                 first_line(folder / kLatestName),
-                "\"): write the name of one into it, put that checkpoint back, or remove the file to take the ",
-                all.empty() ? "folder as empty" : "newest, " + all.front().filename().string());
+                "\"): write the name of one into it, restore that checkpoint, or remove the file to ",
+                all.empty() ? "treat the folder as empty" : "use the newest, " + all.front().filename().string());
     std::rotate(all.begin(), std::ranges::find(all, *latest), all.end());
   }
   if (const std::optional<Path> next = interrupted_publication(folder)) {
@@ -236,8 +236,8 @@ std::vector<Path> checkpoints_in_order(const Path& folder) {
   return all;
 }
 
-std::vector<std::string> find_problems(const Path& directory, bool checksums, const BytesListener& read) {
-  return find_problems_in_part(directory, checksums, 0, 1, read);
+std::vector<std::string> find_problems(const Path& directory, bool should_verify_checksums, const BytesListener& read) {
+  return find_problems_in_part(directory, should_verify_checksums, 0, 1, read);
 }
 
 std::vector<Path> load_candidates(const Path& folder, Communicator& world) {
@@ -254,9 +254,10 @@ std::vector<Path> load_candidates(const Path& folder, Communicator& world) {
   return result;
 }
 
-std::optional<Damage> find_damage(const Path& directory, Communicator& world, bool checksums) {
-  return first_damage(run_on_all_ranks(
-      world, [&] { return join(find_problems_in_part(directory, checksums, world.rank(), world.size()), "\n"); }));
+std::optional<Damage> find_damage(const Path& directory, Communicator& world, bool should_verify_checksums) {
+  return first_damage(run_on_all_ranks(world, [&] {
+    return join(find_problems_in_part(directory, should_verify_checksums, world.rank(), world.size()), "\n");
+  }));
 }
 
 std::string damage_warning(const Path& directory, const std::string& problem) {
@@ -279,8 +280,8 @@ class ProbeFile {
   Path path_;
 };
 
-bool appears(const Path& path, const std::string& content, std::chrono::milliseconds patience) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+bool appears(const Path& path, const std::string& content, std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
   while (true) {
     std::error_code error;
     if (std::filesystem::exists(path, error) && read_text_file(path) == content) return true;
@@ -296,16 +297,17 @@ void check_outside_checkpoints(const Path& folder, std::string_view key) {
   for (Path above = std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error); !above.empty();
        above = above.parent_path()) {
     check_input(!std::filesystem::is_regular_file(above / kManifestName, error), key, key.empty() ? "" : ": ",
-                folder.string(), ": ", above.string(), " is a checkpoint itself; save in a folder outside of it");
+                folder.string(), ": ", above.string(), " is itself a checkpoint; choose a folder outside of it");
     if (above == above.parent_path()) return;
   }
 }
 
-void check_holds_no_model(const Path& folder) {
+void check_save_folder(const Path& folder) {
+  check_outside_checkpoints(folder);
   std::error_code error;
   check_input(
       !std::filesystem::exists(folder / "config.json", error), folder.string(),
-      ": holds a Hugging Face model (config.json), whose tokenizer a save would replace; save in another folder");
+      ": holds a Hugging Face model (config.json), whose tokenizer a save would replace; choose a different folder");
 }
 
 void check_file_outside_checkpoints(const Path& file, std::string_view key) {
@@ -332,7 +334,7 @@ void check_can_be_written(const Path& folder) {
   check_writable(existing);
 }
 
-void check_shared_folder(const Path& folder, Communicator& world, std::chrono::milliseconds patience) {
+void check_shared_folder(const Path& folder, Communicator& world, std::chrono::milliseconds timeout) {
   if (world.size() == 1) return;
   std::optional<ProbeFile> probe;
   const std::string owner = broadcast_from_rank0(world, process_tag);
@@ -346,8 +348,8 @@ void check_shared_folder(const Path& folder, Communicator& world, std::chrono::m
   });
   run_on_all_ranks(world, [&] {
     if (world.rank() == 0) return std::string();
-    check_input(appears(path, token, patience), "host ", host_name(), " does not see in ", folder.string(),
-                " what rank 0 wrote there (", owner, "): all ranks must share checkpoint.save");
+    check_input(appears(path, token, timeout), "host ", host_name(), " does not see in ", folder.string(),
+                " the file that rank 0 (", owner, ") wrote there: checkpoint.save must be shared by all ranks");
     ProbeFile(folder / str(".probe-", token, ".", world.rank()), std::string(kProbeBytes, '\0'));
     return std::string();
   });

@@ -18,7 +18,7 @@ inline constexpr std::string_view kLatestName = "latest";
 /// Name of the record that begin_publication() writes.
 inline constexpr std::string_view kNextName = "latest.next";
 
-/// "iter_0000100".
+/// Returns the name of a checkpoint, such as "iter_0000100".
 std::string checkpoint_name(i64 iteration);
 /// Returns the iteration of a checkpoint name, or std::nullopt for any other name.
 std::optional<i64> iteration_of(const std::string& name);
@@ -26,7 +26,7 @@ std::optional<i64> iteration_of(const std::string& name);
 /// Returns the directories with a checkpoint name, by ascending iteration; none if the folder does not exist.
 std::vector<Path> checkpoints_in(const Path& folder);
 
-/// Returns the directory that `latest` names; std::nullopt when it is absent, or names no directory here.
+/// Returns the directory that `latest` names; std::nullopt if `latest` is absent or names no directory of the folder.
 std::optional<Path> latest_in(const Path& folder);
 /// Points `latest` at this checkpoint if it names an earlier one or none, and ends the checkpoint's publication.
 void advance_latest(const Path& checkpoint);
@@ -47,17 +47,18 @@ void remove_stale_publication(const Path& folder);
 /// have the same order.
 std::vector<Path> checkpoints_in_order(const Path& folder);
 
-/// Checks the manifest, missing or surplus files, sizes and, with `checksums`, every byte of a checkpoint. Returns a
-/// line for each problem, with the file and, if known, the tensors in it; empty if the checkpoint is sound. `read` is
-/// called with the number of bytes that were read.
-std::vector<std::string> find_problems(const Path& directory, bool checksums = true, const BytesListener& read = {});
+/// Checks the manifest, missing or extra files, sizes and, if `should_verify_checksums`, the checksums of all bytes of
+/// a checkpoint. Returns a line for each problem, with the file and, if known, the tensors in it; empty if the
+/// checkpoint is intact. `read` is called with the number of bytes that were read.
+std::vector<std::string> find_problems(const Path& directory, bool should_verify_checksums = true,
+                                       const BytesListener& read = {});
 
 /// Returns checkpoints_in_order() as rank 0 sees it, on all ranks. Collective.
 std::vector<Path> load_candidates(const Path& folder, Communicator& world);
 
 /// Runs find_problems() with the files divided among the ranks. All ranks return the finding of the first rank that has
 /// one. Collective.
-std::optional<Damage> find_damage(const Path& directory, Communicator& world, bool checksums = false);
+std::optional<Damage> find_damage(const Path& directory, Communicator& world, bool should_verify_checksums = false);
 
 /// Returns the log message for a checkpoint that is skipped.
 std::string damage_warning(const Path& directory, const std::string& problem);
@@ -65,10 +66,10 @@ std::string damage_warning(const Path& directory, const std::string& problem);
 // Checks that a folder is shared and writable.
 
 /// Throws BadInput on all ranks unless every rank sees in `folder` what rank 0 writes there, and can write there
-/// itself, so that the first save does not fail after hours. `patience`: how long file servers may take to show another
-/// machine's file. Collective; the folder must exist on rank 0. Leaves no files behind.
+/// itself, so that the first save does not fail after hours. `timeout`: time that file servers may take to show a file
+/// of a different host. Collective; the folder must exist on rank 0. Leaves no files behind.
 void check_shared_folder(const Path& folder, Communicator& world,
-                         std::chrono::milliseconds patience = std::chrono::seconds(5));
+                         std::chrono::milliseconds timeout = std::chrono::seconds(5));
 
 /// Throws BadInput if this rank cannot create and remove a file in the folder.
 void check_writable(const Path& folder);
@@ -79,9 +80,10 @@ void check_can_be_written(const Path& folder);
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
 /// manifest would count as damage. `key`: configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");
-/// Throws BadInput if the folder, which need not exist yet, is a Hugging Face model.
-void check_holds_no_model(const Path& folder);
-/// Checks the folder of a file that a command will write, like check_outside_checkpoints().
+/// Throws BadInput if checkpoints must not be saved in the folder, which need not exist yet: see
+/// check_outside_checkpoints(); or it holds a Hugging Face model, whose tokenizer a save would replace.
+void check_save_folder(const Path& folder);
+/// Applies check_outside_checkpoints() to the folder of a file that a command will write.
 void check_file_outside_checkpoints(const Path& file, std::string_view key = "");
 
 }  // namespace mcpp

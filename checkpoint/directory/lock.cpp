@@ -24,7 +24,7 @@ std::string read_owner(int descriptor) {
   return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "";
 }
 
-/// Returns the owner that the file of this name states now; another process may have replaced the open one.
+/// Returns the owner in the file that has this name now; another process may have replaced the open file.
 std::string read_owner(const Path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return "";
@@ -33,7 +33,7 @@ std::string read_owner(const Path& path) {
   return owner;
 }
 
-/// Returns true if the open file is still the one of this name.
+/// Returns true if the open file still has this name.
 bool is_current(int descriptor, const Path& path) {
   struct stat opened {
   }, named{};
@@ -41,7 +41,7 @@ bool is_current(int descriptor, const Path& path) {
          opened.st_ino == named.st_ino;
 }
 
-/// Opens a file of the lock, making it where there is none. A symbolic link of that name is removed, not followed.
+/// Opens a file of the lock; creates it if it does not exist. A symbolic link of that name is removed, not followed.
 int open_lock_file(const Path& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   int descriptor = ::open(path.c_str(), kFlags, 0644);
@@ -50,15 +50,15 @@ int open_lock_file(const Path& path) {
   return descriptor;
 }
 
-/// Mutual exclusion among processes that inspect and take a lock: between inspecting and replacing the file another
-/// process could take it. Held for moments.
+/// Mutual exclusion among processes that inspect and take a lock: otherwise another process could take it between the
+/// inspection and the replacement of the file. Held for moments.
 class Guard {
  public:
   explicit Guard(const Path& path) : path_(path) {
-    constexpr std::chrono::milliseconds kPause{10}, kLongest{30'000};
-    for (auto waited = kPause - kPause; !is_taken(); waited += kPause) {
-      check_input(waited < kLongest, "another process has been holding ", path_.string(), " for ",
-                  kLongest.count() / 1000, " s; if that process and its host are down, remove that file");
+    constexpr std::chrono::milliseconds kPause{10}, kTimeout{30'000};
+    for (auto waited = kPause - kPause; !try_lock(); waited += kPause) {
+      check_input(waited < kTimeout, "another process has been holding ", path_.string(), " for ",
+                  kTimeout.count() / 1000, " s; if that process and its host are down, remove that file");
       std::this_thread::sleep_for(kPause);
     }
   }
@@ -70,10 +70,10 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
  private:
-  bool is_taken() {
+  bool try_lock() {
     descriptor_ = open_lock_file(path_);
-    // FolderLock warns if there are no locks. The previous owner has removed the file: the name may be a different
-    // one's now.
+    // FolderLock warns if locks are not supported. The previous owner removed the file when it released the lock, so
+    // the name may belong to a different file now.
     const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
     if (is_free && is_current(descriptor_, path_)) return true;
     ::close(descriptor_);
@@ -90,15 +90,15 @@ std::string job_text(const SlurmJob& job) {
 }
 
 bool is_earlier_run(const std::string& owner, const SlurmJob& job) {
-  const std::size_t place = job.name.empty() ? std::string::npos : owner.find(job_text(job));
-  if (place == std::string::npos) return false;
-  const char* number = owner.data() + place + job_text(job).size();
+  const std::size_t position = job.name.empty() ? std::string::npos : owner.find(job_text(job));
+  if (position == std::string::npos) return false;
+  const char* number = owner.data() + position + job_text(job).size();
   i64 requeued = 0;
   const auto [end, error] = std::from_chars(number, owner.data() + owner.size(), requeued);
   return error == std::errc() && end == owner.data() + owner.size() && requeued < job.requeued;
 }
 
-void refuse(const Path& path, const std::string& owner) {
+[[noreturn]] void fail_in_use(const Path& path, const std::string& owner) {
   fail(ExitCode::BadInput, "the checkpoint folder ", path.parent_path().string(), " is in use by ",
        owner.empty() ? "an unknown process" : owner,
        "; stop that job or choose a different folder. If that process and its host are certainly down, remove ",
@@ -108,17 +108,16 @@ void refuse(const Path& path, const std::string& owner) {
 }  // namespace
 
 FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / kLockName) {
-  check_outside_checkpoints(folder);
-  check_holds_no_model(folder);
+  check_save_folder(folder);
   mcpp::create_directories(folder);
-  std::string me = str("host ", host_name(), ", process ", ::getpid());
-  if (!job.name.empty()) me += str(job_text(job), job.requeued);
+  std::string own_name = str("host ", host_name(), ", process ", ::getpid());
+  if (!job.name.empty()) own_name += str(job_text(job), job.requeued);
   {
     const Guard guard(folder / ".lock.guard");
-    while (!is_taken(me, log)) {
+    while (!try_lock(own_name, log)) {
       const std::string owner = read_owner(descriptor_);
       ::close(descriptor_);
-      if (!is_earlier_run(owner, job)) refuse(path_, owner);
+      if (!is_earlier_run(owner, job)) fail_in_use(path_, owner);
       log.warn(str(path_.string(), ": taking over from ", owner, ", an earlier run of this job"));
       // The dead process's open file stays locked; the next file of this name is a new one.
       MCPP_CHECK_SYSTEM(::unlink(path_.c_str()) == 0 || errno == ENOENT, "cannot remove ", path_.string());
@@ -132,20 +131,20 @@ FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) 
   }
 }
 
-bool FolderLock::is_taken(const std::string& owner, const Log& log) {
+bool FolderLock::try_lock(const std::string& owner, const Log& log) {
   descriptor_ = open_lock_file(path_);
-  const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
-  const int lock_error = locked ? 0 : last_system_error();
+  const bool is_locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+  const int lock_error = is_locked ? 0 : last_system_error();
   if (lock_error == EWOULDBLOCK) return false;
-  if (!locked) {
+  if (!is_locked) {
     log.warn(str("cannot lock ", path_.string(), ": ", system_reason(lock_error),
                  "; make sure that no other job saves checkpoints there"));
   }
-  const bool written = ::ftruncate(descriptor_, 0) == 0 &&
-                       ::pwrite(descriptor_, owner.data(), owner.size(), 0) == static_cast<ssize_t>(owner.size());
-  const int owner_error = written ? 0 : last_system_error();
-  if (!written) log.warn(str("cannot write the owner to ", path_.string(), ": ", system_reason(owner_error)));
-  if (locked && written) owner_ = owner;
+  const bool is_written = ::ftruncate(descriptor_, 0) == 0 &&
+                          ::pwrite(descriptor_, owner.data(), owner.size(), 0) == static_cast<ssize_t>(owner.size());
+  const int owner_error = is_written ? 0 : last_system_error();
+  if (!is_written) log.warn(str("cannot write the owner to ", path_.string(), ": ", system_reason(owner_error)));
+  if (is_locked && is_written) owner_ = owner;
   return true;
 }
 

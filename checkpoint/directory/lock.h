@@ -30,7 +30,7 @@ class FolderLock {
 
  private:
   /// Opens the file and makes `owner` its owner unless it has one already. Returns true if it is now owned by `owner`.
-  bool is_taken(const std::string& owner, const Log& log);
+  bool try_lock(const std::string& owner, const Log& log);
 
   Path path_;
   std::string owner_;  ///< owner written to path_; empty if it could not be locked or written

@@ -15,28 +15,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Removes a checkpoint. If killed meanwhile, it leaves a temporary directory, not a broken checkpoint.
+/// Removes a checkpoint. A process that is killed during the removal leaves a temporary directory, not a broken
+/// checkpoint.
 void remove_checkpoint(const Path& directory, const Log& log) {
   std::error_code error;
-  const Path doomed = directory.string() + std::string(kTempInfix) + process_tag();
-  fs::rename(directory, doomed, error);
-  if (!error) fs::remove_all(doomed, error);
+  const Path temporary = directory.string() + std::string(kTempInfix) + process_tag();
+  fs::rename(directory, temporary, error);
+  if (!error) fs::remove_all(temporary, error);
   if (error)
     log.warn_from_any_rank(str("cannot remove the old checkpoint ", directory.string(), ": ", error.message()));
 }
 
 /// Entry that an ended process left behind.
 struct Stale {
-  Path path, checkpoint;  ///< checkpoint that it was to become, or was
+  Path path, checkpoint;  ///< `checkpoint`: the one that it was to become, or was
   bool is_replaced;
 };
 
 std::optional<Stale> as_stale(const Path& path) {
   std::string name = path.filename().string();
-  const bool ours = name.starts_with("iter_") || name.starts_with(kLatestName), is_replaced = name.ends_with(kAside);
+  const bool is_own_entry = name.starts_with("iter_") || name.starts_with(kLatestName),
+             is_replaced = name.ends_with(kAside);
   if (is_replaced) name.resize(name.size() - kAside.size());
   const std::size_t mark = name.find(kTempInfix);
-  if (!ours || mark == std::string::npos || !is_stale_tag(name.substr(mark + kTempInfix.size()))) return std::nullopt;
+  if (!is_own_entry || mark == std::string::npos || !is_stale_tag(name.substr(mark + kTempInfix.size())))
+    return std::nullopt;
   return Stale{path, path.parent_path() / name.substr(0, mark), is_replaced};
 }
 
@@ -47,7 +50,7 @@ std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
       if (std::optional<Stale> stale = as_stale(entry.path())) found.push_back(std::move(*stale));
     }
   } catch (const fs::filesystem_error& error) {
-    log.warn_from_any_rank(str("cannot look for what died processes left: ", error.what()));
+    log.warn_from_any_rank(str("cannot look for files that ended processes left: ", error.what()));
   }
   return found;
 }

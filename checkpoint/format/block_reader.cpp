@@ -30,7 +30,7 @@ void BlockMemory::Free::operator()(std::byte* data) const {
   std::free(data);
 }
 
-/// Reads extents one after another from disk.
+/// Reads extents from disk, one by one.
 class BlockReader::Source {
  public:
   explicit Source(std::span<const Extent> extents) : extents_(extents) {}
@@ -73,10 +73,10 @@ class BlockReader::Source {
     i64 done = 0;
     while (done < count) {
       const auto bytes = static_cast<std::size_t>(round_up(count - done, BlockMemory::kAlignment));
-      const ssize_t some = ::pread(direct_, block.data() + done, bytes, offset + done);
-      if (some < 0 && errno == EINTR) continue;
-      done += std::max<i64>(some, 0);
-      if (some <= 0 || some % BlockMemory::kAlignment != 0) break;
+      const ssize_t read_now = ::pread(direct_, block.data() + done, bytes, offset + done);
+      if (read_now < 0 && errno == EINTR) continue;
+      done += std::max<i64>(read_now, 0);
+      if (read_now <= 0 || read_now % BlockMemory::kAlignment != 0) break;
     }
     return done;
   }
@@ -87,27 +87,27 @@ class BlockReader::Source {
     constexpr i64 kAhead = i64{32} << 20, kStep = i64{1} << 20;
     while (prefetched_ < kAhead && next_ < extents_.size()) {
       const Extent& extent = extents_[next_];
-      const i64 begin = extent.begin + done_of_next_, count = std::min(kStep, extent.end - begin);
+      const i64 begin = extent.begin + prefetched_of_next_, count = std::min(kStep, extent.end - begin);
       if (is_direct(extent) || count <= 0) {
-        ++next_, done_of_next_ = 0;
+        ++next_, prefetched_of_next_ = 0;
         continue;
       }
       extent.file->prefetch(begin, count);
-      done_of_next_ += count, prefetched_ += count;
+      prefetched_of_next_ += count, prefetched_ += count;
     }
   }
 
   std::span<const Extent> extents_;
-  std::size_t next_ = 0;  // extent to prefetch
-  i64 done_of_next_ = 0;  // bytes of it already prefetched
-  i64 prefetched_ = 0;    // bytes prefetched and not yet read
+  std::size_t next_ = 0;        // extent to prefetch
+  i64 prefetched_of_next_ = 0;  // bytes of it already prefetched
+  i64 prefetched_ = 0;          // bytes prefetched and not yet read
   const InputFile* file_ = nullptr;
   int direct_ = -1;                     // direct I/O descriptor of file_
   bool is_direct_unsupported_ = false;  // direct I/O is not supported
 };
 
 void BlockReader::declare(const InputFile& file, i64 offset, i64 bytes, ReadMode mode) {
-  constexpr i64 kGap = i64{1} << 16;  // reading a smaller gap is cheaper than another read
+  constexpr i64 kGap = i64{1} << 16;  // reading a smaller gap is cheaper than a separate read
   Extent* last = expected_.empty() ? nullptr : &expected_.back();
   const bool is_contiguous =
       last && last->file == &file && last->mode == mode && last->end <= offset && offset <= last->end + kGap;
@@ -117,7 +117,7 @@ void BlockReader::declare(const InputFile& file, i64 offset, i64 bytes, ReadMode
     expected_.push_back({&file, offset / BlockMemory::kAlignment * BlockMemory::kAlignment, offset + bytes, mode});
 }
 
-std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i64 most, i64 unit) {
+std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i64 max_bytes, i64 unit) {
   if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   std::unique_lock lock(mutex_);
   for (;; ++used_, changed_.notify_all()) {
@@ -126,7 +126,7 @@ std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i6
     MCPP_CHECK(used_ < filled_, file.path().string(), ": byte ", offset, " was not expected");
     const Extent& block = in_block(used_);
     if (!block.has(file, offset, unit)) continue;
-    const i64 count = std::min(most, block.end - offset) / unit * unit;
+    const i64 count = std::min(max_bytes, block.end - offset) / unit * unit;
     return memory_.block(used_).subspan(static_cast<std::size_t>(offset - block.begin),
                                         static_cast<std::size_t>(count));
   }

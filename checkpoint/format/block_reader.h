@@ -37,7 +37,7 @@ class BlockMemory {
 
 /// Method of reading bytes from a disk.
 enum class ReadMode : u8 {
-  PageCache,  ///< for data that other processes also read, or this one again
+  PageCache,  ///< buffered reads, for data that other processes also read or that this one reads again
   Direct  ///< direct I/O where the disk supports it (open_direct): copies and page allocation take more CPU time than
           ///< everything else
 };
@@ -54,10 +54,10 @@ class BlockReader {
 
   /// Declares bytes [offset, offset + bytes), which follow everything declared before.
   void declare(const InputFile& file, i64 offset, i64 bytes, ReadMode mode);
-  /// Returns at most `most` bytes from `offset` on, a multiple of `unit` and at least one unit: those in one block,
-  /// valid until the next call. `unit` must divide BlockMemory::kAlignment and `offset`, so that a unit is in one
-  /// block. Rethrows errors of the thread; throws BadInput if the file is too short.
-  std::span<const std::byte> at(const InputFile& file, i64 offset, i64 most, i64 unit = 1);
+  /// Returns at most `max_bytes` bytes from `offset` on, a multiple of `unit` and at least one unit: those in one
+  /// block, valid until the next call. `unit` must divide BlockMemory::kAlignment and `offset`, so that a unit is in
+  /// one block. Rethrows errors of the thread; throws BadInput if the file is too short.
+  std::span<const std::byte> at(const InputFile& file, i64 offset, i64 max_bytes, i64 unit = 1);
 
  private:
   /// Bytes [begin, end) of a file.
@@ -88,7 +88,7 @@ class BlockReader {
   std::jthread thread_;        // last: uses all members above
 };
 
-/// Returns the XXH3-128 of a whole file, as 32 hexadecimal digits. `read` is called for each piece.
+/// Returns the XXH3-128 of an entire file, as 32 hexadecimal digits. `read` is called for each piece.
 std::string file_checksum(const InputFile& file, const BytesListener& read = {});
 
 }  // namespace mcpp

@@ -34,10 +34,10 @@ std::string library_reason() {
   return reason;
 }
 
-/// Returns `result`; throws if it is negative, which means failure.
+/// Returns `result`; throws if it is negative, which indicates a failure.
 template <class T, class... What>
 T checked(T result, const What&... what) {
-  if (result < 0) fail(ExitCode::BadInput, what..., ": HDF5 says: ", library_reason());
+  if (result < 0) fail(ExitCode::BadInput, what..., ": HDF5 reports: ", library_reason());
   return result;
 }
 
@@ -127,11 +127,12 @@ Handle creation_properties(hid_t kind, const std::string& name) {
   return creation;
 }
 
-/// Creates the parent groups of `path` that are not yet in `made`.
-void create_groups(const Handle& file, const Handle& creation, const std::string& path, std::set<std::string>& made) {
+/// Creates the parent groups of `path` that are not yet in `made_groups`.
+void create_groups(const Handle& file, const Handle& creation, const std::string& path,
+                   std::set<std::string>& made_groups) {
   for (std::size_t end = path.find('/'); end != std::string::npos; end = path.find('/', end + 1)) {
     const std::string name = path.substr(0, end);
-    if (!made.insert(name).second) continue;
+    if (!made_groups.insert(name).second) continue;
     Handle group(checked(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, creation, H5P_DEFAULT), name), H5Gclose);
     group.close(name);
   }
@@ -162,11 +163,11 @@ std::vector<i64> create_hdf5(const Path& path, std::span<const Hdf5Dataset> data
   checked(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), name);
 
   Handle file(checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, root, access), "cannot create ", name), H5Fclose);
-  std::set<std::string> made;
+  std::set<std::string> made_groups;
   std::vector<i64> offsets;
   offsets.reserve(datasets.size());
   for (const Hdf5Dataset& description : datasets) {
-    create_groups(file, groups, description.path, made);
+    create_groups(file, groups, description.path, made_groups);
     offsets.push_back(create_dataset(file, creation, description));
   }
   file.close("cannot write ", name);
@@ -199,7 +200,7 @@ i64 Hdf5File::offset_of(const std::string& name, DType dtype, i64 numel) const {
   check_input(checked(H5Tequal(stored, wanted), where) > 0, where, " does not hold ", name_of(dtype));
   const Handle space(checked(H5Dget_space(dataset), where), H5Sclose);
   const hssize_t count = checked(H5Sget_simple_extent_npoints(space), where);
-  check_input(count == numel, where, " has ", count, " elements, the manifest says ", numel);
+  check_input(count == numel, where, " has ", count, " elements; the manifest states ", numel);
   const Handle creation(checked(H5Dget_create_plist(dataset), where), H5Pclose);
   const haddr_t offset = H5Dget_offset(dataset);
   check_input(

@@ -100,12 +100,12 @@ TensorEntry parse_tensor(const JsonObject& json) {
   return tensor;
 }
 
-/// Older checkpoints lack the key: they are whole.
+/// Older checkpoints lack the key: their coverage is Whole.
 Coverage parse_coverage(const JsonObject& json) {
   if (!json.find("coverage")) return Coverage::Whole;
   const std::string& name = json.text("coverage");
   check_input(name == name_of(Coverage::Whole) || name == name_of(Coverage::Part), json.source(), ": 'coverage' is '",
-              name, "', neither whole nor part");
+              name, "'; allowed: whole, part");
   return name == name_of(Coverage::Whole) ? Coverage::Whole : Coverage::Part;
 }
 
@@ -114,13 +114,13 @@ using ShardPointers = std::vector<const ShardEntry*>;
 using ShardsByBox = std::map<std::pair<Shape, Shape>, ShardPointers>;  // by offset and shape
 
 /// Returns the axis with the most distinct box offsets.
-std::size_t axis_with_most_offsets(const ShardsByBox& by_box) {
+std::size_t axis_with_max_offsets(const ShardsByBox& by_box) {
   std::vector<std::set<i64>> begins(by_box.begin()->first.first.size());
   for (const auto& [box, list] : by_box) {
     for (std::size_t axis = 0; axis < begins.size(); ++axis) begins[axis].insert(box.first[axis]);
   }
-  const auto most = std::ranges::max_element(begins, {}, [](const auto& set) { return set.size(); });
-  return static_cast<std::size_t>(most - begins.begin());
+  const auto max_begins = std::ranges::max_element(begins, {}, [](const auto& set) { return set.size(); });
+  return static_cast<std::size_t>(max_begins - begins.begin());
 }
 
 void check_disjoint(const ShardPointers& a, const ShardPointers& b, const std::string& where) {
@@ -135,7 +135,7 @@ void check_disjoint(const ShardPointers& a, const ShardPointers& b, const std::s
 /// Sweeps along one axis, so that boxes are only compared with those that overlap on it.
 void check_boxes_disjoint(const ShardsByBox& by_box, const std::string& where) {
   if (by_box.size() < 2) return;
-  const std::size_t axis = axis_with_most_offsets(by_box);
+  const std::size_t axis = axis_with_max_offsets(by_box);
   std::vector<const ShardPointers*> order;
   for (const auto& [box, list] : by_box) order.push_back(&list);
   const auto box_of = [](const ShardPointers* list) -> const Box& { return list->front()->box; };
@@ -157,15 +157,15 @@ void check_disjoint(const TensorEntry& tensor, const std::string& where) {
     std::ranges::sort(list, {}, [](const ShardEntry* s) { return s->flat_begin; });
     for (std::size_t i = 1; i < list.size(); ++i) {
       check_input(list[i - 1]->flat_end <= list[i]->flat_begin, where, ": element ", list[i]->flat_begin,
-                  " of the box of ", box.second, " at ", box.first, " is held twice");
+                  " of the box of ", box.second, " at ", box.first, " is in two shards");
     }
   }
   check_boxes_disjoint(by_box, where);
 }
 
 void check_tensor(const Manifest& manifest, const TensorEntry& tensor, const std::string& where) {
-  const std::string absurd = find_defect({{tensor.global, Shape(tensor.global.size(), 0), tensor.global}, 0, 0});
-  check_input(absurd.empty(), where, ": ", absurd);
+  const std::string shape_defect = find_defect({{tensor.global, Shape(tensor.global.size(), 0), tensor.global}, 0, 0});
+  check_input(shape_defect.empty(), where, ": ", shape_defect);
   for (const ShardEntry& shard : tensor.shards) {
     const std::string defect = find_defect(shard);
     check_input(defect.empty(), where, ": ", defect);
@@ -176,9 +176,9 @@ void check_tensor(const Manifest& manifest, const TensorEntry& tensor, const std
     check_input(shard.numel() <= bytes / size_of(tensor.dtype), where, ": larger than its file");
   }
   check_disjoint(tensor, where);
-  i64 held = 0;  // cannot exceed the tensor's size because shards are disjoint
-  for (const ShardEntry& shard : tensor.shards) held += shard.numel();
-  check_input(held == numel(tensor.global) || manifest.coverage == Coverage::Part, where, ": only ", held, " of ",
+  i64 stored = 0;  // cannot exceed the tensor's size because shards are disjoint
+  for (const ShardEntry& shard : tensor.shards) stored += shard.numel();
+  check_input(stored == numel(tensor.global) || manifest.coverage == Coverage::Part, where, ": only ", stored, " of ",
               numel(tensor.global), " elements are held by a file");
 }
 
@@ -204,7 +204,8 @@ void validate(const Manifest& manifest, const std::string& source) {
   i64 bytes = 0;
   for (const FileEntry& file : manifest.files) {
     check_input(names.insert(file.name).second, source, ": the file ", file.name, " is listed twice");
-    check_input(!__builtin_add_overflow(bytes, file.bytes, &bytes), source, ": the files are absurdly large together");
+    check_input(!__builtin_add_overflow(bytes, file.bytes, &bytes), source,
+                ": the sizes of the files add up to more than 2^63 bytes");
   }
   for (std::size_t i = 1; i < manifest.tensors.size(); ++i) {
     const std::string &before = manifest.tensors[i - 1].name, &name = manifest.tensors[i].name;

@@ -46,7 +46,7 @@ struct RunState {
 struct FileEntry {
   std::string name;  ///< relative to the checkpoint's directory
   i64 bytes = 0;
-  std::string checksum;  ///< XXH3-128 of the whole file
+  std::string checksum;  ///< XXH3-128 of the entire file
 };
 
 struct ShardEntry : Region {
@@ -73,7 +73,7 @@ struct Manifest {
   std::vector<FileEntry> files = {};
   std::vector<TensorEntry> tensors = {};  ///< sorted by name
 
-  i64 bytes() const;                                     ///< of all files
+  i64 bytes() const;                                     ///< total size of the files
   const TensorEntry* find(std::string_view name) const;  ///< nullptr if absent
 };
 
@@ -96,8 +96,8 @@ void write_manifest(const Path& directory, const Manifest& manifest);
 
 // Damaged checkpoint files, as reported on all ranks.
 
-/// Error for a file whose content is not what was saved, so another checkpoint may work. Errors that would affect any
-/// checkpoint, such as too many open files, are not of this type.
+/// Error for a file whose content is not what was saved, so that a different checkpoint may work. Errors that would
+/// affect any checkpoint, such as too many open files, are not of this type.
 class DamagedFile : public Error {
  public:
   explicit DamagedFile(const std::string& what) : Error(ExitCode::BadInput, what) {}
@@ -108,7 +108,7 @@ struct Damage {
   std::string text;
 };
 
-/// Returns the first non-empty report; "" means that a rank found no damage.
+/// Returns the first non-empty report; "" is the report of a rank that found no damage.
 inline std::optional<Damage> first_damage(std::span<const std::string> reports) {
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (!reports[rank].empty()) return Damage{static_cast<int>(rank), reports[rank]};

@@ -41,13 +41,14 @@ SafeTensor parse_tensor(const std::string& name, const JsonObject& json, std::si
   SafeTensor tensor{name, type.type, json.integers("shape", kMaxDimensions), file, 0, 0};
   i64 bytes = type.size;
   for (const i64 size : tensor.shape) {
-    check_input(!__builtin_mul_overflow(bytes, size, &bytes), json.source(), ": absurdly large shape ", tensor.shape);
+    check_input(!__builtin_mul_overflow(bytes, size, &bytes), json.source(), ": the shape ", tensor.shape,
+                " needs more than 2^63 bytes");
   }
   const std::vector<i64> offsets = json.integers("data_offsets", 2);
-  check_input(offsets.size() == 2 && offsets[0] <= offsets[1], json.source(), ": bad data_offsets ", offsets);
+  check_input(offsets.size() == 2 && offsets[0] <= offsets[1], json.source(), ": invalid data_offsets ", offsets);
   check_input(offsets[1] - offsets[0] == bytes, json.source(), ": data_offsets ", offsets, " do not fit shape ",
               tensor.shape, " of ", json.text("dtype"));
-  check_input(offsets[1] <= std::numeric_limits<i64>::max() - data_begin, json.source(), ": bad data_offsets ",
+  check_input(offsets[1] <= std::numeric_limits<i64>::max() - data_begin, json.source(), ": invalid data_offsets ",
               offsets);
   tensor.begin = offsets[0] + data_begin, tensor.end = offsets[1] + data_begin;
   return tensor;
@@ -59,7 +60,7 @@ void check_cover(std::vector<SafeTensor> tensors, i64 begin, i64 end, const std:
   i64 position = begin;
   for (const SafeTensor& tensor : tensors) {
     check_input(tensor.begin == position, path, ": tensor ", tensor.name,
-                tensor.begin < position ? " overlaps the one before" : " leaves a gap before it");
+                tensor.begin < position ? " overlaps the previous tensor" : " leaves a gap after the previous tensor");
     position = tensor.end;
   }
   check_input(position == end, path, ": the header describes ", position - begin, " bytes of data, the file has ",
@@ -116,7 +117,7 @@ std::string_view type_name(DType t) {
     case DType::F64:
       return "F64";
     default:
-      fail(ExitCode::Internal, "safetensors files get floating-point tensors only");
+      fail(ExitCode::Internal, "safetensors files support floating-point tensors only");
   }
 }
 
@@ -145,10 +146,10 @@ void write_file(const Path& path, const std::vector<SafeSpec>& specs, std::vecto
   file.write(std::as_bytes(std::span(&header_size, 1)));
   file.write(header);
   for (const std::size_t i : order) {
-    const Tensor numbers = data(i);
-    MCPP_CHECK(numbers.dtype() == specs[i].dtype && numbers.bytes() == specs[i].bytes(), specs[i].name);
-    if (numbers.bytes() == 0) continue;
-    file.write({static_cast<const std::byte*>(numbers.raw()), static_cast<std::size_t>(numbers.bytes())});
+    const Tensor values = data(i);
+    MCPP_CHECK(values.dtype() == specs[i].dtype && values.bytes() == specs[i].bytes(), specs[i].name);
+    if (values.bytes() == 0) continue;
+    file.write({static_cast<const std::byte*>(values.raw()), static_cast<std::size_t>(values.bytes())});
   }
   file.commit();
 }

@@ -26,7 +26,7 @@ struct SafeTensor {
 
 class SafetensorsReader {
  public:
-  /// Opens a file, or a folder with model.safetensors or model.safetensors.index.json; of both it reads the single
+  /// Opens a file, or a folder with model.safetensors or model.safetensors.index.json; if both exist, reads the single
   /// file, as transformers does. Files are untrusted: throws BadInput, naming file and tensor, unless headers are well
   /// formed and tensors cover the data without gap or overlap.
   explicit SafetensorsReader(const Path& path);

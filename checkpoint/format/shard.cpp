@@ -33,9 +33,9 @@ std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards) {
   std::vector<ShardSpec> specs;
   for (const NamedShard& shard : shards) {
     MCPP_CHECK(shard.stored || shard.data.defined(), shard.name, " has no elements");
-    const i64 numbers = shard.stored ? shard.stored->numel() : shard.data.numel();
-    MCPP_CHECK(numbers == shard.numel(), shard.name, ": the shard has ", shard.numel(), " elements, and ", numbers,
-               " numbers");
+    const i64 values = shard.stored ? shard.stored->numel() : shard.data.numel();
+    MCPP_CHECK(values == shard.numel(), shard.name, ": the shard has ", shard.numel(), " elements, but data for ",
+               values);
     ShardSpec spec;
     static_cast<Region&>(spec) = shard;
     spec.name = shard.name;

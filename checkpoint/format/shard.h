@@ -21,7 +21,7 @@ bool is_model_tensor(std::string_view name);
 /// Returns "optimizer/<state>/<name>": one optimizer state of a parameter, such as "exp_avg".
 std::string optimizer_tensor(std::string_view state, std::string_view param_name);
 
-/// Description of a shard, without its data.
+/// Description of a shard without its data.
 struct ShardSpec : Region {
   std::string name;
   DType dtype = DType::F32;
@@ -35,16 +35,16 @@ struct NamedShard : Region {
 
   NamedShard() = default;
   /// Constructs a shard of a full box.
-  NamedShard(std::string tensor_name, Box where, Tensor numbers)
-      : Region(whole(std::move(where))), name(std::move(tensor_name)), data(std::move(numbers)) {}
+  NamedShard(std::string tensor_name, Box where, Tensor values)
+      : Region(whole(std::move(where))), name(std::move(tensor_name)), data(std::move(values)) {}
   /// Constructs a shard of elements [begin, end) of a box.
-  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor numbers)
-      : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(numbers)) {}
-  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, std::shared_ptr<TensorStorage> numbers)
+  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor values)
+      : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(values)) {}
+  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, std::shared_ptr<TensorStorage> values)
       : Region{std::move(where), begin, end},
         name(std::move(tensor_name)),
-        data(numbers->tensor()),
-        stored(data.defined() ? nullptr : std::move(numbers)) {}
+        data(values->tensor()),
+        stored(data.defined() ? nullptr : std::move(values)) {}
 
   DType dtype() const { return stored ? stored->dtype() : data.dtype(); }
   bool is_in_host_memory() const { return data.defined() && data.device().type() == DeviceType::Cpu; }
@@ -53,7 +53,7 @@ struct NamedShard : Region {
   void write(const Tensor& from);
 };
 
-/// Source of shards whose data are produced on request, so that they need not be in memory all at once.
+/// Source of shards whose data are produced on request, so that they need not all be in memory simultaneously.
 class ShardSource {
  public:
   virtual ~ShardSource() = default;

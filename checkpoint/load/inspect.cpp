@@ -107,7 +107,7 @@ double bytes_in(const std::vector<Path>& directories) {
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
   const std::vector<Path> directories = checkpoints_in(folder);
   check_input(!directories.empty(), folder.string(), " has no checkpoints");
-  // A `latest` that names no checkpoint is refused by commands that use one; the list shows what there is.
+  // Commands that use a checkpoint reject a `latest` that names none; the list shows the existing ones.
   std::error_code error;
   const bool is_dangling =
       !latest_in(folder) && std::filesystem::exists(std::filesystem::symlink_status(folder / kLatestName, error));
@@ -148,7 +148,8 @@ std::vector<VerifyResult> verify_checkpoints(const Path& path, const Log& log) {
   double done = 0;
   for (const Path& directory : directories) {
     const auto read = [&](i64 bytes) { progress.update(done += static_cast<double>(bytes)); };
-    VerifyResult result{.directory = directory, .problems = find_problems(directory, /*checksums=*/true, read)};
+    VerifyResult result{.directory = directory,
+                        .problems = find_problems(directory, /*should_verify_checksums=*/true, read)};
     if (result.problems.empty()) result.bytes = read_manifest(directory).bytes();
     results.push_back(std::move(result));
   }

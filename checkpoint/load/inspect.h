@@ -15,7 +15,7 @@ struct CheckpointSummary {
   std::string saved_at = {};
   i64 bytes = 0;
   bool is_latest = false;                  ///< the first of checkpoints_in_order()
-  std::vector<std::string> problems = {};  ///< without reading the shards; empty = looks sound
+  std::vector<std::string> problems = {};  ///< found without reading the shards; empty if none
 };
 /// Returns the checkpoints of a folder by ascending iteration. Throws BadInput if there are none.
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder);
@@ -24,7 +24,7 @@ std::string to_text(const std::vector<CheckpointSummary>& list);
 struct VerifyResult {
   Path directory;
   i64 bytes = 0;
-  std::vector<std::string> problems = {};  ///< after reading every byte
+  std::vector<std::string> problems = {};  ///< found by reading every byte; empty if none
 };
 /// Verifies one checkpoint, or all in a folder. Shows progress on a terminal.
 std::vector<VerifyResult> verify_checkpoints(const Path& folder_or_checkpoint, const Log& log);
@@ -43,14 +43,14 @@ struct TensorDifference {
 struct CheckpointDifference {
   i64 compared = 0;  ///< tensors in both, with equal type and shape
   std::vector<TensorDifference> tensors = {};
-  std::vector<std::string> state = {};  ///< "iteration: 100 and 200"; long texts are only named
+  std::vector<std::string> state = {};  ///< "iteration: 100 and 200"; of long texts only the name
 };
 /// Compares two checkpoints element by element, independent of the layouts they were saved in.
 CheckpointDifference diff_checkpoints(const Path& a, const Path& b);
 std::string to_text(const CheckpointDifference& difference);
 
-/// Returns the checkpoint that a path given by a user means: itself, or the first of checkpoints_in_order(). Throws
-/// BadInput when there is none.
+/// Returns the checkpoint for a path from a user: the path itself, or the first of checkpoints_in_order(). Throws
+/// BadInput if there is none.
 Path resolve_checkpoint(const Path& folder_or_checkpoint);
 
 }  // namespace mcpp

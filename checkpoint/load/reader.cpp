@@ -51,10 +51,10 @@ std::byte* Destination::direct_address(i64 begin, i64 end) const {
   return to_ + (run.to + begin - run.from) * size_of(types_.wanted);
 }
 
-void Destination::copy_from(i64 begin, i64 end, const std::byte* numbers) const {
+void Destination::copy_from(i64 begin, i64 end, const std::byte* values) const {
   for (auto run = runs_.begin() + static_cast<std::ptrdiff_t>(next_); run != runs_.end() && run->from < end; ++run) {
     const i64 first = std::max(begin, run->from), count = std::min(end, run->end()) - first;
-    const std::byte* from = numbers + (first - begin) * size_of(types_.stored);
+    const std::byte* from = values + (first - begin) * size_of(types_.stored);
     std::byte* to = to_ + (run->to + first - run->from) * size_of(types_.wanted);
     if (converter_)
       converter_(from, to, count);
@@ -65,16 +65,16 @@ void Destination::copy_from(i64 begin, i64 end, const std::byte* numbers) const 
 
 namespace {
 
-/// Part of a shard that a rank needs: the max over ranks tells whether any rank needs all of it.
-constexpr float kNothing = 0, kPart = 1, kWhole = 2;
+/// Part of a shard that a rank needs. Ordered, so that the max over ranks is kFull if any rank needs all of it.
+constexpr float kNone = 0, kPart = 1, kFull = 2;
 
 float needed_part(std::span<NamedShard* const> targets, const ShardEntry& shard) {
-  float want = kNothing;
+  float need = kNone;
   for (const NamedShard* target : targets) {
     const i64 count = overlap(shard, *target);
-    if (count > 0) want = std::max(want, count == shard.numel() ? kWhole : kPart);
+    if (count > 0) need = std::max(need, count == shard.numel() ? kFull : kPart);
   }
-  return want;
+  return need;
 }
 
 /// Assignment of shard verification to the ranks of a node.
@@ -85,7 +85,7 @@ class VerificationPlan {
 
   bool is_needed_by_others(std::size_t shard, int rank) const {
     for (std::size_t other = 0; other < elements_.size(); ++other) {
-      if (static_cast<int>(other) != rank && want(other, shard) != kNothing) return true;
+      if (static_cast<int>(other) != rank && need(other, shard) != kNone) return true;
     }
     return false;
   }
@@ -94,7 +94,7 @@ class VerificationPlan {
   int next(std::size_t shard, float wanted, i64 elements) {
     int found = -1;
     for (std::size_t rank = 0; rank < elements_.size(); ++rank) {
-      if (want(rank, shard) != wanted) continue;
+      if (need(rank, shard) != wanted) continue;
       if (found < 0 || elements_[rank] < elements_[static_cast<std::size_t>(found)]) found = static_cast<int>(rank);
     }
     if (found >= 0) elements_[static_cast<std::size_t>(found)] += elements;
@@ -102,7 +102,7 @@ class VerificationPlan {
   }
 
  private:
-  float want(std::size_t rank, std::size_t shard) const {
+  float need(std::size_t rank, std::size_t shard) const {
     return needed_.data<float>()[rank * (static_cast<std::size_t>(needed_.numel()) / elements_.size()) + shard];
   }
 
@@ -110,7 +110,7 @@ class VerificationPlan {
   std::vector<i64> elements_;
 };
 
-constexpr i64 kUnknownOffset = -1;  // HDF5 was not asked for the offset yet
+constexpr i64 kUnknownOffset = -1;  // the offset was not read from HDF5 yet
 
 /// Runs f and converts its errors to DamagedFile.
 template <class F>
@@ -143,7 +143,7 @@ CheckpointReader::CheckpointReader(Path directory)
     first_shard_.push_back(checks_.size());
     checks_.resize(checks_.size() + tensor.shards.size(), Check::WhenRead);
   }
-  needed_by_others_.resize(checks_.size());
+  is_needed_by_others_.resize(checks_.size());
   offsets_.resize(checks_.size(), kUnknownOffset);
 }
 
@@ -183,7 +183,7 @@ void CheckpointReader::check(const NamedShard& target, Conversion conversion) co
   const std::string defect = find_defect(target);
   MCPP_CHECK(defect.empty(), target.name, ": ", defect);
   check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
-              ", this model needs ", target.box.global);
+              "; this model needs ", target.box.global);
   check_input(stored == wanted || (conversion == Conversion::Convert && is_float(stored) && is_float(wanted)),
               directory_.string(), ": ", target.name, " is stored as ", name_of(stored), ", expected ",
               name_of(wanted));
@@ -241,8 +241,8 @@ std::size_t CheckpointReader::index_of(std::string_view name) const {
 /// Assigns shards to verify to this rank; adds a job for each tensor that it only verifies.
 void CheckpointReader::assign_verification(Jobs& jobs, const LoadingRanks& ranks) {
   const auto count = static_cast<i64>(checks_.size());
-  Tensor most = Tensor::zeros({count}, DType::F32, host_, MemoryClass::Other);
-  float* needs = most.data<float>();
+  Tensor max_needs = Tensor::zeros({count}, DType::F32, host_, MemoryClass::Other);
+  float* needs = max_needs.data<float>();
   for (const auto& [t, job] : jobs) {
     float* shard = needs + first_shard_[t];
     for (const ShardEntry& entry : manifest_.tensors[t].shards) *shard++ = needed_part(job.targets, entry);
@@ -251,22 +251,22 @@ void CheckpointReader::assign_verification(Jobs& jobs, const LoadingRanks& ranks
   const auto self = make_self_communicator();
   Communicator& node = is_shared ? ranks.node : *self;
   Tensor on_node = Tensor::empty({node.size() * count}, DType::F32, host_, MemoryClass::Other);
-  node.all_gather(most, on_node).wait();
-  if (is_shared) ranks.world.all_reduce(most, ReduceOp::Max).wait();
+  node.all_gather(max_needs, on_node).wait();
+  if (is_shared) ranks.world.all_reduce(max_needs, ReduceOp::Max).wait();
 
-  VerificationPlan share(on_node, node.size());
-  int turn = 0;
+  VerificationPlan plan(on_node, node.size());
+  int next_rank = 0;
   for (std::size_t t = 0; t < first_shard_.size(); ++t) {
     std::size_t shard = first_shard_[t];
     for (const ShardEntry& entry : manifest_.tensors[t].shards) {
-      const float anybody = needs[shard];
+      const float max_need = needs[shard];
       const std::size_t i = shard++;
-      if (anybody == kNothing) continue;
-      const bool is_assigned_here = is_shared && anybody == kPart
-                                        ? turn++ % ranks.world.size() == ranks.world.rank()
-                                        : share.next(i, anybody, entry.numel()) == node.rank();
+      if (max_need == kNone) continue;
+      const bool is_assigned_here = is_shared && max_need == kPart
+                                        ? next_rank++ % ranks.world.size() == ranks.world.rank()
+                                        : plan.next(i, max_need, entry.numel()) == node.rank();
       checks_[i] = is_assigned_here ? Check::Now : Check::Done;
-      needed_by_others_[i] = share.is_needed_by_others(i, node.rank());
+      is_needed_by_others_[i] = plan.is_needed_by_others(i, node.rank());
       if (is_assigned_here) jobs.try_emplace(t, Job{t, {}});
     }
   }
@@ -280,14 +280,14 @@ std::vector<const CheckpointReader::Job*> CheckpointReader::sort_by_file_offset(
     const TensorEntry& tensor = manifest_.tensors[job.tensor];
     const Check* check = &checks_[first_shard_[job.tensor]];
     const auto first = std::ranges::find_if(tensor.shards, [&](const ShardEntry& shard) {
-      return *check++ == Check::Now || needed_part(job.targets, shard) != kNothing;
+      return *check++ == Check::Now || needed_part(job.targets, shard) != kNone;
     });
     const bool has_any = first != tensor.shards.end();
     order.emplace_back(has_any ? std::pair(first->file, offset_of(tensor, *first)) : std::pair<i64, i64>(), &job);
   }
   std::ranges::stable_sort(order, {}, [](const auto& item) { return item.first; });
   std::vector<const Job*> result;
-  for (const auto& [place, job] : order) result.push_back(job);
+  for (const auto& [offset, job] : order) result.push_back(job);
   return result;
 }
 
@@ -296,7 +296,7 @@ i64 CheckpointReader::bytes_to_read(const Jobs& jobs) const {
   for (const auto& [t, job] : jobs) {
     const Check* check = &checks_[first_shard_[t]];
     for (const ShardEntry& shard : manifest_.tensors[t].shards) {
-      const bool is_read = *check++ == Check::Now || needed_part(job.targets, shard) != kNothing;
+      const bool is_read = *check++ == Check::Now || needed_part(job.targets, shard) != kNone;
       if (is_read) bytes += shard.numel() * size_of(manifest_.tensors[t].dtype);
     }
   }
@@ -307,7 +307,7 @@ bool CheckpointReader::is_read_in_blocks(Check check, i64 offset, i64 size) cons
   return blocks_ && check == Check::Now && offset % size == 0;
 }
 
-void CheckpointReader::declare(const Job& job, ReadMode alone) {
+void CheckpointReader::declare(const Job& job, ReadMode unshared_mode) {
   const TensorEntry& tensor = manifest_.tensors[job.tensor];
   std::size_t i = first_shard_[job.tensor];
   for (const ShardEntry& shard : tensor.shards) {
@@ -316,7 +316,7 @@ void CheckpointReader::declare(const Job& job, ReadMode alone) {
     const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype);
     if (is_read_in_blocks(checks_[number], offset, size))
       blocks_->declare(open(shard.file).file, offset, shard.numel() * size,
-                       needed_by_others_[number] ? ReadMode::PageCache : alone);
+                       is_needed_by_others_[number] ? ReadMode::PageCache : unshared_mode);
   }
 }
 
@@ -332,20 +332,20 @@ i64 CheckpointReader::offset_of(const TensorEntry& tensor, const ShardEntry& sha
 
 void CheckpointReader::fill(const Job& job) {
   const TensorEntry& tensor = manifest_.tensors[job.tensor];
-  std::vector<Tensor> numbers;  // of each target, in host memory
-  std::vector<i64> left;        // by target: elements not yet read
+  std::vector<Tensor> values;  // of each target, in host memory
+  std::vector<i64> left;       // by target: elements not yet read
   for (const NamedShard* target : job.targets) {
-    numbers.push_back(target->is_in_host_memory()
-                          ? target->data
-                          : Tensor::empty({target->numel()}, target->dtype(), host_, MemoryClass::Other));
+    values.push_back(target->is_in_host_memory()
+                         ? target->data
+                         : Tensor::empty({target->numel()}, target->dtype(), host_, MemoryClass::Other));
     left.push_back(target->numel());
   }
   for (std::size_t s = 0; s < tensor.shards.size(); ++s) {
     const ShardEntry& shard = tensor.shards[s];
     std::vector<Destination> destinations;
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      Destination destination(shard, *job.targets[i], static_cast<std::byte*>(numbers[i].raw()),
-                              {tensor.dtype, numbers[i].dtype()});
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Destination destination(shard, *job.targets[i], static_cast<std::byte*>(values[i].raw()),
+                              {tensor.dtype, values[i].dtype()});
       left[i] -= destination.count();
       if (destination.count() > 0) destinations.push_back(std::move(destination));
     }
@@ -354,18 +354,18 @@ void CheckpointReader::fill(const Job& job) {
     read_shard(tensor, shard, destinations, check);
     check = Check::Done;
   }
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const i64 all = numbers[i].numel();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const i64 all = values[i].numel();
     check_input(left[i] == 0, directory_.string(), ": ", tensor.name, ": only ", all - left[i], " of ", all,
                 " elements are in the checkpoint");
-    if (!job.targets[i]->is_in_host_memory()) job.targets[i]->write(numbers[i]);
+    if (!job.targets[i]->is_in_host_memory()) job.targets[i]->write(values[i]);
   }
 }
 
 /// Reads in one pass, skipping unneeded parts unless the shard is verified.
 void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& shard,
                                   std::span<Destination> destinations, Check check) {
-  const bool verifies = check != Check::Done;
+  const bool should_verify = check != Check::Done;
   const InputFile& file = open(shard.file).file;
   const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype), step = BlockReader::kPieceBytes / size;
   Checksum sum;
@@ -376,29 +376,29 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
       piece = with_damage_errors([&] { return blocks_->at(file, offset + first * size, (last - first) * size, size); });
       last = first + static_cast<i64>(piece.size()) / size;
     }
-    i64 wanted_by = 0;
-    for (Destination& destination : destinations) wanted_by += destination.needs(first, last);
-    if (wanted_by == 0 && !verifies) continue;
-    std::byte* place = nullptr;
+    i64 num_needing = 0;
+    for (Destination& destination : destinations) num_needing += destination.needs(first, last);
+    if (num_needing == 0 && !should_verify) continue;
+    std::byte* destination = nullptr;
     if (piece.empty()) {
-      if (wanted_by == 1 && destinations.size() == 1) place = destinations[0].direct_address(first, last);
-      piece = read_piece(file, offset + first * size, (last - first) * size, place);
+      if (num_needing == 1 && destinations.size() == 1) destination = destinations[0].direct_address(first, last);
+      piece = read_piece(file, offset + first * size, (last - first) * size, destination);
     }
-    if (verifies) sum.update(piece);
+    if (should_verify) sum.update(piece);
     if (listener_) listener_(static_cast<i64>(piece.size()), bytes_of_load_);
-    for (std::size_t i = 0; !place && i < destinations.size(); ++i)
+    for (std::size_t i = 0; !destination && i < destinations.size(); ++i)
       destinations[i].copy_from(first, last, piece.data());
   }
-  if (verifies && sum.hex() != shard.checksum) {
+  if (should_verify && sum.hex() != shard.checksum) {
     throw DamagedFile(
         str(file.path().string(), " is damaged: ", tensor.name, " differs from its checksum in the manifest"));
   }
 }
 
 std::span<const std::byte> CheckpointReader::read_piece(const InputFile& file, i64 offset, i64 bytes,
-                                                        std::byte* place) {
+                                                        std::byte* destination) {
   piece_.resize(BlockReader::kPieceBytes);
-  const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
+  const std::span piece(destination ? destination : piece_.data(), static_cast<std::size_t>(bytes));
   with_damage_errors([&] { file.read(offset, piece); });
   return piece;
 }

@@ -34,7 +34,7 @@ class Destination {
   /// `to` holds the elements of `target`, in the wanted type.
   Destination(const Region& shard, const Region& target, std::byte* to, Types types);
 
-  /// Returns the number of the shard's elements that the target needs.
+  /// Returns how many of the shard's elements the target needs.
   i64 count() const { return count_; }
   /// Returns true if the target needs any of the shard's elements [begin, end). Must be called with ascending ranges,
   /// once each.
@@ -42,8 +42,8 @@ class Destination {
   /// Returns the destination address if the target needs the complete range contiguously and unconverted; otherwise
   /// nullptr.
   std::byte* direct_address(i64 begin, i64 end) const;
-  /// Copies and converts the needed elements of the range; `numbers` may be unaligned.
-  void copy_from(i64 begin, i64 end, const std::byte* numbers) const;
+  /// Copies and converts the needed elements of the range; `values` may be unaligned.
+  void copy_from(i64 begin, i64 end, const std::byte* values) const;
 
  private:
   struct Run {
@@ -65,11 +65,11 @@ enum class Conversion : u8 { Refuse, Convert };
 /// Ranks that load a checkpoint together.
 struct LoadingRanks {
   Communicator& world;
-  Communicator& node;  ///< ranks on this rank's machine
+  Communicator& node;  ///< ranks on this rank's node
 
-  /// All ranks are on one machine.
+  /// All ranks are on one node.
   LoadingRanks(Communicator& all) : world(all), node(all) {}
-  LoadingRanks(Communicator& all, Communicator& of_machine) : world(all), node(of_machine) {}
+  LoadingRanks(Communicator& all, Communicator& of_node) : world(all), node(of_node) {}
 };
 
 /// Reader of a checkpoint. Not thread-safe.
@@ -95,7 +95,7 @@ class CheckpointReader {
   /// checksum when it is first read. Throws BadInput if the tensor is absent, if its global shape or type differs, or
   /// if a file is damaged.
   void read(NamedShard& target, Conversion conversion = Conversion::Refuse);
-  /// Returns a whole tensor, in its stored type.
+  /// Returns an unsharded tensor, in its stored type.
   Tensor read_full_tensor(std::string_view name, Device& device);
 
   /// Fills the targets of all ranks, reading each file front to back. Collective. Every rank passes a reader of the
@@ -103,8 +103,7 @@ class CheckpointReader {
   ///  - Each stored shard is checksummed once: on every node with ranks that need all of it, by one of these; if all
   ///    ranks of the world need only parts of it, by one rank of the world. Other ranks assume that they read the same
   ///    file.
-  ///  - Uses no extra memory, except that for other devices than the host the targets in one tensor are staged on the
-  ///    host.
+  ///  - Uses no extra memory, except that targets on other devices are staged on the host, one tensor at a time.
   ///  - Returns std::nullopt on success. On corruption all ranks return the same Damage, the contents of the targets
   ///    are unspecified and the reader must not be used again. Other errors are thrown on all ranks.
   std::optional<Damage> load(std::span<NamedShard> targets, const LoadingRanks& ranks,
@@ -119,7 +118,7 @@ class CheckpointReader {
   };
   using Jobs = std::map<std::size_t, Job>;
   /// Verification state of a stored shard. WhenRead: not verified yet. Now: verified by this rank in the current load.
-  /// Done: verified here or by another rank.
+  /// Done: verified by this rank or another one.
   enum class Check : u8 { WhenRead, Now, Done };
 
   OpenFile& open(i64 file);
@@ -132,12 +131,12 @@ class CheckpointReader {
   i64 bytes_to_read(const Jobs& jobs) const;
   /// Returns true if a shard of `size` bytes at `offset` of its file is read in blocks.
   bool is_read_in_blocks(Check check, i64 offset, i64 size) const;
-  /// `alone`: how to read shards that no other rank of the node needs.
-  void declare(const Job& job, ReadMode alone);
+  /// `unshared_mode`: how to read shards that no other rank of the node needs.
+  void declare(const Job& job, ReadMode unshared_mode);
   void fill(const Job& job);
   void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);
-  /// Reads to `place`, or to piece_ if it is nullptr.
-  std::span<const std::byte> read_piece(const InputFile& file, i64 offset, i64 bytes, std::byte* place);
+  /// Reads to `destination`, or to piece_ if it is nullptr.
+  std::span<const std::byte> read_piece(const InputFile& file, i64 offset, i64 bytes, std::byte* destination);
 
   Path directory_;
   Manifest manifest_;
@@ -145,9 +144,9 @@ class CheckpointReader {
   std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened on first use
   std::vector<std::size_t> first_shard_;          // by tensor: index of its first shard among all shards
   std::vector<Check> checks_;                     // by shard
-  std::vector<bool> needed_by_others_;            // by shard: another rank of the node needs it in the current load
+  std::vector<bool> is_needed_by_others_;         // by shard: another rank of the node needs it in the current load
   std::vector<i64> offsets_;                      // by shard: byte offset in its file, cached
-  std::vector<std::byte> piece_;                  // of a shard
+  std::vector<std::byte> piece_;                  // buffer for a part of a shard
   ReadListener listener_;
   i64 bytes_of_load_ = 0;
   std::unique_ptr<BlockReader> blocks_;  // shards verified by this rank in the current load

@@ -46,7 +46,7 @@ void HostStaging::begin(std::span<const NamedShard> shards) {
   finish_copies();
   specs_ = specs_of(shards);
   originals_.clear();
-  snapshots_.clear();  // all old ones before the first new one
+  snapshots_.clear();  // before any new one is taken
   for (const NamedShard& shard : shards) originals_.push_back(shard.data);
   copies_.resize(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -69,12 +69,12 @@ Tensor HostStaging::data(std::size_t index) {
 }
 
 void HostStaging::copy_rest(const std::stop_token& stop) {
-  const auto go_on = [&] { check_input(!stop.stop_requested(), "the save was canceled"); };
+  const auto check_not_canceled = [&] { check_input(!stop.stop_requested(), "the save was canceled"); };
   for (std::size_t i = 0; i < originals_.size(); ++i) {
-    go_on();
+    check_not_canceled();
     if (originals_[i].defined()) copy(i);
   }
-  go_on();
+  check_not_canceled();
   finish_copies();
 }
 

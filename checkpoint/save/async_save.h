@@ -26,10 +26,10 @@ class HostStaging final : public ShardSource {
   /// Allocates buffers for shards like these in a background thread, once, because page faults on first use would slow
   /// down the first save. Ignores the shards' data. If allocation fails, begin() or copy_rest() tries again.
   void prepare(std::span<const NamedShard> shards);
-  /// Replaces the previous shards, whose copies must no longer be in use. Starts copying shards on another device,
-  /// ordered after earlier ops. Shards in host memory are copied by copy_rest(), which waits for all copies: until then
-  /// no shard may change. Keeps a snapshot of shards in a storage. Throws OutOfMemory, with the number of bytes, if the
-  /// host has too little memory.
+  /// Replaces the previous shards, whose copies must no longer be in use. Starts copying shards that are not in host
+  /// memory, ordered after earlier ops. Shards in host memory are copied by copy_rest(), which waits for all copies:
+  /// until then no shard may change. Keeps a snapshot of shards in a storage. Throws OutOfMemory, with the number of
+  /// bytes, if the host has too little memory.
   void begin(std::span<const NamedShard> shards);
   /// Copies the remaining shards. May run in any thread, but only one at a time. Throws like begin(), or if stopped.
   void copy_rest(const std::stop_token& stop = {});
@@ -45,7 +45,7 @@ class HostStaging final : public ShardSource {
   struct Size {
     DType dtype;
     i64 numel;
-    bool uses_copy_engine;  // copied by copier_
+    bool uses_copy_engine;  // true if copier_ copies it
   };
   void copy(std::size_t index);
   void start_copy(std::size_t index);
@@ -66,7 +66,7 @@ class HostStaging final : public ShardSource {
   std::jthread preparing_;  // last, so that it ends before the members it fills are destroyed
 };
 
-/// Source of shards on any device or in a storage; copies each to the host on request, unless it is there.
+/// Source of shards on any device or in a storage; copies each to host memory on request, unless it is there already.
 class HostCopies final : public ShardSource {
  public:
   explicit HostCopies(std::span<const NamedShard> shards)
@@ -95,8 +95,8 @@ class AsyncSave {
 
   /// Path of the checkpoint being saved.
   Path path() const { return save_.path(); }
-  /// Blocks until the copy is made, or has failed (then advance() throws on all ranks). Each rank must call it before
-  /// it changes the host memory of shards that staging has begun.
+  /// Blocks until the copy is complete or has failed (then advance() throws on all ranks). Each rank must call it
+  /// before it changes the host memory of shards that staging has begun.
   void wait_for_copy() const { is_copied_.wait(false); }
   /// Returns true if this rank's thread is idle, so advance() will not block on it.
   bool is_idle() const;
@@ -126,7 +126,7 @@ class AsyncSave {
   Source source_;
   std::atomic<bool> is_copied_ = false;
   bool is_committing_ = false;
-  std::future<void> work_;  // of the thread; last because it uses all members above and its destructor waits
+  std::future<void> work_;  // result of the thread; last because it uses all members above and its destructor waits
 };
 
 }  // namespace mcpp

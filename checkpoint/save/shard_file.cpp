@@ -72,7 +72,8 @@ void OutputFile::write(i64 offset, std::span<const std::byte> bytes) {
     const Piece piece = next_piece(offset, bytes);
     const ssize_t done = files_.pwrite(piece.is_direct ? direct_ : descriptor_, piece.bytes, offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0 && errno == EINVAL && piece.is_direct) {  // some file systems can open such a file but not write it
+    if (done < 0 && errno == EINVAL &&
+        piece.is_direct) {  // some file systems open a file for direct I/O but cannot write it
       ::close(std::exchange(direct_, -1));
       continue;
     }
@@ -108,11 +109,11 @@ BlockWriter::BlockWriter(OutputFile& file)
 void BlockWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     if (in_block_ == 0) wait_until_written(filled_ - BlockMemory::kBlocks);
-    const std::span<std::byte> room = memory_.block(filled_).subspan(in_block_);
-    const std::size_t count = std::min(bytes.size(), room.size());
-    std::memcpy(room.data(), bytes.data(), count);
+    const std::span<std::byte> space = memory_.block(filled_).subspan(in_block_);
+    const std::size_t count = std::min(bytes.size(), space.size());
+    std::memcpy(space.data(), bytes.data(), count);
     in_block_ += count;
-    if (count == room.size()) submit_block();
+    if (count == space.size()) submit_block();
     bytes = bytes.subspan(count);
   }
 }
@@ -165,8 +166,9 @@ void check_space(const Path& path, i64 needed) {
               "; free some, or keep fewer checkpoints: lower checkpoint.keep_latest_k, or local_keep_latest_k in "
               "checkpoint.local_save");
   struct rlimit limit {};
-  const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  check_input(!limited || static_cast<rlim_t>(needed) <= limit.rlim_cur, path.string(), " needs ", bytes_text(needed),
+  const bool is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  check_input(!is_limited || static_cast<rlim_t>(needed) <= limit.rlim_cur, path.string(), " needs ",
+              bytes_text(needed),
               ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(static_cast<i64>(limit.rlim_cur)));
 }
 
@@ -186,13 +188,13 @@ i64 estimate(std::span<const ShardSpec> shards) {
   i64 bytes = i64{1} << 16;
   for (const ShardSpec& shard : shards) {
     if (shard.numel() == 0) continue;
-    const i64 numbers = shard.numel() * size_of(shard.dtype);
-    bytes += numbers + (numbers >= kPage ? kPage : 0) + 2048;
+    const i64 data_bytes = shard.numel() * size_of(shard.dtype);
+    bytes += data_bytes + (data_bytes >= kPage ? kPage : 0) + 2048;
   }
   return bytes;
 }
 
-/// Writes data in the order of their offsets, so that one pass computes the checksum of the whole file: metadata that
+/// Writes data in the order of their offsets, so that one pass computes the checksum of the entire file: metadata that
 /// HDF5 placed in between are read and written again.
 class InOrderWriter {
  public:

@@ -15,9 +15,9 @@ namespace mcpp {
 
 // Output file of a checkpoint.
 
-/// Existing file that is rewritten in place. Aligned data (BlockMemory) are written with direct I/O if the file system
-/// supports it: copies to the page cache would cost more CPU time than the rest of a save, and evict data of concurrent
-/// readers.
+/// Existing file that is overwritten without truncation. Aligned data (BlockMemory) are written with direct I/O if the
+/// file system supports it: copies to the page cache would cost more CPU time than the rest of a save, and evict data
+/// of concurrent readers.
 class OutputFile {
  public:
   OutputFile(const Path& path, const FileSystem& files);
@@ -26,7 +26,7 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   i64 size() const;
-  /// Reserves disk space for the whole file, so that later writes cannot run out of space.
+  /// Reserves disk space for the entire file, so that later writes cannot run out of space.
   void reserve(i64 bytes);
   /// Writes bytes. Only one thread may write at a time; others may read other parts of the file concurrently.
   void write(i64 offset, std::span<const std::byte> bytes);

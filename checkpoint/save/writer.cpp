@@ -34,19 +34,19 @@ std::string shard_file_name(int rank, int size) {
 }
 
 /// Adds the tensors of one rank's file to those of the others.
-void merge_part(Manifest part, std::size_t rank, Manifest& whole, std::map<std::string, TensorEntry>& tensors) {
+void merge_part(Manifest part, std::size_t rank, Manifest& manifest, std::map<std::string, TensorEntry>& tensors) {
   for (TensorEntry& tensor : part.tensors) {
     TensorEntry& merged =
         tensors.try_emplace(tensor.name, TensorEntry{tensor.name, tensor.dtype, tensor.global, {}}).first->second;
     check_input(merged.dtype == tensor.dtype && merged.global == tensor.global, "rank ", rank, " holds ", tensor.name,
-                " as ", name_of(tensor.dtype), " ", tensor.global, ", another rank as ", name_of(merged.dtype), " ",
-                merged.global);
+                " as ", name_of(tensor.dtype), " ", tensor.global, "; a different rank holds it as ",
+                name_of(merged.dtype), " ", merged.global);
     for (ShardEntry& shard : tensor.shards) {
-      shard.file = static_cast<i64>(whole.files.size());
+      shard.file = static_cast<i64>(manifest.files.size());
       merged.shards.push_back(std::move(shard));
     }
   }
-  whole.files.insert(whole.files.end(), part.files.begin(), part.files.end());
+  manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
 }
 
 }  // namespace
@@ -54,14 +54,14 @@ void merge_part(Manifest part, std::size_t rank, Manifest& whole, std::map<std::
 CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& world, StoredRef<Log> log,
                                StoredRef<FileSystem> files)
     : target_(std::move(target)), state_(std::move(state)), world_(world), log_(log), files_(files) {
-  const std::vector<std::string> made = run_on_all_ranks(world_, [&] {
+  const std::vector<std::string> created = run_on_all_ranks(world_, [&] {
     if (is_leader()) make_directory();
     return staging_.string();
   });
-  if (!is_leader()) staging_ = made[0];
+  if (!is_leader()) staging_ = created[0];
 }
 
-/// Files that cannot be removed now are removed by the next save.
+/// Ignores errors: the next save removes the files that remain.
 void CheckpointSave::TempDirGuard::remove() {
   std::error_code ignored;
   if (!path.empty()) fs::remove_all(path, ignored);
@@ -146,13 +146,13 @@ Path CheckpointSave::gather_and_finish() {
 
 /// Merges the manifests of all ranks into one.
 Manifest CheckpointSave::merge() const {
-  Manifest whole{.saved_at = utc_now(), .coverage = target_.coverage, .state = state_};
+  Manifest manifest{.saved_at = utc_now(), .coverage = target_.coverage, .state = state_};
   std::map<std::string, TensorEntry> tensors;
   for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
-    merge_part(parse_manifest(parts_[rank], str("the part of rank ", rank)), rank, whole, tensors);
+    merge_part(parse_manifest(parts_[rank], str("the part of rank ", rank)), rank, manifest, tensors);
   }
-  for (auto& [name, tensor] : tensors) whole.tensors.push_back(std::move(tensor));
-  return whole;
+  for (auto& [name, tensor] : tensors) manifest.tensors.push_back(std::move(tensor));
+  return manifest;
 }
 
 void CheckpointSave::publish(const Manifest& manifest) {
@@ -173,26 +173,26 @@ void CheckpointSave::publish(const Manifest& manifest) {
 /// Renames the staging directory to the checkpoint's name. An existing checkpoint takes its name and is removed later.
 void CheckpointSave::publish_directory() {
   std::error_code error;
-  const bool replaces = fs::exists(path(), error);
-  temp_dir_guard_.path = replaces ? staging_ : Path();
-  int failed = files_.rename(staging_, path(), replaces ? RENAME_EXCHANGE : 0);
-  if (failed && replaces && (errno == EINVAL || errno == ENOSYS)) failed = rename_without_exchange();
+  const bool is_replacement = fs::exists(path(), error);
+  temp_dir_guard_.path = is_replacement ? staging_ : Path();
+  int has_failed = files_.rename(staging_, path(), is_replacement ? RENAME_EXCHANGE : 0);
+  if (has_failed && is_replacement && (errno == EINVAL || errno == ENOSYS)) has_failed = rename_without_exchange();
   const int reason = errno;
-  if (failed) temp_dir_guard_.path = staging_;
-  if (failed) remove_stale_publication(target_.folder);
-  MCPP_CHECK_ERROR(failed ? reason : 0, "cannot rename ", staging_.string(), " to ", path().string());
+  if (has_failed) temp_dir_guard_.path = staging_;
+  if (has_failed) remove_stale_publication(target_.folder);
+  MCPP_CHECK_ERROR(has_failed ? reason : 0, "cannot rename ", staging_.string(), " to ", path().string());
 }
 
 /// Implements the replacement on file systems that cannot exchange two names: moves the older checkpoint aside first.
 /// If the process dies before the new one has the name, remove_stale_entries() restores it.
 int CheckpointSave::rename_without_exchange() {
-  const Path aside = staging_.string() + std::string(kAside);
-  if (const int failed = files_.rename(path(), aside, 0)) return failed;
-  temp_dir_guard_.path = aside;
-  const int failed = files_.rename(staging_, path(), 0), reason = errno;
-  if (failed) files_.rename(aside, path(), 0);
+  const Path moved_aside = staging_.string() + std::string(kAside);
+  if (const int has_failed = files_.rename(path(), moved_aside, 0)) return has_failed;
+  temp_dir_guard_.path = moved_aside;
+  const int has_failed = files_.rename(staging_, path(), 0), reason = errno;
+  if (has_failed) files_.rename(moved_aside, path(), 0);
   errno = reason;
-  return failed;
+  return has_failed;
 }
 
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,

@@ -203,7 +203,7 @@ class CheckpointBench {
 
   void verify() {
     const Path newest = load_candidates(folder_, world_).at(0);
-    expect_sound(find_damage(newest, world_, /*checksums=*/true));
+    expect_sound(find_damage(newest, world_, /*should_verify_checksums=*/true));
   }
 
   /// Evicts the content of all files, which is on disk already, from the page cache.

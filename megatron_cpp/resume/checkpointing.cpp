@@ -219,10 +219,7 @@ void check_outputs(const Config& config, Communicator& world) {
   run_on_all_ranks(world, [&] {
     if (world.rank() != 0) return std::string();
     const LoggingConfig& logging = config.logging;
-    if (!config.checkpoint.save.empty()) {
-      check_outside_checkpoints(config.checkpoint.save);
-      check_holds_no_model(config.checkpoint.save);
-    }
+    if (!config.checkpoint.save.empty()) check_save_folder(config.checkpoint.save);
     if (!logging.metrics_path.empty()) check_file_outside_checkpoints(logging.metrics_path, "logging.metrics_path");
     if (!logging.tensorboard_dir.empty()) check_outside_checkpoints(logging.tensorboard_dir, "logging.tensorboard_dir");
     if (!logging.profile_dir.empty()) check_outside_checkpoints(logging.profile_dir, "logging.profile_dir");

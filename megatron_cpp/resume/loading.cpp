@@ -421,7 +421,7 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
   const auto self = make_self_communicator();
   return use_checkpoint(folder_or_checkpoint, *self, log, [&](CheckpointReader& reader) {
-    return find_damage(reader.directory(), *self, /*checksums=*/true);
+    return find_damage(reader.directory(), *self, /*should_verify_checksums=*/true);
   });
 }
 

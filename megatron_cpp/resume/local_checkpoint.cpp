@@ -162,7 +162,8 @@ struct Report {
 
 Report examine(const Path& directory, const std::string& run, const CheckpointConfig& config,
                const TrainingState& state) {
-  if (const std::vector<std::string> problems = find_problems(directory, /*checksums=*/false); !problems.empty())
+  if (const std::vector<std::string> problems = find_problems(directory, /*should_verify_checksums=*/false);
+      !problems.empty())
     return {PartStatus::Damaged, join(problems, "\n")};
   const CheckpointReader reader(directory);
   const std::map<std::string, std::string>& extra = reader.state().extra;
@@ -214,7 +215,7 @@ void check_local_owner(const CheckpointConfig& config, Communicator& world) {
   const std::string run = broadcast_from_rank0(world, [&] { return run_id(config.save); });
   run_on_all_ranks(world, [&] {
     for (const Path& part : checkpoints_in(local_target(config, world).folder)) {
-      if (!find_problems(part, /*checksums=*/false).empty()) continue;  // reported when it would be used
+      if (!find_problems(part, /*should_verify_checksums=*/false).empty()) continue;  // reported when it would be used
       const std::map<std::string, std::string> extra = CheckpointReader(part).state().extra;
       const auto id = extra.find(kRunIdName);
       check_input(id == extra.end() || id->second == run, "checkpoint.local_save: ", part.string(),

@@ -25,7 +25,7 @@ using test::error_of;
 inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
   const auto self = make_self_communicator();
   for (const Path& path : load_candidates(folder, *self)) {
-    const auto damage = find_damage(path, *self, /*checksums=*/true);
+    const auto damage = find_damage(path, *self, /*should_verify_checksums=*/true);
     if (!damage) return path;
     log.warn(damage_warning(path, damage->text));
   }

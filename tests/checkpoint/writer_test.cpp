@@ -102,7 +102,7 @@ TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
   std::vector<std::vector<Path>> to_try(kRanks);
   run_local_ranks(kRanks, [&](Communicator& world, int rank) {
     to_try[static_cast<std::size_t>(rank)] = load_candidates(folder_, world);
-    EXPECT_FALSE(find_damage(directory, world, /*checksums=*/true));
+    EXPECT_FALSE(find_damage(directory, world, /*should_verify_checksums=*/true));
   });
   for (const auto& paths : to_try) EXPECT_EQ(paths, std::vector{directory});
 }
