@@ -31,7 +31,7 @@ struct DataConfig {
           "\"b\"]");
     visit("train_data_path", self.train_data_path, "datasets for training only; excludes data_path and split");
     visit("valid_data_path", self.valid_data_path, "datasets for validation only");
-    visit("test_data_path", self.test_data_path, "datasets for the test only");
+    visit("test_data_path", self.test_data_path, "datasets for testing only");
     visit("split", self.split, "shares of the documents of data_path for training, validation, test");
     visit("multiple_validation_sets", self.multiple_validation_sets,
           "compute a separate loss for each dataset of valid_data_path, or for the part that split holds out of each "
@@ -41,9 +41,10 @@ struct DataConfig {
     visit("mock_data", self.mock_data,
           "random tokens instead of datasets, for speed measurements; identical in every run and layout");
     visit("data_cache_path", self.data_cache_path, "folder of the sample indices; empty = cache/ next to the dataset");
-    visit("tokenizer_model", self.tokenizer_model,
-          "sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or list of ranks of tiktoken; "
-          "determines vocabulary size and <eod>");
+    visit(
+        "tokenizer_model", self.tokenizer_model,
+        "tokenizer file: sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or tiktoken rank "
+        "list; determines vocabulary size and <eod>");
     visit("prefetch_batches", self.prefetch_batches, "batches that a thread reads ahead; 0 = read on demand",
           between(0, 64));
     visit("reset_position_ids", self.reset_position_ids,
@@ -51,12 +52,12 @@ struct DataConfig {
     visit("reset_attention_mask", self.reset_attention_mask, "attention ignores the earlier documents of a sample");
     visit("eod_mask_loss", self.eod_mask_loss, "exclude the token after the end of a document from the loss");
     visit("eod_token", self.eod_token,
-          "id of the token that ends documents, used by the three keys above; -1 = from tokenizer_model or the "
-          "dataset's .json file",
+          "id of the token that ends documents, for reset_position_ids, reset_attention_mask and eod_mask_loss; -1 = "
+          "from tokenizer_model or the dataset's .json file",
           at_least(-1));
   }
 
-  /// Returns true if there are training data.
+  /// Returns true if training data are configured.
   bool has_data() const { return mock_data || !data_path.empty() || !train_data_path.empty(); }
   /// Returns true if samples are searched for the beginnings of documents.
   bool has_document_starts() const { return reset_position_ids || reset_attention_mask; }

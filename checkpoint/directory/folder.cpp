@@ -297,7 +297,7 @@ void check_outside_checkpoints(const Path& folder, std::string_view key) {
   for (Path above = std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error); !above.empty();
        above = above.parent_path()) {
     check_input(!std::filesystem::is_regular_file(above / kManifestName, error), key, key.empty() ? "" : ": ",
-                folder.string(), ": ", above.string(), " is itself a checkpoint; choose a folder outside of it");
+                folder.string(), ": ", above.string(), " is a checkpoint itself; choose a folder outside of it");
     if (above == above.parent_path()) return;
   }
 }
@@ -349,7 +349,7 @@ void check_shared_folder(const Path& folder, Communicator& world, std::chrono::m
   run_on_all_ranks(world, [&] {
     if (world.rank() == 0) return std::string();
     check_input(appears(path, token, timeout), "host ", host_name(), " does not see in ", folder.string(),
-                " the file that rank 0 (", owner, ") wrote there: checkpoint.save must be shared by all ranks");
+                " the file that rank 0 (", owner, ") wrote there: all ranks must share checkpoint.save");
     ProbeFile(folder / str(".probe-", token, ".", world.rank()), std::string(kProbeBytes, '\0'));
     return std::string();
   });

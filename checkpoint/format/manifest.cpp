@@ -205,7 +205,7 @@ void validate(const Manifest& manifest, const std::string& source) {
   for (const FileEntry& file : manifest.files) {
     check_input(names.insert(file.name).second, source, ": the file ", file.name, " is listed twice");
     check_input(!__builtin_add_overflow(bytes, file.bytes, &bytes), source,
-                ": the sizes of the files add up to more than 2^63 bytes");
+                ": the files are too large: 2^63 bytes or more in total");
   }
   for (std::size_t i = 1; i < manifest.tensors.size(); ++i) {
     const std::string &before = manifest.tensors[i - 1].name, &name = manifest.tensors[i].name;

@@ -42,7 +42,7 @@ SafeTensor parse_tensor(const std::string& name, const JsonObject& json, std::si
   i64 bytes = type.size;
   for (const i64 size : tensor.shape) {
     check_input(!__builtin_mul_overflow(bytes, size, &bytes), json.source(), ": the shape ", tensor.shape,
-                " needs more than 2^63 bytes");
+                " is too large: 2^63 bytes or more");
   }
   const std::vector<i64> offsets = json.integers("data_offsets", 2);
   check_input(offsets.size() == 2 && offsets[0] <= offsets[1], json.source(), ": invalid data_offsets ", offsets);

@@ -56,7 +56,7 @@ Prefetcher::Prefetcher(StoredRef<Dataset> dataset, i64 vocab_size, NextSamples n
 Prefetcher::~Prefetcher() {
   {
     const std::lock_guard lock(mutex_);
-    stop_ = true;
+    should_stop_ = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -78,8 +78,8 @@ void Prefetcher::run() {
     }
     more = !error && batch.batch_size > 0;
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stop_ || ready_.size() < depth_; });
-    if (stop_) return;
+    changed_.wait(lock, [&] { return should_stop_ || ready_.size() < depth_; });
+    if (should_stop_) return;
     if (error) {
       error_ = error;
     } else {
@@ -108,19 +108,19 @@ DocumentRules document_rules(const DataConfig& data) {
                             .resets_positions = data.reset_position_ids,
                             .skips_first_tokens = data.eod_mask_loss};
   check_input(rules.eod >= 0 || (!rules.has_starts() && !rules.skips_first_tokens),
-              "data.eod_token: is not set, and data.reset_position_ids, data.reset_attention_mask and "
-              "data.eod_mask_loss read it");
+              "data.eod_token: is not set, but data.reset_position_ids, data.reset_attention_mask and "
+              "data.eod_mask_loss require it");
   return rules;
 }
 
 double check_ends_documents(const IndexedDataset& dataset, i64 eod) {
-  constexpr i64 kMostDocuments = 10'000, kMostTokens = 1'000'000;
+  constexpr i64 kMaxDocuments = 10'000, kMaxTokens = 1'000'000;
   const auto is_eod = [&](i64 sequence, i64 offset) {
     i32 token = 0;
     dataset.read(sequence, offset, std::span(&token, 1));
     return token == eod;
   };
-  const i64 documents = dataset.num_documents(), step = std::max<i64>(1, documents / kMostDocuments);
+  const i64 documents = dataset.num_documents(), step = std::max<i64>(1, documents / kMaxDocuments);
   i64 sampled = 0, ended = 0;
   for (i64 document = 0; document < documents; document += step) {
     const i64 end = dataset.document_begin(document + 1);
@@ -130,16 +130,17 @@ double check_ends_documents(const IndexedDataset& dataset, i64 eod) {
   }
   if (ended > 0) return static_cast<double>(ended) / static_cast<double>(sampled);
   i64 seen = 0;  // other programs may store several documents per sequence
-  for (i64 sequence = 0; sequence < dataset.num_sequences() && seen < kMostTokens; ++sequence) {
-    std::vector<i32> tokens(static_cast<std::size_t>(std::min(dataset.length(sequence), kMostTokens - seen)));
+  for (i64 sequence = 0; sequence < dataset.num_sequences() && seen < kMaxTokens; ++sequence) {
+    std::vector<i32> tokens(static_cast<std::size_t>(std::min(dataset.length(sequence), kMaxTokens - seen)));
     dataset.read(sequence, 0, tokens);
     if (std::ranges::count(tokens, static_cast<i32>(eod)) > 0) return 0;
     seen += static_cast<i64>(tokens.size());
   }
-  fail(ExitCode::BadInput, dataset.prefix().string(), ".bin: no document ends with data.eod_token = ", eod,
-       ", so data.reset_position_ids, data.reset_attention_mask and data.eod_mask_loss would do nothing; make the "
-       "dataset again with --append_eod, name the token that ends its documents as data.eod_token, or leave the keys "
-       "out");
+  fail(
+      ExitCode::BadInput, dataset.prefix().string(), ".bin: no document ends with data.eod_token = ", eod,
+      ", so data.reset_position_ids, data.reset_attention_mask and data.eod_mask_loss would have no effect; preprocess "
+      "the text again with --append_eod, set data.eod_token to the token that ends its documents, or remove the keys "
+      "out");
 }
 
 std::vector<i32> document_starts(const Batch& batch, i64 eod) {

@@ -55,7 +55,7 @@ class Prefetcher {
   std::condition_variable changed_;
   std::deque<Batch> ready_;
   std::exception_ptr error_;
-  bool stop_ = false;
+  bool should_stop_ = false;
   std::thread thread_;  // last member: starts after all others are constructed
 };
 

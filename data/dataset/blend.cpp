@@ -49,18 +49,19 @@ std::string blend_description(std::span<const double> weights, i64 size) {
 }  // namespace
 
 BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_view key) {
-  check_input(!entries.empty(), key, ": is empty; give dataset prefixes, each optionally preceded by its weight");
-  std::size_t numbers = 0, numbers_in_place = 0;
+  check_input(!entries.empty(), key, ": is empty; list dataset prefixes, each optionally preceded by its weight");
+  std::size_t num_weights = 0, num_at_weight_position = 0;  // numbers, and those at the position of a weight
   for (std::size_t i = 0; i < entries.size(); ++i) {
     check_input(!entries[i].empty(), key, ": entry ", i + 1, " is empty");
     const bool is_number = parse_number(entries[i]).has_value();
-    numbers += is_number;
-    numbers_in_place += is_number && i % 2 == 0;
+    num_weights += is_number;
+    num_at_weight_position += is_number && i % 2 == 0;
   }
-  if (numbers == 0) return {.prefixes = entries, .weights = {}};
-  check_input(entries.size() % 2 == 0 && numbers == numbers_in_place && numbers == entries.size() / 2, key, ": mixes ",
-              numbers, " weights and ", entries.size() - numbers,
-              " prefixes; give prefixes alone, or weight and prefix in turn: [\"0.3\", \"a\", \"0.7\", \"b\"]");
+  if (num_weights == 0) return {.prefixes = entries, .weights = {}};
+  check_input(
+      entries.size() % 2 == 0 && num_weights == num_at_weight_position && num_weights == entries.size() / 2, key,
+      ": mixes ", num_weights, " weights and ", entries.size() - num_weights,
+      " prefixes; list either prefixes alone, or a weight before each prefix: [\"0.3\", \"a\", \"0.7\", \"b\"]");
   BlendList list;
   for (std::size_t i = 0; i < entries.size(); i += 2) {
     const double weight = *parse_number(entries[i]);

@@ -13,7 +13,7 @@ struct SamplePart {
   i64 document = 0;  ///< index in the dataset
   i64 sequence = 0;  ///< index in the dataset; equals `document` unless documents were split into sentences
   i64 offset = 0;    ///< first token, relative to the sequence
-  i64 length = 0;    ///< in tokens
+  i64 length = 0;    ///< number of tokens
 };
 
 /// Source of the tokens of one sample.
@@ -22,14 +22,14 @@ struct SampleOrigin {
   i64 dataset = 0;                ///< index within the blend
   i64 dataset_sample = 0;         ///< index of the sample within that dataset, before its shuffle
   i64 shuffled_sample = 0;        ///< index after its shuffle: the position in the concatenated documents
-  std::vector<SamplePart> parts;  ///< in order; seq_length + 1 tokens in total
+  std::vector<SamplePart> parts;  ///< ordered; seq_length + 1 tokens in total
 };
 
 /// Read-only dataset. All methods are thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual i64 size() const = 0;        ///< in samples
+  virtual i64 size() const = 0;        ///< number of samples
   virtual i64 seq_length() const = 0;  ///< a sample has one more token: the label of its last position
   /// Writes the tokens of `sample` to `out`, [seq_length + 1].
   virtual void at(i64 sample, std::span<i32> out) const = 0;

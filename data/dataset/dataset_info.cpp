@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// Lists the keys once, for reading and writing.
+/// Lists the keys in one place, for reading and writing.
 template <class Info, class Visit>
 void for_each_key(Info& info, Visit&& visit) {
   visit("tokenizer_checksum", info.tokenizer_checksum);

@@ -15,23 +15,24 @@ namespace {
 
 std::vector<double> parse_shares(const std::string& split_text) {
   const auto entries = split(split_text, ',');
-  const auto complain = [&](std::string_view why) {
+  const auto fail_invalid = [&](std::string_view why) {
     fail(ExitCode::BadInput, "data.split = \"", split_text, "\": ", why,
-         "; give up to three shares for training, validation and test, such as \"969,30,1\"");
+         "; list up to three shares for training, validation and test, such as \"969,30,1\"");
   };
-  if (entries.size() > 3) complain("too many shares");
+  if (entries.size() > 3) fail_invalid("too many shares");
   std::vector<double> shares;
   for (std::string_view entry : entries) {
     while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
     while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
     double share = 0;
     const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), share);
-    if (error != std::errc{} || end != entry.data() + entry.size()) complain(str("\"", entry, "\" is not a number"));
-    if (!(std::isfinite(share) && share >= 0)) complain(str(entry, " is not a valid share"));
+    if (error != std::errc{} || end != entry.data() + entry.size())
+      fail_invalid(str("\"", entry, "\" is not a number"));
+    if (!(std::isfinite(share) && share >= 0)) fail_invalid(str(entry, " is not a valid share"));
     shares.push_back(share);
   }
   shares.resize(3, 0.0);
-  if (!(shares[0] + shares[1] + shares[2] > 0)) complain("the shares add up to 0");
+  if (!(shares[0] + shares[1] + shares[2] > 0)) fail_invalid("the shares add up to 0");
   return shares;
 }
 
@@ -52,7 +53,7 @@ class Builder {
     }
     if (list.weights.empty()) return blend_by_size(list, key, split, uses_all_text, num_samples);
     check_input(num_samples.has_value(), "data.full_validation: a blend with weights (", key,
-                ") has no end that it could read up to; leave the weights out, or set data.multiple_validation_sets");
+                ") is endless; remove the weights, or set data.multiple_validation_sets");
     return blend_by_weight(list, split, uses_all_text, *num_samples);
   }
 
@@ -67,7 +68,7 @@ class Builder {
     }
     const BlendList list = non_empty_entries(entries, key, kValid, uses_all_text);
     check_input(!uses_all_text || list.weights.empty(), key,
-                ": data.multiple_validation_sets evaluates each dataset by itself; leave the weights out");
+                ": data.multiple_validation_sets evaluates each dataset separately; remove the weights");
     const std::vector<std::string> names = validation_set_names(list.prefixes);
     for (std::size_t i = 0; i < names.size(); ++i)
       check_input(std::ranges::count(names, names[i]) == 1, key, ": ", names[i],
@@ -106,7 +107,7 @@ class Builder {
         log_.warn(str(list.prefixes[i], ": data.split = \"", config_.split, "\" gives the ", kSplitNames[split],
                       " split ", range.size(), " of ", text.num_sequences(), " documents with ", tokens,
                       " tokens, and one sample needs ", seq_length_ + 1,
-                      "; nothing of it is held out for that. Give it a larger share, or more documents"));
+                      ", so no samples are held out. Increase the share, or preprocess the text into more documents"));
         continue;
       }
       kept.prefixes.push_back(list.prefixes[i]);
@@ -116,13 +117,13 @@ class Builder {
   }
 
   /// Warns if an evaluation reads the same samples repeatedly, which adds no information.
-  void warn_of_repetition(const std::string& prefix, const GptDatasetSpec& spec, const EpochPlan& plan) const {
+  void warn_about_repetition(const std::string& prefix, const GptDatasetSpec& spec, const EpochPlan& plan) const {
     const i64 requested = spec.num_samples.value_or(0), different = (plan.tokens_per_epoch - 1) / seq_length_;
     if (requested < 2 * different) return;
     log_.warn(str(prefix, ": the ", spec.split_name, " split has ", spec.range.size(), " documents, ",
                   plan.tokens_per_epoch, " tokens, ", different, " samples; every evaluation reads ", requested,
                   " samples of it, each ", requested / different,
-                  " times. Lower training.eval_iters, or give the split a larger share of data.split or more text"));
+                  " times. Lower training.eval_iters, increase the share in data.split, or add text"));
   }
 
   const IndexedDataset& source(const std::string& prefix) {
@@ -148,7 +149,7 @@ class Builder {
     log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
                   human_count(static_cast<double>(plan.tokens_per_epoch)), " tokens, ", plan.epochs,
                   plan.epochs == 1 ? " epoch, " : " epochs, ", plan.samples, " samples"));
-    if (split != 0) warn_of_repetition(prefix, spec, plan);
+    if (split != 0) warn_about_repetition(prefix, spec, plan);
     return dataset;
   }
 
@@ -179,7 +180,7 @@ class Builder {
     const i64 num_samples = requested.value_or(available);
     check_input(num_samples <= available, key, ": ", num_samples, " ", kSplitNames[split],
                 " samples are needed, but the datasets hold ", available,
-                " and a blend without weights is read only once; give each prefix a weight so that text may repeat");
+                " and a blend without weights is read only once; set a weight for each prefix to allow repetition");
     return std::make_unique<BlendedDataset>(std::move(parts), sizes, num_samples, kSplitNames[split],
                                             cache_folder(list.prefixes[0]), log_, ranks_);
   }
@@ -243,20 +244,20 @@ Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_lengt
                                          std::array<i64, 3> num_samples, const Log& log, const IndexRanks& ranks) {
   for (const std::string& conflict : config.conflicts()) fail(ExitCode::BadInput, conflict);
   check_input(config.has_data() && !config.mock_data,
-              "data.data_path: is empty; give the prefix of a dataset made by preprocess");
+              "data.data_path: is empty; set it to the prefix of a dataset made by preprocess");
   if (!config.train_data_path.empty()) check_held_out(config);
 
-  const std::vector<std::string>* separate[] = {&config.train_data_path, &config.valid_data_path,
-                                                &config.test_data_path};
+  const std::vector<std::string>* evaluates_separately[] = {&config.train_data_path, &config.valid_data_path,
+                                                            &config.test_data_path};
   Datasets datasets;
   std::unique_ptr<Dataset>* outputs[] = {&datasets.train, nullptr, &datasets.test};
   Builder builder(config, seq_length, seed, log, ranks);
   for (std::size_t split = 0; split < 3; ++split) {
     if (num_samples[split] <= 0) continue;
     const bool uses_all_text = config.data_path.empty();
-    if (uses_all_text && separate[split]->empty()) continue;
+    if (uses_all_text && evaluates_separately[split]->empty()) continue;
     const std::string key = uses_all_text ? str("data.", kSplitNames[split], "_data_path") : "data.data_path";
-    const std::vector<std::string>& entries = uses_all_text ? *separate[split] : config.data_path;
+    const std::vector<std::string>& entries = uses_all_text ? *evaluates_separately[split] : config.data_path;
     if (outputs[split])
       *outputs[split] = builder.build(entries, key, split, uses_all_text, num_samples[split]);
     else

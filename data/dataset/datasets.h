@@ -23,19 +23,19 @@ std::array<std::optional<SequenceRange>, 3> split_ranges(const std::string& spli
 
 /// Validation dataset whose loss is reported separately.
 struct ValidationSet {
-  std::string name;  ///< name of its dataset; "" if there is only one set
+  std::string name;  ///< name of the dataset; "" if there is only one
   std::unique_ptr<Dataset> dataset;
 };
 
 struct Datasets {
-  std::vector<std::unique_ptr<IndexedDataset>> sources;  ///< read by the datasets below; must live as long
+  std::vector<std::unique_ptr<IndexedDataset>> sources;  ///< read by the datasets below; must outlive them
   std::unique_ptr<Dataset> train, test;                  ///< null if not requested or without a share
   std::vector<ValidationSet> validation;                 ///< empty if not requested or without a share
 
   const Dataset* valid() const { return validation.empty() ? nullptr : validation[0].dataset.get(); }
 };
 
-/// Returns the names of the validation sets: the file names of the prefixes without "_text_document", or the whole
+/// Returns the names of the validation sets: the file names of the prefixes without "_text_document", or the full
 /// prefixes if those would collide.
 std::vector<std::string> validation_set_names(const std::vector<std::string>& prefixes);
 

@@ -10,19 +10,19 @@ EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec)
   check_input(
       spec.range.size() > 0, name, ": the ", spec.split_name, " split has no documents (the dataset has ",
       source.num_sequences(),
-      "); give it a larger share in data.split, or more documents (preprocess makes one of a text file, many with "
-      "--text_document=paragraph or line), or 0 to disable the split");
+      "); increase its share in data.split, use more documents (by default, preprocess makes a single one from a text "
+      "file; --text_document=paragraph or line makes many), or set the share to 0 to disable the split");
   const i64 tokens = count_tokens(source, spec.range);
   check_input(tokens > spec.seq_length, name, ": the ", spec.split_name, " split has only ", tokens,
-              " tokens, one sample needs ", spec.seq_length + 1,
-              " (seq_length + 1); give it a larger share in data.split, more text, or a shorter seq_length");
+              " tokens; one sample needs ", spec.seq_length + 1,
+              " (seq_length + 1); increase its share in data.split, add text, or lower seq_length");
   return plan_epochs(tokens, spec.seq_length, spec.num_samples);
 }
 
 /// Logs the index build before it starts, since it is slow for a long training run.
-void announce_index(const IndexedDataset& source, const GptDatasetSpec& spec, const EpochPlan& plan, const Log& log) {
-  constexpr i64 kMany = 10'000'000;
-  if (plan.samples < kMany) return;
+void log_index_build(const IndexedDataset& source, const GptDatasetSpec& spec, const EpochPlan& plan, const Log& log) {
+  constexpr i64 kMinSamples = 10'000'000;
+  if (plan.samples < kMinSamples) return;
   log.info(str("data: building the index of ", human_count(static_cast<double>(plan.samples)), " ", spec.split_name,
                " samples of ", source.prefix().string()));
 }
@@ -37,7 +37,7 @@ GptDataset::GptDataset(StoredRef<IndexedDataset> source, const GptDatasetSpec& s
       indices_(cached_index(
           cache_folder, "gpt", description(),
           [&](const IndexBuildOptions& options) {
-            announce_index(source, spec, plan_, log);
+            log_index_build(source, spec, plan_, log);
             SampleIndices built = build_sample_indices(source, spec.range, spec.seq_length, spec.seed, plan_, options);
             std::vector<std::vector<u32>> arrays;
             arrays.push_back(std::move(built.document_index));

@@ -26,10 +26,11 @@ std::string_view without_return(std::string_view line) {
 }
 
 void fix_utf8(const Path& path, TextPiece& piece, InvalidUtf8 policy) {
-  const i64 bad = find_invalid_utf8(piece.text);
-  if (bad < 0) return;
-  const auto line = piece.first_line + std::count(piece.text.begin(), piece.text.begin() + bad, '\n');
-  check_input(policy == InvalidUtf8::Replace, path.string(), ":", line, ": not UTF-8 at byte ", piece.byte_offset + bad,
+  const i64 invalid_byte = find_invalid_utf8(piece.text);
+  if (invalid_byte < 0) return;
+  const auto line = piece.first_line + std::count(piece.text.begin(), piece.text.begin() + invalid_byte, '\n');
+  check_input(policy == InvalidUtf8::Replace, path.string(), ":", line, ": not UTF-8 at byte ",
+              piece.byte_offset + invalid_byte,
               " of the file; convert it (for example with iconv), or replace such bytes with --invalid_utf8=replace");
   piece.text = replace_invalid_utf8(piece.text);
 }
@@ -50,12 +51,12 @@ void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& 
   });
 }
 
-/// Parses paragraphs, which are separated by blank lines. A piece cut inside a paragraph ends in an open segment
+/// Parses paragraphs, which are separated by blank lines. A piece split inside a paragraph ends in an open segment
 /// without the end of its last line; the next piece starts with the segment that continues it.
 void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
   std::string paragraph;
   bool is_open = !piece.begins_document;
-  bool needs_newline = is_open && piece.begins_line;  // whether a line end must precede the next line
+  bool needs_newline = is_open && piece.begins_line;  // true if a line end must precede the next line
   std::string_view before = piece.text_before;
   if (before.ends_with('\n')) before.remove_suffix(1);  // starts the segment
   const auto add = [&](std::string text, bool ends_document) {
@@ -96,7 +97,7 @@ namespace {
 void check_not_json_lines(const Path& path, const TextPiece& piece, const DocumentFormat& format) {
   const bool is_guess = format.input_format == InputFormat::Auto && !piece.is_json_lines && piece.byte_offset == 0;
   check_input(!is_guess || !looks_like_json_lines(piece.text), path.string(),
-              ": looks like JSON lines; give --input_format=json_lines, or --input_format=text to read it as prose");
+              ": looks like JSON lines; pass --input_format=json_lines, or --input_format=text to read it as prose");
 }
 
 }  // namespace

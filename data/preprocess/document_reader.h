@@ -32,7 +32,7 @@ struct DocumentFormat {
   InputFormat input_format = InputFormat::Auto;
 };
 
-/// Returns how TextSource must split a file. `is_json_lines` is the result of is_json_lines().
+/// Returns the mode in which TextSource must split a file. `is_json_lines` is the result of is_json_lines().
 SplitMode split_mode_for(bool is_json_lines, const DocumentFormat& format);
 
 /// Part of a document. The next segment of the same key continues it unless `ends_document`.

@@ -175,7 +175,7 @@ void DocumentWriter::add(const TokenSegment& segment) {
 
 void DocumentWriter::end_document() {
   is_open_ = false;
-  // whether it is empty, and its <eod>, are decided by the assembler, which knows all of it
+  // The assembler, which sees all of the document, decides if it is empty and appends its <eod>.
   if (std::exchange(is_head_, false)) {
     sequences_.end_sequence();
     return sequences_.end_document();

@@ -18,7 +18,7 @@ std::vector<std::string> match_pattern(const std::string& pattern) {
   std::vector<std::string> names(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   check_input(code != GLOB_NOMATCH, pattern, ": no file matches this pattern");
-  check_input(code == 0, pattern, ": cannot look for files that match this pattern");
+  check_input(code == 0, pattern, ": cannot search for files that match this pattern");
   return names;
 }
 
@@ -67,7 +67,7 @@ std::optional<InputFiles::Piece> InputFiles::next() {
 }
 
 std::string format_progress(u64 done_bytes, u64 total_bytes, double seconds) {
-  constexpr std::size_t kColumns = 64;  // columns left by the caller's own text
+  constexpr std::size_t kColumns = 64;  // columns that the caller's own text leaves free
   return progress_text("", {.total = static_cast<double>(total_bytes)}, static_cast<double>(done_bytes), seconds, "",
                        kColumns)
       .substr(1);

@@ -31,7 +31,7 @@ class InputFiles {
   const DocumentFormat& format() const { return format_; }
   /// Returns for each path whether it is read as JSON lines.
   const std::vector<bool>& are_json_lines() const { return are_json_lines_; }
-  u64 total_bytes() const { return total_bytes_; }  ///< of all files; 0 if a pipe, which has no size, is among them
+  u64 total_bytes() const { return total_bytes_; }  ///< size of all files; 0 if one is a pipe, which has no size
 
  private:
   std::vector<std::string> paths_;

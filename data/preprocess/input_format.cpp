@@ -73,9 +73,9 @@ std::string without_special_numbers(std::string_view line) {
     std::size_t size = line[0] == '"' ? string_size(line) : special_number_size(line);
     const bool is_special = line[0] != '"' && size > 0;
     const std::size_t number = size == 0 ? number_size(line) : 0;
-    const bool is_refused = is_special || (number > 0 && !Json::accept(line.substr(0, number)));
+    const bool is_rejected = is_special || (number > 0 && !Json::accept(line.substr(0, number)));
     size = std::max({size, number, std::size_t{1}});
-    changed.append(is_refused ? "null" : line.substr(0, size));
+    changed.append(is_rejected ? "null" : line.substr(0, size));
     line.remove_prefix(size);
   }
   return changed;
@@ -147,8 +147,8 @@ bool has_json_name(const Path& path) {
   const auto is_one_of = [](const std::string& extension, std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, extension) != names.end();
   };
-  const bool is_packed = is_one_of(lower_case_extension(path), {".gz", ".gzip", ".zst", ".zstd"});
-  const std::string extension = lower_case_extension(is_packed ? path.stem() : path.filename());
+  const bool is_compressed = is_one_of(lower_case_extension(path), {".gz", ".gzip", ".zst", ".zstd"});
+  const std::string extension = lower_case_extension(is_compressed ? path.stem() : path.filename());
   return is_one_of(extension, {".jsonl", ".ndjson", ".json"});
 }
 
@@ -174,7 +174,7 @@ bool begins_object(std::string_view text) {
 }
 
 /// Returns true if the text begins like a JSON array of objects, or like an object spread over lines. Neither is prose,
-/// and both are refused by name when they are read as JSON lines.
+/// and both are rejected with specific messages when they are read as JSON lines.
 bool begins_other_json(std::string_view head) {
   constexpr std::string_view kSpace = " \t\r\n";
   const std::size_t first = head.find_first_not_of(kSpace);
@@ -218,8 +218,8 @@ void check_json_keys_are_used(const std::vector<std::string>& keys, const std::v
                               std::string_view option) {
   const bool any_json = std::ranges::find(files_are_json_lines, true) != files_are_json_lines.end();
   check_input(any_json || keys == std::vector<std::string>{"text"}, option, "=", join(keys, ","),
-              ": the input is plain text, which has no keys; leave ", option,
-              " out, or give --input_format=json_lines if each line is a JSON object");
+              ": the input is plain text, which has no keys; remove ", option,
+              ", or pass --input_format=json_lines if each line is a JSON object");
 }
 
 }  // namespace mcpp

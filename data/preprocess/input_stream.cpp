@@ -1,6 +1,6 @@
 #include "data/preprocess/input_stream.h"
 
-#define ZLIB_CONST  // what is read is not written to
+#define ZLIB_CONST  // declares zlib's input pointers const
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -38,15 +38,15 @@ class GzipDecompressor final : public Decompressor {
   bool allows_padding() const override { return true; }
 
   Step decompress(Bytes compressed, std::span<char> out) override {
-    const uInt room = static_cast<uInt>(std::min<std::size_t>(out.size(), 1 << 30));
+    const uInt space = static_cast<uInt>(std::min<std::size_t>(out.size(), 1 << 30));
     inflate_.next_out = reinterpret_cast<Bytef*>(out.data());
-    inflate_.avail_out = room;
+    inflate_.avail_out = space;
     inflate_.next_in = compressed.data();
     inflate_.avail_in = static_cast<uInt>(compressed.size());
     const int code = ::inflate(&inflate_, Z_NO_FLUSH);
     if (code == Z_MEM_ERROR) throw std::bad_alloc();
     Step step{.consumed = compressed.size() - inflate_.avail_in,
-              .produced = room - inflate_.avail_out,
+              .produced = space - inflate_.avail_out,
               .ends_member = code == Z_STREAM_END};
     if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
       step.damage = inflate_.msg ? str("the gzip data is damaged (", inflate_.msg, ")") : "the gzip data is damaged";
@@ -88,7 +88,7 @@ class ZstdDecompressor final : public Decompressor {
     const ZSTD_ErrorCode error = ::ZSTD_getErrorCode(code);
     if (error == ZSTD_error_memory_allocation) throw std::bad_alloc();
     step.damage = error == ZSTD_error_frameParameter_windowTooLarge
-                      ? "the zstd data needs a window of more than 128 MiB, as zstd --long makes it,"
+                      ? "the zstd data needs a window of more than 128 MiB, as created by zstd --long,"
                       : str("the zstd data is damaged (", ::ZSTD_getErrorName(code), ")");
     return step;
   }
@@ -135,7 +135,7 @@ InputStream::InputStream(const Path& path) : path_(path) {
   try {
     struct stat info {};
     check_input(::fstat(descriptor, &info) == 0, "cannot read the attributes of ", path.string());
-    check_input(!S_ISDIR(info.st_mode), path.string(), " is a directory; give text files");
+    check_input(!S_ISDIR(info.st_mode), path.string(), " is a directory; specify text files");
     check_input(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(), " is neither a file nor a pipe");
     is_regular_file_ = S_ISREG(info.st_mode);
     if (!is_regular_file_) wait_for_writer(descriptor, path);
@@ -155,12 +155,12 @@ InputStream::~InputStream() {
 
 void InputStream::fail_damaged(const std::string& why) const {
   fail(ExitCode::BadInput, path_.string(), ": ", why, " at byte ", bytes_consumed(),
-       "; the file is not used, since text may be missing: compress it again, or truncate it there");
+       "; the file is not used, since text may be missing: compress it again, or truncate it at that byte");
 }
 
 /// Appends to the unused input; returns the number of bytes read.
 std::size_t InputStream::read_compressed() {
-  if (at_end_) return 0;
+  if (is_at_end_) return 0;
   std::copy(compressed_.begin(), compressed_.end(), buffer_.begin());
   const std::size_t kept = compressed_.size();
   ssize_t got = 0;
@@ -168,7 +168,7 @@ std::size_t InputStream::read_compressed() {
     got = ::read(descriptor_, buffer_.data() + kept, buffer_.size() - kept);
   } while (got < 0 && errno == EINTR);
   MCPP_CHECK_SYSTEM(got >= 0, "cannot read ", path_.string());
-  at_end_ = got == 0;
+  is_at_end_ = got == 0;
   compressed_ = std::span(buffer_).first(kept + static_cast<std::size_t>(got));
   bytes_read_ += static_cast<u64>(got);
   return static_cast<std::size_t>(got);
@@ -188,7 +188,7 @@ void InputStream::seek(u64 offset) {
   MCPP_CHECK_SYSTEM(::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) >= 0, "cannot read ", path_.string());
   compressed_ = {};
   bytes_read_ = offset;
-  at_end_ = false;
+  is_at_end_ = false;
 }
 
 std::size_t InputStream::decompress(std::span<char> out) {

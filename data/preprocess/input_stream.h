@@ -61,7 +61,7 @@ class InputStream {
     return decompressor_ ? decompressor_->format() : nullptr;
   }  ///< null if not compressed
   bool is_regular_file() const { return is_regular_file_; }
-  u64 bytes_consumed() const { return bytes_read_ - compressed_.size(); }  ///< in bytes of the file on disk
+  u64 bytes_consumed() const { return bytes_read_ - compressed_.size(); }  ///< bytes of the file on disk
 
  private:
   std::size_t read_compressed();
@@ -75,9 +75,9 @@ class InputStream {
   std::vector<unsigned char> buffer_;
   std::span<const unsigned char> compressed_;  // view of buffer_: read but not yet consumed
   u64 bytes_read_ = 0;
-  bool at_end_ = false;              // end of the file was reached
+  bool is_at_end_ = false;           // end of the file was reached
   bool is_inside_member_ = true;     // false between two members
-  bool has_pending_output_ = false;  // the unpacker may hold output that did not fit
+  bool has_pending_output_ = false;  // the decompressor may hold output that did not fit
   std::unique_ptr<Decompressor> decompressor_;
 };
 

@@ -26,7 +26,7 @@ struct DatasetOutput {
         writer(prefix, tokenizer.vocab_size()),
         documents(writer, {options.append_eod, options.keep_empty}, tokenizer) {}
 
-  /// Publishes the dataset, which is not visible before.
+  /// Publishes the dataset, which is not visible earlier.
   DatasetInfo finish() {
     const DatasetInfo info = documents.info();
     writer.finish();
@@ -76,16 +76,16 @@ std::vector<std::string> output_keys(const PreprocessOptions& options, const std
   const bool any_text = std::ranges::find(are_json_lines, false) != are_json_lines.end();
   const std::vector<std::string> text{"text"};
   if (!any_json) return text;
-  check_input(!options.json_keys.empty(), "preprocess: json_keys is empty; name the keys to tokenize");
+  check_input(!options.json_keys.empty(), "preprocess: json_keys is empty; list the keys to tokenize");
   check_input(!any_text || options.json_keys == text,
               "preprocess: plain text together with JSON needs json_keys = [\"text\"]");
   return options.json_keys;
 }
 
 void check_preprocess_options(const PreprocessOptions& options) {
-  check_input(!options.input.empty(), "preprocess: input is empty; give text or JSONL files");
+  check_input(!options.input.empty(), "preprocess: input is empty; list text or JSONL files");
   check_input(!options.output_prefix.empty(), "preprocess: output_prefix is empty");
-  check_input(!options.tokenizer_model.empty(), "preprocess: tokenizer_model is empty; give a tokenizer's file");
+  check_input(!options.tokenizer_model.empty(), "preprocess: tokenizer_model is empty; set it to a tokenizer file");
 }
 
 namespace {

@@ -36,17 +36,19 @@ struct PreprocessOptions {
     visit("output_prefix", self.output_prefix,
           "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
           "text for plain text");
-    visit("tokenizer_model", self.tokenizer_model,
-          "sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or list of ranks of tiktoken");
+    visit(
+        "tokenizer_model", self.tokenizer_model,
+        "tokenizer file: sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or tiktoken rank "
+        "list");
     visit("json_keys", self.json_keys, "JSON lines: keys of each object to tokenize, one dataset per key");
     visit("text_document", self.text_document,
           "unit of plain text that is one document: file, line, or paragraph (between "
           "blank lines)");
     visit("append_eod", self.append_eod, "end each document with <eod>");
     visit("keep_empty", self.keep_empty,
-          "keep documents without text as documents of no sequence, as Megatron-LM does");
-    visit("skip_malformed", self.skip_malformed, "leave out JSON lines that cannot be used, and count them");
-    visit("invalid_utf8", self.invalid_utf8, "error, or replace by U+FFFD");
+          "keep documents without text as documents without sequences, as Megatron-LM does");
+    visit("skip_malformed", self.skip_malformed, "skip and count JSON lines that cannot be used, instead of failing");
+    visit("invalid_utf8", self.invalid_utf8, "invalid UTF-8 in the input: error, or replace by U+FFFD");
     visit("workers", self.workers, "threads that tokenize; 0 = all cores", between(0, 1024));
     visit("log_interval", self.log_interval, "seconds between progress lines", at_least(1));
     visit("parts", self.parts,

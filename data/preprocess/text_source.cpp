@@ -54,12 +54,12 @@ std::size_t find_paragraph_start(std::string_view text) {
   return npos;
 }
 
-PieceEnd find_piece_end(std::string_view text, SplitMode cut, bool begins_line) {
-  MCPP_CHECK(cut != SplitMode::Line, "lines are split by TextSource::next()");
-  const std::size_t blank = cut == SplitMode::Paragraph ? find_paragraph_start(text) : npos;
+PieceEnd find_piece_end(std::string_view text, SplitMode mode, bool begins_line) {
+  MCPP_CHECK(mode != SplitMode::Line, "lines are split by TextSource::next()");
+  const std::size_t blank = mode == SplitMode::Paragraph ? find_paragraph_start(text) : npos;
   if (blank != npos) return {blank, true};
   const std::size_t size = find_split_position(text);
-  return {size, cut == SplitMode::Paragraph && ends_in_blank_line(text.substr(0, size), begins_line)};
+  return {size, mode == SplitMode::Paragraph && ends_in_blank_line(text.substr(0, size), begins_line)};
 }
 
 TextSource::TextSource(const Path& path, const TextRange& range)
@@ -81,7 +81,7 @@ void TextSource::read_text_before() {
   std::string before(size, '\0');
   for (std::size_t have = 0; have < size;) {
     const std::size_t got = file_.read(std::span(before).subspan(have));
-    check_input(got > 0, path_.string(), ": became shorter while it was read");
+    check_input(got > 0, path_.string(), ": shrank while it was being read");
     have += got;
   }
   if (!range_.begins_document) text_before_ = last_characters(before);
@@ -89,15 +89,16 @@ void TextSource::read_text_before() {
 
 /// Reads until the buffer holds `bytes` or the file ends.
 void TextSource::fill(std::size_t bytes) {
-  while (!at_end_ && buffer_.size() < bytes) {
+  while (!is_at_end_ && buffer_.size() < bytes) {
     const std::size_t have = buffer_.size();
     const i64 left = range_.end - byte_offset_ - static_cast<i64>(have);
     buffer_.resize(std::max(bytes, have + 1));
-    const std::span<char> room = std::span(buffer_).subspan(have);
+    const std::span<char> free_space = std::span(buffer_).subspan(have);
     const std::size_t got =
-        left > 0 ? file_.read(room.first(static_cast<std::size_t>(std::min<i64>(left, std::ssize(room))))) : 0;
+        left > 0 ? file_.read(free_space.first(static_cast<std::size_t>(std::min<i64>(left, std::ssize(free_space)))))
+                 : 0;
     buffer_.resize(have + got);
-    at_end_ = got == 0;
+    is_at_end_ = got == 0;
     const i64 size = byte_offset_ + static_cast<i64>(buffer_.size());
     check_input(size <= kMinCheckedBytes || !size_on_disk_ || !file_.compression_name() ||
                     size / kMaxExpansion <= *size_on_disk_,
@@ -106,22 +107,22 @@ void TextSource::fill(std::size_t bytes) {
   }
 }
 
-bool TextSource::next(TextPiece& piece, std::size_t target_bytes, SplitMode cut) {
+bool TextSource::next(TextPiece& piece, std::size_t target_bytes, SplitMode mode) {
   fill(target_bytes + 1);  // one extra byte shows whether the piece ends the file
   if (buffer_.empty()) return false;
   std::size_t size = buffer_.size();
-  piece.ends_document = at_end_ && range_.ends_document;
-  if (!at_end_ && cut == SplitMode::Line) {
+  piece.ends_document = is_at_end_ && range_.ends_document;
+  if (!is_at_end_ && mode == SplitMode::Line) {
     std::size_t newline = buffer_.rfind('\n');
-    while (newline == npos && !at_end_) {
+    while (newline == npos && !is_at_end_) {
       check_input(buffer_.size() < kMaxLine, path_.string(), ": line ", line_, " is longer than 1 GiB");
       fill(2 * buffer_.size());
       newline = buffer_.rfind('\n');
     }
     size = newline == npos ? buffer_.size() : newline + 1;
     piece.ends_document = true;
-  } else if (!at_end_) {
-    const PieceEnd end = find_piece_end(std::string_view(buffer_).substr(0, size - 1), cut, begins_line_);
+  } else if (!is_at_end_) {
+    const PieceEnd end = find_piece_end(std::string_view(buffer_).substr(0, size - 1), mode, begins_line_);
     size = end.size;
     piece.ends_document = end.ends_document;
   }

@@ -29,10 +29,10 @@ struct TextPiece {
 
 /// Range of an uncompressed file between two split points, with the state of the text at its ends.
 struct TextRange {
-  i64 begin = 0, end = std::numeric_limits<i64>::max();  ///< in bytes of the file
+  i64 begin = 0, end = std::numeric_limits<i64>::max();  ///< byte offsets in the file
   i64 first_line = 1;                                    ///< line number at `begin`
-  bool begins_document = true, begins_line = true;       ///< of the first piece; as in TextPiece
-  bool ends_document = true;                             ///< of the last piece
+  bool begins_document = true, begins_line = true;       ///< state of the first piece; see TextPiece
+  bool ends_document = true;                             ///< state of the last piece; see TextPiece
 };
 
 /// Split position in a text that is longer than a piece may be.
@@ -40,9 +40,9 @@ struct PieceEnd {
   std::size_t size = 0;  ///< size of the piece; never 0
   bool ends_document = false;
 };
-/// Returns where to end a piece. `text` is as long as a piece may be. `begins_line`: `text` starts at a line start. Not
-/// for SplitMode::Line.
-PieceEnd find_piece_end(std::string_view text, SplitMode cut, bool begins_line);
+/// Returns the position at which to end a piece. `text` has the maximum length of a piece. `begins_line`: `text` starts
+/// at the start of a line. Not for SplitMode::Line.
+PieceEnd find_piece_end(std::string_view text, SplitMode mode, bool begins_line);
 /// Returns the position after the last blank line of `text` that is followed by text, or npos. A blank line at the end
 /// does not count, since the following text may also be blank and belong to the same gap.
 std::size_t find_paragraph_start(std::string_view text);
@@ -53,9 +53,9 @@ class TextSource {
   explicit TextSource(const Path& path, const TextRange& range = {});
 
   /// Reads the next piece of about `target_bytes`; returns false after the last. The pieces concatenate to the file,
-  /// and cuts depend only on its content. Throws BadInput for read errors and for a compressed file that expands
-  /// excessively.
-  bool next(TextPiece& piece, std::size_t target_bytes, SplitMode cut);
+  /// and split points depend only on its content. Throws BadInput for read errors and for a compressed file that
+  /// expands excessively.
+  bool next(TextPiece& piece, std::size_t target_bytes, SplitMode mode);
 
   const Path& path() const { return path_; }
   u64 bytes_consumed() const { return file_.bytes_consumed(); }  ///< bytes on disk, for progress
@@ -68,7 +68,7 @@ class TextSource {
   InputStream file_;
   TextRange range_;
   std::string buffer_, text_before_;
-  bool at_end_ = false;
+  bool is_at_end_ = false;
   i64 byte_offset_, line_;
   std::optional<i64> size_on_disk_;     // std::nullopt for a pipe, which has no size
   bool begins_document_, begins_line_;  // state of the next piece

@@ -53,12 +53,12 @@ i32 verify_sequence(const IndexedDataset& source, i64 sequence, i64 document, Id
 }
 
 void check_info(const Path& prefix, const DatasetInfo& info, const DatasetSummary& found) {
-  const auto agree = [&](std::string_view what, i64 said, i64 is) {
-    check_input(said == is, info_path(prefix).string(), ": says ", said, " ", what, ", but the dataset has ", is,
-                "; the files do not belong together");
+  const auto check_equal = [&](std::string_view what, i64 stated, i64 actual) {
+    check_input(stated == actual, info_path(prefix).string(), ": states ", stated, " ", what, ", but the dataset has ",
+                actual, "; the files do not belong together");
   };
-  agree("documents", info.documents, found.documents);
-  agree("tokens", info.tokens, found.tokens);
+  check_equal("documents", info.documents, found.documents);
+  check_equal("tokens", info.tokens, found.tokens);
 }
 
 }  // namespace

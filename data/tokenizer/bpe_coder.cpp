@@ -16,7 +16,7 @@
 namespace mcpp {
 namespace {
 
-// Tokens that end a document in the vocabularies of base models, ours first. tokenizer.json itself does not state it.
+// Tokens that end a document in the vocabularies of base models, ours first. tokenizer.json does not state them.
 constexpr std::array<std::string_view, 8> kEodNames{kEodPiece,
                                                     "<|endoftext|>",
                                                     "<|end_of_text|>",
@@ -61,7 +61,7 @@ class WordEncoder final : public WordSink {
   }
 
   void add_part(std::string_view word) {
-    if (word.size() > WordCache::kLongestWord) return model_.encode(word, workspace_.merging, ids_);
+    if (word.size() > WordCache::kMaxWordBytes) return model_.encode(word, workspace_.merging, ids_);
     const u64 hash = WordCache::hash(word);
     if (const auto known = workspace_.cache.find(word, hash)) {
       ids_.insert(ids_.end(), known->begin(), known->end());
@@ -92,8 +92,8 @@ std::vector<AddedToken> added_tokens(const BpeDescription& description, const No
   return tokens;
 }
 
-/// Returns the spelling of a space if no piece has a space after another character, else "".
-std::string cutting_mark(const BpeDescription& description) {
+/// Returns the spelling of a space if no piece has a space after a different character, else "".
+std::string split_mark(const BpeDescription& description) {
   const std::string mark = description.space_mark.empty() ? " " : description.space_mark;
   if (description.is_byte_level || description.ignore_merges) return "";
   if (std::ranges::count(description.pieces, mark) == 0) return "";
@@ -163,13 +163,14 @@ BpeCoder::BpeCoder(BpeDescription description, const std::string& source)
       model_(description_, source),
       added_(added_tokens(description_, normalizer_, false)),
       normalized_added_(added_tokens(description_, normalizer_, true)),
-      mark_(cutting_mark(description_)) {
+      mark_(split_mark(description_)) {
   fill_pieces();
   eod_ = find_eod();
   description_.merges.clear();
   description_.merges.shrink_to_fit();
   for (const i32 id : description_.prefix_tokens)
-    check_input(id < vocab_size(), source, ": its template puts the token ", id, " before texts, which has no piece");
+    check_input(id < vocab_size(), source, ": its template inserts the token ", id,
+                " before texts, but no piece has this id");
 }
 
 void BpeCoder::fill_pieces() {
@@ -206,7 +207,7 @@ void BpeCoder::encode_between(std::string_view text, SegmentStart start, Workspa
 }
 
 void BpeCoder::encode(std::string_view text, const TextPart& text_part, std::vector<i32>& ids) const {
-  std::unique_ptr<Workspace> workspace = workspaces_.take();
+  std::unique_ptr<Workspace> workspace = workspaces_.acquire();
   const SegmentStart start = text_part.begins ? SegmentStart::Document : SegmentStart::Continued;
   added_.split(
       text,
@@ -214,7 +215,7 @@ void BpeCoder::encode(std::string_view text, const TextPart& text_part, std::vec
         encode_between(part, offset == 0 ? start : SegmentStart::Split, *workspace, ids);
       },
       [&](i32 id) { ids.push_back(id); });
-  workspaces_.give_back(std::move(workspace));
+  workspaces_.release(std::move(workspace));
 }
 
 std::vector<std::pair<std::string, std::string>> BpeCoder::describe() const {

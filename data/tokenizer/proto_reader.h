@@ -10,8 +10,8 @@ namespace mcpp {
 /// Field of a message. Only one of the two values is set.
 struct ProtoField {
   u64 number = 0;
-  u64 integer = 0;         ///< of a varint
-  std::string_view bytes;  ///< of a string, a message, or a value of fixed size (4 or 8 bytes)
+  u64 integer = 0;         ///< value of a varint
+  std::string_view bytes;  ///< value of a string, a message, or a type of fixed size (4 or 8 bytes)
 };
 
 class ProtoReader {

@@ -82,7 +82,7 @@ class SentencepieceCoder final : public TextCoder {
 SentencepieceCoder::SentencepieceCoder(const std::string& content, const std::string& source) : source_(source) {
   check_charsmaps(content, source);
   check_input(load(processor_, content), "tokenizer model ", source,
-              ": not a sentencepiece model, nor a tokenizer.json, vocab.json or list of ranks, or damaged");
+              ": not a sentencepiece model, tokenizer.json, vocab.json or rank list, or damaged");
   const SentencepieceModel model = parse_sentencepiece_model(content, source);
   fill_bytes(model);
   if (model.escape_whitespaces) {
@@ -117,7 +117,7 @@ void SentencepieceCoder::fill_bytes(const SentencepieceModel& model) {
 void SentencepieceCoder::append_segmented(std::string_view text, std::vector<i32>& ids) const {
   std::vector<int> part;
   const auto status = processor_.Encode(absl::string_view(text.data(), text.size()), &part);
-  check_input(status.ok(), "tokenizer model ", source_, ": damaged, it cannot encode: ", status.ToString());
+  check_input(status.ok(), "tokenizer model ", source_, ": damaged: it cannot encode: ", status.ToString());
   ids.insert(ids.end(), part.begin(), part.end());
 }
 
@@ -135,7 +135,7 @@ void SentencepieceCoder::append_words(std::string_view text, WordCache& cache, s
 }
 
 void SentencepieceCoder::append_word(std::string_view word, WordCache& cache, std::vector<i32>& ids) const {
-  if (word.size() > WordCache::kLongestWord) return append_segmented(word, ids);
+  if (word.size() > WordCache::kMaxWordBytes) return append_segmented(word, ids);
   const u64 hash = WordCache::hash(word);
   if (const auto known = cache.find(word, hash)) {
     ids.insert(ids.end(), known->begin(), known->end());
@@ -158,14 +158,14 @@ void SentencepieceCoder::append(std::string_view text, const TextPart& part, Wor
 }
 
 void SentencepieceCoder::encode(std::string_view text, const TextPart& part, std::vector<i32>& ids) const {
-  std::unique_ptr<Workspace> workspace = workspaces_.take();
+  std::unique_ptr<Workspace> workspace = workspaces_.acquire();
   for (std::size_t at = 0; !space_mark_.empty() && (at = text.find(kSpaceMark)) != std::string_view::npos;) {
     append(text.substr(0, at), part, *workspace, ids);
     ids.insert(ids.end(), space_mark_.begin(), space_mark_.end());
     text.remove_prefix(at + kSpaceMark.size());
   }
   append(text, part, *workspace, ids);
-  workspaces_.give_back(std::move(workspace));
+  workspaces_.release(std::move(workspace));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Tokenization with sentencepiece models, ours and others.
+// Tokenization with sentencepiece models of this program and of others.
 #pragma once
 #include <memory>
 

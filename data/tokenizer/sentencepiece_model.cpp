@@ -110,9 +110,9 @@ std::string without_normalization(std::string_view file, const std::string& sour
   ProtoReader reader(file, source);
   std::string_view rest = file;
   for (ProtoField field; reader.next(field); rest = reader.rest()) {
-    const bool is_left_out =
+    const bool is_removed =
         field.number == kNormalizerSpec || field.number == kSelfTestData || field.number == kDenormalizerSpec;
-    if (!is_left_out) model.append(rest.substr(0, rest.size() - reader.rest().size()));
+    if (!is_removed) model.append(rest.substr(0, rest.size() - reader.rest().size()));
   }
   constexpr char kVarint = 0, kBytes = 2;
   const auto tag = [](u64 field, char type) { return static_cast<char>(field << 3 | static_cast<u64>(type)); };

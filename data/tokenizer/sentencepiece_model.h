@@ -1,5 +1,5 @@
-// Content of a sentencepiece model file, its pieces and normalization, as far as another program needs it to encode
-// identically. The library exposes only part of it.
+// Content of a sentencepiece model file: the pieces and the normalization, as far as they determine the ids of a text.
+// The library exposes only part of it.
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -18,7 +18,7 @@ enum class SegmentationType : u8 { Unigram = 1, Bpe = 2, Word = 3, Char = 4 };
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  ///< U+2581, which spells a space in pieces
 
 struct SentencePiece {
-  std::string text;  ///< with kSpaceMark for a space
+  std::string text;  ///< text with kSpaceMark for a space
   float score = 0;
   PieceType type = PieceType::Normal;
 };
@@ -40,15 +40,15 @@ SentencepieceModel parse_sentencepiece_model(std::string_view file, const std::s
 /// Returns `piece` with spaces instead of its marks.
 std::string with_spaces(std::string_view piece);
 
-/// Returns the byte that a piece such as "<0x0A>" stands for; std::nullopt for other types of pieces.
+/// Returns the byte that a piece such as "<0x0A>" spells; std::nullopt for other types of pieces.
 std::optional<u8> byte_of(const SentencePiece& piece);
 
 /// Returns true if Tokenizer spells U+2581 in byte pieces, so that decoding restores it. The library turns it into a
 /// space; so does Tokenizer if the model changes other texts too.
 bool keeps_space_marks(const SentencepieceModel& model);
 
-/// Returns true if no piece that text may become has a space after another character. Words, as end_of_word() finds
-/// them, can then be segmented one by one.
+/// Returns true if no piece that text may become has a space after a different character. Words, as end_of_word()
+/// finds them, can then be segmented one by one.
 bool pieces_end_at_spaces(const SentencepieceModel& model);
 
 /// Returns the size of the first word of `text`: spaces and what follows them up to the next space.
@@ -59,9 +59,9 @@ inline std::size_t end_of_word(std::string_view text) {
 /// Returns `file` as a model that segments normalized texts: spaces become U+2581, and nothing else changes.
 std::string without_normalization(std::string_view file, const std::string& source);
 
-/// Rounds the scores of all pieces to multiples of 2^-10. Sums of them are then exact in fp32 up to 16384, that is for
-/// texts of some kilobytes, so that two ways to spell a text either tie for every program that adds them up, in
-/// whatever order and precision, or for none. Changes `file` in place.
+/// Rounds the scores of all pieces in `file` to multiples of 2^-10. Their sums are then exact in fp32 up to 16384,
+/// which suffices for texts of some kilobytes: if two segmentations of a text have equal scores, they tie in every
+/// program that adds the scores up, independent of order and precision.
 void round_scores(std::string& file, const std::string& source);
 
 }  // namespace mcpp

@@ -154,21 +154,21 @@ std::size_t SentencepieceNormalizer::kept_size(std::string_view text) const {
   return may_combine ? size - 1 : size;
 }
 
-void SentencepieceNormalizer::append(std::string_view text, bool after_space, std::string& out) const {
+void SentencepieceNormalizer::append(std::string_view text, bool is_after_space, std::string& out) const {
   while (!text.empty()) {
     const std::size_t kept = kept_size(text);
     if (kept > 0) {
       out.append(text.substr(0, kept));
       text.remove_prefix(kept);
-      after_space = false;  // a space is never kept if spaces are merged
+      is_after_space = false;  // a space is never kept if spaces are merged
       continue;
     }
     auto [replacement, size] = next_replacement(text);
     text.remove_prefix(size);
-    if (after_space) replacement.remove_prefix(std::min(replacement.find_first_not_of(' '), replacement.size()));
+    if (is_after_space) replacement.remove_prefix(std::min(replacement.find_first_not_of(' '), replacement.size()));
     if (replacement.empty()) continue;
     append_with_spaces(replacement, out);
-    after_space = merges_spaces_ && replacement.ends_with(' ');
+    is_after_space = merges_spaces_ && replacement.ends_with(' ');
   }
 }
 

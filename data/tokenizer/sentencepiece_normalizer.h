@@ -28,10 +28,10 @@ class Charsmap {
   explicit Charsmap(std::string_view table);
 
   bool empty() const { return units_.empty(); }
-  /// Returns the replacement of the longest entry that `text` begins with, and how many bytes it stands for: 0 if there
-  /// is no such entry.
+  /// Returns the replacement of the longest entry that `text` begins with, and the number of bytes that it replaces: 0
+  /// if there is no such entry.
   std::pair<std::string_view, std::size_t> longest_match(std::string_view text) const;
-  /// Returns true if no entry is the ASCII character `byte`, or continues it with another one.
+  /// Returns true if no entry is the ASCII character `byte`, or continues it with a second ASCII character.
   bool keeps(u8 byte) const { return empty() || keeps_[byte]; }
 
  private:
@@ -42,7 +42,8 @@ class Charsmap {
   std::array<bool, 256> keeps_{};
 };
 
-/// Thread-safe. The library normalizes only as a step of encoding, and knows no parts of documents.
+/// Normalizer of a sentencepiece model. Thread-safe. The library normalizes only as a step of encoding, and does not
+/// support parts of documents.
 class SentencepieceNormalizer {
  public:
   /// The model must have escape_whitespaces, and its table must have passed check_charsmaps().
@@ -55,13 +56,13 @@ class SentencepieceNormalizer {
  private:
   std::pair<std::string_view, std::size_t> next_replacement(std::string_view text) const;
   bool ends_in_space(std::string_view text) const;
-  void append(std::string_view text, bool after_space, std::string& out) const;
+  void append(std::string_view text, bool is_after_space, std::string& out) const;
   std::size_t kept_size(std::string_view text) const;
 
   Charsmap charsmap_;
   ByteTrie symbols_;  // user-defined symbols, which no rule changes
   bool adds_prefix_, adds_suffix_, merges_spaces_;
-  std::array<bool, 256> is_kept_{};  // ASCII characters that no rule changes unless another character follows
+  std::array<bool, 256> is_kept_{};  // ASCII characters that no rule changes unless a non-ASCII one follows
 };
 
 }  // namespace mcpp

@@ -20,11 +20,11 @@ Tokenizer::Tokenizer(const Path& file) : impl_(std::make_unique<Impl>()) {
   impl_->path = file;
   impl_->checksum = checksum_hex(content);
   impl_->coder = make_text_coder(content, file.string());
-  check_input(
-      eod() >= 0, "tokenizer model ", file.string(),
-      ": has neither a piece <eod> nor an end-of-sentence piece, nor another that is known to end texts, such as "
-      "<|endoftext|>, so the ends of documents cannot be marked; train one with `megatron_cpp tokenizer`, or with the "
-      "option --user_defined_symbols=<eod> of spm_train, or add a special token <eod>");
+  check_input(eod() >= 0, "tokenizer model ", file.string(),
+              ": has no token that ends documents: a piece <eod>, an end-of-sentence piece, or a known one such as "
+              "<|endoftext|>; train a tokenizer with `megatron_cpp tokenizer` or with spm_train "
+              "--user_defined_symbols=<eod>, or "
+              "add a special token <eod>");
 }
 
 Tokenizer::~Tokenizer() = default;
@@ -70,16 +70,16 @@ std::vector<std::pair<std::string, std::string>> Tokenizer::describe() const {
   lines.emplace_back("ends documents", str(piece(eod()), " (", eod(), ")"));
   std::vector<std::string> before;
   for (const i32 id : prefix_tokens()) before.push_back(str(piece(id), " (", id, ")"));
-  if (!before.empty()) lines.emplace_back("not put before texts", join(before, " "));
+  if (!before.empty()) lines.emplace_back("not added before texts", join(before, " "));
   lines.emplace_back("checksum", checksum());
   return lines;
 }
 
 std::vector<i32> Tokenizer::encode(std::string_view text, const TextPart& part) const {
-  const i64 bad = find_invalid_utf8(text);
-  if (bad >= 0) {
-    const auto line = 1 + std::count(text.begin(), text.begin() + bad, '\n');
-    fail(ExitCode::BadInput, "the text is not UTF-8 at byte ", bad, " (line ", line, ")");
+  const i64 invalid_byte = find_invalid_utf8(text);
+  if (invalid_byte >= 0) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + invalid_byte, '\n');
+    fail(ExitCode::BadInput, "the text is not UTF-8 at byte ", invalid_byte, " (line ", line, ")");
   }
   std::vector<i32> ids;
   impl_->coder->encode(text, part, ids);

@@ -23,7 +23,7 @@ class Tokenizer {
   /// - a sentencepiece model, for example Llama 2's tokenizer.model;
   /// - a tokenizer.json of byte pair encoding;
   /// - a vocab.json with merges.txt next to it;
-  /// - a list of ranks, such as cl100k_base.tiktoken or Llama 3's tokenizer.model.
+  /// - a rank list of tiktoken, such as cl100k_base.tiktoken or Llama 3's tokenizer.model.
   ///
   /// Throws BadInput if the file is missing, damaged or unsupported, or has no token to end a document with (a piece
   /// <eod>, the end-of-sentence piece, or one such as <|endoftext|>).
@@ -35,7 +35,7 @@ class Tokenizer {
   i64 vocab_size() const;
   i32 eod() const;                       ///< ends every document
   i32 id(std::string_view piece) const;  ///< -1 = no such piece
-  std::string piece(i32 id) const;       ///< as the file spells it: U+2581 for a space, <0x0A> for a byte
+  std::string piece(i32 id) const;       ///< piece as the file spells it: U+2581 for a space, <0x0A> for a byte
   /// Returns the XXH3-128 hash of read_tokenizer_file(): equal for equal tokenizers.
   const std::string& checksum() const;
   const Path& path() const;
@@ -68,7 +68,7 @@ class StreamDecoder {
  public:
   explicit StreamDecoder(StoredRef<Tokenizer> tokenizer) : tokenizer_(tokenizer) {}
   std::string add(i32 id);
-  std::string finish();  ///< returns what was held back, with U+FFFD for incomplete characters
+  std::string finish();  ///< returns the bytes that were held back, with U+FFFD for incomplete characters
 
  private:
   const Tokenizer& tokenizer_;

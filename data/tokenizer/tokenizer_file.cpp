@@ -18,8 +18,8 @@ namespace mcpp {
 namespace {
 
 constexpr const char *kConfig = "tokenizer_config.json", *kAdded = "added_tokens.json";
-constexpr std::array<const char*, 7> kNamed{"bos_token", "eos_token", "unk_token", "pad_token",
-                                            "sep_token", "cls_token", "mask_token"};
+constexpr std::array<const char*, 7> kTokenKeys{"bos_token", "eos_token", "unk_token", "pad_token",
+                                                "sep_token", "cls_token", "mask_token"};
 
 bool flag(const JsonObject& object, const char* key, bool otherwise) {
   return object.find(key) ? object.boolean(key) : otherwise;
@@ -45,7 +45,7 @@ void read_decoder(const JsonObject& decoder, DeclaredTokens& declared) {
   }
 }
 
-/// Returns the tokens that bos_token, eos_token and so on name.
+/// Returns the tokens named by bos_token, eos_token and so on.
 std::set<std::string> named_tokens(const JsonObject& config) {
   std::set<std::string> names;
   const auto add = [&](const Json& value) {
@@ -53,7 +53,7 @@ std::set<std::string> named_tokens(const JsonObject& config) {
     if (value.is_object() && value.contains("content") && value["content"].is_string())
       names.insert(value["content"].get<std::string>());
   };
-  for (const char* key : kNamed)
+  for (const char* key : kTokenKeys)
     if (const Json* value = config.find(key)) add(*value);
   for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
     const Json* list = config.find(key);
@@ -72,7 +72,7 @@ void read_added(const JsonObject& added, const std::set<std::string>& special, D
   }
 }
 
-/// Returns true if the model itself finds this token in texts, or keeps it out of them.
+/// Returns true if the model itself recognizes this token in texts, or prevents texts from containing it.
 bool has_token(const SentencepieceModel& model, const AddedToken& token) {
   const auto index = static_cast<std::size_t>(token.id);
   if (index >= model.pieces.size() || model.pieces[index].text != token.content) return false;
@@ -80,8 +80,8 @@ bool has_token(const SentencepieceModel& model, const AddedToken& token) {
   return type == PieceType::Control || type == PieceType::Unknown || type == PieceType::UserDefined;
 }
 
-/// Returns the model's own special tokens followed by `added`. Throws BadInput for an id that is taken, or that leaves
-/// a gap.
+/// Returns the model's own special tokens followed by `added`. Throws BadInput for an id that is already used, or that
+/// leaves a gap.
 std::vector<AddedToken> all_added(const SentencepieceModel& model, const DeclaredTokens& declared) {
   std::vector<AddedToken> tokens = declared.added;
   auto next = static_cast<i32>(model.pieces.size());
@@ -104,18 +104,18 @@ std::vector<AddedToken> all_added(const SentencepieceModel& model, const Declare
   return tokens;
 }
 
-/// Interpretation of a sentencepiece model by transformers: by a class of its own, or by the model's settings.
+/// Interpretation of a sentencepiece model by transformers: in a specific class, or by the model's settings.
 enum class Reading { Llama, Gemma, Model };
 
 /// Throws BadInput if transformers has a class that is unknown here.
 Reading reading_of(const DeclaredTokens& declared, const std::string& what) {
-  constexpr std::array<std::string_view, 5> kByModel{"mistral", "ministral", "mixtral", "phi3", "olmo2"};
+  constexpr std::array<std::string_view, 5> kModelTypes{"mistral", "ministral", "mixtral", "phi3", "olmo2"};
   const std::string &type = declared.model_type, &name = declared.tokenizer_class;
-  if (std::ranges::count(kByModel, type) > 0) return Reading::Model;
+  if (std::ranges::count(kModelTypes, type) > 0) return Reading::Model;
   const bool is_known =
       name.empty() || name == "PreTrainedTokenizer" || name == "LlamaTokenizer" || name == "GemmaTokenizer";
   check_input(is_known && !type.starts_with("qwen"), what, "how ", name.empty() ? type : name,
-              " reads texts around them is not known; save the tokenizer with transformers, which writes a "
+              " reads texts around them is unknown; save the tokenizer with transformers, which writes a "
               "tokenizer.json, and use that");
   const bool is_gemma = name == "GemmaTokenizer" || (name.empty() && type.starts_with("gemma"));
   return is_gemma ? Reading::Gemma : name == "LlamaTokenizer" ? Reading::Llama : Reading::Model;
@@ -188,7 +188,7 @@ OrderedJson normalizer(const SentencepieceModel& model, const DeclaredTokens& de
     steps.push_back(replace("Regex", " {2,}", " "));
   }
   steps.push_back(mark);
-  // Metaspace adds no mark before another, and sentencepiece does.
+  // Metaspace adds no mark before an existing mark, and sentencepiece does.
   if (model.add_dummy_prefix && declared.is_legacy.value_or(true))
     steps.push_back(replace("Regex", str("\\A", kSpaceMark), str(kSpaceMark, kSpaceMark)));
   return {{"type", "Sequence"}, {"normalizers", steps}};
@@ -268,7 +268,7 @@ void add_declared_tokens(const DeclaredTokens& declared, const std::string& sour
     else
       description.added.push_back(token);
     const auto added = std::ranges::find(description.added, token.content, &AddedToken::content);
-    added->in_vocabulary = is_piece;
+    added->is_in_vocabulary = is_piece;
   }
 }
 
@@ -302,12 +302,12 @@ constexpr std::string_view kMergesHead = "#version";
 std::string read_file(const Path& path) {
   std::error_code unknown;
   check_input(std::filesystem::is_symlink(path, unknown) || std::filesystem::exists(path, unknown), "tokenizer model ",
-              path.string(), ": there is no such file");
+              path.string(), ": does not exist");
   return read_text_file(path);
 }
 
-/// Returns true for a vocab.json, which maps pieces to numbers; a tokenizer.json has objects, "model" among them. Text
-/// that is not valid JSON, such as a truncated file, is no vocab.json.
+/// Returns true for a vocab.json, which maps pieces to numbers; a tokenizer.json has objects, such as "model". Returns
+/// false for text that is not valid JSON, such as a truncated file.
 bool is_vocab_json(const std::string& content) {
   constexpr std::string_view kModel = "\"model\"";
   if (tokenizer_kind(content) != TokenizerKind::TokenizerJson) return false;
@@ -336,7 +336,7 @@ BpeDescription parse_pair(const std::pair<Path, Path>& pair, std::optional<PreTo
   const auto& [vocab, merges] = pair;
   for (const Path& file : {vocab, merges}) {
     check_input(std::filesystem::exists(file), "tokenizer model ", file.string(),
-                ": there is no such file; a vocab.json and a merges.txt need each other");
+                ": does not exist; vocab.json and merges.txt are required together");
   }
   BpeDescription description = parse_vocab_and_merges(read_file(vocab), read_file(merges), vocab.string(), rules);
   if (!has_tokenizer_json(vocab))
@@ -392,7 +392,7 @@ std::string convert_to_tokenizer_json(const Path& path, std::optional<PreTokeniz
   const std::string content = read_file(path);
   if (const auto pair = pair_of(path, content)) return to_tokenizer_json(parse_pair(*pair, rules));
   check_input(tokenizer_kind(content) == TokenizerKind::Ranks, "tokenizer model ", path.string(),
-              ": is neither a list of ranks nor a vocab.json with its merges.txt; other files need no conversion");
+              ": is neither a rank list nor a vocab.json with its merges.txt; other files need no conversion");
   return to_tokenizer_json(parse_ranks(content, "tokenizer model " + path.string(), rules));
 }
 

@@ -16,11 +16,11 @@ namespace mcpp {
 
 /// Statements of tokenizer_config.json and added_tokens.json about a tokenizer.
 struct DeclaredTokens {
-  std::vector<AddedToken> added;  ///< by id
+  std::vector<AddedToken> added;  ///< tokens, sorted by id
   std::string source;             ///< file that declares them
-  std::string model_type;         ///< of config.json; "" = not stated
-  std::string tokenizer_class;    ///< without "Fast"; "" = not stated
-  std::optional<bool> is_legacy;  ///< each part between added tokens begins as a text does
+  std::string model_type;         ///< model type in config.json; "" = not stated
+  std::string tokenizer_class;    ///< class name without "Fast"; "" = not stated
+  std::optional<bool> is_legacy;  ///< true if each part between added tokens begins like a text
   bool adds_prefix_space = true;
 };
 
@@ -28,8 +28,8 @@ struct DeclaredTokens {
 /// exists. Throws BadInput, naming file and key, for members of a wrong type.
 DeclaredTokens read_declared_tokens(const Path& folder);
 
-/// Adds `declared` to a byte-level description. Throws BadInput for ids that two tokens have, and for ids that
-/// transformers would number differently.
+/// Adds `declared` to a byte-level description. Throws BadInput if two tokens have the same id, or if transformers
+/// would assign different ids.
 void add_declared_tokens(const DeclaredTokens& declared, const std::string& source, BpeDescription& description);
 
 /// Returns a tokenizer.json with the ids that transformers assigns for a sentencepiece model with these tokens;

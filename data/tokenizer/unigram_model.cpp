@@ -17,7 +17,7 @@ std::size_t character_size(std::string_view text) {
   return static_cast<std::size_t>(std::max<i64>(utf8_sequence_length(text), 1));
 }
 
-/// First elements of what the cache holds for a word. The pieces of its segmentation follow, then, if some of these are
+/// First elements of the cache entry of a word. The pieces of its segmentation follow and, if some of these are
 /// unknown, its ids.
 struct CachedWord {
   float margin;  // of the best segmentation over all others, per character; negative if it must be computed
@@ -72,7 +72,7 @@ template <class Real>
 void UnigramModel::find_best(std::string_view word, Real start, std::vector<Workspace::Node<Real>>& nodes) const {
   nodes.assign(word.size() + 1, {});
   nodes[0].best = start;
-  const auto offer = [&](std::size_t begin, std::size_t size, auto sum, i32 id) {
+  const auto consider = [&](std::size_t begin, std::size_t size, auto sum, i32 id) {
     auto& node = nodes[begin + size];
     if (node.begin == -1 || sum > node.best) {
       node.second_best = node.begin == -1 ? kNever : static_cast<double>(node.best);
@@ -89,22 +89,22 @@ void UnigramModel::find_best(std::string_view word, Real start, std::vector<Work
     const Real best = nodes[begin].best;
     bool has_character = false;
     trie_.for_each_prefix(rest, [&](std::size_t size, i32 id) {
-      offer(begin, size, scores_[static_cast<std::size_t>(id)] + best, id);
+      consider(begin, size, scores_[static_cast<std::size_t>(id)] + best, id);
       has_character |= size == character;
     });
-    if (!has_character) offer(begin, character, unknown_score_ + best, unknown_);
+    if (!has_character) consider(begin, character, unknown_score_ + best, unknown_);
     begin += character;
   }
 }
 
-/// Segmentation of one text, word by word.
+/// Segmentation of one text, one word at a time.
 class UnigramModel::Segmentation {
  public:
   Segmentation(const UnigramModel& model, Workspace& workspace, std::vector<i32>& ids)
       : model_(model), workspace_(workspace), ids_(ids) {}
 
   void add(std::string_view word) {
-    if (word.size() > WordCache::kLongestWord) return add_computed(word);
+    if (word.size() > WordCache::kMaxWordBytes) return add_computed(word);
     const u64 hash = WordCache::hash(word);
     auto found = workspace_.cache.find(word, hash);
     if (!found) {

@@ -10,10 +10,10 @@
 
 namespace mcpp {
 
-/// Thread-safe. sentencepiece adds scores up in fp32 from the beginning of a text and takes, of segmentations whose
-/// sums are equal, the one it finds first. Its choice among segmentations of nearly equal score therefore depends on
-/// the sum of the scores before them, that is on all of the text before. This class computes the same sums, and
-/// remembers words only together with how much better they are than the next best.
+/// Segmenter with a unigram model. Thread-safe. sentencepiece adds scores up in fp32 from the beginning of a text and,
+/// of segmentations with equal sums, takes the first one it finds. Its choice among segmentations of nearly equal
+/// score therefore depends on the sum of the scores of all preceding text. This class computes the same sums, and
+/// caches a word only together with the margin by which its segmentation is better than the second best.
 class UnigramModel {
  public:
   explicit UnigramModel(const SentencepieceModel& model);

@@ -11,14 +11,14 @@ namespace mcpp {
 template <class Workspace>
 class WorkspacePool {
  public:
-  std::unique_ptr<Workspace> take() {
+  std::unique_ptr<Workspace> acquire() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) return std::make_unique<Workspace>();
-    std::unique_ptr<Workspace> taken = std::move(free_.back());
+    std::unique_ptr<Workspace> workspace = std::move(free_.back());
     free_.pop_back();
-    return taken;
+    return workspace;
   }
-  void give_back(std::unique_ptr<Workspace> workspace) {
+  void release(std::unique_ptr<Workspace> workspace) {
     const std::lock_guard lock(mutex_);
     free_.push_back(std::move(workspace));
   }

@@ -122,7 +122,7 @@ TEST_F(AsyncSaveTest, WaitsForDelayedCopies) {
 }
 
 /// Buffers that copies may still use must not be reused.
-TEST_F(AsyncSaveTest, KeepsBuffersWhileCancelledCopiesAreInFlight) {
+TEST_F(AsyncSaveTest, KeepsBuffersWhileCanceledCopiesAreInFlight) {
   HostStaging staging(std::make_unique<test::LazyCopies>(device_));
   staging.begin(state_of(1));
   staging.begin(state_of(2));
@@ -311,13 +311,13 @@ TEST_F(AsyncSaveTest, FailsOnAllRanksWhenDiskOfOneRankFails) {
   save(1, state_of(1));
   const std::vector<std::string> before = entries();
   for (const Fault& fault : faults) {
-    for (const bool beside_training : {false, true}) {
+    for (const bool is_asynchronous : {false, true}) {
       const auto errors = errors_of_ranks(3, [&](Communicator& world) {
         FaultyFiles files;
         if (world.rank() == fault.rank) fault.make(files);
         const std::vector<NamedShard> rank_shards{
             numbered("model/w", whole({{3, 9000}, {world.rank(), 0}, {1, 9000}}))};
-        if (!beside_training) {
+        if (!is_asynchronous) {
           test::save_shards(folder_, {.iteration = 2}, rank_shards, world, Log(world.rank()), {}, files);
           return;
         }

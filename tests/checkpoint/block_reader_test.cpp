@@ -67,16 +67,16 @@ TEST_P(BlockReaderTest, NamesTruncatedFile) {
 }
 
 /// Only a forged file has such ranges: an element of the second range crosses the end of the first.
-TEST_P(BlockReaderTest, ReturnsWholeElementsWhenRangesOverlap) {
+TEST_P(BlockReaderTest, ReturnsCompleteElementsWhenRangesOverlap) {
   const std::string text = numbered_text(kSeveralBlocks);
   const InputFile input(file("a", text));
   BlockReader blocks;
   blocks.declare(input, 4096, 6, GetParam());
   blocks.declare(input, 4100, 12, GetParam());
   EXPECT_EQ(blocks.at(input, 4096, 6, 2).size(), 6);
-  const std::span<const std::byte> numbers = blocks.at(input, 4100, 12, 4);
-  ASSERT_EQ(numbers.size(), 12);
-  EXPECT_EQ(std::memcmp(numbers.data(), text.data() + 4100, 12), 0);
+  const std::span<const std::byte> bytes = blocks.at(input, 4100, 12, 4);
+  ASSERT_EQ(bytes.size(), 12);
+  EXPECT_EQ(std::memcmp(bytes.data(), text.data() + 4100, 12), 0);
 }
 
 TEST_P(BlockReaderTest, RejectsUndeclaredRange) {
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, BlockReaderTest, testing::Values(ReadMode::PageC
 
 using FileChecksumTest = CheckpointTest;
 
-TEST_F(FileChecksumTest, MatchesHashOfWholeFile) {
+TEST_F(FileChecksumTest, MatchesHashOfEntireFile) {
   for (const i64 bytes : {i64{0}, i64{1}, i64{4096}, i64{8} << 20, kSeveralBlocks}) {
     const std::string text = numbered_text(bytes);
     write_file_atomic(folder_ / "file", text);

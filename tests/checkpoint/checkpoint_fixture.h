@@ -32,7 +32,7 @@ inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
   return std::nullopt;
 }
 
-/// Length of several blocks of asynchronous reads and writes, the last one not aligned.
+/// Length of several blocks of asynchronous reads and writes; the last one is not aligned.
 constexpr i64 kSeveralBlocks = (i64{21} << 20) + 4099;
 
 /// Returns bytes that differ at every position, and for a different `first` also at the same position.

@@ -46,17 +46,17 @@ TEST_F(DamagedCheckpointTest, FallsBackWhenShardIsMissing) {
   expect_fallback("shard_00000-of-00001.h5: No such file");
 }
 
-TEST_F(DamagedCheckpointTest, FallsBackWhenThereIsAnUnlistedShard) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenUnlistedShardExists) {
   overwrite(newest_ / "shard_00001-of-00002.h5", "x");
   expect_fallback("shard_00001-of-00002.h5 does not belong");
 }
 
-TEST_F(DamagedCheckpointTest, FallsBackWhenShardIsOfAnotherIteration) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenShardIsFromDifferentIteration) {
   fs::copy_file(folder_ / "iter_0000001/shard_00000-of-00001.h5", shard_, fs::copy_options::overwrite_existing);
   expect_fallback("differs from its checksum (damaged: model/a, model/b)");
 }
 
-TEST_F(DamagedCheckpointTest, FallsBackWhenManifestIsOfAnotherIteration) {
+TEST_F(DamagedCheckpointTest, FallsBackWhenManifestIsFromDifferentIteration) {
   for (const std::string_view name : {kManifestName, kManifestChecksumName}) {
     fs::copy_file(folder_ / "iter_0000001" / name, newest_ / name, fs::copy_options::overwrite_existing);
   }
@@ -106,20 +106,20 @@ TEST_F(DamagedCheckpointTest, FindsNothingWhenAllCheckpointsAreDamaged) {
   EXPECT_EQ(newest_good(folder_ / "nowhere", log_), std::nullopt);
 }
 
-TEST_F(DamagedCheckpointTest, RefusesFolderWhenLatestNamesNoCheckpoint) {
+TEST_F(DamagedCheckpointTest, RejectsFolderWhenLatestNamesNoCheckpoint) {
   for (const char* content : {"", "garbage", "iter_0000009\n", "../../etc", "iter_", "\n\n", "iter_0000002/../x"}) {
     overwrite(folder_ / "latest", content);
     const std::string error = error_of([&] { newest_good(folder_, log_); });
     EXPECT_CONTAINS(error, "latest: names no checkpoint of this folder");
-    EXPECT_CONTAINS(error, "remove the file to take the newest, iter_0000002");
-    EXPECT_EQ(error_of([&] { resolve_checkpoint(folder_); }), error) << "one answer for all commands";
-    EXPECT_EQ(list_checkpoints(folder_).size(), 2u) << "the list shows what there is";
+    EXPECT_CONTAINS(error, "remove the file to use the newest, iter_0000002");
+    EXPECT_EQ(error_of([&] { resolve_checkpoint(folder_); }), error) << "all commands report the same error";
+    EXPECT_EQ(list_checkpoints(folder_).size(), 2u) << "the list shows the existing checkpoints";
   }
   fs::remove(folder_ / "latest");
   EXPECT_EQ(newest_good(folder_, log_), newest_);
 }
 
-TEST_F(DamagedCheckpointTest, RefusesFolderWhenLatestIsADanglingLinkOrNamesAFile) {
+TEST_F(DamagedCheckpointTest, RejectsFolderWhenLatestIsDanglingLinkOrNamesFile) {
   fs::remove(folder_ / "latest");
   fs::create_symlink("nowhere", folder_ / "latest");
   EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint");
@@ -156,7 +156,7 @@ TEST_F(DamagedCheckpointTest, PrefersCheckpointWhosePublicationWasInterrupted) {
   overwrite(folder_ / "latest", "iter_0000001\n");
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
   begin_publication(newest_, folder_ / "iter_0000001");
-  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "another save of that iteration";
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "a different save of that iteration";
 }
 
 TEST_F(DamagedCheckpointTest, ReplacesLatestWhenItIsASymbolicLink) {

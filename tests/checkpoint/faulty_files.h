@@ -33,34 +33,36 @@ class FaultyFiles final : public FileSystem {
 
   ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const override {
     while (!accepts_writes_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (cannot_be_direct && (::fcntl(file, F_GETFL) & O_DIRECT) != 0) return refuse(EINVAL);
+    if (cannot_be_direct && (::fcntl(file, F_GETFL) & O_DIRECT) != 0) return fail_with(EINVAL);
     if (piece > 0) {
-      if (++writes_ % 2 == 0) return refuse(EINTR);
+      if (++writes_ % 2 == 0) return fail_with(EINTR);
       bytes = bytes.first(std::min(piece, bytes.size()));
     }
     if (full_at >= 0) {
       const i64 remaining = full_at - written_;
-      if (remaining <= 0) return refuse(ENOSPC);
+      if (remaining <= 0) return fail_with(ENOSPC);
       bytes = bytes.first(std::min(static_cast<std::size_t>(remaining), bytes.size()));
     }
     const ssize_t done = FileSystem::pwrite(file, bytes, offset);
     written_ += done;
     return done;
   }
-  int fsync(int file) const override { return flush_fails ? static_cast<int>(refuse(EIO)) : FileSystem::fsync(file); }
+  int fsync(int file) const override {
+    return flush_fails ? static_cast<int>(fail_with(EIO)) : FileSystem::fsync(file);
+  }
   int rename(const Path& from, const Path& to, unsigned flags) const override {
-    if (cannot_exchange && flags != 0) return static_cast<int>(refuse(EINVAL));
+    if (cannot_exchange && flags != 0) return static_cast<int>(fail_with(EINVAL));
     if (last_rename >= 0 && renames_++ >= last_rename) {
       if (dies_at_rename) ::_exit(0);
-      return static_cast<int>(refuse(EIO));
+      return static_cast<int>(fail_with(EIO));
     }
-    if (rename_fails) return static_cast<int>(refuse(EIO));
+    if (rename_fails) return static_cast<int>(fail_with(EIO));
     const int result = FileSystem::rename(from, to, flags);
-    return rename_tears ? static_cast<int>(refuse(EIO)) : result;
+    return rename_tears ? static_cast<int>(fail_with(EIO)) : result;
   }
 
  private:
-  static ssize_t refuse(int error) {
+  static ssize_t fail_with(int error) {
     errno = error;
     return -1;
   }

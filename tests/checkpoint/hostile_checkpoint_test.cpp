@@ -115,14 +115,14 @@ TEST_F(HostileCheckpointTest, RejectsShapesThatDifferFromFile) {
                     for (Json* part : {&tensor_b(j), &tensor_b(j)["shards"][0]}) (*part)["shape"] = Json::array({2, 4});
                     tensor_b(j)["shards"][0]["flat"] = Json::array({0, 8});
                   }),
-                  "elements, the manifest says 8");
+                  "elements; the manifest states 8");
   EXPECT_CONTAINS(error_after([&](Json& j) { tensor_b(j)["shards"][0]["dataset"] = "model/a/0"; }), "model/a/0");
-  EXPECT_CONTAINS(error_after([&](Json& j) { tensor_b(j)["shards"][0]["dataset"] = "/"; }), "HDF5 says");
+  EXPECT_CONTAINS(error_after([&](Json& j) { tensor_b(j)["shards"][0]["dataset"] = "/"; }), "HDF5 reports");
   EXPECT_CONTAINS(error_after([&](Json& j) { tensor_b(j)["shards"][0]["dataset"] = "../../x"; }), "../../x");
 }
 
 /// Any number in the manifest is either rejected or has no effect on the weights.
-TEST_F(HostileCheckpointTest, SurvivesAbsurdNumbersAnywhereInManifest) {
+TEST_F(HostileCheckpointTest, SurvivesExtremeValuesAnywhereInManifest) {
   const std::vector<Json> values{i64{1} << 62,
                                  -(i64{1} << 62),
                                  std::numeric_limits<i64>::max(),
@@ -141,14 +141,14 @@ TEST_F(HostileCheckpointTest, SurvivesAbsurdNumbersAnywhereInManifest) {
                                  Json::array({1, 2, 3, 4, 5, 6, 7, 8, 9})};
   const Json flat = manifest_.flatten();
   for (const auto& [pointer, value] : flat.items()) {
-    for (const Json& absurd : values) {
+    for (const Json& extreme : values) {
       Json json = manifest_;
-      json[Json::json_pointer(pointer)] = absurd;
+      json[Json::json_pointer(pointer)] = extreme;
       const std::string text = json.dump();
       const std::string error = error_of([&] { validate(parse_manifest(text, "m"), "m"); });
-      const bool is_name = (pointer.ends_with("/name") || pointer.ends_with("/dataset")) && absurd.is_string();
-      if (pointer.starts_with("/tensors/") && absurd != value && !is_name) {
-        EXPECT_NE(error, "") << pointer << " = " << absurd;
+      const bool is_name = (pointer.ends_with("/name") || pointer.ends_with("/dataset")) && extreme.is_string();
+      if (pointer.starts_with("/tensors/") && extreme != value && !is_name) {
+        EXPECT_NE(error, "") << pointer << " = " << extreme;
       }
     }
   }
@@ -175,7 +175,7 @@ TEST_F(HostileCheckpointTest, RejectsLinksAndPipesInPlaceOfFiles) {
     fs::remove(shard_);
     fs::create_symlink(target, shard_);
   };
-  link_to(outside);  // a file with foreign values
+  link_to(outside);  // a file with different values
   EXPECT_CONTAINS(find_problems(newest_)[0], "differs from its checksum");
   expect_fallback();
   for (const Path& target : {Path("/dev/zero"), Path("/dev/null"), Path("/etc"), shard_, folder_ / "nowhere"}) {

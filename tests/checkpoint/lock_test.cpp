@@ -136,7 +136,7 @@ int winners(int contenders, const Path& folder, const Log& log, const SlurmJob& 
     processes.push_back(start_process([&] {
       for (int* ends : {start, end}) ::close(ends[1]);
       char byte = 0;
-      // blocks until the test closes the pipe, so that all start together
+      // Blocks until the test closes the pipe, so that all start together.
       if (::read(start[0], &byte, 1) != 0) return 2;
       std::unique_ptr<FolderLock> lock;
       const bool is_locked = error_of([&] { lock = std::make_unique<FolderLock>(folder, log, job); }).empty();
@@ -218,7 +218,7 @@ TEST_F(FolderLockTest, RejectsFoldersInsideCheckpoint) {
   FolderLock outside(folder_, log_);
 }
 
-TEST_F(FolderLockTest, LeavesOnlyTheLockFile) {
+TEST_F(FolderLockTest, LeavesOnlyLockFile) {
   FolderLock lock(folder_, log_);
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());

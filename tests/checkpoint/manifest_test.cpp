@@ -57,7 +57,7 @@ TEST_F(ManifestTest, RejectsHostileValuesByName) {
   EXPECT_CONTAINS(error_after([](Json& j) { j["tensors"][0]["shape"] = Json(std::vector<i64>(9, 1)); }), "elements");
   EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["offset"] = Json::array({0, huge}); }), "model/a");
   EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["shape"] = Json::array({2}); }), "rank");
-  EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["flat"] = Json::array({0, 5}); }), "held twice");
+  EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["flat"] = Json::array({0, 5}); }), "is in two shards");
   EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["flat"] = Json::array({0, 3}); }), "only 11 of 12");
   EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["flat"] = Json::array({0, 13}); }), "do not lie in a box");
   EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["file"] = 1; }), "file 1 does not exist");
@@ -81,7 +81,7 @@ TEST_F(ManifestTest, RejectsOverflowingNumbers) {
                     j["files"][1]["name"] = "other.h5";
                     j["files"][0]["bytes"] = j["files"][1]["bytes"] = huge;
                   }),
-                  "absurdly large together");
+                  "the files are too large: 2^63 bytes or more in total");
   EXPECT_CONTAINS(error_after([&](Json& j) {
                     Json& tensor = j["tensors"][1];
                     Json& shard = tensor["shards"][0];
@@ -90,7 +90,7 @@ TEST_F(ManifestTest, RejectsOverflowingNumbers) {
                     tensor["shards"] = Json(std::vector<Json>(130, shard));
                     j["files"][0]["bytes"] = huge;
                   }),
-                  "held twice");
+                  "is in two shards");
 }
 
 TEST_F(ManifestTest, ComparesManyBoxesQuickly) {
@@ -110,7 +110,7 @@ TEST_F(ManifestTest, ComparesManyBoxesQuickly) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(error_of([&] { validate(manifest, "m"); }), "");
   tensor.shards.back().box.offset = {1, 1};
-  EXPECT_CONTAINS(error_of([&] { validate(manifest, "m"); }), "held twice");
+  EXPECT_CONTAINS(error_of([&] { validate(manifest, "m"); }), "is in two shards");
   tensor.shards.back().box = {tensor.global, {1, 1}, {1, 2}};
   EXPECT_CONTAINS(error_of([&] { validate(manifest, "m"); }), "the boxes at [1, 1] and [1, 1] overlap");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));

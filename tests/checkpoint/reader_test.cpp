@@ -33,10 +33,10 @@ class CheckpointReaderTest : public CheckpointTest {
   }
 
   /// Flips a bit in the middle of these values in the file.
-  static void flip_bit(const Path& file, const Tensor& numbers) {
+  static void flip_bit(const Path& file, const Tensor& values) {
     std::string content = read_text_file(file);
-    const auto size = static_cast<std::size_t>(numbers.bytes());
-    const std::size_t at = content.find(std::string(static_cast<const char*>(numbers.raw()), size));
+    const auto size = static_cast<std::size_t>(values.bytes());
+    const std::size_t at = content.find(std::string(static_cast<const char*>(values.raw()), size));
     ASSERT_NE(at, std::string::npos);
     content[at + size / 2] ^= 1;
     overwrite(file, content);
@@ -92,7 +92,7 @@ TEST_F(CheckpointReaderTest, NamesMissingTensorsAndWrongShapes) {
   EXPECT_CONTAINS(error, "has no tensor model/decoder.weigth");
   EXPECT_CONTAINS(error, "the nearest is model/decoder.weight");
   NamedShard other = numbered("model/decoder.weight", {5, 4});
-  EXPECT_CONTAINS(error_of([&] { reader.read(other); }), "has shape [4, 5], this model needs [5, 4]");
+  EXPECT_CONTAINS(error_of([&] { reader.read(other); }), "has shape [4, 5]; this model needs [5, 4]");
   EXPECT_CONTAINS(error_of([&] { CheckpointReader nothing(folder_ / "iter_0000009"); }), "manifest.json");
 }
 
@@ -167,8 +167,8 @@ TEST_F(CheckpointReaderTest, CollectiveLoadVerifiesEveryShardThatAnyRankReads) {
   }
 }
 
-/// Weights go through the page cache, optimizer states need not. Tensors are larger than a block or a few bytes long,
-/// and the odd sizes leave the following tensors unaligned.
+/// Weights are read through the page cache, optimizer states not necessarily. Tensors are larger than a block or a few
+/// bytes long, and the odd sizes leave the following tensors unaligned.
 TEST_F(CheckpointReaderTest, LoadsLargeSmallAndUnalignedTensors) {
   std::vector<NamedShard> shards;
   for (const char* name : {"model/w", "optimizer/exp_avg/w"}) {

@@ -32,10 +32,10 @@ TEST_F(SharedFolderTest, AcceptsFolderSharedByAllRanks) {
   EXPECT_EQ(check({"a", "a", "a"}), "");
 }
 
-TEST_F(SharedFolderTest, NamesRankThatSeesAnotherFolder) {
+TEST_F(SharedFolderTest, NamesRankThatSeesDifferentFolder) {
   const std::string error = check({"a", "a", "b"});
   EXPECT_CONTAINS(error, "rank 2: host ");
-  EXPECT_CONTAINS(error, "does not see in " + (folder_ / "b").string() + " what rank 0 wrote there");
+  EXPECT_CONTAINS(error, "does not see in " + (folder_ / "b").string() + " the file that rank 0 (");
   EXPECT_CONTAINS(error, "all ranks must share checkpoint.save");
 }
 

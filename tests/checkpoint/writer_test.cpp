@@ -132,7 +132,7 @@ TEST_F(CheckpointWriterTest, RejectsGapsOverlapsAndInconsistentShapes) {
   const auto part = [&](i64 begin, i64 size) { return numbered("model/w", whole({{10}, {begin}, {size}})); };
   EXPECT_CONTAINS(attempt({part(0, 4), part(5, 5)}), "tensor model/w: only 9 of 10 elements");
   EXPECT_CONTAINS(attempt({part(0, 6), part(5, 5)}), "overlap");
-  EXPECT_CONTAINS(attempt({part(0, 10), part(0, 10)}), "held twice");
+  EXPECT_CONTAINS(attempt({part(0, 10), part(0, 10)}), "is in two shards");
   EXPECT_CONTAINS(attempt({part(0, 5), numbered("model/w", whole({{11}, {5}, {5}}))}), "global shape");
   EXPECT_TRUE(entries().empty());
   EXPECT_EQ(attempt({part(0, 4), part(4, 6)}), "");
@@ -179,8 +179,8 @@ TEST_F(CheckpointWriterTest, KeepsAncestorsWhenLatestWasSetBack) {
   EXPECT_EQ(first.text(), "1@40");
   save_branch(45, first);
   save_branch(55, first);
-  EXPECT_EQ(iterations(), (std::vector<i64>{40, 45, 50, 55, 60})) << "50 and 60 were abandoned and do not count";
-  EXPECT_EQ(continue_lineage(first, 60, folder_), first) << "nothing is above";
+  EXPECT_EQ(iterations(), (std::vector<i64>{40, 45, 50, 55, 60})) << "50 and 60 were abandoned and are not counted";
+  EXPECT_EQ(continue_lineage(first, 60, folder_), first) << "there are no newer checkpoints";
   set_back(45);
   const Lineage second = continue_lineage(first, 45, folder_);
   EXPECT_EQ(second.text(), "1@40,2@45");
@@ -212,7 +212,7 @@ TEST_F(CheckpointWriterTest, WarnsWhenFolderCannotBeListed) {
     });
     const std::string text = testing::internal::GetCapturedStderr();
     const bool is_warned = text.find("cannot look for old checkpoints in ") != std::string::npos &&
-                           text.find("cannot look for what died processes left: ") != std::string::npos;
+                           text.find("cannot look for files that ended processes left: ") != std::string::npos;
     ::_exit(error.empty() && is_warned ? 0 : 1);
   }
   int status = 0;
@@ -229,15 +229,15 @@ TEST_F(CheckpointWriterTest, RemovesLeftoversOfDeadProcesses) {
   ::waitpid(child, &status, 0);
   const auto make = [&](const std::string& name) { fs::create_directory(folder_ / name); };
   make(str("iter_0000001.tmp-", host_name(), "-", child));  // Its process has ended.
-  make("iter_0000002.tmp-elsewhere-1");               // It is from another host, which the folder's lock keeps out.
+  make("iter_0000002.tmp-other_host-1");              // It is from a different host, which does not hold the lock.
   make(str("iter_0000003.tmp-", host_name(), "-1"));  // Process 1 is always alive.
   write_file_atomic(folder_ / str("latest.tmp-", host_name(), "-", child, ".0123456789abcdef"), "x");
-  write_file_atomic(folder_ / "latest.tmp-elsewhere-1.0123456789abcdef", "x");
+  write_file_atomic(folder_ / "latest.tmp-other_host-1.0123456789abcdef", "x");
   write_file_atomic(folder_ / str("latest.tmp-", host_name(), "-1.0123456789abcdef"), "x");
-  make("mine.tmp-1");
+  make("notes.tmp-1");
   save(4, std::vector{numbered("model/w", {4})});
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003.tmp-" + host_name() + "-1", "iter_0000004", "latest",
-                                                 "latest.tmp-" + host_name() + "-1.0123456789abcdef", "mine.tmp-1"}));
+                                                 "latest.tmp-" + host_name() + "-1.0123456789abcdef", "notes.tmp-1"}));
 }
 
 /// A save that is killed at any point leaves the previous checkpoint or the complete new one.
@@ -300,7 +300,7 @@ TEST_F(CheckpointWriterTest, ReportsFullDiskAndLeavesNothing) {
 TEST_F(CheckpointWriterTest, ReservesSpaceBeforeReadingTensors) {
   struct Endless final : ShardSource {
     std::span<const ShardSpec> shards() const override { return {&spec, 1}; }
-    Tensor data(std::size_t) override { fail(ExitCode::Internal, "asked for numbers"); }
+    Tensor data(std::size_t) override { fail(ExitCode::Internal, "data() was called"); }
     ShardSpec spec;
   } source;
   const i64 huge = i64{1} << 50;
@@ -344,7 +344,7 @@ static_assert(can_save_with<const Log&, const FileSystem&>);
 static_assert(!can_save_with<const Log&, FileSystem>);
 static_assert(!can_save_with<Log, const FileSystem&>);
 
-/// A process that was disconnected, and whose folder another run took over, must not publish a checkpoint afterwards.
+/// A disconnected process whose folder a different run took over must not publish a checkpoint afterwards.
 TEST_F(CheckpointWriterTest, PublishesNothingAfterLockWasTakenOver) {
   save(1, std::vector{numbered("model/w", {4})});
   const FolderLock lock(folder_, log_);

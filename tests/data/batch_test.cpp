@@ -94,13 +94,13 @@ TEST(PrefetcherTest, ThrowsAtPositionOfFailedBatch) {
 
 TEST(PrefetcherTest, ReadsAheadOnlyUpToDepthAndStops) {
   const Counting dataset;
-  std::atomic<int> asked = 0;
+  std::atomic<int> requested = 0;
   {
     Prefetcher batches(
-        dataset, 1000, [&] { return ++asked, std::vector<i64>{0}; }, 3);
+        dataset, 1000, [&] { return ++requested, std::vector<i64>{0}; }, 3);
     batches.next();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_LE(asked.load(), 5);  // one taken, three ready, one in progress
+    EXPECT_LE(requested.load(), 5);  // one consumed, three ready, one in progress
   }
 }
 

@@ -132,7 +132,7 @@ TEST_F(BpeTokenizerTest, ReportsButDoesNotInsertTemplatePrefix) {
   const Tokenizer tokenizer = open(file);
   EXPECT_THAT(tokenizer.prefix_tokens(), ElementsAre(0));
   EXPECT_THAT(pieces(tokenizer, "a"), ElementsAre("a"));
-  EXPECT_THAT(tokenizer.describe(), testing::Contains(testing::Pair("not put before texts", "<|endoftext|> (0)")));
+  EXPECT_THAT(tokenizer.describe(), testing::Contains(testing::Pair("not added before texts", "<|endoftext|> (0)")));
   file["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"] = {999};
   EXPECT_THAT(refusal(file), HasSubstr("the token 999 before texts"));
 }
@@ -161,9 +161,9 @@ TEST_F(BpeTokenizerTest, IsThreadSafe) {
 }
 
 TEST_F(BpeTokenizerTest, RejectsUnsupportedFeaturesByName) {
-  const auto with = [&](const std::string& place, const Json& value) {
+  const auto with = [&](const std::string& pointer, const Json& value) {
     Json file = small_file({});
-    file[Json::json_pointer(place)] = value;
+    file[Json::json_pointer(pointer)] = value;
     return refusal(file);
   };
   EXPECT_THAT(with("/model/type", "WordPiece"), HasSubstr("its model is WordPiece"));
@@ -215,7 +215,7 @@ TEST_F(BpeTokenizerTest, RejectsDamagedFilesByName) {
   file["added_tokens"] = Json::array();
   file["model"]["vocab"]["other"] = 0;
   file["model"]["vocab"].erase("<|endoftext|>");
-  EXPECT_THAT(refusal(file), HasSubstr("the ends of documents cannot be marked"));
+  EXPECT_THAT(refusal(file), HasSubstr("has no token that ends documents"));
 }
 
 TEST_F(BpeTokenizerTest, StopsCatastrophicPatterns) {
@@ -254,10 +254,10 @@ TEST_F(BpeTokenizerTest, RankFilesRequireKnownRules) {
   const Tokenizer known(write(ranks(50256), "known.txt"));
   EXPECT_EQ(known.eod(), 50256);
   for (const auto& [content, message] :
-       std::vector<std::pair<std::string, std::string>>{{"YQ== 0\nYg==\n", ":2: is not bytes in base64"},
+       std::vector<std::pair<std::string, std::string>>{{"YQ== 0\nYg==\n", ":2: must have bytes in base64"},
                                                         {"YQ== 0\nYg== 0\n", ":2: the id 0 appears twice"},
                                                         {"YQ== 0\nYg== 7\n", ":2: the id 7 leaves smaller ones"},
-                                                        {"YQ== 0\nY*== 1\n", ":2: is not bytes in base64"}}) {
+                                                        {"YQ== 0\nY*== 1\n", ":2: must have bytes in base64"}}) {
     EXPECT_THAT(input_error([&] { Tokenizer{write(content, "bad.tiktoken")}; }), HasSubstr(message));
   }
 }
@@ -265,7 +265,7 @@ TEST_F(BpeTokenizerTest, RankFilesRequireKnownRules) {
 TEST_F(BpeTokenizerTest, SavesVocabularyAndMergesAsOneFile) {
   const Json file = small_file({{"a", "b"}});
   const Path vocab = write(file["model"]["vocab"].dump(), "vocab.json");
-  EXPECT_THAT(input_error([&] { Tokenizer{vocab}; }), HasSubstr("merges.txt: there is no such file"));
+  EXPECT_THAT(input_error([&] { Tokenizer{vocab}; }), HasSubstr("merges.txt: does not exist"));
   const Path merges = write("#version: 0.2\na b\n", "merges.txt");
   for (const Path& path : {vocab, merges}) {
     const Tokenizer tokenizer(path);
@@ -298,10 +298,10 @@ TEST_F(BpeTokenizerTest, TrainingIsIndependentOfThreads) {
   EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("are 257"));
   write("so few words", "text.txt");
   options.vocab_size = 1000;
-  EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("gives only 257 pieces"));
+  EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("yields only 257 pieces"));
 }
 
-TEST_F(BpeTokenizerTest, NamesTruncatedFileWhereverItEnds) {
+TEST_F(BpeTokenizerTest, NamesTruncatedFileForEveryLength) {
   const std::string whole = small_file({{"a", "b"}}).dump();
   for (const std::size_t size : {std::size_t{2}, whole.size() / 10, whole.size() / 4, whole.size() - 1}) {
     const std::string error = input_error([&] { Tokenizer(write(whole.substr(0, size))); });
@@ -324,7 +324,7 @@ TEST_F(BpeTokenizerTest, StopsNormalizerThatGrowsTextsWithoutBound) {
               testing::AllOf(HasSubstr("tokenizer.json"), HasSubstr("normalizer makes a text of 3 bytes")));
 }
 
-TEST(BpeTokenizerPrefixTest, PutsNothingBeforeAContinuedDocument) {
+TEST(BpeTokenizerPrefixTest, AddsNothingBeforeContinuedDocument) {
   std::string file = read_text_file(test::golden_folder() / "tokenizers/metaspace.json");
   for (const char* scheme : {"first", "always"}) {
     const ScratchFolder folder;

@@ -133,7 +133,7 @@ TEST(DatasetsTest, KeepsSeveralValidationSetsSeparate) {
   config.valid_data_path = {"0.5", config.valid_data_path[0], "0.5", config.valid_data_path[1]};
   EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("data.full_validation: a blend with weights"));
   config.multiple_validation_sets = true;
-  EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("leave the weights out"));
+  EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("remove the weights"));
   config.valid_data_path = {config.valid_data_path[1], config.valid_data_path[1]};
   EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("is listed twice"));
   EXPECT_EQ(validation_set_names({"a/x", "b/x"}), (std::vector<std::string>{"a/x", "b/x"}));
@@ -169,7 +169,7 @@ TEST(DatasetsTest, ExplainsInvalidInput) {
   config.split = "99,1,0";
   EXPECT_EQ(build(config, {1, 0, 1}).test, nullptr);
   config.split = "10,90,0";
-  EXPECT_THAT(build_error(config, {1, 1, 0}, 20), HasSubstr("has only 20 tokens, one sample needs 21"));
+  EXPECT_THAT(build_error(config, {1, 1, 0}, 20), HasSubstr("has only 20 tokens; one sample needs 21"));
   for (const char* split : {"", "a", "1,2,3,4", "-1,2", "0,0", "1,,2", "nan"}) {
     config.split = split;
     EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("data.split")) << split;
@@ -183,7 +183,7 @@ TEST(DatasetsTest, ExplainsInvalidInput) {
     EXPECT_THAT(build_error(config, {1, 0, 0}), HasSubstr("data.data_path")) << list[0];
   }
   config.data_path = {d, e};
-  EXPECT_THAT(build_error(config, {100, 0, 0}), HasSubstr("give each prefix a weight"));
+  EXPECT_THAT(build_error(config, {100, 0, 0}), HasSubstr("set a weight for each prefix"));
   EXPECT_EQ(build(config, {20, 0, 0}).train->size(), 20);
   config.data_path.clear();
   config.split = DataConfig().split;
@@ -198,7 +198,7 @@ std::string warnings_of(const DataConfig& config, std::array<i64, 3> samples, i6
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(DatasetsTest, UsesWholeTextForTrainingWhenTooSmallToSplit) {
+TEST(DatasetsTest, UsesEntireTextForTrainingWhenTooSmallToSplit) {
   const ScratchFolder folder;
   const std::string d = write_dataset(folder / "d", 400, 20), e = write_dataset(folder / "e", 10, 20);
   DataConfig config;
@@ -239,7 +239,7 @@ TEST(DatasetsTest, WarnsWhenHeldOutTextIsReadManyTimes) {
       HasSubstr("the valid split has 3 documents, 60 tokens, 3 samples; every evaluation reads 18918 samples of "
                 "it, each 6306 times"));
   EXPECT_EQ(warnings_of(config, {10, 5, 0}), "") << "less than twice";
-  EXPECT_EQ(warnings_of(config, {10000, 0, 0}), "") << "training in epochs is what one asks for";
+  EXPECT_EQ(warnings_of(config, {10000, 0, 0}), "") << "training for several epochs is intended";
 }
 
 TEST(DatasetIdentityTest, DistinguishesTexts) {
@@ -342,7 +342,7 @@ TEST(IndexCacheTest, RejectsIndexLargerThanMemory) {
 TEST(IndexCacheTest, UnwritableFolderCausesOnlyWarning) {
   const ScratchFolder folder;
   write_dataset(folder / "d", 50, 40);
-  write_file_atomic(folder / "file", "a file where the folder should be");
+  write_file_atomic(folder / "file", "a file instead of the folder");
   const IndexedDataset source(folder / "d");
   const GptDatasetSpec spec{{0, 50}, "train", 16, 1, 300};
   testing::internal::CaptureStderr();

@@ -53,24 +53,24 @@ TEST_F(InputFormatTest, RecognizesJsonLinesByContent) {
   EXPECT_EQ(preprocessed(file("long", "{\"text\": \"alpha beta\", \"x\": \"" + std::string(1 << 20, 'x') +
                                           "\"}\n{\"text\": \"gamma\"}")),
             two);
-  EXPECT_THAT(input_error([&] { preprocessed(file("cut", std::string("{\"text\": \"a\n") + kJsonLines)); }),
-              HasSubstr("cut:1: malformed JSON"));
+  EXPECT_THAT(input_error([&] { preprocessed(file("broken", std::string("{\"text\": \"a\n") + kJsonLines)); }),
+              HasSubstr("broken:1: malformed JSON"));
 }
 
-TEST_F(InputFormatTest, ReadsOtherTextsThatBeginWithABraceAsText) {
+TEST_F(InputFormatTest, ReadsOtherTextsThatBeginWithBraceAsText) {
   for (const std::string text :
        {"{\n  \"text\": \"pretty\"\n}\n", "{}\n{}\n", "{ int x; }\n", "{\"a\": 1} and more\n", "[1]\n"})
     EXPECT_EQ(preprocessed(file("a.txt", text)), std::vector<std::string>{text});
 }
 
-TEST_F(InputFormatTest, RefusesOtherJsonUnlessNamedText) {
+TEST_F(InputFormatTest, RejectsOtherJsonUnlessFormatIsText) {
   for (const std::string text : {"{\n  \"text\": \"pretty\"\n}\n", "[{\"text\": \"a\"},\n {\"text\": \"b\"}]\n"}) {
     EXPECT_THAT(input_error([&] { preprocessed(file("part-00000", text)); }), HasSubstr("--input_format=text"));
     EXPECT_EQ(preprocessed(file("a.txt", text)), std::vector<std::string>{text});
   }
 }
 
-TEST_F(InputFormatTest, ReadsAsTheOptionSays) {
+TEST_F(InputFormatTest, FollowsInputFormatOption) {
   PreprocessOptions o = options({file("a.jsonl", kJsonLines)});
   o.input_format = InputFormat::Text;
   run_preprocess(o, Log(1));
@@ -80,7 +80,7 @@ TEST_F(InputFormatTest, ReadsAsTheOptionSays) {
   EXPECT_THAT(input_error([&] { run_preprocess(o, Log(1)); }), HasSubstr("prose.txt:1: malformed JSON"));
 }
 
-TEST_F(InputFormatTest, RefusesJsonKeysForPlainText) {
+TEST_F(InputFormatTest, RejectsJsonKeysForPlainText) {
   PreprocessOptions o = options({file("a.txt", "some prose\n")});
   o.json_keys = {"body"};
   EXPECT_THAT(input_error([&] { run_preprocess(o, Log(1)); }),
@@ -106,7 +106,7 @@ TEST_F(InputFormatTest, AcceptsNumbersThatPythonWrites) {
   EXPECT_EQ(preprocessed(file("named-otherwise", lines)), expected);
 }
 
-TEST_F(InputFormatTest, RefusesOtherMalformedNumbers) {
+TEST_F(InputFormatTest, RejectsOtherMalformedNumbers) {
   for (const char* value : {"NaNs", "nan", "Inf", "+1", "01", "1e", ".5", "--Infinity", "1e999x"}) {
     const std::string line = str("{\"x\": ", value, ", \"text\": \"a\"}\n");
     EXPECT_THAT(input_error([&] { preprocessed(file("a.jsonl", line)); }), HasSubstr("a.jsonl:1: malformed JSON"))
@@ -115,7 +115,7 @@ TEST_F(InputFormatTest, RefusesOtherMalformedNumbers) {
   EXPECT_THAT(input_error([&] { preprocessed(file("a.jsonl", "{\"text\": NaN}\n")); }), HasSubstr("is not a string"));
 }
 
-TEST_F(InputFormatTest, RefusesAPipeThatHoldsJsonLines) {
+TEST_F(InputFormatTest, RejectsPipeWithJsonLines) {
   TextPiece piece;
   piece.text = kJsonLines;
   EXPECT_THAT(input_error([&] { parse_piece("/dev/fd/63", piece, {}); }), HasSubstr("--input_format=json_lines"));

@@ -21,7 +21,7 @@ TEST(MockDatasetTest, SamplesAreConsecutive) {
   for (const i64 sample : {0, 1, 57, 98}) {
     const std::vector<i32> tokens = tokens_of(some, sample);
     EXPECT_EQ(tokens.back(), tokens_of(some, sample + 1).front());
-    EXPECT_EQ(tokens, tokens_of(more, sample)) << "how many there are does not matter";
+    EXPECT_EQ(tokens, tokens_of(more, sample)) << "samples do not depend on their number";
   }
   std::vector<i32> both = tokens_of(some, 2);
   const std::vector<i32> next = tokens_of(some, 3);

@@ -1,4 +1,4 @@
-// Preprocessing in parts: the output is bitwise identical to that of one process, wherever the input is split.
+// Preprocessing in parts: the output is bitwise identical to that of one process, for any split of the input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,8 +92,9 @@ class PreprocessPartsTest : public test::PreprocessFixture {
       EXPECT_EQ(read_text_file(out_ / (a + ending)), read_text_file(out_ / (b + ending))) << a << " " << b << ending;
   }
 
-  std::size_t made_ = 0, found_ = 0,
-              mapped_files_ = 0;  // units that the last run tokenized, that were already at their places, ...
+  std::size_t made_ = 0;          // units that the last run tokenized
+  std::size_t found_ = 0;         // units that were already in their output ranges
+  std::size_t mapped_files_ = 0;  // units whose tokens were in files
 };
 
 TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
@@ -111,17 +112,17 @@ TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
     one.text_document = kind;
     one.keep_empty = kind == TextDocument::Line;
     run_preprocess(one, Log(1));
-    std::size_t most = 0;
+    std::size_t max_units = 0;
     for (const i64 unit_bytes : {i64{1}, i64{600'000}}) {
       PreprocessOptions o = one;
       o.output_prefix = (out_ / "parts").string();
       if (kind == TextDocument::Line && unit_bytes == 1) continue;  // would make some ten thousand parts
       for (const i64 memory : {TokenMemory::kDefaultLimit, i64{1}}) {
-        most = std::max(most, in_parts(o, {.processes = 3, .memory = memory, .unit_bytes = unit_bytes}));
+        max_units = std::max(max_units, in_parts(o, {.processes = 3, .memory = memory, .unit_bytes = unit_bytes}));
         expect_same("one_text_document", "parts_text_document");
       }
     }
-    EXPECT_GE(most, 7u) << "the text was hardly cut";
+    EXPECT_GE(max_units, 7u) << "the text was split into too few units";
   }
 }
 
@@ -148,7 +149,7 @@ TEST_F(PreprocessPartsTest, ErrorsNameLineOfFile) {
   EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr("different options"));
 }
 
-/// Killed after some units were tokenized or copied to their places, a run must continue from there.
+/// A run that was killed after some units were tokenized or copied to their output ranges must continue from there.
 TEST_F(PreprocessPartsTest, ResumesAfterInterruption) {
   PreprocessOptions one = options({file("a.txt", play().substr(0, 60'000))}, "one");
   one.text_document = TextDocument::Line;
@@ -158,7 +159,7 @@ TEST_F(PreprocessPartsTest, ResumesAfterInterruption) {
   const std::size_t units = in_parts(o, {.tokenized = 4});
   ASSERT_GT(units, 8u);
   in_parts(o, {.processes = 2, .written = 3});
-  EXPECT_EQ(made_, units) << "what was in memory is lost";
+  EXPECT_EQ(made_, units) << "units in memory were lost";
   in_parts(o, {.processes = 3, .written = 2});
   EXPECT_EQ(found_, 3u);
   EXPECT_EQ(made_, units - 3);
@@ -186,32 +187,32 @@ TEST_F(PreprocessPartsTest, SpillsToFilesWhenMemoryIsFull) {
   ASSERT_GT(units, 12u);
   const std::size_t in_files = mapped_files_;
   EXPECT_GT(in_files, 0u);
-  EXPECT_LT(in_files, made_) << "the first ones have room";
+  EXPECT_LT(in_files, made_) << "the first units fit in memory";
   in_parts(o, {.processes = 2, .written = 3, .memory = 1});
-  EXPECT_EQ(mapped_files_, units) << "all are kept in files";
+  EXPECT_EQ(mapped_files_, units) << "all units are kept in files";
   in_parts(o, {.processes = 3});
   EXPECT_EQ(found_, 3u);
-  EXPECT_EQ(mapped_files_, units - 3) << "and found again";
+  EXPECT_EQ(mapped_files_, units - 3) << "the files are reused";
   expect_same("one_text_document", "parts_text_document");
   expect_same("one_other_document", "parts_other_document");
 }
 
 TEST(TokenMemoryTest, WaitsForPendingWrites) {
   TokenMemory memory(100);
-  EXPECT_TRUE(memory.take(60));
-  EXPECT_FALSE(memory.take(60)) << "nothing will give room";
+  EXPECT_TRUE(memory.reserve(60));
+  EXPECT_FALSE(memory.reserve(60)) << "no write in progress will release memory";
   auto writing = std::make_unique<TokenMemory::WriteScope>(memory);
-  std::atomic<bool> has_room = false;
-  std::jthread waiting([&] { has_room = memory.take(60); });
+  std::atomic<bool> has_reserved = false;
+  std::jthread waiting([&] { has_reserved = memory.reserve(60); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_FALSE(has_room);
+  EXPECT_FALSE(has_reserved);
   memory.release(60);
   waiting.join();
-  EXPECT_TRUE(has_room);
-  waiting = std::jthread([&] { has_room = memory.take(60); });
+  EXPECT_TRUE(has_reserved);
+  waiting = std::jthread([&] { has_reserved = memory.reserve(60); });
   writing.reset();
   waiting.join();
-  EXPECT_FALSE(has_room) << "what was written gave too little";
+  EXPECT_FALSE(has_reserved) << "the write released too little";
 }
 
 /// Allocating new pages for every unit would take a twentieth of the time.
@@ -220,11 +221,11 @@ TEST(TokenMemoryTest, ReusesBuffersOfUnits) {
   std::vector<std::byte> first = memory.buffer();
   EXPECT_EQ(first.capacity(), 0u);
   first.resize(1000);
-  const std::byte* place = first.data();
+  const std::byte* address = first.data();
   memory.keep(std::move(first));
   const std::vector<std::byte> second = memory.buffer();
   EXPECT_TRUE(second.empty());
-  EXPECT_EQ(second.data(), place);
+  EXPECT_EQ(second.data(), address);
   EXPECT_EQ(memory.buffer().capacity(), 0u);
 }
 
@@ -251,23 +252,23 @@ TEST_F(PreprocessPartsTest, RebuildsIncompleteParts) {
     ASSERT_TRUE(metadata());
   }
   std::filesystem::remove(folder.shared_output_path("text"));
-  EXPECT_FALSE(metadata()) << "without its tokens";
+  EXPECT_FALSE(metadata()) << "its tokens are missing";
   write_file_atomic(folder.shared_output_path("text"), "");
-  EXPECT_FALSE(metadata()) << "with some of them";
+  EXPECT_FALSE(metadata()) << "some of its tokens are missing";
   folder.retain_parts(make_work_units(o.input, o.format(), one_unit.unit_bytes));
-  EXPECT_FALSE(std::filesystem::exists(part())) << "what is not whole could look as if it were, later";
+  EXPECT_FALSE(std::filesystem::exists(part())) << "an incomplete part could appear complete later";
   in_parts(o, {.written = 0, .memory = 1, .unit_bytes = one_unit.unit_bytes});
-  ASSERT_TRUE(metadata()) << "in a file of its own";
+  ASSERT_TRUE(metadata()) << "its tokens are in a separate file";
   EXPECT_TRUE(metadata()->output_ranges.empty());
   resize(folder.tokens_path(make_work_units(o.input, o.format(), one_unit.unit_bytes)[0], "text"), -2);
   EXPECT_FALSE(metadata());
   make();
   ASSERT_TRUE(metadata());
   file("a.txt", play() + "more");
-  EXPECT_FALSE(metadata()) << "another text";
+  EXPECT_FALSE(metadata()) << "it is from a different text";
 }
 
-/// Units after a changed one move to a different place and must be rebuilt as well.
+/// Units after a changed one move to a different offset and must be rebuilt as well.
 TEST_F(PreprocessPartsTest, RebuildsPartsAfterChangedFile) {
   for (int i = 0; i < 6; ++i) file(str(i, ".txt"), play().substr(static_cast<std::size_t>(i) * 70'000, 70'000));
   std::vector<std::string> input;
@@ -326,8 +327,8 @@ TEST(AlignedBlockRangeTest, ContainsOnlyUnsharedBlocks) {
   }
 }
 
-/// Each process writes to its own file here, to show which process wrote each block. All of process 0 is assembled from
-/// the files of parts.
+/// Each process writes to a separate file here, to show which process wrote each block. The blocks of process 0 are
+/// assembled from the part files.
 TEST_F(PreprocessPartsTest, EveryBlockIsWrittenByOneProcess) {
   PreprocessOptions o = options({file("a.txt", play() + play())}, "one");
   run_preprocess(o, Log(1));
@@ -356,7 +357,7 @@ TEST_F(PreprocessPartsTest, EveryBlockIsWrittenByOneProcess) {
       ASSERT_EQ(written[at], whole[at]) << at;
     }
   }
-  EXPECT_LE(std::count(writer_of.begin(), writer_of.end(), -1), std::ssize(units)) << "the rest is of process 0";
+  EXPECT_LE(std::count(writer_of.begin(), writer_of.end(), -1), std::ssize(units)) << "process 0 wrote the rest";
 }
 
 TEST_F(PreprocessPartsTest, MergedDatasetsMatchDatasetOfAllTexts) {
@@ -380,11 +381,11 @@ TEST_F(PreprocessPartsTest, MergedDatasetsMatchDatasetOfAllTexts) {
   };
   EXPECT_THAT(error({prefixes[0]}, "x"), HasSubstr("at least two"));
   EXPECT_THAT(error({prefixes[0], "absent"}, "x"), HasSubstr("absent.idx"));
-  EXPECT_THAT(error(prefixes, "a_text_document"), HasSubstr("is one of the datasets that are joined"));
+  EXPECT_THAT(error(prefixes, "a_text_document"), HasSubstr("is one of the datasets to merge"));
   DatasetInfo other = *read_dataset_info(prefixes[1]);
   other.tokenizer_checksum = "0123";
   write_dataset_info(prefixes[1], other);
-  EXPECT_THAT(error(prefixes, "x"), HasSubstr("b_text_document.json: the dataset was made with another tokenizer"));
+  EXPECT_THAT(error(prefixes, "x"), HasSubstr("b_text_document.json: the dataset was made with a different tokenizer"));
   other = *read_dataset_info(prefixes[0]);
   other.append_eod = false;
   write_dataset_info(prefixes[1], other);

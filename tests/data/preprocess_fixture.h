@@ -11,7 +11,7 @@
 
 namespace mcpp::test {
 
-/// The tokenizer is trained once per suite. Each test has its own folder for input and output.
+/// Fixture with a tokenizer that is trained once per suite. Each test has a separate folder for input and output.
 class PreprocessFixture : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -32,9 +32,9 @@ class PreprocessFixture : public testing::Test {
     return (out_ / name).string();
   }
   std::string gzip_file(const std::string& name, const std::string& text) {
-    gzFile packed = gzopen((out_ / name).c_str(), "wb");
-    gzwrite(packed, text.data(), static_cast<unsigned>(text.size()));
-    gzclose(packed);
+    gzFile gzip = gzopen((out_ / name).c_str(), "wb");
+    gzwrite(gzip, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(gzip);
     return (out_ / name).string();
   }
   PreprocessOptions options(std::vector<std::string> input, const std::string& prefix = "d") {

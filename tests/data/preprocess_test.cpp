@@ -79,7 +79,7 @@ TEST_F(PreprocessTest, ResultIsIndependentOfWorkers) {
   }
 }
 
-TEST_F(PreprocessTest, TextJsonAndGzipGiveEqualOutput) {
+TEST_F(PreprocessTest, TextJsonAndGzipYieldEqualOutput) {
   const std::vector<std::string> texts{"First text.\n", "second \"text\"\n\nna\xC3\xAFve", "third\ttext"};
   std::string jsonl;
   PreprocessOptions text = options({}, "text");
@@ -116,7 +116,7 @@ TEST_F(PreprocessTest, SplitsLinesAndParagraphsIntoDocuments) {
   EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"one\ntwo", "three  ", "four\nfive"}));
 }
 
-TEST_F(PreprocessTest, KeepsLongParagraphsWhole) {
+TEST_F(PreprocessTest, DoesNotSplitLongParagraphs) {
   std::string longer;
   while (longer.size() < 1500000) longer += "some words in a line of a long paragraph\n";
   longer.pop_back();
@@ -133,13 +133,13 @@ TEST_F(PreprocessTest, EverySplitPreservesText) {
   const std::string text =
       "a line\nanother \xE4\xB8\xAD\xE6\x96\x87\n\n\nparagraph with words\nandaverylongwordwithoutspace";
   const std::string path = file("d.txt", text);
-  for (const SplitMode cut : {SplitMode::Anywhere, SplitMode::Line, SplitMode::Paragraph}) {
+  for (const SplitMode mode : {SplitMode::Anywhere, SplitMode::Line, SplitMode::Paragraph}) {
     for (std::size_t target = 4; target < text.size() + 3; ++target) {
       TextSource source{Path(path)};
       TextPiece piece;
       std::string all;
       i64 line = 1;
-      while (source.next(piece, target, cut)) {
+      while (source.next(piece, target, mode)) {
         EXPECT_EQ(piece.byte_offset, static_cast<i64>(all.size()));
         EXPECT_EQ(piece.first_line, line);
         all += piece.text;
@@ -194,7 +194,7 @@ TEST_F(PreprocessTest, ParagraphsAreIndependentOfPieceBoundaries) {
 TEST_F(PreprocessTest, MalformedLinesAreNamedAndLeaveNoOutput) {
   const std::string good = R"({"text": "good"})"
                            "\n";
-  const std::pair<std::string, const char*> cases[] = {{"{\"text\": \"cut", "malformed JSON"},
+  const std::pair<std::string, const char*> cases[] = {{"{\"text\": \"unclosed", "malformed JSON"},
                                                        {"[1]", "not a JSON object"},
                                                        {"{\"body\": \"x\"}", "no key \"text\""},
                                                        {"{\"text\": 3}", "is not a string"},
@@ -224,9 +224,9 @@ TEST_F(PreprocessTest, ExplainsOtherInvalidInput) {
   EXPECT_THAT(error(options({(out_ / "none.txt").string()})), HasSubstr("none.txt"));
   EXPECT_THAT(error(options({file("empty.txt", "")})), HasSubstr("no text"));
   EXPECT_THAT(error(options({file("bad.txt", "ok\nbad\xC3(\n")})), HasSubstr("bad.txt:2: not UTF-8 at byte 6"));
-  gzip_file("cut.txt.gz", read_text_file(source()));
-  file("cut.txt.gz", bytes("cut.txt.gz").substr(0, 100000));
-  EXPECT_THAT(error(options({(out_ / "cut.txt.gz").string()})), HasSubstr("cut.txt.gz"));
+  gzip_file("truncated.txt.gz", read_text_file(source()));
+  file("truncated.txt.gz", bytes("truncated.txt.gz").substr(0, 100000));
+  EXPECT_THAT(error(options({(out_ / "truncated.txt.gz").string()})), HasSubstr("truncated.txt.gz"));
   for (const auto& entry : std::filesystem::directory_iterator(out_.path())) {
     EXPECT_EQ(entry.path().filename().string().find("d_text"), std::string::npos) << entry.path();
   }
@@ -238,15 +238,15 @@ TEST_F(PreprocessTest, RejectsGzipBombs) {
   gzFile file = gzopen(path.c_str(), "wb9");
   for (int i = 0; i < 30; ++i) gzwrite(file, text.data(), static_cast<unsigned>(kMebi));
   gzclose(file);
-  for (const SplitMode cut : {SplitMode::Anywhere, SplitMode::Line}) {
+  for (const SplitMode mode : {SplitMode::Anywhere, SplitMode::Line}) {
     TextSource source(path);
     TextPiece piece;
     i64 bytes = 0;
     const std::string message = input_error([&] {
-      while (source.next(piece, kMebi, cut)) bytes += static_cast<i64>(piece.text.size());
+      while (source.next(piece, kMebi, mode)) bytes += static_cast<i64>(piece.text.size());
     });
     EXPECT_THAT(message, HasSubstr("bomb.txt.gz: is more than 200 times as large as its gzip file"));
-    EXPECT_GE(bytes, i64{14} << 20) << "what is small may be repetitive";
+    EXPECT_GE(bytes, i64{14} << 20) << "small files may be repetitive";
     EXPECT_LE(bytes, i64{20} << 20);
   }
 }
@@ -297,23 +297,23 @@ TEST_F(PreprocessTest, RejectsTrailingDataAfterGzipMember) {
   const std::string text = read_text_file(source()).substr(0, 300'000);
   gzip_file("a.gz", text);
   const std::string a = bytes("a.gz");
-  const auto expect_refused = [&](const std::string& content, const char* why) {
+  const auto expect_rejected = [&](const std::string& content, const char* why) {
     const std::string path = file("d.txt.gz", content);
     EXPECT_THAT(text_or_error(path), testing::AllOf(HasSubstr("d.txt.gz: "), HasSubstr(why))) << content.size();
     EXPECT_THAT(error(options({path})), HasSubstr("d.txt.gz: "));
   };
-  expect_refused(a + "plain text", "is followed by trailing garbage");
-  expect_refused(a + std::string(9, '\0') + a, "is followed by trailing garbage");
-  expect_refused(a + "\x1F", "is followed by trailing garbage");
+  expect_rejected(a + "plain text", "is followed by trailing garbage");
+  expect_rejected(a + std::string(9, '\0') + a, "is followed by trailing garbage");
+  expect_rejected(a + "\x1F", "is followed by trailing garbage");
   std::string headless = a;
   headless[2] = 7;  // an unknown compression method
-  expect_refused(a + headless, "damaged");
+  expect_rejected(a + headless, "damaged");
   for (const std::size_t kept : {std::size_t{2}, std::size_t{10}, a.size() / 2, a.size() - 1})
-    expect_refused(a + a.substr(0, kept), "ends early");
+    expect_rejected(a + a.substr(0, kept), "ends early");
   for (const std::size_t at : {std::size_t{3}, a.size() / 3, a.size() - 6, a.size() - 2}) {  // flags, data, check, size
     std::string flipped = a;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x40);
-    expect_refused(a + flipped, "the gzip data");
+    expect_rejected(a + flipped, "the gzip data");
   }
 }
 

@@ -20,7 +20,7 @@ namespace {
 using test::ScratchFolder;
 using Options = std::map<std::string, std::string>;
 
-/// Parts of texts that normalization rules and segmentation treat in ways of their own.
+/// Parts of texts that normalization rules and segmentation treat specially.
 const std::vector<std::string>& unusual_parts() {
   static const std::vector<std::string> parts{"  ",
                                               "    ",
@@ -143,7 +143,7 @@ bool train(const ScratchFolder& folder, RandomTexts& random, Options options) {
   return sentencepiece::SentencePieceTrainer::Train({options.begin(), options.end()}).ok();
 }
 
-/// Returns `text` without the characters that Tokenizer reads otherwise on purpose (see keeps_space_marks()).
+/// Returns `text` without the characters that Tokenizer intentionally reads differently (see keeps_space_marks()).
 std::string without_marks(std::string text) {
   const std::string mark = "\xE2\x96\x81";
   for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos;) text.erase(at, mark.size());
@@ -175,14 +175,14 @@ void expect_same_ids(const Path& model, const Options& options, RandomTexts& ran
   }
 }
 
-/// Environment variable MCPP_SENTENCEPIECE_MODELS: how many models to train instead of a few; MCPP_SENTENCEPIECE_SEED:
-/// the first.
+/// The environment variable MCPP_SENTENCEPIECE_MODELS sets the number of models to train instead of a few,
+/// MCPP_SENTENCEPIECE_SEED the first seed.
 u32 from_environment(const char* name, u32 otherwise) {
   const char* value = std::getenv(name);
   return value ? static_cast<u32>(std::atoi(value)) : otherwise;
 }
 
-TEST(SentencepieceModelsTest, RandomModelsGiveTheIdsOfTheLibrary) {
+TEST(SentencepieceModelsTest, MatchesLibraryForRandomModels) {
   const u32 models = from_environment("MCPP_SENTENCEPIECE_MODELS", 6);
   const u32 seed = from_environment("MCPP_SENTENCEPIECE_SEED", 22);
   u32 compared = 0;
@@ -190,17 +190,17 @@ TEST(SentencepieceModelsTest, RandomModelsGiveTheIdsOfTheLibrary) {
     const ScratchFolder folder;
     RandomTexts random(seed + i);
     const Options options = random_options(random);
-    if (!train(folder, random, options)) continue;  // not all options go together
+    if (!train(folder, random, options)) continue;  // some options cannot be combined
     ++compared;
     SCOPED_TRACE(str("seed ", seed + i));
     expect_same_ids(folder / "random.model", options, random);
   }
-  EXPECT_GE(2 * compared, models) << "too few of the options can be trained with";
+  EXPECT_GE(2 * compared, models) << "training works with too few of the options";
   RecordProperty("models", static_cast<int>(compared));
 }
 
-/// A document that is encoded in parts has the ids of the whole: nothing is put before or after the parts inside.
-TEST(SentencepieceModelsTest, PartsOfADocumentGiveTheIdsOfTheWhole) {
+/// A document that is encoded in parts has the ids of the entire document: nothing is added around the inner parts.
+TEST(SentencepieceModelsTest, PartsOfDocumentMatchIdsOfEntireDocument) {
   for (u32 seed = 0; seed < 6; ++seed) {
     const ScratchFolder folder;
     RandomTexts random(100 + seed);
@@ -216,20 +216,22 @@ TEST(SentencepieceModelsTest, PartsOfADocumentGiveTheIdsOfTheWhole) {
     const Tokenizer tokenizer(folder / "random.model");
     const std::string text = random.text(3000) + "\n    indented\n\n" + random.text(1000) + "end";
     const std::vector<i32> whole = tokenizer.encode(text);
-    for (std::size_t cut = 1; cut < text.size(); ++cut) {
-      const bool is_after_line = text[cut - 1] == '\n', is_before_word = text[cut] == ' ' && text[cut - 1] != ' ';
-      if (!is_after_line && !is_before_word) continue;  // where pieces are cut
-      const std::string_view all = text, before = all.substr(0, cut);
+    for (std::size_t split = 1; split < text.size(); ++split) {
+      const bool is_after_line = text[split - 1] == '\n';
+      const bool is_before_word = text[split] == ' ' && text[split - 1] != ' ';
+      if (!is_after_line && !is_before_word) continue;  // pieces are split at these positions only
+      const std::string_view all = text, before = all.substr(0, split);
       std::vector<i32> ids = tokenizer.encode(before, {.begins = true, .ends = false});
       const std::string_view last = before.substr(before.size() - std::min<std::size_t>(before.size(), 4));
-      const std::vector<i32> rest = tokenizer.encode(all.substr(cut), {.begins = false, .ends = true, .before = last});
+      const std::vector<i32> rest =
+          tokenizer.encode(all.substr(split), {.begins = false, .ends = true, .before = last});
       ids.insert(ids.end(), rest.begin(), rest.end());
-      ASSERT_EQ(tokenizer.decode(ids), tokenizer.decode(whole)) << "cut at " << cut << " with" << describe(options);
+      ASSERT_EQ(tokenizer.decode(ids), tokenizer.decode(whole)) << "split at " << split << " with" << describe(options);
     }
   }
 }
 
-TEST(SentencepieceModelsTest, PreprocessPutsOneSpaceBeforeALongDocument) {
+TEST(SentencepieceModelsTest, PreprocessAddsOneSpaceBeforeLongDocument) {
   const ScratchFolder folder;
   RandomTexts random(7);
   Options options = random_options(random);
@@ -240,7 +242,7 @@ TEST(SentencepieceModelsTest, PreprocessPutsOneSpaceBeforeALongDocument) {
   options["normalization_rule_name"] = "identity";
   ASSERT_TRUE(train(folder, random, options));
   std::string text = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
-  std::ranges::replace(text, '\n', ' ');  // two cuts, before words
+  std::ranges::replace(text, '\n', ' ');  // two split points, before words
   write_file_atomic(folder / "long.txt", text);
   PreprocessOptions preprocess;
   preprocess.input = {(folder / "long.txt").string()};

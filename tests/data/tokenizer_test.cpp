@@ -99,8 +99,8 @@ TEST_P(TokenizerTypesTest, RoundTripsAnyText) {
     const std::vector<i32> ids = tokenizer.encode(text);
     EXPECT_EQ(tokenizer.decode(ids), text);
     EXPECT_EQ(stream(tokenizer, ids), text);
-    EXPECT_EQ(std::count(ids.begin(), ids.end(), tokenizer.eod()), 0) << "<eod> must not come out of text";
-    EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 0) << "nothing may be unknown";
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), tokenizer.eod()), 0) << "text must not be encoded to <eod>";
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 0) << "no token may be unknown";
   }
 }
 
@@ -119,7 +119,7 @@ TEST_P(TokenizerTypesTest, LongTextMatchesSentencepieceIds) {
   }
 }
 
-/// Without byte pieces, U+2581 is treated as another space of a run, from which pieces are made.
+/// Without byte pieces, U+2581 is treated as a further space of a run, from which pieces are made.
 TEST_P(TokenizerTypesTest, SpaceMarksJoinAdjacentSpaces) {
   const ScratchFolder folder;
   std::string indented;
@@ -144,7 +144,7 @@ TEST_P(TokenizerTypesTest, SpaceMarksJoinAdjacentSpaces) {
   }
 }
 
-/// Like Llama's model: a space before every text, and the end-of-sentence piece as <eod>.
+/// The model is like Llama's: it adds a space before every text, and its end-of-sentence piece is <eod>.
 TEST(TokenizerTest, SupportsForeignModelsWithPrefixSpace) {
   const ScratchFolder folder;
   options_for(folder, english());
@@ -269,7 +269,7 @@ TEST(TokenizerTrainingTest, BpeModelIsIndependentOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Types, TokenizerTypesTest, testing::Values(TokenizerModel::Unigram, TokenizerModel::Bpe));
 
-/// Otherwise hours of training could be lost.
+/// Late detection could waste hours of training.
 TEST(TokenizerTest, UnwritableOutputIsReportedBeforeTraining) {
   const ScratchFolder folder;
   TokenizerOptions options = options_for(folder, english());
@@ -290,7 +290,7 @@ TEST(TokenizerTest, LooksUpPieces) {
   EXPECT_EQ(tokenizer.decode(std::vector<i32>{tokenizer.eod()}), "");
   EXPECT_THAT(input_error([&] { tokenizer.piece(1000); }), HasSubstr("0 .. 999"));
   EXPECT_THAT(input_error([&] { tokenizer.decode(std::vector<i32>{-1}); }), HasSubstr("token id -1"));
-  EXPECT_GE(tokenizer.id(":\n"), 0) << "newlines are learnt with what precedes them";
+  EXPECT_GE(tokenizer.id(":\n"), 0) << "newlines are learned with the preceding characters";
 }
 
 TEST(TokenizerTest, HoldsBackIncompleteCharacters) {
@@ -315,7 +315,7 @@ TEST(TokenizerTest, LocatesInvalidText) {
 
 TEST(TokenizerTest, ExplainsUnusableModels) {
   const ScratchFolder folder;
-  EXPECT_THAT(input_error([&] { Tokenizer{folder / "none.model"}; }), HasSubstr("no such file"));
+  EXPECT_THAT(input_error([&] { Tokenizer{folder / "none.model"}; }), HasSubstr("does not exist"));
   write_file_atomic(folder / "bad.model", "this is not a model");
   EXPECT_THAT(input_error([&] { Tokenizer{folder / "bad.model"}; }), HasSubstr("not a sentencepiece model"));
   write_file_atomic(folder / "empty.model", "");

@@ -20,13 +20,13 @@ std::string frame(const std::string& text, int window_log = 0) {
   const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(), &ZSTD_freeCCtx);
   ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
   if (window_log > 0) ZSTD_CCtx_setParameter(context.get(), ZSTD_c_windowLog, window_log);
-  std::string packed(ZSTD_compressBound(text.size()) + 64, '\0');
-  ZSTD_outBuffer out{packed.data(), packed.size(), 0};
+  std::string compressed(ZSTD_compressBound(text.size()) + 64, '\0');
+  ZSTD_outBuffer out{compressed.data(), compressed.size(), 0};
   ZSTD_inBuffer in{text.data(), text.size(), 0};
   EXPECT_EQ(ZSTD_isError(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_continue)), 0u);
   EXPECT_EQ(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_end), 0u);
-  packed.resize(out.pos);
-  return packed;
+  compressed.resize(out.pos);
+  return compressed;
 }
 
 std::string skippable(const std::string& content) {
@@ -60,36 +60,36 @@ TEST_F(ZstdTest, ReadsEveryFrame) {
   for (const std::size_t piece : {std::size_t{1} << 10, std::size_t{1} << 16, std::size_t{1} << 22})
     EXPECT_EQ(read(file("all.txt.zst", a + none + b + none), piece), text_) << piece;
   EXPECT_EQ(read(file("index.zst", a + skippable("an index") + b + skippable(""))), text_);
-  EXPECT_EQ(read(file("begins.zst", skippable("told apart by content, not by name") + a + b)), text_);
+  EXPECT_EQ(read(file("begins.zst", skippable("detected by content, not by name") + a + b)), text_);
   EXPECT_EQ(read(file("without_ending", a + b)), text_);
   EXPECT_EQ(read(file("none.zst", none)), "");
 }
 
 /// A frame without checksum ends with its last block, whose text the decoder may still hold back.
 TEST_F(ZstdTest, ReadsFramesWithoutChecksumToEnd) {
-  std::string packed(ZSTD_compressBound(text_.size()), '\0');
-  packed.resize(ZSTD_compress(packed.data(), packed.size(), text_.data(), text_.size(), 3));
+  std::string compressed(ZSTD_compressBound(text_.size()), '\0');
+  compressed.resize(ZSTD_compress(compressed.data(), compressed.size(), text_.data(), text_.size(), 3));
   for (const std::size_t piece : {std::size_t{777}, std::size_t{1} << 16})
-    EXPECT_EQ(read(file("plain.zst", packed), piece), text_) << piece;
+    EXPECT_EQ(read(file("plain.zst", compressed), piece), text_) << piece;
 }
 
 TEST_F(ZstdTest, RejectsDamageAndTrailingData) {
   const std::string a = frame(text_);
-  const auto expect_refused = [&](const std::string& content, const char* why) {
+  const auto expect_rejected = [&](const std::string& content, const char* why) {
     EXPECT_THAT(read(file("d.txt.zst", content)), AllOf(HasSubstr("d.txt.zst: "), HasSubstr(why))) << content.size();
   };
-  expect_refused(a + "plain text", "a zstd frame is followed by trailing garbage");
-  expect_refused(a + std::string(9, '\0'), "is followed by trailing garbage");
-  expect_refused(a + "\x28", "is followed by trailing garbage");
+  expect_rejected(a + "plain text", "a zstd frame is followed by trailing garbage");
+  expect_rejected(a + std::string(9, '\0'), "is followed by trailing garbage");
+  expect_rejected(a + "\x28", "is followed by trailing garbage");
   for (const std::size_t kept : {std::size_t{4}, std::size_t{10}, a.size() / 2, a.size() - 1})
-    expect_refused(a + a.substr(0, kept), "the zstd data ends early");
+    expect_rejected(a + a.substr(0, kept), "the zstd data ends early");
   for (const std::size_t at : {a.size() / 3, a.size() / 2, a.size() - 2}) {
     std::string flipped = a;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x40);
-    expect_refused(flipped, "the zstd data is damaged");
+    expect_rejected(flipped, "the zstd data is damaged");
   }
-  expect_refused(frame(std::string(1000, 'a'), /*window_log=*/28), "needs a window of more than 128 MiB");
-  expect_refused(frame(std::string(std::size_t{32} << 20, 'a')), "200 times as large as its zstd file");
+  expect_rejected(frame(std::string(1000, 'a'), /*window_log=*/28), "needs a window of more than 128 MiB");
+  expect_rejected(frame(std::string(std::size_t{32} << 20, 'a')), "200 times as large as its zstd file");
 }
 
 TEST_F(ZstdTest, DetectsFormatByName) {

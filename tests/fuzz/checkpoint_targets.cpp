@@ -1,4 +1,4 @@
-// Fuzz targets for checkpoint files, ours and Hugging Face's.
+// Fuzz targets for checkpoint files of this program and of Hugging Face.
 #include "base/check.h"
 #include "base/checksum.h"
 #include "checkpoint/format/manifest.h"
@@ -60,7 +60,7 @@ void manifest(std::string_view input) {
   validate(manifest, "manifest.json");
   MCPP_CHECK(manifest.bytes() >= 0);
   const std::string text = to_json(manifest);
-  MCPP_CHECK(to_json(parse_manifest(text, "again")) == text, "reads back otherwise");
+  MCPP_CHECK(to_json(parse_manifest(text, "again")) == text, "the round trip changed the manifest");
 }
 
 void safetensors(std::string_view input) {

@@ -10,7 +10,8 @@ namespace {
 
 /// Derives everything that a plan contains, on one rank and on the layout's number of ranks.
 void check_config(const Config& config) {
-  MCPP_CHECK(print_config(parse_config(print_config(config), "again")) == print_config(config), "reads back otherwise");
+  MCPP_CHECK(print_config(parse_config(print_config(config), "again")) == print_config(config),
+             "the round trip changed the configuration");
   MCPP_CHECK(!config.batch_sizes().empty() && config.training_end().iterations >= 0 &&
              config.training_end().samples >= 0);
   const i64 ranks = config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size;
@@ -44,7 +45,7 @@ void huggingface_config(std::string_view input) {
   const ModelConfig model = parse_huggingface_config(input, "config.json");
   const std::string text = mcpp::huggingface_config(model, DType::F32, {});
   MCPP_CHECK(mcpp::huggingface_config(parse_huggingface_config(text, "again"), DType::F32, {}) == text,
-             "reads back otherwise");
+             "the round trip changed the configuration");
 }
 
 }  // namespace mcpp::fuzz

@@ -60,11 +60,11 @@ void documents(std::string_view input) {
   const Path path = scratch_file(options & 16 ? "text.jsonl" : "text.txt", input.substr(1));
   const std::vector<std::string> small_pieces = read_documents(path, options, 64),
                                  one_piece = read_documents(path, options, 1 << 20);
-  // A replaced byte, a carriage return split from its line and a line longer than a piece may give other documents.
+  // A replaced byte, a carriage return split from its line or a line longer than a piece may change the documents.
   const std::vector<std::string> lines = split(input, '\n');
   const bool is_plain = (options & 4) == 0 && input.find('\r') == std::string_view::npos &&
                         std::ranges::all_of(lines, [](const std::string& line) { return line.size() < 60; });
-  MCPP_CHECK(!is_plain || small_pieces == one_piece, "the documents depend on how the file is cut");
+  MCPP_CHECK(!is_plain || small_pieces == one_piece, "the documents depend on how the file is split");
 }
 
 void indexed_dataset(std::string_view input) {

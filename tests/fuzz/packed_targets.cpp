@@ -1,4 +1,4 @@
-// Fuzz targets for compressed files, compared with oracles that decompress the whole file in memory.
+// Fuzz targets for compressed files, compared with oracles that decompress the entire file in memory.
 #include <zlib.h>
 #include <zstd.h>
 
@@ -14,7 +14,7 @@ namespace mcpp::fuzz {
 namespace {
 
 constexpr int kGzipOnly = 15 + 16;
-constexpr std::size_t kMaxText = 1 << 20;  // a few bytes may decompress to huge numbers of zeros
+constexpr std::size_t kMaxText = 1 << 20;  // a few bytes may decompress to a huge run of zeros
 
 std::string gzip(std::string_view text) {
   z_stream z{};
@@ -103,7 +103,7 @@ std::optional<std::string> text_of_zstd(std::string_view file) {
 
 struct Reading {
   std::string text;
-  bool refused = false, too_long = false;  ///< too long for the oracles
+  bool is_rejected = false, is_too_long = false;  ///< `is_too_long`: too long for the oracles
 };
 
 Reading read(const std::string& file) {
@@ -113,17 +113,17 @@ Reading read(const std::string& file) {
   try {
     while (const std::size_t size = stream.read(some)) {
       reading.text.append(some.data(), size);
-      if (reading.text.size() > kMaxText) return {.text = {}, .too_long = true};
+      if (reading.text.size() > kMaxText) return {.text = {}, .is_too_long = true};
     }
   } catch (const Error& error) {
     if (error.code() != ExitCode::BadInput) throw;
-    reading.refused = true;
+    reading.is_rejected = true;
   }
   return reading;
 }
 
 void compare(const Reading& reading, const std::optional<std::string>& expected) {
-  MCPP_CHECK(reading.refused || (expected && reading.text == *expected), "read ", reading.text.size(), " bytes of ",
+  MCPP_CHECK(reading.is_rejected || (expected && reading.text == *expected), "read ", reading.text.size(), " bytes of ",
              expected ? expected->size() : 0);
 }
 
@@ -133,10 +133,10 @@ void gzip_members(std::string_view input) {
   const std::string file = file_of(input, &gzip);
   if (begins_as_zstd(file)) return;  // the gzip oracle does not read zstd
   const Reading reading = read(file);
-  if (reading.too_long) return;
+  if (reading.is_too_long) return;
   const std::optional<std::string> expected = begins_as_gzip(file) ? text_of_gzip(file) : std::optional(file);
   compare(reading, expected);
-  MCPP_CHECK(!(expected && reading.refused), "refused, though it is sound");
+  MCPP_CHECK(!(expected && reading.is_rejected), "rejected although it is intact");
 }
 
 /// An intact file may be rejected here, because streaming limits the window of a frame.
@@ -144,7 +144,7 @@ void zstd_frames(std::string_view input) {
   const std::string file = file_of(input, &zstd);
   if (!begins_as_zstd(file)) return;
   const Reading reading = read(file);
-  if (!reading.too_long) compare(reading, text_of_zstd(file));
+  if (!reading.is_too_long) compare(reading, text_of_zstd(file));
 }
 
 }  // namespace mcpp::fuzz

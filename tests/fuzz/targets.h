@@ -10,9 +10,9 @@
 
 namespace mcpp::fuzz {
 
-/// Each function parses `input` as its name says and uses everything that follows from it, such as the values of a
-/// tensor. It throws BadInput for rejected input, and anything else only for a bug. MCPP_CHECK asserts the properties
-/// of accepted input.
+/// Each function parses `input` as the kind of data in its name and uses the results, such as the values of a tensor.
+/// It throws BadInput for rejected input, and anything else only for a bug. MCPP_CHECK asserts the properties of
+/// accepted input.
 void arguments(std::string_view input);  ///< command-line arguments, one per line
 void batch_size_schedule(std::string_view input);
 void blend(std::string_view input);            ///< one entry per line
@@ -26,8 +26,8 @@ void indexed_dataset(std::string_view input);  ///< .idx, with a .bin of the des
 void manifest(std::string_view input);
 void pipeline_layout(std::string_view input);
 void safetensors(std::string_view input);
-void safetensors_index(std::string_view input);  ///< with two intact files
-void tokenizer(std::string_view input);          ///< a sentencepiece model, tokenizer.json or list of ranks
+void safetensors_index(std::string_view input);  ///< an index of two intact files
+void tokenizer(std::string_view input);          ///< a sentencepiece model, tokenizer.json or rank list
 /// TOML that repeats the input; the first byte is the number of repetitions
 void toml_nesting(std::string_view input);
 void zstd_frames(std::string_view input);  ///< parts of a zstd file, like those of gzip_members

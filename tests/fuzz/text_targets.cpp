@@ -28,7 +28,7 @@ void blend(std::string_view input) {
   if (list.weights.empty()) return;
   const std::vector<double> shares = normalize_weights(list.weights);
   for (const double share : shares) {
-    MCPP_CHECK(0 <= share && share <= 1, share, " is no share");
+    MCPP_CHECK(0 <= share && share <= 1, share, " is not between 0 and 1");
     MCPP_CHECK(0 <= blend_target_with_surplus(1'000'000, share) && blend_target(1'000'000, share) <= 1'000'000);
   }
   const BlendIndices indices = build_blend_indices(shares, 64);
@@ -37,7 +37,8 @@ void blend(std::string_view input) {
 
 void gemm_choices(std::string_view input) {
   const GemmAlgoCache choices = gemm_choices_from_text(input, "gpu", "choices.txt");
-  MCPP_CHECK(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "again") == choices, "reads back otherwise");
+  MCPP_CHECK(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "again") == choices,
+             "the round trip changed the choices");
 }
 
 void pipeline_layout(std::string_view input) {

@@ -85,7 +85,7 @@ std::string find_damage(std::span<const std::byte> bytes, std::string_view descr
 std::string find_write_error(const Path& path) {
   try {
     mcpp::create_directories(path.parent_path());
-    const AtomicFile trial(path);
+    const AtomicFile probe(path);
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -108,13 +108,13 @@ IndexArrays load_or_build(const Path& path, const std::string& description, cons
     log.warn_from_any_rank(str("keeping the data index in memory: it cannot be cached in ", path.parent_path().string(),
                                ": ", why, "; set data.data_cache_path to a folder that can be written"));
   };
-  const std::string obstacle = find_write_error(path);
-  if (!obstacle.empty()) warn(obstacle);  // before the build, which may take long
+  const std::string write_error = find_write_error(path);
+  if (!write_error.empty()) warn(write_error);  // before the build, which may take long
   auto built = [&] {
     const WaitIndicator shown(log, str("building the index of samples ", path.filename().string()));
     return build(options);
   }();
-  if (!obstacle.empty()) return IndexArrays(std::move(built));
+  if (!write_error.empty()) return IndexArrays(std::move(built));
   try {
     store(path, description, built);
     if (auto arrays = IndexArrays::open(path, description, IndexArrays::Verify::All, reason)) return std::move(*arrays);
@@ -133,8 +133,9 @@ std::optional<IndexArrays> open_verified(const Path& path, const std::string& de
   } catch (const Error& error) {
     reason = error.what();
   }
-  log.warn_from_any_rank(str("the index ", path.string(), " serves the first rank of this machine and not this one, ",
-                             "which keeps its own in memory: ", reason.empty() ? "there is no such file" : reason));
+  log.warn_from_any_rank(str("keeping a copy of the data index in memory: ", path.string(),
+                             ", which the first rank of this node can read, cannot be read here: ",
+                             reason.empty() ? "the file does not exist" : reason));
   return std::nullopt;
 }
 
@@ -163,10 +164,10 @@ void check_index_fits(const std::string& what, i64 num_elements, i64 copies, i64
   check_input(num_elements <= memory / 4 / static_cast<i64>(sizeof(u32)) / copies, what, ": the index would take ",
               human_bytes(static_cast<double>(num_elements) * sizeof(u32)),
               copies > 1 ? str(" in the memory of each of ", copies,
-                               " ranks, since no file of data.data_cache_path holds it for all: ")
+                               " ranks, because it cannot be shared through data.data_cache_path: ")
                          : ", ",
               "more than a quarter of the ", human_bytes(static_cast<double>(memory)),
-              " of this machine; lower training.train_iters, train_samples or eval_iters, or use longer sequences");
+              " of this host; lower training.train_iters, train_samples or eval_iters, or use longer sequences");
 }
 
 Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description) {
@@ -177,12 +178,12 @@ IndexArrays cached_index(const Path& folder, std::string_view kind, const std::s
                          const IndexBuilder& build, const IndexRanks& ranks, const Log& log) {
   const Path path = index_cache_path(folder, kind, description);
   std::optional<IndexArrays> arrays;
-  const auto look = [&](const IndexBuildOptions& options) {
+  const auto find_file = [&](const IndexBuildOptions& options) {
     if (!arrays) arrays = load_or_build(path, description, build, options, log);
     return arrays->is_mapped();
   };
-  ranks.run(IndexRanks::RankScope::First, look);
-  const bool has_file = ranks.run(IndexRanks::RankScope::FirstOfNode, look);
+  ranks.run(IndexRanks::RankScope::First, find_file);
+  const bool has_file = ranks.run(IndexRanks::RankScope::FirstOfNode, find_file);
   ranks.run(IndexRanks::RankScope::All, [&](const IndexBuildOptions& options) {
     if (!arrays && has_file) arrays = open_verified(path, description, log);
     if (!arrays) arrays = IndexArrays(build(options));

@@ -26,7 +26,7 @@ namespace mcpp {
 
 /// Options for building an index.
 struct IndexBuildOptions {
-  int copies = 1;             ///< number of ranks on this machine that build their own copy at the same time
+  int copies = 1;             ///< number of ranks on this node that concurrently build separate copies
   std::stop_token stop = {};  ///< requests cancellation
 
   /// Throws Preempted if building `what` was canceled. Call it often during a long build.
@@ -42,7 +42,7 @@ class IndexRanks {
   /// Runs f, which may take hours, on the given ranks while the others wait. Collective. Returns, once all are done,
   /// the result of f on the first rank of the node, or false if it did not run there. An exception on one rank is
   /// thrown on all.
-  virtual bool run(RankScope who, const std::function<bool(const IndexBuildOptions&)>& f) const = 0;
+  virtual bool run(RankScope scope, const std::function<bool(const IndexBuildOptions&)>& f) const = 0;
 };
 
 /// Single process that runs everything itself.
@@ -56,7 +56,7 @@ class IndexArrays {
  public:
   IndexArrays() = default;
   explicit IndexArrays(std::vector<std::vector<u32>> arrays) : owned_(std::move(arrays)) {}
-  /// Extent of verification: All reads the whole file to compare its checksum.
+  /// Extent of verification: All reads the entire file to compare its checksum.
   enum class Verify : u8 { All, Header };
   /// Opens a cache file. Returns std::nullopt if it cannot be used and sets `reason` ("" if there is no file).
   static std::optional<IndexArrays> open(const Path& path, std::string_view description, Verify verify,
@@ -72,7 +72,7 @@ class IndexArrays {
 };
 
 /// Throws BadInput, naming `what`, if `copies` of an index of `num_elements` elements exceed a quarter of `memory`
-/// (bytes of this machine). An index exists twice while it is stored, and training needs memory as well.
+/// (bytes of this host). An index exists twice while it is stored, and training needs memory as well.
 void check_index_fits(const std::string& what, i64 num_elements, i64 copies, i64 memory = physical_memory());
 
 /// Returns <folder>/<kind>-<checksum of description>.index.

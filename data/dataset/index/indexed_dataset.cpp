@@ -28,7 +28,7 @@ void check_present(const Path& prefix) {
     if (std::filesystem::is_symlink(path, unknown)) check_path_exists(path);
     check_input(std::filesystem::exists(path, unknown), "dataset ", prefix.string(), ": there is no file ",
                 path.string(),
-                is_file_name ? "; give the prefix without .bin or .idx"
+                is_file_name ? "; specify the prefix without .bin or .idx"
                              : "; a dataset is the common prefix of a .bin and an .idx file made by preprocess");
   }
 }
@@ -62,12 +62,12 @@ Path idx_path(const Path& prefix) {
 IndexHeader read_index_header(const MappedFile& idx) {
   const std::string name = idx.path().string();
   const u64 size = idx.bytes().size();
-  check_input(size >= kIndexHeaderBytes, name, ": truncated: ", size, " bytes, the header alone has ",
+  check_input(size >= kIndexHeaderBytes, name, ": truncated: ", size, " bytes; the header alone has ",
               kIndexHeaderBytes);
   check_input(std::memcmp(idx.bytes().data(), kIndexMagic.data(), kIndexMagic.size()) == 0, name,
               ": not a Megatron index file (it does not begin with MMIDIDX)");
   const u64 version = load_at<u64>(idx, 9);
-  check_input(version == 1, name, ": version ", version, " of the index format; only version 1 is known");
+  check_input(version == 1, name, ": version ", version, " of the index format; only version 1 is supported");
   const int code = load_at<u8>(idx, 17);
   check_input(code >= 1 && code <= 8, name, ": dtype code ", code, " is unknown (1 to 8 are defined)");
   const auto type = static_cast<TokenType>(code);
@@ -78,7 +78,7 @@ IndexHeader read_index_header(const MappedFile& idx) {
   // A sequence takes 12 bytes and a document 8. Bounding both by the file size first avoids overflow in the sums below.
   check_input(sequences <= size / 12 && document_entries <= size / 8, name, ": truncated or damaged: ", sequences,
               " sequences and ", document_entries, " document entries do not fit in ", size, " bytes");
-  check_input(document_entries >= 1, name, ": damaged: no document entries (at least the first, 0, is always there)");
+  check_input(document_entries >= 1, name, ": damaged: no document entries (the first, 0, is always present)");
   const u64 expected = kIndexHeaderBytes + 12 * sequences + 8 * document_entries;
   check_input(size >= expected, name, ": truncated: ", size, " bytes, but ", sequences, " sequences and ",
               document_entries, " document entries need ", expected);
@@ -124,7 +124,8 @@ void IndexedDataset::check_sequences() {
                 " of the .bin file, but the sequences before it end at ", expected);
     expected += tokens * width;
     check_input(expected <= available, name, ": sequence ", i, " ends at byte ", expected, ", but ",
-                bin_.path().string(), " has only ", available, " bytes; it is truncated or belongs to another index");
+                bin_.path().string(), " has only ", available,
+                " bytes; it is truncated or belongs to a different index");
   }
   check_input(expected == available, name, ": describes ", expected, " bytes of tokens, but ", bin_.path().string(),
               " has ", available, "; the two files do not belong together");

@@ -47,7 +47,7 @@ class IndexedDataset {
   void read(i64 sequence, i64 offset, std::span<i32> out) const;  ///< reads tokens [offset, offset + out.size())
 
   u64 bin_bytes() const { return bin_.bytes().size(); }
-  /// Returns the XXH3-128 checksum of the whole .idx file.
+  /// Returns the XXH3-128 checksum of the entire .idx file.
   std::string index_checksum() const { return checksum_hex(idx_.bytes()); }
 
  private:

@@ -57,7 +57,7 @@ struct EpochPlan {
   i64 epochs = 1;
   i64 samples = 0;  ///< samples in all epochs; at least the number requested
   /// If little of the last epoch is needed, it is shuffled separately, so that this fraction is not spread over the
-  /// whole run: samples [0, samples_sans_final_epoch) come first.
+  /// entire run: samples [0, samples_sans_final_epoch) come first.
   bool separate_final_epoch = false;
   i64 samples_sans_final_epoch = 0;
 };
@@ -72,7 +72,7 @@ struct SampleIndices {
 };
 
 i64 count_tokens(const IndexedDataset& source, SequenceRange range);
-/// Builds the three indices. Throws BadInput if the machine lacks memory for `options.copies` copies.
+/// Builds the three indices. Throws BadInput if the host lacks memory for `options.copies` copies.
 SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
                                    const EpochPlan& plan, const IndexBuildOptions& options = {});
 

@@ -10,22 +10,22 @@ namespace mcpp {
 namespace {
 
 void check_inputs(const std::vector<std::string>& inputs, const std::string& output) {
-  check_input(inputs.size() >= 2, "data merge: give at least two datasets");
+  check_input(inputs.size() >= 2, "data merge: needs at least two datasets");
   check_input(!output.empty(), "data merge: output is empty");
   for (const std::string& input : inputs) {
     std::error_code unknown;
     check_input(!std::filesystem::equivalent(bin_path(input), bin_path(output), unknown) || unknown, output,
-                ": is one of the datasets that are joined; give the joined one another name");
+                ": is one of the datasets to merge; choose a different name for the output");
   }
 }
 
-/// Checks that both datasets were made with the same options, as far as their .json files tell.
+/// Checks that both datasets were made with the same options, as far as their .json files state them.
 void check_compatible(const std::string& first, const std::string& other) {
   const std::optional<DatasetInfo> a = read_dataset_info(first), b = read_dataset_info(other);
   if (!a || !b) return;
   check_input(a->tokenizer_checksum == b->tokenizer_checksum && a->vocab_size == b->vocab_size, other,
-              ".json: the dataset was made with another tokenizer (checksum ", b->tokenizer_checksum, ") than ", first,
-              " (", a->tokenizer_checksum, ")");
+              ".json: the dataset was made with a different tokenizer (checksum ", b->tokenizer_checksum, ") than ",
+              first, " (", a->tokenizer_checksum, ")");
   check_input(a->append_eod == b->append_eod, other, ".json: was made ", b->append_eod ? "with" : "without",
               " an <eod> after each document, ", first, a->append_eod ? " with one" : " without");
 }
@@ -78,7 +78,7 @@ PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const st
     bin.write(tokens.bytes());
   }
   const std::optional<DatasetInfo> info = merge_infos(inputs);
-  if (!info) log.warn(str("not every dataset has a .json file, so ", output, " gets none"));
+  if (!info) log.warn(str("some datasets have no .json file; none is written for ", output));
   std::error_code ignored;
   std::filesystem::remove(info_path(prefix), ignored);  // a stale one would describe other tokens
   publish_dataset(prefix, index, [&] { bin.commit(); });

@@ -14,7 +14,7 @@
 
 namespace mcpp {
 
-/// Assembles one key of all parts: writes the tokens that are not in place yet and builds the index.
+/// Assembles one key of all parts: writes the tokens that are not in the joined file yet and builds the index.
 class KeyAssembler {
  public:
   KeyAssembler(const PartsFolder& folder, std::size_t key);
@@ -47,7 +47,7 @@ class PartAssembler {
   /// `folder` and `units` must outlive the object.
   PartAssembler(const PartsFolder& folder, const std::vector<WorkUnit>& units);
 
-  /// Reports that the part of this unit exists and has places. Once per unit, in any order.
+  /// Reports that the part of this unit exists and has output ranges. Once per unit, in any order.
   void add(std::size_t unit);
   /// Rethrows an error of the thread, if any.
   void check();

@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-bool TokenMemory::take(i64 bytes) {
+bool TokenMemory::reserve(i64 bytes) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return used_ + bytes <= limit_ || !is_writing_; });
   if (used_ + bytes > limit_) return false;
@@ -40,10 +40,10 @@ void TokenMemory::keep(std::vector<std::byte> buffer) {
   if (free_buffers_.size() < kMaxKeptBuffers) free_buffers_.push_back(std::move(buffer));
 }
 
-void TokenMemory::set_writing(bool writing) {
+void TokenMemory::set_writing(bool is_writing) {
   {
     const std::lock_guard lock(mutex_);
-    is_writing_ = writing;
+    is_writing_ = is_writing;
   }
   changed_.notify_all();
 }
@@ -61,7 +61,7 @@ UnitTokens::~UnitTokens() {
 
 void UnitTokens::add(std::size_t key, std::span<const std::byte> bytes) {
   const i64 size = std::ssize(bytes);
-  if (spill_files_.empty() && !memory_.take(size)) spill_to_files();
+  if (spill_files_.empty() && !memory_.reserve(size)) spill_to_files();
   if (!spill_files_.empty()) return spill_files_[key]->write(bytes);
   reserved_bytes_ += size;
   // usually sufficient; untouched pages cost nothing
@@ -111,13 +111,13 @@ class UnitReader {
   UnitReader(const WorkUnit& unit, const TextRange& range, const DocumentFormat& format)
       : source_(unit.path, range),
         is_json_lines_(unit.is_json_lines),
-        cut_(split_mode_for(unit.is_json_lines, format)),
+        split_mode_(split_mode_for(unit.is_json_lines, format)),
         begin_(source_.bytes_consumed()) {}
 
   std::optional<InputFiles::Piece> next() {
     InputFiles::Piece piece{.path = source_.path(), .piece = {}, .progress = 0};
     piece.piece.is_json_lines = is_json_lines_;
-    if (!source_.next(piece.piece, kTokenizedPieceBytes, cut_)) return std::nullopt;
+    if (!source_.next(piece.piece, kTokenizedPieceBytes, split_mode_)) return std::nullopt;
     piece.progress = source_.bytes_consumed() - begin_;
     return piece;
   }
@@ -125,7 +125,7 @@ class UnitReader {
  private:
   TextSource source_;
   bool is_json_lines_;
-  SplitMode cut_;
+  SplitMode split_mode_;
   u64 begin_;
 };
 
@@ -173,7 +173,8 @@ class KeyTokenizer {
   bool continues_;
   TokenSequenceEncoder sequences_;
   DocumentWriter documents_;
-  i64 head_tokens_ = 0, closed_tokens_ = 0;  // of the first document if continued; of all documents that ended
+  i64 head_tokens_ = 0;    // tokens of the first document, if continued
+  i64 closed_tokens_ = 0;  // tokens of all documents that ended
 };
 
 std::unique_ptr<UnitTokens> tokenize_range(const PartsFolder& folder, const WorkUnit& unit, const TextRange& range,
@@ -231,7 +232,7 @@ namespace {
 
 std::vector<std::byte> token_as_bytes(i64 token, TokenType type) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(token_bytes(type)));
-  std::memcpy(bytes.data(), &token, bytes.size());  // little endian, as the files
+  std::memcpy(bytes.data(), &token, bytes.size());  // little endian, like the files
   return bytes;
 }
 

@@ -1,4 +1,4 @@
-// Writes the tokens of units to their places.
+// Writes the tokens of units to their output ranges.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -13,9 +13,9 @@
 
 namespace mcpp {
 
-// Buffering of the tokens of a unit until they are written to their place.
+// Buffering of the tokens of a unit until they are written to their output range.
 
-/// Memory budget of a process for tokens that wait for their place or for the disk. Thread-safe.
+/// Memory budget of a process for tokens that wait for their output range or for the disk. Thread-safe.
 class TokenMemory {
  public:
   static constexpr i64 kDefaultLimit = i64{1} << 30;
@@ -24,7 +24,7 @@ class TokenMemory {
 
   /// Reserves `bytes`. If memory is exhausted, waits while a write is in progress, which will release some; returns
   /// false if none is.
-  bool take(i64 bytes);
+  bool reserve(i64 bytes);
   void release(i64 bytes);
 
   /// Returns an empty vector, reusing a kept one, whose pages are already mapped, if possible.
@@ -45,7 +45,7 @@ class TokenMemory {
   };
 
  private:
-  void set_writing(bool writing);
+  void set_writing(bool is_writing);
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -67,7 +67,7 @@ class UnitTokens {
 
   /// Appends tokens of a key.
   void add(std::size_t key, std::span<const std::byte> bytes);
-  /// Completes the unit after the last tokens. Tokens in files are made durable together with a note, so that a
+  /// Completes the unit after the last tokens. Tokens in files are made durable together with metadata, so that a
   /// restarted run does not compute them again.
   void finish(PartContent part);
 

@@ -61,7 +61,7 @@ class ByteReader {
     bytes_ = bytes_.subspan(size);
     return values;
   }
-  void check_end() const { check_input(bytes_.empty(), file_.string(), ": is longer than it should be"); }
+  void check_end() const { check_input(bytes_.empty(), file_.string(), ": has unexpected bytes at its end"); }
 
  private:
   std::span<const std::byte> bytes_;
@@ -160,7 +160,7 @@ void PartsFolder::open(const Tokenizer& tokenizer) const {
   }
   const std::string before = read_text_file(path_ / kDescription);
   check_input(before == now, path_.string(), ": holds parts made with a different tokenizer or different options:\n",
-              before, "now:\n", now, "Use the same ones, or remove the folder to start from scratch");
+              before, "now:\n", now, "Use the same tokenizer and options, or remove the folder to start from scratch");
 }
 
 void PartsFolder::remove() const {

@@ -1,6 +1,6 @@
 // Working folder of a preprocessing run that is shared by several processes or was interrupted. For each key it holds
-// the joined file, into which each unit's tokens are written at their place; for each finished unit it holds a part
-// file, written last.
+// the joined file, into which each unit's tokens are written at their output range; for each finished unit it holds a
+// part file, written last.
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -34,7 +34,7 @@ struct KeyPart {
 
 /// Location of one key of a part in the joined file.
 struct OutputRange {
-  i64 begin = 0, end = 0;            ///< in bytes
+  i64 begin = 0, end = 0;            ///< byte offsets
   std::optional<i64> head_document;  ///< tokens of the document that ends in this head, including the appended <eod>
   bool operator==(const OutputRange&) const = default;
 };
@@ -45,19 +45,19 @@ struct PartMetadata {
   i64 malformed_lines = 0;
 };
 
-/// Contents of a part file: the note and the data that is stored nowhere else.
+/// Contents of a part file: metadata, and the data that is stored nowhere else.
 struct PartContent {
   PartMetadata metadata;
   /// [key] lengths of the documents entirely within the part; 0 for a kept empty document
   std::vector<std::vector<i32>> lengths;
   std::vector<std::vector<std::byte>>
-      edges;  ///< [key] tokens outside of whole blocks (see SharedOutputFile), if the part has places
+      edges;  ///< [key] tokens outside of full blocks (see AlignedBlockRange), if the part has output ranges
 };
 
-/// Serializes a note as one line. `keys` are the names of the keys.
+/// Serializes metadata as one line. `keys` are the names of the keys.
 std::string serialize_metadata(const WorkUnit& unit, const std::vector<std::string>& keys,
                                const PartMetadata& metadata);
-/// Parses a note. Throws BadInput, naming the file, if it is damaged or belongs to a different unit.
+/// Parses metadata. Throws BadInput, naming the file, if it is damaged or belongs to a different unit.
 PartMetadata parse_metadata(const WorkUnit& unit, const std::vector<std::string>& keys, const std::string& text,
                             const Path& file);
 
@@ -84,13 +84,13 @@ class PartsFolder {
 
   /// Returns the path of the file into which the tokens of all parts are joined.
   Path shared_output_path(const std::string& key) const { return path_ / (key + ".bin"); }
-  /// Returns the path for tokens of a unit that have no place yet and do not fit in memory.
+  /// Returns the path for tokens of a unit that have no output range yet and do not fit in memory.
   Path tokens_path(const WorkUnit& unit, const std::string& key) const;
   Path part_path(const WorkUnit& unit) const;
-  /// Returns the note of each unit whose part is present and complete. Removes everything else, such as parts of an
-  /// input file that has changed, since different units will occupy their places.
+  /// Returns the metadata of each unit whose part is present and complete. Removes everything else, such as parts of
+  /// an input file that has changed, since different units will occupy their output ranges.
   std::vector<std::optional<PartMetadata>> retain_parts(const std::vector<WorkUnit>& units) const;
-  /// Returns the note of a unit, or std::nullopt if its part is missing or incomplete.
+  /// Returns the metadata of a unit, or std::nullopt if its part is missing or incomplete.
   std::optional<PartMetadata> read_metadata(const WorkUnit& unit) const;
   PartContent read_part(const WorkUnit& unit) const;
   void write_part(const WorkUnit& unit, const PartContent& part) const;
@@ -107,18 +107,18 @@ class PartsFolder {
 
 // Assignment of file positions to the tokens of units.
 
-/// Computes the place of a unit once the sizes of all earlier units are known. Every process is notified of all units
-/// and computes identical places. Thread-safe.
+/// Computes the output ranges of a unit once the sizes of all earlier units are known. Every process is notified of all
+/// units and computes identical ranges. Thread-safe.
 class UnitPlacement {
  public:
   /// `units` must outlive the object.
   UnitPlacement(const PartsFolder& folder, const std::vector<WorkUnit>& units);
 
-  /// Adds the note of a unit, once per unit, in any order. Throws BadInput if a document is too long or if a part was
-  /// written at a different place.
+  /// Adds the metadata of a unit, once per unit, in any order. Throws BadInput if a document is too long or if a part
+  /// was written at a different offset.
   void add(std::size_t unit, PartMetadata metadata);
-  /// Waits until the places of a unit are known and returns them, [key]. Returns std::nullopt if `stop` is requested
-  /// first.
+  /// Waits until the output ranges of a unit are known and returns them, [key]. Returns std::nullopt if `stop` is
+  /// requested first.
   std::optional<std::vector<OutputRange>> wait_for(std::size_t unit, const std::stop_token& stop);
 
  private:
@@ -136,7 +136,7 @@ class UnitPlacement {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<std::optional<PartMetadata>> pending_metadata_;  // [unit]
-  std::vector<std::vector<OutputRange>> output_ranges_;        // [unit][key], for units whose places are known
+  std::vector<std::vector<OutputRange>> output_ranges_;        // [unit][key]; empty until known
 };
 
 }  // namespace mcpp

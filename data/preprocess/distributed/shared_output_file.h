@@ -8,11 +8,11 @@
 
 namespace mcpp {
 
-/// Range of whole blocks within bytes [first, last) of a file. The process that made these bytes writes these blocks;
+/// Range of full blocks within bytes [first, last) of a file. The process that made these bytes writes these blocks;
 /// process 0 writes the remaining ones, which contain bytes of neighbors. No two processes write to the same page,
-/// which would corrupt data when the page caches of two machines differ.
+/// which would corrupt data when the page caches of two hosts differ.
 struct AlignedBlockRange {
-  static constexpr i64 kBytes = i64{64} << 10;  ///< at least the page size of any machine
+  static constexpr i64 kBytes = i64{64} << 10;  ///< at least the page size of any host
 
   AlignedBlockRange(i64 first, i64 last)
       : begin(std::min(round_up(first, kBytes), last)), end(std::max(begin, last / kBytes * kBytes)) {}

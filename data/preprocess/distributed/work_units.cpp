@@ -22,22 +22,22 @@ i64 next_line_start(std::string_view text, i64 from) {
   return newline == std::string_view::npos ? static_cast<i64>(text.size()) : static_cast<i64>(newline) + 1;
 }
 
-/// Walks from cut to cut as TextSource does and keeps the cuts at line starts that are far enough apart. A cut depends
-/// only on the text before it, so a reader that starts at a kept cut makes the same cuts from there on.
-std::vector<TextRange> split_into_ranges(std::string_view text, SplitMode cut, i64 unit_bytes) {
+/// Visits the split points of TextSource in order and keeps those at line starts that are far enough apart. A split
+/// point depends only on the text before it, so a reader that starts at a kept one finds the same later ones.
+std::vector<TextRange> split_into_ranges(std::string_view text, SplitMode mode, i64 unit_bytes) {
   const auto size = static_cast<i64>(text.size());
   std::vector<TextRange> ranges;
   TextRange range;
   bool begins_line = true;
   for (i64 position = 0; position < size;) {
     bool ends_document = true;
-    if (cut == SplitMode::Line) {
+    if (mode == SplitMode::Line) {
       position = next_line_start(text, position + unit_bytes);
     } else if (size - position <= static_cast<i64>(kTokenizedPieceBytes)) {
       position = size;
     } else {
       const PieceEnd end =
-          find_piece_end(text.substr(static_cast<std::size_t>(position), kTokenizedPieceBytes), cut, begins_line);
+          find_piece_end(text.substr(static_cast<std::size_t>(position), kTokenizedPieceBytes), mode, begins_line);
       position += static_cast<i64>(end.size);
       ends_document = end.ends_document;
     }
@@ -51,7 +51,7 @@ std::vector<TextRange> split_into_ranges(std::string_view text, SplitMode cut, i
   return ranges;
 }
 
-/// Includes the identity of all earlier units in each unit's.
+/// Makes the identity of each unit include those of all earlier units.
 void chain_identities(std::vector<WorkUnit>& units) {
   for (std::size_t i = 1; i < units.size(); ++i) {
     const std::string last = units[i - 1].identity();

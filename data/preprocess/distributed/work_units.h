@@ -9,9 +9,9 @@ namespace mcpp {
 
 struct WorkUnit {
   Path path;
-  TextRange range;               ///< the whole file if it is compressed or small
+  TextRange range;               ///< the entire file if it is compressed or small
   std::string file_stamp;        ///< size and modification time of the file
-  std::string before;            ///< identifies the preceding units, which determine where its tokens belong
+  std::string before;            ///< identifies the preceding units, which determine the unit's output range
   bool is_json_lines = false;    ///< JSON lines rather than plain text
   i64 bytes = 0;                 ///< bytes on disk that belong to the unit
   std::string identity() const;  ///< text that identifies the unit and its content
@@ -26,7 +26,7 @@ i64 choose_unit_bytes(u64 total_bytes);
 std::vector<WorkUnit> make_work_units(const std::vector<std::string>& files, const DocumentFormat& format,
                                       i64 unit_bytes);
 
-/// Throws BadInput if the file is not the one that the unit was made from: it was changed, or another machine sees a
+/// Throws BadInput if the file is not the one that the unit was made from: it was changed, or this host sees a
 /// different file.
 void check_file_unchanged(const WorkUnit& unit);
 

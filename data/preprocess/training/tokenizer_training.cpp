@@ -145,8 +145,8 @@ void Trainer::merge(const Candidate& candidate) {
   push_found(found);
 }
 
-/// Merges a pair within one word. The merged pair's count is not updated, since it is read again only if another word
-/// queues the pair anew.
+/// Merges a pair within one word. The merged pair's count is not updated, since it is read again only if a different
+/// word queues the pair again.
 void Trainer::merge_in_word(u32 word, Pair pair, u32 result, WordsOfPair& found) {
   auto& ids = words_[word];
   std::size_t end = 0;  // end of the output
@@ -175,7 +175,7 @@ BpeDescription Trainer::description() const {
   for (std::size_t id = 0; id < pieces_.size(); ++id) {
     description.pieces.push_back(id < special_ ? pieces_[id] : byte_characters(pieces_[id]));
     if (id < special_)
-      description.added.push_back({.id = static_cast<i32>(id), .content = pieces_[id], .in_vocabulary = true});
+      description.added.push_back({.id = static_cast<i32>(id), .content = pieces_[id], .is_in_vocabulary = true});
   }
   std::unordered_map<Pair, std::size_t> last;  // for pairs merged twice, the last index is used
   for (std::size_t i = 0; i < merges_.size(); ++i) last[merges_[i].first] = i;
@@ -238,18 +238,18 @@ std::string number_after(const std::string& message, std::string_view mark) {
 }
 
 [[noreturn]] void explain(const std::string& message, const TokenizerOptions& options) {
-  const std::string most = number_after(message, "set it to a value <= ");
-  check_input(most.empty(), "vocab_size ", options.vocab_size, " is too large for this text, which gives only ", most,
-              " pieces; use a smaller vocab_size or more text");
-  const std::string least = number_after(message, str("required_chars. ", options.vocab_size, " vs "));
-  check_input(least.empty(), "vocab_size ", options.vocab_size, " is too small: the single characters of this text",
-              options.byte_fallback ? " and the 256 bytes" : "", " alone need more than ", least,
+  const std::string max_size = number_after(message, "set it to a value <= ");
+  check_input(max_size.empty(), "vocab_size ", options.vocab_size, " is too large for this text, which yields only ",
+              max_size, " pieces; use a smaller vocab_size or more text");
+  const std::string min_size = number_after(message, str("required_chars. ", options.vocab_size, " vs "));
+  check_input(min_size.empty(), "vocab_size ", options.vocab_size, " is too small: the single characters of this text",
+              options.byte_fallback ? " and the 256 bytes" : "", " alone need more than ", min_size,
               " pieces; use a larger vocab_size or a lower character_coverage");
   fail(ExitCode::BadInput, "sentencepiece cannot train on this text: ", message);
 }
 
 void check_has_text(bool has_text, const TokenizerOptions& options) {
-  check_input(has_text, "tokenizer: there is no text in ", join(options.input, ", "));
+  check_input(has_text, "tokenizer: no text in ", join(options.input, ", "));
 }
 
 void say_training(const TokenizerOptions& options, const Log& log) {
@@ -276,9 +276,9 @@ void check_special_tokens(const TokenizerOptions& options) {
                 "\" is not a valid token: it needs at least two characters, in UTF-8");
     check_input(seen.insert(token).second, "special_tokens: ", token, " is listed twice");
   }
-  const auto least = static_cast<i64>(256 + options.special_tokens.size());
-  check_input(options.vocab_size >= least, "vocab_size ", options.vocab_size, " is too small: the 256 bytes and ",
-              options.special_tokens.size(), " special tokens are ", least);
+  const auto min_size = static_cast<i64>(256 + options.special_tokens.size());
+  check_input(options.vocab_size >= min_size, "vocab_size ", options.vocab_size, " is too small: the 256 bytes and ",
+              options.special_tokens.size(), " special tokens are ", min_size);
 }
 
 std::string byte_level_model(const TokenizerOptions& options, InputFiles& files, TokenizerTrainingProgress& progress,
@@ -288,9 +288,10 @@ std::string byte_level_model(const TokenizerOptions& options, InputFiles& files,
   check_has_text(!words.empty(), options);
   say_training(options, log);
   BpeDescription description = train_byte_bpe(words, options.special_tokens, options.vocab_size, options.min_frequency);
-  const auto most = static_cast<i64>(description.pieces.size());
-  check_input(most >= options.vocab_size, "vocab_size ", options.vocab_size,
-              " is too large for this text, which gives only ", most, " pieces; use a smaller vocab_size or more text");
+  const auto max_size = static_cast<i64>(description.pieces.size());
+  check_input(max_size >= options.vocab_size, "vocab_size ", options.vocab_size,
+              " is too large for this text, which yields only ", max_size,
+              " pieces; use a smaller vocab_size or more text");
   set_rules(description, options.pre_tokenizer);
   return to_tokenizer_json(description);
 }
@@ -298,8 +299,8 @@ std::string byte_level_model(const TokenizerOptions& options, InputFiles& files,
 }  // namespace
 
 void train_tokenizer(const TokenizerOptions& options, const Log& log) {
-  check_input(!options.input.empty(), "tokenizer: input is empty; give text files");
-  check_input(!options.output.empty(), "tokenizer: output is empty; give the model file to write");
+  check_input(!options.input.empty(), "tokenizer: input is empty; list text files");
+  check_input(!options.output.empty(), "tokenizer: output is empty; set it to the model file to write");
   TokenizerTrainingProgress progress(log);
   InputFiles files(options.input, {.json_keys = options.json_keys, .input_format = options.input_format}, kPieceBytes);
   check_json_keys_are_used(options.json_keys, files.are_json_lines(), "--json_keys");

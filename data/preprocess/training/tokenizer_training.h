@@ -50,7 +50,7 @@ struct TokenizerOptions {
           "as a whole or, for bpe and bpe-bytes, as word counts");
     visit("input_format", self.input_format, kInputFormatHelp);
     visit("output", self.output, "file to write, usually tokenizer.model, for bpe-bytes tokenizer.json");
-    visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
+    visit("vocab_size", self.vocab_size, "number of pieces, including <unk>, <eod> and the 256 bytes", between(3, 1e7));
     visit("model_type", self.model_type,
           "unigram or bpe (sentencepiece model), or bpe-bytes, as for models on the Hugging Face Hub "
           "(tokenizer.json)");
@@ -63,7 +63,7 @@ struct TokenizerOptions {
     visit("special_tokens", self.special_tokens,
           "for bpe-bytes: tokens that get the first ids; <|endoftext|> ends documents");
     visit("json_keys", self.json_keys, "keys of JSONL lines to train on");
-    visit("num_threads", self.num_threads, "threads; a unigram model depends on their number", between(1, 128));
+    visit("num_threads", self.num_threads, "number of threads; affects the pieces of a unigram model", between(1, 128));
   }
 };
 

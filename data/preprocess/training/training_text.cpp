@@ -54,11 +54,11 @@ template <class Visit>
 void for_each_line_end(std::string_view text, Visit&& visit) {
   std::size_t begin = 0;
   for (std::size_t at = text.find('\n'); at < text.size(); at = text.find('\n', text.find_first_not_of('\n', at))) {
-    std::size_t cut = at;
-    while (cut > begin && is_punctuation(text[cut - 1])) --cut;
-    if (cut == begin || text[cut - 1] == ' ') continue;
-    visit(text.substr(begin, cut - begin));
-    begin = cut;
+    std::size_t end = at;
+    while (end > begin && is_punctuation(text[end - 1])) --end;
+    if (end == begin || text[end - 1] == ' ') continue;
+    visit(text.substr(begin, end - begin));
+    begin = end;
   }
   visit(text.substr(begin));
 }
@@ -76,8 +76,8 @@ void for_each_part(std::string_view text, Visit&& visit) {
   visit(text);
 }
 
-/// Appends blocks of at most kBlockBytes, cut after a line, else before a space, else between characters. Splits these
-/// at line endings and, in long lines, before spaces.
+/// Appends blocks of at most kBlockBytes, which end after a line, else before a space, else between characters. Splits
+/// these at line endings and, in long lines, before spaces.
 void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
   const auto append = [&](std::string_view block) {
     for_each_line_end(block, [&](std::string_view line) {

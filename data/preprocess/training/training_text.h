@@ -15,7 +15,7 @@ namespace mcpp {
 
 // Progress display of tokenizer training.
 
-/// Shows how much text was read, then that the library is training, which does not report progress.
+/// Shows how much text was read, then that training is running, for which the library reports no progress.
 class TokenizerTrainingProgress {
  public:
   explicit TokenizerTrainingProgress(const Log& log) : log_(log) {}
@@ -27,7 +27,7 @@ class TokenizerTrainingProgress {
   }
   void training() {
     reading_.reset();
-    if (!waiting_) waiting_.emplace(log_, "tokenizer: all is read, training");
+    if (!waiting_) waiting_.emplace(log_, "tokenizer: training");
   }
 
  private:

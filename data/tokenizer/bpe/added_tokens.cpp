@@ -28,13 +28,13 @@ bool is_word(UChar32 c) {
          kind == U_CONNECTOR_PUNCTUATION || u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL);
 }
 
-bool stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
+bool is_single_word(std::string_view text, std::size_t begin, std::size_t end) {
   return (begin == 0 || !is_word(character_before(text, begin))) &&
          (end == text.size() || !is_word(character_after(text, end)));
 }
 
-std::size_t skip_spaces_back(std::string_view text, std::size_t at, std::size_t least) {
-  while (at > least && u_isUWhiteSpace(character_before(text, at))) at = utf8_boundary(text, at - 1);
+std::size_t skip_spaces_back(std::string_view text, std::size_t at, std::size_t begin) {
+  while (at > begin && u_isUWhiteSpace(character_before(text, at))) at = utf8_boundary(text, at - 1);
   return at;
 }
 
@@ -77,7 +77,7 @@ const AddedToken* AddedTokens::token_at(std::string_view text) const {
   return found == bucket.tokens.end() ? nullptr : *found;
 }
 
-/// Text before `done` is not part of a token any more.
+/// Text before `done` cannot become part of a token.
 AddedTokens::Found AddedTokens::find(std::string_view text, std::size_t from, std::size_t done) const {
   for (std::size_t at = next_candidate(text, from); at < text.size(); at = next_candidate(text, at)) {
     const AddedToken* token = token_at(text.substr(at));
@@ -86,7 +86,7 @@ AddedTokens::Found AddedTokens::find(std::string_view text, std::size_t from, st
       continue;
     }
     const std::size_t next = at + token->content.size();
-    if (token->single_word && !stands_alone(text, at, next)) {
+    if (token->single_word && !is_single_word(text, at, next)) {
       at = next;
       continue;
     }

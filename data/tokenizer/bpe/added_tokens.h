@@ -1,4 +1,4 @@
-// Tokens that are searched in a text before all else.
+// Tokens that are searched in a text before any other step.
 #pragma once
 #include <array>
 #include <string>
@@ -17,7 +17,7 @@ class AddedTokens {
   AddedTokens& operator=(const AddedTokens&) = delete;
 
   /// Calls text(part, offset) for text between tokens and token(id) for tokens, in order. The longest token at each
-  /// position wins; if it must be a whole word and is not, all of it is skipped, as in `tokenizers`.
+  /// position wins; if it must be a complete word and is not, all of it is skipped, as in `tokenizers`.
   template <class Text, class Token>
   void split(std::string_view all, Text&& text, Token&& token) const {
     std::size_t done = 0;

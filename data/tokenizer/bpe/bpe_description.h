@@ -1,5 +1,5 @@
-// Content of a byte pair encoding tokenizer, whichever its format: tokenizer.json of `tokenizers`, GPT-2's vocab.json
-// with merges.txt, or tiktoken's list of ranks.
+// Content of a byte pair encoding tokenizer, independent of the file format: tokenizer.json of `tokenizers`, GPT-2's
+// vocab.json with merges.txt, or tiktoken's rank list.
 #pragma once
 #include <array>
 #include <optional>
@@ -14,16 +14,16 @@
 
 namespace mcpp {
 
-/// Token that is searched in the text before all else. The flags are those of `tokenizers`.
+/// Token that is searched in the text before any other step. The flags are those of `tokenizers`.
 struct AddedToken {
   i32 id = 0;
   std::string content;
-  bool single_word = false;    ///< not inside a word
-  bool lstrip = false;         ///< absorbs the white space before it
-  bool rstrip = false;         ///< absorbs the white space after it
-  bool normalized = false;     ///< searched in the normalized text
-  bool special = true;         ///< decodes to nothing
-  bool in_vocabulary = false;  ///< also a piece of the model: text may become it in other ways
+  bool single_word = false;       ///< not inside a word
+  bool lstrip = false;            ///< absorbs the white space before it
+  bool rstrip = false;            ///< absorbs the white space after it
+  bool normalized = false;        ///< searched in the normalized text
+  bool special = true;            ///< decodes to nothing
+  bool is_in_vocabulary = false;  ///< also a piece of the model: text may become it in other ways
 };
 
 /// Merge of a pair of pieces. Merges of the lowest rank come first, and of these the leftmost.
@@ -54,7 +54,7 @@ struct SplitStep {
 /// Prepends `text` unless the text begins with it.
 struct PrefixStep {
   std::string text;
-  bool at_text_begin_only = false;
+  bool is_at_text_begin_only = false;
 };
 /// Replaces every `from` by `content`.
 struct MarkStep {
@@ -70,7 +70,7 @@ enum class SegmentStart {
 };
 
 struct BpeDescription {
-  std::vector<std::string> pieces;  ///< by id, as the file spells them; empty if there is none
+  std::vector<std::string> pieces;  ///< pieces by id, as the file spells them; empty for an unused id
   std::vector<Merge> merges;
   std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
@@ -79,11 +79,11 @@ struct BpeDescription {
   bool ignore_merges = false;      ///< a word that is a piece is encoded as that piece
   bool byte_fallback = false;      ///< characters that are not pieces are spelled <0xE2>
   bool fuse_unknown = false;       ///< consecutive unknown characters are one token
-  std::optional<i32> unknown;      ///< for text that cannot be spelled
+  std::optional<i32> unknown;      ///< token for text that cannot be spelled
   std::string space_mark;          ///< spelling of a space in pieces that are not byte-level; empty = a space
   bool drops_first_space = false;  ///< decoding removes the space that a normalizer adds before every text
   std::vector<i32> prefix_tokens;  ///< tokens that the file adds before a text for a model; encode() does not add them
-  std::string rules;               ///< of pre-tokenization, in words
+  std::string rules;               ///< description of the pre-tokenization rules
 };
 
 /// Returns a tokenizer.json, which `tokenizers` and transformers read. The description must be byte-level, with rules
@@ -107,7 +107,7 @@ void set_rules(BpeDescription& description, PreTokenization kind);
 /// Published vocabulary whose files state neither rules nor special tokens.
 struct KnownVocabulary {
   std::string_view name;
-  i64 pieces;  ///< without special tokens
+  i64 pieces;  ///< number of pieces without special tokens
   PreTokenization rules;
   std::vector<std::pair<i32, std::string>> special;
 };

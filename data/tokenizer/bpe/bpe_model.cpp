@@ -24,7 +24,7 @@ std::string byte_piece(u32 byte) {
 std::vector<std::pair<std::string_view, u32>> pieces_of_model(const BpeDescription& description) {
   std::vector<bool> is_outside(description.pieces.size());
   for (const AddedToken& token : description.added)
-    is_outside[static_cast<std::size_t>(token.id)] = !token.in_vocabulary;
+    is_outside[static_cast<std::size_t>(token.id)] = !token.is_in_vocabulary;
   std::vector<std::pair<std::string_view, u32>> pieces;
   for (std::size_t id = 0; id < description.pieces.size(); ++id)
     if (!description.pieces[id].empty() && !is_outside[id])
@@ -60,7 +60,7 @@ BpeModel::BpeModel(const BpeDescription& description, const std::string& source)
 void BpeModel::learn_bytes(const BpeDescription& description, const std::string& source) {
   for (const auto& [piece, id] : pieces_of_model(description)) {
     const std::optional<std::string> bytes = bytes_of_characters(piece);
-    if (!bytes) continue;  // text never becomes it
+    if (!bytes) continue;  // text never becomes this piece
     if (bytes->size() == 1) byte_ids_[static_cast<u8>((*bytes)[0])] = static_cast<i32>(id);
     if (description.ignore_merges) words_.emplace(*bytes, id);
   }
@@ -68,7 +68,7 @@ void BpeModel::learn_bytes(const BpeDescription& description, const std::string&
   if (missing == byte_ids_.end()) return;
   fail(ExitCode::BadInput, source, ": has no piece for the byte ",
        byte_piece(static_cast<u32>(missing - byte_ids_.begin())).substr(1, 4),
-       ": text with it would be lost; train it with the whole alphabet of bytes");
+       ": text with this byte would be lost; train the tokenizer with the full alphabet of bytes");
 }
 
 void BpeModel::learn_characters(const BpeDescription& description, const std::string& source) {
@@ -144,8 +144,8 @@ void BpeModel::merge_short(Workspace& workspace) const {
   ids.resize(size);
 }
 
-/// Merges a word of any length with a heap of pairs. Pairs that lost a piece to another merge remain in the heap and
-/// are skipped.
+/// Merges a word of any length with a heap of pairs. Pairs that lost a piece to a different merge remain in the heap
+/// and are skipped.
 void BpeModel::merge_long(Workspace& workspace) const {
   std::vector<u32>& ids = workspace.ids;
   std::vector<i32>&previous = workspace.previous, &next = workspace.next;
@@ -176,9 +176,9 @@ void BpeModel::merge_long(Workspace& workspace) const {
     if (id(best.at) != best.left || after >= size || id(after) != best.right) continue;
     id(best.at) = merges_.find(best.left, best.right).result;
     id(after) = kGone;
-    const i32 beyond = next[static_cast<std::size_t>(after)];
-    next[static_cast<std::size_t>(best.at)] = beyond;
-    if (beyond < size) previous[static_cast<std::size_t>(beyond)] = best.at;
+    const i32 after_next = next[static_cast<std::size_t>(after)];
+    next[static_cast<std::size_t>(best.at)] = after_next;
+    if (after_next < size) previous[static_cast<std::size_t>(after_next)] = best.at;
     consider(best.at);
     consider(previous[static_cast<std::size_t>(best.at)]);
   }

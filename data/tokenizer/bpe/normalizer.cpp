@@ -54,7 +54,7 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps, const std::stri
   }
 }
 
-/// Steps that each double a text would exhaust the memory.
+/// Throws if the text has grown too much: steps that each double it would exhaust the memory.
 void Normalizer::check_growth(std::size_t size, std::size_t original_size) const {
   constexpr std::size_t kMaxGrowth = 64, kMaxAdded = std::size_t{1} << 16;
   check_input(size <= kMaxGrowth * original_size + kMaxAdded, source_, ": its normalizer makes a text of ",

@@ -29,10 +29,10 @@ std::vector<Span> joined(const std::vector<Span>& spans, SplitBehavior behavior)
   std::vector<Span> parts;
   bool was_match = false;
   for (const Span& span : spans) {
-    const bool goes_along =
+    const bool is_joined =
         behavior == SplitBehavior::Contiguous ? span.is_match == was_match : span.is_match && !was_match;
     was_match = span.is_match;
-    if (goes_along && !parts.empty())
+    if (is_joined && !parts.empty())
       parts.back().end = span.end;
     else
       parts.push_back(span);
@@ -81,7 +81,7 @@ void PreTokenizer::apply(std::size_t step, std::string_view part, SegmentStart s
   }
   if (const auto* prefix = std::get_if<PrefixStep>(&steps_[step])) {
     if (part.starts_with(prefix->text) || start == SegmentStart::Continued ||
-        (prefix->at_text_begin_only && start != SegmentStart::Document))
+        (prefix->is_at_text_begin_only && start != SegmentStart::Document))
       return apply(step + 1, part, start, call);
     return apply(step + 1, prefix->text + std::string(part), start, call);
   }

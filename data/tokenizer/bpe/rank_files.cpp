@@ -50,8 +50,7 @@ std::optional<std::pair<std::string, i64>> parse_rank(std::string_view line) {
   return std::pair(std::move(*bytes), rank);
 }
 
-/// Adds merges for tiktoken's rule: it joins the two neighbors that make the piece of the lowest rank, whichever they
-/// are.
+/// Adds merges for tiktoken's rule: it joins any two neighbors that make the piece of the lowest rank.
 void add_all_merges(BpeDescription& description, const std::vector<std::string>& pieces, const std::string& source) {
   std::unordered_map<std::string_view, u32> ids;
   for (std::size_t id = 0; id < pieces.size(); ++id) {
@@ -66,7 +65,7 @@ void add_all_merges(BpeDescription& description, const std::vector<std::string>&
         description.merges.push_back({left->second, right->second, static_cast<u32>(id), static_cast<u32>(id)});
     }
   }
-  // In a list of merges, each with a rank of its own, all merges that make one piece follow one another. Two
+  // In a list of merges, each with a separate rank, all merges that make the same piece are consecutive. Two
   // overlapping merges can make the same piece if it repeats itself, "ab a ba" for "aba"; then the left one must come
   // first.
   const auto repeats = [&](const Merge& merge) { return pieces[merge.result].starts_with(pieces[merge.right]); };
@@ -89,7 +88,7 @@ void add_unmerged(BpeDescription& description) {
   for (std::size_t id = 0; id < description.pieces.size(); ++id) {
     const std::string& piece = description.pieces[id];
     if (!is_merged[id] && piece.size() > 4 && piece.starts_with('<') && piece.ends_with('>'))
-      description.added.push_back({.id = static_cast<i32>(id), .content = piece, .in_vocabulary = true});
+      description.added.push_back({.id = static_cast<i32>(id), .content = piece, .is_in_vocabulary = true});
   }
 }
 
@@ -123,7 +122,8 @@ BpeDescription parse_ranks(std::string_view text, const std::string& source, std
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].empty()) continue;
     const auto parsed = parse_rank(lines[i]);
-    check_input(parsed.has_value(), source, ":", i + 1, ": is not bytes in base64, a space and a number: ", lines[i]);
+    check_input(parsed.has_value(), source, ":", i + 1,
+                ": must have bytes in base64, a space and a number: ", lines[i]);
     const auto rank = static_cast<std::size_t>(parsed->second);
     check_input(rank < lines.size(), source, ":", i + 1, ": the id ", rank, " leaves smaller ones without a piece");
     if (rank >= pieces.size()) pieces.resize(rank + 1);

@@ -1,5 +1,5 @@
-// Byte-level vocabularies in files without rules: GPT-2's vocab.json with merges.txt, and the lists of ranks of
-// tiktoken, such as cl100k_base.tiktoken and the tokenizer.model of Llama 3.
+// Byte-level vocabularies in files without rules: GPT-2's vocab.json with merges.txt, and tiktoken's rank lists, such
+// as cl100k_base.tiktoken and the tokenizer.model of Llama 3.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,11 +14,11 @@ namespace mcpp {
 BpeDescription parse_vocab_and_merges(std::string_view vocab, std::string_view merges, const std::string& source,
                                       std::optional<PreTokenization> rules = {});
 
-/// Returns true if `text` begins like a list of ranks: bytes in base64, a space, a number.
+/// Returns true if `text` begins like a rank list: bytes in base64, a space, a number.
 bool looks_like_ranks(std::string_view text);
 
-/// Parses a list of ranks, which are the ids. Rules and special tokens are those of the known vocabulary of its size.
-/// For other sizes `rules` must be given, and one special token, <|endoftext|>, is added. Throws BadInput, naming
+/// Parses a rank list; the ranks are the ids. Rules and special tokens are those of the known vocabulary of its size.
+/// For other sizes `rules` must be set, and one special token, <|endoftext|>, is added. Throws BadInput, naming
 /// `source`, for malformed lines, duplicate or missing ids, and an unknown size without `rules`.
 BpeDescription parse_ranks(std::string_view text, const std::string& source, std::optional<PreTokenization> rules = {});
 

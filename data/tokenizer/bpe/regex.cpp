@@ -15,9 +15,9 @@
 namespace mcpp {
 namespace {
 
-// Limit that no sound expression reaches for a word or a run of spaces, and a runaway one reaches within a second.
+// Limit that no valid expression reaches for a word or a run of spaces, and a runaway one reaches within a second.
 constexpr u32 kMatchLimit = 10'000'000;
-constexpr std::size_t kSmallestStack = std::size_t{1} << 15, kLargestStack = std::size_t{1} << 25;
+constexpr std::size_t kMinStackBytes = std::size_t{1} << 15, kMaxStackBytes = std::size_t{1} << 25;
 
 template <class T>
 T* checked(T* pointer) {
@@ -36,7 +36,7 @@ std::string message_of(int error) {
 RegexMemory::RegexMemory()
     : match_(checked(pcre2_match_data_create(1, nullptr))),
       context_(checked(pcre2_match_context_create(nullptr))),
-      stack_(pcre2_jit_stack_create(kSmallestStack, kLargestStack,
+      stack_(pcre2_jit_stack_create(kMinStackBytes, kMaxStackBytes,
                                     nullptr)) {  // null if there is no just-in-time compiler
   pcre2_set_match_limit(context_, kMatchLimit);
   if (stack_) pcre2_jit_stack_assign(context_, nullptr, stack_);
@@ -58,13 +58,13 @@ Regex::Regex(std::string_view pattern, const std::string& source) : pattern_(pat
       checked(pcre2_compile_context_create(nullptr)), &pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
-  std::size_t place = 0;
+  std::size_t error_offset = 0;
   // Ruby's ^ and $ match at line ends.
   const u32 options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-  code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error, &place,
-                            context.get()));
+  code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error,
+                            &error_offset, context.get()));
   check_input(code_ != nullptr, source, ": the pattern ", pattern, " is not a regular expression: ", message_of(error),
-              " at ", translated.substr(0, place));
+              " at ", translated.substr(0, error_offset));
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without it, searches are slower
 }
 
@@ -179,7 +179,7 @@ class Translator {
     copy(closes ? end + 1 : 1);
   }
 
-  /// Translates a class of characters, which may be inside of another.
+  /// Translates a character class, which may be nested in a different one.
   void emit_class(std::string_view members, bool is_negated, bool is_inside) {
     need(!is_inside || !is_negated, "\\S, \\D or \\W in brackets");
     if (is_inside) {
@@ -219,13 +219,13 @@ class Translator {
   void code_point() {
     const bool has_braces = rest()[1] == 'x' && rest().size() > 2 && rest()[2] == '{';
     const std::size_t begin = has_braces ? 3 : 2;
-    const std::size_t most = has_braces ? 6 : rest()[1] == 'x' ? 2 : 4;
+    const std::size_t max_digits = has_braces ? 6 : rest()[1] == 'x' ? 2 : 4;
     std::size_t end = begin;
-    while (end < rest().size() && end - begin < most && is_hex(rest()[end])) ++end;
+    while (end < rest().size() && end - begin < max_digits && is_hex(rest()[end])) ++end;
     const std::string_view digits = rest().substr(begin, end - begin);
     const bool is_whole =
-        has_braces ? !digits.empty() && end < rest().size() && rest()[end] == '}' : digits.size() == most;
-    need(is_whole && (has_braces || most == 4 || digits[0] < '8'), rest().substr(0, end));
+        has_braces ? !digits.empty() && end < rest().size() && rest()[end] == '}' : digits.size() == max_digits;
+    need(is_whole && (has_braces || max_digits == 4 || digits[0] < '8'), rest().substr(0, end));
     ((out_ += "\\x{") += digits) += '}';
     at_ += end + (has_braces ? 1 : 0);
   }

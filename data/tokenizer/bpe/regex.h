@@ -46,7 +46,7 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
 
   /// Returns the first match in `text`, which must be UTF-8, at or after position `from`. Lookbehind sees the text
-  /// before `from`. Throws BadInput if the search exceeds the match limit, which no sound expression does.
+  /// before `from`. Throws BadInput if the search exceeds the match limit, which no valid expression does.
   std::optional<Match> find(std::string_view text, std::size_t from, RegexMemory& memory) const;
 
  private:

@@ -22,7 +22,7 @@ void add_piece(i64 id, const std::string& piece, const std::string& source, BpeD
   const auto index = static_cast<std::size_t>(id);
   check_input(!piece.empty(), source, ": the piece of id ", id, " is empty");
   check_input(id >= 0 && index < pieces.size() + kMaxUnused, source, ": the id of \"", piece, "\" is ", id,
-              ", far from all others");
+              ", far above all others");
   if (index >= pieces.size()) pieces.resize(index + 1);
   check_input(pieces[index].empty() || pieces[index] == piece, source, ": the id ", id, " belongs to two pieces, \"",
               pieces[index], "\" and \"", piece, "\"");
@@ -42,7 +42,7 @@ void read_pieces(const Json& vocab, const std::string& source, BpeDescription& d
 void check_no_holes(const BpeDescription& description, i64 end, const std::string& source) {
   for (i64 id = 0; id < end; ++id) {
     check_input(!description.pieces[static_cast<std::size_t>(id)].empty(), source, ": no piece has the id ", id,
-                ", though larger ones are taken");
+                ", although larger ids are used");
   }
 }
 
@@ -84,7 +84,7 @@ void check_members(const JsonObject& object, const std::set<std::string>& known)
   }
 }
 
-[[noreturn]] void refuse(const JsonObject& object, const std::string& type, std::string_view known) {
+[[noreturn]] void fail_unsupported(const JsonObject& object, const std::string& type, std::string_view known) {
   fail(ExitCode::BadInput, object.source(), ": ", type, " is not supported; supported: ", known);
 }
 
@@ -131,7 +131,7 @@ void read_normalizer(const JsonObject& step, BpeDescription& description) {
     check_members(step, {"type", "pattern", "content"});
     steps.emplace_back(ReplaceStep{pattern_of(step), step.text("content")});
   } else {
-    refuse(step, type, "NFC, NFD, NFKC, NFKD, Prepend, Replace and Sequence");
+    fail_unsupported(step, type, "NFC, NFD, NFKC, NFKD, Prepend, Replace and Sequence");
   }
 }
 
@@ -139,7 +139,7 @@ SplitBehavior behavior_of(const JsonObject& step) {
   static const std::array<std::string, 5> names{"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
                                                 "Contiguous"};
   const auto found = std::ranges::find(names, step.text("behavior"));
-  if (found == names.end()) refuse(step, "the behavior " + step.text("behavior"), join(names, ", "));
+  if (found == names.end()) fail_unsupported(step, "the behavior " + step.text("behavior"), join(names, ", "));
   return static_cast<SplitBehavior>(found - names.begin());
 }
 
@@ -172,7 +172,7 @@ void read_metaspace(const JsonObject& step, BpeDescription& description) {
                              : by_default                ? "always"
                                                          : "never";
   const bool is_known = scheme == "always" || scheme == "first" || scheme == "never";
-  if (!is_known) refuse(step, "the prepend_scheme " + scheme, "always, first and never");
+  if (!is_known) fail_unsupported(step, "the prepend_scheme " + scheme, "always, first and never");
   description.pre_tokenizer.emplace_back(MarkStep{" ", mark});
   if (scheme != "never") description.pre_tokenizer.emplace_back(PrefixStep{mark, scheme == "first"});
   add_rule(description, "metaspace");
@@ -202,7 +202,7 @@ void read_pre_tokenizer(const JsonObject& step, BpeDescription& description) {
   } else if (type == "Metaspace") {
     read_metaspace(step, description);
   } else {
-    refuse(step, type, "ByteLevel, Split, Digits, Punctuation, Metaspace and Sequence");
+    fail_unsupported(step, type, "ByteLevel, Split, Digits, Punctuation, Metaspace and Sequence");
   }
 }
 
@@ -227,7 +227,7 @@ void read_decoder(const JsonObject& decoder, BpeDescription& description) {
                 ": only replacement by a space is supported");
     description.space_mark = pattern.text("String");
   } else if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse") {
-    refuse(decoder, type, "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and Sequence");
+    fail_unsupported(decoder, type, "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and Sequence");
   }
 }
 
@@ -261,7 +261,7 @@ void read_added_tokens(const Json& list, const std::string& source, BpeDescripti
     token.rstrip = flag(object, "rstrip", false);
     token.normalized = flag(object, "normalized", !token.special);
     const auto index = static_cast<std::size_t>(token.id);
-    token.in_vocabulary = index < description.pieces.size() && description.pieces[index] == token.content;
+    token.is_in_vocabulary = index < description.pieces.size() && description.pieces[index] == token.content;
     add_piece(token.id, token.content, source, description);
     description.added.push_back(std::move(token));
   }
@@ -339,7 +339,7 @@ BpeDescription parse_tokenizer_json(std::string_view text, const std::string& so
   if (file.find("added_tokens")) read_added_tokens(file.array("added_tokens"), source, description);
   check_no_holes(description, end, source);
   check_added_once(description, source);
-  if (description.rules.empty()) description.rules = "none: a text is one word";
+  if (description.rules.empty()) description.rules = "none: each text is one word";
   return description;
 }
 
@@ -390,7 +390,7 @@ OrderedJson pre_tokenizer(const BpeDescription& description) {
 OrderedJson model(const BpeDescription& description) {
   auto vocab = OrderedJson::object();
   for (std::size_t id = 0; id < description.pieces.size(); ++id) {
-    // Not vocab[...], which would search all elements.
+    // vocab[...] would search all elements.
     if (!description.pieces[id].empty())
       vocab.get_ref<OrderedJson::object_t&>().emplace_back(description.pieces[id], id);
   }

@@ -23,7 +23,7 @@ std::optional<std::span<const i32>> WordCache::find(std::string_view word, u64 h
 }
 
 void WordCache::insert(std::string_view word, u64 hash, std::span<const i32> ids) {
-  if (slots_.empty() || words_ == kMostWords) {
+  if (slots_.empty() || words_ == kMaxWords) {
     slots_.assign(kSlots, {});
     store_.clear();
     words_ = 0;

@@ -12,7 +12,7 @@ namespace mcpp {
 /// Cache of bounded size. It is cleared when full.
 class WordCache {
  public:
-  static constexpr std::size_t kLongestWord = 64;  ///< bytes; longer words seldom recur
+  static constexpr std::size_t kMaxWordBytes = 64;  ///< longer words seldom recur
 
   static u64 hash(std::string_view word);
 
@@ -28,7 +28,7 @@ class WordCache {
     u16 bytes = 0;  // 0 = free
     u16 ids = 0;
   };
-  static constexpr std::size_t kSlots = std::size_t{1} << 17, kMostWords = kSlots / 2;
+  static constexpr std::size_t kSlots = std::size_t{1} << 17, kMaxWords = kSlots / 2;
 
   std::vector<Slot> slots_;  // empty before the first word
   std::vector<i32> store_;

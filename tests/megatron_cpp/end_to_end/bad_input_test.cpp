@@ -159,7 +159,7 @@ TEST_F(BadInputTest, RejectsUnsuitableCheckpoints) {
   const Strings tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune", "--model.hidden_size=64"};
   expect_refused(pretrain("tuned", tune), {at("run"), "model.hidden_size: 32 in the checkpoint, 64 now"});
   expect_refused(pretrain("tuned", plus(tune, "--checkpoint.allow_changed_keys=model.hidden_size")),
-                 {at("run"), "has shape [512, 32], this model needs [512, 64]"});
+                 {at("run"), "has shape [512, 32]; this model needs [512, 64]"});
   expect_refused(pretrain("new", {"--checkpoint.load=" + at("nothing"), "--checkpoint.exit_on_missing_checkpoint"}),
                  {at("nothing"), "no checkpoint"});
   const Strings evaluate{"evaluate", "--load=" + at("run"), "--text=" + write("empty.txt", "").string()};

@@ -157,11 +157,11 @@ TEST_F(ValidationSetsTest, NamesContradictingKeys) {
   };
   refused({"--data.mock_data"}, "data.mock_data: cannot be combined with data_path");
   refused({"--data.data_path=", "--data.train_data_path=a"},
-          "data.split: only read with data_path, not with train_data_path");
+          "data.split: applies to data_path only, not to train_data_path");
   refused({"--data.data_path=", "--data.mock_data", "--data.full_validation"},
-          "data.full_validation: mock_data has no end");
+          "data.full_validation: cannot be combined with mock_data");
   refused({"--data.data_path=", "--data.mock_data", "--data.multiple_validation_sets"},
-          "data.multiple_validation_sets: mock_data is one text");
+          "data.multiple_validation_sets: cannot be combined with mock_data");
   refused({"--data.data_path=", "--data.mock_data", "--data.eod_token=400"},
           "data.eod_token: 400 is outside the vocabulary of 400");
   refused({"--data.data_path="}, "or set data.mock_data");
