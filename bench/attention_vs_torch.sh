@@ -8,8 +8,8 @@
 # Prints JSON lines on standard output and medians of the ratios over the rounds on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 
 python=python3
 program=
@@ -51,7 +51,7 @@ compare() {
 }
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   for dtype in $dtypes; do
     compare causal "$dtype" --

@@ -18,8 +18,8 @@ rounds=5
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
 read_options rounds -- "$@"
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
@@ -37,7 +37,7 @@ run() {
 }
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   run fp32 env -- --device.num_threads=2
   run bf16 env -- --device.num_threads=2 --training.precision=bf16

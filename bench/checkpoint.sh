@@ -22,15 +22,15 @@ source bench/lib/arguments.sh
 read_options python rounds folder -- "$@"
 program=${MEGATRON_CPP:-}
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 results=$(mktemp)
 trap 'rm -f "$results"; [ -z "${temporary:-}" ] || rm -rf "$temporary"' EXIT
 [ -n "$folder" ] || folder=$(mktemp -d) temporary=$folder
 has_torch=no
 ! "$python" -c 'import torch' 2>/dev/null || has_torch=yes
 
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   for ranks in 1 2; do
     launch_ranks $ranks --bind-to none

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares collectives and messages with those of MPI, on this machine or on several network namespaces of it.
+# Compares collectives and messages with those of MPI, on this host or on several network namespaces on it.
 #
 #   bench/comm.sh [--ranks=N] [--runs=N] [--hosts=N] [--megabits=N] [option of megatron_cpp bench comm ...]
 #
@@ -7,7 +7,7 @@
 #   --megabits=N  bandwidth of the links between them in Mb/s; 0 = unlimited (default 1000)
 #
 # Prints one JSON line per run on standard output, and a table of the medians over the runs of MPI's time / our time on
-# standard error. Within a run both sides alternate and their medians count. On a machine with other load, use several
+# standard error. Within a run both sides alternate; their medians are reported. On a host with other load, use several
 # runs.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,7 +24,7 @@ read_options ranks runs hosts megabits -- "$@"
 source "$root/bench/lib/hosts.sh"
 
 # Both functions set `launch`, the words before the program.
-on_this_machine() {
+on_this_host() {
   "$root/scripts/build.sh" release megatron_cpp >/dev/null
   launch_ranks "$ranks"
   scratch=$(mktemp -d)
@@ -52,7 +52,7 @@ on_hosts() {
 }
 
 if [ "$hosts" -eq 1 ]; then
-  on_this_machine
+  on_this_host
 else
   run_in_namespaces 3000 "ssh dropbear tc" "$0" "$@"
   on_hosts
@@ -60,7 +60,7 @@ fi
 results=$scratch/results
 members=("\"mpi\": \"$(mpirun --version | head -n 1)\"")
 [ "$hosts" -eq 1 ] || members+=("\"hosts\": $hosts" "\"megabits\": $megabits")
-machine_json "${members[@]}"
+environment_json "${members[@]}"
 for ((run = 0; run < runs; ++run)); do
   "${launch[@]}" "$MEGATRON_CPP" bench comm --json "${options[@]}" | grep '^{' | tee -a "$results"
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the cost of sharding samples over two ranks of one machine (context parallelism): tokens/s of training steps
+# Measures the cost of sharding samples over two ranks of one host (context parallelism): tokens/s of training steps
 # on two ranks with one thread each relative to one rank with two threads, with each communication type; and attention
 # alone with samples of one document, of short packed documents, and of documents of mixed lengths. Runs alternate.
 #
@@ -19,8 +19,8 @@ program=
 source bench/lib/arguments.sh
 read_options rounds repeats lengths ways program -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
@@ -36,7 +36,7 @@ run() {
 attention() { echo "{\"attention\": $(bench_json attention bench/gpt2_long.toml "$@")}"; }
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   for length in $lengths; do
     run "$length" one_rank env -- --device.num_threads=2

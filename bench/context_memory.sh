@@ -15,13 +15,13 @@ program=
 source bench/lib/arguments.sh
 read_options length ranks program -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for n in $ranks; do
   launch_ranks "$n" --bind-to none
   line=$(bench_json step bench/gpt2_long.toml "${launch[@]}" -- --warmup=0 --repeats=1 --device.num_threads=1 \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures `evaluate` with several windows per forward pass: a long text, many short texts, and continuations of a task,
-# with different batch sizes. Runs alternate, and scores must be the same for all batch sizes.
+# with different batch sizes. Runs alternate, and scores must be identical for all batch sizes.
 #
 #   bench/evaluate.sh [--rounds=N] [--batches="1 8 32"] [--program=PATH] [--configuration=FILE] [option of megatron_cpp evaluate ...]
 #
@@ -17,8 +17,8 @@ configuration=bench/gpt2_14m.toml
 source bench/lib/arguments.sh
 read_options rounds batches program configuration -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -48,7 +48,7 @@ seconds() {
 }
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 results=$work/results
 first=${batches%% *}
 for ((round = 0; round < rounds; ++round)); do

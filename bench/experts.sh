@@ -18,12 +18,12 @@ program=
 source bench/lib/arguments.sh
 read_options iterations seeds num_experts program -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 data=runs/quickstart
-# The weights of the two experts add up to 1. Scaled by 2, two halves of an MLP equal the whole one at initialization.
+# The weights of the two experts add up to 1. Scaled by 2, two halves of an MLP equal the full one at initialization.
 experts=(--model.num_experts="$num_experts" --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_router_topk_scaling_factor=2
   --model.moe_aux_loss_coeff=0.01 --model.moe_z_loss_coeff=1e-3)
 
@@ -48,7 +48,7 @@ measure() { # <name> <iterations> <seed> <option of pretrain ...>
 }
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 printf '%10s %6s %12s %12s %8s %8s\n' iterations seed dense_flops experts_flops dense experts >&2
 for count in ${iterations//,/ }; do
   for seed in ${seeds//,/ }; do

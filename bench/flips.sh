@@ -23,15 +23,15 @@ flip() {
   printf "\\x$(printf %02x $((value ^ (1 << $3))))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 
-# complain <message>: prints the message and the log.
-complain() {
+# report <message>: prints the message and the log.
+report() {
   echo "flip $flips: bit $bit of byte $byte in $file: $1" >&2
   cat "$folder/log" >&2
 }
 
-machine_json "\"seed\": ${SEED:-1}"
+environment_json "\"seed\": ${SEED:-1}"
 start=$SECONDS
-train_whole 1
+train_uninterrupted 1
 train 1 "$folder/begun" --training.exit_interval=14 && wait "$job" # has checkpoints 7 and 14
 newest=iter_0000014 found=0 fell_back=0 unread=0 identical=0
 mapfile -t files < <(cd "$folder/begun/$newest" && find . -type f -printf '%P\n' | sort)
@@ -44,7 +44,7 @@ for ((flips = 1; flips <= count; ++flips)); do
   flip "$save/$newest/$file" $byte $bit
   code=0
   "$program" checkpoint verify "$save/$newest" >"$folder/log" 2>&1 || code=$?
-  if [ $code -eq 2 ] && grep -q "$file" "$folder/log"; then found=$((found + 1)); else complain "not detected, or the file is not named"; fi
+  if [ $code -eq 2 ] && grep -q "$file" "$folder/log"; then found=$((found + 1)); else report "not detected, or the file is not named"; fi
   train 1 "$save"
   wait "$job" || true
   if grep -q "$newest.*damaged" "$folder/log" && grep -q "resuming from .*iter_0000007" "$folder/log"; then
@@ -52,9 +52,9 @@ for ((flips = 1; flips <= count; ++flips)); do
   elif [[ $file == *.h5 ]] && grep -q "resuming from .*$newest" "$folder/log"; then
     unread=$((unread + 1))
   else
-    complain "did not fall back"
+    report "did not fall back"
   fi
-  if is_identical "$folder/whole_1" "$save"; then identical=$((identical + 1)); else complain "result differs"; fi
+  if is_identical "$folder/uninterrupted_1" "$save"; then identical=$((identical + 1)); else report "result differs"; fi
 done
 printf '{"flips": %d, "in_files": %d, "detected_and_named": %d, "fallbacks": %d, "between_tensors": %d, "identical_results": %d, "seconds": %d}\n' \
   "$count" ${#files[@]} $found $fell_back $unread $identical $((SECONDS - start))

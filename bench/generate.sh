@@ -23,8 +23,8 @@ configuration=bench/gpt2_124m.toml
 source bench/lib/arguments.sh
 read_options rounds batches prompts max_new_tokens precision python program configuration -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -54,10 +54,10 @@ if [ -n "$python" ]; then
   "$program" checkpoint export-hf "$work/run" "$work/exported" >/dev/null
   peer="\"torch\": \"$("$python" -c 'import torch; print(torch.__version__)')\", \"transformers\": \"$("$python" -c 'import transformers; print(transformers.__version__)')\""
 fi
-machine_json "\"prompts\": $prompts, \"prompt_tokens\": $prompt_tokens, \"max_new_tokens\": $max_new_tokens, \"precision\": \"$precision\"${python:+, $peer}"
+environment_json "\"prompts\": $prompts, \"prompt_tokens\": $prompt_tokens, \"max_new_tokens\": $max_new_tokens, \"precision\": \"$precision\"${python:+, $peer}"
 results=$work/results
 first=${batches%% *}
-say() { # <who> <at a time> <seconds>
+print_result() { # <program> <batch size> <seconds>
   awk "BEGIN { printf \"{\\\"generate\\\": \\\"$1\\\", \\\"batch_size\\\": $2, \\\"tokens_per_s\\\": %.1f}\\n\", $prompts * $max_new_tokens / ($3) }" |
     tee -a "$results"
 }
@@ -66,11 +66,11 @@ for ((round = 0; round < rounds; ++round)); do
   for batch in $batches; do
     taken=$(seconds "$work/texts.$batch" "$work/prompts.jsonl" "$max_new_tokens" "$batch")
     cmp -s "$work/texts.$first" "$work/texts.$batch" || echo "texts with batch size $batch differ from those with $first" >&2
-    say megatron_cpp "$batch" "$taken - $start"
+    print_result megatron_cpp "$batch" "$taken - $start"
     [ -n "$python" ] || continue
     line=$("$python" bench/torch_generate.py "$work/exported" --prompts="$prompts" --prompt_tokens=$prompt_tokens \
       --new_tokens="$max_new_tokens" --batch_size="$batch" --dtype="$precision" 2>/dev/null | grep '^{')
-    say transformers "$batch" "$(tr -d '{}" ' <<<"$line" | cut -d: -f2)"
+    print_result transformers "$batch" "$(tr -d '{}" ' <<<"$line" | cut -d: -f2)"
   done
 done
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares grouped products of experts, evenly loaded, with one product of as many tokens, whose weights are an eighth
-# as large, and with one product per expert, for the sizes of the 14M and the 124M model.
+# Compares grouped products of experts, evenly loaded, with one product of the same number of tokens, whose weights are an
+# eighth as large, and with one product per expert, for the sizes of the 14M and the 124M model.
 #
 #   bench/grouped.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench ops ...]
 #
@@ -14,13 +14,13 @@ program=
 source bench/lib/arguments.sh
 read_options rounds program -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   for model in 14m 124m; do
     for dtype in fp32 bf16; do

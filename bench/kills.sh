@@ -20,7 +20,7 @@ settings+=(--training.micro_batch_size=4)
 
 soak() {
   local ranks=$1 kills=0 in_saves=0 trainings=0 different=0 stale=0 save seconds start=$SECONDS
-  train_whole "$ranks"
+  train_uninterrupted "$ranks"
   while [ $kills -lt "$count" ]; do
     save=$folder/killed_$ranks
     rm -rf "$save"
@@ -50,7 +50,7 @@ soak() {
       [ $code -ne 0 ] || break # the training has finished
     done
     trainings=$((trainings + 1))
-    is_identical "$folder/whole_$ranks" "$save" || different=$((different + 1))
+    is_identical "$folder/uninterrupted_$ranks" "$save" || different=$((different + 1))
     [ -z "$(find "$save" -name '*tmp*')" ] || stale=$((stale + 1))
   done
   printf '{"ranks": %d, "kills": %d, "kills_inside_saves": %d, "trainings": %d, "different_results": %d, ' \
@@ -59,7 +59,7 @@ soak() {
   [ $((different + stale)) -eq 0 ]
 }
 
-machine_json "\"seed\": ${SEED:-1}"
+environment_json "\"seed\": ${SEED:-1}"
 code=0
 for ranks in "${rank_counts[@]}"; do soak "$ranks" || code=1; done
 exit $code

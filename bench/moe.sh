@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the cost of experts: tokens/s of a model with 8 experts, two per token, relative to the dense model with as
-# many active parameters and to Hugging Face's Mixtral in PyTorch; and of two ranks with expert parallelism, evenly
+# Measures the cost of experts: tokens/s of a model with 8 experts, two per token, relative to the dense model with the
+# same number of active parameters and to Hugging Face's Mixtral in PyTorch; and of two ranks with expert parallelism, evenly
 # loaded, relative to one rank with two threads. Runs alternate.
 #
 #   bench/moe.sh [--rounds=N] [--python=PATH] [--program=PATH] [option of megatron_cpp bench step ...]
@@ -18,8 +18,8 @@ program=
 source bench/lib/arguments.sh
 read_options rounds python program -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
@@ -36,7 +36,7 @@ run() { # <name> <dtype> <samples per step> <samples per microbatch> <launcher w
 }
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   for dtype in fp32 bf16; do
     for batch in 8 32; do

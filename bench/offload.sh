@@ -2,7 +2,7 @@
 # Trains a GPT-2 of 1.5B parameters (configs/gpt2_1558m.toml: 28 GB of weights, gradients and state with bf16 and AdamW)
 # in an address space of 8 GiB with the optimizer state on a disk. Measures peak memory, seconds per step, and the share
 # of the disk's bandwidth (of_plain), which is measured with direct writes and reads before and after. The same training
-# without offload must be refused with the advice to offload.
+# without offload must be rejected with the advice to offload.
 #
 #   bench/offload.sh [--folder=DIR] [--limit_gib=N] [--iterations=N] [--seq_length=N] [option of megatron_cpp pretrain ...]
 #
@@ -21,13 +21,13 @@ source bench/lib/arguments.sh
 read_options folder limit_gib iterations seq_length -- "$@"
 program=${MEGATRON_CPP:-}
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 work=$(mktemp -d ${folder:+-p "$folder"})
 trap 'rm -rf "$work"' EXIT
 folder=$work
 
-machine_json
+environment_json
 "$program" tokenizer train --input=data/tinyshakespeare.txt --output="$work/tokenizer.model" --vocab_size=2048 >/dev/null
 "$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$work/text" \
   --tokenizer_model="$work/tokenizer.model" >/dev/null
@@ -71,7 +71,7 @@ awk -v step="$step_s" -v state="$state_mib" -v first="$first" -v last="$last" -v
     limit, state, step, rate, first, last, 2 * rate / (first + last), process }'
 
 if (ulimit -v $((limit_gib << 20)) && "${train[@]}") >"$work/refused" 2>&1; then
-  echo "training without offload was not refused" >&2
+  echo "training without offload was not rejected" >&2
   exit 1
 fi
 grep -q 'optimizer.offload' "$work/refused" || { cat "$work/refused" >&2 && exit 1; }

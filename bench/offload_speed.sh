@@ -18,8 +18,8 @@ source bench/lib/arguments.sh
 read_options folder rounds -- "$@"
 program=${MEGATRON_CPP:-}
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 work=$(mktemp -d ${folder:+-p "$folder"})
 trap 'rm -rf "$work"' EXIT
 
@@ -31,7 +31,7 @@ run() {
 }
 
 disk=--optimizer.offload_folder=$work
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   run in_memory
   run state_on_disk --optimizer.offload=file "$disk"

@@ -15,8 +15,8 @@ source bench/lib/arguments.sh
 read_options iterations -- "$@"
 scripts/build.sh release megatron_cpp >/dev/null
 program=build/release/megatron_cpp
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 
@@ -33,7 +33,7 @@ train muon configs/quickstart_muon.toml
 wait "$adam"
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for name in adam muon; do
   sed "s/^/{\"optimizer\": \"$name\", \"result\": /; s/\$/}/" "$results/$name.jsonl"
   echo "$name:" >&2

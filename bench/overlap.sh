@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures how much communication between hosts is hidden behind computation: two ranks on two network namespaces of
-# this machine, joined by a link with limited bandwidth and a delay (bench/lib/delayed_link.py). Runs alternate. Needs
+# Measures how much communication between hosts is hidden behind computation: two ranks on two network namespaces on
+# this host, joined by a link with limited bandwidth and a delay (bench/lib/delayed_link.py). Runs alternate. Needs
 # root.
 #
 #   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [--parts="zero pipelines"] [option of megatron_cpp bench step ...]
@@ -8,7 +8,7 @@
 #   --parts  "zero": ZeRO 1 and 3 with and without overlap; seconds of a step that a rank waits for gradients and weights.
 #            "pipelines": additional seconds that a rank waits for messages, and that a step takes, relative to an unlimited network,
 #            compared with the transfer time of all messages in both directions.
-#            Or single ones: zero1, zero3, gpipe, 1f1b or interleaved.
+#            Or individual ones: zero1, zero3, gpipe, 1f1b or interleaved.
 #
 # Prints JSON lines on standard output, and medians and exposed shares on standard error.
 set -euo pipefail
@@ -69,7 +69,7 @@ pipeline() { # <schedule> <option ...>
   done
 }
 
-machine_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms"
+environment_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms"
 for ((round = 0; round < rounds; ++round)); do
   for stage in 1 3; do
     is_selected "zero$stage" zero || continue

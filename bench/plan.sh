@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Measures how accurately `plan` predicts steps on this machine. Each round calibrates for the number of ranks, predicts
+# Measures how accurately `plan` predicts steps on this host. Each round calibrates for the number of ranks, predicts
 # steps of GPT-2 14M with eight samples for nine layouts from that alone, and measures them.
 #
 #   bench/plan.sh [--layouts=ranks|offload] [--rounds=N] [--program=PATH] [--calibration=FOLDER] [--disk=FOLDER] [--section.key=value ...]
 #
 #   --layouts=offload     layouts that offload states, weights or activations to host memory or to the disk
 #   --disk=FOLDER         the folder on the disk for these layouts (default: a temporary folder)
-#   --calibration=FOLDER  stores calibrations; existing files are not measured again
+#   --calibration=FOLDER  stores calibrations; existing calibrations are reused
 #
 # Prints JSON lines on standard output. On standard error, a table of measured and predicted seconds (medians over the
 # rounds) and memory, the mean and the largest error, and the predicted rank of the fastest layout.
@@ -22,8 +22,8 @@ disk=
 source bench/lib/arguments.sh
 read_options layouts rounds program calibration disk -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 calibration=${calibration:-$work}
@@ -60,7 +60,7 @@ dp2_zero3_all_on_disk 2 --training.micro_batch_size=4 --parallel.zero_stage=3 --
   *) echo "$0: --layouts=$layouts: must be ranks or offload" >&2 && exit 2 ;;
 esac
 
-# The speed of a shared machine varies, so each round calibrates just before it predicts and measures.
+# The speed of a shared host varies, so each round calibrates just before it predicts and measures.
 calibrate() { # <round> <ranks>
   local out=$calibration/$1-$2.toml
   [ ! -e "$out" ] || return 0
@@ -70,7 +70,7 @@ calibrate() { # <round> <ranks>
 }
 
 # shellcheck disable=SC2119
-machine_json | tee "$results"
+environment_json | tee "$results"
 for ((round = 0; round < rounds; ++round)); do
   while read -r name ranks layout; do
     calibrate "$round" "$ranks"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Measures the speedup of `preprocess` on two hosts over one. Hosts are namespaces of this machine with an address,
+# Measures the speedup of `preprocess` on two hosts over one. Hosts are namespaces on one physical host with an address,
 # memory, processes and one core each, which share the file system (tests/multi_node/hosts.sh). Alternates one rank on
 # one host, two ranks on two hosts, whose output must be identical, and two independent processes with half of the text
-# each, the upper limit for this machine. Needs root and two cores without other load.
+# each, the upper limit for this hardware. Needs root and two cores without other load.
 #
 #   bench/preprocess.sh [--rounds=3] [--size=200000000] [--document_lines=100] [--vocab_size=8192] [text ...]
 #
 #   text              repeated until there are --size bytes (default data/tinyshakespeare.txt)
 #   --document_lines  lines per document, each a line of JSON; 100 lines are about 2.7 KB, the size of web pages
 #
-# Prints JSON lines on standard output: the machine, each run, and the medians.
+# Prints JSON lines on standard output: the environment, each run, and the medians.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
@@ -70,7 +70,7 @@ head -c 2000000 <(cat "${texts[@]}") | iconv -c -f utf-8 -t utf-8 >part.txt || t
 "$MEGATRON_CPP" tokenizer train --input=part.txt --output=tokenizer.model --vocab_size="$vocab_size" >log
 make_network a b
 for host in a b; do start_host "$host"; done
-machine_json "\"texts\": \"${texts[*]##*/}\"" "\"document_lines\": $document_lines" "\"vocab_size\": $vocab_size"
+environment_json "\"texts\": \"${texts[*]##*/}\"" "\"document_lines\": $document_lines" "\"vocab_size\": $vocab_size"
 split -n l/2 -d --additional-suffix=.jsonl text.jsonl half_
 for ((round = 0; round < rounds; ++round)); do
   timed one_host preprocess on_1 text.jsonl 0 a

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the cost of distributing a step over two ranks of one machine: tokens/s of two ranks with one thread each,
+# Measures the cost of distributing a step over two ranks of one host: tokens/s of two ranks with one thread each,
 # with data, tensor, context and pipeline parallelism, relative to one rank with two threads. Runs alternate.
 # bench/moe.sh measures expert parallelism.
 #
@@ -16,8 +16,8 @@ program=
 source bench/lib/arguments.sh
 read_options rounds models program -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
@@ -32,12 +32,12 @@ run_on_two() { # <model> <layout> <option ...>
   run "$1" "$2" "${launch[@]}" -- --device.num_threads=1 "${@:3}"
 }
 
-# Eight microbatches, as fewer leave a pipeline idle. Its four virtual stages are as even as whole layers allow: the
+# Eight microbatches, because fewer leave a pipeline idle. Its four virtual stages are balanced as well as full layers allow: the
 # output layer takes as long as two layers of the small model and six of the larger one.
 declare -A micro=([14m]=4 [124m]=1) stages=([14m]='Ett|tt|tt|L' [124m]='Ettt|tttt|ttttt|L')
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for ((round = 0; round < rounds; ++round)); do
   for model in $models; do
     batch=(--training.micro_batch_size="${micro[$model]}" --training.global_batch_size=$((8 * micro[$model])))

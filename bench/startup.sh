@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Measures the time to the first step and the host memory per rank in addition to its tensors, for different numbers of
-# ranks on this machine: tp 2 x pp 2 x dp of a small model, with data set, tokenizer and checkpoint folder.
+# ranks on this host: tp 2 x pp 2 x dp of a small model, with data set, tokenizer and checkpoint folder.
 #
 #   bench/startup.sh [--ranks="1 4 16 64"] [--threads=256] [--program=PATH] [option of megatron_cpp pretrain ...]
 #
 # Prints JSON lines on standard output: seconds from the launch to the beginning of the first step, and the maximum over
-# the ranks of private memory in MiB (RssAnon; the binary and shared memory exist once per machine); then the cost of
+# the ranks of private memory in MiB (RssAnon; the binary and shared memory exist once per host); then the cost of
 # creating the groups of this layout (`megatron_cpp bench groups`), finally with --threads ranks as threads (0: not).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,8 +17,8 @@ program=
 source bench/lib/arguments.sh
 read_options ranks threads program -- "$@"
 build_program
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -42,7 +42,7 @@ watch_memory() {
 }
 
 # shellcheck disable=SC2119
-machine_json
+environment_json
 for n in $ranks; do
   rm -rf "$work/checkpoints" "$work/cache" "$work/end" "$work/metrics.jsonl"
   layout=() groups=(--tensor_model_parallel_size=1 --pipeline_model_parallel_size=1)

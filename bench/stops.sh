@@ -46,7 +46,7 @@ run_until_stopped() {
 
 soak() {
   local ranks=$1 stops=0 canceled_steps=0 failures=0 trainings=0 different=0 different_metrics=0 save seconds start=$SECONDS
-  train_whole "$ranks" || { cat "$folder/log" >&2 && return 1; }
+  train_uninterrupted "$ranks" || { cat "$folder/log" >&2 && return 1; }
   while [ $stops -lt "$count" ] && [ $failures -eq 0 ]; do
     save=$folder/stopped_$ranks
     rm -rf "$save"
@@ -54,8 +54,8 @@ soak() {
     [ $failures -eq 0 ] || break
     train "$ranks" "$save" && wait "$job" # run to the end
     trainings=$((trainings + 1))
-    is_identical "$folder/whole_$ranks" "$save" || different=$((different + 1))
-    diff <(history_of "$folder/whole_$ranks") <(history_of "$save") >&2 || different_metrics=$((different_metrics + 1))
+    is_identical "$folder/uninterrupted_$ranks" "$save" || different=$((different + 1))
+    diff <(history_of "$folder/uninterrupted_$ranks") <(history_of "$save") >&2 || different_metrics=$((different_metrics + 1))
   done
   printf '{"ranks": %d, "stops": %d, "canceled_steps": %d, "trainings": %d, "different_results": %d, ' \
     "$ranks" $stops $canceled_steps $trainings $different
@@ -63,7 +63,7 @@ soak() {
   [ $((different + different_metrics + failures)) -eq 0 ]
 }
 
-machine_json "\"seed\": ${SEED:-1}"
+environment_json "\"seed\": ${SEED:-1}"
 code=0
 for ranks in "${rank_counts[@]}"; do soak "$ranks" || code=1; done
 exit $code

@@ -8,14 +8,14 @@
 #                      [--rules="gpt2 llama3 qwen2"] [--models="bpe unigram"] [--encode_size=50000000] [text ...]
 #
 #   text    repeated until there are enough bytes (default data/tinyshakespeare.txt). Large sizes measure reading and counting, small
-#           ones learning pieces. spm_train reads lines and learns no newlines
+#           ones the learning of pieces. spm_train reads lines and learns no newlines
 #
-# Prints JSON lines on standard output: the machine, then medians of CPU and wall-clock seconds per size and kind of
-# model. On a machine with other load, compare CPU seconds.
+# Prints JSON lines on standard output: the environment, then medians of CPU and wall-clock seconds per size and kind of
+# model. On a host with other load, compare CPU seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 
 runs=3 vocab_size=8192 threads=2 kinds="bpe unigram" sizes="2000000 100000000"
 rules="gpt2 llama3 qwen2" models="bpe unigram" encode_size=50000000 python=${HUGGINGFACE_PYTHON:-python3}
@@ -93,7 +93,7 @@ compare_encoding() {
 }
 has_library() { "$python" -c "import $1" 2>/dev/null || { echo "encoding is not measured: $python has no $1" >&2 && return 1; }; }
 
-machine_json "\"spm_train\": \"$(spm_train --version 2>/dev/null | tr -d '\n')\", \"texts\": \"${texts[*]##*/}\""
+environment_json "\"spm_train\": \"$(spm_train --version 2>/dev/null | tr -d '\n')\", \"texts\": \"${texts[*]##*/}\""
 for size in $sizes; do
   make_text "$size"
   for kind in $kinds; do compare_training "$kind"; done

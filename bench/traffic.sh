@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures communication compression on a slow network: four ranks on two network namespaces of this machine train GPT-2
+# Measures communication compression on a slow network: four ranks on two network namespaces on this host train GPT-2
 # 14M in fp32 with ZeRO 1 and 3, without compression, with gradients in bf16, with weights and gradients in int8, and
 # with a secondary shard of the weights on each host (gradients are then reduced on each host first). Runs alternate.
 # Sent bytes that differ from the formulas of docs/communication_compression.md are an error. Needs root.
@@ -70,7 +70,7 @@ check_bytes() {
     }'
 }
 
-machine_json "\"megabits\": $megabits"
+environment_json "\"megabits\": $megabits"
 weights=--parallel.zero_quantized_weights=true
 gradients=--parallel.zero_quantized_gradients=true
 bf16=--parallel.grad_reduce_dtype=bf16

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Compares training throughput with PyTorch on this machine, with the same model, tokens per step, precision and
+# Compares training throughput with PyTorch on this host, with the same model, tokens per step, precision and
 # threads. Runs alternate.
 #
 #   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--tune] [--output=FILE] [model ...]
 #
 #   model          on a CPU 14m, 124m (GPT-2, fp32 and bf16); on a GPU gpt2-124m, gpt2-1558m, llama-1b, llama-3b, llama-8b (bf16).
-#                  llama-8b has 16 of its 32 layers, as all of it does not fit on one GPU for training
+#                  llama-8b has 16 of its 32 layers, because all of it does not fit on one GPU for training
 #   --python=PATH  a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy); it runs
 #                  bench/torch_gpt.py with torch.compile
 #   --program=PATH a megatron_cpp that is already built
@@ -15,8 +15,8 @@
 # Prints a table with the medians of the rounds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 
 device=cpu
 python=python3
@@ -25,7 +25,7 @@ rounds=3
 output=
 tuning=()
 models=()
-refuse() {
+fail() {
   echo "$1" >&2
   exit 2
 }
@@ -38,30 +38,30 @@ for argument in "$@"; do
     --output=*) output=${argument#*=} ;;
     --tune) tuning=(--device.gemm_tuning=time) ;;
     14m | 124m | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
-    *) refuse "unknown argument $argument; see the header of $0" ;;
+    *) fail "unknown argument $argument; see the header of $0" ;;
   esac
 done
 
 case $device in
   cpu)
     preset=release all=(14m 124m) dtypes=(fp32 bf16)
-    [ ${#tuning[@]} -eq 0 ] || refuse "--tune needs --device=cuda"
+    [ ${#tuning[@]} -eq 0 ] || fail "--tune needs --device=cuda"
     processor=$(cpu_name)
     ;;
   cuda)
     preset=cuda all=(gpt2-124m gpt2-1558m llama-1b llama-3b llama-8b) dtypes=(bf16)
     processor=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
-    [ -n "$processor" ] || refuse "--device=cuda: nvidia-smi finds no GPU on this machine"
+    [ -n "$processor" ] || fail "--device=cuda: nvidia-smi finds no GPU on this host"
     ;;
-  *) refuse "--device=$device: must be cpu or cuda" ;;
+  *) fail "--device=$device: must be cpu or cuda" ;;
 esac
 [ ${#models[@]} -gt 0 ] || models=("${all[@]}")
 for model in "${models[@]}"; do
-  [[ " ${all[*]} " == *" $model "* ]] || refuse "$model: models for --device=$device are ${all[*]}"
+  [[ " ${all[*]} " == *" $model "* ]] || fail "$model: models for --device=$device are ${all[*]}"
 done
-"$python" -c 'import torch' 2>/dev/null || refuse "$python has no torch; set --python=PATH"
+"$python" -c 'import torch' 2>/dev/null || fail "$python has no torch; set --python=PATH"
 if [ "$device" = cuda ]; then
-  "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || refuse "the torch of $python finds no GPU"
+  "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || fail "the torch of $python finds no GPU"
 fi
 if [ -z "$program" ]; then
   scripts/build.sh $preset megatron_cpp >/dev/null
@@ -93,7 +93,7 @@ describe() {
 peer_errors=$(mktemp)
 trap 'rm -f "$peer_errors"' EXIT
 # shellcheck disable=SC2119
-machine_json >>"$output"
+environment_json >>"$output"
 printf '%-10s %-5s %14s %14s %8s %6s %12s %8s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'of cold' 'peak GiB (PyTorch)'
 for model in "${models[@]}"; do
   describe
@@ -102,7 +102,7 @@ for model in "${models[@]}"; do
     for ((round = 0; round < rounds; ++round)); do
       a=$("$program" bench step "${ours[@]}" --training.precision="$dtype" --repeats=5 --warmup=2 --json)
       b=$("$python" bench/torch_gpt.py "${theirs[@]}" --dtype "$dtype" --compile --steps 5 --warmup 2 2>"$peer_errors") ||
-        refuse "PyTorch failed on $model $dtype: $(tail -n 3 "$peer_errors")"
+        fail "PyTorch failed on $model $dtype: $(tail -n 3 "$peer_errors")"
       printf '{"model": "%s", "dtype": "%s", "megatron_cpp": %s, "pytorch": %s}\n' "$model" "$dtype" "$a" "$b" >>"$output"
       # Our JSON has no space after colons, PyTorch's has.
       speeds+=("$(field tokens_per_s <<<"$a")") peer_speeds+=("$(field tokens_per_s <<<"$b")")

@@ -11,7 +11,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 [ $# -ge 2 ] || { usage && exit 2; }
-before=$(readlink -f "$1") after=$(readlink -f "$2") only=${3:-}
+before=$(readlink -f "$1") after=$(readlink -f "$2") pattern=${3:-}
 for program in "$before" "$after"; do
   [ -x "$program" ] || { echo "scripts/compare_builds.sh: $program is not a program" >&2 && exit 2; }
 done
@@ -63,12 +63,12 @@ gpt2  2 zero=1 offload bf16
 END_OF_LAYOUTS
 }
 
-# arguments_of <word ...>: prints the settings of a layout as arguments of pretrain, one per line.
+# arguments_of <setting ...>: prints the settings of a layout as arguments of pretrain, one per line.
 arguments_of() {
-  local word value
-  for word in "$@"; do
-    value=${word#*=}
-    case $word in
+  local setting value
+  for setting in "$@"; do
+    value=${setting#*=}
+    case $setting in
       tp=*) echo "--parallel.tensor_model_parallel_size=$value" ;;
       pp=*) echo "--parallel.pipeline_model_parallel_size=$value" ;;
       sp) echo --parallel.sequence_parallel=true ;;
@@ -90,14 +90,14 @@ arguments_of() {
       bf16) echo --training.precision=bf16 ;;
       fp16)
         echo --training.precision=fp16
-        echo --optimizer.initial_loss_scale=4096 # at which no step is skipped
+        echo --optimizer.initial_loss_scale=4096 # low enough that no step is skipped
         ;;
       recompute=selective)
         echo --training.recompute_granularity=selective
         echo '--training.recompute_modules=["core_attn", "layernorm", "mlp_act"]'
         ;;
       recompute=*) echo "--training.recompute_granularity=$value" ;;
-      sgd | muon) echo "--optimizer.optimizer=$word" ;;
+      sgd | muon) echo "--optimizer.optimizer=$setting" ;;
       offload) echo --optimizer.offload=host ;;
       experts) printf '%s\n' --model.num_experts=4 --model.moe_router_topk=2 ;;
       ep=*) printf '%s\n' "--parallel.expert_model_parallel_size=$value" --parallel.expert_tensor_parallel_size=1 ;;
@@ -143,19 +143,19 @@ sed -e '/^\[training\]/i num_query_groups = 2\nffn_hidden_size = 48\nposition_em
 
 # train PROGRAM FOLDER MODEL RANKS ARGUMENT...
 train() {
-  local program=$1 where=$2 model=$3 ranks=$4
+  local program=$1 run_folder=$2 model=$3 ranks=$4
   shift 4
-  mkdir "$where"
-  (cd "$where" && MEGATRON_CPP=$program "$root/scripts/pretrain.sh" "../$model.toml" -n "$ranks" "$@" >log 2>&1) ||
-    { tail -5 "$where/log" | sed "s/^/  $where: /" && return 1; }
+  mkdir "$run_folder"
+  (cd "$run_folder" && MEGATRON_CPP=$program "$root/scripts/pretrain.sh" "../$model.toml" -n "$ranks" "$@" >log 2>&1) ||
+    { tail -5 "$run_folder/log" | sed "s/^/  $run_folder: /" && return 1; }
 }
 
 different=0
-while read -r model ranks words; do
-  line="$model $ranks $words"
-  [[ $line =~ $only ]] || continue
-  # shellcheck disable=SC2086 # words
-  mapfile -t arguments < <(arguments_of $words)
+while read -r model ranks settings; do
+  line="$model $ranks $settings"
+  [[ $line =~ $pattern ]] || continue
+  # shellcheck disable=SC2086 # one argument per setting
+  mapfile -t arguments < <(arguments_of $settings)
   verdict="training failed"
   if train "$before" before "$model" "$ranks" "${arguments[@]}" && train "$after" after "$model" "$ranks" "${arguments[@]}"; then
     verdict=$("$after" checkpoint diff before/checkpoints after/checkpoints 2>&1 | grep -m 1 'tensors compared') || verdict="no checkpoint"

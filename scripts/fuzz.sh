@@ -2,10 +2,10 @@
 # Fuzzes all readers of files and settings for a limited time.
 #
 #   scripts/fuzz.sh [seconds] [target ...]   fuzzes these targets (default: all), each for this many seconds (default 60)
-#   scripts/fuzz.sh merge                    adds new inputs to tests/fuzz/found/ that reach code which no kept input reaches
-#   scripts/fuzz.sh minimise                 reduces tests/fuzz/found/ to the fewest inputs that reach the same code
+#   scripts/fuzz.sh merge                    adds new inputs to tests/fuzz/found/ that reach code which no stored input reaches
+#   scripts/fuzz.sh minimize                 reduces tests/fuzz/found/ to the fewest inputs that reach the same code
 #
-# Each input must be read or refused as bad input, with allocations of at most 256 MiB and within 5 seconds (sanitizers
+# Each input must be accepted or rejected as bad input, with allocations of at most 256 MiB and within 5 seconds (sanitizers
 # make everything several times slower). Otherwise the exit code is 1 and the input is written to build/fuzz/findings/.
 # Fuzzing starts from tests/fuzz/corpus/<target>/, which is written by hand, and tests/fuzz/found/<target>.tar.gz, which
 # was found by fuzzing; fuzz_tests reads both. New inputs that reach more code are written to build/fuzz/corpus/.
@@ -50,7 +50,7 @@ keep() {
 
 case ${1:-} in
   merge) for target in "${targets[@]}"; do keep "$target" "$scratch/found/$target" "build/fuzz/corpus/$target"; done && exit ;;
-  minimise) for target in "${targets[@]}"; do keep "$target" "$scratch/found/$target"; done && exit ;;
+  minimize | minimise) for target in "${targets[@]}"; do keep "$target" "$scratch/found/$target"; done && exit ;;
 esac
 
 seconds=${1:-60}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the CUDA backend on a machine with a GPU, within ten minutes, using the build of scripts/build.sh cuda.
+# Checks the CUDA backend on a host with a GPU, within ten minutes, using the build of scripts/build.sh cuda.
 #
 #   scripts/gpu_check.sh [--output FOLDER] [--seconds N] [build/cuda | PACK]
 #   scripts/gpu_check.sh --pack PACK.tar.xz [build/cuda]
@@ -7,8 +7,8 @@
 #   --output FOLDER  receives the table (table.txt), all output (log.txt) and the results of benchmarks (bench.json);
 #                    default $OUT, or build/gpu_check
 #   --seconds N      total time limit; default 570
-#   --pack FILE      packs the stripped programs and the libraries they need, except those of CUDA, instead of checking. On
-#                    another machine, this script of the same repository accepts the file in place of a build folder
+#   --pack FILE      archives the stripped programs and the libraries they need, except those of CUDA, instead of checking. On
+#                    a different host, this script of the same repository accepts the file in place of a build folder
 #
 # Prints information about the GPU, then runs the tests of the CUDA backend, compute-sanitizer, trainings on one rank
 # and on several that share the GPU, a reproducibility check, and benchmarks. Prints a table of check, result and
@@ -27,14 +27,14 @@ fail() {
   exit 2
 }
 
-# Libraries that are not packed: the C library, the driver, and CUDA's libraries, which a machine with a GPU has.
+# Libraries that are not archived: the C library, the driver, and CUDA's libraries, which hosts with a GPU have.
 excluded_libraries='/(ld-linux|libc\.|libm\.|libdl|libpthread|librt|libresolv|libstdc\+\+|libgcc_s|libcuda|libcublas|libcudnn|libcudart|libnccl|libnv)'
 
 # pack FILE BUILD
 pack() {
   local folder program
   folder=$(mktemp -d)
-  # shellcheck disable=SC2064  # expand it now
+  # shellcheck disable=SC2064  # expands $folder now
   trap "rm -rf '$folder'" EXIT
   mkdir "$folder/lib"
   for program in "${programs[@]}"; do strip -o "$folder/$program" "$2/$program"; done

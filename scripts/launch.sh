@@ -104,7 +104,7 @@ check_checkpoint_settings() {
   [ -z "$load" ] || [ ! -e "$load/manifest.json" ] || [ "$(setting checkpoint finetune)" = true ] ||
     fail "checkpoint.load is a single checkpoint, to which every restart would return; use its parent folder or checkpoint.finetune"
   [ "$(setting checkpoint save_interval)" != 0 ] ||
-    say "warning: checkpoint.save_interval is 0: a failure loses all progress; checkpoints are saved only on a stop signal"
+    log_message "warning: checkpoint.save_interval is 0: a failure loses all progress; checkpoints are saved only on a stop signal"
 }
 
 # find_hardware: sets `hardware`, the argument of --hardware with which fewer ranks are planned: the value of --replan
@@ -176,7 +176,7 @@ run_or_wait() {
   code=85 end=run output_iteration=- output_checkpoint=- output_saved=0
   if is_stopped; then return; fi
   choose_ranks || code=75
-  [ -z "$choice" ] || [ "$choice" = "$last_choice" ] || say "${choice%, }" # not repeated while it waits
+  [ -z "$choice" ] || [ "$choice" = "$last_choice" ] || log_message "${choice%, }" # not repeated while it waits
   last_choice=$choice
   if is_stopped; then
     code=85
@@ -235,8 +235,8 @@ write_log() {
   local line
   line="$(date -u +%FT%TZ) attempt=$((restarts + 1)) seconds=$((now - $1)) found=$2 ranks=$ranks_now hosts=$hosts_now"
   line+=" resumed=$output_checkpoint iteration=$output_iteration checkpoint=$checkpoint code=$code next=\"$next\""
-  echo "$line" >>"$log" || say "warning: $log: is not writable"
-  say "$line"
+  echo "$line" >>"$log" || log_message "warning: $log: is not writable"
+  log_message "$line"
 }
 
 # Runs once or determines that it has to wait. Sets `code` and `next`.
@@ -269,11 +269,11 @@ supervise() {
     case $next in restart | wait) ;; *) break ;; esac
     wait_seconds=$((backoff < own_options[--max_backoff] ? backoff : own_options[--max_backoff]))
     backoff=$((wait_seconds * 2))
-    [ "$next" = wait ] || say "exit code $code; restart $((restarts + 1)) of ${own_options[--max_restarts]} in $wait_seconds s"
+    [ "$next" = wait ] || log_message "exit code $code; restart $((restarts + 1)) of ${own_options[--max_restarts]} in $wait_seconds s"
     pause "$wait_seconds"
     if [ "$next" = restart ]; then restarts=$((restarts + 1)); fi
   done
-  [ "$next" = "done" ] || say "exit code $code; $next"
+  [ "$next" = "done" ] || log_message "exit code $code; $next"
   exit "$code"
 }
 

@@ -5,7 +5,7 @@
 #                                         (default HEAD: uncommitted changes)
 #   scripts/lint.sh all                   the same, with clang-tidy on all sources of the libraries, which takes minutes
 #   scripts/lint.sh format                only the format of all sources, with clang-format 14
-#   scripts/lint.sh comments [FOLDER...]  only comments: fragments, and words that CONTRIBUTING.md replaces
+#   scripts/lint.sh comments [FOLDER...]  only comments and messages: fragments, and words that CONTRIBUTING.md replaces
 #   scripts/lint.sh scripts               only shell scripts, with shellcheck
 #   scripts/lint.sh commits [REVISION]    only commit subjects since REVISION (default: the last version tag)
 #
@@ -86,9 +86,31 @@ script_comment_findings='
   }
   END { exit findings }'
 
+# Finds such words in string literals that contain a space: messages and help texts, but not keys of configurations and
+# JSON outputs.
+# shellcheck disable=SC2016 # variables of awk
+message_findings='
+  function report(what) { print FILENAME ":" FNR ": " what ": " $0; findings = 1 }
+  /"/ {
+    rest = $0
+    gsub(/\047"\047|\047\\"\047/, "", rest) # character literals
+    while (match(rest, /"(\\.|[^"\\])*"|\/\//)) {
+      literal = tolower(substr(rest, RSTART, RLENGTH))
+      if (literal == "//") break
+      rest = substr(rest, RSTART + RLENGTH)
+      gsub(/there (is|are) no |(is|are) no (longer|more|less) /, "", literal)
+      if (literal ~ / / && literal ~ ("(^|[^a-z_`])(" words ")([^a-z_(`]|$)")) report("a word with a standard term (CONTRIBUTING.md)")
+    }
+  }
+  END { exit findings }'
+message_words="$comment_words|goes on|gone on|given up|gives up|elsewhere|beside|meanwhile|is there twice|which is not there|anew"
+message_words+='|expected were|allowed are|would do|(is|are) no [a-z]+'
+
 check_comments() { # <folder ...>
-  find "$@" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
+  local sources=(\( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0)
+  find "$@" "${sources[@]}" |
     xargs -0 awk -v openings="$comment_openings" -v words="$comment_words" "$comment_findings" || report "comments have findings"
+  find "$@" "${sources[@]}" | xargs -0 awk -v words="$message_words" "$message_findings" || report "messages have findings"
 }
 
 # check_commits [revision]: needs a clone with history, and a version tag if there is no revision.

@@ -70,7 +70,7 @@ watch_launcher() {
     read -r -t 1 -u "$idle" || true # unlike sleep, not a process that could outlive this one
     if has_only_zombies; then seconds=$((seconds + 1)); else seconds=0; fi
     if [ "$seconds" -ge "$zombie_seconds" ]; then
-      say "all ranks have exited but $launcher has not: killing it"
+      log_message "all ranks have exited but $launcher has not: killing it"
       kill -KILL "$job"
       return
     fi
@@ -89,13 +89,13 @@ kill "$watcher" 2>/dev/null || true
 
 # Out of memory is not restartable: it would happen again.
 if [ "$code" -eq 137 ] && [ "$signals" -eq 0 ] && [ "$(oom_kills "")" -gt "$kills_before" ]; then
-  say "the kernel killed a rank because this host ran out of memory; reporting exit code 12"
+  log_message "the kernel killed a rank because this host ran out of memory; reporting exit code 12"
   code=12
 fi
 
 # Codes above 128: a rank was killed (128 + signal), or mpirun lost a host (205, 255).
 if [ "$code" -gt 128 ] && [ "$signals" -lt 2 ]; then
-  say "exit code $code: a rank was killed or a host was lost; reporting exit code 75"
+  log_message "exit code $code: a rank was killed or a host was lost; reporting exit code 75"
   code=75
 fi
 exit "$code"

@@ -60,8 +60,8 @@ nearest() {
     sort -k1,1n -k2,2 -u | head -n 5 | cut -d' ' -f2- | paste -sd ' ' | sed 's/ /, /g'
 }
 
-# refuse_name <name>: reports an unknown name with similar ones.
-refuse_name() {
+# fail_unknown_name <name>: reports an unknown name with similar ones.
+fail_unknown_name() {
   local candidates
   if [[ $1 == *.* ]] && grep -q " ${1%%.*} " <<<"$tests"; then
     candidates=$(awk -v suite="${1%%.*}" '$2 == suite { print $2 "." $3 }' <<<"$tests" | nearest "$1")
@@ -143,7 +143,7 @@ name=${1:-}
 if [ -n "$name" ] && [[ " $labels " != *" $name "* ]]; then
   tests=$(all_tests)
   found=$(matching_tests "$name")
-  if [ -z "$found" ] && ! grep -qxF -- "$name" <<<"$(scripted_tests)"; then refuse_name "$name"; fi
+  if [ -z "$found" ] && ! grep -qxF -- "$name" <<<"$(scripted_tests)"; then fail_unknown_name "$name"; fi
   scripts/install_dependencies.sh
   if [ -n "$found" ]; then run_matching "$found"; else run_scripted "$name"; fi
 fi
@@ -154,5 +154,5 @@ if [ "$preset" = cuda-sim ]; then # only tests on simulated GPUs; the others run
 fi
 scripts/install_dependencies.sh
 scripts/build.sh "$preset" "${targets[@]}"
-# One test more than there are cores at a time, as some wait for timeouts or for ranks.
+# One test more than there are cores at a time, because some wait for timeouts or for ranks.
 exec ctest --test-dir "build/$preset" ${name:+--label-regex "^$name\$"} --output-on-failure --parallel "$(($(nproc) + 1))"

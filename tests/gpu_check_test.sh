@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-complain() {
+report_failure() {
   echo "$*"
   exit 1
 }
@@ -15,8 +15,8 @@ nvidia-smi() { return 9; }
 export -f nvidia-smi
 code=0
 scripts/gpu_check.sh "$folder" >"$folder/out" || code=$?
-[ $code -eq 77 ] || complain "without a GPU the exit code is $code"
-grep -q '^no GPU' "$folder/out" || complain "without a GPU it does not report that"
+[ $code -eq 77 ] || report_failure "without a GPU the exit code is $code"
+grep -q '^no GPU' "$folder/out" || report_failure "without a GPU it does not report that"
 
 # A fake GPU: op tests pass, model tests fail, there are no communicator tests, and training is bitwise reproducible,
 # but not on several ranks.
@@ -51,8 +51,8 @@ END
 code=0
 scripts/gpu_check.sh --output "$folder/output" "$folder" >/dev/null 2>&1 || code=$?
 table=$(cat "$folder/output/table.txt")
-[ $code -eq 1 ] || complain "with failures the exit code is $code; $table"
-expect() { grep -Eq "^$1 +\| $2 +\| +[0-9]+ \| $3" <<<"$table" || complain "$1 is not '$2': $3. $table"; }
+[ $code -eq 1 ] || report_failure "with failures the exit code is $code; $table"
+expect() { grep -Eq "^$1 +\| $2 +\| +[0-9]+ \| $3" <<<"$table" || report_failure "$1 is not '$2': $3. $table"; }
 expect "op tests" passed "3 tests"
 expect "model tests" FAILED "0 passed; failed: Suite.Bad_cuda"
 expect "golden, CPU parity" FAILED "2 tests were skipped"
@@ -75,17 +75,17 @@ expect "reproducible" passed "losses of 20 steps"
 expect "tp 2 on one GPU" FAILED "20 steps, losses differ by at most 0.005"
 expect "memcheck" passed "========= ERROR SUMMARY: 0 errors"
 expect "memcheck, subset" passed "========= ERROR SUMMARY: 0 errors"
-! grep -q 'did not finish' <<<"$table" || complain "all checks were finished. $table"
+! grep -q 'did not finish' <<<"$table" || report_failure "all checks were finished. $table"
 
 # When the time is over, it lists the checks that were not run, which is not a failure.
-scripts/gpu_check.sh --output "$folder/output" --seconds 2 "$folder" >/dev/null 2>&1 || complain "nothing failed, but it reports a failure"
+scripts/gpu_check.sh --output "$folder/output" --seconds 2 "$folder" >/dev/null 2>&1 || report_failure "nothing failed, but it reports a failure"
 table=$(cat "$folder/output/table.txt")
 expect "op tests" skipped "time limit reached"
 grep -Eq '^[0-9]+ checks did not finish within the time limit: GPU; op tests; .*; memcheck; racecheck$' <<<"$table" ||
-  complain "it does not name the omitted checks. $table"
+  report_failure "it does not name the omitted checks. $table"
 
 # The most informative checks fit into the budget even if each takes its full time limit.
 budget=$(sed -n 's/^budget=\([0-9]*\).*/\1/p' scripts/gpu_check.sh)
 first=$(sed -n '/^# Most important checks/,/^# Optional checks/s/^check \("[^"]*"\|[a-z]*\) \([0-9]*\) .*/\2/p' scripts/gpu_check.sh |
   awk '{ sum += $1 } END { print sum + 0 }')
-if [ "$first" -lt 300 ] || [ "$first" -gt "$budget" ]; then complain "the most informative checks may take $first of $budget seconds"; fi
+if [ "$first" -lt 300 ] || [ "$first" -gt "$budget" ]; then report_failure "the most informative checks may take $first of $budget seconds"; fi

@@ -9,10 +9,10 @@ failures=0
 launch=$root/scripts/launch.sh
 
 # The fake program plans the layouts in $STUB/valid_ranks (all if there is no such file). Its Nth training follows line
-# N of $STUB/ends: an exit code, "mute" to exit with 0 in mid-run, "improper" to exit like mpirun after that; before it,
-# "save I" leaves a checkpoint, "local I" reports one in another folder, "old_clock" dates it back two hours, and
-# "locked" reports that the folder is in use. "hang" hangs, "oom" takes 300 MB, "signal" waits for one and saves, and
-# "stubborn" waits forever. It saves in $SAVE.
+# N of $STUB/ends: an exit code, "mute" to exit with 0 before the end of the run, or "improper" to exit like mpirun after
+# that. Before it, "save I" leaves a checkpoint, "local I" reports one in a different folder, "old_clock" dates it back
+# two hours, and "locked" reports that the folder is in use. "hang" hangs, "oom" takes 300 MB, "signal" waits for one
+# and saves, and "stubborn" ignores signals. It saves in $SAVE.
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
 if [ "$1" = config ]; then
@@ -45,7 +45,7 @@ for ((k = 0; k < ${#words[@]}; k++)); do
     stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
     oom) exec bash -c 'x=$(tail -c 300M /dev/zero | tr "\0" x)' ;;
     signal) trap 'mkdir -p "$SAVE/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
-    mute) exit 0 ;; # like a rank that exits in mid-run, which Slurm's srun does not detect
+    mute) exit 0 ;; # like a rank that exits before the end of the run, which Slurm's srun does not detect
     improper) echo "mpirun has exited due to process rank 1 with PID 0 on" && exit 1 ;;
     0) echo "ended at iteration 7 of 100" && exit 0 ;;
     *) exit "${words[k]}" ;;
@@ -59,8 +59,8 @@ while [ "$1" != "$MEGATRON_CPP" ]; do
   [ "$1" != --hostfile ] || echo "$(tr '\n' ';' <"$2")" >>"$STUB/mpirun"
   shift
 done
-if [ -e "$STUB/deaf_launcher" ]; then # once, its rank becomes a zombie
-  rm "$STUB/deaf_launcher"
+if [ -e "$STUB/hanging_launcher" ]; then # once, its rank becomes a zombie
+  rm "$STUB/hanging_launcher"
   "$@" &
   exec tail -f /dev/null
 fi
@@ -79,8 +79,8 @@ echo "$*" >>"$STUB/scontrol"
 END
 cat >"$scratch/ssh" <<'END'
 #!/usr/bin/env bash
-echo "$1" >>"$STUB/asked"
-if grep -qx "$1" "$STUB/down" 2>/dev/null && [ "$(wc -l <"$STUB/asked")" -le "$(cat "$STUB/down_until" 2>/dev/null || echo 999)" ]; then
+echo "$1" >>"$STUB/probed"
+if grep -qx "$1" "$STUB/down" 2>/dev/null && [ "$(wc -l <"$STUB/probed")" -le "$(cat "$STUB/down_until" 2>/dev/null || echo 999)" ]; then
   echo "ssh: connect to host $1: No route to host" >&2
   exit 255
 fi
@@ -97,7 +97,7 @@ expect() {
   shift 4
   "$launch" run.toml --max_backoff=0 "$@" >"$STUB/out" 2>"$STUB/err" </dev/null || got=$?
   ran=$(wc -l <"$STUB/runs")
-  [[ "$got $ran" == "$code "$runs ]] || complain "exit code $got after $ran runs, not $code after $runs"
+  [[ "$got $ran" == "$code "$runs ]] || report_failure "exit code $got after $ran runs, not $code after $runs"
 }
 prepare() { # <name> <ends>
   name=$1
@@ -108,21 +108,21 @@ prepare() { # <name> <ends>
   echo "$2" >"$STUB/ends"
   touch "$STUB/runs"
 }
-complain() {
+report_failure() {
   echo "FAILED $name: $*"
   cat "$STUB/out" "$STUB/err"
   failures=$((failures + 1))
 }
-counts() { [ "$(grep -c -- "$2" "$SAVE/launch.log" 2>/dev/null)" = "$1" ] || complain "log does not contain $1 times: $2"; }
-says() { grep -q -- "$1" "$STUB/err" || complain "does not say: $1"; }
-logs() { grep -q -- "$1" "$SAVE/launch.log" || complain "log does not contain: $1"; }
-given() { mkdir -p "$scratch/next.$group" && cat >"$scratch/next.$group/$1"; } # <file>: reads a file for the next launch from standard input
+expect_log_count() { [ "$(grep -c -- "$2" "$SAVE/launch.log" 2>/dev/null)" = "$1" ] || report_failure "log does not contain $1 times: $2"; }
+expect_message() { grep -q -- "$1" "$STUB/err" || report_failure "message is missing: $1"; }
+expect_log() { grep -q -- "$1" "$SAVE/launch.log" || report_failure "log does not contain: $1"; }
+provide() { mkdir -p "$scratch/next.$group" && cat >"$scratch/next.$group/$1"; } # <file>: reads a file for the next launch from standard input
 
-# Elastic training: three machines of two ranks each; a replica of the model needs two ranks.
-elastic() { # <name> <machines that are down> <valid layouts>
-  printf 'a slots=2\nb slots=2 # half\nc slots=2\n' | given hosts
-  tr ' ' '\n' <<<"$2" | given down
-  for ranks in $3; do echo "--world_size=$ranks"; done | given valid_ranks
+# Elastic training: three hosts of two ranks each; a replica of the model needs two ranks.
+elastic() { # <name> <hosts that are down> <valid layouts>
+  printf 'a slots=2\nb slots=2 # half\nc slots=2\n' | provide hosts
+  tr ' ' '\n' <<<"$2" | provide down
+  for ranks in $3; do echo "--world_size=$ranks"; done | provide valid_ranks
 }
 # stopping <name> <exits> <code> <signals> <argument ...>: sends the signals when the program runs or, in a test that
 # waits, when hosts were probed; to all of the script's shells if `by_name` is set, as pkill does.
@@ -133,141 +133,141 @@ stopping() {
   shift 4
   "$launch" run.toml "$@" >"$STUB/out" 2>"${errors:-$STUB/err}" </dev/null &
   pid=$!
-  for _ in {1..600}; do [ -e "$STUB/ready" ] || [ -e "$STUB/asked" ] || sleep 0.1; done
+  for _ in {1..600}; do [ -e "$STUB/ready" ] || [ -e "$STUB/probed" ] || sleep 0.1; done
   for signal in $signals; do
     if [ -n "$by_name" ]; then pkill "-$signal" -P "$pid"; fi
     kill "-$signal" "$pid" && sleep 0.5
   done
   wait "$pid" || got=$?
-  [ "$got" -eq "$code" ] || complain "exit code $got, not $code"
-  [ "$(wc -l <"$STUB/runs")" -eq "$stopped_runs" ] || complain "restarted"
+  [ "$got" -eq "$code" ] || report_failure "exit code $got, not $code"
+  [ "$(wc -l <"$STUB/runs")" -eq "$stopped_runs" ] || report_failure "restarted"
 }
 
 # Reaction to each kind of exit.
 test_ends() {
   expect exits_with_the_training 0 1 "0"
-  logs 'attempt=1 .* ranks=1 .* resumed=.*iter_newest iteration=7 checkpoint=0 code=0 next="done"'
+  expect_log 'attempt=1 .* ranks=1 .* resumed=.*iter_newest iteration=7 checkpoint=0 code=0 next="done"'
   expect restarts_when_a_peer_is_lost 0 3 $'save 1 75\nsave 2 75\n0'
-  logs 'attempt=2 .* found=1 .* checkpoint=2 code=75 next="restart"'
+  expect_log 'attempt=2 .* found=1 .* checkpoint=2 code=75 next="restart"'
   expect restarts_after_ranks_were_stopped 0 2 $'save 1 85\n0'
   expect restarts_when_a_rank_is_killed 0 2 $'save 1 137\n0'
-  expect restarts_when_a_machine_is_lost 0 2 $'save 1 205\n0'
+  expect restarts_when_a_host_is_lost 0 2 $'save 1 205\n0'
   expect restarts_when_a_rank_exits_early 0 3 $'save 1 mute\nsave 2 improper\n0'
-  says "exit code 0 before the end of the run"
-  counts 2 'code=75 next="restart"'
+  expect_message "exit code 0 before the end of the run"
+  expect_log_count 2 'code=75 next="restart"'
   for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
   expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
-  says "3 identical failures without a new checkpoint"
+  expect_message "3 identical failures without a new checkpoint"
   expect different_failure_resets_the_count 75 6 $'75\n75\nsave 1 75\n75\n75\n75\n75'
   expect counts_only_failures_without_a_new_checkpoint 75 4 $'save 1 75\n75\n75\n75\n0'
-  says "3 identical failures without a new checkpoint"
-  expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0' --max_restarts=1
-  counts 1 'code=2 next="wait"'
+  expect_message "3 identical failures without a new checkpoint"
+  expect waits_for_the_lock_of_a_lost_host 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0' --max_restarts=1
+  expect_log_count 1 'code=2 next="wait"'
   locked=$(printf 'locked 2\n%.0s' {1..40})
   expect limits_the_wait_for_the_lock 2 "*" $'75\n'"$locked" --max_wait=1
-  says "max_wait 1 exceeded"
+  expect_message "max_wait 1 exceeded"
   expect counts_local_saves_as_progress 0 4 $'local 1 75\nlocal 2 75\nlocal 3 75\n0'
-  logs 'attempt=3 .* checkpoint=3 code=75 next="restart"'
+  expect_log 'attempt=3 .* checkpoint=3 code=75 next="restart"'
   expect repeated_local_save_is_no_progress 75 4 $'local 5 75\nlocal 5 75\nlocal 4 75\n75\n0'
-  says "3 identical failures without a new checkpoint"
-  expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
+  expect_message "3 identical failures without a new checkpoint"
+  expect does_not_wait_for_the_lock_of_a_different_job 2 1 "locked 2"
   expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
-  says "max_restarts 2 reached"
-  # On a busy machine the second may be slow to print, too; the next one succeeds.
+  expect_message "max_restarts 2 reached"
+  # On a busy host the second may be slow to print, too; the next one succeeds.
   expect kills_a_hanging_run 0 "*" $'save 1 hang\n0' --no_progress_timeout=3
-  says "no output for 3 s"
-  logs 'attempt=1 .* code=75 next="restart"'
-  logs 'attempt=[2-9] .* code=0 next="done"'
+  expect_message "no output for 3 s"
+  expect_log 'attempt=1 .* code=75 next="restart"'
+  expect_log 'attempt=[2-9] .* code=0 next="done"'
   expect ignores_a_changed_clock 0 1 "old_clock 0" --no_progress_timeout=60
   expect continues_when_the_disk_of_the_log_is_full 0 2 $'save 1 75\n0' --log=/dev/full
-  says "warning: /dev/full: is not writable"
+  expect_message "warning: /dev/full: is not writable"
 }
 
-test_refusals() {
+test_bad_arguments() {
   for words in "--max_restarts x" "--min_ranks 0" "-n 0" "--hostfile nowhere" "--bad_key=1" "--min_ranks 2" "--log" "--log= " \
     "--max_wait -1" "--hostfile=" "--hostfile /" "--log /proc/no/log" "--log /tmp"; do
     # shellcheck disable=SC2086 # splits an option and its value
-    expect "refuses_${words//\//_}" 2 0 0 $words
+    expect "rejects_${words//\//_}" 2 0 0 $words
   done
-  given valid_ranks <<<"--world_size=4"
-  expect refuses_an_impossible_layout 2 0 0 -n 3
-  says "no such layout"
-  given hosts <<<"a"
-  expect refuses_hosts_without_slots 2 0 0 --hostfile "$scratch/refuses_hosts_without_slots/hosts"
-  says 'hosts:1: expected "name slots=N", not: a'
-  given hosts <<<"-oProxyCommand=evil slots=2"
-  expect refuses_options_as_hosts 2 0 0 --hostfile "$scratch/refuses_options_as_hosts/hosts"
-  says 'hosts:1: invalid host name'
-  given hosts <<<"a slots=2"
-  OMPI_MCA_plm_rsh_agent=no_ssh expect refuses_hosts_without_ssh 2 0 0 --hostfile "$scratch/refuses_hosts_without_ssh/hosts"
-  says "no_ssh is not installed, so a cannot be reached"
+  provide valid_ranks <<<"--world_size=4"
+  expect rejects_an_impossible_layout 2 0 0 -n 3
+  expect_message "no such layout"
+  provide hosts <<<"a"
+  expect rejects_hosts_without_slots 2 0 0 --hostfile "$scratch/rejects_hosts_without_slots/hosts"
+  expect_message 'hosts:1: expected "name slots=N", not: a'
+  provide hosts <<<"-oProxyCommand=evil slots=2"
+  expect rejects_options_as_hosts 2 0 0 --hostfile "$scratch/rejects_options_as_hosts/hosts"
+  expect_message 'hosts:1: invalid host name'
+  provide hosts <<<"a slots=2"
+  OMPI_MCA_plm_rsh_agent=no_ssh expect rejects_hosts_without_ssh 2 0 0 --hostfile "$scratch/rejects_hosts_without_ssh/hosts"
+  expect_message "no_ssh is not installed, so a cannot be reached"
 }
 
 test_hosts() {
   elastic all "" "6 4 2"
   expect uses_all_hosts 0 1 0 --hostfile "$scratch/uses_all_hosts/hosts"
-  grep -qx -- '-n 6' "$STUB/mpirun" || complain "not on 6 ranks"
+  grep -qx -- '-n 6' "$STUB/mpirun" || report_failure "not on 6 ranks"
   elastic one_down "b" "6 4 2"
   expect excludes_a_lost_host 0 1 0 --hostfile "$scratch/excludes_a_lost_host/hosts"
-  says "excluded: b (ssh: connect to host b: No route to host, exit code 255), continuing with 4 of 6 ranks on a,c"
-  [ "$(sort "$STUB/mpirun" | tr '\n' ' ')" = "-n 4 a slots=2;c slots=2; " ] || complain "not 4 ranks on a and c"
+  expect_message "excluded: b (ssh: connect to host b: No route to host, exit code 255), continuing with 4 of 6 ranks on a,c"
+  [ "$(sort "$STUB/mpirun" | tr '\n' ' ')" = "-n 4 a slots=2;c slots=2; " ] || report_failure "not 4 ranks on a and c"
   elastic next_layout "b" "6 2"
   expect takes_the_next_valid_layout 0 1 0 --hostfile "$scratch/takes_the_next_valid_layout/hosts"
-  says "continuing with 2 of 6 ranks"
+  expect_message "continuing with 2 of 6 ranks"
   elastic spare "a" "4"
   expect uses_spare_hosts 0 1 0 --hostfile "$scratch/uses_spare_hosts/hosts" -n 4
-  grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || complain "not on b and c"
+  grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || report_failure "not on b and c"
   elastic replan "b" "6 3"
   expect replans_without_a_host 0 1 0 --hostfile "$scratch/replans_without_a_host/hosts" --replan=a100_80gb
-  says "continuing with 3 of 6 ranks"
-  grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
+  expect_message "continuing with 3 of 6 ranks"
+  grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || report_failure "trained without a plan"
   elastic replan_by_run "b" "6 3"
-  given measured <<<found
+  provide measured <<<found
   expect plans_by_the_run 0 2 $'save 1 75\n0' --hostfile "$scratch/plans_by_the_run/hosts" --replan=a100_80gb --replan_by=run
-  says "planned with measurements of the run ($SAVE/hardware_of_run.toml), continuing with 3 of 6 ranks"
-  [ "$(grep -c -- "--plan --hardware=$SAVE/hardware_of_run.toml" "$STUB/trained_with")" = 2 ] || complain "not by that file"
-  [ "$(grep -c -- "--hardware=a100_80gb --from_run=$SAVE --predict" "$STUB/measured_with")" = 2 ] || complain "not measured again"
-  [ "$(ls "$SAVE"/*.toml)" = "$SAVE/hardware_of_run.toml" ] || complain "files are left"
+  expect_message "planned with measurements of the run ($SAVE/hardware_of_run.toml), continuing with 3 of 6 ranks"
+  [ "$(grep -c -- "--plan --hardware=$SAVE/hardware_of_run.toml" "$STUB/trained_with")" = 2 ] || report_failure "not by that file"
+  [ "$(grep -c -- "--hardware=a100_80gb --from_run=$SAVE --predict" "$STUB/measured_with")" = 2 ] || report_failure "not measured again"
+  [ "$(ls "$SAVE"/*.toml)" = "$SAVE/hardware_of_run.toml" ] || report_failure "files are left"
   elastic replan_by_run "b" "6 3"
-  given measured <<<found
-  given plan_code <<<2 # for the configuration's own layout, after the file was written
+  provide measured <<<found
+  provide plan_code <<<2 # for the configuration's own layout, after the file was written
   expect plans_by_the_run_without_its_layout 0 1 0 --hostfile "$scratch/plans_by_the_run_without_its_layout/hosts" \
     --replan a100_80gb --replan_by run
-  says "planned with measurements of the run"
+  expect_message "planned with measurements of the run"
   elastic replan_by_nothing "b" "6 3"
   expect plans_by_the_file_of_a_run_without_steps 0 1 0 --replan=a100_80gb --replan_by=run \
     --hostfile "$scratch/plans_by_the_file_of_a_run_without_steps/hosts"
-  says "planned with a100_80gb only (has 1 lines of steps), continuing with 3 of 6 ranks"
-  grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
+  expect_message "planned with a100_80gb only (has 1 lines of steps), continuing with 3 of 6 ranks"
+  grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || report_failure "trained without a plan"
   elastic no_replan "" "6 3"
   expect keeps_its_layout_on_all_ranks 0 1 0 --hostfile "$scratch/keeps_its_layout_on_all_ranks/hosts" --replan=a100_80gb
-  ! grep -q -- '--plan' "$STUB/trained_with" || complain "planned although no host is missing"
-  expect refuses_a_run_of_no_cluster 2 0 0 --replan_by=run
-  says "replan_by run: needs --replan"
-  expect refuses_other_plans 2 0 0 --replan=a100_80gb --replan_by=luck
-  says "replan_by luck: must be file or run"
+  ! grep -q -- '--plan' "$STUB/trained_with" || report_failure "planned although no host is missing"
+  expect rejects_a_run_of_no_cluster 2 0 0 --replan_by=run
+  expect_message "replan_by run: needs --replan"
+  expect rejects_other_plans 2 0 0 --replan=a100_80gb --replan_by=luck
+  expect_message "replan_by luck: must be file or run"
   elastic none "a b c" "6"
   expect stops_without_hosts 75 0 0 --hostfile "$scratch/stops_without_hosts/hosts" --max_wait=1
-  says "no valid layout for 0 available slots"
-  says "max_wait 1 exceeded"
+  expect_message "no valid layout for 0 available slots"
+  expect_message "max_wait 1 exceeded"
   elastic minimum "b" "6 4"
   expect waits_for_min_ranks 75 0 0 --hostfile "$scratch/waits_for_min_ranks/hosts" --max_wait=1 --min_ranks=6
   elastic back "a b c" "6"
-  given down_until <<<12
+  provide down_until <<<12
   expect waiting_is_no_restart 0 1 0 --hostfile "$scratch/waiting_is_no_restart/hosts" --max_restarts=0
-  counts 1 'next="wait"'
-  logs 'attempt=1 .* ranks=6 hosts=a,b,c .* code=0 next="done"'
-  printf 'a slots=2\r\n\r\nb slots=2 max_slots=2\r\n' | given hosts
+  expect_log_count 1 'next="wait"'
+  expect_log 'attempt=1 .* ranks=6 hosts=a,b,c .* code=0 next="done"'
+  printf 'a slots=2\r\n\r\nb slots=2 max_slots=2\r\n' | provide hosts
   OMPI_MCA_plm_rsh_agent="$scratch/ssh : rsh" expect reads_windows_hostfiles 0 1 0 --hostfile "$scratch/reads_windows_hostfiles/hosts"
-  grep -qx 'a slots=2;b slots=2;' "$STUB/mpirun" || complain "not on a and b"
-  printf 'a slots=2\n' | given hosts
+  grep -qx 'a slots=2;b slots=2;' "$STUB/mpirun" || report_failure "not on a and b"
+  printf 'a slots=2\n' | provide hosts
   OMPI_MCA_plm_rsh_agent="no_qrsh : $scratch/ssh" expect uses_the_available_agent 0 1 0 \
     --hostfile "$scratch/uses_the_available_agent/hosts"
-  grep -qx a "$STUB/asked" || complain "did not probe a"
+  grep -qx a "$STUB/probed" || report_failure "did not probe a"
 }
 
 # Locations and names of files.
-test_places() {
+test_paths() {
   mkdir -p "$scratch/work" "$scratch/real"
   cd "$scratch/work"
   # shellcheck disable=SC2016 # must not be expanded
@@ -276,10 +276,10 @@ test_places() {
   save=$scratch/link expect save_is_a_link 0 4 $'save 1 75\nsave 2 75\nsave 3 75\n0'
   mkdir -p "$scratch/folder with 'quotes'" "$scratch/elsewhere/scripts/lib"
   cp "$scratch/program" "$scratch/folder with 'quotes'"
-  printf 'a slots=2\n' | given hosts
+  printf 'a slots=2\n' | provide hosts
   MEGATRON_CPP="$scratch/folder with 'quotes'/program" expect program_in_an_odd_folder 0 1 0 \
     --hostfile "$scratch/program_in_an_odd_folder/hosts"
-  printf 'a slots=2\n' | given hosts
+  printf 'a slots=2\n' | provide hosts
   cd "$root"
   CDPATH=$scratch/elsewhere launch=scripts/launch.sh expect ignores_cdpath 0 1 0
   ln -s "$root/scripts/launch.sh" "$scratch/train"
@@ -289,29 +289,29 @@ test_places() {
 # Signals to launch.sh itself.
 test_signals() {
   stopping saves_on_sigterm "signal" 85 TERM
-  logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
+  expect_log 'checkpoint=99 code=85 next="stop: requested by a signal"'
   stopping forwards_sigusr1 "signal" 85 USR1
   stopping second_signal_stops_immediately "stubborn" 143 "TERM TERM"
   stopping respects_the_grace_period "stubborn" 143 TERM --grace_period=1
-  says "the grace period has expired"
+  expect_message "the grace period has expired"
   elastic none "a b c" "6"
   stopped_runs=0 stopping ends_while_it_waits 0 85 TERM --hostfile "$scratch/ends_while_it_waits/hosts"
-  logs 'code=85 next="stop: requested by a signal"'
+  expect_log 'code=85 next="stop: requested by a signal"'
 
   by_name=yes stopping saves_when_all_its_shells_get_the_signal "signal" 85 TERM
-  logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
+  expect_log 'checkpoint=99 code=85 next="stop: requested by a signal"'
   by_name=yes stopping all_its_shells_get_a_second_signal "stubborn" 143 "TERM TERM"
-  given slow_plan <<<""
+  provide slow_plan <<<""
   stopped_runs=0 stopping ends_while_it_checks "0" 85 TERM
-  logs 'ranks=1 hosts=- .* code=85 next="stop: requested by a signal"'
+  expect_log 'ranks=1 hosts=- .* code=85 next="stop: requested by a signal"'
 
   errors=/dev/full stopping saves_when_the_terminal_is_closed "signal" 85 HUP
-  logs 'checkpoint=99 code=85'
+  expect_log 'checkpoint=99 code=85'
 
   # Killing launch.sh makes the ranks save and exit.
   stopping saves_when_it_is_killed "signal" 137 KILL
   for _ in {1..600}; do grep -q code= "$SAVE/launch.log" || sleep 0.1; done
-  logs 'checkpoint=99 code=85 next="stop: requested by a signal"'
+  expect_log 'checkpoint=99 code=85 next="stop: requested by a signal"'
 
   # Killing pretrain.sh leaves no training ranks behind, either.
   prepare ends_the_ranks_when_pretrain_is_killed "stubborn"
@@ -321,16 +321,16 @@ test_signals() {
   kill -KILL "$pid"
   wait "$pid" || true
   for _ in {1..100}; do ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || sleep 0.1; done
-  ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || complain "ranks keep training"
+  ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || report_failure "ranks keep training"
 
   # A launcher that does not notice the exit of its ranks.
-  given deaf_launcher <<<""
+  provide hanging_launcher <<<""
   MCPP_ZOMBIE_SECONDS=2 expect kills_a_launcher_of_zombies 0 2 $'save 1 75\n0'
 
   prepare continues_when_the_reader_of_its_output_exits $'save 1 75\nsave 2 75\n0'
   touch "$STUB/out" "$STUB/err"
-  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "fails"
-  logs 'attempt=3 .* code=0 next="done"'
+  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || report_failure "fails"
+  expect_log 'attempt=3 .* code=0 next="done"'
 }
 
 # The job script; the checkpoint folder may be older than the job: job <exit code> <runs so far> <times requeued>.
@@ -338,9 +338,9 @@ job() {
   local got=0
   SLURM_JOB_ID=7 SLURM_NTASKS=1 SLURM_SUBMIT_DIR=$STUB bash "$root/scripts/slurm_pretrain.sbatch" run.toml --max_backoff=0 \
     >>"$STUB/out" 2>>"$STUB/err" </dev/null || got=$?
-  [ "$got" -eq "$1" ] || complain "exit code $got of the job, not $1"
-  [ "$(wc -l <"$STUB/runs")" -eq "$2" ] || complain "not $2 runs"
-  [ "$(grep -cx 'requeue 7' "$STUB/scontrol" 2>/dev/null)" = "$3" ] || complain "not $3 times requeued"
+  [ "$got" -eq "$1" ] || report_failure "exit code $got of the job, not $1"
+  [ "$(wc -l <"$STUB/runs")" -eq "$2" ] || report_failure "not $2 runs"
+  [ "$(grep -cx 'requeue 7' "$STUB/scontrol" 2>/dev/null)" = "$3" ] || report_failure "not $3 times requeued"
 }
 test_jobs() {
   prepare old_checkpoints_are_no_progress $'75\n75\n75'
@@ -369,7 +369,7 @@ kills_with() { # <count> <file> <line> [file line]: checks the result of oom_kil
     mkdir -p "$system/$(dirname "$1")" && printf '%b\n' "$2" >"$system/$1"
     shift 2
   done
-  [ "$(source "$root/scripts/lib/common.sh" && oom_kills "$system")" = "$expected" ] || complain "not $expected kills"
+  [ "$(source "$root/scripts/lib/common.sh" && oom_kills "$system")" = "$expected" ] || report_failure "not $expected kills"
 }
 in_group() { # <control group> <arguments of expect ...>: runs launch.sh and its processes inside the group
   local control=$1 failed=0
@@ -379,7 +379,7 @@ in_group() { # <control group> <arguments of expect ...>: runs launch.sh and its
     # shellcheck disable=SC2030 # added below
     failures=0
     expect "$@"
-    [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank because this host ran out of memory' "$STUB/out" || complain "does not say why"
+    [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank because this host ran out of memory' "$STUB/out" || report_failure "does not print the reason"
     exit "$failures"
   ) || failed=$?
   # shellcheck disable=SC2031
@@ -403,14 +403,14 @@ test_memory() {
     fi 2>/dev/null
     in_group "$control" a_kill_for_memory_ends_it 12 1 $'save 1 oom\n0'
     in_group "$control" another_kill_does_not 0 2 $'save 1 137\n0'
-    rmdir "$control" || complain "$control was not removed"
+    rmdir "$control" || report_failure "$control was not removed"
     return
   done
   echo "skipped: no control group can be made here"
 }
 
 # The tests mostly wait, so they run concurrently.
-groups=(ends refusals hosts places signals jobs memory)
+groups=(ends bad_arguments hosts paths signals jobs memory)
 pids=()
 for group in "${groups[@]}"; do
   (

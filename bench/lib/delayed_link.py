@@ -49,7 +49,7 @@ def main():
             _, end, frame = in_flight.popleft()
             try:
                 end.send(frame)
-            except OSError as error:  # a full queue drops frames, as a real link does
+            except OSError as error:  # a full queue drops frames, like a real link
                 print(f"dropped {len(frame)} bytes: {error}", file=sys.stderr)
 
 

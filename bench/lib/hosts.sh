@@ -1,13 +1,13 @@
-# Hosts for benchmarks: network namespaces of this machine. To be sourced with $root set. Sets $MEGATRON_CPP unless it
-# is set, and includes bench/lib/machine.sh and tests/multi_node/hosts.sh.
+# Hosts for benchmarks: network namespaces on one physical host. To be sourced with $root set. Sets $MEGATRON_CPP unless it
+# is set, and includes bench/lib/environment.sh and tests/multi_node/hosts.sh.
 # shellcheck shell=bash disable=SC2154 # root is set there
 
 # shellcheck source=tests/support/namespaces.sh
 source "$root/tests/support/namespaces.sh"
 # shellcheck source=tests/multi_node/hosts.sh
 source "$root/tests/multi_node/hosts.sh"
-# shellcheck source=bench/lib/machine.sh
-source "$root/bench/lib/machine.sh"
+# shellcheck source=bench/lib/environment.sh
+source "$root/bench/lib/environment.sh"
 chosen_program=${MEGATRON_CPP:-}
 export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
 

@@ -2,8 +2,8 @@
 # the root of the sources. SEED determines the random times.
 # shellcheck shell=bash disable=SC2154 # other variables are set by the caller
 
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 RANDOM=${SEED:-1}
 program=${MEGATRON_CPP:-$PWD/build/release/megatron_cpp}
 [ -n "${MEGATRON_CPP:-}" ] || scripts/build.sh release megatron_cpp >/dev/null
@@ -27,11 +27,11 @@ train() {
   "${launch[@]}" "$program" pretrain "$folder/run.toml" --checkpoint.save="$save" "${settings[@]}" "$@" >"$folder/log" 2>&1 &
   job=$!
 }
-# train_whole <ranks>: trains without interruption in whole_<ranks>. Sets `seconds` to its duration.
-train_whole() {
+# train_uninterrupted <ranks>: trains without interruption in uninterrupted_<ranks>. Sets `seconds` to its duration.
+train_uninterrupted() {
   local start
   start=$(date +%s.%N)
-  train "$1" "$folder/whole_$1"
+  train "$1" "$folder/uninterrupted_$1"
   wait "$job"
   # shellcheck disable=SC2034 # used by the caller
   seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }')

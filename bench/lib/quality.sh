@@ -10,8 +10,8 @@
 
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
+# shellcheck source=bench/lib/environment.sh
+source bench/lib/environment.sh
 # shellcheck source=bench/lib/quickstart_text.sh
 source bench/lib/quickstart_text.sh
 
@@ -30,7 +30,7 @@ begin_comparison() {
   trap 'rm -rf "$folder"' EXIT
   prepare_text "$folder"
   results=${results:-$folder/results}
-  machine_json | tee -a "$results"
+  environment_json | tee -a "$results"
 }
 
 # train <name> <baseline> <option ...>: trains with each seed. Prints one line of JSON for each, with the bits per byte

@@ -15,7 +15,7 @@ inline constexpr const char* kLineageName = "lineage";
 struct Lineage {
   struct Branch {
     i64 id;         ///< unique in the directory
-    i64 iteration;  ///< at which it began
+    i64 iteration;  ///< iteration at which it began
     bool operator==(const Branch&) const = default;
   };
   std::vector<Branch> branches = {};

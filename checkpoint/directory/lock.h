@@ -11,7 +11,7 @@ namespace mcpp {
 inline constexpr std::string_view kLockName = ".lock";
 
 /// Exclusive lock on <folder>/.lock, held during the lifetime of the object. The system releases it when the process
-/// ends, so the lock of a dead job needs no cleanup. If a whole host dies, some file servers keep the lock; then only a
+/// ends, so the lock of a dead job needs no cleanup. If a host fails, some file servers keep the lock; then only a
 /// later run of the same Slurm job takes it over, because Slurm ends a job's processes before it requeues the job.
 class FolderLock {
  public:

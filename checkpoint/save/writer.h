@@ -38,7 +38,7 @@ inline void reach(SavePoint point, const SaveObserver& observer) {
 struct SaveTarget {
   Path folder;
   Retention retention = {};
-  /// Part: every rank saves, to a folder of its own, the data that it restores without other ranks.
+  /// Part: every rank saves, to a separate folder, the data that it restores without other ranks.
   Coverage coverage = Coverage::Whole;
   SaveObserver observer = {};        ///< called in the thread that reaches the point
   const FolderLock* lock = nullptr;  ///< lock of the folder, on the rank that holds it; must outlive the save

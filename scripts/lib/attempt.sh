@@ -22,7 +22,7 @@ signal_job() { kill "-$1" "$job" 2>/dev/null || true; } # <signal>
 # pretrain.sh (`job`) lets its ranks save after the first signal, terminates them after the second, and after the third
 # kills a launcher that does not exit because it waits for a lost host.
 request_save() {
-  say "stopping: the ranks have ${own_options[--grace_period]} s to save; a second signal terminates them immediately"
+  log_message "stopping: the ranks have ${own_options[--grace_period]} s to save; a second signal terminates them immediately"
   save_requested=1 deadline=$((now + own_options[--grace_period]))
   signal_job USR1
 }
@@ -55,11 +55,11 @@ watch_job() {
     elif [ "$terminated" -eq 0 ] && is_stopped_now; then
       terminate_job
     elif [ "$save_requested" -eq 0 ] && [ "$limit" -gt 0 ] && [ "$silence" -gt "$limit" ]; then
-      say "no output for $limit s: terminating the run as hung"
+      log_message "no output for $limit s: terminating the run as hung"
       hangs=1
       terminate_job
     elif [ "$save_requested" -eq 1 ] && [ "$now" -ge "$deadline" ]; then
-      [ "$terminated" -eq 1 ] || say "the grace period has expired"
+      [ "$terminated" -eq 1 ] || log_message "the grace period has expired"
       terminate_job
     fi
   done
@@ -84,11 +84,11 @@ run_attempt() {
   wait_for "$job"
   wait "$viewer" || true
   [ "$hangs" -eq 0 ] || code=75
-  # A rank that exits in mid-run without an error counts as lost: mpirun turns its code 0 into 1 with a message, srun
+  # A rank that exits before the end of the run without an error counts as lost: mpirun turns its code 0 into 1 with a message, srun
   # waits for the other ranks. srun also returns 0 if it could not start ranks. Only rank 0 prints that a run has ended.
   if [ "$code" -eq 1 ] && grep -q '^mpirun has exited due to process rank' "$output"; then code=75; fi
   if [ "$code" -eq 0 ] && [[ "${arguments[*]}" != *--dry_run* ]] && ! grep -q '^ended at iteration' "$output"; then
-    say "exit code 0 before the end of the run: a rank was lost; reporting exit code 75"
+    log_message "exit code 0 before the end of the run: a rank was lost; reporting exit code 75"
     code=75
   fi
   output_iteration=$(sed -n 's/.*\] iteration *\([0-9]*\)\/.*/\1/p' "$output" | tail -n 1)

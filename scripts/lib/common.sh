@@ -10,9 +10,9 @@ program=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
 # usage: prints the header comment of the script.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 
-say() { echo "scripts/${0##*/}: $*" >&2 || true; } # a closed terminal is not an error
+log_message() { echo "scripts/${0##*/}: $*" >&2 || true; } # a closed terminal is not an error
 fail() { # exits with code 2, bad input
-  say "$*"
+  log_message "$*"
   exit 2
 }
 

@@ -23,7 +23,7 @@ read_hosts() {
   [ ${#hosts[@]} -gt 0 ] || fail "$1: contains no hosts"
 }
 
-# ssh_command: prints the command that runs commands on other hosts: as mpirun does, the first installed one of a list
+# ssh_command: prints the command that runs commands on other hosts: like mpirun, the first installed one of a list
 # such as "qrsh : ssh". Fails if none is installed.
 ssh_command() {
   local agent agents command
@@ -36,7 +36,7 @@ ssh_command() {
 }
 is_this_host() { case $1 in localhost | 127.0.0.1 | "$(uname -n)") ;; *) return 1 ;; esac }
 
-check_ssh() { # fails early, as otherwise no host would answer
+check_ssh() { # fails early, because otherwise no host would answer
   local host
   for host in "${hosts[@]}"; do
     is_this_host "$host" || ssh_command >/dev/null ||

@@ -72,7 +72,7 @@ def gemma(folder, corpus, **config):
 
 
 def byte_level(folder, corpus, special, bos=None, **config):
-    """Writes a tokenizer.json with byte pair encoding; with `bos`, its template puts that token before texts."""
+    """Writes a tokenizer.json with byte pair encoding; with `bos`, its template adds that token before texts."""
     folder.mkdir(parents=True)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

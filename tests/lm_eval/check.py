@@ -41,7 +41,7 @@ class Texts:
         return text or "a word"
 
     def choice(self, low, high, choices, ending):
-        """Returns a context and continuations, with the true one in a random place."""
+        """Returns a context and continuations, with the true one at a random position."""
         at = self.random.randrange(len(self.words) - 400)
         count, after = self.random.randint(low, high), self.random.randint(*ending)
         right = " ".join(self.words[at + count:at + count + after]).strip() or "none"

@@ -1,4 +1,4 @@
-# Simulated hosts on one machine, to be sourced: kernel namespaces with their own name, address, memory and processes,
+# Simulated hosts on one physical host, to be sourced: kernel namespaces with their own name, address, memory and processes,
 # on a bridge, each with an ssh server; they share the file system. Call these functions inside in_namespaces
 # (tests/support/namespaces.sh), which ends the hosts.
 # shellcheck shell=bash

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on several real hosts: network namespaces of this machine, each with an ssh server, two with two ranks and one
+# Trains on several real hosts: network namespaces on one physical host, each with an ssh server, two with two ranks and one
 # that only starts them. Hosts die and cables are pulled, and scripts/launch.sh must complete every run correctly.
 #   tests/multi_node/run.sh [test ...]; exit code 77, with the reason, if namespaces are not available
 set -euo pipefail
@@ -17,7 +17,7 @@ if [ -z "$scratch" ]; then
   in_namespaces 280 "$0" "$@"
 fi
 
-# A lost machine must be detected within seconds, instead of the half minute suitable for real networks.
+# A lost host must be detected within seconds, instead of the half minute suitable for real networks.
 export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=2
 
 # start_run <name>: runs launch.sh on the head in the background.
@@ -31,11 +31,11 @@ start_run() {
 end_run() {
   local got=0
   wait "$run" || got=$?
-  [ "$got" -eq "$1" ] || complain "exit code $got, not $1"
+  [ "$got" -eq "$1" ] || report_failure "exit code $got, not $1"
 }
 signal_run() { kill "-$1" "$(pgrep -P "$(pgrep -P "$run")")"; } # a shell, nsenter, launch.sh
 
-complain() {
+report_failure() {
   echo "FAILED $name: $*"
   tail -n 60 "$name.out" || true
   cat "$name.err" || true
@@ -46,21 +46,21 @@ until_true() {
   local what=$1 end=$((SECONDS + 60))
   shift
   until "$@"; do
-    [ "$SECONDS" -lt "$end" ] || complain "$what: not within a minute"
-    kill -0 "$run" 2>/dev/null || complain "$what: the run has ended"
+    [ "$SECONDS" -lt "$end" ] || report_failure "$what: not within a minute"
+    kill -0 "$run" 2>/dev/null || report_failure "$what: the run has ended"
     sleep 0.05
   done
 }
 logged() { grep -q -- "$1" "$name/launch.log" 2>/dev/null; }
-expect_log() { logged "$1" || complain "launch.log has no line: $1"; }
+expect_log() { logged "$1" || report_failure "launch.log has no line: $1"; }
 has_checkpoint() { [ -e "$name/latest" ]; }
-says() { grep -q -- "$1" "$name.err"; }
-shows() { grep -q -- "$1" "$name.out"; }
+has_message() { grep -q -- "$1" "$name.err"; }
+has_output() { grep -q -- "$1" "$name.out"; }
 ranks_on() { on_host "$1" pgrep -c megatron_cpp || true; }
 has_no_ranks() { [ "$(ranks_on "$1")" = 0 ]; }
-expect_same_bits() {
+expect_identical() {
   "$MEGATRON_CPP" checkpoint diff single "$name" >diff.txt || true
-  grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from one machine: $(cat diff.txt)"
+  grep -q ' tensors compared, 0 differ' diff.txt || report_failure "weights differ from one host: $(cat diff.txt)"
 }
 losses() { grep '"type":"train"' "$1/metrics.jsonl" | sed 's/.*"iteration":\([0-9]*\).*"lm_loss":\([0-9.e+-]*\).*/\1 \2/'; }
 # A different number of data-parallel ranks changes the order of summation.
@@ -68,17 +68,17 @@ expect_near_losses() {
   paste -d ' ' <(losses single) <(losses "$name") | awk -v n="$iterations" '
     function abs(x) { return x < 0 ? -x : x }
     NF != 4 || $1 != NR || $3 != NR || abs($2 - $4) > 1e-4 * $2 { print "iteration " NR ": " $0; bad = 1 }
-    END { exit bad || NR != n }' || complain "losses differ from one machine"
+    END { exit bad || NR != n }' || report_failure "losses differ from one host"
 }
 
-test_plain() { # two machines are bitwise identical to one
+test_plain() { # two hosts are bitwise identical to one
   start_run plain
   end_run 0
   expect_log 'attempt=1 .* ranks=4 hosts=a,b resumed.* code=0'
-  expect_same_bits
+  expect_identical
 }
 
-test_layouts() { # each kind of communication between machines is bitwise identical to one machine
+test_layouts() { # each kind of communication between hosts is bitwise identical to one host
   local keys key options
   for keys in "zero_stage=3 tensor_model_parallel_size=1" "ddp_bucket_size=20000 tensor_model_parallel_size=1" \
     "num_distributed_optimizer_instances=2 tensor_model_parallel_size=1 zero_stage=2" "pipeline_model_parallel_size=2" \
@@ -87,15 +87,15 @@ test_layouts() { # each kind of communication between machines is bitwise identi
     options=(--training.train_iters=6 --checkpoint.save_interval=6)
     for key in $keys; do options+=("--parallel.$key"); done
     rm -rf one many
-    "$root/scripts/pretrain.sh" run.toml -n 4 "${options[@]}" --checkpoint.save=one >"$name.out" 2>"$name.err" || complain "does not train"
+    "$root/scripts/pretrain.sh" run.toml -n 4 "${options[@]}" --checkpoint.save=one >"$name.out" 2>"$name.err" || report_failure "does not train"
     on_host a "$root/scripts/pretrain.sh" run.toml -n 4 --hostfile hostfile "${options[@]}" --checkpoint.save="$scratch/many" \
-      >"$name.out" 2>"$name.err" </dev/null || complain "does not train on two machines"
+      >"$name.out" 2>"$name.err" </dev/null || report_failure "does not train on two hosts"
     "$MEGATRON_CPP" checkpoint diff one many >diff.txt || true
-    grep -q ' tensors compared, 0 differ' diff.txt || complain "weights differ from one machine: $(cat diff.txt)"
+    grep -q ' tensors compared, 0 differ' diff.txt || report_failure "weights differ from one host: $(cat diff.txt)"
   done
 }
 
-test_stop() { # SIGTERM saves on all machines, and the next start resumes
+test_stop() { # SIGTERM saves on all hosts, and the next start resumes
   start_run stop
   until_true "a checkpoint" has_checkpoint
   signal_run TERM
@@ -103,17 +103,17 @@ test_stop() { # SIGTERM saves on all machines, and the next start resumes
   start_run stop
   end_run 0
   expect_log 'resumed=.*iter_0.* code=0'
-  expect_same_bits
+  expect_identical
 }
 
-test_processes_die() { # all ranks of a machine die, but not the machine: the same layout resumes bitwise identically
+test_processes_die() { # all ranks of a host die, but not the host: the same layout resumes bitwise identically
   start_run processes_die
   until_true "a checkpoint" has_checkpoint
   on_host b pkill -KILL megatron_cpp
   end_run 0
   expect_log 'attempt=1 .* ranks=4 .* code=75 next="restart"'
   expect_log 'attempt=2 .* ranks=4 .* resumed=.*iter_0.* code=0'
-  expect_same_bits
+  expect_identical
 }
 
 test_host_dies() { # the host with rank 0 is lost permanently: the other continues alone
@@ -133,9 +133,9 @@ test_cable_is_pulled() { # it is detected, the run continues without the host, a
   unplug_host b
   until_true "the loss is noticed" logged 'attempt=1 .* ranks=4 hosts=a,b resumed.* code=75 next="restart"'
   until_true "the ranks beyond the cable end" has_no_ranks b
-  until_true "a start without it" says 'continuing with 2 of 4 ranks on a'
+  until_true "a start without it" has_message 'continuing with 2 of 4 ranks on a'
   plug_host b
-  until_true "a checkpoint to go on from" shows 'resuming from .*iter_0'
+  until_true "a checkpoint to go on from" has_output 'resuming from .*iter_0'
   on_host a pkill -KILL megatron_cpp
   end_run 0
   expect_log 'attempt=2 .* ranks=2 hosts=a resumed.* code=75 next="restart"'
@@ -149,7 +149,7 @@ printf 'a slots=2\nb slots=2\n' >hostfile
 make_network head a b
 for host in head a b; do start_host "$host"; done
 name=single
-"$root/scripts/pretrain.sh" run.toml -n 4 --checkpoint.save=single >single.out 2>single.err || complain "does not train"
+"$root/scripts/pretrain.sh" run.toml -n 4 --checkpoint.save=single >single.out 2>single.err || report_failure "does not train"
 [ $# -gt 0 ] || set -- plain layouts stop processes_die host_dies cable_is_pulled
 for test in "$@"; do
   began=$SECONDS

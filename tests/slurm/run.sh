@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests scripts/slurm_pretrain.sbatch, and preprocess with srun, under a real Slurm. Its daemons run in their own
-# namespaces, for one node that they take for larger than it is, and leave nothing behind.
+# namespaces, for one node that is configured as larger than it is, and leave nothing behind.
 #   tests/slurm/run.sh; exit code 77, with the reason, if Slurm is missing or namespaces are not available
 # Needs Debian's packages slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins. They need not be installed:
 # SLURM_ROOT may name a folder where `dpkg -x` has unpacked them.
@@ -61,7 +61,7 @@ END
 }
 node_is_idle() { [ "$(sinfo -h -o %T)" = idle ]; }
 
-complain() {
+report_failure() {
   echo "FAILED $name: $*"
   tail -n 40 ./*"-$job.out" ./*"-$job.log" ctld.log d.log || true
   exit 1
@@ -70,7 +70,7 @@ wait_until() { # <what> <command ...>
   local what=$1 end=$((SECONDS + 60))
   shift
   until "$@"; do
-    [ "$SECONDS" -lt "$end" ] || complain "$what: not within a minute"
+    [ "$SECONDS" -lt "$end" ] || report_failure "$what: not within a minute"
     sleep 0.1
   done
 }
@@ -82,7 +82,7 @@ submit() { # <name> <option ...>
 state() { scontrol show job "$job" | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p'; }
 has_state() { [[ $(state) == "$1" ]]; }
 has_checkpoint() { [ -e "$name/latest" ]; }
-expect_log() { grep -q -- "$1" "megatron_cpp-$job.log" || complain "the log has no line: $1"; }
+expect_log() { grep -q -- "$1" "megatron_cpp-$job.log" || report_failure "the log has no line: $1"; }
 requeued() { scontrol show job "$job" | grep -q "Restarts=$1 "; } # <times>
 
 test_job() {
@@ -116,13 +116,13 @@ expect_second_run() {
   wait_until "the end" has_state COMPLETED
   expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=150 .* code=0 next="done"'
 }
-# The state on a file server after a machine died: the file still names the process that held the lock.
+# The state on a file server after a host failed: the file still names the process that held the lock.
 keep_lock() {
   flock "$name/.lock" sleep 100 &
   wait_until "a lock" is_locked
 }
 is_locked() { ! flock --nonblock "$name/.lock" true; }
-expect_output() { grep -q -- "$1" megatron_cpp-"$job".out || complain "the output has no: $1"; }
+expect_output() { grep -q -- "$1" megatron_cpp-"$job".out || report_failure "the output has no: $1"; }
 
 test_time_is_over() {
   submit_and_requeue time_is_over
@@ -136,7 +136,7 @@ test_lock_is_left() { # a dead node left the lock: the job's next run takes it o
   expect_output "taking over from host node, process [0-9]*, Slurm job $job of cluster test, requeued 0"
 }
 
-test_folder_of_another_job() { # the other job is, or may be, alive
+test_folder_of_different_job() { # the other job is, or may be, alive
   submit others
   wait_until "the end" has_state COMPLETED
   keep_lock
@@ -146,13 +146,13 @@ test_folder_of_another_job() { # the other job is, or may be, alive
   expect_log 'attempt=1 .* code=2 next="stop: not a restartable exit code"'
 }
 
-test_cancelled() { # the user cancels the job, which must not be requeued, but may save
+test_canceled() { # the user cancels the job, which must not be requeued, but may save
   submit cancelled --training.train_iters=200000
   wait_until "a checkpoint" has_checkpoint
   scancel "$job"
   wait_until "the end" has_state CANCELLED
   sleep 2
-  has_state CANCELLED || complain "$(state) after scancel"
+  has_state CANCELLED || report_failure "$(state) after scancel"
 }
 
 test_preprocess() { # shared by the ranks that srun starts, bitwise identical to one process
@@ -162,12 +162,12 @@ test_preprocess() { # shared by the ranks that srun starts, bitwise identical to
   "$MEGATRON_CPP" preprocess text_*.txt --output_prefix=alone "${options[@]}" >preprocess.log
   srun --mpi=pmix --ntasks=4 "$MEGATRON_CPP" preprocess text_*.txt --output_prefix=shared "${options[@]}" >preprocess-srun.out 2>&1 || {
     cat preprocess-srun.out
-    complain "preprocess under srun failed"
+    report_failure "preprocess under srun failed"
   }
   for ending in bin idx json; do
-    cmp "alone_text_document.$ending" "shared_text_document.$ending" || complain "bytes differ under srun"
+    cmp "alone_text_document.$ending" "shared_text_document.$ending" || report_failure "bytes differ under srun"
   done
-  [ ! -e shared.parts ] || complain "shared.parts was not removed"
+  [ ! -e shared.parts ] || report_failure "shared.parts was not removed"
 }
 
 cd "$scratch"
@@ -175,7 +175,7 @@ ln -s "$root/scripts" scripts
 name=start job=0
 make_training >training.log
 start_slurm
-[ $# -gt 0 ] || set -- preprocess job rank_dies time_is_over lock_is_left folder_of_another_job cancelled
+[ $# -gt 0 ] || set -- preprocess job rank_dies time_is_over lock_is_left folder_of_different_job canceled
 for test in "$@"; do
   began=$SECONDS
   "test_$test"

@@ -8,10 +8,10 @@ why_no_namespaces() {
   for tool in unshare nsenter ip mpirun pgrep "$@"; do
     command -v "$tool" >/dev/null || { echo "$tool is not installed" && return; }
   done
-  [ "$(id -u)" -eq 0 ] || { echo "only root can make network namespaces" && return; }
+  [ "$(id -u)" -eq 0 ] || { echo "only root can create network namespaces" && return; }
   unshare --net --uts --ipc --mount --pid --fork --mount-proc \
     sh -c 'ip link add probe type bridge && mount -t tmpfs none /mnt' >/dev/null 2>&1 ||
-    echo "network namespaces cannot be made here"
+    echo "network namespaces cannot be created here"
 }
 
 # in_namespaces <seconds> <script> <argument ...>: runs the script with MCPP_SCRATCH, an empty folder that is removed

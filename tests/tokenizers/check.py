@@ -101,7 +101,7 @@ class Check:
         old = {c for c in self.known for text in (f"b\u0301{c}\u0323", c + "\u0323") for form, theirs in forms.items()
                if theirs.normalize_str(text) != unicodedata.normalize(form, text)}
         self.known = [c for c in self.known if c not in old]
-        print(len(old), "characters left out: the library's normalizers do not know them or deviate from Unicode",
+        print(len(old), "characters skipped: the library's normalizers do not support them or deviate from Unicode",
               unicodedata.unidata_version)
 
     def run(self, *arguments):

@@ -3,6 +3,6 @@
 # Compares ids with the library `tokenizers` in the Python named by HUGGINGFACE_PYTHON (default: python3).
 set -euo pipefail
 python=${HUGGINGFACE_PYTHON:-python3}
-command -v "$python" >/dev/null || { echo "SKIPPED: there is no $python"; exit 77; }
+command -v "$python" >/dev/null || { echo "SKIPPED: $python is missing"; exit 77; }
 folder=$(cd "$(dirname "$0")" && pwd)
 exec "$python" "$folder/check.py" "$1" "$folder/../.." "${@:2}"

@@ -100,12 +100,12 @@ class PartWriter {
  public:
   explicit PartWriter(const PartsFolder& folder);
 
-  /// Writes the whole blocks of the unit and, once these are durable, its part file, which holds the remaining bytes.
+  /// Writes the full blocks of the unit and, once these are durable, its part file, which holds the remaining bytes.
   /// `output_ranges` is [key].
   void write(const UnitTokens& tokens, const std::vector<OutputRange>& output_ranges);
 
  private:
-  /// Writes one key; returns the bytes outside of whole blocks.
+  /// Writes one key; returns the bytes outside of full blocks.
   std::vector<std::byte> write_blocks(std::size_t key, const UnitTokens& tokens, const OutputRange& output_range);
 
   const PartsFolder& folder_;

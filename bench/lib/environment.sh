@@ -1,7 +1,7 @@
-# Describes the machine in results and starts ranks on it; to be sourced.
+# Describes the environment in results and starts ranks on this host; to be sourced.
 # shellcheck shell=bash disable=SC2034,SC2154 # launch is read, and program is set, by the caller
 
-# cpu_name: prints name, family and model, as virtual processors of different families can have the same name.
+# cpu_name: prints name, family and model, because virtual processors of different families can have the same name.
 cpu_name() {
   local field words=()
   for field in 'model name' 'cpu family' model; do
@@ -17,11 +17,11 @@ revision() {
   git -C "$folder" describe --always --dirty=+ --exclude='*' 2>/dev/null || echo -
 }
 
-# machine_json [member ...]: prints the first line of results: processor ($processor if it is not the CPU), date,
-# revision of the sources (which may differ from that of a chosen program), load of the machine, and further members of
+# environment_json [member ...]: prints the first line of results: processor ($processor if it is not the CPU), date,
+# revision of the sources (which may differ from that of a chosen program), load of the host, and further members of
 # the benchmark.
 # shellcheck disable=SC2120 # many benchmarks have no further members
-machine_json() {
+environment_json() {
   local processor=${processor:-$(cpu_name)} member more=""
   for member in "$@"; do more+=", $member"; done
   printf '{"processor": "%s", "cores": %s, "date": "%s", "revision": "%s", "load": "%s"%s}\n' "$processor" "$(nproc)" \

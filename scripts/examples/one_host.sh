@@ -2,9 +2,9 @@
 # Trains with data parallelism on two ranks of this host and restarts after failures. Uses the data of
 # scripts/quickstart.sh.
 #
-#   scripts/examples/one_machine.sh [--section.key=value ...]
+#   scripts/examples/one_host.sh [--section.key=value ...]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 # To see it recover, kill -9 a rank in another terminal (pgrep megatron_cpp), or press Ctrl-C here and start it again.
-exec scripts/launch.sh configs/quickstart_2_ranks.toml -n 2 --checkpoint.save=runs/one_machine --checkpoint.save_interval=50 "$@"
+exec scripts/launch.sh configs/quickstart_2_ranks.toml -n 2 --checkpoint.save=runs/one_host --checkpoint.save_interval=50 "$@"
