@@ -139,8 +139,8 @@ double check_ends_documents(const IndexedDataset& dataset, i64 eod) {
   fail(
       ExitCode::BadInput, dataset.prefix().string(), ".bin: no document ends with data.eod_token = ", eod,
       ", so data.reset_position_ids, data.reset_attention_mask and data.eod_mask_loss would have no effect; preprocess "
-      "the text again with --append_eod, set data.eod_token to the token that ends its documents, or remove the keys "
-      "out");
+      "the text again with --append_eod, set data.eod_token to the token that ends its documents, or remove these "
+      "keys");
 }
 
 std::vector<i32> document_starts(const Batch& batch, i64 eod) {

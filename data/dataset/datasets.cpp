@@ -247,17 +247,17 @@ Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_lengt
               "data.data_path: is empty; set it to the prefix of a dataset made by preprocess");
   if (!config.train_data_path.empty()) check_held_out(config);
 
-  const std::vector<std::string>* evaluates_separately[] = {&config.train_data_path, &config.valid_data_path,
-                                                            &config.test_data_path};
+  const std::vector<std::string>* separate_paths[] = {&config.train_data_path, &config.valid_data_path,
+                                                      &config.test_data_path};
   Datasets datasets;
   std::unique_ptr<Dataset>* outputs[] = {&datasets.train, nullptr, &datasets.test};
   Builder builder(config, seq_length, seed, log, ranks);
   for (std::size_t split = 0; split < 3; ++split) {
     if (num_samples[split] <= 0) continue;
     const bool uses_all_text = config.data_path.empty();
-    if (uses_all_text && evaluates_separately[split]->empty()) continue;
+    if (uses_all_text && separate_paths[split]->empty()) continue;
     const std::string key = uses_all_text ? str("data.", kSplitNames[split], "_data_path") : "data.data_path";
-    const std::vector<std::string>& entries = uses_all_text ? *evaluates_separately[split] : config.data_path;
+    const std::vector<std::string>& entries = uses_all_text ? *separate_paths[split] : config.data_path;
     if (outputs[split])
       *outputs[split] = builder.build(entries, key, split, uses_all_text, num_samples[split]);
     else

@@ -23,8 +23,7 @@ Tokenizer::Tokenizer(const Path& file) : impl_(std::make_unique<Impl>()) {
   check_input(eod() >= 0, "tokenizer model ", file.string(),
               ": has no token that ends documents: a piece <eod>, an end-of-sentence piece, or a known one such as "
               "<|endoftext|>; train a tokenizer with `megatron_cpp tokenizer` or with spm_train "
-              "--user_defined_symbols=<eod>, or "
-              "add a special token <eod>");
+              "--user_defined_symbols=<eod>, or add a special token <eod>");
 }
 
 Tokenizer::~Tokenizer() = default;

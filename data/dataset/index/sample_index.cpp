@@ -97,7 +97,7 @@ EpochPlan plan_epochs(i64 tokens_per_epoch, i64 seq_length, std::optional<i64> n
   EpochPlan plan{.tokens_per_epoch = tokens_per_epoch};
   if (num_samples) {
     check_input(*num_samples <= std::numeric_limits<i64>::max() / 4 / seq_length, *num_samples, " samples of ",
-                seq_length, " tokens are more than 2^61 tokens; train for fewer iterations");
+                seq_length, " tokens exceed 2^61 tokens; train for fewer iterations");
     const i64 needed = *num_samples * seq_length + 1;
     plan.epochs = std::max<i64>(1, ceil_div(needed, tokens_per_epoch));
   }
