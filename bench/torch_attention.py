@@ -28,8 +28,8 @@ def timed(repeats, warmup, forward, inputs, dout):
     return statistics.median(forwards), statistics.median(backwards)
 
 
-def ways(args, q, k, v):
-    """Returns functions by name that compute attention of [1, heads, seq, dim] in different ways."""
+def implementations(args, q, k, v):
+    """Returns functions by name that compute attention of [1, heads, seq, dim] with different implementations."""
     attend = F.scaled_dot_product_attention
     if args.document == 0 and args.window == 0:
         return {"is_causal": lambda: attend(q, k, v, is_causal=True)}
@@ -64,7 +64,7 @@ def main():
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
     q, k, v, dout = (torch.randn(1, args.heads, args.seq, args.dim).to(dtype) for _ in range(4))
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    times = {name: timed(args.repeats, args.warmup, way, inputs, dout) for name, way in ways(args, *inputs).items()}
+    times = {name: timed(args.repeats, args.warmup, implementation, inputs, dout) for name, implementation in implementations(args, *inputs).items()}
     best = min(times, key=lambda name: sum(times[name]))
     print(json.dumps({"torch": torch.__version__, "way": best, "forward_s": times[best][0], "backward_s": times[best][1],
                       "all": times}))

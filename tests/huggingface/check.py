@@ -1,4 +1,4 @@
-"""Trains small tokenizers and models, exports them, and checks that transformers gives the same ids and text.
+"""Trains small tokenizers and models, exports them, and checks that transformers returns identical ids and text.
 
 usage: check.py MEGATRON_CPP SOURCE_FOLDER
 Exit code 77, with the reason, if transformers is not installed.
@@ -39,7 +39,7 @@ MODELS = {
 
 
 def is_rounding_tie(folder, ours, theirs):
-    """True if both are segmentations of one text by a unigram model whose scores differ by no more than rounding.
+    """Returns True if both are segmentations of one text by a unigram model whose scores differ by no more than rounding.
 
     sentencepiece, which we follow, adds scores in fp32 from the beginning of the text; `tokenizers` adds in fp64. Where a
     long text has segmentations that are this close, the two libraries choose differently.
@@ -158,8 +158,8 @@ class Check:
         self.check_text(name, exported, folder / "run", self.check_tokenizer(name, exported, 60))
         print(name, "done", flush=True)
 
-    def check_made(self, name, family, exported, **options):
-        """Checks a small model made by transformers, with the tokenizer of an export."""
+    def check_transformers_model(self, name, family, exported, **options):
+        """Checks a small model created by transformers, with the tokenizer of an export."""
         folder = self.scratch / name.replace(" ", "_")
         tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
         torch.manual_seed(3)
@@ -189,7 +189,7 @@ class Check:
         # transformers 4 ignores rope_parameters, which transformers 5 writes instead of rope_scaling and rope_theta.
         written = config["transformers_version"]
         if int(written.split(".")[0]) > int(transformers.__version__.split(".")[0]):
-            print(original.name, "done, weights only: made by transformers", written, flush=True)
+            print(original.name, "done, weights only: created by transformers", written, flush=True)
             return
         tokens = torch.arange(100)[None] * 7 % 32
         logits = [transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)(tokens).logits
@@ -211,23 +211,23 @@ def main():
         if torch is not None:
             exported = check.scratch / "bpe_with_bytes_gpt2" / "exported"
             for attention, mlp in [(True, False), (False, True), (True, True)]:
-                check.check_made(f"llama with attention_bias {attention}, mlp_bias {mlp}", "Llama", exported,
+                check.check_transformers_model(f"llama with attention_bias {attention}, mlp_bias {mlp}", "Llama", exported,
                                  attention_bias=attention, mlp_bias=mlp)
-            check.check_made("mistral", "Mistral", exported, sliding_window=9)  # 40 tokens are generated
-            check.check_made("qwen2", "Qwen2", exported, use_sliding_window=True, sliding_window=9, max_window_layers=1)
+            check.check_transformers_model("mistral", "Mistral", exported, sliding_window=9)  # 40 tokens are generated
+            check.check_transformers_model("qwen2", "Qwen2", exported, use_sliding_window=True, sliding_window=9, max_window_layers=1)
             for rope in [{"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0,
                          "original_max_position_embeddings": 16}, {"rope_type": "llama3", "factor": 8.0,
                          "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}]:
-                check.check_made(f"llama {rope['rope_type']}", "Llama", exported, rope_scaling=rope)
-            check.check_made("qwen3", "Qwen3", exported, head_dim=24)
-            check.check_made("phi3", "Phi3", exported, sliding_window=9)
-            check.check_made("olmo2", "Olmo2", exported)
-            check.check_made("gemma2", "Gemma2", exported, head_dim=24, sliding_window=9, query_pre_attn_scalar=20)
-            check.check_made("gemma3", "Gemma3Text", exported, head_dim=24, sliding_window=9, query_pre_attn_scalar=20,
+                check.check_transformers_model(f"llama {rope['rope_type']}", "Llama", exported, rope_scaling=rope)
+            check.check_transformers_model("qwen3", "Qwen3", exported, head_dim=24)
+            check.check_transformers_model("phi3", "Phi3", exported, sliding_window=9)
+            check.check_transformers_model("olmo2", "Olmo2", exported)
+            check.check_transformers_model("gemma2", "Gemma2", exported, head_dim=24, sliding_window=9, query_pre_attn_scalar=20)
+            check.check_transformers_model("gemma3", "Gemma3Text", exported, head_dim=24, sliding_window=9, query_pre_attn_scalar=20,
                              sliding_window_pattern=2)
-            check.check_made("dots1", "Dots1", exported, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
+            check.check_transformers_model("dots1", "Dots1", exported, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
                              moe_intermediate_size=32, first_k_dense_replace=1, norm_topk_prob=True, sliding_window=None)
-            check.check_made("gpt_neox", "GPTNeoX", exported)
+            check.check_transformers_model("gpt_neox", "GPTNeoX", exported)
             for kind in ("attention", "families"):
                 for original in sorted((source / "tests" / "golden" / kind).iterdir()):
                     check.check_round_trip(original)

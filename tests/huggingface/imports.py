@@ -275,16 +275,16 @@ class Check:
         return folder
 
 
-def keep(check, folder, kept):
+def write_golden(check, folder, destination):
     """Writes a model and its expected results for the tests without transformers."""
-    kept.mkdir(parents=True, exist_ok=True)
+    destination.mkdir(parents=True, exist_ok=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for file in folder.iterdir():
         if file.is_file():
-            shutil.copy(file, kept)
-    write_json(kept / "expected.json", dict(check.answers(folder, model, tokenizer), prompts=PROMPTS, window=WINDOW,
-                                            text=check.text, new_tokens=NEW_TOKENS, pairs=PAIRS))
+            shutil.copy(file, destination)
+    write_json(destination / "expected.json", dict(check.answers(folder, model, tokenizer), prompts=PROMPTS, window=WINDOW,
+                                                   text=check.text, new_tokens=NEW_TOKENS, pairs=PAIRS))
 
 
 def main():
@@ -306,7 +306,7 @@ def main():
                 continue
             folder = check.check(name, folders[tokenizer], family, seed)
             if len(sys.argv) > 3:
-                keep(check, folder, pathlib.Path(sys.argv[3]) / name)
+                write_golden(check, folder, pathlib.Path(sys.argv[3]) / name)
     print(check.failures, "failures")
     sys.exit(1 if check.failures else 0)
 

@@ -16,7 +16,7 @@ SIZES = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_lay
              num_key_value_heads=1, head_dim=16, max_position_embeddings=128, bos_token_id=None, eos_token_id=None,
              attn_implementation="eager")
 
-OF_LLAMA = {"num_key_value_heads", "head_dim"}  # keys that GPT-NeoX lacks
+LLAMA_KEYS = {"num_key_value_heads", "head_dim"}  # keys that GPT-NeoX lacks
 
 
 def rope(rope_type, **parameters):
@@ -64,7 +64,7 @@ MODELS = {
 }
 
 
-def in_double():
+def use_double_precision():
     """Makes float32 an alias of float64, because transformers computes RoPE in float32 for all types of weights."""
     torch.float = torch.float32 = torch.float64
     torch.Tensor.float = torch.Tensor.double
@@ -72,7 +72,7 @@ def in_double():
 
 def write(folder, family, options):
     torch.manual_seed(5)
-    sizes = {key: value for key, value in SIZES.items() if family != "GPTNeoX" or key not in OF_LLAMA}
+    sizes = {key: value for key, value in SIZES.items() if family != "GPTNeoX" or key not in LLAMA_KEYS}
     config = getattr(transformers, family + "Config")(**{**sizes, **options})
     model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config)
     for name, parameter in model.named_parameters():
@@ -103,7 +103,7 @@ def main():
             continue
         folder = pathlib.Path(sys.argv[1]) / name
         models[folder] = write(folder, family, options)
-    in_double()
+    use_double_precision()
     for folder, (model, tokens) in models.items():
         answer(folder, model, tokens)
         (folder / "generation_config.json").unlink(missing_ok=True)

@@ -93,10 +93,10 @@ class Check:
         self.corpus.write_bytes(self.corpus_text.encode())
         self.prose, self.code = prose[300000:], code
         self.known = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
-        self.leave_out_old_forms()
+        self.skip_unsupported_marks()
 
-    def leave_out_old_forms(self):
-        """Finds marks that are newer than the Unicode version of the library's normalizers, which do not order them."""
+    def skip_unsupported_marks(self):
+        """Skips marks that are newer than the Unicode version of the library's normalizers, which do not order them."""
         forms = {"NFC": normalizers.NFC(), "NFKC": normalizers.NFKC(), "NFD": normalizers.NFD()}
         old = {c for c in self.known for text in (f"b\u0301{c}\u0323", c + "\u0323") for form, theirs in forms.items()
                if theirs.normalize_str(text) != unicodedata.normalize(form, text)}
