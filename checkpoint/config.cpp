@@ -11,7 +11,7 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
   if (async_save && save.empty())
     found.push_back("checkpoint.async_save: needs checkpoint.save, the folder to save in");
   if (local_save.empty() != (local_save_interval == 0))
-    found.push_back("checkpoint.local_save: needs checkpoint.local_save_interval, and the other way round");
+    found.push_back("checkpoint.local_save: needs checkpoint.local_save_interval, and vice versa");
   if (!local_save.empty() && save.empty())
     found.push_back("checkpoint.local_save: needs checkpoint.save too, which outlives the nodes");
   if (finetune && load.empty())

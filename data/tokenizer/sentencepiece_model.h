@@ -51,7 +51,7 @@ bool keeps_space_marks(const SentencepieceModel& model);
 /// finds them, can then be segmented one by one.
 bool pieces_end_at_spaces(const SentencepieceModel& model);
 
-/// Returns the size of the first word of `text`: spaces and what follows them up to the next space.
+/// Returns the size of the first word of `text`: spaces and the following text up to the next space.
 inline std::size_t end_of_word(std::string_view text) {
   return std::min(text.find(' ', std::min(text.find_first_not_of(' '), text.size())), text.size());
 }

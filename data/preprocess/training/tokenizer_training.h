@@ -57,7 +57,7 @@ struct TokenizerOptions {
     visit("character_coverage", self.character_coverage,
           "share of the characters of the text that become pieces; not for bpe-bytes", between(0.9, 1));
     visit("byte_fallback", self.byte_fallback,
-          "encode other characters as bytes instead of <unk>; always on for bpe-bytes");
+          "encode characters that are not pieces as bytes instead of <unk>; always on for bpe-bytes");
     visit("pre_tokenizer", self.pre_tokenizer, "for bpe-bytes: pre-tokenization rules");
     visit("min_frequency", self.min_frequency, "for bpe-bytes: minimum count of a pair to be merged", at_least(1));
     visit("special_tokens", self.special_tokens,

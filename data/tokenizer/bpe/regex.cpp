@@ -142,8 +142,9 @@ class Translator {
  private:
   template <class... Parts>
   void need(bool holds, const Parts&... what) const {
-    check_input(holds, source_, ": the pattern ", pattern_, " has ", what...,
-                ", which is not supported; the constructs of the tokenizers of GPT-2, GPT-4, Llama 3 and Qwen are");
+    check_input(
+        holds, source_, ": the pattern ", pattern_, " has ", what...,
+        ", which is not supported; supported: the constructs in the tokenizers of GPT-2, GPT-4, Llama 3 and Qwen");
   }
   std::string_view rest() const { return pattern_.substr(at_); }
   void copy(std::size_t size) {
