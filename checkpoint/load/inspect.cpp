@@ -160,7 +160,7 @@ std::string to_text(const std::vector<VerifyResult>& results) {
   std::string text;
   for (const VerifyResult& result : results) {
     text += result.directory.string();
-    text += result.problems.empty() ? str(": sound, ", human_bytes(static_cast<double>(result.bytes)), " read\n")
+    text += result.problems.empty() ? str(": intact, ", human_bytes(static_cast<double>(result.bytes)), " read\n")
                                     : std::string(": DAMAGED\n");
     for (const std::string& problem : result.problems) text += "  " + problem + "\n";
   }

@@ -40,7 +40,7 @@ TEST_F(InspectCheckpointTest, ReportsCheckpointRenamedToOtherIteration) {
   EXPECT_CONTAINS(error_of([&] { newest_good(folder_, log_); }), "names no checkpoint of this folder");
   // A name that does not look like an iteration is accepted.
   std::filesystem::rename(folder_ / "iter_0000060", folder_ / "best");
-  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_ / "best", log_)), "sound");
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_ / "best", log_)), "intact");
 }
 
 TEST_F(InspectCheckpointTest, ShowsTensorsAndListsCheckpoints) {
