@@ -1,6 +1,8 @@
 // Command megatron_cpp tokenizer train|encode|decode|info|convert.
 #include "data/tokenizer/tokenizer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -19,7 +21,7 @@ namespace mcpp {
 namespace {
 
 constexpr std::string_view kTokenizerFileHelp =
-    "sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or tiktoken's list of ranks";
+    "sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or tiktoken rank list";
 
 struct CodingOptions {
   std::string model;
@@ -31,8 +33,8 @@ struct CodingOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("model", self.model, kTokenizerFileHelp);
     visit("text", self.text, "text to encode, or ids to decode");
-    visit("input", self.input, "file with the text or ids; without either, standard input");
-    visit("pieces", self.pieces, "encode: print pieces instead of ids");
+    visit("input", self.input, "file with the text or ids; without --text and --input, standard input is read");
+    visit("pieces", self.pieces, "with encode: print pieces instead of ids");
   }
 };
 
@@ -52,10 +54,10 @@ struct ConvertOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("model", self.model, "list of ranks, or vocab.json with merges.txt next to it");
+    visit("model", self.model, "tiktoken rank list, or vocab.json with merges.txt next to it");
     visit("output", self.output, "tokenizer.json to write");
     visit("pre_tokenizer", self.pre_tokenizer,
-          "rules that split text into words: gpt2, llama3, qwen2, cl100k or o200k; empty = those of the known "
+          "rules that split text into words: gpt2, llama3, qwen2, cl100k or o200k; empty = the rules of the known "
           "vocabulary");
   }
 };
@@ -76,7 +78,7 @@ ExitCode train(Arguments args, Log& log) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_file_outside_checkpoints(options.output);
   train_tokenizer(options, log);
-  log.info(str(options.output, ": ", Tokenizer(options.output).vocab_size(), " pieces"));
+  log.info(str("wrote ", options.output, ": ", Tokenizer(options.output).vocab_size(), " pieces"));
   return ExitCode::Done;
 }
 
@@ -110,7 +112,8 @@ ExitCode decode(Arguments args, Log& log) {
     check_input(error == std::errc() && end == word.data() + word.size(), "decode: \"", word, "\" is not a token id");
     ids.push_back(id);
   }
-  const std::string text = tokenizer.decode(ids);
+  std::string text = tokenizer.decode(ids);
+  if (::isatty(STDOUT_FILENO) != 0) text += "\n";  // files and pipes receive exactly the text
   std::fwrite(text.data(), 1, text.size(), stdout);
   return ExitCode::Done;
 }
@@ -132,7 +135,7 @@ std::optional<PreTokenization> rules_of(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const auto& names = EnumNames<PreTokenization>::value;
   const auto it = std::ranges::find(names, name);
-  check_input(it != names.end(), "--pre_tokenizer=", name, ": allowed are ",
+  check_input(it != names.end(), "--pre_tokenizer=", name, ": must be one of ",
               join(std::vector<std::string>(names.begin(), names.end()), ", "));
   return static_cast<PreTokenization>(it - names.begin());
 }

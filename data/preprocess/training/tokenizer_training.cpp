@@ -310,7 +310,6 @@ void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   file.write(options.model_type == TokenizerModel::BpeBytes ? byte_level_model(options, files, progress, log)
                                                             : sentencepiece_model(options, files, progress, log));
   file.commit();
-  log.info(str("wrote ", options.output));
 }
 
 }  // namespace mcpp
