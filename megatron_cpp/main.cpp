@@ -33,7 +33,7 @@ int report(mcpp::ExitCode code, const char* what, int rank) {
 }
 
 /// Limits the time that threads spin at the end of a parallel region. The default of libgomp, some 10 ms, keeps the
-/// processor of a busy machine from the very thread that is waited for. Some 0.4 ms is as fast on an idle machine and
+/// core on a busy host from the very thread that is waited for. Some 0.4 ms is as fast on an idle host and
 /// several times faster on a busy one. libgomp reads its settings before main, so the program executes itself again; if
 /// that fails it continues.
 void limit_openmp_spinning(char** argv) {
@@ -49,9 +49,9 @@ void set_mpi_yield_when_idle() {
   ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
 }
 
-/// Gives streams of a GPU separate queues, of which there are 8 by default. Streams that share one wait for each other,
-/// and a message that waits behind another group's would be a deadlock. So would a kernel that is loaded lazily, which
-/// may wait for all streams, behind a collective whose other ranks arrive later. Has no effect without a GPU.
+/// Assigns streams of a GPU separate queues, of which there are 8 by default. Streams that share one wait for each
+/// other, and a message that waits behind another group's would be a deadlock. So would a kernel that is loaded lazily,
+/// which may wait for all streams, behind a collective whose other ranks arrive later. Has no effect without a GPU.
 void configure_cuda_environment() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
@@ -93,9 +93,9 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
   std::iota(ranks.begin(), ranks.end(), 0);
   const std::unique_ptr<mcpp::Communicator> world =
       with_flight_recorder(mpi.world(), recorder, "world", std::move(ranks));
-  const std::vector<int>& neighbours = mpi.ranks_on_node();
+  const std::vector<int>& ranks_on_node = mpi.ranks_on_node();
   const std::unique_ptr<mcpp::Communicator> node =
-      with_flight_recorder(world->split(neighbours.front(), world->rank()), recorder, "node", neighbours);
+      with_flight_recorder(world->split(ranks_on_node.front(), world->rank()), recorder, "node", ranks_on_node);
   recorder.set_state(start, mcpp::OperationRecord::State::Done);
   mcpp::Log log(world->rank(), mcpp::is_output_terminal());
   const mcpp::ExitCode code = mcpp::run_program(args, log,
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
     {
       mcpp::StartupTimeout limit(start_limit, launcher, mcpp::read_rank(environment));
       mpi.emplace(launcher);
-      limit.enter("the exchange of the ranks of this machine");
+      limit.enter("the exchange of the ranks of this node");
       board = mpi->status_board();
     }
     if (mpi->size() > 1)

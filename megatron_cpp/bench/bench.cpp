@@ -229,11 +229,11 @@ std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtyp
 
 MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
   const ModelConfig& config = context.config;
-  const auto random_tokens = [&](const char* which) {
+  const auto random_tokens = [&](const char* stream) {
     std::vector<i32> values;
     const auto vocab = static_cast<u64>(config.vocab_size);
     for (i64 i = 0; i < config.seq_length * micro_batch_size; ++i)
-      values.push_back(static_cast<i32>(philox_key(1, which, static_cast<u64>(i)) % vocab));
+      values.push_back(static_cast<i32>(philox_key(1, stream, static_cast<u64>(i)) % vocab));
     return integers(values, {config.seq_length, micro_batch_size}, context.device);
   };
   MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
@@ -249,19 +249,30 @@ double copy_bandwidth(Device& device) {
   return 2.0 * static_cast<double>(from.bytes()) / seconds;
 }
 
+/// Formats an estimated duration with three digits in one unit: "720 ms", "14.4 s", "2.50 h".
+static std::string rough_duration(double seconds) {
+  if (seconds < 1) return significant(1e3 * seconds, 3) + " ms";
+  if (seconds < 120) return significant(seconds, 3) + " s";
+  return seconds < 7200 ? significant(seconds / 60, 3) + " min" : significant(seconds / 3600, 3) + " h";
+}
+
 std::string step_time(const Config& config, int world_size, Device& device) {
   // Fractions of the rate of large matrix products that the README's measurements reach.
   constexpr double kGood = 0.8, kPoor = 0.4;
   const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device);
   const double flops = flops_per_batch(config.model, config.batch_sizes().back().batch_size) / world_size;
-  const double least = flops / peak;
-  std::string text = "time, on this machine as it is now:\n";
+  const double min_seconds = flops / peak;
+  const TrainingEnd end = config.training_end();
+  const double all_flops = flops_per_batch(config.model, end.samples) / world_size;
+  std::string text = "time, on this host as it is now:\n";
   text += str("  matrix products       ", fixed(peak / 1e9, 1), " GFLOP/s measured", world_size > 1 ? " per rank" : "",
               "\n");
-  text += str("  a step                at least ", human_step_seconds(least),
-              "; models reach 40 to 80 % of that rate: ", human_step_seconds(least / kGood), " to ",
-              human_step_seconds(least / kPoor),
+  text += str("  a step                at least ", rough_duration(min_seconds),
+              "; models reach 40 to 80 % of that rate: ", rough_duration(min_seconds / kGood), " to ",
+              rough_duration(min_seconds / kPoor),
               world_size > 1 ? ", and more with the pipeline's bubble and communication" : "", "\n");
+  text += str("  ", pad_right(str("all ", end.iterations, end.iterations == 1 ? " step" : " steps"), 22),
+              rough_duration(all_flops / peak / kGood), " to ", rough_duration(all_flops / peak / kPoor), "\n");
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Benchmarks on random data: matrix products, single operations and whole training steps. Reports medians of several
+// Benchmarks on random data: matrix products, single operations and complete training steps. Reports medians of several
 // runs after a warm-up.
 #pragma once
 #include <string>
@@ -26,20 +26,20 @@ constexpr i64 kColdBytes = 64 << 20;
 class ColdMatrices {
  public:
   ColdMatrices() = default;
-  /// `numbers` must hold at least the largest matrix.
-  explicit ColdMatrices(Tensor numbers) : numbers_(std::move(numbers)) {}
+  /// `values` must hold at least the largest matrix.
+  explicit ColdMatrices(Tensor values) : values_(std::move(values)) {}
 
   Tensor next(i64 rows, i64 columns) {
     constexpr i64 kLine = 64;  // elements; at least a cache line
     const i64 count = rows * columns;
-    if (next_ + count > numbers_.numel()) next_ = 0;
-    const Tensor matrix = numbers_.flat(next_, count).view({rows, columns});
+    if (next_ + count > values_.numel()) next_ = 0;
+    const Tensor matrix = values_.flat(next_, count).view({rows, columns});
     next_ += round_up(count, kLine);
     return matrix;
   }
 
  private:
-  Tensor numbers_;
+  Tensor values_;
   i64 next_ = 0;
 };
 
@@ -50,8 +50,8 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens);
 /// Row of a table, or one JSON object.
 struct BenchRow {
   std::string name;
-  double seconds = 0;       ///< of consecutive calls
-  double cold_seconds = 0;  ///< for products with operands as cold as in a step; otherwise 0
+  double seconds = 0;       ///< time per call of consecutive calls
+  double cold_seconds = 0;  ///< time of products with operands as cold as in a step; otherwise 0
   double flops = 0;         ///< 0 if not applicable
   double bytes = 0;         ///< minimum bytes moved; 0 if not applicable
   i64 count = 1;

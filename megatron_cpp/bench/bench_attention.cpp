@@ -81,13 +81,14 @@ class AttentionRun {
  private:
   void run_once() {
     world_.barrier();
-    const CoreAttentionOptions how = attention_.options(options_, partition_);
+    const CoreAttentionOptions attention_options = attention_.options(options_, partition_);
     ContextAttention::SavedAttention kept;
     forwards_.push_back(seconds_of(device_, [&] {
-      kept = attention_.forward(qkv_, how);
-      attention_.output(kept, how);
+      kept = attention_.forward(qkv_, attention_options);
+      attention_.output(kept, attention_options);
     }));
-    backwards_.push_back(seconds_of(device_, [&] { attention_.backward(dout_, kept, how, qkv_.like()); }));
+    backwards_.push_back(
+        seconds_of(device_, [&] { attention_.backward(dout_, kept, attention_options, qkv_.like()); }));
   }
   double exposed() const {
     return state_.meters.at("cp_ring")->exposed_seconds + state_.meters.at("cp_heads")->exposed_seconds;
@@ -149,7 +150,7 @@ struct BenchAttentionOptions {
           "within a document; empty = one document per sample",
           at_least(1));
     visit("repeats", self.repeats, "timed runs; the median is reported", between(1, 1e6));
-    visit("warmup", self.warmup, "untimed runs before them", between(0, 1e6));
+    visit("warmup", self.warmup, "untimed runs before the timed ones", between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };
@@ -207,7 +208,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   const i64 tp = read->parallel.tensor_model_parallel_size, cp = read->parallel.context_parallel_size;
   check_input(cp == 1 || cp == world.ranks.size(), "parallel.context_parallel_size = ", cp, ", but ",
               world.ranks.size(), world.ranks.size() == 1 ? " rank was" : " ranks were",
-              " started, and each of them needs a part of a sample: start ", cp, ", or leave the key out");
+              " started, and each needs a part of every sample; start ", cp, ", or remove the key");
   config.parallel = {};
   shard_heads(config.model, tp);
   config.parallel.distributed_backend = read->parallel.distributed_backend;

@@ -274,9 +274,9 @@ std::string table(const CheckpointTimes& t, double bytes) {
   };
   return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
              line("save", t.save), time("step", t.async.step), time("step during a save", t.async.step_with_save),
-             time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
+             time("stall of the first async save", t.async.first_stall), time("stall of a later save", t.async.stall),
              time("  from begin to end", t.async.total), line("plain read", t.plain_read),
-             line("the same, bypassing the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
+             line("read bypassing the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
 }
 
 std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {

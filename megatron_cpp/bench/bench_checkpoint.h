@@ -10,7 +10,7 @@ namespace mcpp {
 
 /// Seconds on the slowest rank.
 struct AsyncSaveTimes {
-  double step = 0;            ///< per step without a save
+  double step = 0;            ///< time per step without a save
   double step_with_save = 0;  ///< mean over the steps that start with a save in flight
   /// Total time that the training thread is blocked by the first save, which allocates its copy in host memory:
   /// starting it, copying, and synchronizing ranks after a step.

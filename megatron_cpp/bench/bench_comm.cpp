@@ -132,7 +132,7 @@ struct CommOperation {
   double share = 1;  ///< fraction of the time that counts
 };
 
-/// Exchanges even parts, half of which are cut in half.
+/// Exchanges even parts, half of which are halved.
 void exchange_uneven(Communicator& group, CommBuffers& buffers) {
   const i64 even = buffers.full.numel() / group.size();
   std::vector<Part> parts;
@@ -262,12 +262,12 @@ struct BenchCommOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("smallest", self.smallest, "bytes of the smallest tensor; each further one is four times larger",
+    visit("smallest", self.smallest, "bytes of the smallest tensor; each further tensor is four times larger",
           between(1 << 10, kLargest));
-    visit("largest", self.largest, "bytes of the largest", between(1 << 10, kLargest));
+    visit("largest", self.largest, "bytes of the largest tensor", between(1 << 10, kLargest));
     visit("rounds", self.rounds, "rounds, in which each side is measured once", between(1, 1e6));
-    visit("repeats", self.repeats, "timed runs per round; the median of all is reported", between(1, 1e6));
-    visit("operations", self.operations, "operations to time, separated by commas; all if empty");
+    visit("repeats", self.repeats, "timed runs per round; the median over all rounds is reported", between(1, 1e6));
+    visit("operations", self.operations, "operations to time, separated by commas; empty = all");
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };
@@ -276,7 +276,7 @@ std::vector<std::string> operations_of(const std::string& list) {
   if (list.empty()) return {};
   const std::vector<std::string> all = comm_operations(), chosen = split(list, ',');
   for (const std::string& name : chosen)
-    check_input(std::ranges::find(all, name) != all.end(), "--operations: there is no \"", name, "\", only ",
+    check_input(std::ranges::find(all, name) != all.end(), "--operations: \"", name, "\": must be one of ",
                 join(all, ", "));
   return chosen;
 }

@@ -44,7 +44,7 @@ struct CommRow {
 };
 
 /// Times all collectives on fp32, and half of a round trip between the first and the last rank, which are on different
-/// machines if there are several. Both groups must have the same ranks, at least 2. Collective; all ranks get the same
+/// nodes if there are several. Both groups must have the same ranks, at least 2. Collective; all ranks get the same
 /// rows.
 std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing);
 

@@ -1,4 +1,4 @@
-// Command megatron_cpp bench gemm|ops|step: speed of a model on this machine relative to the machine's limits.
+// Command megatron_cpp bench gemm|ops|step: speed of a model on this host relative to the host's limits.
 #include "megatron_cpp/bench/bench_commands.h"
 
 #include <sys/resource.h>
@@ -36,12 +36,13 @@ struct BenchOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("what", self.what, "gemm: the matrix products of one step; ops: everything else; step: whole training steps");
+    visit("what", self.what,
+          "gemm: the matrix products of one step; ops: all other operations; step: complete training steps");
     visit("config", self.config, "configuration file in TOML: the model, precision, batch and threads to time");
     visit("repeats", self.repeats, "timed runs; the median is reported", between(1, 1e6));
-    visit("warmup", self.warmup, "untimed runs before them", between(0, 1e6));
+    visit("warmup", self.warmup, "untimed runs before the timed ones", between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
-    visit("trace", self.trace, "for step: file for a trace of one more step, after the timed ones");
+    visit("trace", self.trace, "for step: file for a trace of an additional step after the timed ones");
   }
 };
 
@@ -189,7 +190,8 @@ i64 elements(const TrainingState& state) {
   return sum;
 }
 
-/// Reports the whole step on several ranks. Collective. The limits of the processor are only measured on a single rank.
+/// Reports the complete step on several ranks. Collective. The limits of the processor are only measured on a single
+/// rank.
 void report_step_on_ranks(const BenchContext& context, const BenchOptions& options, const StepFigures& step,
                           const Log& log) {
   const double tflops = flops_per_token(context.config.model) * step.tokens / step.seconds / 1e12;
@@ -228,9 +230,8 @@ void check_trace_path(const BenchOptions& options) {
   if (options.trace.empty()) return;
   check_input(options.what == "step", "--trace: applies only to bench step, not to ", options.what);
   const Path path = options.trace, folder = path.has_parent_path() ? path.parent_path() : Path(".");
-  check_input(std::filesystem::is_directory(folder), "--trace=", options.trace, ": there is no folder ",
-              folder.string());
-  check_input(!std::filesystem::is_directory(path), "--trace=", options.trace, ": is a folder; name a file");
+  check_input(std::filesystem::is_directory(folder), "--trace=", options.trace, ": no such folder: ", folder.string());
+  check_input(!std::filesystem::is_directory(path), "--trace=", options.trace, ": is a folder; set a file");
 }
 
 void bench_step(const BenchContext& context, const BenchOptions& options, const Log& log) {
@@ -288,7 +289,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   log.info(str("step                 ", fixed(seconds * 1e3, 1), " ms, ", fixed(tokens / seconds, 1), " tokens/s, ",
                fixed(flops / seconds / 1e12, 3), " TFLOP/s (", fixed(100 * flops / seconds / peak, 1),
                " % of a peak of ", fixed(peak / 1e12, 3),
-               flops / seconds > peak ? ", which the data sheet understates" : "", ")\n",
+               flops / seconds > peak ? ", which is above the data sheet" : "", ")\n",
                gemms_alone(tokens, gemm_seconds, cold_gemm_seconds), "; the step reaches ",
                fixed(100 * gemm_seconds / seconds, 1), " and ", fixed(100 * cold_gemm_seconds / seconds, 1),
                " % of that\npeak memory          ", human_bytes(figures.peak_memory), "\n", memory.to_string()));
@@ -301,18 +302,18 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "checkpoint") return bench_checkpoint_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "groups") return bench_groups_command(args.subspan(1), log, world);
-  const Usage usage{
-      .command = "megatron_cpp bench",
-      .summary =
-          "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a configuration. "
-          "For attention, comm, checkpoint and groups see bench attention --help and so on.",
-      .positional = {"what", "config"},
-      .required = {"what", "config"}};
+  const Usage usage{.command = "megatron_cpp bench",
+                    .summary =
+                        "Times matrix products (gemm), the other operations (ops) or complete training steps (step) of "
+                        "a configuration. For attention, comm, checkpoint and groups see bench attention --help and so "
+                        "on.",
+                    .positional = {"what", "config"},
+                    .required = {"what", "config"}};
   BenchOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
-              "\" is none of gemm, ops, step, attention, comm, checkpoint, groups");
+              "\": must be one of gemm, ops, step, attention, comm, checkpoint, groups");
   check_trace_path(options);
   resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,

@@ -79,9 +79,9 @@ struct BenchGroupsOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("threads", self.threads, "ranks as threads of this process; 0 = the ranks of mpirun", between(0, 4096));
     visit("tensor_model_parallel_size", self.tensor_model_parallel_size,
-          "as parallel.tensor_model_parallel_size of a configuration", at_least(1));
+          "number of tensor-parallel ranks, as in a configuration", at_least(1));
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size,
-          "as parallel.pipeline_model_parallel_size of a configuration", at_least(1));
+          "number of pipeline ranks, as in a configuration", at_least(1));
     visit("json", self.json, "print one JSON object instead of text");
   }
 };
@@ -102,11 +102,11 @@ ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
   const Usage usage{
       .command = "[mpirun -n N] megatron_cpp bench groups",
       .summary =
-          "Measures how long the ranks of a layout take to create their groups, and the memory that these take."};
+          "Measures how long the ranks of a layout take to create their groups, and the memory of these groups."};
   BenchGroupsOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_input(options.threads == 0 || world.ranks.size() == 1,
-              "--threads: applies only to a single process, and there are ", world.ranks.size(), " ranks");
+  check_input(options.threads == 0 || world.ranks.size() == 1, "--threads: applies only to a single process, not to ",
+              world.ranks.size(), " ranks");
   const ParallelSizes sizes{.tensor_model_parallel_size = options.tensor_model_parallel_size,
                             .pipeline_model_parallel_size = options.pipeline_model_parallel_size};
   const GroupCosts costs =

@@ -25,10 +25,10 @@ double best_rate(const MeasuredRates& rates) {
   return 1e9 * *std::ranges::max_element(rates.forward);
 }
 
-double least_memory_limit() {
-  double least = 1e18;
-  for (const MemoryLimit& limit : memory_limits()) least = std::min(least, static_cast<double>(limit.bytes));
-  return least;
+double min_memory_limit() {
+  double minimum = 1e18;
+  for (const MemoryLimit& limit : memory_limits()) minimum = std::min(minimum, static_cast<double>(limit.bytes));
+  return minimum;
 }
 
 double copy_rate(CalibrationClock& clock) {
@@ -46,7 +46,7 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
   rates.bf16_peak = rates.bf16_attained = best_rate(bf16) / 1e12;
   rates.fp32_peak = rates.fp32_attained = best_rate(fp32) / 1e12;
   rates.attention_attained = std::min(rates.bf16_peak, *std::ranges::max_element(bf16.attention_forward) / 1e3);
-  rates.memory = least_memory_limit() / 1e9 / ranks;
+  rates.memory = min_memory_limit() / 1e9 / ranks;
   rates.memory_bandwidth = rates.memory_attained = copy_rate(clock) / 1e9;
   rates.communication_cores = rates.cores;  // only the cores move data
   Tensor small = Tensor::zeros({64}, DType::F32, clock.device());
@@ -55,9 +55,9 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
   return rates;
 }
 
-/// Returns pointers to all numbers of a section.
+/// Returns pointers to all values of a section.
 template <class Section>
-std::vector<double*> pointers_to_numbers(Section& section) {
+std::vector<double*> value_pointers(Section& section) {
   std::vector<double*> all;
   const auto visit = [&]<class T>(const char*, T& value, const char*, const Constraint& = {}) {
     if constexpr (std::is_same_v<T, double>) all.push_back(&value);
@@ -68,7 +68,7 @@ std::vector<double*> pointers_to_numbers(Section& section) {
   return all;
 }
 
-/// Rounds to four digits, the most that a measurement has.
+/// Rounds to four digits; measurements are no more precise.
 double rounded(double value) {
   if (value == 0) return 0;
   const double digits = 3 - std::floor(std::log10(std::abs(value))), scale = std::pow(10, std::abs(digits));
@@ -77,7 +77,7 @@ double rounded(double value) {
 
 void round_all(Hardware& hardware) {
   Hardware::sections(hardware, [](const char*, auto& section) {
-    for (double* number : pointers_to_numbers(section)) *number = rounded(*number);
+    for (double* number : value_pointers(section)) *number = rounded(*number);
   });
 }
 
@@ -86,10 +86,10 @@ MeasuredRates typical_kernels(CalibrationClock& clock, DType dtype, const Calibr
   std::vector<MeasuredRates> rounds;
   for (int round = 0; round < sizes.rounds; ++round) rounds.push_back(measure_kernels(clock, dtype, sizes));
   MeasuredRates typical = rounds.front();
-  const std::vector<double*> to = pointers_to_numbers(typical);
+  const std::vector<double*> to = value_pointers(typical);
   std::vector<std::vector<double>> values(to.size());
   for (MeasuredRates& round : rounds)
-    for (std::size_t i = 0; double* value : pointers_to_numbers(round)) values[i++].push_back(*value);
+    for (std::size_t i = 0; double* value : value_pointers(round)) values[i++].push_back(*value);
   for (std::size_t i = 0; i < to.size(); ++i) *to[i] = median(std::move(values[i]));
   return typical;
 }
@@ -207,8 +207,8 @@ class KernelCalibration {
     in_ = out_ = {}, cold_ = sums_ = {};
   }
 
-  static Tensor matrix(const Tensor& numbers, i64 rows, i64 columns) {
-    return numbers.flat(0, rows * columns).view({rows, columns});
+  static Tensor matrix(const Tensor& values, i64 rows, i64 columns) {
+    return values.flat(0, rows * columns).view({rows, columns});
   }
 
   /// Measures three [m, n] products of depth k; m and k are token counts where the planner's shapes have them. Operands
@@ -347,10 +347,10 @@ class KernelCalibration {
     const i64 n = sizes_.layer_weights / ranks.size() * ranks.size(), part = n / ranks.size();
     const auto nanoseconds = [&](DType dtype, const auto& send) {
       const i64 count = std::max(n, sizes_.cold_bytes / size_of(dtype));
-      ColdMatrices wholes(random_tensor({count}, dtype, clock_.device(), ++key_));
+      ColdMatrices full_tensors(random_tensor({count}, dtype, clock_.device(), ++key_));
       ColdMatrices parts(random_tensor({count}, dtype, clock_.device(), ++key_));
       return kNano / real(n) * clock_.collective_seconds([&] {
-        Tensor whole = wholes.next(1, n).view({n}), own = parts.next(1, part).view({part});
+        Tensor whole = full_tensors.next(1, n).view({n}), own = parts.next(1, part).view({part});
         send(whole, own);
       });
     };

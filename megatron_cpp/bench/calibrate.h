@@ -1,4 +1,4 @@
-// Calibration of the planner for the machine that it runs on: creates a file of configs/hardware/.
+// Calibration of the planner for the host that it runs on: creates a file of configs/hardware/.
 #pragma once
 #include <functional>
 
@@ -18,19 +18,19 @@ struct CalibrationSizes {
   i64 cold_bytes = kColdBytes;
   std::vector<i64> lengths{128, 512, 2048};
   std::vector<i64> widths{32, 64, 128};
-  i64 tokens = 1024, width = 768;  ///< for elementwise operations
-  i64 weights = 16 << 20;          ///< for the optimizer; exceeds caches
+  i64 tokens = 1024, width = 768;  ///< sizes of elementwise operations
+  i64 weights = 16 << 20;          ///< weights of the optimizer step; exceeds caches
   i64 layer_weights = 2 << 20;     ///< weights per layer
-  i64 message_bytes = 64 << 20;    ///< for collectives; exceeds caches, as weights and gradients do
+  i64 message_bytes = 64 << 20;    ///< bytes of collectives; exceeds caches, as weights and gradients do
   double seconds_each = 0.01;      ///< minimum duration of a measurement
-  int rounds = 3;                  ///< repetitions of the whole calibration
+  int rounds = 3;                  ///< repetitions of the complete calibration
   Path disk = {};                  ///< folder on the disk to be measured; empty = none
   i64 disk_bytes = 256 << 20;      ///< written and read by each rank
 };
 
-/// Measures the ranks of one machine with `cores` cores while they work concurrently: as many of them as the cores
+/// Measures the ranks of one host with `cores` cores while they work concurrently: as many of them as the cores
 /// suffice for; the others sleep. Collective. Each value is the median of several rounds, since other load on the
-/// machine varies. Rank 0 returns the result; the others return an empty Hardware.
+/// host varies. Rank 0 returns the result; the others return an empty Hardware.
 Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes = {});
 
 // Measurement of a rank's kernels for the planner (plan/hardware/hardware.h).
@@ -50,7 +50,7 @@ class CalibrationClock {
   double warm_seconds(const std::function<void()>& f);
   /// Returns the median of several calls of a collective function; all ranks make the same number of calls.
   double collective_seconds(const std::function<void()>& f);
-  /// Returns the relative standard deviation over ranks of everything that seconds() measured.
+  /// Returns the relative standard deviation over ranks of all measurements of seconds().
   double rank_spread();
 
  private:

@@ -93,12 +93,12 @@ struct ExportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest sound one");
+    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest intact one");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
     visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
     visit("model_type", self.model_type,
-          "llama, phi3 and so on, if several can express the model; empty = the first that can");
+          "model type to write, such as llama or phi3, if several can express the model; empty = the first that can");
   }
 };
 
@@ -111,7 +111,7 @@ struct UpcycleOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint of a dense model, or a folder of checkpoints: then its newest sound one");
+    visit("load", self.load, "a checkpoint of a dense model, or a folder of checkpoints: then its newest intact one");
     visit("save", self.save, "folder to write the checkpoint in");
     visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
     visit("seed", self.seed, "seed of the routers' random weights", at_least(0));
@@ -123,7 +123,7 @@ std::optional<DType> dtype_option(const std::string& precision) {
   if (precision.empty()) return std::nullopt;
   const auto& names = EnumNames<Precision>::value;
   const auto named = std::ranges::find(names, precision);
-  check_input(named != names.end(), "--precision: \"", precision, "\" is none of fp32, bf16, fp16");
+  check_input(named != names.end(), "--precision: \"", precision, "\": must be one of fp32, bf16, fp16");
   return dtype_of(static_cast<Precision>(named - names.begin()));
 }
 
@@ -168,8 +168,8 @@ ExitCode verify(Arguments args, Log& log) {
   }
   const std::vector<VerifyResult> results = verify_checkpoints(options.path, log);
   log.info(to_text(results));
-  const bool is_sound = std::ranges::all_of(results, [](const VerifyResult& r) { return r.problems.empty(); });
-  return is_sound ? ExitCode::Done : ExitCode::BadInput;
+  const bool is_intact = std::ranges::all_of(results, [](const VerifyResult& r) { return r.problems.empty(); });
+  return is_intact ? ExitCode::Done : ExitCode::BadInput;
 }
 
 /// Exit code of diff(1) for different files; it equals the one for internal errors.
@@ -191,7 +191,7 @@ ExitCode diff(Arguments args, Log& log) {
 }
 
 /// Takes the lock, so that no job that saves there is disturbed. Removes nothing unless the remaining checkpoints are
-/// sound.
+/// intact.
 ExitCode prune_folder(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp checkpoint prune",
                     .summary = "Removes old checkpoints of a folder, after verifying the one that latest names.",
@@ -204,9 +204,9 @@ ExitCode prune_folder(Arguments args, Log& log) {
   const FolderLock lock(folder, log);
   const std::optional<Path> latest = latest_in(folder);
   check_input(latest.has_value(), (folder / kLatestName).string(),
-              " names no checkpoint of this folder: nothing is removed");
+              " does not name a checkpoint of this folder; nothing is removed");
   const std::vector<std::string> problems = find_problems(*latest);
-  check_input(problems.empty(), latest->string(), " is damaged: nothing is removed\n", join(problems, "\n"));
+  check_input(problems.empty(), latest->string(), " is damaged; nothing is removed\n", join(problems, "\n"));
 
   const Retention retention{.keep_latest_k = options.keep_latest_k,
                             .save_retain_interval = options.save_retain_interval,
@@ -222,7 +222,7 @@ ExitCode prune_folder(Arguments args, Log& log) {
 /// Rejects folders of runs: a checkpoint written there would become the one that the run resumes from.
 void check_without_checkpoints(const Path& folder) {
   check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),
-              " contains checkpoints, which are never changed; give another folder");
+              " contains checkpoints, which are never changed; use a different folder");
 }
 
 /// Returns the model of the checkpoint with these experts. Throws BadInput if they are incompatible.
@@ -236,7 +236,7 @@ ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   return model;
 }
 
-/// Returns the tokenizer file of a checkpoint: `given`, or if that is "", its own. Returns "" if there is none, with a
+/// Returns the tokenizer file of a checkpoint: `given`, or, if that is "", its own. Returns "" if there is none, with a
 /// warning if the checkpoint was trained with one. Throws BadInput if it differs from the tokenizer of the training.
 Path find_valid_tokenizer(const std::string& given, const CheckpointReader& reader, const Config& config,
                           const Log& log) {
@@ -245,7 +245,7 @@ Path find_valid_tokenizer(const std::string& given, const CheckpointReader& read
   if (given.empty() && !std::filesystem::exists(path)) {
     if (!trained_with.empty())
       log.warn(str(reader.directory().string(),
-                   ": has no tokenizer next to it, so none is written; give it as --tokenizer_model"));
+                   ": has no tokenizer next to it, so none is written; pass it as --tokenizer_model"));
     return "";
   }
   open_tokenizer(path, trained_with, config.model);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array kCommands{
     Command{"tokenizer", "train a tokenizer, encode and decode", tokenizer_command},
-    Command{"preprocess", "turn text or JSONL into token files (.bin/.idx), on any number of ranks", nullptr,
+    Command{"preprocess", "convert text or JSONL to token files (.bin/.idx), on any number of ranks", nullptr,
             preprocess_command},
     Command{"data", "verify and merge token files, show what a sample or an iteration reads", data_command},
     Command{"pretrain", "train a model, on any number of ranks", nullptr, pretrain_command},
@@ -31,14 +31,14 @@ constexpr std::array kCommands{
     Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
     Command{"plan", "find the fastest layouts of a model on a cluster, without access to the cluster", nullptr,
             plan_command},
-    Command{"bench", "time matrix products, operations, whole steps or communication", nullptr, bench_command},
+    Command{"bench", "time matrix products, operations, training steps or communication", nullptr, bench_command},
 };
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 internal error, 2 bad input, 12 out of memory, 17 training failed (loss or gradient not\n"
     "finite), 75 a peer was lost (restart from the last checkpoint), 85 stopped by a signal after saving (requeue).\n";
 
-/// Runs the command of `table` that args[0] names; `kind` is the word for it in messages.
+/// Runs the command of `table` that args[0] names; messages call it `kind`.
 ExitCode dispatch(std::span<const Command> table, const std::string& kind, Arguments args, Log& log,
                   const World& world) {
   std::vector<std::string> names;
@@ -52,7 +52,7 @@ ExitCode dispatch(std::span<const Command> table, const std::string& kind, Argum
   }
   const std::string nearest = nearest_name(args[0], names);
   fail(ExitCode::BadInput, "unknown ", kind, " \"", args[0], "\"; ",
-       nearest.empty() ? str("there are: ", join(names, ", ")) : str("did you mean ", nearest, "?"));
+       nearest.empty() ? str("available are ", join(names, ", ")) : str("did you mean ", nearest, "?"));
 }
 
 /// Returns the names that may come next, for completion.
@@ -103,7 +103,7 @@ std::string program_help() {
   std::string text =
       "usage: megatron_cpp COMMAND [arguments]\n\nPretrains language models in the style of Megatron-LM.\n";
   return text + format_commands(kCommands) +
-         "\n\nmegatron_cpp COMMAND --help explains a command; megatron_cpp --version names the libraries used.\n" +
+         "\n\nmegatron_cpp COMMAND --help explains a command; megatron_cpp --version lists the libraries used.\n" +
          kExitCodes;
 }
 
@@ -126,7 +126,7 @@ ExitCode run_subcommand(const std::string& name, std::span<const Command> table,
     return dispatch(table, name + " command", args, log, {.ranks = *self});
   }
   log.info(str("usage: megatron_cpp ", name, " COMMAND [arguments]\n", format_commands(table), "\n\nmegatron_cpp ",
-               name, " COMMAND --help explains one.\n"));
+               name, " COMMAND --help explains a command.\n"));
   return args.empty() ? ExitCode::BadInput : ExitCode::Done;
 }
 

@@ -1,4 +1,4 @@
-// Command megatron_cpp completion bash|zsh: prints the shell's part of completion, which asks the program for
+// Command megatron_cpp completion bash|zsh: prints the shell's part of completion, which queries the program for
 // candidates.
 #include <array>
 #include <span>
@@ -35,7 +35,7 @@ struct CompletionOptions {
 ExitCode completion_command(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp completion",
                     .summary =
-                        "Prints a script with which a shell completes commands, options and the names that they "
+                        "Prints a script that lets a shell complete commands, options and the names that they "
                         "accept. It\nqueries the program with --list_options.",
                     .positional = {"shell"},
                     .required = {"shell"}};

@@ -17,7 +17,8 @@ struct VerifyOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("prefix", self.prefix, "datasets, without .bin/.idx");
     visit("vocab_size", self.vocab_size,
-          "upper limit of token ids (exclusive); 0 = that of the dataset's .json file, if there is one", at_least(0));
+          "upper limit of token ids (exclusive); 0 = vocabulary size in the dataset's .json file, if it exists",
+          at_least(0));
   }
 };
 
@@ -49,7 +50,7 @@ struct MergeOptions {
 
 ExitCode merge(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data merge",
-                    .summary = "Joins datasets into one, identical to preprocessing all texts at once.",
+                    .summary = "Joins datasets into one, identical to preprocessing all texts together.",
                     .positional = {"prefix"},
                     .required = {"prefix", "output_prefix"}};
   MergeOptions options;
@@ -62,7 +63,7 @@ ExitCode merge(Arguments args, Log& log) {
 
 ExitCode verify_data(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data verify",
-                    .summary = "Reads a whole dataset and checks offsets, lengths, documents and token ids.",
+                    .summary = "Reads an entire dataset and checks offsets, lengths, documents and token ids.",
                     .positional = {"prefix"},
                     .required = {"prefix"}};
   VerifyOptions options;
@@ -71,7 +72,7 @@ ExitCode verify_data(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-/// Returns the validation set named "valid" or, with several sets, "valid-<set>"; null if nothing is held out.
+/// Returns the validation set named "valid" or, with several sets, "valid-<set>"; null if no text is held out.
 const Dataset* chosen_validation_set(const Datasets& datasets, const std::string& split) {
   std::string choices;
   for (const ValidationSet& set : datasets.validation) {
@@ -79,7 +80,7 @@ const Dataset* chosen_validation_set(const Datasets& datasets, const std::string
     if (split == name) return set.dataset.get();
     choices += (choices.empty() ? "" : ", ") + name;
   }
-  check_input(choices.empty(), "--split: \"", split, "\" is none of the validation sets ", choices);
+  check_input(choices.empty(), "--split: \"", split, "\": must be one of the validation sets ", choices);
   return nullptr;
 }
 
@@ -92,7 +93,7 @@ const Dataset& chosen_split(const Datasets& datasets, const std::string& split) 
   else if (split == "test")
     dataset = datasets.test.get();
   else
-    fail(ExitCode::BadInput, "--split: \"", split, "\" is none of train, valid, test");
+    fail(ExitCode::BadInput, "--split: \"", split, "\": must be one of train, valid, test");
   check_input(dataset != nullptr, "--split: this configuration has no ", split, " data");
   return *dataset;
 }
@@ -120,7 +121,7 @@ ExitCode show_data(Arguments args, Log& log) {
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input((options.iteration > 0) != (options.sample >= 0),
-              "data show: give either --iteration, counted from 1, or --sample, counted from 0");
+              "data show: pass either --iteration, counted from 1, or --sample, counted from 0");
   resolve_vocabulary(*config, log);
   const Datasets datasets = dataset_provider(*config, config->training_end().samples, SingleIndexRank(), log);
   const Dataset& dataset = chosen_split(datasets, options.split);
@@ -145,7 +146,7 @@ ExitCode show_data(Arguments args, Log& log) {
 
 ExitCode data_command(Arguments args, Log& log) {
   static constexpr std::array kSubcommands{
-      Command{"verify", "check a whole dataset", verify_data}, Command{"merge", "join datasets into one", merge},
+      Command{"verify", "check an entire dataset", verify_data}, Command{"merge", "join datasets into one", merge},
       Command{"show", "show which text a sample or an iteration reads", show_data}};
   return run_subcommand("data", kSubcommands, args, log);
 }

@@ -31,7 +31,7 @@ struct EvaluateOptions {
     visit("text", self.text,
           "files to score, or patterns of their names: text or JSONL, compressed or not, as in preprocess");
     visit("input_format", self.input_format, kInputFormatHelp);
-    visit("by_file", self.by_file, "score each of these files separately instead of all as one text");
+    visit("by_file", self.by_file, "score each file of --text separately instead of all as one text");
     visit("data", self.data, "dataset prefixes, without .bin/.idx, each scored separately");
     visit("text_document", self.text_document, "unit of plain text that is one document: file, line or paragraph");
     visit("json_key", self.json_key, "key of the text in JSON objects");
@@ -40,8 +40,8 @@ struct EvaluateOptions {
           "may not fit in memory; 0 = the model's seq_length",
           at_least(0));
     visit("stride", self.stride,
-          "tokens between the starts of two windows: smaller values give each token more context and take longer; 0 = "
-          "the window",
+          "tokens between the starts of two windows: with smaller values, each token has more context but scoring "
+          "takes longer; 0 = the window",
           at_least(0));
     visit("tasks", self.tasks,
           "likelihood tasks, JSONL files or patterns of their names: {\"context\": ..., \"continuations\": [...], "
@@ -57,9 +57,9 @@ struct EvaluateOptions {
 
 void check_options(const EvaluateOptions& options) {
   check_input(!options.text.empty() || !options.data.empty() || !options.tasks.empty(),
-              "evaluate: give --text (text files), --data (dataset prefixes) or --tasks (task files)");
+              "evaluate: pass --text (text files), --data (dataset prefixes) or --tasks (task files)");
   check_input(options.log_samples.empty() || !options.tasks.empty(),
-              "--log_samples: applies only to --tasks, and there are none");
+              "--log_samples: applies only to --tasks, which is not set");
 }
 
 std::vector<HeldOut> read_held_out(const EvaluateOptions& options, const InferenceModel& inference) {
@@ -113,7 +113,7 @@ class Evaluation {
     return results;
   }
 
-  /// Returns the results on rank 0, which alone reads the files; other ranks get tasks without scores.
+  /// Returns the results on rank 0, the only one that reads the files; other ranks get tasks without scores.
   std::vector<TaskResult> score_tasks(const std::vector<std::string>& inputs) {
     std::vector<Task> tasks;
     const TaskRequests requests = unpack_requests(broadcast_from_rank0(ranks_, [&] {
@@ -173,7 +173,7 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
       .required = {"load"}};
   EvaluateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "pass every rank the same arguments");
   check_options(options);
   InferenceModel inference(options.inference, world, log);
   const i64 seq_length = inference.config().model.seq_length;

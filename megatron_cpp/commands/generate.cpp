@@ -36,7 +36,7 @@ struct GenerateOptions {
     visit("prompt", self.prompt, "text to continue; empty = the beginning of a document");
     visit("prompt_file", self.prompt_file, "file with the prompt; - = standard input");
     visit("prompts_file", self.prompts_file,
-          "file of JSON lines {\"prompt\": ..}; the output is such lines with the generated \"text\"");
+          "JSONL file with lines {\"prompt\": ..}; the output has the same lines with the generated \"text\"");
     visit("prepend_eod", self.prepend_eod,
           "begin with the token that begins texts, as evaluate does: the model's bos, or the end of the previous "
           "document. Without it the prompt is used as it is, after a bos if the model's tokenizer adds one, as in "
@@ -44,14 +44,14 @@ struct GenerateOptions {
     visit("max_new_tokens", self.max_new_tokens, "maximum number of generated tokens", at_least(1));
     visit("num_samples", self.num_samples, "number of texts, with seeds seed, seed + 1, ...", at_least(1));
     visit("batch_size", self.batch_size, "number of texts generated in one batch", between(1, 1e5));
-    visit("ignore_eod", self.ignore_eod, "continue after the end of a document, or another token that ends texts");
+    visit("ignore_eod", self.ignore_eod, "continue after the end of a document or any other token that ends texts");
     SamplingOptions::fields(self.sampling, visit);
   }
 };
 
 std::string prompt_text(const GenerateOptions& options) {
   const int given = !options.prompt.empty() + !options.prompt_file.empty() + !options.prompts_file.empty();
-  check_input(given <= 1, "generate: give one of --prompt, --prompt_file and --prompts_file");
+  check_input(given <= 1, "generate: pass only one of --prompt, --prompt_file and --prompts_file");
   if (!options.prompts_file.empty()) return read_text_file(options.prompts_file);
   if (options.prompt_file.empty()) return options.prompt;
   if (options.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
@@ -68,8 +68,8 @@ std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   if ((options.prepend_eod && !has_bos) || tokens.empty()) tokens.insert(tokens.begin(), begin);
   const i64 dropped = static_cast<i64>(tokens.size()) - longest;
   if (dropped > 0) {
-    log.warn(str("the prompt has ", tokens.size(), " tokens, the model's context ", longest, ": the first ", dropped,
-                 " are dropped"));
+    log.warn(str("the prompt has ", tokens.size(), " tokens, but the model's context only ", longest, ": the first ",
+                 dropped, " are dropped"));
   }
   return tokens;
 }
@@ -87,7 +87,7 @@ std::vector<std::string> parse_prompts(const std::string& text, const std::strin
       fail(error.code(), file, ":", number, ": ", error.what());
     }
   }
-  check_input(!prompts.empty(), file, ": is empty, there is nothing to continue");
+  check_input(!prompts.empty(), file, ": contains no prompt");
   return prompts;
 }
 
@@ -109,14 +109,14 @@ void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, con
 }
 
 /// Rejects data-parallel ranks that only replicate the model. Replicas of the dense layers are fine if each rank holds
-/// different experts: the time of a token is that of reading weights, so that the redundant products cost little.
+/// different experts: the time per token is dominated by reading weights, so that the redundant products cost little.
 void reject_replicas(InferenceModel& inference) {
   const ParallelState& parallel = inference.parallel();
   const int ranks = parallel.world.size(), copies = parallel.topology.dp();
   const bool has_experts = parallel.expert_dp != nullptr;
   if (copies == 1 || (has_experts && parallel.expert_dp->size() == 1)) return;
   fail(ExitCode::BadInput, "generate: ", ranks, " ranks hold the model ", copies,
-       " times, and generation needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
+       " times, but generation needs only one copy; start as many ranks as --parallel.tensor_model_parallel_size x "
        "--parallel.pipeline_model_parallel_size",
        has_experts ? str(", or distribute the experts over all ", ranks,
                          ": --parallel.expert_model_parallel_size x --parallel.expert_tensor_parallel_size x "
@@ -134,14 +134,15 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
                     .required = {"load"}};
   GenerateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "pass every rank the same arguments");
   const bool has_file = !options.prompts_file.empty();
   // Only rank 0 can read standard input.
   const std::string text = broadcast_from_rank0(world.ranks, [&] { return prompt_text(options); });
   const std::vector<std::string> prompts = has_file ? parse_prompts(text, options.prompts_file) : std::vector{text};
-  check_input(options.inference.parallel.context_parallel_size == 1,
-              "generate: single tokens cannot be sharded: --parallel.context_parallel_size must be 1; use "
-              "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
+  check_input(
+      options.inference.parallel.context_parallel_size == 1,
+      "generate: a single token cannot be sharded over its sequence: --parallel.context_parallel_size must be 1; use "
+      "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
   InferenceModel inference(options.inference, world, log);
   reject_replicas(inference);
   const Tokenizer tokenizer = inference.tokenizer();

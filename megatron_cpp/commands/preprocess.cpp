@@ -20,7 +20,7 @@ i64 workers_of(const PreprocessOptions& options, const World& world) {
   return std::max<i64>(1, std::thread::hardware_concurrency());
 }
 
-/// Uses parts if there are several ranks, if requested, or if an earlier run left some.
+/// Uses parts if there are several ranks, if requested, or if an earlier run left parts.
 PreprocessResult preprocess(const PreprocessOptions& options, const World& world, const Log& log) {
   const auto uses_parts = [&] { return str(world.ranks.size() > 1 || options.parts || has_parts(options)); };
   if (broadcast_from_rank0(world.ranks, uses_parts) == str(false)) return run_preprocess(options, log);
@@ -38,7 +38,7 @@ ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
   PreprocessOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_file_outside_checkpoints(options.output_prefix);
-  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "pass every rank the same arguments");
   const PreprocessResult result = preprocess(options, world, log);
   for (const PreprocessOutput& output : result.outputs) {
     const DatasetInfo& info = output.info;

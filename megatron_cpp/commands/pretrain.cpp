@@ -28,7 +28,7 @@ struct PretrainOptions {
     visit("dry_run", self.dry_run,
           "check everything and print parameters, memory, layout and predicted step time, without training");
     visit("world_size", self.world_size,
-          "with dry_run: number of ranks on other machines to check for; 0 = the ranks it was started on",
+          "with dry_run: number of ranks, on other hosts, to check for; 0 = the ranks that were started",
           between(0, 1 << 20));
     PlanRequest::fields(self.plan, visit);
   }
@@ -36,7 +36,7 @@ struct PretrainOptions {
 
 void check_names_data(const DataConfig& data) {
   check_input(data.has_data(),
-              "data.data_path: names no dataset to train on; create one with megatron_cpp preprocess, or set "
+              "data.data_path: is missing; create a dataset with megatron_cpp preprocess, or set "
               "data.mock_data to measure speed without data");
 }
 
@@ -53,7 +53,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   check_input(options.world_size == 0 || options.dry_run, "--world_size=", options.world_size,
               ": applies only to --dry_run; a training runs on the ranks that mpirun -n or srun start");
   check_identical_on_ranks("task", options.dry_run ? "dry run" : "training", world.ranks,
-                           "give every rank the same arguments");
+                           "pass every rank the same arguments");
   check_outputs(*config, world.ranks);
   const int world_size = options.world_size > 0 ? static_cast<int>(options.world_size) : world.ranks.size();
   resolve_vocabulary(*config, log);
@@ -62,7 +62,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   check_layout(*config, world_size);
   if (!planned.text.empty()) log.info(planned.text);
   if (!planned.warning.empty()) log.warn(planned.warning);
-  // For ranks of other machines the memory estimate uses all cores of this machine, as its warning says.
+  // For ranks on other hosts the memory estimate uses all cores of this host, as its warning states.
   log.info(describe_run(*config, world_size, options.world_size > 0 ? 0 : world.cores_per_rank));
   if (options.world_size == 0) {
     check_training_memory(*config, world);
@@ -76,7 +76,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   }
   if (options.dry_run) {
     check_data(*config, world, log);
-    if (options.world_size > 0) return ExitCode::Done;  // other machines, whose folders are not visible here
+    if (options.world_size > 0) return ExitCode::Done;  // on other hosts, whose folders are not visible
     if (config->data.has_data())
       check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
     const Session session = initialize(*config, world);
@@ -86,10 +86,11 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   const bool saves = !config->checkpoint.save.empty();
   std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before any thread is started
-    const char* what = saves ? "saving after this microbatch" : "stopping after this microbatch";
+    const char* reaction = saves ? "saving after this microbatch"
+                                 : "stopping after this microbatch; nothing is saved, because checkpoint.save is empty";
     log.write_unbuffered(str("signal ", signal,
-                             " received: ", is_training ? what : "stopping before the first iteration",
-                             "; a second Ctrl-C ends the program at once"));
+                             " received: ", is_training ? reaction : "stopping before the first iteration",
+                             "; a second Ctrl-C ends the program immediately"));
   });
   Session session = initialize(*config, world);
   Trainer trainer(*config, session, signals, log, planned.predicted);

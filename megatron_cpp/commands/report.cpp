@@ -19,7 +19,7 @@ struct ReportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("run", self.run, "runs to show: their checkpoint.save, or the file of logging.metrics_path");
+    visit("run", self.run, "runs to show: the folder checkpoint.save or the file logging.metrics_path of each");
     visit("output", self.output, "file for the page");
     visit("title", self.title, "title of the page; empty = the names of the runs");
   }
@@ -33,7 +33,7 @@ Path metrics_of(const Path& run, std::vector<std::string>& problems) {
   if (!std::filesystem::is_directory(run, error))
     problems.push_back(str(run.string(), ": is neither a folder nor a file"));
   else if (!std::filesystem::is_regular_file(file, error))
-    problems.push_back(str(run.string(), ": has no metrics.jsonl; name the file of logging.metrics_path"));
+    problems.push_back(str(run.string(), ": has no metrics.jsonl; pass the file of logging.metrics_path"));
   else
     return file;
   return {};
@@ -63,11 +63,11 @@ std::vector<Path> find_metrics(const ReportOptions& options) {
   for (const std::string& run : options.run) {
     files.push_back(metrics_of(run, problems));
     if (std::filesystem::equivalent(files.back(), options.output, error))
-      problems.push_back(str("--output=", options.output, ": is the run itself, which the page would replace"));
+      problems.push_back(str("--output=", options.output, ": is a file of the run, which the page would replace"));
   }
-  if (options.output.empty()) problems.push_back("--output: must name a file");
+  if (options.output.empty()) problems.push_back("--output: must be a file");
   if (std::filesystem::is_directory(options.output, error))
-    problems.push_back(str("--output=", options.output, ": is a folder; name a file in it"));
+    problems.push_back(str("--output=", options.output, ": is a folder; set a file in it"));
   check_input(problems.empty(), join(problems, "\n"));
   check_file_outside_checkpoints(options.output);
   return files;
@@ -89,7 +89,7 @@ ExitCode report_command(Arguments args, Log& log) {
         ReportRun{.name = name_of_run(file), .file = file, .history = read_run_history(file), .config = {}});
     if (run.history.starts.empty() && file.has_parent_path()) run.config = config_of_checkpoint(file.parent_path());
     names.push_back(run.name);
-    if (run.history.steps.rows() == 0) log.warn(str(file.string(), ": has no iteration yet"));
+    if (run.history.steps.rows() == 0) log.warn(str(file.string(), ": has no iterations yet"));
   }
   const std::string page = report_page(options.title.empty() ? join(names, ", ") : options.title, runs);
   write_file_atomic(options.output, page);

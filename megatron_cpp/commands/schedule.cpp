@@ -46,7 +46,7 @@ struct ScheduleOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("schedule", self.schedule, "schedule to draw; all: a table that compares them");
+    visit("schedule", self.schedule, "schedule to draw; all = a table that compares all schedules");
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks of the pipeline", between(1, 256));
     visit("num_microbatches", self.num_microbatches, "microbatches of one step", between(1, 8192));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
@@ -74,8 +74,8 @@ struct ScheduleOptions {
 
 /// Schedule and its simulated execution.
 struct Study {
-  Study(ScheduleKind which, int chunks, const ScheduleOptions& options)
-      : kind(which), schedule(make_schedule(kind, options.ranks(), options.microbatches(), chunks)) {
+  Study(ScheduleKind schedule_kind, int chunks, const ScheduleOptions& options)
+      : kind(schedule_kind), schedule(make_schedule(kind, options.ranks(), options.microbatches(), chunks)) {
     // A stage is one of the chunks of a rank.
     ScheduleCosts costs = options.costs;
     for (double* time : {&costs.forward, &costs.backward_input, &costs.backward_weight, &costs.reduce_grad})

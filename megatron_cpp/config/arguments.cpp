@@ -44,7 +44,7 @@ class ArgumentWalk {
     if (!rest_.empty()) {
       reader_.assign({.key = usage_.positional.back(),
                       .value = {rest_},
-                      .place = kCommandLine,
+                      .location = kCommandLine,
                       .spelled = upper(usage_.positional.back())});
     }
   }
@@ -64,7 +64,7 @@ class ArgumentWalk {
       if (equals == std::string::npos && has_next && positional_ >= usage_.positional.size()) ++next_;
       return;
     }
-    Setting setting{.key = key, .value = {true}, .place = kCommandLine, .spelled = arg};
+    Setting setting{.key = key, .value = {true}, .location = kCommandLine, .spelled = arg};
     if (equals != std::string::npos) {
       setting.value.data = Value::Raw{arg.substr(equals + 1)};
     } else if (is_bool(*field) ? has_next && (args_[next_] == "true" || args_[next_] == "false") : has_next) {
@@ -87,7 +87,7 @@ class ArgumentWalk {
     } else {
       ++positional_;
       reader_.assign(
-          {.key = key, .value = {Value::Raw{arg}}, .place = kCommandLine, .spelled = str(upper(key), " ", arg)});
+          {.key = key, .value = {Value::Raw{arg}}, .location = kCommandLine, .spelled = str(upper(key), " ", arg)});
     }
   }
 
@@ -109,7 +109,9 @@ std::string spelled_key(const Usage& usage, const std::string& key) {
 bool is_help_request(std::span<const std::string> args) {
   for (const std::string& arg : args) {
     if (arg == "--") return false;
-    if (arg == "--help" || arg == "-h" || arg.starts_with(kHelpSection) || arg.starts_with(kSearch)) return true;
+    if (arg == "--help" || arg == "-h" || arg == "--search" || arg.starts_with(kHelpSection) ||
+        arg.starts_with(kSearch))
+      return true;
   }
   return false;
 }
@@ -122,6 +124,7 @@ HelpFilter help_filter(Arguments args) {
     if (arg.starts_with(kSearch)) filter.search = arg.substr(kSearch.size());
     const bool is_help = arg == "--help" || arg == "-h";
     const bool has_word = i + 1 < args.size() && !is_option(args[i + 1]);
+    if (arg == "--search" && has_word) filter.search = args[i + 1];
     // A path is the command's own argument.
     if (is_help && has_word && args[i + 1].find_first_of("./") == std::string::npos) filter.section = args[i + 1];
   }

@@ -11,7 +11,7 @@ namespace mcpp {
 
 using Arguments = std::span<const std::string>;  ///< those after the subcommand's name
 
-/// Description of a command line besides its fields.
+/// Description of a command line, in addition to its fields.
 struct Usage {
   std::string command;  ///< such as "megatron_cpp preprocess"
   std::string summary;  ///< purpose of the command in one or two sentences, for --help
@@ -20,21 +20,21 @@ struct Usage {
   std::vector<std::string> required = {};  ///< keys that must be set
 };
 
-/// Returns true if --help, -h, --help=SECTION or --search=TEXT is among the arguments.
+/// Returns true if --help, -h, --help=SECTION, --search TEXT or --search=TEXT is among the arguments.
 bool is_help_request(Arguments args);
 
-/// Part of the configuration keys that a request for help asks for.
+/// Selection of configuration keys to print help for.
 struct HelpFilter {
-  std::string section = {};  ///< of --help SECTION or --help=SECTION; empty = all sections
-  std::string search = {};   ///< of --search=TEXT: part of a key or of its help, ignoring case; empty = all keys
+  std::string section = {};  ///< section of --help SECTION or --help=SECTION; empty = all
+  std::string search = {};   ///< TEXT of --search=TEXT: part of a key or its help, ignoring case; empty = all
 };
 HelpFilter help_filter(Arguments args);
 
 /// Returns true if the first option is --list_options, which shell completion uses.
 bool is_options_request(Arguments args);
 
-/// Returns a line for each option: "--key=" or, for a bool and for each name that a key accepts, the whole word; then a
-/// tab and the help text.
+/// Returns a line for each option: "--key=" or, for a bool and for each name that a key accepts, the complete word;
+/// then a tab and the help text.
 std::string options_list(const std::vector<Field>& fields);
 
 /// Passes each argument to the reader as a setting of one of its fields. Dashes in a key count as underscores; after
@@ -47,7 +47,7 @@ std::string arguments_help(const Usage& usage, const std::vector<Field>& fields)
 /// Returns the help of the field followed by its type, range and default: "...; integer, at least 1; default 12".
 std::string describe_field(const Field& field);
 
-// Options of one subcommand: a struct with fields() is filled from a command line. All mistakes are reported at once.
+// Options of one subcommand: a struct with fields() is filled from a command line. All mistakes are reported together.
 //
 //   struct EncodeOptions {
 //     std::string model;

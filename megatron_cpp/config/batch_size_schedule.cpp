@@ -35,7 +35,7 @@ std::optional<i64> to_samples(std::string_view text, i64 seq_length) {
 
 std::string step_problem(const BatchSizeStep& step, std::span<const BatchSizeStep> before, i64 micro_batch_size) {
   if (before.empty() && step.first_sample != 0) return "the first step must be at 0";
-  if (!before.empty() && step.first_sample <= before.back().first_sample) return "must be later than the step before";
+  if (!before.empty() && step.first_sample <= before.back().first_sample) return "must be later than the previous step";
   if (!before.empty() && step.batch_size <= before.back().batch_size) return "the batch size may only grow";
   if (step.batch_size < 1 || step.batch_size > 1000000) return "the batch size must be from 1 to 1000000";
   if (step.batch_size % micro_batch_size != 0) {

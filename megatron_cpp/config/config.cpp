@@ -23,7 +23,7 @@ void for_each_line(const std::vector<Field>& fields, Header header, Line line) {
   }
 }
 
-/// A training whose length is in iterations must state all lengths in iterations, and likewise for samples, as in
+/// If the length of the training is in iterations, all lengths must be, and likewise for samples, as in
 /// Megatron-LM.
 void schedule_unit_conflicts(const Config& config, std::vector<std::string>& errors) {
   const OptimizerConfig& o = config.optimizer;
@@ -47,11 +47,11 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& e
     const i64 length = decay > 0 ? decay : total;
     if (length == 0) return;
     if (warmup >= length) {
-      errors.push_back(str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay's length of ", length,
+      errors.push_back(str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay length of ", length,
                            "; lower it, or train longer"));
     }
     if (wsd > length) {
-      errors.push_back(str("optimizer.lr_wsd_decay_", unit, ": ", wsd, " is above the decay's length of ", length));
+      errors.push_back(str("optimizer.lr_wsd_decay_", unit, ": ", wsd, " is above the decay length of ", length));
     }
   };
   const OptimizerConfig& o = config.optimizer;
@@ -117,7 +117,7 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& erro
   const std::string key = "training.distribute_saved_activations: ";
   if (p.tensor_model_parallel_size == 1)
     errors.push_back(key +
-                     "there is one tensor-parallel rank; set parallel.tensor_model_parallel_size, or leave it out");
+                     "there is one tensor-parallel rank; set parallel.tensor_model_parallel_size, or remove this key");
   else if (p.sequence_parallel)
     errors.push_back(key + "parallel.sequence_parallel already shards the saved inputs over the sequence");
   else if (config.model.hidden_size % p.tensor_model_parallel_size != 0)
@@ -136,11 +136,11 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
       errors.push_back(str("training.fp8: on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
   };
   check("model.hidden_size", m.hidden_size);
-  check("the width of queries, keys and values on a rank", (m.num_attention_heads / tp + 2 * groups) * m.head_dim());
-  check("the width of heads on a rank", m.num_attention_heads / tp * m.head_dim());
-  check("model.ffn_hidden_size on a rank", m.ffn() / tp);
-  check("model.moe_shared_expert_intermediate_size on a rank", m.moe.shared_expert_intermediate_size / tp);
-  check("model.seq_length on a rank", m.seq_length / p.context_parallel_size);
+  check("the width of queries, keys and values per rank", (m.num_attention_heads / tp + 2 * groups) * m.head_dim());
+  check("the width of heads per rank", m.num_attention_heads / tp * m.head_dim());
+  check("model.ffn_hidden_size per rank", m.ffn() / tp);
+  check("model.moe_shared_expert_intermediate_size per rank", m.moe.shared_expert_intermediate_size / tp);
+  check("model.seq_length per rank", m.seq_length / p.context_parallel_size);
 }
 
 void fp8_layer_conflicts(const Config& config, std::vector<std::string>& errors) {
@@ -162,16 +162,15 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& err
   const TrainingConfig& t = config.training;
   if (config.model.activation_func != ActivationFunction::Gelu) {
     errors.push_back(str(key, "only with model.activation_func \"gelu\", not \"",
-                         enum_name(config.model.activation_func), "\"; leave it out"));
+                         enum_name(config.model.activation_func), "\"; remove it"));
   }
   if (t.precision != Precision::Bf16 && t.precision != Precision::Fp16)
-    errors.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; leave it out");
-  if (t.fp8 != Fp8::None) errors.push_back(key + "fp8 products have no epilogues; leave it or training.fp8 out");
+    errors.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; remove it");
+  if (t.fp8 != Fp8::None) errors.push_back(key + "fp8 products have no epilogues; remove it or training.fp8");
   if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
-    errors.push_back(key + "saves the output of GELU; leave it or \"mlp_act\" of training.recompute_modules out");
+    errors.push_back(key + "saves the output of GELU; remove it, or \"mlp_act\" from training.recompute_modules");
   if (const i64 width = config.model.ffn() / config.parallel.tensor_model_parallel_size; width % kMultiple != 0)
-    errors.push_back(
-        str(key, "model.ffn_hidden_size on a rank is ", width, ", which is not a multiple of ", kMultiple));
+    errors.push_back(str(key, "model.ffn_hidden_size per rank is ", width, ", which is not a multiple of ", kMultiple));
 }
 
 void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
@@ -190,7 +189,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
                          config.batch_sizes().front().batch_size));
   }
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
-    errors.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
+    errors.push_back("model.vocab_size: is missing; set it or data.tokenizer_model");
   }
   if (!config.logging.sample_prompt.empty() && config.data.tokenizer_model.empty())
     errors.push_back("logging.sample_prompt: needs data.tokenizer_model");
@@ -204,7 +203,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   if (config.parallel.power_sgd_rank > 0 && config.checkpoint.async_save)
     errors.push_back(
         "parallel.power_sgd_rank: the backward pass changes its error feedback, so that no save can overlap with it; "
-        "leave checkpoint.async_save out");
+        "remove checkpoint.async_save");
   if (config.logging.profile_step_end > 0 && config.profile_path().empty())
     errors.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
   if (config.optimizer.store_param_remainders && config.training.precision != Precision::Bf16)
@@ -329,14 +328,14 @@ Config without_unused_keys(Config config) {
   return config;
 }
 
-void complete_config(Config& config, SettingsReader& reader, std::string_view default_place) {
+void complete_config(Config& config, SettingsReader& reader, std::string_view default_location) {
   if (reader.was_set("checkpoint.save") && config.checkpoint.save.empty()) turn_saving_off(config.checkpoint);
-  for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_place);
+  for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_location);
   for (const UnusedKey& unused : unused_keys(config)) {
     // One option on a command line may turn off what a file describes in detail.
     const bool is_turned_off =
         reader.is_from_command_line(unused.disabled_by) && !reader.is_from_command_line(unused.key);
-    if (!is_turned_off) reader.add_conflict(str(unused.key, ": ", unused.advice), default_place);
+    if (!is_turned_off) reader.add_conflict(str(unused.key, ": ", unused.advice), default_location);
   }
   complete_batch_size(config.training);
 }
@@ -399,7 +398,7 @@ void check_section(const std::string& section) {
   std::vector<std::string> names;
   Config::sections(defaults, [&](std::string_view name, const auto&) { names.emplace_back(name); });
   const bool is_known = section.empty() || std::ranges::count(names, section) > 0;
-  check_input(is_known, "--help ", section, ": there is no such section; sections are ", join(names, ", "));
+  check_input(is_known, "--help ", section, ": no such section; the sections are ", join(names, ", "));
 }
 
 std::string lower(std::string text) {
@@ -418,8 +417,7 @@ std::string config_help(const HelpFilter& filter) {
     return (!filter.section.empty() && field.section() != filter.section) ||
            words.find(lower(filter.search)) == std::string::npos;
   });
-  check_input(!fields.empty(), "--search=", filter.search,
-              ": no key of the configuration has this in its name or help");
+  check_input(!fields.empty(), "--search=", filter.search, ": no configuration key has this text in its name or help");
   std::size_t width = 0;
   for (const Field& field : fields) width = std::max(width, field.name().size() + 2);
   std::string text;

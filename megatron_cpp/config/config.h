@@ -1,5 +1,5 @@
 // Configuration of a run, read from a TOML file with one section per struct and from --section.key=value on the command
-// line, which takes precedence. Every mistake is found before anything starts, and all are reported at once.
+// line, which takes precedence. Every mistake is found before anything starts, and all are reported together.
 #pragma once
 #include <optional>
 #include <span>
@@ -23,7 +23,7 @@
 
 namespace mcpp {
 
-/// Totals over a whole training, counted from its first iteration.
+/// Totals over a complete training, counted from its first iteration.
 struct TrainingEnd {
   i64 iterations = 0;
   i64 samples = 0;
@@ -55,13 +55,13 @@ struct Config {
     visit("fault_injection", self.fault_injection);
   }
 
-  /// Returns every violated rule, within the sections and between them, as "section.key: what is wrong".
+  /// Returns every violated rule, within the sections and between them, as "section.key: problem".
   std::vector<std::string> conflicts() const;
 
   /// Returns the global batch size from each number of consumed samples on; one step if it never changes.
   std::vector<BatchSizeStep> batch_sizes() const;
   /// Returns the end of a training that has finished `iteration` iterations and consumed `consumed_samples` samples,
-  /// possibly with a different batch size: after train_iters iterations, or after the last whole batch within
+  /// possibly with a different batch size: after train_iters iterations, or after the last full batch within
   /// train_samples.
   TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;
   /// Returns the number of samples in one evaluation, unless data.full_validation reads them all.
@@ -93,14 +93,14 @@ Config without_unused_keys(Config config);
 /// Returns one section of print_config().
 std::string print_section(const Config& config, std::string_view section);
 /// Returns the sections and keys that pass the filter with their meaning, type, range and default. Throws BadInput if
-/// there is no such section or no key matches.
+/// no such section exists or no key matches.
 std::string config_help(const HelpFilter& filter = {});
 
 /// Returns the fields of all sections, named "section.key". They refer to `config`.
 std::vector<Field> config_fields(Config& config);
 
 /// Derives the values that are left open after `reader` filled the fields, and reports every violated rule to it.
-void complete_config(Config& config, SettingsReader& reader, std::string_view default_place);
+void complete_config(Config& config, SettingsReader& reader, std::string_view default_location);
 /// TOML text and its file name in messages; no name = no text.
 struct ConfigText {
   std::string toml;
@@ -112,10 +112,15 @@ ConfigText read_config_text(const std::string& file);
 /// Reads `text` into the fields of `reader`.
 void read_config(const ConfigText& text, SettingsReader& reader);
 
+/// Heading of the configuration keys in the help of a command.
+inline constexpr const char* kConfigKeysHeading =
+    "\nKeys of the configuration, also as --section.key=value. --help SECTION prints one section;\n"
+    "--search TEXT prints the keys that have TEXT in their name or help.\n\n";
+
 /// Reads the command line of commands that take a configuration and options of their own:
 ///   megatron_cpp evaluate --checkpoint.load=runs/a --split=test --training.micro_batch_size=4
 /// `source(options, config)` returns the base text, such as the configuration stored in a checkpoint; its parameters
-/// hold the values of the command line alone. Returns std::nullopt if --help was requested and printed. Throws BadInput
+/// hold the values of the command line only. Returns std::nullopt if --help was requested and printed. Throws BadInput
 /// with every problem of the text and of the arguments.
 template <class Options, class Source>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
@@ -123,9 +128,7 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
   if (is_help_request(args)) {
     const HelpFilter filter = help_filter(args);
     const bool is_all = filter.section.empty() && filter.search.empty();
-    log.info(
-        (is_all ? options_help<Options>(usage) + "\nKeys of the configuration, also as --section.key=value:\n\n" : "") +
-        config_help(filter));
+    log.info((is_all ? options_help<Options>(usage) + kConfigKeysHeading : "") + config_help(filter));
     return std::nullopt;
   }
   const auto fields_of = [](Options& some_options, Config& some_config) {

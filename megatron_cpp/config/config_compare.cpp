@@ -125,8 +125,8 @@ ModelConfig architecture(ModelConfig model) {
 
 /// Returns advice for messages on starting a training from weights alone.
 std::string finetune_advice(const std::string& checkpoint) {
-  return str("start anew from the weights: --checkpoint.finetune --checkpoint.load=", checkpoint,
-             ", with another --checkpoint.save");
+  return str("start a new run from the weights: --checkpoint.finetune --checkpoint.load=", checkpoint,
+             ", with a different --checkpoint.save");
 }
 
 /// Throws BadInput if a difference changes the tensors themselves: allowing it would only fail later.
@@ -140,10 +140,10 @@ void refuse_other_tensors(const std::vector<Difference>& changes, const std::str
     is_same_model = is_same_model && !difference.key.starts_with("model.");
   }
   check_input(lines.empty(), checkpoint,
-              ": belongs to another run, with different tensors than this one needs:", join(lines, ""),
+              ": belongs to a different run, whose tensors do not fit this one:", join(lines, ""),
               "\nSet these keys back, or ",
-              is_same_model ? finetune_advice(checkpoint) : "train the other model with another --checkpoint.save",
-              "; checkpoint.allow_changed_keys cannot solve this");
+              is_same_model ? finetune_advice(checkpoint) : "train this model with a different --checkpoint.save",
+              "; checkpoint.allow_changed_keys does not cover this");
 }
 
 /// Throws BadInput with `what` and the differences that are not allowed, with `otherwise` as an alternative solution.
@@ -165,14 +165,14 @@ void refuse_unless_accepted(const std::vector<Difference>& changes, const std::v
               otherwise);
 }
 
-/// Throws BadInput if batch growth is given in tokens and the sequence length changed: tokens are converted with the
-/// present length, but the samples consumed so far had the former one.
+/// Throws BadInput if the batch size schedule is in tokens and the sequence length changed: tokens are converted with
+/// the current length, but the samples consumed so far had the former one.
 void refuse_token_positions(const Config& saved, const Config& now, const std::string& checkpoint) {
   const i64 before = saved.model.seq_length, after = now.model.seq_length;
   check_input(before == after || !has_token_positions(now.training.step_batch_size_schedule), checkpoint,
-              ": training.step_batch_size_schedule gives positions in tokens, but model.seq_length was ", before,
+              ": training.step_batch_size_schedule states positions in tokens, but model.seq_length was ", before,
               " and is now ", after,
-              "; give them in samples, and accept the change with "
+              "; state them in samples, and accept the change with "
               "--checkpoint.allow_changed_keys=model.seq_length,training.step_batch_size_schedule");
 }
 
@@ -211,7 +211,7 @@ std::vector<Difference> differences(const Config& before, const Config& now) {
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
   const std::vector<Difference> changes = differences(saved, now);
   refuse_other_tensors(changes, checkpoint);
-  refuse_unless_accepted(changes, now.checkpoint.allow_changed_keys, str(checkpoint, ": belongs to another run:"),
+  refuse_unless_accepted(changes, now.checkpoint.allow_changed_keys, str(checkpoint, ": belongs to a different run:"),
                          ", or " + finetune_advice(checkpoint), log);
   refuse_token_positions(saved, now, checkpoint);
 }
@@ -221,7 +221,7 @@ void check_same_architecture(const Config& saved, const Config& now, const std::
   before.model = architecture(saved.model);
   after.model = architecture(now.model);
   refuse_unless_accepted(differences(before, after), now.checkpoint.allow_changed_keys,
-                         str(checkpoint, ": has the weights of another model:"),
+                         str(checkpoint, ": has the weights of a different model:"),
                          str("; `megatron_cpp checkpoint show --toml ", checkpoint, "` prints what to set"), log);
 }
 
@@ -248,10 +248,10 @@ std::vector<std::string> schedule_warnings(const Config& saved, const Config& no
       advice = str(". To keep the former schedule: --", key, "=", std::max(before.train_iters, before.train_samples),
                    " --checkpoint.allow_changed_keys=", key);
     }
-    warnings.push_back(str("the learning rate decays over the whole training, ", lengths, advice));
+    warnings.push_back(str("the learning rate decays over the entire training, ", lengths, advice));
   }
   if (o.weight_decay_incr_style != WeightDecayIncrStyle::Constant)
-    warnings.push_back(str("the weight decay changes over the whole training, ", lengths));
+    warnings.push_back(str("the weight decay changes over the entire training, ", lengths));
   return warnings;
 }
 
@@ -261,7 +261,7 @@ std::vector<std::string> data_warnings(const Config& saved, const Config& now, i
     if (std::ranges::count(kSampleOrderKeys, difference.key) > 0) changed.push_back(difference.key);
   }
   if (!changed.empty()) {
-    warnings.push_back(str(join(changed, ", "), ": changed, so that samples are drawn anew; sample ", consumed_samples,
+    warnings.push_back(str(join(changed, ", "), ": changed, so that samples are reshuffled; sample ", consumed_samples,
                            " of the new order comes next. Text may be read again or skipped, and text that was held "
                            "out may be trained on"));
   }
@@ -269,7 +269,7 @@ std::vector<std::string> data_warnings(const Config& saved, const Config& now, i
   if (saved_length != length) {
     warnings.push_back(str("model.seq_length was ", saved_length, " and is now ", length, ": the ", consumed_samples,
                            " samples consumed so far had ", saved_length, " tokens, and sample ", consumed_samples,
-                           " of ", length, " tokens comes next: samples are split and shuffled anew, so that text is ",
+                           " of ", length, " tokens comes next: samples are split and shuffled again, so that text is ",
                            length > saved_length ? "skipped" : "read again"));
   }
   const std::string before = evaluation_text(saved), after = evaluation_text(now);

@@ -29,7 +29,7 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
 /// Returns a warning for each schedule (learning rate, weight decay) whose remainder changes: because it spans the
-/// whole training and the length changed, or because it depends on the batch size.
+/// entire training and the length changed, or because it depends on the batch size.
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now);
 
 /// Returns a warning for each allowed change of which text is read next, or of what an evaluation reads.

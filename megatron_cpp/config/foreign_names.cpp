@@ -164,33 +164,32 @@ struct Advice {
   std::string_view foreign, text;
 };
 
-constexpr std::string_view kGrouped =
-    "the experts of a rank are always multiplied in one grouped product; leave it out";
+constexpr std::string_view kGrouped = "the experts of a rank are always multiplied in one grouped product; remove it";
 constexpr std::string_view kUpcycle =
     "megatron_cpp checkpoint upcycle converts a dense checkpoint to a mixture, with experts as wide as its MLP";
-constexpr std::string_view kFp8Rows = "experts take any number of rows, in fp8 too; leave it out";
+constexpr std::string_view kFp8Rows = "experts take any number of rows, in fp8 too; remove it";
 constexpr Advice kAdvice[]{
     {"accumulate_allreduce_grads_in_fp32",
-     "always true, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype is bf16; leave it out"},
+     "always true, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype is bf16; remove it"},
     {"reduce_scatter_with_fp32_accumulation",
-     "sums over ranks are always in fp32, also with parallel.grad_reduce_dtype = \"bf16\"; leave it out"},
+     "sums over ranks are always in fp32, also with parallel.grad_reduce_dtype = \"bf16\"; remove it"},
     {"moe_grouped_gemm", kGrouped},
     {"moe_use_legacy_grouped_gemm", kGrouped},
-    {"moe_permute_fusion", "tokens are always moved to their experts in one pass; leave it out"},
-    {"moe_router_fusion", "experts are always selected in one pass; leave it out"},
-    {"moe_router_dtype", "the router always computes in fp32; leave it out"},
+    {"moe_permute_fusion", "tokens are always permuted in one pass; remove it"},
+    {"moe_router_fusion", "experts are always selected in one pass; remove it"},
+    {"moe_router_dtype", "the router always computes in fp32; remove it"},
     {"moe_router_padding_for_fp8", kFp8Rows},
     {"moe_router_padding_for_quantization", kFp8Rows},
     {"moe_shared_expert_overlap",
-     "the shared expert is always computed while tokens are sent to the others; leave it out"},
-    {"moe_per_layer_logging", "metrics.jsonl always has losses and loads by layer; leave it out"},
-    {"moe_deepep_num_sms", "DeepEP is not used; leave it out"},
-    {"moe_apply_probs_on_input", "weights always multiply the output of experts, as in Mixtral; leave it out"},
+     "the shared expert is always computed while tokens are sent to the others; remove it"},
+    {"moe_per_layer_logging", "metrics.jsonl always has losses and loads by layer; remove it"},
+    {"moe_deepep_num_sms", "DeepEP is not used; remove it"},
+    {"moe_apply_probs_on_input", "routing weights always multiply the output of experts, as in Mixtral; remove it"},
     {"overlap_moe_expert_parallel_comm",
-     "microbatches are not interleaved to overlap the exchange of tokens; leave it out"},
+     "microbatches are not interleaved to overlap the exchange of tokens; remove it"},
     {"moe_use_upcycling", kUpcycle},
     {"moe_upcycling_granularity", kUpcycle},
-    {"moe_pad_experts_for_cuda_graph_inference", "inference drops no token and pads no expert; leave it out"},
+    {"moe_pad_experts_for_cuda_graph_inference", "inference drops no token and pads no expert; remove it"},
 };
 
 }  // namespace

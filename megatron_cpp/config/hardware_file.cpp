@@ -37,9 +37,9 @@ std::vector<std::string> names_in(const Path& folder) {
 }
 
 constexpr std::string_view kTable = "ranks_";
-constexpr const char* kThisMachine =
-    "; a machine of processors, such as this one, is measured by `mpirun -n N megatron_cpp plan calibrate "
-    "--out=here.toml`, and then is --hardware=here.toml";
+constexpr const char* kCalibrateHint =
+    "; to describe hosts without GPUs, such as this one, run `mpirun -n N megatron_cpp plan calibrate "
+    "--out=here.toml` and use --hardware=here.toml";
 
 /// Returns 2 for "ranks_2".
 std::optional<i64> ranks_of_table(std::string_view table) {
@@ -73,7 +73,7 @@ class Description {
     if (const auto ranks = ranks_of_table(table_);
         ranks && !hardware_.links.ranks.empty() && reader_.was_set("links.ranks"))
       if (const i64 joined = hardware_.links.ranks.back(); joined < *ranks)
-        conflicts.push_back(str("links.ranks: join ", joined, ", and [", table_, "] is of ", *ranks, " ranks"));
+        conflicts.push_back(str("links.ranks: connect ", joined, ", but [", table_, "] describes ", *ranks, " ranks"));
     for (const std::string& text : conflicts) reader_.add_conflict(text, name);
   }
 
@@ -89,12 +89,12 @@ std::string print_sections(const Hardware& hardware, const std::string& prefix) 
   std::string text;
   std::string_view section;
   const std::vector<Field> fields = hardware_fields(copy);
-  const auto is_left_out = [&](std::string_view name) {
+  const auto is_omitted = [&](std::string_view name) {
     return (name == "measured_bf16" && !hardware.measured_bf16.has()) ||
            (name == "measured_fp32" && !hardware.measured_fp32.has());
   };
   for (const Field& field : fields) {
-    if (is_left_out(field.section())) continue;
+    if (is_omitted(field.section())) continue;
     if (field.section() != section)
       text += str(text.empty() ? "" : "\n", "[", prefix, section = field.section(), "]\n");
     text += str(field.name(), " = ", field.print(), "\n");
@@ -130,7 +130,7 @@ HardwareKind parse_hardware(std::string_view toml, const std::string& name) {
   const auto was_set = [&](const Field& field) { return any.reader().was_set(field.key); };
   if (const auto set = std::ranges::find_if(any.reader().fields(), was_set); set != any.reader().fields().end())
     problems.push_back(str(name, ": [", set->section(), "] applies to any number of ranks, and [", kTable,
-                           tables.begin()->first, ".", set->section(), "] to some; leave one of them out"));
+                           tables.begin()->first, ".", set->section(), "] to some; remove one of them"));
   for (auto& [ranks, table] : tables) {
     table.check(name);
     problems.insert(problems.end(), table.reader().problems().begin(), table.reader().problems().end());
@@ -143,7 +143,7 @@ HardwareKind parse_hardware(std::string_view toml, const std::string& name) {
 HardwareKind load_hardware(const std::string& name, const Path& folder) {
   std::error_code error;
   if (name.ends_with(".toml")) {
-    check_input(std::filesystem::exists(name, error), "unknown hardware: there is no file ", name, kThisMachine);
+    check_input(std::filesystem::exists(name, error), "unknown hardware: ", name, " does not exist", kCalibrateHint);
     return parse_hardware(read_text_file(name), name);
   }
   const std::vector<std::string> names = names_in(folder);
@@ -151,10 +151,11 @@ HardwareKind load_hardware(const std::string& name, const Path& folder) {
     const std::string nearest = nearest_name(name, names);
     fail(ExitCode::BadInput, "unknown hardware \"", name, "\"; ",
          !nearest.empty() ? str("did you mean ", nearest, "?")
-         : names.empty()  ? str("there are no files in ", folder.string(), "; give one, or its folder")
-                          : str("there are: ", join(names, ", "), " in ", folder.string(),
-                                "; or give a file, a copy of one of them with other values"),
-         kThisMachine);
+         : names.empty()  ? str("no files are in ", folder.string(),
+                                "; set --hardware to a file, or --hardware_folder to its folder")
+                          : str("available are ", join(names, ", "), " in ", folder.string(),
+                                ", or a file: a copy of one of them with different values"),
+         kCalibrateHint);
   }
   const Path file = folder / (name + ".toml");
   return parse_hardware(read_text_file(file), file.string());

@@ -44,7 +44,7 @@ std::string possible_hierarchy(const Config& config) {
     if (cp % ranks == 0 && HeadExchange::is_possible(ranks, heads, groups))
       return str(", such as [", ranks, ", ", cp / ranks, "]");
   }
-  return str("; no two such numbers above 1 are possible for ", heads, " heads in ", groups,
+  return str("; no two such sizes above 1 are possible for ", heads, " heads in ", groups,
              " query groups on a tensor-parallel rank: use \"p2p\" or \"all_gather\"");
 }
 
@@ -58,7 +58,7 @@ void add_context_problems(const Config& config, std::set<std::string>& errors) {
             "members of the ring] with a product of context_parallel_size = ",
             p.context_parallel_size, possible_hierarchy(config)));
   if (!is_hierarchical && !sizes.empty())
-    errors.insert(str("hierarchical_context_parallel_sizes has no meaning with cp_comm_type = \"",
+    errors.insert(str("hierarchical_context_parallel_sizes has no effect with cp_comm_type = \"",
                       enum_name(p.cp_comm_type), "\"; leave it empty, or use \"a2a+p2p\""));
 }
 
@@ -73,7 +73,7 @@ void add_zero_problems(const Config& config, std::set<std::string>& errors) {
   if (instances > 1 && p.zero_stage == 0)
     errors.insert(
         str("num_distributed_optimizer_instances = ", instances,
-            " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
+            " has no effect with zero_stage = 0, where every rank holds all state; use zero_stage 1, 2 or 3"));
 }
 
 constexpr const char* kGradientsInBytes = "zero_quantized_gradients = true";
@@ -94,16 +94,16 @@ void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& error
                       " shards them; use zero_stage 0 or 1, or zero_quantized_gradients"));
   if (p.power_sgd_start_iter > 0 && p.power_sgd_rank == 0)
     errors.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
-                      " is only read with power_sgd_rank; give that, or leave it out"));
+                      " is only read with power_sgd_rank; set that, or remove it"));
 }
 
 void add_traffic_problems(const Config& config, std::set<std::string>& errors) {
   const ParallelConfig& p = config.parallel;
   const auto needs_zero = [&](bool is_set, const char* setting, const char* why) {
     if (is_set && p.zero_stage == 0)
-      errors.insert(str(setting, " has no meaning with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
+      errors.insert(str(setting, " has no effect with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
   };
-  constexpr const char* kAllGradients = "where every rank gets all gradients";
+  constexpr const char* kAllGradients = "where every rank receives all gradients";
   needs_zero(p.zero_quantized_weights, "zero_quantized_weights = true", "where no weights are sent");
   needs_zero(p.zero_quantized_gradients, kGradientsInBytes, kAllGradients);
   needs_zero(p.grad_reduce_dtype == GradDType::Bf16, kGradientsInBf16, kAllGradients);
@@ -111,7 +111,7 @@ void add_traffic_problems(const Config& config, std::set<std::string>& errors) {
   const bool sums_in_steps = p.zero_stage > 0 && p.grad_reduce_format() != GradReduceFormat::Full;
   if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !sums_in_steps)
     errors.insert(
-        str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ", p.zero_stage,
+        str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no effect with zero_stage = ", p.zero_stage,
             ", where every rank has all weights; use zero_stage 3",
             p.zero_stage == 0
                 ? ""

@@ -27,7 +27,7 @@ std::string_view name_of(std::string_view key) {
   return key.substr(key.find('.') + 1);
 }
 
-/// Parses the text of a command line for a field of this kind. Strings are taken literally unless quoted. Everything
+/// Parses the text of a command line for a field of this type. Strings are literal unless quoted. Everything
 /// else is TOML, or else a string, which convert() then rejects with a message that shows it.
 Value read_raw(const std::string& text, Kind kind) {
   const bool is_text = kind == Kind::Text || kind == Kind::Name;
@@ -79,17 +79,17 @@ std::string refused(const FieldType& type, const Value& value) {
   return str("must be ", type.describe(), ", not ", value.describe());
 }
 
-/// Returns the file of a place "run.toml:3:1" without line and column; any other place as it is.
-std::string_view source_of(std::string_view place) {
+/// Returns the file of a location "run.toml:3:1" without line and column; any other location unchanged.
+std::string_view source_of(std::string_view location) {
   for (int part = 0; part < 2; ++part) {
-    const std::size_t colon = place.find_last_not_of("0123456789");
-    if (colon == std::string_view::npos || colon + 1 == place.size() || place[colon] != ':') break;
-    place = place.substr(0, colon);
+    const std::size_t colon = location.find_last_not_of("0123456789");
+    if (colon == std::string_view::npos || colon + 1 == location.size() || location[colon] != ':') break;
+    location = location.substr(0, colon);
   }
-  return place;
+  return location;
 }
 
-/// Converts a number to the field's type and checks the constraint. Returns what is wrong with it, or "".
+/// Converts a number to the field's type and checks the constraint. Returns the problem, or "".
 std::string convert_number(const FieldType& type, const Constraint& constraint, Value& value) {
   const Value given = value;
   double number = 0;
@@ -242,7 +242,7 @@ std::string SettingsReader::suggest(std::string_view key, std::string_view prefi
 }
 
 void SettingsReader::assign(const Setting& setting) {
-  const std::string origin = setting.place + ": " + shortened(setting.spelled) + ": ";
+  const std::string origin = setting.location + ": " + shortened(setting.spelled) + ": ";
   const Field* field = find(setting.key);
   if (field == nullptr) {
     if (const std::string problem = unknown(setting); !problem.empty()) add_problem(origin + problem);
@@ -252,9 +252,9 @@ void SettingsReader::assign(const Setting& setting) {
   if (has_former_name) former_names_[setting.key] = field->key;
   if (const auto earlier = settings_.find(field->key); earlier != settings_.end()) {
     const Setting& before = earlier->second;
-    const bool is_same_source = source_of(before.place) == source_of(setting.place);
-    if (before.place == setting.place || (before.key != setting.key && is_same_source)) {
-      return add_problem(str(origin, "was given before as ", shortened(before.spelled), "; give it once",
+    const bool is_same_source = source_of(before.location) == source_of(setting.location);
+    if (before.location == setting.location || (before.key != setting.key && is_same_source)) {
+      return add_problem(str(origin, "was already set as ", shortened(before.spelled), "; set it once",
                              before.key == setting.key ? "" : ", as " + field->key));
     }
   }
@@ -273,10 +273,10 @@ std::string SettingsReader::renaming_hint() const {
   if (former_names_.empty()) return "";
   std::vector<std::string> renamed;
   for (const auto& [former, present] : former_names_) renamed.push_back(str(former, " is now ", present));
-  return join(renamed, ", ") + "; the former names still work, but please use the present ones";
+  return join(renamed, ", ") + "; former names are deprecated";
 }
 
-/// Returns what is wrong with a setting that no field accepts; "" for the header of a known section, and for keys of a
+/// Returns the problem of a setting that no field accepts; "" for the header of a known section, and for keys of a
 /// section that was already reported.
 std::string SettingsReader::unknown(const Setting& setting) {
   std::vector<std::string> sections;
@@ -302,10 +302,10 @@ std::string SettingsReader::unknown(const Setting& setting) {
     if (field.section() == nearest) doubtful_.insert(field.key);
   }
   return str("unknown section [", section, "]; ",
-             nearest.empty() ? str("there are ", join(sections, ", ")) : str("did you mean [", nearest, "]?"));
+             nearest.empty() ? str("the sections are ", join(sections, ", ")) : str("did you mean [", nearest, "]?"));
 }
 
-void SettingsReader::add_conflict(const std::string& text, std::string_view default_place) {
+void SettingsReader::add_conflict(const std::string& text, std::string_view default_location) {
   if (is_incomplete_) return;
   for (const std::string& key : doubtful_) {
     if (mentions(text, name_of(key))) return;
@@ -313,11 +313,11 @@ void SettingsReader::add_conflict(const std::string& text, std::string_view defa
   const std::size_t key_end = text.find_first_of(":,");
   const auto it = settings_.find(text.substr(0, key_end));
   if (it == settings_.end()) {
-    add_problem(default_place.empty() ? text : str(default_place, ": ", text));
+    add_problem(default_location.empty() ? text : str(default_location, ": ", text));
   } else if (key_end != std::string::npos && text[key_end] == ':') {
-    add_problem(str(it->second.place, ": ", shortened(it->second.spelled), text.substr(key_end)));
+    add_problem(str(it->second.location, ": ", shortened(it->second.spelled), text.substr(key_end)));
   } else {
-    add_problem(str(it->second.place, ": ", text));
+    add_problem(str(it->second.location, ": ", text));
   }
 }
 

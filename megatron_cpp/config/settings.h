@@ -15,14 +15,14 @@
 
 namespace mcpp {
 
-/// Value of a setting as given by the user.
+/// Value of a setting as specified by the user.
 struct Value {
   using List = std::vector<Value>;
   /// Text of a command line, whose meaning depends on the type of its field.
   struct Raw {
     std::string text;
   };
-  /// Value that no field accepts, in words: "a table", "a date".
+  /// Value that no field accepts; describes it: "a table", "a date".
   struct Other {
     std::string what;
   };
@@ -57,23 +57,23 @@ struct Field {
   std::function<std::string()> print;       ///< returns the member's value in TOML
 
   std::string_view section() const;  ///< "" without sections
-  std::string_view name() const;     ///< without the section
-  /// Converts `value` to the exact type of the field. Returns what is wrong with it, or "".
+  std::string_view name() const;     ///< name without the section
+  /// Converts `value` to the exact type of the field. Returns the problem, or "".
   std::string convert(Value& value) const;
 };
 
-/// Value of Setting::place for the arguments of a command.
+/// Value of Setting::location for the arguments of a command.
 inline constexpr const char* kCommandLine = "command line";
 
-/// Value given for a key.
+/// Value set for a key.
 struct Setting {
   std::string key;
   Value value;
-  std::string place;    ///< "run.toml:3:1" or "command line"
-  std::string spelled;  ///< the key as the user wrote it: "model.num_layers", "--model.num_layers=x"
+  std::string location;  ///< "run.toml:3:1" or "command line"
+  std::string spelled;   ///< the key as the user wrote it: "model.num_layers", "--model.num_layers=x"
 };
 
-/// Stores settings into fields and collects every problem, to report all at once.
+/// Stores settings into fields and collects every problem, to report all together.
 class SettingsReader {
  public:
   explicit SettingsReader(std::vector<Field> fields) : fields_(std::move(fields)) {}
@@ -85,12 +85,12 @@ class SettingsReader {
   /// key then counts as doubtful.
   std::string suggest(std::string_view key, std::string_view prefix = "");
 
-  /// Stores a setting. A later setting of the same key takes precedence, but no place may set a key twice, nor may one
-  /// file or command line use both its present and its former name.
+  /// Stores a setting. A later setting of the same key takes precedence, but no location may set a key twice, nor may
+  /// one file or command line use both its present and its former name.
   void assign(const Setting& setting);
-  /// Reports a violated rule between fields, worded "section.name: what is wrong", with the location of that key's
+  /// Reports a violated rule between fields, worded "section.name: problem", with the location of that key's
   /// setting. Drops it if it concerns a key whose value was rejected, since it would only confuse.
-  void add_conflict(const std::string& text, std::string_view default_place);
+  void add_conflict(const std::string& text, std::string_view default_location);
   void add_problem(std::string text) { problems_.push_back(std::move(text)); }
   /// Reports a problem that leaves the settings incomplete, so that rules between fields can no longer be checked.
   void add_gap(std::string text) {
@@ -100,7 +100,7 @@ class SettingsReader {
   bool is_incomplete() const { return is_incomplete_; }
   bool is_from_command_line(const std::string& key) const {
     const auto it = settings_.find(key);
-    return it != settings_.end() && it->second.place == kCommandLine;
+    return it != settings_.end() && it->second.location == kCommandLine;
   }
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
   /// Returns true if a setting of this key was rejected, or if a misspelled key probably meant it.

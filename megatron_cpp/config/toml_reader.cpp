@@ -94,7 +94,7 @@ struct Located {
   SettingsReader* reader;
 };
 
-/// Text with its own reader: the whole file, or one of its tables.
+/// Text with its own reader: the entire file, or one of its tables.
 struct Part {
   SettingsReader* reader;
   std::string prefix = {};  ///< prefix of its keys in the file: "" or "ranks_2."

@@ -14,7 +14,7 @@ struct UnusedKey {
   std::string disabled_by;  ///< key whose value makes it meaningless
 };
 
-/// Returns every key that is set and has no effect, in the order of the sections. Keys that only state what holds
+/// Returns every key that is set and has no effect, in the order of the sections. Keys that only confirm what holds
 /// anyway, such as parallel.sequence_parallel with one tensor-parallel rank, are not included.
 std::vector<UnusedKey> unused_keys(const Config& config);
 

@@ -16,15 +16,17 @@ class ConfigJson {
   /// Returns true if the key is present, even with value null.
   bool has_key(const char* key) const { return json_.json().contains(key); }
   i64 integer(const char* key) const { return json_.integer(key, 1, i64{1} << 40); }
-  i64 integer(const char* key, i64 absent) const { return json_.find(key) ? integer(key) : absent; }
-  i64 count(const char* key, i64 absent) const {
-    return json_.find(key) ? json_.integer(key, 0, i64{1} << 40) : absent;
+  i64 integer(const char* key, i64 default_value) const { return json_.find(key) ? integer(key) : default_value; }
+  i64 count(const char* key, i64 default_value) const {
+    return json_.find(key) ? json_.integer(key, 0, i64{1} << 40) : default_value;
   }
   double number(const char* key) const { return json_.number(key); }
-  double number(const char* key, double absent) const { return json_.find(key) ? json_.number(key) : absent; }
-  bool flag(const char* key, bool absent) const { return json_.find(key) ? json_.boolean(key) : absent; }
-  std::string text(const char* key, const std::string& absent) const {
-    return json_.find(key) ? json_.text(key) : absent;
+  double number(const char* key, double default_value) const {
+    return json_.find(key) ? json_.number(key) : default_value;
+  }
+  bool flag(const char* key, bool default_value) const { return json_.find(key) ? json_.boolean(key) : default_value; }
+  std::string text(const char* key, const std::string& default_value) const {
+    return json_.find(key) ? json_.text(key) : default_value;
   }
   std::optional<ConfigJson> object(const char* key) const {
     if (!json_.find(key)) return std::nullopt;
@@ -33,10 +35,11 @@ class ConfigJson {
 
   const Json& array(const char* key) const { return json_.array(key); }
 
-  /// Throws, unless `supported`, that this value of the key cannot be expressed.
+  /// Throws, unless `is_supported`, that this value of the key cannot be expressed.
   template <class Value>
-  void require(bool supported, const char* key, const Value& value, const char* allowed) const {
-    check_input(supported, json_.source(), ": '", key, "' is ", value, ", which is not supported; allowed: ", allowed);
+  void require(bool is_supported, const char* key, const Value& value, const char* allowed) const {
+    check_input(is_supported, json_.source(), ": '", key, "' is ", value,
+                ", which is not supported; allowed: ", allowed);
   }
 
  private:

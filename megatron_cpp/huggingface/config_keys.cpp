@@ -13,18 +13,18 @@ constexpr const char* kTypedRope = "a 'rope_type' next to it, of default, linear
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
 /// Parses rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
-RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_scaling) {
+RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool supports_scaling) {
   RopeScaling scaling;
   const bool is_typed = rope.find("rope_type") || rope.find("type");
   for (const char* key :
        {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
         "mscale", "mscale_all_dim", "attention_factor", "short_factor", "long_factor"})
-    rope.require(is_typed || !rope.find(key), key, "given without a 'rope_type' that reads it", kTypedRope);
+    rope.require(is_typed || !rope.find(key), key, "set without a 'rope_type' that uses it", kTypedRope);
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   rope.require(type != "dynamic", "rope_type", "dynamic, whose frequencies depend on the length of the sequence",
                kRopeTypes);
   if (type == "default") return scaling;
-  rope.require(knows_scaling, "rope_type", type, "default");
+  rope.require(supports_scaling, "rope_type", type, "default");
   const auto it = std::ranges::find(EnumNames<RopeScalingType>::value, type);
   rope.require(it != EnumNames<RopeScalingType>::value.end() && type != "none", "rope_type", type, kRopeTypes);
   scaling.type = static_cast<RopeScalingType>(it - EnumNames<RopeScalingType>::value.begin());
@@ -54,7 +54,7 @@ std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const Llama
   const std::optional<ConfigJson> full = rope.object(kFull), local = rope.object(kSliding);
   if (!full && !local) return rope;
   for (const char* kind : {kFull, kSliding})
-    rope.require(traits.rope_local_base_freq > 0 || !rope.object(kind), kind, "given its own",
+    rope.require(traits.rope_local_base_freq > 0 || !rope.object(kind), kind, "set separately",
                  "one RoPE for all layers");
   if (local) {
     const std::string type = local->text("rope_type", "default");

@@ -230,13 +230,13 @@ void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelC
 void parse_dropouts(const ConfigJson& config, double absent, ModelConfig& model) {
   model.hidden_dropout = config.number("resid_pdrop", absent);
   const double embedding = config.number("embd_pdrop", absent);
-  config.require(embedding == model.hidden_dropout, "embd_pdrop", embedding, "the same as resid_pdrop");
+  config.require(embedding == model.hidden_dropout, "embd_pdrop", embedding, "equal to resid_pdrop");
 }
 
 void add_gemma(const ModelConfig& m, OrderedJson& json) {
   json["hidden_activation"] = "gelu_pytorch_tanh";
   const double scalar = m.query_pre_attn_scalar > 0 ? m.query_pre_attn_scalar : static_cast<double>(m.head_dim());
-  // transformers requires a whole number.
+  // transformers requires an integer.
   const bool is_whole = scalar == std::floor(scalar) && scalar < 1e15;
   json["query_pre_attn_scalar"] = is_whole ? OrderedJson(static_cast<i64>(scalar)) : OrderedJson(scalar);
   json["attn_logit_softcapping"] = or_null(m.attn_logit_softcapping);

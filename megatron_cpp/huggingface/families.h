@@ -37,7 +37,7 @@ enum class HuggingfaceFamily : u8 {
 enum class WindowKeys : u8 {
   None,             ///< no window
   All,              ///< all layers, if sliding_window is set
-  Types,            ///< as All, or the layers of layer_types
+  Types,            ///< all layers, if sliding_window is set, or those of layer_types
   FromLayer,        ///< those of layer_types, or those from max_window_layers on
   FromLayerIfUsed,  ///< those of layer_types, or with use_sliding_window those from max_window_layers on
   AllIfUsed,        ///< all layers, if use_sliding_window is set
@@ -46,8 +46,8 @@ enum class WindowKeys : u8 {
 enum class BiasKeys : u8 {
   None,
   Qkv,           ///< on queries, keys and values, always
-  Attention,     ///< on these and on attention's output: attention_bias
-  AttentionMlp,  ///< as Attention, and on the MLP: mlp_bias
+  Attention,     ///< on queries, keys, values and attention's output: attention_bias
+  AttentionMlp,  ///< additionally on the MLP: mlp_bias
 };
 enum class ExpertKeys : u8 { None, Mixtral, Qwen2, Qwen3, DeepSeek };
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
@@ -58,7 +58,7 @@ struct LlamaTraits {
   i64 num_key_value_heads = 0;  ///< 0: num_attention_heads
   i64 head_dim = 0;             ///< 0: hidden_size / num_attention_heads
   double rms_norm_eps = 1e-6, rope_theta = 10000;
-  double rope_local_base_freq = 0;  ///< of layers with a window; 0: one RoPE for all layers
+  double rope_local_base_freq = 0;  ///< base of layers with a window; 0: one RoPE for all layers
   BiasKeys biases = BiasKeys::None;
   WindowKeys windows = WindowKeys::None;
   i64 sliding_window = 4096;

@@ -69,7 +69,7 @@ void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, cons
   for (const ForeignTensor& tensor : rule.foreign) {
     const SafeTensor& stored = reader.at(tensor.name);
     check_input(stored.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", stored.shape,
-                ", config.json requires ", tensor.shape);
+                ", but config.json requires ", tensor.shape);
   }
 }
 
@@ -97,7 +97,7 @@ void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRul
     const SafeTensor& embedding = reader.at(rules[0].foreign[0].name);
     const bool is_tied_copy = tensor.name == str(family.output, ".weight") && tensor.type == embedding.type &&
                               std::ranges::equal(reader.bytes(tensor), reader.bytes(embedding));
-    check_input(is_tied_copy, folder, ": the tensor ", tensor.name, " has no place in the model of config.json");
+    check_input(is_tied_copy, folder, ": the tensor ", tensor.name, " has no counterpart in the model of config.json");
   }
 }
 
@@ -108,7 +108,7 @@ void prepare_folder(const Path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     check_input(name.find(".safetensors") == std::string::npos, folder.string(), " already holds a model (", name,
-                "); give another folder");
+                "); use a different folder");
   }
 }
 
@@ -120,9 +120,9 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   const Family& family = family_of_config(text, config.string());
   ModelConfig model = parse_huggingface_config(text, config.string());
   SafetensorsReader reader(folder);
-  const bool is_bare = family.family == HuggingfaceFamily::Gpt2 && reader.find("wte.weight") != nullptr;
+  const bool is_bare_model = family.family == HuggingfaceFamily::Gpt2 && reader.find("wte.weight") != nullptr;
   const auto check = [&](const WeightRule& rule) { check_tensors(reader, rule, folder.string()); };
-  std::vector<WeightRule> rules = weight_map(model, family, is_bare ? "" : family.base, check);
+  std::vector<WeightRule> rules = weight_map(model, family, is_bare_model ? "" : family.base, check);
   check_all_used(reader, rules, family, folder.string());
   const DType type = dtype.value_or(stored_type(reader, rules));
   const bool ignores_index = reader.ignores_index();

@@ -19,7 +19,7 @@ struct ImportedModel {
 
 /// Opens a model of a HuggingfaceFamily. `dtype` is the type to convert the weights to; by default bf16 or fp16 if all
 /// tensors have that type, else fp32. `device` must outlive the result. Throws BadInput for tensors that are missing,
-/// have a shape other than config.json implies, or have no place in the model. Reading the weights throws it for
+/// have a shape other than config.json implies, or have no counterpart in the model. Reading the weights throws it for
 /// tensors with NaN or infinite values.
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device);
 

@@ -53,7 +53,7 @@ std::vector<i64> ids_of(const StatedFile& file, const char* key, i64 vocab_size)
   if (value.is_null()) return ids;
   for (const Json& id : value.is_array() ? value : Json::array({value})) {
     check_input(id.is_number_integer(), file.source, ": '", key, "' is ", value.dump(),
-                "; it must be a token id, a list of such, or null");
+                "; it must be a token id, a list of token ids, or null");
     if (id.get<i64>() >= 0 && id.get<i64>() < vocab_size) ids.push_back(id.get<i64>());
   }
   return ids;
@@ -174,7 +174,7 @@ std::vector<std::string> find_defects(const ModelConfig& model) {
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& range = {}) {
     if constexpr (std::is_same_v<T, double> || std::is_same_v<T, i64>) {
       if (!range.accepts(static_cast<double>(value))) {
-        defects.push_back(str("model.", name, " would be ", value, ", allowed is ", range.describe()));
+        defects.push_back(str("model.", name, " would be ", value, "; it must be ", range.describe()));
       }
     }
   };
@@ -259,9 +259,9 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
 }
 
 /// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
-std::vector<std::string> obstacles(ModelConfig model, const Family& family) {
-  const bool wants_experts = family.traits.experts != ExpertKeys::None;
-  if (wants_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
+std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
+  const bool needs_experts = family.traits.experts != ExpertKeys::None;
+  if (needs_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
   if (const std::vector<std::string> unsupported = unsupported_expert_options(model, family.traits.experts);
       !unsupported.empty())
     return unsupported;
@@ -281,11 +281,11 @@ const Family& exporting_family(const ModelConfig& model, std::string_view model_
   std::vector<std::string> reasons;
   for (const Family& candidate : families()) {
     if (!model_type.empty() && candidate.model_type != model_type) continue;
-    const std::vector<std::string> unsupported = obstacles(model, candidate);
+    const std::vector<std::string> unsupported = unsupported_keys(model, candidate);
     if (unsupported.empty()) return candidate;
-    reasons.push_back(str(candidate.model_type, " needs other values of ", join(unsupported, ", ")));
+    reasons.push_back(str(candidate.model_type, " requires different values of ", join(unsupported, ", ")));
   }
-  check_input(!reasons.empty(), "\"", model_type, "\" is none of the model types ", family_names());
+  check_input(!reasons.empty(), "\"", model_type, "\": the model type must be one of ", family_names());
   fail(ExitCode::BadInput, "no Hugging Face model type can express this model: ", join(reasons, "; "));
 }
 

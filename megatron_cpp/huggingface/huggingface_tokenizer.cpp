@@ -29,7 +29,7 @@ bool has_byte_fallback(const SentencepieceModel& model) {
   return std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Byte; });
 }
 
-/// Returns true for pieces that sentencepiece looks for before all else. One with a literal space never occurs in
+/// Returns true for pieces that sentencepiece matches before all others. One with a literal space never occurs in
 /// normalized text, where spaces are U+2581.
 bool is_symbol(const SentencePiece& piece) {
   return piece.type == PieceType::UserDefined && piece.text.find(' ') == std::string::npos;
@@ -77,7 +77,7 @@ OrderedJson decoder(const SentencepieceModel& model) {
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
-/// Returns the tokens that decoding omits and those that sentencepiece looks for before all else. In a unigram model
+/// Returns the tokens that decoding omits and those that sentencepiece matches before all others. In a unigram model
 /// the latter are pieces with a high score.
 OrderedJson added_tokens(const SentencepieceModel& model) {
   auto tokens = OrderedJson::array();
@@ -99,7 +99,7 @@ OrderedJson added_tokens(const SentencepieceModel& model) {
 
 /// Returns the merges of a BPE model. sentencepiece joins the two neighbors that make the piece of the highest score,
 /// whichever they are, the leftmost first. In transformers pairs have ranks instead: all pairs that make one piece
-/// follow one another. Two overlapping pairs can make the same piece if it repeats itself, "ab a ba" for "aba"; then
+/// are consecutive. Two overlapping pairs can make the same piece if it repeats itself, "ab a ba" for "aba"; then
 /// the left one has a first part after which the piece continues as it began.
 OrderedJson merges(const SentencepieceModel& model) {
   std::set<std::string_view> normal;
@@ -165,13 +165,13 @@ std::vector<std::string_view> characters(std::string_view text) {
 /// Returns a unigram model. Unigram models of transformers match every piece in the text, including those that
 /// sentencepiece never matches. A score below that of any spelling keeps the text "<eod>" from becoming that piece.
 OrderedJson unigram(const SentencepieceModel& model) {
-  double least = 0;
+  double min_score = 0;
   OrderedJson unknown;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
-    least = std::min(least, static_cast<double>(model.pieces[id].score));
+    min_score = std::min(min_score, static_cast<double>(model.pieces[id].score));
     if (model.pieces[id].type == PieceType::Unknown) unknown = id;
   }
-  const double never = 100 * least - 1000;
+  const double never = 100 * min_score - 1000;
   auto vocab = OrderedJson::array();
   constexpr double kSymbolScore = -0.1;
   for (const SentencePiece& piece : model.pieces) {
@@ -221,15 +221,15 @@ OrderedJson pre_tokenizer(const SentencepieceModel& model) {
   std::set<std::string_view> normal;
   for (const SentencePiece& piece : model.pieces)
     if (piece.type == PieceType::Normal) normal.insert(piece.text);
-  std::vector<std::string> cuts;
+  std::vector<std::string> splits;
   for (const SentencePiece& piece : model.pieces) {
-    const std::string cut =
+    const std::string split =
         is_unmatchable(piece) && piece.type != PieceType::UserDefined ? find_split(piece.text, normal) : "";
-    if (!cut.empty()) cuts.push_back(cut);
+    if (!split.empty()) splits.push_back(split);
   }
-  if (cuts.empty()) return {};
+  if (splits.empty()) return {};
   return {{"type", "Split"},
-          {"pattern", {{"Regex", join(cuts, "|")}}},
+          {"pattern", {{"Regex", join(splits, "|")}}},
           {"behavior", "MergedWithPrevious"},
           {"invert", false}};
 }
@@ -255,7 +255,7 @@ std::string tokenizer_json(const SentencepieceModel& model, const std::string& s
   const bool is_unigram = model.type == SegmentationType::Unigram;
   const auto need = [&](bool holds, const char* what) {
     check_input(holds, "tokenizer model ", source, ": transformers has no equivalent of its ", what,
-                "; move it out of the folder to export only the weights");
+                "; move the tokenizer out of the folder to export only the weights");
   };
   need(is_unigram || model.type == SegmentationType::Bpe, "model type (neither unigram nor bpe)");
   need(!model.treat_whitespace_as_suffix, "treat_whitespace_as_suffix");

@@ -193,8 +193,8 @@ void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
   const bool is_fused = rule.foreign.size() == 1;
   if (is_fused) {
     const Shape all = shape(groups * (queries + 2));
-    rule.foreign[0].transposed = conversion == WeightConversion::QkvTransposed && all.size() == 2;
-    rule.foreign[0].shape = rule.foreign[0].transposed ? transposed(all) : all;
+    rule.foreign[0].is_transposed = conversion == WeightConversion::QkvTransposed && all.size() == 2;
+    rule.foreign[0].shape = rule.foreign[0].is_transposed ? transposed(all) : all;
   } else {
     rule.foreign[0].shape = shape(groups * queries);
     rule.foreign[1].shape = rule.foreign[2].shape = shape(groups);
@@ -241,8 +241,8 @@ void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig&
   if (conversion == WeightConversion::Padded) theirs.shape[0] = model.vocab_size;
   if (conversion == WeightConversion::Flat) theirs.shape = merged(rule.shape);
   rule.moves.push_back({0, 0, 0, theirs.shape[0]});
-  theirs.transposed = conversion == WeightConversion::Transposed && theirs.shape.size() == 2;
-  if (theirs.transposed) theirs.shape = transposed(theirs.shape);
+  theirs.is_transposed = conversion == WeightConversion::Transposed && theirs.shape.size() == 2;
+  if (theirs.is_transposed) theirs.shape = transposed(theirs.shape);
 }
 
 /// Copies a [rows, columns] block between two strided matrices whose elements have the size of T.

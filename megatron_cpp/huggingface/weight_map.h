@@ -1,4 +1,4 @@
-// Correspondence of our parameters to rows of Hugging Face tensors. The two layouts differ only in the order of whole
+// Correspondence of our parameters to rows of Hugging Face tensors. The two layouts differ only in the order of entire
 // rows, after transposing where GPT-2 stores [in, out], so that one description serves both directions.
 #pragma once
 #include <functional>
@@ -19,9 +19,9 @@ enum class WeightConversion : u8 {
   AsIs,
   Transposed,     ///< Conv1D stores its matrix as [in, out]
   Padded,         ///< a row per token of the vocabulary, to which we add padding
-  Flat,           ///< in the same order, with one axis for our first two: QKV by heads, or gate and up
+  Flat,           ///< same order of rows, with one axis for our first two: QKV by heads, or gate and up
   Qkv,            ///< all query heads, all keys, all values, in one tensor or in three
-  QkvTransposed,  ///< as Qkv in one tensor of Conv1D
+  QkvTransposed,  ///< Qkv in one tensor of Conv1D
   Stacked,        ///< gate, then up
   PerExpert,      ///< tensors of each expert in turn
 };
@@ -39,12 +39,12 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family);
 /// Hugging Face tensor as a matrix whose rows are output features: [rows, columns].
 struct ForeignTensor {
   std::string name;
-  Shape shape;              ///< as stored
-  bool transposed = false;  ///< stored as [columns, rows]
+  Shape shape;                 ///< shape as stored
+  bool is_transposed = false;  ///< stored as [columns, rows]
 
-  i64 columns() const { return shape.size() == 1 ? 1 : shape[transposed ? 0 : 1]; }
-  i64 row_stride() const { return transposed ? 1 : columns(); }  ///< in elements
-  i64 column_stride() const { return transposed ? shape[1] : 1; }
+  i64 columns() const { return shape.size() == 1 ? 1 : shape[is_transposed ? 0 : 1]; }
+  i64 row_stride() const { return is_transposed ? 1 : columns(); }  ///< stride in elements
+  i64 column_stride() const { return is_transposed ? shape[1] : 1; }
 };
 
 /// Range of rows: `count` rows from `foreign_row` of foreign tensor number `foreign` are our rows from `our_row`.
@@ -56,7 +56,7 @@ struct RowMove {
 };
 
 struct WeightRule {
-  std::string name;  ///< of our parameter
+  std::string name;  ///< name of our parameter
   Shape shape;       ///< global
   std::vector<ForeignTensor> foreign;
   std::vector<RowMove> moves;       ///< cover every row of every foreign tensor; our other rows are padding
@@ -68,7 +68,7 @@ struct WeightRule {
 /// Returns the rules for all parameters of a model that the family can express, word embeddings first, and for the
 /// biases of its experts. `base` is prepended to the names: the family's prefix, or "" for files of GPT-2's bare model.
 /// `check` is called with each rule before the next is made and may throw, since the sizes of a model that was not yet
-/// compared with its tensors may be absurd.
+/// compared with its tensors may be far too large.
 std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
                                    const std::function<void(const WeightRule&)>& check = {});
 inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family) {

@@ -12,13 +12,13 @@ class ForwardStage final : public PipelineStage {
   ForwardStage(GPTModel& model, const ForwardTask& task) : model_(model), task_(task) {}
 
   Tensor forward(int microbatch, const Tensor& x) override {
-    MicrobatchContext pass;
-    pass.training = false;
-    pass.saves_for_backward = false;
-    if (task_.prepare) task_.prepare(microbatch, pass);
+    MicrobatchContext context;
+    context.training = false;
+    context.saves_for_backward = false;
+    if (task_.prepare) task_.prepare(microbatch, context);
     const Tensor input = model_.stage().has_embedding ? task_.tokens(microbatch) : x;
-    if (!model_.stage().has_output) return model_.forward(input, pass);
-    task_.output(microbatch, input, pass);
+    if (!model_.stage().has_output) return model_.forward(input, context);
+    task_.output(microbatch, input, context);
     return {};
   }
   Tensor backward(int, const Tensor&, bool) override { no_backward(); }
@@ -31,7 +31,7 @@ class ForwardStage final : public PipelineStage {
   }
 
  private:
-  [[noreturn]] static void no_backward() { fail(ExitCode::Internal, "a forward-only schedule has no backward"); }
+  [[noreturn]] static void no_backward() { fail(ExitCode::Internal, "a forward-only schedule has no backward pass"); }
 
   GPTModel& model_;
   const ForwardTask& task_;

@@ -142,20 +142,20 @@ class Generation {
 
   /// Returns the logits after the last known token of each text, on every rank: [tp, texts, padded vocabulary / tp].
   std::vector<float> next_logits() {
-    const ModelContext& context = stage_.context();
+    const ModelContext& model = stage_.context();
     const auto batch = static_cast<i64>(texts_.size());
     const int tp = parallel_.tp->size();
-    Tensor all = Tensor::empty({tp, batch, context.config.padded_vocab_size() / tp}, DType::F32, context.device);
-    const auto prepare = [&](int, MicrobatchContext& pass) {
-      pass.positions.first = read_;
-      pass.kv_cache = &cache_;
+    Tensor all = Tensor::empty({tp, batch, model.config.padded_vocab_size() / tp}, DType::F32, model.device);
+    const auto prepare = [&](int, MicrobatchContext& context) {
+      context.positions.first = read_;
+      context.kv_cache = &cache_;
       if (!limits_.documents.has_starts()) return;
       const Tensor starts = unread_starts();
-      if (limits_.documents.resets_attention) pass.attention_starts = starts;
-      if (limits_.documents.resets_positions) pass.position_starts = starts;
+      if (limits_.documents.resets_attention) context.attention_starts = starts;
+      if (limits_.documents.resets_positions) context.position_starts = starts;
     };
-    const auto output = [&](int, const Tensor& x, MicrobatchContext& pass) {
-      const Tensor logits = stage_.logits(x, pass);
+    const auto output = [&](int, const Tensor& x, MicrobatchContext& context) {
+      const Tensor logits = stage_.logits(x, context);
       all = gather_logits(logits.slice(logits.dim(0) - batch, logits.dim(0)), *parallel_.tp);
     };
     run_forward(stage_, parallel_,

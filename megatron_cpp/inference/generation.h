@@ -32,8 +32,8 @@ struct SamplingOptions {
 };
 
 /// Samples a token from softmax(logits / temperature), restricted to top_k and top_p (nucleus sampling, Holtzman et
-/// al., "The Curious Case of Neural Text Degeneration", 2020). `draw` numbers the draws of one seed. Deterministic;
-/// ties go to the lower token.
+/// al., "The Curious Case of Neural Text Degeneration", 2020). `draw` is the index of the draw of a seed.
+/// Deterministic; ties go to the lower token.
 i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw);
 
 struct GenerationLimits {

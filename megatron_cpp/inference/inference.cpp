@@ -19,7 +19,7 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   const auto& names = EnumNames<Precision>::value;
   const auto named = std::ranges::find(names, options.precision);
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
-              "\" is none of fp32, bf16, fp16");
+              "\": must be one of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
   // fp8 is used for training only. Its scales depend on all tokens of a pass, and no result may depend on others in its
   // batch.
@@ -28,7 +28,7 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   config.device.device = options.device;
   config.device.num_threads = options.num_threads;
   config.parallel = options.parallel;
-  // No step is taken: any batch that these ranks can share will do.
+  // No step is taken: any batch that these ranks can share suffices.
   config.training.micro_batch_size = 1;
   config.training.global_batch_size = ranks;
   config.training.step_batch_size_schedule = {};
@@ -78,7 +78,7 @@ std::string InferenceModel::tokenizer_checksum() const {
 
 Tokenizer InferenceModel::tokenizer() const {
   const Path path = tokenizer_path();
-  check_input(!path.empty(), "the checkpoint has no tokenizer next to it; give --tokenizer_model");
+  check_input(!path.empty(), "the checkpoint has no tokenizer next to it; pass --tokenizer_model");
   return open_tokenizer(path, tokenizer_checksum_, config_.model);
 }
 

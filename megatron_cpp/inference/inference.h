@@ -31,7 +31,7 @@ struct InferenceOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest sound one");
+    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest intact one");
     visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the training");
     visit("device", self.device, "device to run on, independent of the training's");
@@ -88,7 +88,7 @@ class InferenceModel {
 
 // Parsing of lines of JSON Lines files that users write.
 
-/// Returns the object of a line. Throws BadInput if the line is malformed, is no object, or has a key twice.
+/// Returns the object of a line. Throws BadInput if the line is malformed, is not an object, or has a duplicate key.
 nlohmann::json parse_json_line(std::string_view line);
 /// Returns the string member `key`. Throws BadInput if there is none.
 std::string text_member(const nlohmann::json& object, const char* key);

@@ -60,7 +60,7 @@ double generation_bytes(GPTModel& stage, i64 batch) {
 void check_generation_memory(GPTModel& stage, ParallelState& parallel, i64 batch) {
   if (stage.context().device.type() != DeviceType::Cpu) return;
   check_memory(generation_bytes(stage, batch), parallel.world, str(batch, " texts in one batch (--batch_size)"),
-               "a smaller --batch_size, a lower --precision, or ranks on more machines that share the model "
+               "a smaller --batch_size, a lower --precision, or ranks on more nodes that share the model "
                "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
 
@@ -68,7 +68,7 @@ void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64
   if (stage.context().device.type() != DeviceType::Cpu) return;
   check_memory(scoring_bytes(stage, seq, batch), parallel.world,
                str("passes over ", batch, " windows of ", seq, " tokens (--micro_batch_size)"),
-               "a smaller --micro_batch_size or --window, a lower --precision, or ranks on more machines that share "
+               "a smaller --micro_batch_size or --window, a lower --precision, or ranks on more nodes that share "
                "the model (--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
 
@@ -170,8 +170,8 @@ class WindowScorer {
         .seq = rows_,
         .batch = batch_,
         .tokens = [&](int i) { return inputs(index(i)); },
-        .prepare = [&](int i, MicrobatchContext& pass) { prepare(index(i), pass); },
-        .output = [&](int i, const Tensor& x, MicrobatchContext& pass) { take_scores(index(i), x, pass); },
+        .prepare = [&](int i, MicrobatchContext& context) { prepare(index(i), context); },
+        .output = [&](int i, const Tensor& x, MicrobatchContext& context) { take_scores(index(i), x, context); },
     };
     if (task.microbatches > 0) run_forward(stage_, parallel_, task);
   }
@@ -211,19 +211,19 @@ class WindowScorer {
   }
   i32 token(i64 index) const { return tokens_[static_cast<std::size_t>(index)]; }
   Tensor inputs(i64 index) const {
-    return place(window_values(windows_of(index), seq_, batch_, 0,
-                               [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
+    return to_tensor(window_values(windows_of(index), seq_, batch_, 0,
+                                   [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
   }
-  void prepare(i64 index, MicrobatchContext& pass) const {
-    pass.positions = at_;
-    pass.partition = partition_;
+  void prepare(i64 index, MicrobatchContext& context) const {
+    context.positions = at_;
+    context.partition = partition_;
     if (!documents_.has_starts()) return;
     Tensor starts = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(document_starts(index), starts);
     const ContextParallel& cp = stage_.context().cp;
-    if (documents_.resets_positions) pass.position_starts = rows_at(starts, at_, rows_);
+    if (documents_.resets_positions) context.position_starts = rows_at(starts, at_, rows_);
     if (documents_.resets_attention)
-      pass.attention_starts = rows_at(starts, partition_->of_member(cp.member()), rows_ * cp.partition.heads);
+      context.attention_starts = rows_at(starts, partition_->of_member(cp.member()), rows_ * cp.partition.heads);
   }
   /// Returns the position in its window at which the document of each token begins, [seq, batch], as in training
   /// samples.
@@ -242,11 +242,11 @@ class WindowScorer {
   }
   /// Returns the targets that count; the others are -1.
   Tensor targets(i64 index) const {
-    return place(window_values(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
+    return to_tensor(window_values(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
       return counts(window, s) ? token(window.begin + s + 1) : -1;
     }));
   }
-  Tensor place(const std::vector<i32>& values) const {
+  Tensor to_tensor(const std::vector<i32>& values) const {
     Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(values, t);
     return rows_at(t, at_, rows_);
@@ -264,12 +264,11 @@ class WindowScorer {
     }
   }
 
-  void take_scores(i64 index, const Tensor& input, MicrobatchContext& pass) {
-    const ModelContext& context = stage_.context();
-    Tensor logits = stage_.logits(input, pass);
+  void take_scores(i64 index, const Tensor& input, MicrobatchContext& context) {
+    Tensor logits = stage_.logits(input, context);
     const TokenLosses result =
         vocab_parallel_cross_entropy(logits, targets(index).view({-1}), parallel_.tp->rank() * logits.dim(1),
-                                     context.config.vocab_size, /*grad_scale=*/0, *parallel_.tp);
+                                     stage_.context().config.vocab_size, /*grad_scale=*/0, *parallel_.tp);
     if (finds_likeliest_) take_likeliest(index, logits);
     if (parallel_.tp->rank() != 0) return;
     const std::vector<double> per_token = values_of(result.per_token);

@@ -20,7 +20,7 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch);
 /// pass, since the system would otherwise kill the process without a message. Collective.
 void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64 batch);
 
-/// Returns the bytes that this rank needs at least to continue `batch` texts side by side: for its weights, for the
+/// Returns the bytes that this rank needs at least to continue `batch` texts together: for its weights, for the
 /// keys and values of all positions of the context, and for one row of logits for each text.
 double generation_bytes(GPTModel& stage, i64 batch);
 
@@ -35,7 +35,7 @@ struct EvaluationWindow {
 
 /// Scores by token of the text.
 struct TokenScores {
-  std::vector<double> nll;         ///< -ln p; 0 for tokens that no window scores
+  std::vector<double> nll;         ///< -ln p of each token; 0 for tokens that no window scores
   std::vector<bool> is_likeliest;  ///< no token is more likely, nor equally likely with a lower id; false for tokens
                                    ///< that no window scores
 };
@@ -45,12 +45,12 @@ struct ScoringOptions {
   bool compute_likeliest = false;  ///< if false, is_likeliest stays empty
   /// Rules that the model was trained with. Every token is scored, even those excluded from the loss.
   DocumentRules documents = {};
-  /// Called regularly with numbers of windows.
+  /// Called regularly with the number of windows.
   std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};
 };
 
 /// Returns the number of batches that ranks score in one run of the schedule. Several keep a pipeline full, but each
-/// keeps its activations in memory, so that not all can be in flight at once.
+/// keeps its activations in memory, so that not all can be in flight together.
 i64 batches_per_round(const ParallelState& parallel);
 
 /// Scores windows. Data-parallel ranks score windows in turn. Collective over `parallel`; arguments and results are

@@ -215,7 +215,7 @@ void rename_old_files(const Path& file) {
   target.replace_filename(str(kOldPrefix, name.substr(kBegin.size())));
   std::error_code error;
   std::filesystem::rename(file, target, error);
-  check_input(!error, file.string(), ": cannot be renamed to keep another run's events: ", error.message());
+  check_input(!error, file.string(), ": cannot be renamed to keep the events of a different run: ", error.message());
 }
 
 bool is_kept(std::string_view record, const std::string& source, const TensorboardWriter::KeepEventFn& should_keep) {
@@ -244,9 +244,9 @@ TensorboardWriter::TensorboardWriter(Path folder, StoredRef<Log> log) : folder_(
   constexpr const char* kKey = "logging.tensorboard_dir: ";
   std::error_code error;
   check_input(!std::filesystem::exists(folder_, error) || std::filesystem::is_directory(folder_, error), kKey,
-              folder_.string(), " is a file; name a folder");
+              folder_.string(), " is a file; set a folder");
   mcpp::create_directories(folder_);
-  MCPP_CHECK_SYSTEM(::access(folder_.c_str(), W_OK | X_OK) == 0, kKey, "nothing can be written in ", folder_.string());
+  MCPP_CHECK_SYSTEM(::access(folder_.c_str(), W_OK | X_OK) == 0, kKey, "cannot write to ", folder_.string());
 }
 
 void TensorboardWriter::begin(const KeepEventFn& should_keep) {

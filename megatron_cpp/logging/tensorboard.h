@@ -16,7 +16,7 @@ namespace mcpp {
 /// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI (RFC 3720, B.4).
 u32 crc32c(std::string_view bytes);
 /// Returns TFRecord's masked checksum: rotated plus a constant, so that checksums of data that contains checksums
-/// remain sound.
+/// remain effective.
 u32 masked_crc32c(std::string_view bytes);
 
 /// Returns the record with its frame, as stored in a file.

@@ -69,7 +69,7 @@ ClockOffset measure_clock_offset(Communicator& world) {
   } else {
     reply(world, message);
     found.uncertainty = message[1];
-    // Processes of one machine share a clock; offsets this small do not happen by chance between machines.
+    // Processes of one host share a clock; offsets this small do not happen by chance between hosts.
     found.seconds = std::abs(message[0]) <= message[1] ? 0 : message[0];
   }
   message[0] = steady_seconds();

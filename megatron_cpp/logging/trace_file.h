@@ -10,12 +10,12 @@
 
 namespace mcpp {
 
-// Clock synchronization across machines.
+// Clock synchronization across hosts.
 
 /// Offset of this rank's steady clock from that of rank 0, in seconds.
 struct ClockOffset {
   double at = 0;           ///< time of the comparison, on this rank's clock
-  double seconds = 0;      ///< to be added to this rank's clock; 0 if both may be the same clock
+  double seconds = 0;      ///< offset to add to this rank's clock; 0 if both may be the same clock
   double uncertainty = 0;  ///< half of the fastest message round trip
   double reference = 0;    ///< reference time on the clock of rank 0; identical on all ranks
 };

@@ -22,18 +22,18 @@ RankStats mean_of(const std::vector<RankStats>& ranks) {
 }
 
 std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& world, Device& device) {
-  constexpr i64 kFirst = 4, kNumbers = kFirst + 3 * static_cast<i64>(kMemoryClasses);
-  Tensor local_values = Tensor::empty({kNumbers}, DType::F64, device, MemoryClass::Other);
-  Tensor all = Tensor::empty({kNumbers * world.size()}, DType::F64, device, MemoryClass::Other);
-  std::vector<double> numbers{local.peak_memory_bytes, local.bubble, local.exposed_communication, local.compute_ms};
+  constexpr i64 kFirst = 4, kNumValues = kFirst + 3 * static_cast<i64>(kMemoryClasses);
+  Tensor local_values = Tensor::empty({kNumValues}, DType::F64, device, MemoryClass::Other);
+  Tensor all = Tensor::empty({kNumValues * world.size()}, DType::F64, device, MemoryClass::Other);
+  std::vector<double> values{local.peak_memory_bytes, local.bubble, local.exposed_communication, local.compute_ms};
   for (std::size_t c = 0; c < kMemoryClasses; ++c)
-    numbers.insert(numbers.end(), {local.peak_by_class[c], static_cast<double>(local.offloaded[c].in_host),
-                                   static_cast<double>(local.offloaded[c].on_disk)});
-  write_values(numbers, local_values);
+    values.insert(values.end(), {local.peak_by_class[c], static_cast<double>(local.offloaded[c].in_host),
+                                 static_cast<double>(local.offloaded[c].on_disk)});
+  write_values(values, local_values);
   world.all_gather(local_values, all).wait();
-  numbers = read_values<double>(all);
+  values = read_values<double>(all);
   std::vector<RankStats> ranks;
-  for (auto next = numbers.begin(); next != numbers.end(); next += kNumbers) {
+  for (auto next = values.begin(); next != values.end(); next += kNumValues) {
     RankStats& rank = ranks.emplace_back(RankStats{
         .peak_memory_bytes = next[0], .bubble = next[1], .exposed_communication = next[2], .compute_ms = next[3]});
     auto of_class = next + kFirst;
@@ -83,9 +83,10 @@ std::string memory_table(const std::vector<RankStats>& ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r)
     lines.push_back(pad_left(std::to_string(r), 6) + pad_left(human_bytes(ranks[r].peak_memory_bytes), 14));
   for (const MemoryColumn& column : memory_columns(ranks)) {
-    constexpr std::array kAway{"", "in host", "on disk"};
-    const bool is_on_device = column.place == MemoryColumn::MemoryLocation::OnDevice;
-    const std::string name(is_on_device ? name_of(column.of) : kAway[static_cast<std::size_t>(column.place)]);
+    constexpr std::array kLocationNames{"", "in host", "on disk"};
+    const bool is_on_device = column.location == MemoryColumn::MemoryLocation::OnDevice;
+    const std::string name(is_on_device ? name_of(column.of)
+                                        : kLocationNames[static_cast<std::size_t>(column.location)]);
     const std::size_t width = std::max<std::size_t>(name.size(), 10) + 2;
     lines[0] += pad_left(name, width);
     for (std::size_t r = 0; r < ranks.size(); ++r) lines[1 + r] += pad_left(human_bytes(column.bytes[r]), width);

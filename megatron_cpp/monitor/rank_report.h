@@ -29,10 +29,10 @@ struct RankTimings {
 };
 
 struct RankStats {
-  double peak_memory_bytes = 0;      ///< of tensors, since start-up
+  double peak_memory_bytes = 0;      ///< peak of tensors since start-up
   double bubble = 0;                 ///< fraction of time spent waiting for other pipeline stages
   double exposed_communication = 0;  ///< fraction of time spent in other communication
-  double compute_ms = 0;             ///< per iteration, without either
+  double compute_ms = 0;             ///< milliseconds per iteration, without waiting and communication
   /// Peak bytes per MemoryClass since start-up. Peaks of different classes may occur at different times.
   std::array<double, kMemoryClasses> peak_by_class{};
   OffloadedBytesByClass offloaded{};  ///< offloaded bytes (TrainingState::offloaded_bytes())
@@ -46,7 +46,7 @@ struct MemoryColumn {
     OnDisk
   };  ///< on the rank's device, or offloaded to host memory or disk
   MemoryClass of;
-  MemoryLocation place;
+  MemoryLocation location;
   std::vector<double> bytes;
 };
 

@@ -27,14 +27,14 @@ float bucket_of(float x) {
 }
 
 template <class T>
-void add_values(const Tensor& values, bool with_buckets, ValueStats& stats) {
+void add_values(const Tensor& values, bool has_buckets, ValueStats& stats) {
   for (const T value : HostValues<T>(values)) {
     const double x = static_cast<double>(static_cast<float>(value));
     stats.zeros += x == 0 ? 1 : 0;
     stats.sum += x;
     stats.sum_of_squares += x * x;
     stats.max_abs = std::max(stats.max_abs, std::abs(x));
-    if (with_buckets && !std::isnan(x)) stats.buckets[bucket_of(static_cast<float>(x))] += 1;
+    if (has_buckets && !std::isnan(x)) stats.buckets[bucket_of(static_cast<float>(x))] += 1;
   }
   stats.count += static_cast<double>(values.numel());
 }
@@ -64,8 +64,8 @@ std::string layer_of(const std::string& parameter) {
 
 }  // namespace
 
-void ValueStats::add(const Tensor& values, bool with_buckets) {
-  on_float(values.dtype(), [&]<class T>() { add_values<T>(values, with_buckets, *this); });
+void ValueStats::add(const Tensor& values, bool has_buckets) {
+  on_float(values.dtype(), [&]<class T>() { add_values<T>(values, has_buckets, *this); });
 }
 
 ValueStats& ValueStats::operator+=(const ValueStats& other) {
@@ -74,7 +74,7 @@ ValueStats& ValueStats::operator+=(const ValueStats& other) {
   sum += other.sum;
   sum_of_squares += other.sum_of_squares;
   max_abs = std::max(max_abs, other.max_abs);
-  for (const auto& [limit, numbers] : other.buckets) buckets[limit] += numbers;
+  for (const auto& [limit, values] : other.buckets) buckets[limit] += values;
   return *this;
 }
 
@@ -110,14 +110,13 @@ StatsByName group_by_layer(const StatsByName& by_parameter) {
 namespace {
 
 StatsByName stats_of(const TrainingState& state,
-                     void (ChunkParamBuffers::*visit)(const ParamAndGradBuffer::PartVisitor&) const,
-                     bool with_buckets) {
+                     void (ChunkParamBuffers::*visit)(const ParamAndGradBuffer::PartVisitor&) const, bool has_buckets) {
   const PrimaryShard share(state);
   StatsByName stats;
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     ((*chunk.memory).*visit)([&](const Param& param, i64, const Tensor& values) {
       const Part owned = share.of(param, values.numel());
-      if (owned.count > 0) stats[param.name].add(values.flat(owned.first, owned.count), with_buckets);
+      if (owned.count > 0) stats[param.name].add(values.flat(owned.first, owned.count), has_buckets);
     });
   }
   return stats;
@@ -151,7 +150,7 @@ void StatisticsCollector::before_backward(i64 iteration) {
     // Tensor-parallel ranks without sequence parallelism have identical activations, so only rank 0 counts them.
     if (!context.splits_sequence() && context.tp.rank() != 0) continue;
     chunk.model->observe_layers([this](i64 layer, const Tensor& y) {
-      activations_[str("decoder.layers.", layer)].add(y, /*with_buckets=*/false);
+      activations_[str("decoder.layers.", layer)].add(y, /*has_buckets=*/false);
     });
   }
 }
@@ -244,7 +243,7 @@ std::vector<std::string> IdleExpertDetector::add(const std::vector<LayerRoutingS
       if (steps == steps_)
         warnings.push_back(str("expert ", expert, " of layer ", of_layer.layer, " has received no tokens for ", steps_,
                                " iterations; a larger model.moe_aux_loss_coeff, or moe_router_enable_expert_bias, "
-                               "would bring it back"));
+                               "would activate it again"));
     }
   }
   return warnings;

@@ -23,7 +23,7 @@ struct ValueStats {
   std::map<float, double> buckets = {};
 
   /// Adds the elements of `values`, which may have any floating-point type. Waits for the device.
-  void add(const Tensor& values, bool with_buckets);
+  void add(const Tensor& values, bool has_buckets);
   ValueStats& operator+=(const ValueStats& other);
   double norm() const;
 };
@@ -44,13 +44,13 @@ struct StepStatistics {
   std::optional<double> num_zeros;    ///< zeros in the gradient
   struct Layer {
     std::string name;
-    double grad_norm = 0;  ///< before clipping; the norms of all layers combine to the global norm
+    double grad_norm = 0;  ///< norm before clipping; the norms of all layers combine to the global norm
     double params_norm = 0;
     std::optional<double> activation_rms,
-        activation_max;  ///< of the layer's output in the residual stream; only for transformer layers
+        activation_max;  ///< statistics of the layer's output in the residual stream; only for transformer layers
   };
-  std::vector<Layer> layers = {};            ///< in model order
-  StatsByName weights = {}, gradients = {};  ///< by parameter, with buckets; for histograms
+  std::vector<Layer> layers = {};            ///< layers in model order
+  StatsByName weights = {}, gradients = {};  ///< statistics by parameter, with buckets; for histograms
 };
 
 /// Collects statistics at the iterations that the configuration selects. Collective.
@@ -66,7 +66,7 @@ class StatisticsCollector {
   void after_backward();
   /// Returns the statistics of the gradients; call it between backward() and update().
   StepStatistics gradient_statistics(i64 iteration) const;
-  /// Adds those of the weights after the update. `grad_norm` is the global gradient norm of the step.
+  /// Adds the statistics of the weights after the update. `grad_norm` is the global gradient norm of the step.
   void add_weights(i64 iteration, double grad_norm, StepStatistics& step) const;
 
  private:
@@ -92,8 +92,8 @@ struct ExpertLayerStats {
   std::vector<double> tokens;  ///< [experts] number of tokens routed to each
   double max_load = 0;         ///< load of the busiest expert relative to the mean
   double dropped = 0;          ///< fraction of the choices dropped because the expert was full
-  double balance_loss = 0;     ///< without its coefficient; 1 for perfect balance
-  double z_loss = 0;           ///< without its coefficient
+  double balance_loss = 0;     ///< loss without its coefficient; 1 for perfect balance
+  double z_loss = 0;           ///< loss without its coefficient
 };
 
 /// Returns the statistics of each layer; empty without experts. `tokens` is the size of the global batch.

@@ -61,13 +61,13 @@ TraceWindow::TraceWindow(StoredRef<LoggingConfig> config, Path folder, Session& 
   if (config_.profile_step_end == 0) return;
   const int ranks = session_.parallel.world.size();
   for (const i64 rank : config_.profile_ranks)
-    check_input(rank < ranks, "logging.profile_ranks: there is no rank ", rank, " among ", ranks);
+    check_input(rank < ranks, "logging.profile_ranks: rank ", rank, " does not exist; the ranks are 0 to ", ranks - 1);
   if (session_.parallel.world.rank() != 0) return;
   std::error_code error;
   check_input(!std::filesystem::exists(folder_, error) || std::filesystem::is_directory(folder_, error),
-              "logging.profile_dir: ", folder_.string(), " is a file; name a folder");
+              "logging.profile_dir: ", folder_.string(), " is a file; set a folder");
   mcpp::create_directories(folder_);
-  MCPP_CHECK_SYSTEM(::access(folder_.c_str(), W_OK | X_OK) == 0, "logging.profile_dir: nothing can be written in ",
+  MCPP_CHECK_SYSTEM(::access(folder_.c_str(), W_OK | X_OK) == 0, "logging.profile_dir: cannot write to ",
                     folder_.string());
 }
 

@@ -74,8 +74,8 @@ std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& l
   for (const std::string& gathered : all_gather_strings(text.dump(), world)) {
     GroupSecondsByName& groups = ranks.emplace_back();
     const nlohmann::json of_rank = nlohmann::json::parse(gathered);
-    for (const auto& [name, numbers] : of_rank.items())
-      groups[name] = {.first = numbers[0], .seconds = numbers[1], .bytes = numbers[2]};
+    for (const auto& [name, values] : of_rank.items())
+      groups[name] = {.first = values[0], .seconds = values[1], .bytes = values[2]};
   }
   return ranks;
 }
@@ -119,7 +119,7 @@ std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& 
       max_ratio = times_as_long;
       const std::string what = str("the group ", GroupName{.name = name, .ranks = group.ranks}.to_string());
       slowest = {.what = what,
-                 .text = str(what, " takes ", fixed(times_as_long, 1), " times as long as others of its kind to send ",
+                 .text = str(what, " takes ", fixed(times_as_long, 1), " times as long as similar groups to send ",
                              human_bytes(group.min_wait.bytes), " from a rank; check the network between them")};
     }
   }
@@ -128,10 +128,10 @@ std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& 
 
 std::optional<std::string> StragglerReporter::add(const std::optional<Straggler>& found) {
   const std::string what = found ? found->what : "";
-  const bool is_again = !what.empty() && what == last_;
-  if (!is_again) was_reported_ = false;
+  const bool is_repeated = !what.empty() && what == last_;
+  if (!is_repeated) is_reported_ = false;
   last_ = what;
-  if (!is_again || std::exchange(was_reported_, true)) return std::nullopt;
+  if (!is_repeated || std::exchange(is_reported_, true)) return std::nullopt;
   return found->text;
 }
 

@@ -49,7 +49,7 @@ class StragglerReporter {
 
  private:
   std::string last_;
-  bool was_reported_ = false;
+  bool is_reported_ = false;
 };
 
 // Comparison of measured step times with the prediction for the layout; logs the components that deviate.

@@ -32,11 +32,11 @@ constexpr i64 kMaxHeldPieces = 2;
 
 /// Updates that a rank has not sent yet.
 struct PendingUpdates {
-  std::vector<WorkUpdate> news;
+  std::vector<WorkUpdate> updates;
   std::vector<i64> ended;
 };
 
-/// Runs pieces one after another on a thread, and their ends on a second one.
+/// Runs pieces in sequence on a thread, and their final phases on a second one.
 class Worker {
  public:
   explicit Worker(const PieceFn& work)
@@ -57,7 +57,7 @@ class Worker {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, time, [&] { return error_ != nullptr; });
   }
-  /// Returns the number of pieces that were assigned and whose work (except for the end) is not done.
+  /// Returns the number of pieces that were assigned and whose work (except for the final phase) is not done.
   i64 num_held() {
     const std::lock_guard lock(mutex_);
     return assigned_ - processed_;
@@ -87,14 +87,14 @@ class Worker {
 
   void run_pieces(const std::stop_token& stop) {
     while (const std::optional<i64> piece = take(pieces_, stop)) {
-      ProcessedPiece worked = work_(*piece, [&](double amount) {
+      ProcessedPiece processed = work_(*piece, [&](double amount) {
         amount_ = amount_ + amount;
         if (stop.stop_requested()) throw Stopped();
       });
       const std::lock_guard lock(mutex_);
       ++processed_;
-      pending_.news.push_back({.piece = *piece, .rank = 0, .text = std::move(worked.text)});
-      ends_.push_back({*piece, std::move(worked.end)});
+      pending_.updates.push_back({.piece = *piece, .rank = 0, .text = std::move(processed.text)});
+      ends_.push_back({*piece, std::move(processed.end)});
       changed_.notify_all();
     }
   }
@@ -145,9 +145,9 @@ struct RankState {
 
 std::vector<RankState> gather(const RankState& local, Communicator& ranks) {
   CpuDevice host;
-  constexpr i64 kNumbers = sizeof(RankState) / sizeof(double);
-  Tensor encoded = Tensor::empty({kNumbers}, DType::F64, host, MemoryClass::Other);
-  Tensor all = Tensor::empty({kNumbers * ranks.size()}, DType::F64, host, MemoryClass::Other);
+  constexpr i64 kNumValues = sizeof(RankState) / sizeof(double);
+  Tensor encoded = Tensor::empty({kNumValues}, DType::F64, host, MemoryClass::Other);
+  Tensor all = Tensor::empty({kNumValues * ranks.size()}, DType::F64, host, MemoryClass::Other);
   std::memcpy(encoded.raw(), &local, sizeof(local));
   ranks.all_gather(encoded, all).wait();
   std::vector<RankState> states(static_cast<std::size_t>(ranks.size()));
@@ -157,15 +157,15 @@ std::vector<RankState> gather(const RankState& local, Communicator& ranks) {
 
 /// Gathers the updates of all ranks on all ranks.
 PendingUpdates exchange(const PendingUpdates& local, Communicator& ranks) {
-  Json encoded{{"news", Json::array()}, {"ended", local.ended}};
-  for (const WorkUpdate& news : local.news) encoded["news"].push_back({news.piece, news.text});
+  Json encoded{{"updates", Json::array()}, {"ended", local.ended}};
+  for (const WorkUpdate& update : local.updates) encoded["updates"].push_back({update.piece, update.text});
   const std::vector<std::string> texts =
       all_gather_strings(encoded.dump(-1, ' ', false, Json::error_handler_t::replace), ranks);
   PendingUpdates all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const Json pending = Json::parse(texts[rank]);
-    for (const Json& news : pending["news"])
-      all.news.push_back({.piece = news[0], .rank = static_cast<int>(rank), .text = news[1]});
+    for (const Json& update : pending["updates"])
+      all.updates.push_back({.piece = update[0], .rank = static_cast<int>(rank), .text = update[1]});
     for (const Json& piece : pending["ended"]) all.ended.push_back(piece);
   }
   return all;
@@ -176,8 +176,8 @@ class PieceScheduler {
  public:
   PieceScheduler(i64 pieces, int ranks) : pieces_(pieces), ranks_(ranks) {}
 
-  /// Assigns one piece to each idle rank, then a second one to each. The last pieces are held back for whichever rank
-  /// finishes first.
+  /// Assigns one piece to each idle rank, then a second one to each. The last pieces are reserved for the ranks that
+  /// finish first.
   std::vector<i64> assign_pieces(const std::vector<RankState>& states, int rank) {
     std::vector<i64> local;
     for (i64 have = 0; have < kMaxHeldPieces; ++have) {
@@ -217,7 +217,7 @@ void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
     const PendingUpdates local = worker.take_updates();
     const std::vector<RankState> states =
         gather({.num_held = static_cast<double>(worker.num_held()),
-                .pending = static_cast<double>(local.news.size() + local.ended.size()),
+                .pending = static_cast<double>(local.updates.size() + local.ended.size()),
                 .amount = worker.amount(),
                 .has_failed = worker.has_failed() ? 1.0 : 0.0},
                ranks);
@@ -229,7 +229,7 @@ void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
     const bool all_work = std::ranges::all_of(states, [](const RankState& state) { return state.num_held > 0; });
     interval = all_work ? kExchangeInterval : kShortExchangeInterval;
     PendingUpdates pending = any(&RankState::pending) ? exchange(local, ranks) : PendingUpdates();
-    all.news = std::move(pending.news);
+    all.updates = std::move(pending.updates);
     all.ended = std::move(pending.ended);
     all.pieces += std::ssize(all.ended);
     all.amount = 0;
@@ -275,7 +275,7 @@ class DistributedPreprocess {
         units_(units_of(broadcast_from_rank0(ranks, [&] { return plan(); }))),
         tokenizer_(Path(options.tokenizer_model)),
         folder_(options, keys()),
-        places_(folder_, units_) {}
+        placement_(folder_, units_) {}
 
   PreprocessResult run() {
     open_folder();
@@ -321,7 +321,7 @@ class DistributedPreprocess {
     });
   }
 
-  /// Returns the units whose tokens are not in place yet.
+  /// Returns the units whose tokens have not been written yet.
   std::vector<i64> unfinished_units() {
     const std::string notes = broadcast_from_rank0(ranks_, [&] {
       Json list = Json::array();
@@ -341,7 +341,7 @@ class DistributedPreprocess {
         left.push_back(static_cast<i64>(i));
         continue;
       }
-      places_.add(i, std::move(metadata));
+      placement_.add(i, std::move(metadata));
       if (assembly_) assembly_->add(i);
     }
     if (num_finished > 0)
@@ -359,7 +359,7 @@ class DistributedPreprocess {
     });
     return {.text = serialize_metadata(unit, folder_.keys(), tokens->part().metadata),
             .end = [this, index, tokens = std::move(tokens)](const std::stop_token& stop) mutable {
-              const auto output_ranges = places_.wait_for(index, stop);
+              const auto output_ranges = placement_.wait_for(index, stop);
               if (!output_ranges) return;
               const TokenMemory::WriteScope writing(memory_);
               writer_->write(*tokens, *output_ranges);
@@ -375,9 +375,9 @@ class DistributedPreprocess {
         ranks_, std::ssize(left),
         [&](i64 piece, const std::function<void(double)>& add) { return process_unit(unit_of(piece), add); },
         [&](const WorkProgress& done) {
-          for (const WorkUpdate& news : done.news) {
-            const std::size_t unit = unit_of(news.piece);
-            places_.add(unit, parse_metadata(units_[unit], folder_.keys(), news.text, folder_.path()));
+          for (const WorkUpdate& update : done.updates) {
+            const std::size_t unit = unit_of(update.piece);
+            placement_.add(unit, parse_metadata(units_[unit], folder_.keys(), update.text, folder_.path()));
           }
           if (assembly_)
             for (const i64 piece : done.ended) assembly_->add(unit_of(piece));
@@ -411,7 +411,7 @@ class DistributedPreprocess {
   std::vector<WorkUnit> units_;
   Tokenizer tokenizer_;
   PartsFolder folder_;
-  UnitPlacement places_;
+  UnitPlacement placement_;
   TokenMemory memory_;
   std::optional<PartWriter> writer_;
   std::optional<PartAssembler> assembly_;  // on the first rank only

@@ -12,7 +12,7 @@ namespace mcpp {
 
 // Dynamic distribution of indexed pieces of work over ranks.
 
-/// Notification that a piece was worked through, except for its end.
+/// Notification that a piece was processed, except for its final phase.
 struct WorkUpdate {
   i64 piece = 0;
   int rank = 0;  ///< rank that works on it
@@ -21,14 +21,14 @@ struct WorkUpdate {
 
 /// Progress of all ranks. Each update is reported once, identically on all ranks.
 struct WorkProgress {
-  i64 pieces = 0;                ///< number of pieces that have ended
-  double amount = 0;             ///< total of the amounts passed to `add`
-  std::vector<WorkUpdate> news;  ///< pieces whose end begins
-  std::vector<i64> ended;        ///< pieces that have ended
+  i64 pieces = 0;                   ///< number of pieces that have ended
+  double amount = 0;                ///< total of the amounts passed to `add`
+  std::vector<WorkUpdate> updates;  ///< pieces whose final phase begins
+  std::vector<i64> ended;           ///< pieces that have ended
 };
 
-/// Final phase of a piece, such as waiting for other ranks or for a disk. Runs on a separate thread, one piece after
-/// another, while the rank works on the next pieces. Must return when `stop` is requested.
+/// Final phase of a piece, such as waiting for other ranks or for a disk. Runs on a separate thread, one piece at
+/// a time, while the rank works on the next pieces. Must return when `stop` is requested.
 using FinalizeFn = std::function<void(const std::stop_token& stop)>;
 
 /// Work on one piece, run on a thread of this rank. Returns the text that is sent to all ranks and the final phase.

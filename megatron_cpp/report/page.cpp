@@ -83,7 +83,7 @@ std::string ranks_text(const std::vector<RunHistory::Ranks>& ranks) {
   std::string text = "[";
   for (const std::size_t i : spread_indices(ranks.size(), kMaxRecords)) {
     text.append(text.size() > 1 ? "," : "").append("{\"iteration\":").append(number_text(ranks[i].iteration));
-    text.append(",\"numbers\":").append(object_text(ranks[i].numbers, list_text));
+    text.append(",\"numbers\":").append(object_text(ranks[i].values, list_text));
     text += "}";
   }
   return text + "]";
@@ -129,9 +129,9 @@ Json experts_of(const RunHistory& history) {
 }
 
 Json layout_from_config(const std::string& config, double world_size) {
-  constexpr double kMost = 1e9;
+  constexpr double kMaxWorldSize = 1e9;
   const RunLayout layout =
-      make_run_layout(config, world_size >= 1 && world_size < kMost ? static_cast<i64>(world_size) : 0);
+      make_run_layout(config, world_size >= 1 && world_size < kMaxWorldSize ? static_cast<i64>(world_size) : 0);
   Json drawings = Json::array();
   for (const PipelineDrawing& drawing : layout.pipeline)
     drawings.push_back({{"svg", drawing.svg}, {"caption", drawing.caption}});

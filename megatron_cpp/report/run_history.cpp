@@ -59,11 +59,11 @@ std::string text_in(const Json& record, const char* key) {
 }
 
 /// Returns the elements of a list, with NaN for non-numbers; empty if it is not a list.
-Numbers numbers_of(const Json& list) {
-  Numbers numbers;
-  if (!list.is_array()) return numbers;
-  for (const Json& element : list) numbers.push_back(element.is_number() ? element.get<double>() : kNone);
-  return numbers;
+Numbers numeric_list(const Json& list) {
+  Numbers values;
+  if (!list.is_array()) return values;
+  for (const Json& element : list) values.push_back(element.is_number() ? element.get<double>() : kNone);
+  return values;
 }
 
 std::vector<std::pair<std::string, double>> row_of(const Json& record) {
@@ -133,8 +133,8 @@ void RunHistory::add_step(double iteration, const Json& record) {
   if (const auto ranks_record = record.find("ranks"); ranks_record != record.end() && ranks_record->is_object())
     add_ranks(iteration, *ranks_record);
   if (const auto timers = record.find("timers_ms"); timers != record.end() && timers->is_object()) {
-    for (const auto& [name, least_and_most] : timers->items())  // minimum and maximum over ranks
-      if (const Numbers of_ranks = numbers_of(least_and_most); !of_ranks.empty())
+    for (const auto& [name, min_and_max] : timers->items())  // minimum and maximum over ranks
+      if (const Numbers of_ranks = numeric_list(min_and_max); !of_ranks.empty())
         row.emplace_back("timer_" + name, of_ranks.back());
   }
   const auto layers = record.find("experts");
@@ -144,7 +144,7 @@ void RunHistory::add_step(double iteration, const Json& record) {
   for (const Json& layer : *layers) {
     if (!layer.is_object()) continue;
     experts.push_back(
-        {.layer = number_in(layer, "layer"), .tokens = numbers_of(layer.value("tokens_per_expert", Json::array()))});
+        {.layer = number_in(layer, "layer"), .tokens = numeric_list(layer.value("tokens_per_expert", Json::array()))});
     largest = std::fmax(largest, number_in(layer, "largest_load"));
     dropped += number_in(layer, "dropped");
     balance += number_in(layer, "load_balancing_loss");
@@ -157,20 +157,20 @@ void RunHistory::add_step(double iteration, const Json& record) {
 }
 
 void RunHistory::add_evaluation(double iteration, const std::string& split, const Json& record) {
-  // Real runs have fewer; other files may not.
+  // Real runs have fewer; damaged files may have more.
   constexpr std::size_t kMaxSplits = 1000;
   if (evaluations.contains(split) || evaluations.size() < kMaxSplits) evaluations[split].add(iteration, row_of(record));
 }
 
 void RunHistory::add_ranks(double iteration, const Json& record) {
   // Files of earlier versions may have the ranks both in a step and in a separate record.
-  if (ranks.empty() || ranks.back().iteration != iteration) ranks.push_back({.iteration = iteration, .numbers = {}});
+  if (ranks.empty() || ranks.back().iteration != iteration) ranks.push_back({.iteration = iteration, .values = {}});
   Ranks& added = ranks.back();
   for (const auto& [key, value] : record.items())
-    if (value.is_array()) added.numbers[key] = numbers_of(value);
+    if (value.is_array()) added.values[key] = numeric_list(value);
   const auto classes = record.find("peak_by_class");
   if (classes == record.end() || !classes->is_object()) return;
-  for (const auto& [key, value] : classes->items()) peak_by_class[key] = numbers_of(value);
+  for (const auto& [key, value] : classes->items()) peak_by_class[key] = numeric_list(value);
 }
 
 void RunHistory::rewind(double iteration) {

@@ -12,7 +12,7 @@
 
 namespace mcpp {
 
-// Table of numbers by iteration with named columns.
+// Table of values by iteration with named columns.
 
 /// Table with one row per recorded iteration, in ascending order. Missing values are NaN.
 class NumberTable {
@@ -21,7 +21,7 @@ class NumberTable {
     std::string name;
     std::vector<double> values;  ///< one per row
   };
-  /// Maximum number of columns; real runs have fewer, other files may not.
+  /// Maximum number of columns; real runs have fewer, but damaged files may have more.
   static constexpr std::size_t kMaxColumns = 256;
 
   /// Adds a row. If its iteration is not the latest, first removes the rows from it on, which were recomputed.
@@ -60,7 +60,7 @@ struct RunHistory {
   /// Values of all ranks at one iteration, by key.
   struct Ranks {
     double iteration = 0;
-    std::map<std::string, std::vector<double>> numbers;
+    std::map<std::string, std::vector<double>> values;
   };
   struct ExpertLayer {
     double layer = 0;
@@ -68,17 +68,17 @@ struct RunHistory {
   };
 
   NumberTable steps;
-  std::map<std::string, NumberTable> evaluations;  ///< by curve: "validation", "validation-<set>", "test"
+  std::map<std::string, NumberTable> evaluations;  ///< tables by curve: "validation", "validation-<set>", "test"
   std::vector<Start> starts;
   std::vector<Event> events;
   std::vector<Sample> samples;
   std::vector<Ranks> ranks;
   std::map<std::string, std::vector<double>> peak_by_class;  ///< memory by rank, as of the last record
-  std::vector<ExpertLayer> experts;                          ///< of the last step that has any
+  std::vector<ExpertLayer> experts;                          ///< layers of the last step that has any
   std::size_t unreadable_lines = 0;
 
   /// Reads one line. If an iteration repeats, because the run resumed from an earlier checkpoint, the later line in the
-  /// file replaces it and everything after that iteration is dropped. Unknown kinds of lines are ignored; lines that
+  /// file replaces it and all records after that iteration are dropped. Unknown kinds of lines are ignored; lines that
   /// are not records, such as one truncated by a crash, count as unreadable.
   void add_line(std::string_view line);
 
@@ -86,7 +86,7 @@ struct RunHistory {
   void add_step(double iteration, const nlohmann::ordered_json& record);
   void add_evaluation(double iteration, const std::string& split, const nlohmann::ordered_json& record);
   void add_ranks(double iteration, const nlohmann::ordered_json& record);
-  /// Removes everything after the iteration.
+  /// Removes all records after the iteration.
   void rewind(double iteration);
 };
 

@@ -19,10 +19,10 @@ std::string trimmed(std::string_view text) {
 
 std::string rank_name(int rank, const Topology& topology) {
   const AxisValues sizes = topology.dense().sizes(), at = topology.dense().coordinates(rank);
-  std::vector<std::string> places;
+  std::vector<std::string> coordinates;
   for (const Axis axis : {Axis::Tp, Axis::Cp, Axis::Dp, Axis::Pp})
-    if (sizes[axis] > 1) places.push_back(str(name_of(axis), " ", at[axis]));
-  return places.empty() ? str("rank ", rank) : str("rank ", rank, " (", join(places, ", "), ")");
+    if (sizes[axis] > 1) coordinates.push_back(str(name_of(axis), " ", at[axis]));
+  return coordinates.empty() ? str("rank ", rank) : str("rank ", rank, " (", join(coordinates, ", "), ")");
 }
 
 /// Returns the number of microbatches to draw: fewer than all if a page could not show them, since the pattern repeats.
@@ -83,12 +83,12 @@ std::string config_value(std::string_view config, std::string_view key) {
 
 RunLayout make_run_layout(const std::string& config, i64 world_size) {
   constexpr i64 kMaxRanks = 1 << 20;
-  if (config.empty()) return {.problem = "its configuration is not known"};
-  if (world_size < 1 || world_size > kMaxRanks) return {.problem = "its number of ranks is not known"};
+  if (config.empty()) return {.problem = "its configuration is unknown"};
+  if (world_size < 1 || world_size > kMaxRanks) return {.problem = "its number of ranks is unknown"};
   try {
     return layout_from_config(parse_stored_config(config, "configuration"), static_cast<int>(world_size));
   } catch (const Error& error) {
-    return {.problem = str("its configuration is not one of this version: ", error.what())};
+    return {.problem = str("its configuration does not fit this version: ", error.what())};
   }
 }
 

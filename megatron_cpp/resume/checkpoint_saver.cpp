@@ -60,11 +60,11 @@ bool CheckpointSaver::is_due(i64 iteration) const {
 }
 
 void CheckpointSaver::save(const TrainingProgress& progress, SaveObserver observer) {
-  const bool local = !is_due_at(config_.checkpoint.save_interval, progress.iteration);
+  const bool is_local = !is_due_at(config_.checkpoint.save_interval, progress.iteration);
   if (config_.checkpoint.async_save)
-    start(progress, local, std::move(observer));
+    start(progress, is_local, std::move(observer));
   else
-    save_synchronously(progress, local, std::move(observer));
+    save_synchronously(progress, is_local, std::move(observer));
 }
 
 void CheckpointSaver::wait_for_copy() {
@@ -87,60 +87,61 @@ bool CheckpointSaver::must_save(const TrainingProgress& progress) const {
   return !config_.checkpoint.save.empty() && saved_iteration_ != progress.iteration;
 }
 
-void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim) {
-  save_synchronously(progress, /*local=*/false, std::move(observer), is_interim);
+void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim,
+                                    const char* hint) {
+  save_synchronously(progress, /*is_local=*/false, std::move(observer), is_interim, hint);
 }
 
-RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local, bool is_interim) {
+RunState CheckpointSaver::describe(const TrainingProgress& progress, bool is_local, bool is_interim) {
   RunState run = run_state(config_, state_, progress);
   store_sources(sources_, run);
   if (is_interim) run.extra[kInterimName] = "true";
   if (!lineage_.branches.empty()) run.extra[kLineageName] = lineage_.text();
-  if (local) mark_local(run, config_.checkpoint, session_.parallel.world);
+  if (is_local) mark_local(run, config_.checkpoint, session_.parallel.world);
   return run;
 }
 
-SaveTarget CheckpointSaver::target(bool local, SaveObserver observer) const {
+SaveTarget CheckpointSaver::target(bool is_local, SaveObserver observer) const {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   SaveTarget target{.folder = checkpoint.save,
                     .retention = {.keep_latest_k = checkpoint.keep_latest_k,
                                   .save_retain_interval = checkpoint.save_retain_interval,
                                   .keeps_rollback_targets = config_.can_roll_back()}};
-  if (local) target = local_target(checkpoint, session_.parallel.world);
-  target.lock = local ? local_lock_.get() : lock_;
+  if (is_local) target = local_target(checkpoint, session_.parallel.world);
+  target.lock = is_local ? local_lock_.get() : lock_;
   target.observer = std::move(observer);
   return target;
 }
 
-void CheckpointSaver::save_synchronously(const TrainingProgress& progress, bool local, SaveObserver observer,
-                                         bool is_interim) {
+void CheckpointSaver::save_synchronously(const TrainingProgress& progress, bool is_local, SaveObserver observer,
+                                         bool is_interim, const char* hint) {
   finish();
   const auto start = Clock::now();
-  const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
+  const std::vector<NamedShard> shards = is_local ? shards_to_load(state_) : shards_to_save(state_);
   HostCopies copies(shards);
   ProgressShardSource source(copies, log_, "saving");
-  CheckpointSave save(target(local, std::move(observer)), describe(progress, local, is_interim),
+  CheckpointSave save(target(is_local, std::move(observer)), describe(progress, is_local, is_interim),
                       session_.parallel.world, log_, files_);
   save.write(source);
   const Path path = save.gather_and_finish();
-  if (!local) saved_iteration_ = progress.iteration;
-  notify(progress.iteration, str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
+  if (!is_local) saved_iteration_ = progress.iteration;
+  notify(progress.iteration, str("saved ", path.string(), " in ", human_seconds(seconds_since(start)), hint));
 }
 
-void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveObserver observer) {
+void CheckpointSaver::start(const TrainingProgress& progress, bool is_local, SaveObserver observer) {
   const auto start = Clock::now();
   finish();
   Communicator& world = session_.parallel.world;
   run_on_all_ranks(world, [&] {
-    staging_.begin(local ? shards_to_load(state_) : shards_to_save(state_));
+    staging_.begin(is_local ? shards_to_load(state_) : shards_to_save(state_));
     return std::string();
   });
-  in_flight_ = {.save = std::make_unique<AsyncSave>(target(local, std::move(observer)), describe(progress, local),
+  in_flight_ = {.save = std::make_unique<AsyncSave>(target(is_local, std::move(observer)), describe(progress, is_local),
                                                     staging_, world, log_, files_),
                 .start = start,
                 .stall = seconds_since(start),
                 .iteration = progress.iteration};
-  if (!local) saved_iteration_ = progress.iteration;
+  if (!is_local) saved_iteration_ = progress.iteration;
 }
 
 /// Completes the save in flight, or advances it to its next stage.

@@ -46,8 +46,8 @@ class CheckpointSaver {
   /// Returns true if checkpoint.save should have this state but does not.
   bool must_save(const TrainingProgress& progress) const;
   /// Saves the state to checkpoint.save and blocks until it is durable. `is_interim` states that it is saved only
-  /// because the run stops here.
-  void save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim);
+  /// because the run stops here. `hint` is appended to the log line.
+  void save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim, const char* hint = "");
   /// Waits for the save in flight, if there is one.
   void finish();
 
@@ -61,12 +61,13 @@ class CheckpointSaver {
   };
 
   void prepare();
-  SaveTarget target(bool local, SaveObserver observer) const;
-  void save_synchronously(const TrainingProgress& progress, bool local, SaveObserver observer, bool is_interim = false);
-  void start(const TrainingProgress& progress, bool local, SaveObserver observer);
+  SaveTarget target(bool is_local, SaveObserver observer) const;
+  void save_synchronously(const TrainingProgress& progress, bool is_local, SaveObserver observer,
+                          bool is_interim = false, const char* hint = "");
+  void start(const TrainingProgress& progress, bool is_local, SaveObserver observer);
   void advance();
   void notify(i64 iteration, const std::string& text) const;
-  RunState describe(const TrainingProgress& progress, bool local, bool is_interim = false);
+  RunState describe(const TrainingProgress& progress, bool is_local, bool is_interim = false);
 
   const Config& config_;
   const TrainingState& state_;
@@ -80,7 +81,7 @@ class CheckpointSaver {
   HostStaging staging_;
   InFlight in_flight_;
   SavedListener listener_;
-  Lineage lineage_;      ///< branches of what is saved
+  Lineage lineage_;      ///< branches of the run that is saved
   i64 saved_iteration_;  ///< last iteration saved, or being saved, to checkpoint.save
 };
 

@@ -57,7 +57,7 @@ DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
     }
     return std::string();
   });
-  check_identical_on_ranks("dataset", lines, world, "all machines must read the same files; copy them again");
+  check_identical_on_ranks("dataset", lines, world, "all nodes must read the same files; copy them again");
   return identities;
 }
 
@@ -102,9 +102,10 @@ void check_same_datasets(const Config& config, const DatasetIdentities& now, con
       if (std::ranges::count(refused, key) == 0) refused.push_back(key);
     }
   }
-  check_input(lines.empty(), checkpoint, ": was trained on another text than these datasets have now:", join(lines, ""),
-              "\nPut the old files back, or accept the change with --checkpoint.allow_changed_keys=",
-              join(refused, ","), ", or start a new run from the weights with --checkpoint.finetune");
+  check_input(lines.empty(), checkpoint,
+              ": was trained on a different text than these datasets have now:", join(lines, ""),
+              "\nRestore the old files, or accept the change with --checkpoint.allow_changed_keys=", join(refused, ","),
+              ", or start a new run from the weights with --checkpoint.finetune");
 }
 
 namespace {
@@ -145,17 +146,17 @@ void check_same_tokenizer(const Config& config, const RunState& run, const std::
   const std::string change = str("(checksum ", run.tokenizer_checksum, ", now ", checksum, ")");
   const bool is_accepted = std::ranges::count(config.checkpoint.allow_changed_keys, "data.tokenizer_model") > 0;
   const bool is_named = !config.data.tokenizer_model.empty();
-  check_input(is_accepted, checkpoint, ": was trained with another tokenizer than ", is_named ? "" : "that of ", file,
-              " ", change, is_named ? "; name" : "; preprocess the text again with",
+  check_input(is_accepted, checkpoint, ": was trained with a different tokenizer than ", is_named ? "" : "that of ",
+              file, " ", change, is_named ? "; use" : "; preprocess the text again with",
               " the one it was trained with, or accept the change with "
               "--checkpoint.allow_changed_keys=data.tokenizer_model");
-  log.info(str("accepted: data.tokenizer_model: another tokenizer ", change));
+  log.info(str("accepted: data.tokenizer_model: a different tokenizer ", change));
 }
 
 i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
   const auto it = run.extra.find(name);
-  check_input(it != run.extra.end(), checkpoint.string(), ": has weights only, no ", name,
-              "; to start a new training from them set checkpoint.finetune = true");
+  check_input(it != run.extra.end(), checkpoint.string(), ": has only weights, no ", name,
+              "; to start a new training from them, set checkpoint.finetune = true");
   return std::stoll(it->second);
 }
 
@@ -192,16 +193,16 @@ void remove_temporary_files(const Path& file) {
   }
 }
 
-/// Throws BadInput if metrics or TensorBoard events cannot be written where the configuration says.
+/// Throws BadInput if metrics or TensorBoard events cannot be written where configured.
 void check_log_outputs(const Config& config) {
   const LoggingConfig& logging = config.logging;
   const std::string& events = logging.tensorboard_dir;
   check_input(events.empty() || !std::filesystem::is_regular_file(events), "logging.tensorboard_dir: ", events,
-              " is a file; name a folder");
+              " is a file; set a folder");
   if (!events.empty()) check_can_be_written(events);
   if (logging.metrics_path.empty()) return;
   check_input(!std::filesystem::is_directory(logging.metrics_path), "logging.metrics_path: ", logging.metrics_path,
-              " is a folder; give a file");
+              " is a folder; set a file");
   check_can_be_written(std::filesystem::absolute(logging.metrics_path).parent_path());
 }
 
@@ -269,7 +270,7 @@ void save_tokenizer(const Config& config, Session& session, const std::string& c
   run_on_all_ranks(world, [&] {
     if (world.rank() != 0) return std::string();
     const std::string model = read_tokenizer_file(path);
-    check_input(checksum_hex(model) == checksum, path, ": has changed while this run started");
+    check_input(checksum_hex(model) == checksum, path, ": changed while this run started");
     const Path copy = saved_tokenizer(config.checkpoint.save);
     remove_temporary_files(copy);
     if (!std::filesystem::exists(copy) || read_text_file(copy) != model) write_file_atomic(copy, model);
@@ -302,19 +303,19 @@ SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& 
   const std::string checksum = tokenizer_source(config.data).checksum;
   const bool is_other = !checksum.empty() && !run.tokenizer_checksum.empty() && checksum != run.tokenizer_checksum;
   if (!is_other || !tokens.is_stated()) return tokens;
-  log.info("the special tokens that the model states are ignored: they belong to another tokenizer");
+  log.info("the special tokens that the model states are ignored: they belong to a different tokenizer");
   return {};
 }
 
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
                                 const Log& log) {
   const RunState& run = reader.state();
-  const std::string place = reader.directory().string();
+  const std::string source = reader.directory().string();
   extra_number(run, kOptimizerSteps, reader.directory());
-  const Config saved = with_moved_datasets(parse_stored_config(run.config, place + "/config"), config, datasets, run);
-  check_same_run(saved, config, place, log);
-  check_same_tokenizer(config, run, place, log);
-  check_same_datasets(config, datasets, run, place, log);
+  const Config saved = with_moved_datasets(parse_stored_config(run.config, source + "/config"), config, datasets, run);
+  check_same_run(saved, config, source, log);
+  check_same_tokenizer(config, run, source, log);
+  check_same_datasets(config, datasets, run, source, log);
   SpikeHistory spikes;
   // With the policy off, no values are added, so that those of the checkpoint would be outdated when it is turned on
   // again.
@@ -333,19 +334,19 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
 }
 
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {
-  const std::string place = reader.directory().string();
-  check_same_architecture(parse_stored_config(reader.state().config, place + "/config"), config, place, log);
-  check_same_tokenizer(config, reader.state(), place, log);
+  const std::string source = reader.directory().string();
+  check_same_architecture(parse_stored_config(reader.state().config, source + "/config"), config, source, log);
+  check_same_tokenizer(config, reader.state(), source, log);
 }
 
 void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log) {
   const RunState& run = reader.state();
-  const std::string place = reader.directory().string();
+  const std::string source = reader.directory().string();
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
-  // Absent if the precision or the loss scale was changed: then the scale starts anew.
+  // Absent if the precision or the loss scale was changed: then the scale starts from its initial value.
   if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
-    state.loss_scale().restore(scale->second, place + ": " + kLossScale);
-  warn_of_changed_settings(parse_stored_config(run.config, place + "/config"), config, run, log);
+    state.loss_scale().restore(scale->second, source + ": " + kLossScale);
+  warn_of_changed_settings(parse_stored_config(run.config, source + "/config"), config, run, log);
 }
 
 Path saved_tokenizer(const Path& checkpoint_folder) {

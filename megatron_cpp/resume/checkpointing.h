@@ -64,8 +64,8 @@ struct TrainingProgress {
   i64 trained_iterations() const { return iteration - skipped_iterations; }
 
   /// Updates the counters after the weights were replaced by those of the earlier checkpoint `saved`: the steps since
-  /// then count as skipped. Consumed samples stay consumed, so that the samples that led here are not read again, and
-  /// iteration numbers continue.
+  /// then count as skipped. Consumed samples stay consumed, so that the samples that led to the rollback are not read
+  /// again, and iteration numbers continue.
   void roll_back_to(const TrainingProgress& saved);
 };
 
@@ -98,7 +98,7 @@ SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& 
 /// different run or to different text, or has weights only.
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
                                 const Log& log);
-/// Checks a checkpoint whose weights alone are used. Throws BadInput if it has a different model or tokenizer.
+/// Checks a checkpoint of which only the weights are used. Throws BadInput if it has a different model or tokenizer.
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log);
 /// Restores the optimizer's step count and the loss scale, after the tensors were loaded.
 void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log);

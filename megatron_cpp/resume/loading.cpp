@@ -151,14 +151,14 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
   });
   const auto other = std::ranges::find_if(manifests, [&](const std::string& one) { return one != manifests[0]; });
   check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
-              " finds a different checkpoint there than rank 0; all nodes must see the same folder");
+              " sees a different checkpoint than rank 0; all nodes must see the same folder");
   reader->set_listener(make_progress_listener(log, "loading " + candidate.path.string()));
   return use(*reader);
 }
 
-/// Returns the first candidate that `use` finds sound. Warns of each damaged one before it.
-std::optional<Path> use_first_sound(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
-                                    const CheckpointUse& use) {
+/// Returns the first candidate that `use` finds intact. Warns of each damaged one before it.
+std::optional<Path> use_first_intact(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
+                                     const CheckpointUse& use) {
   for (const Candidate& candidate : candidates) {
     const std::optional<Damage> damage = try_checkpoint(candidate, world, log, use);
     if (!damage) return candidate.path;
@@ -174,7 +174,7 @@ void add_expert_biases(const GPTModel& model, std::vector<NamedShard>& shards) {
   }
 }
 
-constexpr const char* kNotFinite = " has NaN or infinite values: no model to continue from";
+constexpr const char* kNotFinite = " has NaN or infinite values; cannot train from it";
 
 /// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model.
 void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world) {
@@ -188,9 +188,10 @@ void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> 
   for (const TensorEntry& tensor : reader.manifest().tensors) {
     if (tensor.name.starts_with(model_tensor("")) && !used_names.contains(tensor.name)) unused.push_back(tensor.name);
   }
-  check_input(unused.empty(), reader.directory().string(), ": ", unused.empty() ? "" : unused[0],
-              unused.size() > 1 ? str(" and ", unused.size() - 1, " more tensors have") : std::string(" has"),
-              " no place in this model; `megatron_cpp checkpoint show --toml` prints the one that it was saved from");
+  check_input(
+      unused.empty(), reader.directory().string(), ": ", unused.empty() ? "" : unused[0],
+      unused.size() > 1 ? str(" and ", unused.size() - 1, " more tensors have") : std::string(" has"),
+      " no counterpart in this model; `megatron_cpp checkpoint show --toml` prints the one that it was saved from");
 }
 
 std::optional<Damage> load_all(const Config& config, TrainingState& state, CheckpointReader& reader,
@@ -248,7 +249,7 @@ struct CheckpointUses {
   std::function<LocalPartsStatus(const Path&)> examine_local;
 };
 
-/// Result of use_own_checkpoint(): the progress of the newest sound checkpoint, and the number of damaged ones.
+/// Result of use_own_checkpoint(): the progress of the newest intact checkpoint, and the number of damaged ones.
 struct OwnCheckpoint {
   std::optional<TrainingProgress> progress = {};
   int damaged = 0;
@@ -260,7 +261,7 @@ bool is_interim(const Candidate& candidate, Communicator& world) {
          broadcast_from_rank0(world, [&] { return str(is_interim_checkpoint(candidate.path)); }) == str(true);
 }
 
-/// Uses the newest sound checkpoint of both tiers. A rollback skips those that an uninterrupted run would not have, so
+/// Uses the newest intact checkpoint of both tiers. A rollback skips those that an uninterrupted run would not have, so
 /// that both roll back to the same weights.
 OwnCheckpoint use_own_checkpoint(const CheckpointConfig& config, const CheckpointUses& uses, Communicator& world,
                                  const Log& log, LoadPurpose purpose) {
@@ -289,14 +290,14 @@ OwnCheckpoint use_own_checkpoint(const CheckpointConfig& config, const Checkpoin
   return result;
 }
 
-/// Returns the progress of the newest sound checkpoint of this run, or std::nullopt if it has none. Throws if there are
-/// some but all are damaged, so that training never silently starts anew.
+/// Returns the progress of the newest intact checkpoint of this run, or std::nullopt if it has none. Throws if there
+/// are some but all are damaged, so that training never silently starts from scratch.
 std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const CheckpointUses& uses,
                                            Communicator& world, const Log& log, LoadPurpose purpose) {
   const OwnCheckpoint result = use_own_checkpoint(config, uses, world, log, purpose);
   check_input(result.progress || result.damaged == 0, config.save, config.local_save.empty() ? "" : " and ",
               config.local_save, ": all checkpoints of this run (", result.damaged,
-              ") are damaged; replace them by an intact copy, or move them to start from scratch");
+              ") are damaged; replace them with intact copies, or move them to start from scratch");
   return result.progress;
 }
 
@@ -307,8 +308,8 @@ void check_no_other_content(const Path& load) {
   const bool is_empty = std::filesystem::is_directory(load, error) && std::filesystem::is_empty(load, error) && !error;
   check_input(
       is_empty, "checkpoint.load: ", load.string(),
-      ": contains no checkpoint, but other files; give a checkpoint or a folder of checkpoints (`megatron_cpp "
-      "checkpoint import-hf` creates one from a Hugging Face model), or leave checkpoint.load empty to start anew");
+      ": contains no checkpoint, but other files; set it to a checkpoint or a folder of checkpoints (`megatron_cpp "
+      "checkpoint import-hf` creates one from a Hugging Face model), or leave it empty to start from scratch");
 }
 
 /// Uses the newest checkpoint of a folder, or the one that the path names.
@@ -411,9 +412,9 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
     return folder_or_checkpoint;
   }
   const std::vector<Candidate> candidates = list_checkpoints(folder_or_checkpoint, world);
-  const std::optional<Path> path = use_first_sound(candidates, world, log, use);
+  const std::optional<Path> path = use_first_intact(candidates, world, log, use);
   check_input(path.has_value(), folder_or_checkpoint.string(),
-              candidates.empty() ? ": no checkpoint there; give a checkpoint or a folder of checkpoints"
+              candidates.empty() ? ": contains no checkpoint; specify a checkpoint or a folder of checkpoints"
                                  : ": all of its checkpoints are damaged");
   return *path;
 }

@@ -1,5 +1,5 @@
 // Start of a run from a checkpoint: which checkpoints are tried, in which order, and what is loaded from the first
-// sound one.
+// intact one.
 #pragma once
 #include <functional>
 #include <optional>
@@ -24,7 +24,7 @@ std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved
                                                 const LoadingRanks& ranks);
 
 /// Resumes a training. Tries in this order:
-/// - the newest sound checkpoint of checkpoint.save, or a newer one of checkpoint.local_save that is sound on all
+/// - the newest intact checkpoint of checkpoint.save, or a newer one of checkpoint.local_save that is intact on all
 ///   ranks;
 /// - if there is none, checkpoint.load; with checkpoint.finetune only its weights, which must be finite and of the same
 ///   architecture.
@@ -43,16 +43,16 @@ std::optional<TrainingProgress> load_training(const Config& config, const Datase
 void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
                             const Log& log);
 
-/// Rolls a running training back to the newest sound checkpoint of checkpoint.save and checkpoint.local_save that an
+/// Rolls a running training back to the newest intact checkpoint of checkpoint.save and checkpoint.local_save that an
 /// uninterrupted run would also have. Returns its progress. Throws TrainingFailed if there is none.
 TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
                                  Session& session, const Log& log);
 
-/// Reads what it needs from a checkpoint. Returns damage, identically on all ranks, if another checkpoint must be
-/// tried.
+/// Reads the required parts of a checkpoint. Returns damage, identically on all ranks, if a different checkpoint must
+/// be tried.
 using CheckpointUse = std::function<std::optional<Damage>(CheckpointReader&)>;
 
-/// Returns the checkpoint at this path or, for a folder of checkpoints, the newest that `use` finds sound. Throws
+/// Returns the checkpoint at this path or, for a folder of checkpoints, the newest that `use` finds intact. Throws
 /// BadInput if there is none. Collective over `world`.
 Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use);
 

@@ -68,7 +68,7 @@ std::vector<std::string> shared_order(const Path& save) {
 /// Returns true if a user set the shared folder back to an older checkpoint after this part was saved: runs themselves
 /// only make `latest` name newer ones. Removing checkpoints that were set back earlier changes nothing. Parts of
 /// versions that did not save the order are taken.
-bool is_overruled(const CheckpointReader& part, const Path& save) {
+bool is_superseded(const CheckpointReader& part, const Path& save) {
   const std::vector<std::string> names = shared_order(save);
   if (names.empty() || part.state().iteration <= *iteration_of(names.front())) return false;
   const auto saved = part.state().extra.find(kSharedOrderName);
@@ -80,7 +80,7 @@ bool is_overruled(const CheckpointReader& part, const Path& save) {
 }
 
 /// Parses the list of a rank's entries in its folder of the local tier: by iteration, true if it may be a checkpoint,
-/// false if a file is in its place.
+/// false if it is a file.
 std::map<i64, bool> parse_entries(const std::string& text) {
   std::map<i64, bool> list;
   for (const std::string& line : split(text, '\n')) {
@@ -120,12 +120,12 @@ std::vector<i64> common_iterations(const Path& folder, Communicator& world, cons
       continue;
     }
     log.info(str(name_for_messages(*iteration), " is not used: rank ", incomplete - lists.begin(),
-                 incomplete->contains(*iteration) ? " has a file in its place" : " has none"));
+                 incomplete->contains(*iteration) ? " has a file of this name" : " has none"));
   }
   return common;
 }
 
-/// Logs parts on rank 0's machine that runs with a different number of ranks left behind.
+/// Logs parts on rank 0's node that were left by runs with a different number of ranks.
 void log_other_world_sizes(const Path& local_save, const Path& folder, const Log& log) {
   std::error_code error;
   std::set<std::string> worlds;
@@ -138,7 +138,7 @@ void log_other_world_sizes(const Path& local_save, const Path& folder, const Log
   }
   for (const std::string& ranks : worlds)
     log.info(str(local_save.string(), ": the checkpoints of ", ranks,
-                 " ranks there are not used: local checkpoints require the same number of ranks"));
+                 " ranks are not used: local checkpoints require the same number of ranks"));
 }
 
 bool fits(const CheckpointReader& reader, const TrainingState& state) {
@@ -168,9 +168,10 @@ Report examine(const Path& directory, const std::string& run, const CheckpointCo
   const CheckpointReader reader(directory);
   const std::map<std::string, std::string>& extra = reader.state().extra;
   const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
-  if (id == extra.end() || id->second != run || save == extra.end()) return {PartStatus::Foreign, "of another run"};
-  if (!fits(reader, state)) return {PartStatus::Foreign, "of another layout"};
-  if (is_overruled(reader, config.save))
+  if (id == extra.end() || id->second != run || save == extra.end())
+    return {PartStatus::Foreign, "from a different run"};
+  if (!fits(reader, state)) return {PartStatus::Foreign, "from a different layout"};
+  if (is_superseded(reader, config.save))
     return {PartStatus::Foreign, "newer than the checkpoint that latest was set to"};
   return {PartStatus::Good, save->second};
 }
@@ -185,7 +186,7 @@ LocalPartsStatus combine_reports(const std::vector<std::string>& messages, const
       return LocalPartsStatus::Damaged;
     }
     if (status == PartStatus::Foreign) {
-      log.info(str(what, " is not used: on rank ", rank, " it is ", text));
+      log.info(str(what, " is not used: its part on rank ", rank, " is ", text));
       return LocalPartsStatus::Foreign;
     }
   }
@@ -219,7 +220,7 @@ void check_local_owner(const CheckpointConfig& config, Communicator& world) {
       const std::map<std::string, std::string> extra = CheckpointReader(part).state().extra;
       const auto id = extra.find(kRunIdName);
       check_input(id == extra.end() || id->second == run, "checkpoint.local_save: ", part.string(),
-                  ": belongs to another run than the checkpoints of checkpoint.save; give another folder, or "
+                  ": belongs to a different run than the checkpoints of checkpoint.save; set a different folder, or "
                   "remove these checkpoints if no longer needed");
     }
     return std::string();

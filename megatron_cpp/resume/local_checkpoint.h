@@ -18,8 +18,8 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 /// Labels `run` as part of one save of one run, so that parts of different saves are never loaded together. Collective.
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world);
 
-/// Throws BadInput, on all ranks, if checkpoint.local_save holds checkpoints of another run: saves of this run would
-/// replace and prune them. Collective.
+/// Throws BadInput, on all ranks, if checkpoint.local_save holds checkpoints of a different run: saves of this run
+/// would replace and prune them. Collective.
 void check_local_owner(const CheckpointConfig& config, Communicator& world);
 
 /// Returns this rank's parts of the local tier, newest first, for the iterations of which every rank has a part. Logs

@@ -54,7 +54,7 @@ SpecialTokens read_special_tokens(const RunState& run, const std::string& source
                        .adds_bos = json.boolean("adds_bos")};
   for (const i64 id : tokens.stop)
     check_input(id >= 0 && id <= std::numeric_limits<i32>::max(), name, ": 'stop' has the id ", id);
-  check_input(tokens.bos || !tokens.adds_bos, name, ": 'adds_bos' is true, but there is no 'bos'");
+  check_input(tokens.bos || !tokens.adds_bos, name, ": 'adds_bos' is true, but 'bos' is missing");
   const JsonObject files = json.object("files");
   for (const auto& member : files.json().items()) tokens.files[member.key()] = files.text(member.key());
   return tokens;

@@ -25,7 +25,7 @@ struct SpecialTokens {
   i32 text_end(const Tokenizer& tokenizer) const { return eos ? static_cast<i32>(*eos) : tokenizer.eod(); }
   /// Returns the tokens that end a generated text.
   std::vector<i32> stop_tokens(const Tokenizer& tokenizer) const;
-  /// Adds bos before `tokens` if the tokenizer does so and it is not there already.
+  /// Adds bos before `tokens` if the tokenizer does so and it is not yet the first.
   void add_bos(std::vector<i32>& tokens) const;
   /// Returns true if the model states special tokens of its own.
   bool is_stated() const { return !files.empty(); }

@@ -13,7 +13,7 @@ namespace {
 /// Parameter of the model with experts, without storage.
 struct UpcycledParam {
   Param param;
-  /// Dense parameter that it, or each part of it along the first axis, is copied from; empty = drawn.
+  /// Dense parameter that it, or each part of it along the first axis, is copied from; empty = drawn at random.
   std::string source;
   bool is_stacked;
 };

@@ -10,9 +10,10 @@
 namespace mcpp {
 
 /// Returns the weights of `upcycled`, which must be the model of the checkpoint except for its experts. Every expert is
-/// the MLP of its layer; routers are drawn from name and seed. If the expert weights of a token add up to 1, the
-/// model's outputs are unchanged. Holds one tensor in memory at a time. Throws BadInput if an MLP cannot become an
-/// expert because the width differs or there is a shared expert. `device` and `dense` must outlive the result.
+/// the MLP of its layer; routers are initialized randomly from name and seed. If the expert weights of a token add up
+/// to 1, the model's outputs are unchanged. Holds one tensor in memory at a time. Throws BadInput if an MLP cannot
+/// become an expert because the width differs or there is a shared expert. `device` and `dense` must outlive the
+/// result.
 std::unique_ptr<ShardSource> upcycle(CheckpointReader& dense, const ModelConfig& upcycled, u64 seed, Device& device);
 
 }  // namespace mcpp

@@ -51,10 +51,10 @@ void handle(int, siginfo_t* info, void*) {
   for_each_mapping([&](std::string_view line) {
     if (!contains(line, reinterpret_cast<std::uintptr_t>(info->si_addr))) return false;
     const std::size_t path = line.find_first_of("/[");
-    write_stderr(path == std::string_view::npos ? "memory of no file" : line.substr(path));
+    write_stderr(path == std::string_view::npos ? "memory that belongs to no file" : line.substr(path));
     return true;
   });
-  write_stderr(": it became shorter while it was in use, or its disk fails or is full\n");
+  write_stderr(": it was truncated while in use, or its disk fails or is full\n");
   ::_exit(static_cast<int>(ExitCode::BadInput));
 }
 

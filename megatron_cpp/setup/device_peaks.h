@@ -18,8 +18,8 @@ struct BenchTiming {
   int repeats = 5;
 };
 
-/// Returns uniform values in (-0.5, 0.5) without zeros, on which processors are faster. Large tensors repeat a block of
-/// odd length, so that no two rows of a matrix are equal.
+/// Returns uniform values in (-0.5, 0.5) without zeros, with which processors are faster. Large tensors repeat a block
+/// of odd length, so that no two rows of a matrix are equal.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
 /// Returns the median device seconds of one call of f. On a GPU each run consists of enough back-to-back calls to make
 /// clock resolution and launch overhead negligible.

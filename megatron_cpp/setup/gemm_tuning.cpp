@@ -13,11 +13,10 @@ namespace {
 std::string read_gemm_algos(const DeviceConfig& config) {
   const Path path = config.gemm_tuning_file;
   if (std::filesystem::exists(path)) return read_text_file(path);
-  check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_tuning_file: there is no ", path.string(),
+  check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_tuning_file: ", path.string(), " does not exist",
               "; a run with device.gemm_tuning = \"time\" creates it");
   const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
-  check_input(::access(folder.c_str(), W_OK) == 0, "device.gemm_tuning_file: no file can be written in ",
-              folder.string());
+  check_input(::access(folder.c_str(), W_OK) == 0, "device.gemm_tuning_file: cannot write to ", folder.string());
   return "";
 }
 

@@ -37,12 +37,12 @@ void connect_groups(const ParallelState& parallel, Device& device) {
 
 namespace {
 
-/// Formats the first line that differs, such as " (lr = 1 on rank 0, lr = 2 there)".
+/// Formats the first line that differs, such as " (lr = 1 on rank 0, lr = 2 on rank 3)".
 std::string first_difference(const std::string& rank0_text, const std::string& other_text) {
   std::istringstream a(rank0_text), b(other_text);
   std::string line_a, line_b;
   while (std::getline(a, line_a) && std::getline(b, line_b)) {
-    if (line_a != line_b) return str(" (", line_a, " on rank 0, ", line_b, " there)");
+    if (line_a != line_b) return str(" (", line_a, " on rank 0, ", line_b, " on this rank)");
   }
   return "";
 }
@@ -52,8 +52,8 @@ void check_ranks_agree(const Config& config, Communicator& world) {
   if (world.size() == 1) return;
   const std::string program = read_text_file("/proc/self/exe");
   check_identical_on_ranks("program", version_text() + checksum_hex(program), world,
-                           "install the same build on every machine");
-  check_identical_on_ranks("configuration", print_config(config), world, "give every rank the same file and arguments");
+                           "install the same build on every node");
+  check_identical_on_ranks("configuration", print_config(config), world, "pass every rank the same file and arguments");
   check_identical_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
 }
 
@@ -103,7 +103,8 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
   for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
     const auto [owner, is_new] = owners.try_emplace(gpus[rank], rank);
     check_input(is_new || backend == DistributedBackend::Auto, "parallel.distributed_backend: ranks ", owner->second,
-                " and ", rank, " share a GPU, which \"nccl\" cannot do; start fewer ranks, or use \"mpi\" or \"auto\"");
+                " and ", rank,
+                " share a GPU, which \"nccl\" does not support; start fewer ranks, or use \"mpi\" or \"auto\"");
     if (!is_new) return false;
   }
   return true;
@@ -134,7 +135,7 @@ std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator>
 void check_fp8(const TrainingConfig& config, const Device& device) {
   if (config.fp8 == Fp8::None) return;
   const std::string problem = ops::fp8_unsupported_reason(device);
-  check_input(problem.empty(), "training.fp8: ", problem, "; leave it out");
+  check_input(problem.empty(), "training.fp8: ", problem, "; remove it");
 }
 
 HangTimeouts hang_limits(const ParallelConfig& config) {
@@ -150,7 +151,7 @@ void check_identical_on_ranks(const char* what, const std::string& local, Commun
   // Gather the long texts only on a mismatch: those of thousands of ranks would fill memory.
   const std::vector<std::string> all = all_gather_strings(local, world);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",
+    check_input(all[rank] == all[0], "rank ", rank, " has a different ", what, " than rank 0",
                 first_difference(all[0], all[rank]), "; ", remedy);
   }
 }

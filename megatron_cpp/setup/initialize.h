@@ -20,10 +20,10 @@ void check_identical_on_ranks(const char* what, const std::string& local, Commun
 
 struct Session {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Profiler> profiler;  ///< of this rank; groups and model report to it
+  std::unique_ptr<Profiler> profiler;  ///< profiler of this rank; groups and model report to it
   std::unique_ptr<Communicator> gpus;  ///< all ranks, for tensors on GPUs; null on the CPU
   ParallelState parallel;
-  Communicator* node;                  ///< ranks on this machine
+  Communicator* node;                  ///< ranks on this node
   FlightRecorder* recorder = nullptr;  ///< recorder of the world
   SlurmJob job;                        ///< Slurm job of the ranks
 
@@ -34,7 +34,7 @@ struct Session {
 };
 
 /// Sets up the device and the process groups as configured. Collective over `world`, which must outlive the session.
-/// Throws BadInput if the program or the machine does not support the device, if the layout is impossible, or if the
+/// Throws BadInput if the program or the host does not support the device, if the layout is impossible, or if the
 /// ranks differ in their program build or configuration.
 Session initialize(const Config& config, const World& world);
 

@@ -32,7 +32,7 @@ void set_rounding(Config& config, const Rounding& rounding) {
   config.optimizer.main_grads_dtype = rounding.bf16_gradients ? GradDType::Bf16 : GradDType::Fp32;
 }
 
-/// Sets where the layout stores its tensors; clears the offload folder if nothing is on disk any more.
+/// Sets where the layout stores its tensors; clears the offload folder if nothing is on disk.
 void set_offload_tiers(Config& config, const Layout& layout) {
   const OptimizerConfig defaults;
   OptimizerConfig& o = config.optimizer;
@@ -69,7 +69,7 @@ double document_tokens(const DataConfig& data) {
 void check_fp8_rate(const Hardware& hardware, const Workload& work) {
   check_input(
       work.products != ProductType::Fp8 || hardware.device.fp8_attained > 0, "training.fp8: ", hardware.device.name,
-      " has no fp8 (device.fp8_attained of its file is 0), and what a CPU emulates is not ", "predicted; leave it out");
+      " has no fp8 (device.fp8_attained of its file is 0), and emulation on a CPU is not ", "predicted; remove it");
 }
 
 Workload make_workload(const Config& config) {
@@ -191,7 +191,7 @@ const Candidate& best_runnable(const SearchResult& found, const Config& config, 
   if (best != found.best.end()) return *best;
   const Candidate& first = found.best.front();
   check_input(has_folder(first), "--plan: the fastest layout, ", first.layout.describe(),
-              ", needs a folder on a disk: set optimizer.offload = \"file\" and optimizer.offload_folder");
+              ", needs a folder on a disk; set optimizer.offload = \"file\" and optimizer.offload_folder");
   fail(ExitCode::BadInput, "--plan: none of the ", found.best.size(), " fastest layouts can run on ", world_size,
        " ranks: ", join(layout_problems(apply_layout(config, first.layout), world_size), "; "));
 }
@@ -204,8 +204,8 @@ void fail_no_layout_fits(const SearchResult& result, const Hardware& hardware, c
   const i64 world = smallest_world(hardware, work, limits);
   fail(ExitCode::BadInput, "no layout fits: of ", result.possible, " layouts of ", limits.world_size,
        " ranks, the smallest, ", smallest.layout.describe(), ", needs ", human_bytes(smallest.memory.total()),
-       " of the ", human_bytes(limits.memory_bytes), " that a rank on ", hardware.device.name, " has",
-       search_summary(hardware), bf16_gradients_hint(hardware, work, limits), "; ",
+       ", but a rank on ", hardware.device.name, " has ", human_bytes(limits.memory_bytes), search_summary(hardware),
+       bf16_gradients_hint(hardware, work, limits), "; ",
        world > 0 ? str("the smallest world size that fits is ", world, " ranks")
                  : str("no world size that its links support fits; use devices with more memory"));
 }
@@ -227,7 +227,7 @@ StepTime predict_configured_step(const PredictionInput& any, const Config& confi
 
 PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_size) {
   if (request.hardware.empty()) {
-    check_input(!request.plan, "--plan: needs --hardware, the kind of cluster that it plans for");
+    check_input(!request.plan, "--plan: needs --hardware, the cluster type to plan for");
     return {.config = config, .text = {}, .warning = {}};
   }
   const Hardware hardware =
@@ -257,7 +257,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
                  .predicted = predict_step({hardware, program, work, layout_from_config(config, world_size)},
                                            max_rank_memory(config, world_size))};
   if (!found.best.empty() && seconds > kSlowdownThreshold * found.best.front().time.seconds)
-    run.warning = str("another layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),
+    run.warning = str("a different layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),
                       " times as fast: ", found.best.front().layout.describe(),
                       "; --plan selects it, and megatron_cpp plan --explain explains why");
   return run;

@@ -31,7 +31,7 @@ std::string training_advice(const Config& config) {
   if (config.optimizer.offload != OffloadTier::File)
     text += "optimizer.offload = \"file\" (its state on a disk, optimizer.offload_folder), ";
   if (training.offload_activations != OffloadTier::File) text += "training.offload_activations = \"file\", ";
-  return text + "more ranks on more machines, or a smaller model need less";
+  return text + "more ranks on more nodes, or a smaller model need less";
 }
 
 /// Memory limit and the total demand of the ranks subject to it.
@@ -61,8 +61,8 @@ std::map<std::string, Demand> collect_demands(double bytes, const std::vector<Me
   return found;
 }
 
-/// Returns the memory of a CPU rank on its machine, including what is offloaded to host memory.
-double machine_bytes(const Config& config, const MemoryEstimate& rank, int cores_per_rank) {
+/// Returns the host memory of a CPU rank, including what is offloaded to host memory.
+double host_bytes(const Config& config, const MemoryEstimate& rank, int cores_per_rank) {
   return rank.total() + attention_scratch_bytes(config, cores_per_rank) +
          (config.optimizer.offload == OffloadTier::Host ? rank.offloaded : 0) +
          (config.optimizer.offload_params == OffloadTier::Host ? rank.offloaded_params : 0) +
@@ -71,9 +71,9 @@ double machine_bytes(const Config& config, const MemoryEstimate& rank, int cores
 
 /// Returns the disk space that a rank reserves.
 double disk_bytes(const Config& config, const MemoryEstimate& rank) {
-  const double places = config.checkpoint.async_save ? 2 : 1;  // a snapshot holds one copy
-  return (config.optimizer.offload == OffloadTier::File ? places * rank.offloaded : 0) +
-         (config.optimizer.offload_params == OffloadTier::File ? places * rank.offloaded_params : 0) +
+  const double copies = config.checkpoint.async_save ? 2 : 1;  // a snapshot is the second one
+  return (config.optimizer.offload == OffloadTier::File ? copies * rank.offloaded : 0) +
+         (config.optimizer.offload_params == OffloadTier::File ? copies * rank.offloaded_params : 0) +
          static_cast<double>(rank.activations_on_disk);
 }
 
@@ -85,13 +85,13 @@ MemoryEstimate estimate_this_rank(const Config& config, const Communicator& rank
 
 std::string demand_text(const Demand& demand) {
   return str(demand.ranks > 1 ? str(demand.ranks, " ranks need ") : "it needs ", human_bytes(demand.bytes),
-             ", by the estimate, and ", demand.name, " is ", human_bytes(demand.limit));
+             " by estimate, but ", demand.name, " is ", human_bytes(demand.limit));
 }
 
 double largest_rank(const Config& config, int world_size) {
   double largest = 0;
   for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size))
-    largest = std::max(largest, machine_bytes(config, rank, /*cores_per_rank=*/0));
+    largest = std::max(largest, host_bytes(config, rank, /*cores_per_rank=*/0));
   return largest;
 }
 
@@ -107,7 +107,7 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 
 void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
-  const double planned = machine_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank);
+  const double planned = host_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank);
   check_memory(planned, world.ranks, "this training", training_advice(config), kGuaranteedFraction);
 }
 
@@ -115,12 +115,12 @@ void check_training_disk(const Config& config, Communicator& ranks) {
   if (!config.offloads_to_disk()) return;
   constexpr std::string_view kKey = "optimizer.offload_folder";
   const std::string& folder = config.optimizer.offload_folder;
-  const DiskSpace room = scratch_disk_space(folder, kKey);
-  const MemoryLimit limit{.id = room.id, .name = "the free space of its disk", .bytes = room.bytes};
+  const DiskSpace space = scratch_disk_space(folder, kKey);
+  const MemoryLimit limit{.id = space.id, .name = "the free space of its disk", .bytes = space.bytes};
   const double planned = disk_bytes(config, estimate_this_rank(config, ranks));
   for (const auto& [id, demand] : collect_demands(planned, {limit}, ranks)) {
     check_input(kGuaranteedFraction * demand.bytes <= demand.limit, kKey, ": ", folder,
-                ": not enough space for this training: ", demand_text(demand), "; free some, or name another disk");
+                ": not enough space for this training: ", demand_text(demand), "; free some, or use a different disk");
   }
 }
 
@@ -129,7 +129,7 @@ std::string memory_warning(const Config& config, int world_size) {
   const double planned = largest_rank(config, world_size);
   for (const MemoryLimit& limit : memory_limits()) {
     if (kGuaranteedFraction * planned <= static_cast<double>(limit.bytes)) continue;
-    return str("one rank needs ", human_bytes(planned), ", and ", limit.name, " is ",
+    return str("one rank needs ", human_bytes(planned), ", but ", limit.name, " is ",
                human_bytes(static_cast<double>(limit.bytes)), ", so the run does not fit on hosts like this one; ",
                training_advice(config));
   }
@@ -139,10 +139,10 @@ std::string memory_warning(const Config& config, int world_size) {
 double weight_bytes(const Config& config) {
   const ParameterCounts counts = count_parameters(config.model);
   const ParallelSizes sizes = parallel_sizes(config);
-  const auto share = [](i64 numbers, i64 ranks) { return static_cast<double>(numbers) / static_cast<double>(ranks); };
-  const double numbers = share(counts.total() - counts.experts, sizes.tensor_model_parallel_size) +
+  const auto share = [](i64 weights, i64 ranks) { return static_cast<double>(weights) / static_cast<double>(ranks); };
+  const double weights = share(counts.total() - counts.experts, sizes.tensor_model_parallel_size) +
                          share(counts.experts, sizes.expert_model_parallel_size * sizes.expert_tensor_parallel_size);
-  return numbers / static_cast<double>(sizes.pipeline_model_parallel_size) *
+  return weights / static_cast<double>(sizes.pipeline_model_parallel_size) *
          static_cast<double>(size_of(dtype_of(config.training.precision)));
 }
 
@@ -151,7 +151,7 @@ void check_weights_memory(const Config& config, Communicator& ranks, const std::
   std::string sizes = "--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size";
   if (config.model.moe.num_experts > 0) sizes += ", --parallel.expert_model_parallel_size";
   check_memory(weight_bytes(config), ranks, what,
-               str("machines with more memory, ranks on more of them that share the model (", sizes,
+               str("hosts with more memory, ranks on more nodes that share the model (", sizes,
                    "), or a lower --precision can hold its weights"));
 }
 

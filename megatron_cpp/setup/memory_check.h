@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Throws OutOfMemory on all ranks if the ranks that share a machine or a memory-limited control group together need
+/// Throws OutOfMemory on all ranks if the ranks that share a host or a memory-limited control group together need
 /// more than it has. Collective. `bytes` is the estimated need of this rank, of which the fraction `certain` is needed
 /// at least; swap space counts as memory. `what` completes "not enough memory for ..." in the message, and `advice`
 /// names settings that need less.
@@ -20,11 +20,11 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 /// Checks the estimated memory of train() on each rank with check_memory(). Does not check trainings on GPUs.
 void check_training_memory(const Config& config, const World& world);
 
-/// Throws BadInput on all ranks if the estimated files of train() in optimizer.offload_folder cannot be created there
-/// or exceed the free space of the disk shared by the ranks of a machine. Creates nothing. Collective.
+/// Throws BadInput on all ranks if the estimated files of train() in optimizer.offload_folder cannot be created
+/// or exceed the free space of the disk shared by the ranks of a node. Creates nothing. Collective.
 void check_training_disk(const Config& config, Communicator& ranks);
 
-/// Returns a warning if even a single rank of the configuration would not fit on this machine, otherwise "".
+/// Returns a warning if even a single rank of the configuration would not fit on this host, otherwise "".
 std::string memory_warning(const Config& config, int world_size);
 
 /// Returns the bytes of weights per rank, averaged over pipeline ranks.

@@ -37,7 +37,7 @@ std::string parameters(const ModelConfig& model) {
   add_line(text, "mlp", count(counts.mlp));
   if (counts.experts > 0)
     add_line(text, "experts",
-             str(count(counts.experts), " of it; each token uses ", count(active_parameters(model)),
+             str(count(counts.experts), " in total; each token uses ", count(active_parameters(model)),
                  " parameters of the model"));
   add_line(text, "norms", count(counts.norms));
   if (counts.output > 0) add_line(text, "output layer", count(counts.output));
@@ -99,13 +99,14 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
   if (config.model.moe.num_experts > 0) {
     const double peak = largest_total(estimate_memory_by_stage(config, world_size, ExpertLoad::Most));
     if (const double more = peak - largest->total(); more > 0)
-      add_line(text, "experts",
-               str("as if equally busy; up to ", human_bytes(more), " more where all tokens choose those of one rank"));
+      add_line(
+          text, "experts",
+          str("if equally loaded; up to ", human_bytes(more), " more if all tokens choose the experts of one rank"));
   }
-  if (largest->peak_excess > 0) add_line(text, "minus, as peaks do not coincide", human_bytes(largest->peak_excess));
+  if (largest->peak_excess > 0) add_line(text, "minus, peaks do not coincide", human_bytes(largest->peak_excess));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
   if (const double scratch = attention_scratch_bytes(config, cores_per_rank); scratch > 0)
-    add_line(text, "in addition", human_bytes(scratch) + " in which attention computes");
+    add_line(text, "attention workspace", human_bytes(scratch));
   return text;
 }
 
@@ -134,16 +135,16 @@ std::string layout(const Config& config, int world_size) {
   std::vector<std::string> bytes;
   if (p.zero_quantized_weights) bytes.emplace_back("weights");
   if (p.zero_quantized_gradients) bytes.emplace_back("gradients");
-  if (!bytes.empty()) add_line(text, "a byte each", join(bytes, " and ") + " travel so");
-  if (p.grad_reduce_dtype == GradDType::Bf16) add_line(text, "gradients", "travel in bf16, and are summed in fp32");
+  if (!bytes.empty()) add_line(text, "int8 communication", join(bytes, " and "));
+  if (p.grad_reduce_dtype == GradDType::Bf16) add_line(text, "gradients", "sent in bf16, summed in fp32");
   if (p.grad_reduce_format() != GradReduceFormat::Full && p.zero_hpz_partition_size > 1)
-    add_line(text, "gradients", str("summed by every ", p.zero_hpz_partition_size, " of these ranks first"));
+    add_line(text, "gradients", str("first summed within groups of ", p.zero_hpz_partition_size, " ranks"));
   if (p.power_sgd_rank > 0)
-    add_line(text, "gradients of matrices",
-             str("summed by factors of rank ", p.power_sgd_rank,
+    add_line(text, "matrix gradients",
+             str("PowerSGD factors of rank ", p.power_sgd_rank,
                  p.power_sgd_start_iter > 0 ? str(" after iteration ", p.power_sgd_start_iter) : ""));
   if (p.zero_hpz_partition_size > 1 && p.zero_stage == 3)
-    add_line(text, "second copy", str("of the weights, in every ", p.zero_hpz_partition_size, " of these ranks"));
+    add_line(text, "second copy", str("of the weights, within groups of ", p.zero_hpz_partition_size, " ranks"));
   return text;
 }
 
@@ -180,25 +181,41 @@ std::string precision(const Config& config) {
   return text;
 }
 
-std::string schedule(const Config& config, int world_size) {
+/// Formats a number of operations with an SI prefix: "2.47 PFLOP".
+std::string flop_text(double flops) {
+  constexpr std::string_view kPrefixes = "kMGTPEZY";
+  std::size_t prefix = 0;
+  for (; flops >= 1000 && prefix < kPrefixes.size(); ++prefix) flops /= 1000;
+  return str(significant(flops, 3), " ", prefix > 0 ? kPrefixes.substr(prefix - 1, 1) : "", "FLOP");
+}
+
+std::string device(const Config& config, int cores_per_rank) {
+  const std::string name(enum_name(config.device.device));
+  if (config.device.device != DeviceType::Cpu) return name;
+  const int threads = num_rank_threads(config.device, cores_per_rank);
+  return str(name, ", ", threads, threads == 1 ? " thread" : " threads");
+}
+
+std::string schedule(const Config& config, int world_size, int cores_per_rank) {
   const auto [iterations, samples] = config.training_end();
   const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
   std::string text = "run:\n";
   add_line(text, "iterations", str(iterations));
   add_line(text, "samples", str(samples, " of ", config.model.seq_length, " tokens: ", human_count(tokens), " tokens"));
   for (const BatchSizeStep& step : config.batch_sizes()) {
-    add_line(
-        text, "global batch size",
-        str(step.batch_size, " samples from sample ", step.first_sample, " on, in ",
-            microbatches_of(step.batch_size, config, world_size),
-            world_size > 1 ? " microbatches per rank of " : " microbatches of ", config.training.micro_batch_size));
+    const i64 microbatches = microbatches_of(step.batch_size, config, world_size);
+    add_line(text, "global batch size",
+             str(step.batch_size, " samples from sample ", step.first_sample, " on, in ", microbatches,
+                 microbatches == 1 ? " microbatch" : " microbatches", world_size > 1 ? " per rank of " : " of ",
+                 config.training.micro_batch_size));
   }
+  add_line(text, "device", device(config, cores_per_rank) + (world_size > 1 ? " per rank" : ""));
   add_line(text, "precision", precision(config));
   add_line(text, "learning rate",
            str(config.optimizer.lr, " to ", config.optimizer.min_lr, ", ", enum_name(config.optimizer.lr_decay_style)));
   add_line(text, "operations",
-           str(flops_per_token(config.model) * tokens, " FLOP, ", human_count(flops_per_token(config.model)),
-               "FLOP per token"));
+           str(flop_text(flops_per_token(config.model) * tokens), ", ", flop_text(flops_per_token(config.model)),
+               " per token"));
   return text;
 }
 
@@ -270,7 +287,7 @@ StatesPerWeight states_per_weight(const Config& config) {
 
 std::string describe_run(const Config& config, int world_size, int cores_per_rank) {
   return parameters(config.model) + layout(config, world_size) + memory(config, world_size, cores_per_rank) +
-         schedule(config, world_size);
+         schedule(config, world_size, cores_per_rank);
 }
 
 }  // namespace mcpp

@@ -11,18 +11,18 @@ namespace mcpp {
 /// receive the maximum of each field.
 struct StopRequest {
   int signal = 0;      ///< signal that requested the stop, or 0
-  double minutes = 0;  ///< since the start of the process
+  double minutes = 0;  ///< minutes since the start of the process
 
   static constexpr i64 kCount = 2;
-  std::array<double, kCount> numbers() const { return {static_cast<double>(signal), minutes}; }
-  static StopRequest of(std::span<const double, kCount> numbers) { return {static_cast<int>(numbers[0]), numbers[1]}; }
+  std::array<double, kCount> values() const { return {static_cast<double>(signal), minutes}; }
+  static StopRequest of(std::span<const double, kCount> values) { return {static_cast<int>(values[0]), values[1]}; }
 };
 
 /// Observer that is called between the passes of a training step or an evaluation batch.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  /// Returns the signal that asks this rank to stop, or 0. Once nonzero it remains so.
+  /// Returns the signal that requests this rank to stop, or 0. Once nonzero it remains so.
   virtual int signal() const = 0;
   /// Returns the minutes since this rank's process started.
   virtual double minutes() const = 0;

@@ -19,46 +19,47 @@ AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config)
 
 MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp) {
   if (cp.size() == 1) return whole;
-  const auto how =
+  const auto partition =
       std::make_shared<const SamplePartition>(balance_sequence_partition(cp.partition, attention_work(whole, config)));
   const i64 rows = config.seq_length / cp.size();
   const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 count) {
     return t.defined() ? rows_at(t, at, count) : t;
   };
-  const PositionRanges at = how->of_rank(cp.rank);
-  return {.tokens = rows_of(whole.tokens, at, rows),
-          .targets = rows_of(whole.targets, at, rows),
-          .samples = whole.samples,
-          .attention_starts = rows_of(whole.attention_starts, how->of_member(cp.member()), rows * cp.partition.heads),
-          .position_starts = rows_of(whole.position_starts, at, rows),
-          .partition = how};
+  const PositionRanges at = partition->of_rank(cp.rank);
+  return {
+      .tokens = rows_of(whole.tokens, at, rows),
+      .targets = rows_of(whole.targets, at, rows),
+      .samples = whole.samples,
+      .attention_starts = rows_of(whole.attention_starts, partition->of_member(cp.member()), rows * cp.partition.heads),
+      .position_starts = rows_of(whole.position_starts, at, rows),
+      .partition = partition};
 }
 
-void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
+void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
                        InterruptibleStep& step) {
   batches_ = batches;
   grad_scale_ = grad_scale;
   totals_ = totals;
   step_ = &step;
   logits_row_ = {};
-  passes_.clear();
+  contexts_.clear();
   for (const MicroBatch& batch : batches) {
-    MicrobatchContext& pass = passes_.emplace_back();
-    pass.training = pass.saves_for_backward = training;
-    pass.is_last = false;
-    pass.grad_scale = grad_scale;
-    pass.samples = batch.samples;
-    pass.partition = batch.partition;
-    if (pass.partition) pass.positions = pass.partition->of_rank(model_.context().cp.rank);
-    pass.attention_starts = batch.attention_starts;
-    pass.position_starts = batch.position_starts;
+    MicrobatchContext& context = contexts_.emplace_back();
+    context.training = context.saves_for_backward = is_training;
+    context.is_last = false;
+    context.grad_scale = grad_scale;
+    context.samples = batch.samples;
+    context.partition = batch.partition;
+    if (context.partition) context.positions = context.partition->of_rank(model_.context().cp.rank);
+    context.attention_starts = batch.attention_starts;
+    context.position_starts = batch.position_starts;
   }
 }
 
-MicrobatchContext& ModelStage::pass(int microbatch) {
-  MicrobatchContext& pass = passes_.at(static_cast<std::size_t>(microbatch));
-  if (!step_->should_continue()) pass.abort();
-  return pass;
+MicrobatchContext& ModelStage::context_of(int microbatch) {
+  MicrobatchContext& context = contexts_.at(static_cast<std::size_t>(microbatch));
+  if (!step_->should_continue()) context.abort();
+  return context;
 }
 
 ProfileRange ModelStage::range(const char* name, int microbatch) const {
@@ -70,7 +71,7 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const ProfileRange profiled = range("forward-compute", microbatch);
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
-  MicrobatchContext& next = pass(microbatch);
+  MicrobatchContext& next = context_of(microbatch);
   if (!model_.stage().has_output) {
     const Tensor y = model_.forward(input, next);
     return next.is_aborted() ? zero_activation() : y;
@@ -90,9 +91,9 @@ void ModelStage::request_logits(i64 position, const Tensor& row) {
   logits_row_ = row;
 }
 
-void ModelStage::read_logits(const Tensor& logits, const MicrobatchContext& pass) {
-  const i64 row = pass.positions.rows_before(logits_position_), rows = model_.context().local_seq_length();
-  if (row >= rows || pass.positions.at(row) != logits_position_) return;
+void ModelStage::read_logits(const Tensor& logits, const MicrobatchContext& context) {
+  const i64 row = context.positions.rows_before(logits_position_), rows = model_.context().local_seq_length();
+  if (row >= rows || context.positions.at(row) != logits_position_) return;
   const i64 samples = static_cast<i64>(batches_.front().samples.size()), part = logits.dim(1);
   Tensor local = logits_row_.flat(model_.context().tp.rank() * part, part);
   ops::copy(logits.slice(row * samples, row * samples + 1).view({-1}), local);
@@ -100,14 +101,14 @@ void ModelStage::read_logits(const Tensor& logits, const MicrobatchContext& pass
 
 Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
   const ProfileRange profiled = range("backward-compute", microbatch);
-  MicrobatchContext& next = pass(microbatch);
+  MicrobatchContext& next = context_of(microbatch);
   next.is_last = is_last;
   return gradient_of_input(next, dy);
 }
 
 Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
   const ProfileRange profiled = range("backward-compute-input", microbatch);
-  MicrobatchContext& next = pass(microbatch);
+  MicrobatchContext& next = context_of(microbatch);
   next.delay_wgrad_compute = true;
   return gradient_of_input(next, dy);
 }
@@ -119,7 +120,7 @@ Tensor ModelStage::gradient_of_input(MicrobatchContext& next, const Tensor& dy) 
 
 void ModelStage::backward_weight(int microbatch, bool) {
   const ProfileRange profiled = range("backward-compute-weight", microbatch);
-  pass(microbatch).run_delayed_wgrads();
+  context_of(microbatch).run_delayed_wgrads();
 }
 
 Tensor ModelStage::zero_activation() {

@@ -21,8 +21,8 @@ struct MicroBatch {
   /// partition over context-parallel ranks; null without context parallelism
   std::shared_ptr<const SamplePartition> partition = nullptr;
 };
-/// Returns this context-parallel rank's shard of a microbatch of whole samples, balanced by the cost of attention. On
-/// stages that read no data it has only sample indices.
+/// Returns this context-parallel rank's shard of a microbatch of unsharded samples, balanced by the cost of attention.
+/// On stages that read no data it has only sample indices.
 MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp);
 
 class ModelStage final : public PipelineStage {
@@ -33,12 +33,12 @@ class ModelStage final : public PipelineStage {
   /// Prepares a run of a schedule. `batches` and `step` must outlive it. `grad_scale` multiplies the gradients. The
   /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2], in order. `step` is polled
   /// before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
-  void begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
+  void begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
              InterruptibleStep& step);
 
   /// Requests logits instead of losses for an inference run; call it after begin(). The last stage writes those that
   /// follow the token at `position` in the first sample of the first microbatch to this rank's part of `row`, fp32
-  /// [padded vocabulary], unless context parallelism assigns the position to another rank.
+  /// [padded vocabulary], unless context parallelism assigns the position to a different rank.
   void request_logits(i64 position, const Tensor& row);
 
   Tensor forward(int microbatch, const Tensor& x) override;
@@ -46,7 +46,7 @@ class ModelStage final : public PipelineStage {
   Tensor backward_input(int microbatch, const Tensor& dy) override;
   void backward_weight(int microbatch, bool is_last) override;
   void prefetch_backward(int microbatch) override {
-    passes_.at(static_cast<std::size_t>(microbatch)).saved_tensors.prefetch();
+    contexts_.at(static_cast<std::size_t>(microbatch)).saved_tensors.prefetch();
   }
   void reduce_gradients() override { model_.release_gradients(); }
   Tensor empty_activation() override;
@@ -55,17 +55,17 @@ class ModelStage final : public PipelineStage {
   /// Returns the profile range of a pass; `name` is that of Megatron-LM's timer.
   ProfileRange range(const char* name, int microbatch) const;
   /// Returns the context of a microbatch; aborts it if the step is aborted.
-  MicrobatchContext& pass(int microbatch);
+  MicrobatchContext& context_of(int microbatch);
   Tensor gradient_of_input(MicrobatchContext& next, const Tensor& dy);
   Tensor zero_activation();
-  void read_logits(const Tensor& logits, const MicrobatchContext& pass);
+  void read_logits(const Tensor& logits, const MicrobatchContext& context);
 
   GPTModel& model_;
   int chunk_;
   InterruptibleStep* step_ = nullptr;
   std::span<const MicroBatch> batches_;
   double grad_scale_ = 1;
-  std::vector<MicrobatchContext> passes_;
+  std::vector<MicrobatchContext> contexts_;
   Tensor totals_;
   Tensor logits_row_;  // undefined unless logits are requested
   i64 logits_position_ = 0;

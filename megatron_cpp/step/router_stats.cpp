@@ -26,8 +26,8 @@ std::size_t RouterStats::row_of(i64 layer) const {
 
 std::vector<double> RouterStats::row(std::span<const double> table, std::size_t row) const {
   const auto columns = static_cast<std::size_t>(columns_);
-  const std::span<const double> numbers = table.subspan(row * columns, columns);
-  return {numbers.begin(), numbers.end()};
+  const std::span<const double> values = table.subspan(row * columns, columns);
+  return {values.begin(), values.end()};
 }
 
 void RouterStats::clear() {
@@ -38,8 +38,8 @@ void RouterStats::sum() {
   if (is_empty()) return;
   std::vector<double> table(static_cast<std::size_t>(table_.numel()), 0);
   for (const auto& [layer, router] : routers_) {
-    const std::vector<double> numbers = router->tally().numbers();
-    std::ranges::copy(numbers, table.begin() + static_cast<std::ptrdiff_t>(row_of(layer)) * columns_);
+    const std::vector<double> tally = router->tally().numbers();
+    std::ranges::copy(tally, table.begin() + static_cast<std::ptrdiff_t>(row_of(layer)) * columns_);
   }
   write_values(table, table_);
   world_.all_reduce(table_, ReduceOp::Sum).wait();

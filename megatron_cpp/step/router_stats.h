@@ -37,7 +37,7 @@ class RouterStats {
   std::size_t row_of(i64 layer) const;
   std::vector<double> row(std::span<const double> table, std::size_t row) const;
 
-  std::vector<i64> layers_;  // expert layers of the whole model
+  std::vector<i64> layers_;  // expert layers of the full model
   std::vector<GPTModel::LayerRouter> routers_;
   i64 columns_;
   Communicator& world_;

@@ -40,9 +40,9 @@ StepRule make_step_rule(const TrainingConfig& config, const SpikeHistory& histor
   return rule;
 }
 
-StepAction choose_action(const TrainingConfig& config, StepStatus verdict) {
-  if (verdict == StepStatus::Fine) return StepAction::Continue;
-  if (verdict == StepStatus::NotFinite) {
+StepAction choose_action(const TrainingConfig& config, StepStatus status) {
+  if (status == StepStatus::Fine) return StepAction::Continue;
+  if (status == StepStatus::NotFinite) {
     if (config.nan_policy == NanPolicy::Stop) return StepAction::Stop;
     return config.nan_policy == NanPolicy::Skip ? StepAction::Skip : StepAction::RollBack;
   }

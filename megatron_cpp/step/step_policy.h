@@ -32,6 +32,6 @@ StepRule make_step_rule(const TrainingConfig& config, const SpikeHistory& histor
 
 /// Returns the action for the outcome of a step. Skip: nothing was changed and training continues. RollBack: nothing
 /// was changed and training continues from its latest good checkpoint, without the samples read since.
-StepAction choose_action(const TrainingConfig& config, StepStatus verdict);
+StepAction choose_action(const TrainingConfig& config, StepStatus status);
 
 }  // namespace mcpp

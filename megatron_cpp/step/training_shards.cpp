@@ -42,10 +42,10 @@ std::string owner_state_name(const char* state, const StateOwner& holder, const 
 
 /// Returns a name for this rank's box of a matrix, on which the factors depend.
 std::string box_name(const Box& box) {
-  std::string place;
+  std::string name;
   for (std::size_t axis = 0; axis < box.shape.size(); ++axis)
-    place += str(axis > 0 ? "," : "", box.offset[axis], "+", box.shape[axis]);
-  return place;
+    name += str(axis > 0 ? "," : "", box.offset[axis], "+", box.shape[axis]);
+  return name;
 }
 
 void add_power_sgd(const TrainingState& state, const ParamAndGradBuffer& buffer, bool is_to_save,

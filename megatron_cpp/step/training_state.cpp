@@ -17,12 +17,12 @@ namespace {
 
 // Layout of the values that ranks exchange for a step: StepScalars, StopRequest, and whether any rank aborted.
 constexpr i64 kStepStopRequest = StepScalars::kCount, kAborted = kStepStopRequest + StopRequest::kCount,
-              kNumbers = kAborted + 1;
+              kNumValues = kAborted + 1;
 // Layout for an evaluation: totals_, then StopRequest.
-constexpr i64 kEvaluationStopRequest = 2, kEvaluationNumbers = kEvaluationStopRequest + StopRequest::kCount;
+constexpr i64 kEvaluationStopRequest = 2, kNumEvaluationValues = kEvaluationStopRequest + StopRequest::kCount;
 
-StopRequest stop_request_at(i64 place, const std::vector<double>& numbers) {
-  return StopRequest::of(std::span(numbers).subspan(static_cast<std::size_t>(place)).first<StopRequest::kCount>());
+StopRequest stop_request_at(i64 offset, const std::vector<double>& values) {
+  return StopRequest::of(std::span(values).subspan(static_cast<std::size_t>(offset)).first<StopRequest::kCount>());
 }
 
 std::unique_ptr<ChunkParamBuffers> allocate(GPTModel& model, const TrainingLayout& layout) {
@@ -37,9 +37,9 @@ std::unique_ptr<ChunkParamBuffers> allocate(GPTModel& model, const TrainingLayou
 /// Returns the ranks that together update one copy of a stage's weights.
 MatrixGroups stage_groups(const TrainingLayout& layout) {
   const ParallelState& p = layout.parallel;
-  const bool is_cut = layout.data_parallel.zero_stage > 0;
-  MatrixGroups holders{{GridKind::Dense, is_cut ? p.tp_dp_shard.get() : p.tp.get()}};
-  if (p.expert_tp) holders[GridKind::Expert] = is_cut ? p.expert_tp_dp_shard.get() : p.expert_tp.get();
+  const bool is_sharded = layout.data_parallel.zero_stage > 0;
+  MatrixGroups holders{{GridKind::Dense, is_sharded ? p.tp_dp_shard.get() : p.tp.get()}};
+  if (p.expert_tp) holders[GridKind::Expert] = is_sharded ? p.expert_tp_dp_shard.get() : p.expert_tp.get();
   return holders;
 }
 
@@ -57,21 +57,21 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
       routers_(context.config, models(), layout_.parallel.world, device_),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
-      step_scalars_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
-      step_readback_(make_async_readback(device_, kNumbers)),
+      step_scalars_(Tensor::zeros({kNumValues}, DType::F64, device_, MemoryClass::Other)),
+      step_readback_(make_async_readback(device_, kNumValues)),
       step_(*layout_.parallel.layer_group) {
   for (auto* waits : {&pipeline_wait_timer_, &agreement_wait_timer_}) *waits = make_device_wait_timer(device_);
-  for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kEvaluationNumbers);
+  for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kNumEvaluationValues);
 }
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext context) {
   context.activations = activations_.get();
-  const StageMap places{.ranks = layout_.parallel.topology.pp(),
-                        .chunks_per_rank = layout_.chunks_per_rank(),
-                        .placement = row_of(layout_.schedule).placement};
+  const StageMap stage_map{.ranks = layout_.parallel.topology.pp(),
+                           .chunks_per_rank = layout_.chunks_per_rank(),
+                           .placement = row_of(layout_.schedule).placement};
   std::vector<StageContents> stages;
   for (int c = 0; c < layout_.chunks_per_rank(); ++c)
-    stages.push_back(layout_.stages[static_cast<std::size_t>(places.stage_of(layout_.parallel.coordinates.pp, c))]);
+    stages.push_back(layout_.stages[static_cast<std::size_t>(stage_map.stage_of(layout_.parallel.coordinates.pp, c))]);
   std::vector<Chunk> chunks;
   for (std::unique_ptr<GPTModel>& model : mcpp::make_chunks(context, stages)) {
     Chunk& chunk = chunks.emplace_back();
@@ -119,30 +119,30 @@ void TrainingState::publish_weights() {
   for (const Chunk& chunk : chunks_) chunk.memory->publish();
 }
 
-/// Builds the lowered schedule. The first `serialized_microbatches` microbatches run one after another.
-Schedule TrainingState::build_schedule(std::size_t microbatches, bool training, int serialized_microbatches) const {
+/// Builds the lowered schedule. The first `serialized_microbatches` microbatches run one at a time.
+Schedule TrainingState::build_schedule(std::size_t microbatches, bool is_training, int serialized_microbatches) const {
   const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
                                           static_cast<int>(microbatches), layout_.chunks_per_rank());
   Schedule lowered =
-      lower(serialize_first_microbatches(training ? schedule : forward_schedule(schedule), serialized_microbatches));
+      lower(serialize_first_microbatches(is_training ? schedule : forward_schedule(schedule), serialized_microbatches));
   simulate(lowered);  // fails on a deadlock instead of hanging
   return lowered;
 }
 
-void TrainingState::run(std::span<const MicroBatch> batches, bool training, double grad_scale,
+void TrainingState::run(std::span<const MicroBatch> batches, bool is_training, double grad_scale,
                         const LogitsRequest* request) {
   ops::fill_zero(totals_);
-  const auto [found, is_first] = schedules_.try_emplace({batches.size(), training});
-  if (is_first) found->second = build_schedule(batches.size(), training, /*serialized_microbatches=*/0);
+  const auto [found, is_first] = schedules_.try_emplace({batches.size(), is_training});
+  if (is_first) found->second = build_schedule(batches.size(), is_training, /*serialized_microbatches=*/0);
   // Kernels are loaded during the microbatch that sets the gradients and the next one, which adds to them.
   const bool loads_kernels = is_first && pipeline_wait_timer_;
   Schedule first;
-  if (loads_kernels) first = build_schedule(batches.size(), training, /*serialized_microbatches=*/2);
+  if (loads_kernels) first = build_schedule(batches.size(), is_training, /*serialized_microbatches=*/2);
   const Schedule& schedule = loads_kernels ? first : found->second;
   step_.begin(schedule.passes(layout_.parallel.coordinates.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
-    chunk.stage->begin(batches, training, grad_scale, totals_, step_);
+    chunk.stage->begin(batches, is_training, grad_scale, totals_, step_);
     if (request) chunk.stage->request_logits(request->position, request->row);
     stages.push_back(chunk.stage.get());
   }
@@ -178,7 +178,7 @@ void TrainingState::backward(std::span<const MicroBatch> batches, double loss_gr
   grad_scale_ = is_outcome_pending_ ? loss_scale_.expected_factor(tokens_) : loss_scale_.factor(tokens_);
   {
     const ProfileRange range(device_, profiler_, "forward-backward", Detail::Phase);
-    run(batches, /*training=*/true, grad_scale_ * loss_grad_factor);
+    run(batches, /*is_training=*/true, grad_scale_ * loss_grad_factor);
   }
   const ProfileRange range(device_, profiler_, "all-grads-sync", Detail::Phase);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
@@ -188,7 +188,7 @@ void TrainingState::backward(std::span<const MicroBatch> batches, double loss_gr
 
 void TrainingState::update(const StepOptions& options) {
   MCPP_CHECK(has_gradients_, "update() without the backward() before it");
-  MCPP_CHECK(!is_outcome_pending_, "update() before the outcome() of the step before");
+  MCPP_CHECK(!is_outcome_pending_, "update() before the outcome() of the previous step");
   MCPP_CHECK(!needs_backward_rerun(), "update() with gradients of a different loss scale");
   has_gradients_ = false;
   is_outcome_pending_ = true;
@@ -203,8 +203,8 @@ void TrainingState::update(const StepOptions& options) {
     ops::copy(optimizer_.compute_update_scale(totals_, rule), decided);
   }
   write_stop_request(kStepStopRequest, step_scalars_);
-  Tensor given_up = step_scalars_.flat(kAborted, 1);
-  write_values<double>({double(step_.is_aborted())}, given_up);
+  Tensor aborted = step_scalars_.flat(kAborted, 1);
+  write_values<double>({double(step_.is_aborted())}, aborted);
   if (step_.is_aborted()) {
     Tensor factor = step_scalars_.flat(StepScalars::kFactor, 1);
     write_values<double>({std::numeric_limits<double>::infinity()}, factor);
@@ -225,31 +225,31 @@ void TrainingState::update(const StepOptions& options) {
   if (routers_.has_state() && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor]))
     routers_.end_step();
   step_readback_->start(step_scalars_);
-  const ProfileRange publishing(device_, profiler_, "params-all-gather", Detail::Microbatch);
+  const ProfileRange gather_range(device_, profiler_, "params-all-gather", Detail::Microbatch);
   publish_weights();
 }
 
-void TrainingState::write_stop_request(i64 place, Tensor& numbers) const {
-  Tensor to = numbers.flat(place, StopRequest::kCount);
-  const auto local = step_.stop_request().numbers();
+void TrainingState::write_stop_request(i64 offset, Tensor& values) const {
+  Tensor to = values.flat(offset, StopRequest::kCount);
+  const auto local = step_.stop_request().values();
   write_values(std::span<const double>(local), to);
 }
 
 StepOutcome TrainingState::outcome() {
   MCPP_CHECK(std::exchange(is_outcome_pending_, false), "outcome() without the update() before it");
-  const std::vector<double> numbers = step_readback_->values();
-  stop_request_ = stop_request_at(kStepStopRequest, numbers);
-  if (numbers[kAborted] != 0) return {.skipped = true, .is_aborted = true};
-  const bool skipped = !std::isfinite(numbers[StepScalars::kFactor]);
-  if (!skipped) optimizer_.count_step();
-  const auto verdict = static_cast<StepStatus>(numbers[StepScalars::kStatus]);
-  Overflow overflow = loss_scale_.update(verdict == StepStatus::NotFinite);
-  if (!std::isfinite(numbers[StepScalars::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
-  return {.loss = numbers[StepScalars::kLoss],
-          .tokens = static_cast<i64>(numbers[StepScalars::kTargets]),
-          .grad_norm = numbers[StepScalars::kGradNorm],
-          .verdict = verdict,
-          .skipped = skipped,
+  const std::vector<double> values = step_readback_->values();
+  stop_request_ = stop_request_at(kStepStopRequest, values);
+  if (values[kAborted] != 0) return {.is_skipped = true, .is_aborted = true};
+  const bool is_skipped = !std::isfinite(values[StepScalars::kFactor]);
+  if (!is_skipped) optimizer_.count_step();
+  const auto status = static_cast<StepStatus>(values[StepScalars::kStatus]);
+  Overflow overflow = loss_scale_.update(status == StepStatus::NotFinite);
+  if (!std::isfinite(values[StepScalars::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
+  return {.loss = values[StepScalars::kLoss],
+          .tokens = static_cast<i64>(values[StepScalars::kTargets]),
+          .grad_norm = values[StepScalars::kGradNorm],
+          .status = status,
+          .is_skipped = is_skipped,
           .overflow = overflow,
           .is_aborted = false,
           .experts = routers_.layer_stats()};
@@ -278,7 +278,7 @@ std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 posi
   int count = 1;
   while (!fits(count)) ++count;
   const std::vector<MicroBatch> batches(static_cast<std::size_t>(count), sample);
-  run(batches, /*training=*/false, 1, &request);
+  run(batches, /*is_training=*/false, 1, &request);
   // Each part of the vocabulary is on one rank, or bitwise identical on several.
   layout_.parallel.world.all_reduce(row, ReduceOp::Max).wait();
   values = read_values<float>(row);
@@ -289,22 +289,22 @@ std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 posi
 void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   MCPP_CHECK(evaluations_started_ - evaluations_taken_ < evaluation_readbacks_.size(),
              "too many evaluations in flight");
-  run(batches, /*training=*/false);
+  run(batches, /*is_training=*/false);
   sum_totals_over_ranks();
-  Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
-  Tensor totals = numbers.flat(0, 2), stop_request = numbers.flat(kEvaluationStopRequest, StopRequest::kCount);
+  Tensor values = Tensor::empty({kNumEvaluationValues}, DType::F64, device_, MemoryClass::Workspace);
+  Tensor totals = values.flat(0, 2), stop_request = values.flat(kEvaluationStopRequest, StopRequest::kCount);
   ops::copy(totals_, totals);
-  write_stop_request(kEvaluationStopRequest, numbers);
+  write_stop_request(kEvaluationStopRequest, values);
   layout_.parallel.world.all_reduce(stop_request, ReduceOp::Max).wait();
-  evaluation_readbacks_[evaluations_started_++ % evaluation_readbacks_.size()]->start(numbers);
+  evaluation_readbacks_[evaluations_started_++ % evaluation_readbacks_.size()]->start(values);
 }
 
 EvaluationOutcome TrainingState::evaluation() {
   MCPP_CHECK(evaluations_taken_ < evaluations_started_, "no evaluation is in flight");
-  const std::vector<double> numbers =
+  const std::vector<double> values =
       evaluation_readbacks_[evaluations_taken_++ % evaluation_readbacks_.size()]->values();
-  stop_request_ = stop_request_at(kEvaluationStopRequest, numbers);
-  return {.loss = numbers[0] / numbers[1], .tokens = static_cast<i64>(numbers[1])};
+  stop_request_ = stop_request_at(kEvaluationStopRequest, values);
+  return {.loss = values[0] / values[1], .tokens = static_cast<i64>(values[1])};
 }
 
 }  // namespace mcpp

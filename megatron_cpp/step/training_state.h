@@ -22,15 +22,15 @@ namespace mcpp {
 struct StepOutcome {
   double loss = 0;       ///< mean over the target tokens of the global batch; infinity if non-finite on any rank
   i64 tokens = 0;        ///< target tokens in the global batch
-  double grad_norm = 0;  ///< before clipping; infinity if non-finite on any rank
+  double grad_norm = 0;  ///< norm before clipping; infinity if non-finite on any rank
   /// worst status of any rank; NotFinite refers to the loss or the gradient
-  StepStatus verdict = StepStatus::Fine;
-  bool skipped = false;  ///< no update was applied
+  StepStatus status = StepStatus::Fine;
+  bool is_skipped = false;  ///< no update was applied
   /// Effect of a non-finite gradient on the loss scale.
   Overflow overflow = Overflow::None;
   /// True if a signal on any rank aborted the step: nothing was changed and the other fields are meaningless.
   bool is_aborted = false;
-  std::vector<LayerRoutingStats> experts = {};  ///< of the expert layers
+  std::vector<LayerRoutingStats> experts = {};  ///< statistics of the expert layers
 };
 
 struct EvaluationOutcome {
@@ -49,7 +49,7 @@ struct StepOptions {
 struct TrainingLayout {
   ParallelState& parallel;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
-  /// of the whole pipeline, in order; a multiple of the number of pipeline ranks
+  /// model chunks of the entire pipeline, in order; a multiple of the number of pipeline ranks
   std::vector<StageContents> stages = {};
   DataParallelOptions data_parallel = {};
   bool saves_asynchronously = false;   ///< checkpoints are saved asynchronously
@@ -145,18 +145,18 @@ class TrainingState {
  private:
   std::vector<Chunk> make_chunks(ModelContext context);
   std::vector<GPTModel*> models() const;
-  Schedule build_schedule(std::size_t microbatches, bool training, int serialized_microbatches) const;
+  Schedule build_schedule(std::size_t microbatches, bool is_training, int serialized_microbatches) const;
   struct LogitsRequest {
     i64 position;
     Tensor row;
   };
   /// Runs a schedule; leaves this rank's contribution in totals_. With a request, computes logits instead of losses.
-  void run(std::span<const MicroBatch> batches, bool training, double grad_scale = 1,
+  void run(std::span<const MicroBatch> batches, bool is_training, double grad_scale = 1,
            const LogitsRequest* request = nullptr);
   i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   void sum_totals_over_ranks();
-  /// Writes this rank's stop request into `numbers` at offset `place`.
-  void write_stop_request(i64 place, Tensor& numbers) const;
+  /// Writes this rank's stop request into `values` at `offset`.
+  void write_stop_request(i64 offset, Tensor& values) const;
 
   TrainingLayout layout_;
   Device& device_;
@@ -177,7 +177,7 @@ class TrainingState {
   std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;
   InterruptibleStep step_;
   StopRequest stop_request_;
-  std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by (microbatches, training)
+  std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by (microbatches, is_training)
   double pipeline_waiting_ = 0, agreement_ = 0;
   std::unique_ptr<DeviceWaitTimer> pipeline_wait_timer_,
       agreement_wait_timer_;  // null if device and host wait together

@@ -45,9 +45,8 @@ void PeakFile::write(double tflops, const Log& log) const {
 
 PeakFile peak_file(const Config& config, const Session& session) {
   Device& device = *session.device;
-  return {config.checkpoint.save,
-          str(device_name(device), ", ", enum_name(config.training.precision), ", ", host_threads(device), " threads, ",
-              session.node->size(), " ranks on its machine")};
+  return {config.checkpoint.save, str(device_name(device), ", ", enum_name(config.training.precision), ", ",
+                                      host_threads(device), " threads, ", session.node->size(), " ranks on its host")};
 }
 
 DevicePeak find_device_peak(const Config& config, Session& session, const Log& log) {

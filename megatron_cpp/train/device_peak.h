@@ -18,8 +18,8 @@ struct DevicePeak {
 /// Does nothing if the folder is empty.
 class PeakFile {
  public:
-  /// `device` identifies what the peak was measured on: processor, precision, threads and number of ranks that share
-  /// it.
+  /// `device` identifies the conditions of the measurement: processor, precision, threads and number of ranks that
+  /// share it.
   PeakFile(const std::string& save_folder, std::string device);
 
   /// Returns the stored peak in TFLOP/s, or 0 if there is none or it belongs to a different device.

@@ -40,7 +40,7 @@ void poison_weights(TrainingState& state) {
   });
 }
 
-/// Leaves out the padding between parameters, which must stay zero.
+/// Skips the padding between parameters, which must stay zero.
 void scale_gradients(TrainingState& state, double factor) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     chunk.memory->visit_grads([&](const Param&, i64, Tensor values) { ops::scale(values, factor); });
@@ -84,7 +84,7 @@ void FaultInjection::trigger(i64 iteration) const {
 void FaultInjection::before_step(i64 iteration) const {
   if (config_.kind == FaultKind::Slow && is_triggered(iteration))
     std::this_thread::sleep_for(std::chrono::duration<double>(config_.seconds));
-  if (config_.point == FaultPlace::Step && ends_process(config_.kind) && is_triggered(iteration)) trigger(iteration);
+  if (config_.point == FaultPoint::Step && ends_process(config_.kind) && is_triggered(iteration)) trigger(iteration);
 }
 
 double FaultInjection::loss_grad_factor(i64 iteration) const {
@@ -94,14 +94,14 @@ double FaultInjection::loss_grad_factor(i64 iteration) const {
 void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {
   if (ends_process(config_.kind) || !is_triggered(iteration)) return;
   if (config_.kind == FaultKind::NanLoss) poison(state.loss_totals());
-  // The whole gradient, since the norm of some shards is counted on one rank only.
+  // The full gradient, since the norm of some shards is counted on one rank only.
   if (config_.kind == FaultKind::NanGrad) scale_gradients(state, kNan);
   if (config_.kind == FaultKind::NanWeights) poison_weights(state);
   if (config_.kind == FaultKind::Spike) amplify(state);
 }
 
 SaveObserver FaultInjection::observer(i64 iteration) const {
-  if (config_.point == FaultPlace::Step || !is_triggered(iteration)) return {};
+  if (config_.point == FaultPoint::Step || !is_triggered(iteration)) return {};
   return [this, iteration](SavePoint save_point) {
     if (static_cast<int>(save_point) + 1 == static_cast<int>(config_.point)) trigger(iteration);
   };

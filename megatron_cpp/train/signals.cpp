@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
 
-// A signal handler can access static storage only. Used by SignalWatch alone.
+// A signal handler can access static storage only. Used by SignalWatch only.
 std::atomic<pthread_t> signal_thread;
 static_assert(std::atomic<pthread_t>::is_always_lock_free);
 

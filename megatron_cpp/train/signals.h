@@ -17,14 +17,14 @@ namespace mcpp {
 /// untouched, so that a signal delivered to such a thread could corrupt memory.
 class SignalWatch {
  public:
-  /// `board` notifies the other ranks of the machine; null if there are none. `on_signal(signal)` is called immediately
-  /// in the signal thread, on the first rank of a machine that receives a signal; it must not block.
+  /// `board` notifies the other ranks of the node; null if there are none. `on_signal(signal)` is called immediately
+  /// in the signal thread, on the first rank of a node that receives a signal; it must not block.
   explicit SignalWatch(StatusBoard* board = nullptr, std::function<void(int signal)> on_signal = nullptr);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// Returns the signal that asked this rank, or another rank of its machine, to stop, or 0. Once nonzero it remains
+  /// Returns the signal that requested this rank, or another rank of its node, to stop, or 0. Once nonzero it remains
   /// so.
   int received() const;
 

@@ -29,7 +29,7 @@ std::vector<RankStats> RankReporter::report(i64 iteration, const LogWindow& wind
   Communicator& world = session_.parallel.world;
   std::vector<RankStats> ranks{local_stats(window, offloaded)};
   if (world.size() > 1) ranks = gather_rank_stats(ranks.front(), world, *session_.device);
-  // With many ranks the table is not written at every line, so that tables take little more of the file than lines do.
+  // With many ranks the table is not written at every line, so that tables take about as much of the file as lines.
   constexpr i64 kRanksPerLine = 16;
   if (tables_++ % (1 + (world.size() - 1) / kRanksPerLine) == 0)
     metrics.write(RankTable{.iteration = iteration, .ranks = ranks});
@@ -106,7 +106,7 @@ void StepLogger::check_peak(double reached) {
   const std::string warning = peak_warning(peak_, reached);
   if (warning.empty() || session_.parallel.world.rank() != 0) return;
   const bool is_measured = peak_.source == DevicePeak::Source::Measured;
-  // Each small step above a measured peak raises it; only the first and large ones deserve a line.
+  // Each small step above a measured peak raises it; only the first and large ones are logged.
   constexpr double kNotable = 1.05;
   if (!std::exchange(has_warned_of_peak_, true) || (is_measured && reached > kNotable * peak_.tflops))
     log_.warn(warning);

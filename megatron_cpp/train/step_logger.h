@@ -50,10 +50,10 @@ class RankReporter {
 
 /// Finished step.
 struct RecordedStep {
-  IterationStats stats;                           ///< as LogWindow::add() takes them
+  IterationStats stats;                           ///< arguments of LogWindow::add()
   RankTimings end;                                ///< timings of the rank when the step was queued
   std::map<std::string, double> timers;           ///< seconds of the queued work, by name
-  StepStatistics statistics;                      ///< of its gradient, and of the weights after it
+  StepStatistics statistics;                      ///< statistics of its gradient, and of the weights after it
   const std::vector<LayerRoutingStats>& experts;  ///< statistics of the layers with experts
 };
 
@@ -77,7 +77,7 @@ class StepLogger {
                   TensorboardMetrics& tensorboard);
 
  private:
-  /// Warns of steps that are faster than the peak, and stores a measured peak that they exceed.
+  /// Warns about steps that are faster than the peak, and stores a measured peak that they exceed.
   void check_peak(double reached);
 
   const LoggingConfig& config_;

@@ -11,14 +11,14 @@ LongStep::Reports LongStep::reports_at(double seconds, double share, i64 microba
   Reports reports;
   if (share <= 0) return reports;
   const i64 current = std::min(microbatches, 1 + static_cast<i64>(share * static_cast<double>(microbatches)));
-  const std::string place = str("microbatch ", current, " of ", microbatches),
+  const std::string position = str("microbatch ", current, " of ", microbatches),
                     left = human_seconds(seconds * (1 - share) / share) + " left";
   if (seconds - last_live_ >= kLivePause) {
-    reports.live = str(place, ", ", left);
+    reports.live = str(position, ", ", left);
     last_live_ = seconds;
   }
   if (seconds - last_log_ >= kLogPause) {
-    reports.log = str(place, " after ", human_seconds(seconds), ", ", left);
+    reports.log = str(position, " after ", human_seconds(seconds), ", ", left);
     last_log_ = seconds;
   }
   return reports;

@@ -20,9 +20,12 @@
 namespace mcpp {
 namespace {
 
+/// End of the log line of a run that stops early.
+constexpr const char* kContinueHint = "; start the same command again to continue";
+
 TrainingLength training_length(const Config& config) {
-  // A growing batch requires train_samples, and then no length is counted in iterations, so that any batch size will
-  // do.
+  // A growing batch requires train_samples, and then no length is counted in iterations, so that any batch size
+  // suffices.
   return {.train_iters = config.training.train_iters,
           .train_samples = config.training.train_samples,
           .global_batch_size = config.batch_sizes().front().batch_size};
@@ -101,15 +104,17 @@ ExitCode Trainer::train() {
   if (!is_done && config_.can_roll_back() && !progress_.is_saved) save(SaveReason::Start);
   if (!is_done) run_missed_evaluations();
   if (!is_done && signal() == 0) run_iterations();
-  if (signal() != 0) log_stop_reason(str("signal ", signal(), " received"));
+  if (signal() != 0) report_stop(str("signal ", signal(), " received"), /*is_logged=*/watch_.signal() == 0);
   session_.enter(Activity::Saving, progress_.iteration);
   saver_.finish();
-  if (saver_.must_save(progress_)) save(SaveReason::Stop);
+  if (saver_.must_save(progress_))
+    save(SaveReason::Stop);
+  else if (signal() != 0 && !config_.checkpoint.save.empty())
+    log_.info(str("iteration ", progress_.iteration, " is already saved", kContinueHint));
   trace_.write();  // of a window that the end of the training truncated
   if (signal() == 0 && progress_.iteration >= end_.iterations) {
     run_missed_evaluations();
-    if (signal() != 0)
-      log_.info(str("signal ", signal(), " received: stopping; the next start repeats the evaluation"));
+    if (signal() != 0) log_.info("the evaluation is canceled; start the same command again to repeat it");
   }
   if (signal() != 0) return ExitCode::Preempted;
   const std::string end = str("ended at iteration ", progress_.iteration, " of ", end_.iterations);
@@ -245,30 +250,31 @@ void Trainer::save(SaveReason reason) {
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
   const bool is_interim = reason == SaveReason::Stop && config_.can_roll_back() && !saver_.is_due(progress_.iteration);
+  const bool is_unfinished = reason == SaveReason::Stop && progress_.iteration < end_.iterations;
   if (reason == SaveReason::Interval)
     saver_.save(progress_, observer);
   else
-    saver_.save_and_wait(progress_, observer, is_interim);
+    saver_.save_and_wait(progress_, observer, is_interim, is_unfinished ? kContinueHint : "");
   exclude_from_timing(before);
 }
 
-/// Decides by values that all ranks agreed on in finished steps, so that no communication is needed. train() logs
+/// Decides by values that all ranks agreed on in finished steps, so that no communication is needed. train() reports
 /// signals.
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
   if (signal() != 0) return true;
   if (training.exit_duration_in_mins > 0 && state_.stop_request().minutes >= training.exit_duration_in_mins) {
-    log_stop_reason("training.exit_duration_in_mins has elapsed");
+    report_stop("training.exit_duration_in_mins has elapsed", /*is_logged=*/true);
     return true;
   }
   return is_due(training.exit_interval);
 }
 
-void Trainer::log_stop_reason(const std::string& reason) {
+void Trainer::report_stop(const std::string& reason, bool is_logged) {
   const std::string text =
       reason + (config_.checkpoint.save.empty() ? ": stopping; nothing is saved, because checkpoint.save is empty"
                                                 : ": saving and stopping");
-  log_.info(text);
+  if (is_logged) log_.info(text);
   write_event(RunEvent::Kind::Stop, text);
 }
 
@@ -287,7 +293,7 @@ void Trainer::write_start() {
 namespace {
 
 std::string describe(const StepOutcome& outcome) {
-  if (outcome.verdict == StepStatus::Spike) {
+  if (outcome.status == StepStatus::Spike) {
     return str("loss or gradient is an outlier: loss ", shortest(outcome.loss), ", gradient norm ",
                shortest(outcome.grad_norm));
   }
@@ -310,8 +316,8 @@ bool Trainer::finish_step() {
   progress_.iteration += 1;
   progress_.consumed_samples += step.batch_size;
   progress_.consumed_tokens += outcome.tokens;
-  if (!outcome.skipped) progress_.trained_samples += step.batch_size;
-  if (outcome.verdict != StepStatus::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
+  if (!outcome.is_skipped) progress_.trained_samples += step.batch_size;
+  if (outcome.status != StepStatus::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
     progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
   record(outcome, step);
   log_device_warnings(*session_.device, log_);
@@ -331,7 +337,7 @@ void Trainer::record(const StepOutcome& outcome, PendingStep& step) {
                               .lm_loss = outcome.loss,
                               .loss_scale = state_.loss_scale().value(),
                               .grad_norm = outcome.grad_norm,
-                              .skipped_iterations = outcome.skipped,
+                              .skipped_iterations = outcome.is_skipped,
                               .nan_iterations = !std::isfinite(outcome.loss),
                               .mfu = {},
                               .experts = expert_stats(outcome.experts,
@@ -355,7 +361,7 @@ bool Trainer::apply_step_policy(const StepOutcome& outcome, i64 batch_size) {
     write_event(RunEvent::Kind::Skip, what);
     return false;
   }
-  const StepAction action = choose_action(config_.training, outcome.verdict);
+  const StepAction action = choose_action(config_.training, outcome.status);
   if (action != StepAction::Skip) progress_.consecutive_skips = 0;
   if (action == StepAction::Continue) return false;
   const std::string what = str("iteration ", progress_.iteration, ": ", describe(outcome)),
@@ -388,7 +394,8 @@ void Trainer::roll_back(const std::string& reason) {
   const i64 limit = config_.training.max_rollbacks;
   if (progress_.rollbacks >= limit) fail_training(str(reason, "; training.max_rollbacks is ", limit));
   session_.enter(Activity::SettingUp, progress_.iteration);
-  log_.warn(str(reason, "; rolling back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
+  log_.warn(
+      str(reason, "; rolling back to the newest intact checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
   saver_.finish();
   const TrainingProgress saved = reload_training(config_, sources_.datasets, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {

@@ -38,8 +38,8 @@ class Trainer {
     double weight_decay;
     i64 batch_size;
     RankTimings timings;                   ///< when the step was queued
-    std::map<std::string, double> timers;  ///< of the queued work
-    StepStatistics statistics;             ///< of its gradient
+    std::map<std::string, double> timers;  ///< seconds of the queued work, by name
+    StepStatistics statistics;             ///< statistics of its gradient
   };
 
   void run_iterations();
@@ -51,7 +51,7 @@ class Trainer {
   bool finish_step();
   bool must_finish_step() const;
   /// Minutes. After steps of at least this length the host waits for the outcome immediately, at negligible cost, so
-  /// that a signal on another machine takes effect one step earlier.
+  /// that a signal on another node takes effect one step earlier.
   static constexpr double kLongStep = 0.1;
   /// Returns the number of queued steps since iteration 0; progress_ counts finished steps only.
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
@@ -79,7 +79,8 @@ class Trainer {
   void save(SaveReason reason);
   void check_before_save();
   bool should_exit();
-  void log_stop_reason(const std::string& reason);
+  /// Writes the reason why the run stops early to the metrics and, if `is_logged`, to the log.
+  void report_stop(const std::string& reason, bool is_logged);
   /// Returns the time this rank has spent computing, waiting for the pipeline, and communicating since start-up.
   RankTimings timings() const;
   /// Excludes the time since `since` from the throughput statistics.
@@ -117,7 +118,7 @@ class Trainer {
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
-  // Before metrics_, which may replace the metrics file of another run and must only do so if this run can begin.
+  // Before metrics_, which may replace the metrics file of a different run and must only do so if this run can begin.
   Validation validation_;
   MetricsWriter metrics_;
   bool is_aborted_ = false;

@@ -28,17 +28,17 @@ struct HeldOutSamples {
   i64 samples;  ///< number of samples, from the first on; at least 1
 };
 
-/// Returns the mean loss of the current weights over all samples, or std::nullopt if a signal asks any rank to stop.
-/// Batches have the largest size of the training. `watch` must be the observer of `state`. Collective; the result is
-/// identical on all ranks.
+/// Returns the mean loss of the current weights over all samples, or std::nullopt if a signal requests any rank to
+/// stop. Batches have the largest size of the training. `watch` must be the observer of `state`. Collective; the result
+/// is identical on all ranks.
 std::optional<EvaluationOutcome> evaluate_samples(const HeldOutSamples& text, const Config& config,
                                                   TrainingState& state, StepProgress& watch, Session& session);
 
 // Text sample from the model in training, generated at each evaluation.
 
 /// Continues logging.sample_prompt with tokens sampled as `generate` does, with a fixed random seed.
-/// The text depends on the weights alone, whatever the layout, except where a random draw falls within rounding error
-/// of two tokens. Training does not depend on it. Each token costs the forward pass of a whole sample, since keys and
+/// The text depends only on the weights, not on the layout, except where a random draw falls within rounding error
+/// of two tokens. Training does not depend on it. Each token costs the forward pass of a full sample, since keys and
 /// values are not cached.
 class TextSampler {
  public:

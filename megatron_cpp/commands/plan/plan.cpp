@@ -39,13 +39,13 @@ struct RecordedRun {
 /// not set them.
 RecordedRun read_recorded_run(PlanOptions& options, Config& config);
 
-/// Reports the speed of a run next to the prediction for this hardware. Returns the hardware adjusted to the run, and
-/// writes it to options.emit_hardware if given.
+/// Reports the speed of a run and the prediction for this hardware. Returns the hardware adjusted to the run, and
+/// writes it to options.emit_hardware if set.
 HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, HardwareKind kind, const Log& log);
 
 // Comparison of several numbers of ranks for megatron_cpp plan.
 
-/// Logs the best layout for each of options.scale and the best of these. Throws BadInput, after the table, if no layout
+/// Logs the best layout for each of options.scale and the best of all. Throws BadInput, after the table, if no layout
 /// fits or none is in time. The layout of `any` is ignored.
 void compare_world_sizes(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
                          const Log& log);
@@ -63,12 +63,11 @@ std::string ranks_text(int ranks) {
 /// Returns the header of the hardware file, which states where its values come from.
 std::string origin(const PlanOptions& options, const RecordedRun& run, const std::string& layout, double predicted,
                    const RunSpeed& speed) {
-  return str("# --hardware=", options.hardware, " as the run in ", options.from_run,
-             " found it, by `megatron_cpp plan ", "--from_run`:\n# ", ranks_text(run.world_size), ", ", layout, ", ",
+  return str("# --hardware=", options.hardware, " adjusted to the run in ", options.from_run, " by `megatron_cpp plan ",
+             "--from_run`:\n# ", ranks_text(run.world_size), ", ", layout, ", ",
              human_step_seconds(run.measured.seconds), " a step, ", human_step_seconds(predicted), " predicted.\n",
-             "# Computing at ", fixed(speed.computing, 3), " times the rates there, links ",
-             speed.links == 1 ? "as in the file: too little was sent to measure them"
-                              : str("at ", fixed(speed.links, 3), " times theirs"),
+             "# Compute rates are ", fixed(speed.computing, 3), " times those of the original file, link rates ",
+             speed.links == 1 ? "unchanged: too little was sent to measure them" : str(fixed(speed.links, 3), " times"),
              ".\n\n");
 }
 
@@ -140,13 +139,13 @@ void check_limits_of_model(const PredictionInput& any, SearchLimits limits) {
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
 }
 
-/// Checks that a batch that grows with the ranks has a whole number of samples.
+/// Checks that a batch that grows with the ranks has an integral number of samples.
 void check_batches(const ScalingRequest& request, i64 samples) {
   std::vector<std::string> broken;
   for (const i64 world : request.worlds)
     if (samples * world % request.worlds.front() != 0) broken.push_back(std::to_string(world));
   check_input(broken.empty(), "--weak: ", samples, " samples for ", request.worlds.front(),
-              " ranks are not a whole number for ", join(broken, " and "),
+              " ranks are not an integer for ", join(broken, " and "),
               "; change training.global_batch_size or --scale");
 }
 
@@ -204,11 +203,10 @@ SearchLimits make_search_limits(const PlanOptions& options, const Hardware& hard
 
 /// Returns a note if a rank's memory exceeds the limit, otherwise "".
 std::string over_limit_text(double memory, const SearchLimits& limits) {
-  return memory <= limits.memory_bytes ? ""
-                                       : str(", and it has ", human_bytes(limits.memory_bytes), ": it does not fit");
+  return memory <= limits.memory_bytes ? "" : str(", but it has ", human_bytes(limits.memory_bytes), ": does not fit");
 }
 
-/// Returns the cost of training on options.deadline.tokens, if given.
+/// Returns the cost of training on options.deadline.tokens, if set.
 std::optional<TrainingCost> estimate_training_cost(const PlanOptions& options, const PredictionInput& job,
                                                    const StepTime& step) {
   if (options.deadline.tokens == 0) return std::nullopt;
@@ -224,7 +222,7 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
   const int world_size = checked_world_size(options.world_size);
   std::vector<std::string> problems = layout_problems(config, world_size);
   if (const i64 max_ranks = any.hardware.links.ranks.back(); world_size > max_ranks)
-    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name, " join ",
+    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name, " connect ",
                            max_ranks, " at most (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
   const PredictionInput input{any.hardware, any.program, any.work, layout_from_config(config, world_size)};
@@ -282,7 +280,7 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Predic
     write_file_atomic(options.emit, print_config(without_unused_keys(apply_layout(config, best.layout))));
     log.info(str("the configuration with the best layout was written to ", options.emit,
                  best.layout.uses(OffloadTier::File) && config.optimizer.offload_folder.empty()
-                     ? "; before training it needs optimizer.offload_folder, on a disk"
+                     ? "; before training set its optimizer.offload_folder, on a disk"
                      : ""));
   }
 }
@@ -292,24 +290,24 @@ void count_documents(const PlanOptions& options, const Config& config, Workload&
   const bool counts = config.data.reset_attention_mask;
   check_input(
       counts || options.document_tokens == 0,
-      "--document_tokens: applies only to data.reset_attention_mask, without which attention covers the whole sample");
+      "--document_tokens: applies only to data.reset_attention_mask, without which attention covers the entire sample");
   if (options.document_tokens > 0) work.document_tokens = options.document_tokens;
   if (counts && work.document_tokens == 0)
     log.warn(
         "data.reset_attention_mask: attention is predicted as if no document ended inside a sample, because the "
-        "datasets have no .json files here that state the length of documents; set --document_tokens=N");
+        "datasets have no accessible .json files that state the length of documents; set --document_tokens=N");
 }
 
-/// Rejects hardware described separately by number of ranks for questions that compare several numbers of ranks.
+/// Rejects hardware described separately by number of ranks for comparisons of several numbers of ranks.
 void check_hardware_for_worlds(const PlanOptions& options, const HardwareKind& kind) {
   const char* option = !options.scale.empty()              ? "--scale"
                        : options.should_minimize_devices() ? "--deadline_hours"
                                                            : nullptr;
   if (option == nullptr || !kind.depends_on_ranks()) return;
-  std::vector<std::string> numbers;
-  for (const auto& [ranks, ignored] : kind.by_ranks) numbers.push_back(std::to_string(ranks));
-  fail(ExitCode::BadInput, option, ": --hardware=", options.hardware, " describes ", join(numbers, ", "),
-       " ranks apart, as they share a machine; ask for one of these with --world_size");
+  std::vector<std::string> rank_counts;
+  for (const auto& [ranks, ignored] : kind.by_ranks) rank_counts.push_back(std::to_string(ranks));
+  fail(ExitCode::BadInput, option, ": --hardware=", options.hardware, " describes ", join(rank_counts, ", "),
+       " ranks separately, because they share a host; select one of these with --world_size");
 }
 
 /// Reads the configuration and hardware that the arguments name and reports the errors of both. Returns std::nullopt
@@ -349,7 +347,8 @@ ExitCode plan_command(Arguments args, Log& log) {
       .command = scales ? "megatron_cpp plan scale" : "megatron_cpp plan",
       .summary =
           "Finds the layouts of a model that train fastest on a cluster, with a cost model. plan scale CONFIG "
-          "--world_size=N compares 1, 2, 4, ... N ranks. plan calibrate --help: measures this machine for the planner.",
+          "--world_size=N compares 1, 2, 4, ... N ranks. plan calibrate measures this host for the planner (see its "
+          "--help).",
       .positional = {"config"},
       .required = {"config", "hardware"}};
   PlanOptions options;
@@ -365,7 +364,8 @@ ExitCode plan_command(Arguments args, Log& log) {
   check_hardware_for_worlds(options, kind);
   std::optional<RecordedRun> run;
   if (!options.from_run.empty()) run = read_recorded_run(options, *config);
-  check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; plan does not read the tokenizer");
+  check_input(config->model.vocab_size > 0,
+              "model.vocab_size: is missing; plan does not read the tokenizer; set it, or pass --model.vocab_size=N");
   if (run) kind = infer_hardware(options, *run, kind, log);
   const Hardware& hardware = kind.for_ranks(options.world_size);
   const KernelTraits program;

@@ -1,4 +1,4 @@
-// Command megatron_cpp plan calibrate: measures this machine for the planner.
+// Command megatron_cpp plan calibrate: measures this host for the planner.
 #include "base/file.h"
 #include "base/strings.h"
 #include "megatron_cpp/bench/calibrate.h"
@@ -35,15 +35,16 @@ struct CalibrateOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("out", self.out, "file for the result, for plan --hardware=FILE");
     visit("device", self.device,
-          "device to measure: cpu = this machine's processors; cuda is refused; auto = cpu, in a program without CUDA");
+          "device to measure: cpu = the processors of this host; cuda is not supported; auto = cpu if the program was "
+          "built without CUDA");
     visit("add", self.add,
-          "keep measurements of this machine for other numbers of ranks in the file: plan then selects those for its "
-          "number");
+          "keep measurements of this host for other numbers of ranks in the file: plan then selects those for its "
+          "number of ranks");
     visit("num_threads", self.num_threads, "threads of a rank, as in later trainings; 0 = all usable cores",
           between(0, 4096));
     visit("rounds", self.rounds, "rounds of all measurements; the median of each is used", between(1, 100));
     visit("offload_folder", self.offload_folder,
-          "folder on the disk for offloading in later trainings, which is measured, too; \"\" = none");
+          "folder on the disk for offloading in later trainings, to measure that disk; \"\" = none");
   }
 };
 
@@ -62,11 +63,11 @@ void check_device(CalibrationTarget device) {
       is_cpu, "--device=", enum_name(device), ": plan calibrate measures processors, not GPUs; for these copy ",
       "the nearest file of configs/hardware/, enter what bench gemm and bench ops measure, and let a short run ",
       "correct it with plan --from_run --emit_hardware (docs/planning.md)",
-      device == CalibrationTarget::Auto ? "; --device=cpu measures this machine's processors" : "");
+      device == CalibrationTarget::Auto ? "; --device=cpu measures the processors of this host" : "");
 }
 
 void check_out(const std::string& out) {
-  check_input(out.ends_with(".toml"), "--out=", out, ": must end in .toml, so that --hardware takes it as a file");
+  check_input(out.ends_with(".toml"), "--out=", out, ": must end in .toml, so that --hardware recognizes it as a file");
   const std::string problem = output_problem("--out", out);
   check_input(problem.empty(), problem);
 }
@@ -84,22 +85,22 @@ HardwareKind load_existing(const CalibrateOptions& options, const std::string& d
   const std::string refused = str("--add: ", options.out, ": ");
   for (const auto& [ranks, hardware] : existing.by_ranks) {
     check_input(hardware.measured_bf16.has() && hardware.measured_fp32.has(), refused,
-                "is of no machine that plan calibrate measured; name another --out");
-    check_input(hardware.device.name == device && hardware.host.cores == cores, refused, "is of ", hardware.device.name,
-                " with ", hardware.host.cores, " cores, and this machine is ", device, " with ", cores,
-                "; name another --out");
+                "was not measured by plan calibrate; set a different --out");
+    check_input(hardware.device.name == device && hardware.host.cores == cores, refused, "describes ",
+                hardware.device.name, " with ", hardware.host.cores, " cores, but this host has ", device, " with ",
+                cores, "; set a different --out");
   }
   return existing;
 }
 
 std::string file_text(const HardwareKind& kind) {
-  std::vector<std::string> numbers;
+  std::vector<std::string> rank_counts;
   for (const auto& [ranks, hardware] : kind.by_ranks)
-    numbers.push_back(std::to_string(ranks > 0 ? ranks : hardware.links.ranks.back()));
-  return str("# Measured by `megatron_cpp plan calibrate` on ", join(numbers, ", on "),
-             numbers == std::vector<std::string>{"1"} ? " rank" : " ranks",
-             " of this machine: what each of them reaches while all of\n# them work. For more machines [links] needs ",
-             "another tier.\n\n", print_hardware(kind));
+    rank_counts.push_back(std::to_string(ranks > 0 ? ranks : hardware.links.ranks.back()));
+  return str("# Measured by `megatron_cpp plan calibrate` on ", join(rank_counts, ", on "),
+             rank_counts == std::vector<std::string>{"1"} ? " rank" : " ranks",
+             " of this host: what each rank reaches while all\n# ranks are busy. For more hosts [links] needs ",
+             "one more tier.\n\n", print_hardware(kind));
 }
 
 }  // namespace
@@ -108,14 +109,14 @@ ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "mpirun -n N megatron_cpp plan calibrate",
                     .summary =
                         "Measures products, attention, other operations and communication of N ranks on this "
-                        "machine's processors (a few minutes), and writes a hardware file.",
+                        "host's processors (a few minutes), and writes a hardware file.",
                     .required = {"out"}};
   CalibrateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   const int ranks = world.ranks.size();
   check_device(options.device);
   check_out(options.out);
-  check_input(world.ranks_of_node().size() == ranks, "plan calibrate: measures one machine, and ",
+  check_input(world.ranks_of_node().size() == ranks, "plan calibrate: measures one host, but ",
               ranks - world.ranks_of_node().size(), " of the ", ranks,
               " ranks are on others; start it on one, and add a tier for the links between them to the file");
   const Session session = initialize(make_config(options, ranks), world);

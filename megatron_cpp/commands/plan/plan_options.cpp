@@ -13,21 +13,21 @@ constexpr double kMinDeviceHours = 0.01;
 
 constexpr const char* kDeadlineOption = "--deadline_hours";
 
-/// Rejects options that request several different answers, or a detail of an answer that is not given.
+/// Rejects options that request several different results, or a detail of a result that is not computed.
 void check_answers(const PlanOptions& options, std::vector<std::string>& problems) {
   std::vector<std::string> instead;
-  for (const auto& [is_asked, name] : {std::pair(options.predict, "--predict"),
-                                       {!options.scale.empty(), "--scale"},
-                                       {options.should_minimize_devices(), kDeadlineOption}})
-    if (is_asked) instead.emplace_back(name);
-  if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": exclude each other; give one"));
+  for (const auto& [is_requested, name] : {std::pair(options.predict, "--predict"),
+                                           {!options.scale.empty(), "--scale"},
+                                           {options.should_minimize_devices(), kDeadlineOption}})
+    if (is_requested) instead.emplace_back(name);
+  if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": exclude each other; pass only one"));
   if (instead.empty()) return;
   const bool has_page = options.predict;
-  for (const auto& [is_asked, name] : {std::pair(options.explain, "--explain"),
-                                       {!options.svg.empty(), "--svg"},
-                                       {!options.emit.empty(), "--emit"},
-                                       {!options.html.empty() && !has_page, "--html"}})
-    if (is_asked)
+  for (const auto& [is_requested, name] : {std::pair(options.explain, "--explain"),
+                                           {!options.svg.empty(), "--svg"},
+                                           {!options.emit.empty(), "--emit"},
+                                           {!options.html.empty() && !has_page, "--html"}})
+    if (is_requested)
       problems.push_back(str(name, ": is a detail of the best layout for one number of ranks, which ", instead.front(),
                              " does not compute"));
   if (options.world_size > 0 && !has_page && options.from_run.empty())
@@ -61,12 +61,12 @@ void check_objective(const PlanOptions& options, std::vector<std::string>& probl
   if (options.predict || !options.scale.empty()) return;
   if (options.objective == Objective::DeviceHours)
     problems.emplace_back(
-        "--objective=device_hours: compares numbers of ranks; for a single number the fastest layout costs least. Give "
+        "--objective=device_hours: compares numbers of ranks; for a single number the fastest layout costs least. Pass "
         "them as --scale=64,128,256, or use plan scale for all up to --world_size");
   if (options.objective == Objective::Memory && d.hours > 0)
     problems.emplace_back(
-        "--deadline_hours: minimizes the number of devices, for which --objective=memory has no meaning; give numbers "
-        "of ranks as --scale=64,128,256, of which those in time count");
+        "--deadline_hours: minimizes the number of devices, for which --objective=memory has no meaning; pass the "
+        "numbers of ranks to choose from as --scale=64,128,256");
 }
 
 /// Checks options that only take effect together with another one.
@@ -76,10 +76,10 @@ void check_dependent_options(const PlanOptions& options, std::vector<std::string
     problems.emplace_back("--price: applies only to --tokens");
   if (options.json && !options.predict) problems.emplace_back("--json: applies only to --predict");
   if (!options.emit_hardware.empty() && options.from_run.empty())
-    problems.emplace_back("--emit_hardware: applies only to the hardware adjusted to a run, which --from_run names");
+    problems.emplace_back("--emit_hardware: applies only to --from_run, the run to adjust the hardware to");
   if (options.weak && options.scale.empty()) problems.emplace_back("--weak: applies only to --scale");
   if (options.failures.device_hours > 0 && options.predict && options.deadline.tokens == 0)
-    problems.emplace_back("--device_hours: with --predict applies only to a training on --tokens; give them");
+    problems.emplace_back("--device_hours: with --predict applies only to a training on --tokens; set --tokens");
   if (options.failures.device_hours > 0) return;
   if (options.failures.save_seconds != defaults.save_seconds)
     problems.emplace_back("--save_seconds: applies only to --device_hours");
@@ -88,14 +88,14 @@ void check_dependent_options(const PlanOptions& options, std::vector<std::string
 }
 
 /// Returns why a new file cannot be created. It needs the extension that --hardware recognizes, and is never
-/// overwritten because it may be the file given to --hardware.
+/// overwritten because it may be the file passed to --hardware.
 std::string new_file_problem(const std::string& option, const std::string& file) {
   std::error_code error;
   if (std::string problem = output_problem(option, file); !problem.empty()) return problem;
   if (!file.ends_with(".toml"))
-    return str(option, "=", file, ": must end in .toml, so that --hardware takes it as a file");
+    return str(option, "=", file, ": must end in .toml, so that --hardware recognizes it as a file");
   if (!std::filesystem::exists(file, error)) return "";
-  return str(option, "=", file, ": already exists; name a new file, or remove it");
+  return str(option, "=", file, ": already exists; set a new file, or remove it");
 }
 
 /// Word that a user may try instead of an option.
@@ -130,7 +130,7 @@ std::string output_problem(const std::string& option, const std::string& file) {
   if (std::filesystem::is_directory(file, error)) return str(option, "=", file, ": is a folder");
   const Path folder = Path(file).has_parent_path() ? Path(file).parent_path() : Path(".");
   if (!std::filesystem::is_directory(folder, error))
-    return str(option, "=", file, ": there is no folder ", folder.string());
+    return str(option, "=", file, ": the folder ", folder.string(), " does not exist");
   return "";
 }
 
@@ -139,14 +139,15 @@ void check_options(const PlanOptions& options) {
   if (options.world_size == 0 && options.scale.empty() && !options.should_minimize_devices() &&
       options.from_run.empty())
     problems.emplace_back(
-        "--world_size: is missing: number of ranks, one per device; or give --scale=64,128,256, or --tokens and "
+        "--world_size: is missing: number of ranks, one per device; or set --scale=64,128,256, or --tokens and "
         "--deadline_hours");
   if (options.predict && options.world_size == 0 && options.from_run.empty())
     problems.emplace_back("--predict: needs --world_size, the number of ranks of the configuration's layout");
-  for (const auto& [name, value, least] : {std::tuple("device_hours", options.failures.device_hours, kMinDeviceHours),
-                                           {"tokens", options.deadline.tokens, 1.0},
-                                           {"document_tokens", options.document_tokens, 1.0}})
-    if (value > 0 && value < least) problems.push_back(str("--", name, "=", value, ": must be 0 or at least ", least));
+  for (const auto& [name, value, minimum] : {std::tuple("device_hours", options.failures.device_hours, kMinDeviceHours),
+                                             {"tokens", options.deadline.tokens, 1.0},
+                                             {"document_tokens", options.document_tokens, 1.0}})
+    if (value > 0 && value < minimum)
+      problems.push_back(str("--", name, "=", value, ": must be 0 or at least ", minimum));
   check_objective(options, problems);
   check_dependent_options(options, problems);
   check_answers(options, problems);

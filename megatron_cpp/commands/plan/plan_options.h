@@ -32,7 +32,7 @@ struct PlanOptions {
   Deadline deadline;
   std::string from_run, emit_hardware;
 
-  /// Returns true if the smallest number of devices that trains in time is requested, without given candidates.
+  /// Returns true if the smallest number of devices that trains in time is requested, without specified candidates.
   bool should_minimize_devices() const {
     return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0);
   }
@@ -51,12 +51,12 @@ struct PlanOptions {
           "tokens of the experts of the busiest rank, relative to an even share", between(1, 100));
     visit("document_tokens", self.document_tokens,
           "mean tokens of a document, to which data.reset_attention_mask limits attention; 0 = from the datasets' "
-          ".json files, if they are here",
+          ".json files, if they are accessible",
           between(0, 1e15));
     visit("micro_batch_size", self.micro_batch_size, "only layouts with this micro_batch_size; 0 = any",
           between(0, 4096));
     visit("objective", self.objective,
-          "value to minimize: the time of a step, the memory of a device, the device hours of a training over the "
+          "value to minimize: step time, memory of a device, device hours of a training over the "
           "numbers of ranks of --scale, or the number of devices that train on --tokens in --deadline_hours");
     visit("keep", self.keep, "number of best layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
@@ -72,8 +72,8 @@ struct PlanOptions {
     visit("svg", self.svg,
           "file for an image of the first microbatches of the best layout's step on each pipeline rank");
     visit("html", self.html,
-          "file for a page with the time breakdown, passes and memory of its ranks; with --predict of the "
-          "configuration's own layout");
+          "file for an HTML page with time breakdown, passes and memory of each rank, for the best layout or, with "
+          "--predict, the configuration's own");
     visit("scale", self.scale,
           "numbers of ranks to compare: a table with the best layout for each; `plan scale` compares 1, 2, 4, ... up "
           "to --world_size",
@@ -85,24 +85,23 @@ struct PlanOptions {
           "seconds that a training waits for a checkpoint; 0 = as predicted", between(0, 1e9));
     visit("restart_seconds", self.failures.restart_seconds, "seconds from a failure to the first new step",
           between(0, 1e9));
-    visit("tokens", self.deadline.tokens, "tokens to train on: predicts the time and the device hours of that",
+    visit("tokens", self.deadline.tokens, "tokens to train on: predicts time and device hours of the training",
           between(0, 1e18));
     visit("deadline_hours", self.deadline.hours,
-          "time limit for these tokens: finds the smallest number of devices that meets it, of all or of those of "
-          "--scale",
+          "time limit for --tokens: finds the smallest number of devices that meets it, of all or of those of --scale",
           between(0, 1e9));
     visit("price", self.deadline.price, "price of a device hour", between(0, 1e9));
     visit("from_run", self.from_run,
-          "folder of a run, or its metrics.jsonl: compares its speed with the prediction, and adjusts the hardware for "
-          "everything else to it");
+          "folder of a run, or its metrics.jsonl: compares its speed with the prediction, and adjusts the hardware to "
+          "it for all other predictions");
     visit("emit_hardware", self.emit_hardware, "with --from_run: new file for the adjusted hardware, for --hardware");
-    visit("emit", self.emit, "file for the whole configuration with the best layout, for pretrain");
+    visit("emit", self.emit, "file for the complete configuration with the best layout, for pretrain");
   }
 };
 
 /// Returns the default candidates of `plan scale`: 1, 2, 4, ... and `max_world_size`.
 std::vector<i64> powers_of_two_up_to(i64 max_world_size);
-/// Returns the option that the first word after `plan` seems to ask for; "" if it is a configuration.
+/// Returns the option that the first word after `plan` probably means; "" if it is a configuration.
 std::string find_hint(std::span<const std::string> words);
 
 /// Throws BadInput with every inconsistency of the options.

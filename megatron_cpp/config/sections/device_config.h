@@ -39,7 +39,7 @@ struct DeviceConfig {
     visit("device", self.device, "device that holds the tensors and runs the operations");
     visit("num_threads", self.num_threads, "threads of a rank on the CPU; 0 = all usable cores", between(0, 4096));
     visit("cpu_isa", self.cpu_isa,
-          "highest instruction set to use; set it to get bitwise identical results on different machines");
+          "highest instruction set to use; set it to get bitwise identical results on different hosts");
     visit("gemm_tuning", self.gemm_tuning,
           "selection of matrix product algorithms on a GPU: off = those in gemm_tuning_file, else the first one that "
           "the library proposes; time = measure those missing in the file and add the fastest");
@@ -51,10 +51,10 @@ struct DeviceConfig {
     visit("deterministic", self.deterministic, "use only GPU kernels with reproducible results; false may be faster");
     visit("gelu_epilogue", self.gelu_epilogue,
           "with model.activation_func gelu: cuBLASLt fuses bias and GELU into the first product of an MLP, and the "
-          "gradient of GELU into the second's; not bitwise identical, and not known to be faster");
+          "gradient of GELU into the backward pass of the second; not bitwise identical, and not known to be faster");
   }
 
-  /// Returns every violated rule between fields, as "device.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "device.key: problem and allowed values".
   std::vector<std::string> conflicts() const {
     std::vector<std::string> errors;
     const auto require = [&](bool holds, const char* rule) {

@@ -4,11 +4,11 @@ namespace mcpp {
 
 std::vector<std::string> FaultInjectionConfig::conflicts() const {
   std::vector<std::string> errors;
-  if (point != FaultPlace::Step && !ends_process(kind)) {
+  if (point != FaultPoint::Step && !ends_process(kind)) {
     errors.push_back("fault_injection.point: applies only to the kinds error, exit, kill and hang");
   }
   if (kind == FaultKind::Spike && rank != -1) {
-    errors.push_back("fault_injection.rank: a spike affects the whole batch; leave it out");
+    errors.push_back("fault_injection.rank: a spike affects the entire batch; remove it");
   }
   return errors;
 }

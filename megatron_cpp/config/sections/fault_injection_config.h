@@ -10,8 +10,8 @@
 namespace mcpp {
 
 enum class FaultKind { None, NanLoss, NanGrad, NanLocalGrad, NanWeights, Spike, Error, Exit, Kill, Hang, Slow };
-/// Point at which Error, Exit, Kill and Hang take effect: before a step, or at one of the SavePoints.
-enum class FaultPlace { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
+/// Point at which Error, Exit, Kill and Hang take effect: before a step, or at a SavePoint.
+enum class FaultPoint { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
 
 template <>
 struct EnumNames<FaultKind> {
@@ -20,7 +20,7 @@ struct EnumNames<FaultKind> {
                                                           "kill",        "hang",     "slow"};
 };
 template <>
-struct EnumNames<FaultPlace> {
+struct EnumNames<FaultPoint> {
   static constexpr std::array<std::string_view, 7> value{
       "step", "before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"};
 };
@@ -35,28 +35,29 @@ struct FaultInjectionConfig {
   i64 iteration = 1;
   i64 iterations = 1;
   i64 rank = -1;
-  FaultPlace point = FaultPlace::Step;
+  FaultPoint point = FaultPoint::Step;
   i64 exit_code = 1;
   double seconds = 0.1;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("kind", self.kind,
-          "for tests of recovery: nan_loss, nan_grad, nan_weights write NaN there; nan_local_grad writes NaN to the "
-          "gradients of one rank before they are reduced (with pipelines, a rank with the output layer); spike "
-          "multiplies loss and gradient by 1000; error throws an internal error; exit ends the process, kill kills it, "
-          "hang sleeps forever, slow sleeps for some seconds before every step");
+          "for tests of recovery: nan_loss, nan_grad, nan_weights write NaN to loss, gradients or weights; "
+          "nan_local_grad writes NaN to the gradients of one rank before they are reduced (with pipelines, a rank with "
+          "the output layer); spike multiplies loss and gradient by 1000; error throws an internal error; exit ends "
+          "the process, kill kills it, hang sleeps forever, slow sleeps for some seconds before every step");
     visit("iteration", self.iteration, "first iteration that is affected", at_least(0));
-    visit("iterations", self.iterations, "number of consecutive iterations from there; 0 = all", at_least(0));
+    visit("iterations", self.iterations, "number of consecutive iterations that are affected; 0 = all from the first",
+          at_least(0));
     visit("rank", self.rank, "rank that is affected; -1 = all", at_least(-1));
     visit("point", self.point,
           "for error, exit, kill, hang: before the step, or a point of the iteration's save; before_manifest and later "
           "points occur on rank 0 only");
     visit("exit_code", self.exit_code, "for exit: exit code of the process", between(0, 255));
-    visit("seconds", self.seconds, "for slow: seconds", at_least(0));
+    visit("seconds", self.seconds, "for slow: seconds to sleep before every step", at_least(0));
   }
 
-  /// Returns every violated rule between fields, as "fault_injection.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "fault_injection.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 };
 

@@ -42,20 +42,21 @@ struct LoggingConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("log_interval", self.log_interval, "iterations between two log lines", at_least(1));
-    visit("show_progress", self.show_progress, "show a live line, updated at every iteration, if there is a terminal");
+    visit("show_progress", self.show_progress,
+          "show a live status line, updated at every iteration, if the output is a terminal");
     visit("metrics_path", self.metrics_path,
           "file for one JSON object per log line; empty = metrics.jsonl in checkpoint.save, if set");
     visit("metrics_every_iteration", self.metrics_every_iteration,
-          "write an object for every single iteration instead of means per log line");
+          "write a JSON object to metrics_path for every iteration instead of means per log line");
     visit("peak_tflops", self.peak_tflops,
           "peak TFLOP/s of one device, the denominator of MFU; 0 = from the data sheet of a known GPU, else measured",
           at_least(0));
     visit("sample_prompt", self.sample_prompt,
-          "text for the model to continue at each evaluation of the validation set, written to the metrics; empty = "
-          "none");
+          "prompt that the model continues at each evaluation of the validation set; the text is written to the "
+          "metrics; empty = none");
     visit("sample_tokens", self.sample_tokens,
-          "maximum number of tokens of that sample, limited by the sequence length; each costs the forward pass of a "
-          "sample",
+          "maximum number of tokens generated for sample_prompt, limited by the sequence length; each costs the "
+          "forward pass of a sample",
           at_least(1));
     visit("tensorboard_dir", self.tensorboard_dir, "folder for TensorBoard event files; empty = none are written");
     visit("tensorboard_log_interval", self.tensorboard_log_interval,
@@ -67,9 +68,9 @@ struct LoggingConfig {
     visit("timing_log_level", self.timing_log_level,
           "timers shown with a log line: 0 = none; 1 = phases of an iteration; 2 = also passes, waits and collectives",
           between(0, 2));
-    visit("timing_log_option", self.timing_log_option, "which ranks' times to log: max, minmax, or all");
+    visit("timing_log_option", self.timing_log_option, "ranks whose times are logged: max, minmax, or all");
     visit("straggler_factor", self.straggler_factor,
-          "warn of ranks that compute this many times longer than ranks with the same work, and of groups that "
+          "warn about ranks that compute this many times longer than ranks with the same work, and of groups that "
           "communicate this many times slower; 0 = no warnings",
           at_least(0));
     visit("log_params_norm", self.log_params_norm, "log the L2 norm of all weights, also to TensorBoard");
@@ -81,7 +82,7 @@ struct LoggingConfig {
           "iterations between two histograms of the weights and gradient of every parameter; 0 = none", at_least(0));
   }
 
-  /// Returns every violated rule between fields, as "logging.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "logging.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 };
 

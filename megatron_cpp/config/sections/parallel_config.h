@@ -73,8 +73,7 @@ struct ParallelConfig {
     visit("distributed_timeout_minutes", self.distributed_timeout_minutes,
           "abort with exit code 75 if a rank waits longer than this for other ranks", greater_than(0));
     visit("step_timeout_minutes", self.step_timeout_minutes,
-          "limit for a training step that follows another; at least five times the longest step so far",
-          greater_than(0));
+          "limit for every training step but the first; at least five times the longest step so far", greater_than(0));
   }
 
  private:
@@ -90,9 +89,9 @@ struct ParallelConfig {
           "how context-parallel ranks exchange keys and values: p2p = ring, all_gather, a2a = exchange of heads for "
           "positions, a2a+p2p = a2a among neighbors and a ring between them");
     visit("hierarchical_context_parallel_sizes", self.hierarchical_context_parallel_sizes,
-          "with a2a+p2p: ranks that exchange heads (on one machine), and members of the ring", between(1, 4096));
+          "with a2a+p2p: ranks that exchange heads (on one node), and members of the ring", between(1, 4096));
     visit("expert_model_parallel_size", self.expert_model_parallel_size,
-          "ranks that the experts of a layer are distributed over, among those that share its other parts or its batch",
+          "ranks that the experts of a layer are distributed over, among those of tensor, context and data parallelism",
           between(1, 4096));
     visit("expert_tensor_parallel_size", self.expert_tensor_parallel_size,
           "ranks that share each expert; 0 = tensor_model_parallel_size", between(0, 4096));
@@ -104,11 +103,12 @@ struct ParallelConfig {
           str("model chunks on each pipeline rank: ", describe_min_chunks()), between(1, 4096));
     visit("pipeline_schedule", self.pipeline_schedule, "order of forward and backward passes over the pipeline");
     visit("decoder_first_pipeline_num_layers", self.decoder_first_pipeline_num_layers,
-          "layers on the first pipeline rank; 0 = the same number as on the others", at_least(0));
+          "layers on the first pipeline rank; 0 = as many as on the others", at_least(0));
     visit("decoder_last_pipeline_num_layers", self.decoder_last_pipeline_num_layers,
-          "layers on the last pipeline rank; 0 = the same number as on the others", at_least(0));
+          "layers on the last pipeline rank; 0 = as many as on the others", at_least(0));
     visit("pipeline_model_parallel_layout", self.pipeline_model_parallel_layout,
-          "explicit stages, such as \"Et*3|t*4|t*3L\": E embedding, t layer, L output; instead of the two above");
+          "explicit stages, such as \"Et*3|t*4|t*3L\": E embedding, t layer, L output; instead of the number of layers "
+          "on the first and last rank");
   }
   template <class Self, class Visitor>
   static void data_fields(Self& self, Visitor& visit) {
@@ -116,9 +116,9 @@ struct ParallelConfig {
           "what is sharded across data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights",
           between(0, 3));
     visit("num_distributed_optimizer_instances", self.num_distributed_optimizer_instances,
-          "groups of data-parallel ranks that each hold everything zero_stage shards (hybrid sharding)", at_least(1));
+          "groups of data-parallel ranks that each hold all that zero_stage shards (hybrid sharding)", at_least(1));
     visit("zero_hpz_partition_size", self.zero_hpz_partition_size,
-          "neighboring data-parallel ranks of one machine: with zero_stage 3 they keep a second copy of the weights "
+          "neighboring data-parallel ranks of one node: with zero_stage 3 they keep a second copy of the weights "
           "among them to gather from; with zero_quantized_gradients or grad_reduce_dtype bf16 they first sum gradients "
           "among themselves; 1 = neither",
           between(1, 4096));

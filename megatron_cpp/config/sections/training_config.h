@@ -97,9 +97,10 @@ struct TrainingConfig {
     visit("micro_batch_size", self.micro_batch_size, "samples in one forward and backward pass", between(1, 1e6));
     visit("global_batch_size", self.global_batch_size,
           "samples in one optimizer step; 0 = micro_batch_size, or as in step_batch_size_schedule", between(0, 1e6));
-    visit("step_batch_size_schedule", self.step_batch_size_schedule,
-          "growing global batch size, \"0:768 250B:1536\": from this number of samples on, or of tokens with K, M, B "
-          "or T, it is the second number");
+    visit(
+        "step_batch_size_schedule", self.step_batch_size_schedule,
+        "growing global batch size, \"0:768 250B:1536\": entries AT:SIZE, where AT is the number of samples (or, with "
+        "K, M, B or T, of tokens) after which the size applies");
     visit("train_iters", self.train_iters, "iterations to train; set this or train_samples", between(0, 1e12));
     visit("train_samples", self.train_samples, "samples to train on, instead of train_iters", between(0, 1e15));
     number_fields(self, visit);
@@ -113,7 +114,7 @@ struct TrainingConfig {
           "save and stop after the process has run for this many minutes; 0 = never", at_least(0));
   }
 
-  /// Returns every violated rule between fields, as "training.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "training.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 
  private:
@@ -124,7 +125,7 @@ struct TrainingConfig {
           "with bf16: matrix products of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "
           "E5M2. A GPU needs compute capability 8.9; a CPU emulates it, slower than bf16");
     visit("fp8_recipe", self.fp8_recipe,
-          "how scales are computed; tensorwise: one per tensor, from its current largest magnitude");
+          "how scales are computed; tensorwise: one per tensor, from its current largest absolute value");
     visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: keep the layers at both ends in bf16");
     visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16,
           "with first_last_layers_bf16: number of first layers in bf16", at_least(0));
@@ -135,7 +136,7 @@ struct TrainingConfig {
   template <class Self, class Visitor>
   static void memory_fields(Self& self, Visitor& visit) {
     visit("recompute_granularity", self.recompute_granularity,
-          "recompute activations in the backward pass to save memory: of whole layers (full), or of parts of each "
+          "recompute activations in the backward pass to save memory: of entire layers (full), or of parts of each "
           "layer (selective)");
     visit("recompute_method", self.recompute_method,
           "for full: uniform keeps one input per group of recompute_num_layers; sqrt makes the number of groups equal "
@@ -158,18 +159,19 @@ struct TrainingConfig {
           "if loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: continue from the "
           "newest good checkpoint, after the samples read since. Such a step never changes the weights");
     visit("spike_policy", self.spike_policy,
-          "the same for outliers of loss or gradient norm; warn: log a warning and apply the step");
+          "if loss or gradient norm is an outlier: warn: log a warning and apply the step; skip, stop and rollback as "
+          "for nan_policy");
     visit("spike_window", self.spike_window, "number of previous steps that a loss or norm is compared with",
           at_least(2));
     visit("spike_z_score", self.spike_z_score, "number of standard deviations above their mean that makes a spike",
           greater_than(0));
     visit("max_consecutive_skips", self.max_consecutive_skips,
-          "maximum number of consecutive skipped steps; one more stops the training with exit code 17", at_least(0));
+          "maximum number of consecutive skipped steps; another one stops the training with exit code 17", at_least(0));
     visit("max_rollbacks", self.max_rollbacks,
-          "maximum number of rollbacks of a run; one more stops the training with exit code 17", at_least(0));
+          "maximum number of rollbacks of a run; another one stops the training with exit code 17", at_least(0));
     visit("check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,
           "iterations between two comparisons of the weights of data-parallel replicas, which also precede every save: "
-          "detects machines that silently corrupt data; 0 = never",
+          "detects hosts that silently corrupt data; 0 = never",
           at_least(0));
   }
 };

@@ -33,7 +33,7 @@ int digits_of(DType type) {
   return type == DType::F32 || type == DType::F64 ? 6 : 4;
 }
 
-std::string numbers_of(const Perplexity& p, int digits) {
+std::string perplexity_text(const Perplexity& p, int digits) {
   const auto format = [&](double value) { return significant(value, digits); };
   std::string text = str("\ntokens               ", p.tokens, "\nloss per token       ", format(p.loss()),
                          "\ntoken perplexity     ", format(p.token_perplexity()));
@@ -79,7 +79,7 @@ Json json_of(const TaskResult& result) {
 
 std::string EvaluationReport::as_text() const {
   std::string text = str("checkpoint           ", checkpoint.string());
-  if (is_one_text()) return text + numbers_of(texts[0].perplexity, digits_of(dtype));
+  if (is_one_text()) return text + perplexity_text(texts[0].perplexity, digits_of(dtype));
   if (!texts.empty()) {
     std::vector<Row> rows{{"text", "tokens", "loss per token", "token perplexity", "word perplexity", "byte perplexity",
                            "bits per byte"}};

@@ -20,7 +20,7 @@ namespace {
 void check_tokenizer(const DatasetInfo& info, const Path& prefix, const InferenceModel& inference) {
   const std::string model_checksum = inference.tokenizer_checksum();
   check_input(model_checksum.empty() || model_checksum == info.tokenizer_checksum, info_path(prefix).string(),
-              ": the dataset was made with another tokenizer (checksum ", info.tokenizer_checksum,
+              ": the dataset was made with a different tokenizer (checksum ", info.tokenizer_checksum,
               ") than the model was trained with (", model_checksum, "); preprocess the text again with that one");
 }
 
@@ -50,7 +50,7 @@ HeldOut read_texts(const std::vector<std::string>& inputs, const DocumentFormat&
       if (segment.ends_document) end_document();
     }
   }
-  check_input(!held_out.tokens.empty(), held_out.name, ": is empty, there is nothing to evaluate");
+  check_input(!held_out.tokens.empty(), held_out.name, ": contains no text to evaluate");
   return held_out;
 }
 
@@ -146,11 +146,11 @@ double Perplexity::bits_per_byte() const {
 
 namespace {
 
-/// Texts that are scored together, one after another.
+/// Texts that are scored together, in sequence.
 struct TextGroup {
   std::vector<i32> tokens;
   std::vector<EvaluationWindow> windows;
-  std::vector<std::size_t> ends;  ///< of each text, in tokens
+  std::vector<std::size_t> ends;  ///< end of each text, in tokens
 
   void add(std::span<const i32> text, std::vector<EvaluationWindow> windows_of_text) {
     for (EvaluationWindow& window : windows_of_text) window.begin += static_cast<i64>(tokens.size());

@@ -43,8 +43,8 @@ std::vector<EvaluationWindow> evaluation_windows(i64 tokens, i64 seq_length, i64
 struct Perplexity {
   double nll = 0;  ///< sum of -ln p over the scored tokens
   i64 tokens = 0;  ///< number of scored tokens
-  i64 words = 0;   ///< of the raw text; 0 = unknown
-  i64 bytes = 0;   ///< of the raw text; 0 = unknown
+  i64 words = 0;   ///< words of the raw text; 0 = unknown
+  i64 bytes = 0;   ///< bytes of the raw text; 0 = unknown
 
   double loss() const { return nll / static_cast<double>(tokens); }
   double token_perplexity() const;
@@ -56,14 +56,14 @@ struct Perplexity {
 /// Options of evaluate_texts().
 struct EvaluationOptions {
   i64 window = 1;                ///< maximum number of tokens that a window predicts, from 1 to the model's seq_length
-  i64 stride = 1;                ///< as in evaluation_windows()
+  i64 stride = 1;                ///< tokens between the starts of windows, as in evaluation_windows()
   i64 micro_batch_size = 1;      ///< windows in one pass; does not change the result
   DocumentRules documents = {};  ///< rules that the model was trained with
   i32 begin_token = -1;          ///< token before documents that is never scored; -1 = none
-  std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};  ///< called regularly with numbers of windows
+  std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};  ///< called regularly with the number of windows
 };
 
-/// Scores `texts`, each given by its tokens, of which the first is context only. Collective over `parallel`, with
+/// Scores `texts`, each represented by its tokens, of which the first is context only. Collective over `parallel`, with
 /// identical texts on all ranks; returns identical results on all ranks. Data-parallel ranks score windows in turn, and
 /// windows of short texts share batches. Sets nll and tokens of each Perplexity. The sum of a text is accumulated in
 /// fp64 in token order, regardless of the micro-batch, the layout and the other texts.

@@ -39,7 +39,7 @@ std::vector<i64> answers_of(const nlohmann::json& object, i64 continuations) {
   for (const nlohmann::json& answer : is_list ? *it : nlohmann::json::array({*it})) {
     const i64 number = answer.is_number_integer() ? answer.get<i64>() : -1;
     check_input(number >= 0 && number < continuations, "\"answer\" is ", answer.dump(),
-                "; it must be a number from 0 to ", continuations - 1, ", or a list of such");
+                "; it must be a number from 0 to ", continuations - 1, ", or a list of such numbers");
     answers.push_back(number);
   }
   return answers;
@@ -65,7 +65,7 @@ std::string name_of(const Path& file) {
 
 }  // namespace
 
-std::string Task::place(const TaskItem& item) const {
+std::string Task::location(const TaskItem& item) const {
   return str(file.string(), ":", item.line);
 }
 
@@ -85,14 +85,14 @@ Task read_task(const Path& file) {
         const bool is_choice = item.continuations.size() > 1;
         check_input(task.items.empty() || is_choice == task.is_choice(), "has ", item.continuations.size(),
                     " continuations, line ", task.items.empty() ? 0 : task.items[0].line,
-                    is_choice ? " but one" : " several", "; put items of each kind in a file of their own");
+                    is_choice ? " but one" : " several", "; write items of each kind to a file of their own");
         task.items.push_back(std::move(item));
       } catch (const Error& error) {
         fail(error.code(), file.string(), ":", number, ": ", error.what());
       }
     }
   }
-  check_input(!task.items.empty(), file.string(), ": is empty, there is nothing to evaluate");
+  check_input(!task.items.empty(), file.string(), ": contains no items to evaluate");
   return task;
 }
 
@@ -142,10 +142,10 @@ void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, 
     for (const std::string& continuation : item.continuations) {
       const EncodedPair pair = encode_pair(encoder, item.context, item.target_delimiter + continuation);
       const auto scored = static_cast<i64>(pair.continuation.size());
-      check_input(scored > 0, task.place(item), ": the continuation \"", continuation,
+      check_input(scored > 0, task.location(item), ": the continuation \"", continuation,
                   "\" has no token of its own: the tokenizer merges it with the end of the context");
-      check_input(scored <= seq_length, task.place(item), ": a continuation has ", scored,
-                  " tokens, the model's seq_length is ", seq_length, " (or --window, where that is given)");
+      check_input(scored <= seq_length, task.location(item), ": a continuation has ", scored,
+                  " tokens, the model's seq_length is ", seq_length, " (or --window, if set)");
       const i64 total = static_cast<i64>(pair.context.size()) + scored, length = std::min(total, seq_length + 1);
       const auto begin = static_cast<i64>(requests.tokens.size());
       requests.windows.push_back({.begin = begin + total - length, .length = length, .scored = scored});

@@ -15,7 +15,7 @@ namespace mcpp {
 //
 //   {"context": "The cat sat on the", "continuations": ["mat", "moon"], "answer": 0}
 //
-// With several continuations (HellaSwag, ARC) the model chooses one. `answer` counts from 0; a list gives several right
+// With several continuations (HellaSwag, ARC) the model chooses one. `answer` counts from 0; a list names several right
 // ones. With one continuation (LAMBADA) the question is whether the model would generate it, and `answer` is omitted.
 // "target_delimiter" separates context and continuation; the default is a space. Other keys are ignored.
 
@@ -32,10 +32,10 @@ struct Task {
   Path file;
   std::vector<TaskItem> items;
 
-  /// Returns true if the model chooses among continuations, false if each item has one. The same for all items.
+  /// Returns true if the model chooses among continuations, false if each item has one. Identical for all items.
   bool is_choice() const { return items.front().continuations.size() > 1; }
   /// Returns "file:line" for messages.
-  std::string place(const TaskItem& item) const;
+  std::string location(const TaskItem& item) const;
 };
 
 /// Reads a file, compressed or not, as preprocess does. Throws BadInput, naming file and line, for malformed lines, and
@@ -60,7 +60,7 @@ struct EncodedPair {
 /// those of the context. Either may be empty.
 EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::string continuation);
 
-/// Tokens of all continuations, each after its context, with a window that scores each.
+/// Tokens of all continuations, each after its context, with a window that scores it.
 struct TaskRequests {
   std::vector<i32> tokens;
   std::vector<EvaluationWindow> windows;  ///< ordered by item, then by continuation
@@ -92,15 +92,15 @@ std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel,
 struct ItemScores {
   std::vector<Likelihood> continuations;
   bool acc = false;        ///< the most likely continuation is right
-  bool acc_norm = false;   ///< the same, normalized by characters of the continuation without delimiter
-  bool acc_bytes = false;  ///< the same, normalized by UTF-8 bytes
+  bool acc_norm = false;   ///< as acc, with likelihoods normalized by characters of the continuation without delimiter
+  bool acc_bytes = false;  ///< as acc, with likelihoods normalized by UTF-8 bytes
 };
 
 /// Mean over the items of a task.
 struct TaskMetric {
   std::string name;  ///< acc, acc_norm, acc_bytes; perplexity: exp(-mean log-likelihood) of the continuation
   double value = 0;
-  std::optional<double> standard_error;  ///< of the mean; for perplexity by the delta method; none for a single item
+  std::optional<double> standard_error;  ///< error of the mean (perplexity: delta method); none for a single item
 };
 
 struct TaskScores {

@@ -202,7 +202,7 @@ using Json = nlohmann::ordered_json;
 
 using Evaluations = std::set<std::pair<std::string, i64>>;
 
-/// Keys for each MemoryColumn::Place.
+/// Keys for each MemoryColumn::MemoryLocation.
 constexpr std::array kMemoryKeys{"peak_by_class", "in_host_by_class", "on_disk_by_class"};
 
 /// Returns the lines of `text` for iterations up to `last`. Drops lines that are not JSON objects with an iteration,
@@ -250,7 +250,7 @@ void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) 
     if (kept != text) write_file_atomic(path, kept);
   } else if (std::filesystem::file_size(path) > 0) {
     std::filesystem::rename(path, path.string() + ".old", error);
-    check_input(!error, path.string(), ": cannot be renamed to keep another run's metrics: ", error.message());
+    check_input(!error, path.string(), ": cannot be renamed to keep the metrics of a different run: ", error.message());
   }
 }
 
@@ -355,7 +355,7 @@ void MetricsWriter::write(const RankTable& table) {
     object["on_disk_bytes"].push_back(offloaded.on_disk);
   }
   for (const MemoryColumn& column : memory_columns(table.ranks))
-    object[kMemoryKeys[static_cast<std::size_t>(column.place)]][std::string(name_of(column.of))] = column.bytes;
+    object[kMemoryKeys[static_cast<std::size_t>(column.location)]][std::string(name_of(column.of))] = column.bytes;
   file_.append(to_json_line(object));
 }
 

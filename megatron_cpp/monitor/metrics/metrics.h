@@ -24,7 +24,7 @@ namespace mcpp {
 struct TimerStats {
   struct RankTime {
     int rank;
-    double ms;  ///< per iteration
+    double ms;  ///< milliseconds per iteration
   };
   std::string name;
   std::vector<RankTime> ranks;  ///< ranks that have this part
@@ -46,24 +46,24 @@ struct IterationStats {
   i64 iteration = 0;  ///< counted from 1
   i64 train_iters = 0;
   i64 consumed_samples = 0;
-  double elapsed_ms = 0;  ///< per iteration
+  double elapsed_ms = 0;  ///< milliseconds per iteration
   double learning_rate = 0;
   double weight_decay = 0;
   i64 global_batch_size = 0;
   double lm_loss = 0;
   double loss_scale = 1;
   double grad_norm = 0;
-  i64 skipped_iterations = 0;  ///< since the previous line
+  i64 skipped_iterations = 0;  ///< number since the previous line
   i64 nan_iterations = 0;
-  double tokens_per_second = 0;                ///< of all devices together
+  double tokens_per_second = 0;                ///< rate of all devices together
   double tflops = 0;                           ///< TFLOP/s per device
   std::optional<double> mfu;                   ///< fraction of the device's peak, 0 to 1, if the peak is known
-  double eta_seconds = 0;                      ///< until the end of training
-  std::vector<ExpertLayerStats> experts = {};  ///< by layer, for the last iteration
-  std::vector<RankStats> ranks = {};           ///< by rank; for log lines of runs with several ranks
-  std::vector<TimerStats> timers = {};         ///< for log lines
-  std::optional<double> params_norm = {};      ///< of the last iteration
-  std::optional<double> num_zeros = {};        ///< in the gradient of the last iteration
+  double eta_seconds = 0;                      ///< time until the end of training
+  std::vector<ExpertLayerStats> experts = {};  ///< statistics by layer, for the last iteration
+  std::vector<RankStats> ranks = {};           ///< statistics by rank; for log lines of runs with several ranks
+  std::vector<TimerStats> timers = {};         ///< timers; for log lines
+  std::optional<double> params_norm = {};      ///< norm of the weights in the last iteration
+  std::optional<double> num_zeros = {};        ///< zeros in the gradient of the last iteration
 };
 
 /// Fills in tokens_per_second, tflops, mfu and eta_seconds from elapsed_ms and the work of one iteration: `tokens` and
@@ -97,8 +97,8 @@ struct RunStart {
   i64 iteration = 0;  ///< last completed iteration; 0 for a new run
   i64 train_iters = 0;
   i64 world_size = 1;
-  std::string host;     ///< of rank 0
-  std::string program;  ///< with its version
+  std::string host;     ///< host of rank 0
+  std::string program;  ///< program and its version
   std::string device;
   std::string config;  ///< complete configuration, as formatted by print_config()
 };
@@ -108,7 +108,7 @@ struct RunEvent {
   enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure };
   Kind kind = Kind::Save;
   i64 iteration = 0;
-  std::string text;  ///< as in the log
+  std::string text;  ///< text as in the log
 };
 
 /// Text generated from logging.sample_prompt.
@@ -156,8 +156,8 @@ class MetricsWriter {
 
 /// Work per sample, for throughput.
 struct SampleWork {
-  double tokens = 0, flops = 0;   ///< per sample
-  double peak_tflops = 0;         ///< per device; 0 = unknown
+  double tokens = 0, flops = 0;   ///< work per sample
+  double peak_tflops = 0;         ///< peak per device; 0 = unknown
   bool is_peak_measured = false;  ///< a faster step raises the peak, whose measurement was disturbed by other load
   i64 devices = 1;
 };
@@ -179,7 +179,7 @@ class LogWindow {
 
   bool is_empty() const { return iterations_ == 0; }
   i64 iterations() const { return iterations_; }
-  /// Returns the peak of one device in TFLOP/s: as given, or that of the fastest step if it may be raised.
+  /// Returns the peak of one device in TFLOP/s: as configured, or that of the fastest step if it may be raised.
   double peak_tflops() const { return work_.peak_tflops; }
   /// Returns the time that this rank spent in the window.
   RankTimings seconds() const { return end_ - begin_; }
@@ -187,7 +187,7 @@ class LogWindow {
   const IterationStats& means() const { return means_; }
   /// Returns the mean loss of the steps that were not skipped; NaN if there are none.
   double mean_loss() const { return loss_sum_ / static_cast<double>(losses_); }
-  /// Returns the last step alone; its loss is NaN if it was skipped.
+  /// Returns only the last step; its loss is NaN if it was skipped.
   const IterationStats& last() const { return last_; }
 
  private:

@@ -83,9 +83,9 @@ MeasuredRun make_measured_run(const nlohmann::json& table) {
 Path newest_trace(const Path& folder, i64 start) {
   const std::string first = trace_prefix(start + 1);
   Path newest;
-  for (const Path& place : {folder, folder / "traces"}) {
+  for (const Path& directory : {folder, folder / "traces"}) {
     std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(place, ignored)) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
       const std::string name = entry.path().filename();
       const bool is_trace = name.starts_with(kTracePrefix) && name.ends_with(".json") && name >= first;
       if (is_trace && (newest.empty() || newest.filename() < entry.path().filename())) newest = entry.path();
@@ -214,12 +214,11 @@ TracedModules traced_modules(const Path& trace) {
 MeasuredRun read_measured_run(const Path& run) {
   std::error_code error;
   const Path file = std::filesystem::is_directory(run, error) ? run / "metrics.jsonl" : run;
-  check_input(std::filesystem::is_regular_file(file, error), "--from_run=", run.string(), ": there is no file ",
-              file.string());
+  check_input(std::filesystem::is_regular_file(file, error), "--from_run=", run.string(),
+              ": no such file: ", file.string());
   const RunLines lines = read_lines(file);
   check_input(lines.steps.size() >= 2, file.string(), ": has ", lines.steps.size(),
-              " lines of steps since the last start; the first begins with it, so two are needed "
-              "(logging.log_interval)");
+              " log lines since the last start; the first includes start-up, so two are needed (logging.log_interval)");
   std::vector<MeasuredRun> steps = select_steps(lines);
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
   std::ranges::nth_element(steps, middle, {}, &MeasuredRun::seconds);

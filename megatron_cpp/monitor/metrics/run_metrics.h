@@ -14,7 +14,7 @@ MeasuredRun read_measured_run(const Path& run);
 
 /// Contents of a trace (monitor/step_trace.h) by module: the mean over the ranks that have it.
 struct TracedModules {
-  std::map<std::string, double> seconds = {};  ///< per iteration
+  std::map<std::string, double> seconds = {};  ///< seconds per iteration, by module
   BytesByModule bytes = {};
   i64 ranks = 0;  ///< ranks in the trace; 0 = unknown
 };

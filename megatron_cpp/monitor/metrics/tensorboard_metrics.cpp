@@ -71,10 +71,10 @@ TensorboardMetrics::TensorboardMetrics(StoredRef<Config> config, bool writes, St
 
 void TensorboardMetrics::begin(const ResumePoint& at, const MetricsWriter& metrics) {
   const auto has_evaluation = [&](const std::string& split) { return metrics.has_evaluation(split, at.iteration); };
-  const auto stands = [&](i64 step, std::string_view tag) {
+  const auto is_still_valid = [&](i64 step, std::string_view tag) {
     return is_valid_after_resume(step, tag, at, has_evaluation);
   };
-  writer_.begin(at.iteration > 0 ? TensorboardWriter::KeepEventFn(stands) : nullptr);
+  writer_.begin(at.iteration > 0 ? TensorboardWriter::KeepEventFn(is_still_valid) : nullptr);
   if (!writer_.is_enabled()) return;
   EventRecord text(wall_seconds(), at.iteration);
   text.add_text(kConfiguration, str("```toml\n", print_config(config_), "```\n"));

@@ -81,8 +81,8 @@ function padded([low, high], isLog) {
 
 /** Returns a function from [low, high] to pixels [begin, end]; its member `back` is the inverse. */
 function makeScale([low, high], [begin, end], isLog) {
-  const place = isLog ? Math.log : (v) => v, a = place(low), b = place(high);
-  const scale = (v) => begin + ((place(v) - a) / (b - a)) * (end - begin);
+  const transform = isLog ? Math.log : (v) => v, a = transform(low), b = transform(high);
+  const scale = (v) => begin + ((transform(v) - a) / (b - a)) * (end - begin);
   scale.back = (p) => { const v = a + ((p - begin) / (end - begin)) * (b - a); return isLog ? Math.exp(v) : v; };
   return scale;
 }

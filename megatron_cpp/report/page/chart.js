@@ -13,14 +13,14 @@ function showTooltip(event, lines) {
 }
 const hideTooltip = () => { tooltip.hidden = true; };
 
-const isPlace = (point) => point.every(Number.isFinite);
+const isFinitePoint = (point) => point.every(Number.isFinite);
 const pathOf = (points) => {
   let text = "", isBroken = true;
   points.forEach(([x, y], i) => {
-    if (!isPlace([x, y])) { isBroken = true; return; }
-    const place = `${x.toFixed(1)} ${y.toFixed(1)}`, next = points[i + 1];
-    text += isBroken ? `M${place}` : `L${place}`;
-    if (isBroken && !(next && isPlace(next))) text += `L${place}`;  // an isolated point is drawn as a dot
+    if (!isFinitePoint([x, y])) { isBroken = true; return; }
+    const position = `${x.toFixed(1)} ${y.toFixed(1)}`, next = points[i + 1];
+    text += isBroken ? `M${position}` : `L${position}`;
+    if (isBroken && !(next && isFinitePoint(next))) text += `L${position}`;  // an isolated point is drawn as a dot
     isBroken = false;
   });
   return text;
@@ -51,7 +51,7 @@ class Chart {
     if (!xRange) return this.say(width, this.curves.length ? `no ${state.axis().label} is known` : "nothing to show");
     const whole = xRange[0] === xRange[1] ? padded(xRange, false) : xRange;
     this.x = makeScale(whole, [MARGIN.left, width - MARGIN.right], false);
-    for (const curve of this.curves) this.place(curve, whole);
+    for (const curve of this.curves) this.locate(curve, whole);
     const shown = this.curves.map((curve) => curve.ys.subarray(curve.begin, curve.end));
     const yRange = rangeOf(shown, state.cuts, state.log);
     if (!yRange) return this.say(width, state.log ? "nothing above zero to show" : "nothing to show");
@@ -72,7 +72,7 @@ class Chart {
   }
 
   /** Sets the visible range of points, plus one on each side so that the curve reaches the edge. */
-  place(curve, [low, high]) {
+  locate(curve, [low, high]) {
     curve.begin = Math.max(0, lastUpTo(curve.xs, low));
     curve.end = Math.min(curve.xs.length, lastUpTo(curve.xs, high) + 2);
   }
@@ -106,15 +106,15 @@ class Chart {
     curve.shown = smoothing > 0 ? smooth(curve.ys, smoothing) : curve.ys;
     parts.push(line(curve.shown, "main"));
     if (curve.hasMarks && curve.end - curve.begin < 80) {
-      for (const [cx, cy] of this.points(curve, curve.ys).filter(isPlace))
+      for (const [cx, cy] of this.points(curve, curve.ys).filter(isFinitePoint))
         parts.push(svg("circle", { cx, cy, r: 2.6, fill: stroke }));
     }
     return parts;
   }
 
   points(curve, ys) {
-    const places = (i) => [this.x(curve.xs[i]), this.state.log && !(ys[i] > 0) ? NONE : this.y(ys[i])];
-    return thin(ys, curve.begin, curve.end, (i) => Math.floor(this.x(curve.xs[i]))).map(places);
+    const pointAt = (i) => [this.x(curve.xs[i]), this.state.log && !(ys[i] > 0) ? NONE : this.y(ys[i])];
+    return thin(ys, curve.begin, curve.end, (i) => Math.floor(this.x(curve.xs[i]))).map(pointAt);
   }
 
   hover(event) {

@@ -43,7 +43,7 @@ function atIteration(steps, name, iteration) {
   return row < 0 ? (name === "time" ? NONE : 0) : steps.columns[name][row];
 }
 
-function addPlaces(run) {
+function addPositions(run) {
   const steps = run.steps, c = steps.columns;
   c.consumed_samples ??= column(undefined, steps.rows);
   c.time ??= column(undefined, steps.rows);
@@ -62,7 +62,7 @@ function readRuns(data) {
     for (const [split, table] of Object.entries(raw.evaluations)) evaluations[split] = readTable(table);
     const run = { ...raw, index, color: `var(--run${index % 8})`, dash: ["", "6 4", "2 3", "9 3 2 3"][(index >> 3) % 4],
       steps: readTable(raw.steps), evaluations };
-    addPlaces(run);
+    addPositions(run);
     return run;
   });
 }

@@ -74,9 +74,9 @@ function rankCharts(run) {
   const last = run.ranks[run.ranks.length - 1], numbers = last.numbers, peaks = numbers.peak_memory_bytes ?? [];
   const names = Array.from(peaks, (_, rank) => rankName(run, rank)), charts = [];
   const key = (what) => `${what}-${run.index}`, unit = `by rank, at iteration ${last.iteration}`;
-  const place = ([name]) => (MEMORY_CLASSES.includes(name) ? MEMORY_CLASSES.indexOf(name) : MEMORY_CLASSES.length);
+  const orderOf = ([name]) => (MEMORY_CLASSES.includes(name) ? MEMORY_CLASSES.indexOf(name) : MEMORY_CLASSES.length);
   const classes = Object.entries(run.peak_by_class).filter(([, values]) => values.some((v) => v > 0))
-    .sort((a, b) => place(a) - place(b));
+    .sort((a, b) => orderOf(a) - orderOf(b));
   const parts = classes.map(([label, values], i) => ({ label, values, color: `var(--part${i % 6})` }));
   if (parts.length > 0)
     charts.push(stackChart({ key: key("memory"), title: "Memory by class", unit: `peak of each, ${unit}`, names, parts,

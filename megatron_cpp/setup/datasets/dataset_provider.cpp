@@ -33,15 +33,15 @@ RankFlags reduce_flags(RankFlags local, Communicator& group) {
 
 }  // namespace
 
-bool SharedIndexRanks::runs_on_this_rank(RankScope who) const {
-  return who == RankScope::All || (who == RankScope::First ? world_.rank() : node_.rank()) == 0;
+bool SharedIndexRanks::runs_on_this_rank(RankScope scope) const {
+  return scope == RankScope::All || (scope == RankScope::First ? world_.rank() : node_.rank()) == 0;
 }
 
-bool SharedIndexRanks::run(RankScope who, const std::function<bool(const IndexBuildOptions&)>& f) const {
-  const int copies = who == RankScope::All ? node_.size() : 1;
+bool SharedIndexRanks::run(RankScope scope, const std::function<bool(const IndexBuildOptions&)>& f) const {
+  const int copies = scope == RankScope::All ? node_.size() : 1;
   std::future<bool> result;
   std::jthread worker;  // declared last: on unwinding it stops f, so no rank waits for the rest of the build
-  if (runs_on_this_rank(who)) {
+  if (runs_on_this_rank(scope)) {
     std::packaged_task<bool(std::stop_token)> work([&](std::stop_token stop) { return f({copies, std::move(stop)}); });
     result = work.get_future();
     worker = std::jthread(std::move(work));
@@ -82,7 +82,7 @@ Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, con
         .seed = config.training.seed, .split_name = kSplitNames[split], .vocab_size = vocab_size, .eod = eod};
     return std::make_unique<MockDataset>(text, num_samples[split], config.model.seq_length);
   };
-  log.info("data: random tokens (data.mock_data): losses mean nothing");
+  log.info("data: random tokens (data.mock_data); losses are meaningless");
   Datasets datasets{.sources = {}, .train = make(0), .test = make(2), .validation = {}};
   if (auto valid = make(1)) datasets.validation.push_back({"", std::move(valid)});
   return datasets;
@@ -98,7 +98,7 @@ Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRa
                                                       {train_samples, eval_samples, eval_samples}, log, ranks);
   if (training.eval_iters > 0 && !datasets.valid()) {
     log.info(
-        "data: no text is held out for validation (data.split, data.valid_data_path): nothing is evaluated while "
+        "data: no text is held out for validation (data.split, data.valid_data_path): no evaluation runs during "
         "training");
   }
   return datasets;
@@ -149,8 +149,8 @@ Batch BatchStream::read(const std::vector<i64>& samples) {
 MicroBatch BatchStream::next_micro_batch() {
   MicroBatch whole;
   whole.samples = microbatches_();
-  const auto mine = [&] { return shard_microbatch(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
-  if (!needs_tokens_) return mine();
+  const auto shard = [&] { return shard_microbatch(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
+  if (!needs_tokens_) return shard();
   const Batch batch = prefetcher_ ? read(whole.samples) : Batch();
   // Broadcast from the rank of the group that read the data.
   const auto shared = [&](const std::vector<i32>& values) {
@@ -166,7 +166,7 @@ MicroBatch BatchStream::next_micro_batch() {
     if (data_.reset_attention_mask) whole.attention_starts = starts;
     if (data_.reset_position_ids) whole.position_starts = starts;
   }
-  return mine();
+  return shard();
 }
 
 std::vector<MicroBatch> BatchStream::next() {

@@ -23,15 +23,15 @@ namespace mcpp {
 /// build is canceled and Preempted is thrown on all ranks.
 class SharedIndexRanks final : public IndexRanks {
  public:
-  /// `node` is the group of ranks on this machine. `signal` returns the signal that asks this rank to stop, or 0.
+  /// `node` is the group of ranks on this node. `signal` returns the signal that asks this rank to stop, or 0.
   SharedIndexRanks(
       Communicator& world, Communicator& node, std::function<int()> signal = [] { return 0; })
       : world_(world), node_(node), signal_(std::move(signal)) {}
 
-  bool run(RankScope who, const std::function<bool(const IndexBuildOptions&)>& f) const override;
+  bool run(RankScope scope, const std::function<bool(const IndexBuildOptions&)>& f) const override;
 
  private:
-  bool runs_on_this_rank(RankScope who) const;
+  bool runs_on_this_rank(RankScope scope) const;
 
   Communicator& world_;
   Communicator& node_;

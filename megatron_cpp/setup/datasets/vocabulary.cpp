@@ -38,7 +38,7 @@ void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer, c
                 ", data.eod_token is ", data.eod_token);
   }
   check_input(data.eod_token >= 0,
-              "data.eod_token: give it, or data.tokenizer_model to take it from; data.reset_position_ids, "
+              "data.eod_token: is missing; set it or data.tokenizer_model; data.reset_position_ids, "
               "data.reset_attention_mask and data.eod_mask_loss read it");
   check_input(data.eod_token < vocab_size, "data.eod_token: ", data.eod_token, " is outside the vocabulary of ",
               vocab_size);
@@ -47,7 +47,7 @@ void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer, c
     if (ended < 0.5) {
       log.warn(str(prefix, ".bin: only ", fixed(100 * ended, 0),
                    " % of the documents end with data.eod_token = ", data.eod_token,
-                   "; if that is not the token that ends documents, they are divided in the wrong places"));
+                   "; if that is not the token that ends documents, documents are split at the wrong positions"));
     }
   }
 }
@@ -58,8 +58,8 @@ void check_dataset(const std::string& prefix, const Config& config, const Tokeni
   check_input(info->vocab_size <= config.model.vocab_size, prefix, ".json: the dataset was made with a vocabulary of ",
               info->vocab_size, ", model.vocab_size is ", config.model.vocab_size);
   check_input(!tokenizer || tokenizer->checksum() == info->tokenizer_checksum, prefix,
-              ".json: the dataset was made with another tokenizer than ", config.data.tokenizer_model,
-              "; preprocess the text again with this one, or name the one it was made with");
+              ".json: the dataset was made with a different tokenizer than ", config.data.tokenizer_model,
+              "; preprocess the text again with this one, or set data.tokenizer_model to the one it was made with");
 }
 
 /// Checks that all datasets of a run use the same tokenizer, even if data.tokenizer_model is not set.
@@ -69,7 +69,7 @@ void check_same_tokenizer(const std::vector<std::string>& prefixes) {
     const std::optional<DatasetInfo> info = read_dataset_info(prefix);
     if (!info) continue;
     check_input(first.empty() || info->tokenizer_checksum == checksum, prefix,
-                ".json: the dataset was made with another tokenizer than ", first,
+                ".json: the dataset was made with a different tokenizer than ", first,
                 "; all datasets of a run must use the same tokenizer");
     first = prefix, checksum = info->tokenizer_checksum;
   }
@@ -80,7 +80,7 @@ void warn_of_unused_rows(const ModelConfig& model, i64 pieces, const Log& log) {
   const i64 unused = model.vocab_size - pieces;
   if (unused <= std::max(model.make_vocab_size_divisible_by, pieces / 10)) return;
   log.warn(str("model.vocab_size: ", model.vocab_size, " is far above the ", pieces,
-               " pieces of data.tokenizer_model: ", unused, " tokens never occur; 0 takes it from the tokenizer"));
+               " pieces of data.tokenizer_model: ", unused, " tokens never occur; 0 uses the size of the tokenizer"));
 }
 
 }  // namespace
@@ -88,8 +88,7 @@ void warn_of_unused_rows(const ModelConfig& model, i64 pieces, const Log& log) {
 void resolve_vocabulary(Config& config, const Log& log) {
   std::optional<Tokenizer> tokenizer;
   if (!config.data.tokenizer_model.empty()) tokenizer.emplace(config.data.tokenizer_model);
-  check_input(tokenizer || config.model.vocab_size > 0,
-              "model.vocab_size: give it, or data.tokenizer_model to take it from");
+  check_input(tokenizer || config.model.vocab_size > 0, "model.vocab_size: is missing; set it or data.tokenizer_model");
   if (tokenizer && config.model.vocab_size == 0) config.model.vocab_size = tokenizer->vocab_size();
   check_input(!tokenizer || config.model.vocab_size >= tokenizer->vocab_size(),
               "model.vocab_size: ", config.model.vocab_size, " is below the ", tokenizer ? tokenizer->vocab_size() : 0,
@@ -117,7 +116,7 @@ Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, cons
   Tokenizer tokenizer(path);
   check_input(trained_with.empty() || tokenizer.checksum() == trained_with, path.string(),
               ": is not the tokenizer that this model was trained with (checksum ", tokenizer.checksum(),
-              ", trained with ", trained_with, "); give that one as --tokenizer_model");
+              ", trained with ", trained_with, "); pass that one as --tokenizer_model");
   check_input(tokenizer.vocab_size() <= model.vocab_size, path.string(), ": has ", tokenizer.vocab_size(),
               " pieces, the model only ", model.vocab_size);
   return tokenizer;
@@ -125,7 +124,7 @@ Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, cons
 
 void check_data(const Config& config, const World& world, const Log& log) {
   if (!config.data.has_data()) {
-    log.info("data: none named (data.data_path)");
+    log.info("data: no datasets (data.data_path is not set)");
     return;
   }
   const Datasets datasets = dataset_provider(config, config.training_end().samples,

@@ -8,7 +8,7 @@
 namespace mcpp {
 
 /// Fills in model.vocab_size from data.tokenizer_model if it is unset, and data.eod_token if it is needed. Throws
-/// BadInput if both are given and inconsistent, if neither is given, or if a dataset was made with a different
+/// BadInput if both are set and inconsistent, if neither is set, or if a dataset was made with a different
 /// tokenizer.
 void resolve_vocabulary(Config& config, const Log& log);
 

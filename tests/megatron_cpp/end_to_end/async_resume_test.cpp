@@ -34,11 +34,11 @@ class AsyncResumeTest : public EndToEnd {
 TEST_F(AsyncResumeTest, MatchesSynchronousSaves) {
   const Strings often{"--checkpoint.save_interval=3"};
   train("waited", often);
-  const std::string log = run_ok(pretrain("beside", {often[0], "--checkpoint.async_save"}));
-  EXPECT_CONTAINS(log, "beside/iter_0000003 in ");
+  const std::string log = run_ok(pretrain("overlapped", {often[0], "--checkpoint.async_save"}));
+  EXPECT_CONTAINS(log, "overlapped/iter_0000003 in ");
   EXPECT_CONTAINS(log, "of which the training waited for ");
   for (const std::string iteration : {"/iter_0000006", "/iter_0000009", "/iter_0000012"}) {
-    expect_same_checkpoint("waited" + iteration, "beside" + iteration);
+    expect_same_checkpoint("waited" + iteration, "overlapped" + iteration);
   }
 }
 
@@ -61,9 +61,9 @@ TEST_F(AsyncResumeTest, BlocksTrainingOnlyDuringCopy) {
 TEST_F(AsyncResumeTest, MatchesSynchronousSavesWhenEveryIterationIsSaved) {
   const std::string every = "--checkpoint.save_interval=1";
   train("waited", {every});
-  train("beside", {every, "--checkpoint.async_save"});
+  train("overlapped", {every, "--checkpoint.async_save"});
   for (const std::string iteration : {"/iter_0000010", "/iter_0000011", "/iter_0000012"})
-    expect_same_checkpoint("waited" + iteration, "beside" + iteration);
+    expect_same_checkpoint("waited" + iteration, "overlapped" + iteration);
 }
 
 TEST_F(AsyncResumeTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
@@ -150,7 +150,7 @@ TEST_F(AsyncResumeTest, SavesLatestIterationWhenSignalArrives) {
   wait_for_lines("run", 10);
   program.signal(SIGTERM);
   EXPECT_EQ(program.wait().code, 85);
-  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "intact");
   train("run", longer);
   expect_same_checkpoint("whole", "run");
 }
@@ -171,7 +171,7 @@ TEST_F(AsyncResumeTest, ResumesFromLocalTierWhenItIsNewer) {
     Strings stop = tiers;
     stop.push_back("--training.exit_interval=8");
     train("run", stop);
-    EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("local/rank_00000-of-00001")}), "iter_0000008: sound");
+    EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("local/rank_00000-of-00001")}), "iter_0000008: intact");
     drop_latest_checkpoint("run", "iter_0000008");
     EXPECT_CONTAINS(run_ok(pretrain("run", tiers)), "resuming from " + at("local/rank_00000-of-00001/iter_0000008"));
     expect_same_checkpoint("whole", "run");
@@ -201,17 +201,18 @@ TEST_F(AsyncResumeTest, IgnoresLocalTierThatIsDamagedOrOfAnotherRun) {
   drop_latest_checkpoint("run", "iter_0000008");
   fs::remove_all(folder_ / "local/rank_00000-of-00001/iter_0000008");
   write_file_atomic(folder_ / "local/rank_00000-of-00001/iter_0000008", "x");
-  const std::string file_there = run_ok(pretrain("run", {stop[0], stop[1], stop[2], "--training.exit_interval=7"}));
-  EXPECT_CONTAINS(file_there, "the local checkpoint of iteration 8 is not used: rank 0 has a file in its place");
-  EXPECT_CONTAINS(file_there, "resuming from " + at("run/iter_0000006"));
+  const std::string with_file = run_ok(pretrain("run", {stop[0], stop[1], stop[2], "--training.exit_interval=7"}));
+  EXPECT_CONTAINS(with_file, "the local checkpoint of iteration 8 is not used: rank 0 has a file of this name");
+  EXPECT_CONTAINS(with_file, "resuming from " + at("run/iter_0000006"));
   fs::remove(folder_ / "local/rank_00000-of-00001/iter_0000008");
   // The number of ranks differs.
   fs::create_directories(folder_ / "local/rank_00003-of-00004/iter_0000008");
-  EXPECT_CONTAINS(run_ok(pretrain("run", stop)), "the checkpoints of 00004 ranks there are not used");
-  // Another run uses the same nodes.
+  EXPECT_CONTAINS(run_ok(pretrain("run", stop)), "the checkpoints of 00004 ranks are not used");
+  // A different run uses the same nodes.
   const Outcome other = run(pretrain("other", stop));
   EXPECT_EQ(other.code, 2) << other.out;
-  EXPECT_CONTAINS(other.err, ": belongs to another run than the checkpoints of checkpoint.save; give another folder");
+  EXPECT_CONTAINS(other.err,
+                  ": belongs to a different run than the checkpoints of checkpoint.save; set a different folder");
 }
 
 TEST_F(AsyncResumeTest, UsesLocalTierOnAllRanksOrOnNone) {
@@ -250,7 +251,7 @@ TEST_F(AsyncResumeTest, UsesLocalTierOnAllRanksOrOnNone) {
   Strings pipeline = tiers;
   pipeline[1] = "--parallel.pipeline_model_parallel_size=2";
   const std::string log = train_on_two("run", pipeline);
-  EXPECT_CONTAINS(log, "it is of another layout");
+  EXPECT_CONTAINS(log, "is from a different layout");
   EXPECT_CONTAINS(log, "resuming from " + at("run/iter_0000006"));
 }
 

@@ -126,7 +126,7 @@ TEST_F(BadInputTest, RejectsMismatchedVocabulary) {
   const Path other = folder_ / "other.model";
   make_tokenizer(other, 380);
   expect_refused(pretrain("run", {"--data.tokenizer_model=" + other.string(), "--model.vocab_size=400"}),
-                 {dataset(), "another tokenizer", "preprocess"});
+                 {dataset(), "a different tokenizer", "preprocess"});
   expect_refused(pretrain("run", {"--model.vocab_size=100"}), {"model.vocab_size: 100 is below the 400"});
   expect_refused(pretrain("run", {"--data.tokenizer_model=" + at("absent.model")}), {at("absent.model")});
   expect_refused(pretrain("run", {"--data.tokenizer_model=" + write("text.model", "no model").string()}),
@@ -196,7 +196,7 @@ TEST_F(BadInputTest, RejectsControlCharactersInNames) {
   for (const std::string key : {"logging.metrics_path", "logging.tensorboard_dir", "logging.profile_dir"})
     expect_refused(pretrain("new", {"--" + key + "=" + inside, "--logging.profile_step_end=3"}),
                    {key + ": " + at("run/iter_0000004"), "is a checkpoint itself"});
-  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "intact");
 }
 
 TEST_F(BadInputTest, RejectsCheckpointWithUnusedWeights) {
@@ -206,11 +206,11 @@ TEST_F(BadInputTest, RejectsCheckpointWithUnusedWeights) {
                  {"model.untie_embeddings_and_output_weights: true in the checkpoint, false now"});
   expect_refused(
       pretrain("new", plus(tune, "--checkpoint.allow_changed_keys=model.untie_embeddings_and_output_weights")),
-      {at("run"), "model/output_layer.weight has no place in this model"});
+      {at("run"), "model/output_layer.weight has no counterpart in this model"});
   Strings fewer = tune;
   fewer.insert(fewer.end(), {"--model.untie_embeddings_and_output_weights=true", "--model.num_layers=1",
                              "--checkpoint.allow_changed_keys=model.num_layers"});
-  expect_refused(pretrain("new", fewer), {"model/decoder.layers.1.", "more tensors have no place in this model"});
+  expect_refused(pretrain("new", fewer), {"model/decoder.layers.1.", "more tensors have no counterpart in this model"});
 }
 
 TEST_F(BadInputTest, RefusesToImportNonFiniteWeights) {
@@ -247,7 +247,7 @@ TEST_F(BadInputTest, RejectsCheckpointWithNonFiniteWeights) {
     rewrite("run", "bad", [&](const std::string& name, Tensor& values) {
       if (name == bad) values.data<float>()[values.numel() - 1] = number;
     });
-    EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("bad")}), "sound");
+    EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("bad")}), "intact");
     const Strings parts{at("bad") + "/iter_0000012", "decoder.final_layernorm.weight", "NaN or infinite"};
     expect_refused(pretrain("new", {"--checkpoint.load=" + at("bad"), "--checkpoint.finetune"}), parts);
     EXPECT_EQ(metrics("new").size(), 0u);
@@ -270,7 +270,7 @@ TEST_F(BadInputTest, KeepsCheckpointsWhenDiskIsFull) {
   train("run", {"--training.exit_interval=4"});
   constexpr i64 kLimit = 100'000;
   expect_refused(pretrain("run"), {at("run"), "more than the limit of file sizes"}, kLimit);
-  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "iter_0000004: sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "iter_0000004: intact");
   EXPECT_FALSE(std::filesystem::exists(at("run/iter_0000008")));
   train("run");
   expect_same_checkpoint("whole", "run");

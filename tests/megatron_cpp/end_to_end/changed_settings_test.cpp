@@ -324,7 +324,7 @@ class ChangedSettingsTest : public EndToEnd {
     Outcome resumed = start(save, second, "--checkpoint.allow_changed_keys=");
     if (resumed.code != 0) {
       ASSERT_EQ(resumed.code, 2) << resumed.out << resumed.err;
-      EXPECT_CONTAINS(resumed.err, "belongs to another run");
+      EXPECT_CONTAINS(resumed.err, "belongs to a different run");
       resumed = start(save, second, all_allowed());
     }
     if (const std::string key = refused_key(first, second); !key.empty()) {

@@ -1,4 +1,4 @@
-// Fixture for tests of the whole program: a small text with tokenizer and token files, a configuration that trains in a
+// Fixture for tests of the real program: a small text with tokenizer and token files, a configuration that trains in a
 // moment, and helpers that run commands and inspect their output files.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Fixture for tests of the whole program on several ranks, under mpirun or the launch scripts.
+// Fixture for tests of the real program on several ranks, under mpirun or the launch scripts.
 #pragma once
 #include <charconv>
 #include <cstdlib>

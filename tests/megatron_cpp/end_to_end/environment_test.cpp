@@ -78,7 +78,7 @@ TEST_F(EnvironmentTest, TrainingContinuesWhenMetricsFolderIsRemoved) {
   program.signal(SIGTERM);
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 85) << outcome.err;
-  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "intact");
 }
 
 /// The duration limit of a batch system counts from the start of the process, including everything before the first
@@ -106,6 +106,8 @@ TEST_F(EnvironmentTest, DryRunEstimatesStepTime) {
   const std::string local_plan = run_ok(pretrain("run", {"--dry_run"}));
   EXPECT_CONTAINS(local_plan, "FLOP/s measured");
   EXPECT_CONTAINS(local_plan, "  a step                at least ");
+  EXPECT_CONTAINS(local_plan, "  all ");
+  EXPECT_CONTAINS(local_plan, "  device                cpu, ");
   EXPECT_EQ(run_ok(pretrain("run", {"--dry_run", "--world_size=2"})).find("a step "), std::string::npos);
 }
 

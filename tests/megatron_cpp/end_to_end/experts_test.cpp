@@ -1,4 +1,4 @@
-// Mixtures of experts with the whole program: logged statistics, evaluation and generation on other layouts, and
+// Mixtures of experts with the real program: logged statistics, evaluation and generation on other layouts, and
 // upcycling of dense checkpoints.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
@@ -41,7 +41,7 @@ TEST_F(ExpertsEndToEndTest, LogsExpertLoad) {
   EXPECT_NEAR(experts[0]["load_balancing_loss"].get<double>(), 1, 0.2);
   EXPECT_CONTAINS(run_ok(joined(pretrain("plan", with_experts()),
                                 {"--dry_run", "--world_size=2", "--parallel.expert_model_parallel_size=2"})),
-                  "more where all tokens choose those of one rank");
+                  "more if all tokens choose the experts of one rank");
 }
 
 TEST_F(ExpertsEndToEndTest, EvaluationAndGenerationAreIndependentOfLayout) {

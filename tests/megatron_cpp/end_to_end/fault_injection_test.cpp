@@ -109,7 +109,7 @@ TEST_F(FaultInjectionTest, RollbackSkipsStepsSinceCheckpoint) {
   const Strings nan_fault = fault("nan_loss", 7) + kRollBack;
   const Outcome outcome = run(pretrain("run", nan_fault));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "(samples 48 to 55); rolling back to the newest good checkpoint (1 of 3)");
+  EXPECT_CONTAINS(outcome.err, "(samples 48 to 55); rolling back to the newest intact checkpoint (1 of 3)");
   EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 4; continuing after sample 55");
   losses("run", 12);
   train("skipping", fault("nan_loss", 5, {"--fault_injection.iterations=3"}));

@@ -209,19 +209,19 @@ TEST_F(FaultyDiskTest, WritesZerosWhenSpaceCannotBeReserved) {
     expect_same_checkpoint(name, written);
     const Outcome refused = run_with({.kind = "full", .after = 0, .cannot_reserve = true}, training("full", tier));
     EXPECT_EQ(refused.code, 2);
-    EXPECT_CONTAINS(refused.err, "free some, or name another disk: No space left on device");
+    EXPECT_CONTAINS(refused.err, "free some, or use a different disk: No space left on device");
   }
 }
 
-/// The run is stopped or killed during a transfer. It resumes from a checkpoint, also on other ranks and with another
-/// placement. The folder keeps nothing that could be mistaken for a checkpoint, even if files need names.
+/// The run is stopped or killed during a transfer. It resumes from a checkpoint, also on other ranks and with a
+/// different placement. The folder keeps nothing that could be mistaken for a checkpoint, even if files need names.
 TEST_F(FaultyDiskTest, ResumesAnywhereWhenStoppedDuringTransfer) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   const Tier everything{
       "everything",
       {"--optimizer.offload=file", "--optimizer.offload_segment_size=5000", "--optimizer.offload_params=file",
        "--parallel.zero_stage=3", "--training.offload_activations=file", "--model.num_layers=6",
-       // because its gradient would be summed in another order on other stages
+       // because its gradient would be summed in a different order on other stages
        "--model.untie_embeddings_and_output_weights"},
       ""};
   const Strings other_placement{"--training.precision=bf16",

@@ -1,4 +1,4 @@
-// The whole program in fp8, which a CPU emulates.
+// The real program in fp8, which a CPU emulates.
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 
 namespace mcpp {

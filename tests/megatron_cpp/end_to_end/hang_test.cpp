@@ -19,7 +19,7 @@ class HangTest : public EndToEndOnRanks {
     Strings args =
         pretrain(save, {"-n", std::to_string(ranks), "--training.train_iters=200000", "--training.eval_interval=0",
                         "--training.eval_iters=0", "--checkpoint.save_interval=0", "--training.micro_batch_size=1",
-                        // The limit applies to steps only; start-up may be slow on a busy machine.
+                        // The limit applies to steps only; start-up may be slow on a busy host.
                         str("--parallel.step_timeout_minutes=", limit.count() / 60)});
     args.insert(args.end(), layout.begin(), layout.end());
     return args;
@@ -107,7 +107,7 @@ TEST_F(HangTest, HandlesSignalsWhileWaitingForMpiInit) {
   EXPECT_LT(Clock::now() - start, kSoon);
 }
 
-/// Schedulers suspend a whole job to run another one.
+/// Schedulers suspend an entire job to run another one.
 TEST_F(HangTest, ContinuesAfterWholeRunWasSuspended) {
   test::Program program(endless("run", 2, {}, kLimit), root() / "process", 0, script());
   wait_for_lines("run", 5);

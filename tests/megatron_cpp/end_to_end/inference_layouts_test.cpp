@@ -1,4 +1,4 @@
-// Evaluation and generation with the program on several ranks: every layout gives the same results.
+// Evaluation and generation with the program on several ranks: all layouts produce the same results.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
@@ -132,7 +132,7 @@ TEST_F(InferenceLayoutsTest, GeneratedTextIsIndependentOfLayout) {
   EXPECT_EQ(run_on_ranks(4, generate(layout(2, 2))), one_rank);
 }
 
-/// Each text is the same as alone, whatever the other texts of the batch, also beyond the end of the context.
+/// Each text is the same as alone, regardless of the other texts of the batch, also beyond the end of the context.
 TEST_F(InferenceLayoutsTest, GeneratedTextIsIndependentOfOtherPromptsInBatch) {
   train("run");
   const std::vector<std::string> prompts{"ROMEO:", "First Citizen:\nWe are accounted poor citizens", "O"};
@@ -187,8 +187,8 @@ TEST_F(InferenceLayoutsTest, NamesBadPromptsFile) {
   EXPECT_CONTAINS(prompts_error("{\"prompt\": \"a\"}\n{\"text\": 1}\n"), "prompts.jsonl:2: has no key \"prompt\"");
   EXPECT_CONTAINS(prompts_error("[1]\n"), "prompts.jsonl:1: not a JSON object");
   EXPECT_CONTAINS(prompts_error("{\n"), "prompts.jsonl:1: malformed JSON");
-  EXPECT_CONTAINS(prompts_error("\n"), "is empty, there is nothing to continue");
-  EXPECT_CONTAINS(prompts_error("{\"prompt\": \"a\"}\n", {"--prompt=a"}), "give one of --prompt");
+  EXPECT_CONTAINS(prompts_error("\n"), "contains no prompt");
+  EXPECT_CONTAINS(prompts_error("{\"prompt\": \"a\"}\n", {"--prompt=a"}), "pass only one of --prompt");
 }
 
 TEST_F(InferenceLayoutsTest, RejectsUnsupportedLayouts) {
@@ -209,7 +209,7 @@ TEST_F(InferenceLayoutsTest, RejectsUnsupportedLayouts) {
   for (const char* word : {":", "-n", "1"}) launcher.emplace_back(word);
   const Outcome differing = test::Program(evaluate({"--micro_batch_size=3"}), root() / "process", 0, launcher).wait();
   EXPECT_EQ(differing.code, 2);
-  EXPECT_CONTAINS(differing.err, "rank 1 has another command line than rank 0");
+  EXPECT_CONTAINS(differing.err, "rank 1 has a different command line than rank 0");
   const Outcome training = run(evaluate({"--parallel.zero_stage=1"}));
   EXPECT_EQ(training.code, 2);
   EXPECT_CONTAINS(training.err, "zero_stage");

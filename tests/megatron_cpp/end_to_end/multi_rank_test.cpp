@@ -48,7 +48,7 @@ TEST_F(MultiRankTest, CpuIsaLimitAppliesToAllRanks) {
 }
 
 TEST_F(MultiRankTest, RejectsSaveFolderThatIsNotShared) {
-  // Rank 1 has another file system there, in its own mount namespace.
+  // Rank 1 has a different file system at this path, in its own mount namespace.
   const std::string other_mount =
       "if [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then exec unshare --mount sh -c 'mount -t tmpfs none \"$0\" && exec "
       "\"$@\"' \"" +
@@ -164,7 +164,7 @@ TEST_F(MultiRankTest, SavesAndStopsAllRanksWhenSignalArrives) {
   program.signal(SIGUSR1);  // mpirun forwards this signal
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.out, "received: saving and stopping");
+  EXPECT_CONTAINS(outcome.out + outcome.err, " received: saving after this microbatch");
   EXPECT_CONTAINS(outcome.out, "saved ");
 }
 

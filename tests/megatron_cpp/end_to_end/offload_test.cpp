@@ -66,7 +66,7 @@ TEST_F(OffloadEndToEndTest, WeightsMayMoveAtEachStart) {
   train("parts", stage3({"--training.exit_interval=6", "--optimizer.offload_params=host"}));
   train("parts", stage3({"--training.exit_interval=9", "--optimizer.offload=file", folder}));
   const Strings all{"--parallel.zero_stage=3", "--optimizer.offload_params=file", "--checkpoint.async_save"};
-  // The single rank's memory table has columns by class and place, of weights and of states.
+  // The single rank's memory table has columns by class and tier, for weights and states.
   EXPECT_CONTAINS(run_ok(pretrain("parts", on_file(all))),
                   "  rank   peak memory  parameters     on disk   gradients  optimizer state     on disk  activations");
   expect_same_checkpoint("whole", "parts");
@@ -113,10 +113,10 @@ TEST_F(OffloadEndToEndTest, AsyncSavesMatchSynchronousSaves) {
   const Strings often{"--checkpoint.save_interval=1"};
   train("waited", on_device(often));
   for (const Strings& place : {on_file(often), on_host(often)}) {
-    train("beside", joined(place, {"--checkpoint.async_save"}));
+    train("overlapped", joined(place, {"--checkpoint.async_save"}));
     for (const std::string iteration : {"/iter_0000010", "/iter_0000011", "/iter_0000012"})
-      expect_same_checkpoint("waited" + iteration, "beside" + iteration);
-    std::filesystem::remove_all(folder_ / "beside");
+      expect_same_checkpoint("waited" + iteration, "overlapped" + iteration);
+    std::filesystem::remove_all(folder_ / "overlapped");
   }
 }
 

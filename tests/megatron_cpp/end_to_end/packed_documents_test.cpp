@@ -71,7 +71,7 @@ TEST_F(PackedDocumentsTest, RequiresEodToken) {
       pretrain("x", with_document_keys({"--data.tokenizer_model=", "--model.vocab_size=400", "--data.eod_token=-1"})));
   write_file_atomic(info, original);
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_CONTAINS(unknown.err, "data.eod_token: give it, or data.tokenizer_model to take it from");
+  EXPECT_CONTAINS(unknown.err, "data.eod_token: is missing; set it or data.tokenizer_model");
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TEST_F(PlanFromRunTest, ReportsLayoutModulesAndMemoryOfRun) {
       {"pp2", {"--parallel.pipeline_model_parallel_size=2"}, "pp 2 1f1b, dp 1"},
       {"cp2", {"--parallel.context_parallel_size=2"}, "cp 2 p2p, dp 1"},
       {"zero3", {"--parallel.zero_stage=3"}, "dp 2 zero 3"},
-      {"away",
+      {"offloaded",
        {"--parallel.zero_stage=1", "--optimizer.offload=host", "--training.offload_activations=host"},
        "optimizer state in host memory, activations in host memory"}};
   for (const Case& c : cases) {
@@ -99,12 +99,12 @@ TEST_F(PlanFromRunTest, ReportsLayoutModulesAndMemoryOfRun) {
     for (const char* module : {"embedding ", "decoder.layers.0.self_attention ", "decoder.layers.0.mlp ",
                                "decoder.layers.1.self_attention ", "decoder.layers.1.mlp ", "output_layer "})
       EXPECT_CONTAINS(table, module);
-    // The machine is not an A100, although a small step may happen to be equally fast. Deviations are reported.
+    // The host is not an A100, although a small step may happen to be equally fast. Deviations are reported.
     const double step = times_predicted(table, "step");
     EXPECT_EQ(is_reported_off(table, "step"), step < 0.8 || step > 1 / 0.8);
     EXPECT_CONTAINS(table, "2 x A100");  // The plan is for the number of ranks of the run.
     Strings classes{"parameters", "gradients", "activations"};
-    classes.push_back(c.name == std::string("away") ? "kept in host memory" : "optimizer state");
+    classes.push_back(c.name == std::string("offloaded") ? "kept in host memory" : "optimizer state");
     for (const std::string& name : classes) {
       const auto [predicted, measured] = memory_row(table, name);
       EXPECT_NEAR(predicted / measured, 1, 0.01) << name;

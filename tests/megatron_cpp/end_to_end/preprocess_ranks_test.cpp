@@ -83,7 +83,7 @@ TEST_F(PreprocessOnRanksTest, OutputIsBitwiseIdenticalToOneProcess) {
   EXPECT_EQ(leftovers(folder_), Strings{});
 }
 
-/// First one rank is killed, which ends all; then both ranks and their launcher, as if the machine had failed.
+/// First one rank is killed, which ends all; then both ranks and their launcher, as if the host had failed.
 TEST_F(PreprocessOnRanksTest, ContinuesAfterKill) {
   const Strings input = many_files();
   run_ok(preprocess("one", input));
@@ -205,10 +205,11 @@ TEST_F(PreprocessOnRanksTest, KeepsPartsWhenDiskIsFull) {
   const Strings input = many_files();
   run_ok(preprocess("one", input));
   const i64 bytes = static_cast<i64>(std::filesystem::file_size(at("one_text_document.bin")));
-  for (const i64 room : {bytes / 2, bytes - 1}) {
-    SCOPED_TRACE(room);
+  for (const i64 file_limit : {bytes / 2, bytes - 1}) {
+    SCOPED_TRACE(file_limit);
     remove_dataset("full");
-    const Outcome full = test::Program(preprocess("full", plus(input, "--parts")), root() / "process", room).wait();
+    const Outcome full =
+        test::Program(preprocess("full", plus(input, "--parts")), root() / "process", file_limit).wait();
     EXPECT_EQ(full.code, 2) << full.err;
     EXPECT_CONTAINS(full.err, "full.parts/text.bin: cannot be written: ");
     EXPECT_FALSE(std::filesystem::exists(at("full_text_document.bin")));

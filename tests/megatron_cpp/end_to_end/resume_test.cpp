@@ -62,7 +62,7 @@ TEST_F(ResumeTest, IsBitwiseIdenticalAfterSignal) {
     program.signal(number);
     const Outcome outcome = program.wait();
     EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
-    EXPECT_CONTAINS(outcome.out, "saving and stopping");
+    EXPECT_CONTAINS(outcome.out, "; start the same command again to continue\n");
     train(name, longer);
     expect_same_checkpoint("whole", name);
     losses(name, 150);
@@ -75,7 +75,7 @@ TEST_F(ResumeTest, SignalInterruptsEvaluation) {
   program.signal(SIGTERM);
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.out, "saving and stopping");
+  EXPECT_CONTAINS(outcome.out, "; start the same command again to continue\n");
   EXPECT_EQ(metrics("run").size(), 1u) << "the evaluation was not interrupted";
 }
 
@@ -190,14 +190,14 @@ TEST_F(ResumeTest, UsesSavedTokenizerWhenOriginalIsRemoved) {
   EXPECT_EQ(program.wait().code, 85);
   EXPECT_EQ(read_text_file(folder_ / "run/tokenizer.model"), read_text_file(root() / "tokenizer.model"));
   make_tokenizer(tokenizer, 380);
-  const Strings unlabelled{longer[0], longer[1], "--data.data_path=" + at("copy"), "--model.vocab_size=400",
-                           "--checkpoint.allow_changed_keys=data.data_path"};
+  const Strings unlabeled{longer[0], longer[1], "--data.data_path=" + at("copy"), "--model.vocab_size=400",
+                          "--checkpoint.allow_changed_keys=data.data_path"};
   for (const char* ending : {".bin", ".idx"}) {
     std::filesystem::copy_file(dataset() + ending, at("copy") + ending);
   }
-  const Outcome refused = run(pretrain("run", unlabelled));
+  const Outcome refused = run(pretrain("run", unlabeled));
   EXPECT_EQ(refused.code, 2);
-  EXPECT_CONTAINS(refused.err, "was trained with another tokenizer");
+  EXPECT_CONTAINS(refused.err, "was trained with a different tokenizer");
   EXPECT_EQ(read_text_file(folder_ / "run/tokenizer.model"), read_text_file(root() / "tokenizer.model"))
       << "a rejected run left files";
 }
@@ -233,7 +233,7 @@ TEST_F(ResumeTest, StopsAfterConsecutiveNonFiniteSteps) {
   EXPECT_EQ(outcome.code, 17) << outcome.err;
   EXPECT_CONTAINS(outcome.err, "is not finite; the step is skipped");
   EXPECT_CONTAINS(outcome.err, "3 consecutive steps had a non-finite or outlying loss or gradient");
-  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "intact");
   train("run");
   losses("run", 12);
 }

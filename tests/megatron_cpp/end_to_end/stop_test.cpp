@@ -1,4 +1,4 @@
-// Stopping a run: it stops at the next microbatch on all ranks, and missed evaluations are made up.
+// Stopping a run: it stops at the next microbatch on all ranks, and the next start runs missed evaluations.
 #include <signal.h>
 
 #include <csignal>
@@ -18,7 +18,7 @@ class StopTest : public EndToEndOnRanks {
             "--training.train_iters=5",     "--training.eval_interval=0",    "--training.eval_iters=0",
             "--checkpoint.save_interval=1", "--data.prefetch_batches=8"};
   }
-  /// CPU time limit, which does not depend on the load of the machine; far below the time of such a step.
+  /// CPU time limit, which does not depend on the load of the host; far below the time of such a step.
   static constexpr double kFewSeconds = 20;
   static constexpr std::chrono::seconds kPatience{120};  ///< timeout for events that happen immediately or never
 
@@ -30,19 +30,20 @@ class StopTest : public EndToEndOnRanks {
     EXPECT_LT(outcome.cpu_seconds - before, kFewSeconds);
     EXPECT_CONTAINS(outcome.out + outcome.err, " received: saving after this microbatch");
     EXPECT_CONTAINS(outcome.out, "iteration 1 is canceled and has no effect");
-    EXPECT_CONTAINS(outcome.out, "received: saving and stopping");
+    EXPECT_EQ(outcome.out.find("saving and stopping"), std::string::npos) << "a signal is reported once";
     EXPECT_CONTAINS(outcome.out, "saved ");
+    EXPECT_CONTAINS(outcome.out, "; start the same command again to continue\n");
     EXPECT_EQ(metrics("run").size(), 0u);
   }
 
-  /// Waits until the output, <name>.out, contains `text`.
-  static void wait_for_output(const std::string& name, const std::string& text) {
+  /// Waits until the output, <name>.out or <name>.err, contains `text`.
+  static void wait_for_output(const std::string& name, const std::string& text, const std::string& extension = ".out") {
     const auto deadline = Clock::now() + kPatience;
     std::string output;
     do {
       ASSERT_LT(Clock::now(), deadline) << text << ": is not in the output";
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      std::ifstream file((root() / name).string() + ".out");
+      std::ifstream file((root() / name).string() + extension);
       output.assign(std::istreambuf_iterator<char>(file), {});
     } while (output.find(text) == std::string::npos);
   }
@@ -97,7 +98,7 @@ TEST_F(StopTest, SecondInterruptEndsAllRanksImmediately) {
     std::this_thread::sleep_for(std::chrono::seconds(3));
     const Path rank = str("/proc/", process_of(1, name));
     program.signal(SIGINT);
-    wait_for_output("impatient", "received: saving and stopping");
+    wait_for_output("impatient", "before_files", ".err");
     program.signal(SIGINT);
     const Clock::time_point interrupt_time = Clock::now();
     const Outcome outcome = program.wait();

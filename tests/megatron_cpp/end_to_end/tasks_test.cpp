@@ -90,7 +90,7 @@ TEST_F(EvaluationTasksTest, ScoresAreIndependentOfLayoutAndBatchSize) {
   for (const char* batch : {"1", "3", "64"})
     expect_same(run_ok(evaluate(plus(tasks, str("--micro_batch_size=", batch)))), str("batches of ", batch), 0);
   const std::string p = "--parallel.";
-  constexpr double kSummationTolerance = 1e-3;  // for sums in another order
+  constexpr double kSummationTolerance = 1e-3;  // for sums in a different order
   for (const auto& [ranks, keys, tolerance] :
        {std::tuple{2, Strings{}, 0.0},
         {2, {p + "tensor_model_parallel_size=2"}, kSummationTolerance},
@@ -138,7 +138,7 @@ TEST_F(EvaluationTasksTest, NamesBadLines) {
   }
   expect_refused({task_file("empty.jsonl", "\n\n")}, "empty.jsonl: is empty");
   expect_refused({"--tasks=" + at("absent.jsonl")}, "absent.jsonl");
-  expect_refused({"--log_samples=x"}, "give --text");
+  expect_refused({"--log_samples=x"}, "pass --text");
   expect_refused({"--text=x", "--log_samples=x"}, "--log_samples: applies only to --tasks");
 }
 

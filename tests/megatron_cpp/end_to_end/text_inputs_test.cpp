@@ -37,7 +37,7 @@ class TextInputTest : public EndToEnd {
     words.insert(words.end(), input.begin(), input.end());
     return words;
   }
-  /// Copies the dataset, or one made with another tokenizer or text, to the prefix "data/copy".
+  /// Copies the dataset, or one made with a different tokenizer or text, to the prefix "data/copy".
   void copy_dataset(const std::string& from) const {
     std::filesystem::create_directories(folder_ / "data");
     for (const char* ending : {".bin", ".idx", ".json"})
@@ -121,12 +121,12 @@ TEST_F(TextInputTest, RejectsDatasetOfAnotherTokenizer) {
   run_ok(preprocess("same", {(root() / "held_out.txt").string()}));
   evaluation({"--data=" + at("same_text_document")});
   expect_refused({"evaluate", "--load=" + at("run"), "--data=" + at("other_text_document")},
-                 {"other_text_document.json", "another tokenizer", "preprocess"});
+                 {"other_text_document.json", "a different tokenizer", "preprocess"});
   // If neither model nor configuration names a tokenizer, the datasets of a run must at least agree.
   const Strings mixed =
       pretrain("mixed", {"--data.tokenizer_model=", "--model.vocab_size=400",
                          "--data.data_path=0.5," + at("same_text_document") + ",0.5," + at("other_text_document")});
-  expect_refused(mixed, {"other_text_document.json", "another tokenizer than", "same_text_document"});
+  expect_refused(mixed, {"other_text_document.json", "a different tokenizer than", "same_text_document"});
 }
 
 TEST_F(TextInputTest, RefusesToResumeWithAnotherText) {
@@ -139,7 +139,7 @@ TEST_F(TextInputTest, RefusesToResumeWithAnotherText) {
   run_ok(preprocess("other", {at("other.txt")}));
   copy_dataset(at("other_text_document"));
   const Strings resumed = pretrain("run", {half[0], "--training.exit_interval=8"});
-  expect_refused(resumed, {"was trained on another text", "data.data_path: " + at("data/copy"),
+  expect_refused(resumed, {"was trained on a different text", "data.data_path: " + at("data/copy"),
                            "in the checkpoint: ", "now: ", "--checkpoint.allow_changed_keys=data.data_path"});
   // A new modification time alone does not matter.
   copy_dataset(dataset());
@@ -174,7 +174,7 @@ TEST_F(TextInputTest, NamesRankThatReadsAnotherText) {
   launcher.insert(launcher.end(), {"-wdir", at("one")});
   const Outcome outcome = test::Program(args, root() / "process", 0, launcher).wait();
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "rank 1 has another dataset than rank 0 (copy: ");
+  EXPECT_CONTAINS(outcome.err, "rank 1 has a different dataset than rank 0 (copy: ");
 }
 
 TEST_F(TextInputTest, ShowMarksEndsOfDocuments) {

@@ -1,4 +1,4 @@
-// Traces of the real program: their contents compared with the metrics, and windows that are cut short.
+// Traces of the real program: their contents compared with the metrics, and windows that end early.
 #include <cmath>
 #include <csignal>
 
@@ -79,7 +79,7 @@ TEST_F(TraceEndToEndTest, RecordsOnlySelectedRanks) {
   EXPECT_EQ(file["otherData"]["ranks"].size(), 2u);
   const Outcome refused = run_on(2, profiled("other", window(0, 2), {"--logging.profile_ranks=[0,2]"}));
   EXPECT_EQ(refused.code, 2);
-  EXPECT_CONTAINS(refused.err, "logging.profile_ranks: there is no rank 2 among 2");
+  EXPECT_CONTAINS(refused.err, "logging.profile_ranks: rank 2 does not exist; the ranks are 0 to 1");
 }
 
 TEST_F(TraceEndToEndTest, TracingDoesNotChangeTraining) {

@@ -32,7 +32,7 @@ TEST_F(UserWorkflowTest, TrainsEvaluatesAndGeneratesFromText) {
 
   EXPECT_CONTAINS(run_ok({"checkpoint", "ls", at("run")}), "complete (latest)");
   EXPECT_CONTAINS(run_ok({"checkpoint", "show", at("run")}), "model/embedding.word_embeddings.weight");
-  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "intact");
   const Outcome different = run({"checkpoint", "diff", at("run/iter_0000008"), at("run")});
   EXPECT_EQ(different.code, 1) << different.err;
   EXPECT_CONTAINS(different.out, "iteration: 8 and 12");
@@ -70,18 +70,18 @@ TEST_F(UserWorkflowTest, FinetunesWithConfigurationFromCheckpoint) {
                      str("--checkpoint.load=", at("run")),
                      "--checkpoint.finetune"};
   EXPECT_CONTAINS(run_ok(tune), "starting from the weights of " + at("run"));
-  // Another tokenizer would decode the same ids to other words.
+  // A different tokenizer would decode the same ids to other words.
   make_tokenizer(at("other.model"), 399);
   Strings other = tune;
   other[3] = "--data.tokenizer_model=" + at("other.model");
-  EXPECT_CONTAINS(run(other).err, "another tokenizer");
-  // This also holds for a dataset made with another tokenizer, whose .json file then is the only sign of it.
+  EXPECT_CONTAINS(run(other).err, "a different tokenizer");
+  // This also holds for a dataset made with a different tokenizer, whose .json file then is the only sign of it.
   run_ok({"preprocess", str("--input=", (root() / "train.txt").string()), "--output_prefix=" + at("other"),
           "--tokenizer_model=" + at("other.model"), "--text_document=paragraph"});
   other.erase(other.begin() + 3);
   EXPECT_CONTAINS(run_ok(other), "starting from the weights of");
   other[2] = "--data.data_path=" + at("other_text_document");
-  EXPECT_CONTAINS(run(other).err, "another tokenizer than that of " + at("other_text_document.json"));
+  EXPECT_CONTAINS(run(other).err, "a different tokenizer than that of " + at("other_text_document.json"));
   EXPECT_CONTAINS(run_ok(plus(other, "--checkpoint.allow_changed_keys=data.tokenizer_model")), "accepted: ");
 }
 

@@ -95,7 +95,7 @@ TEST_F(ValidationSetsTest, DataShowSelectsSetByName) {
   show[4] = "--split=valid";
   const Outcome outcome = run(show);
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_CONTAINS(outcome.err, "is none of the validation sets valid-near, valid-far");
+  EXPECT_CONTAINS(outcome.err, "must be one of the validation sets valid-near, valid-far");
 }
 
 TEST_F(ValidationSetsTest, ReadsFullSetOnceOnEveryLayout) {

@@ -43,7 +43,7 @@ class AsyncSaveLayoutsTest : public testing::Test {
   }
 
   /// Trains and saves twice after the first step: synchronously in one folder, and asynchronously, with `coverage`, in
-  /// another, where the copy starts only after the next backward pass. Returns the losses of rank 0.
+  /// a second one, where the copy starts only after the next backward pass. Returns the losses of rank 0.
   test::Numbers train(const RunTask& task, const RunLayout& layout, const Path& folder, Coverage coverage) {
     test::Numbers losses;
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
@@ -65,7 +65,7 @@ class AsyncSaveLayoutsTest : public testing::Test {
       };
       HostStaging staging;
       staging.begin(shards);
-      AsyncSave async_save({.folder = folder / "beside" / part_folder, .coverage = coverage, .observer = hold},
+      AsyncSave async_save({.folder = folder / "overlapped" / part_folder, .coverage = coverage, .observer = hold},
                            {.iteration = 1}, staging, world, log, files_);
       self.evaluate(task, 0);
       self.backward(1);
@@ -97,7 +97,7 @@ class AsyncSaveLayoutsTest : public testing::Test {
       SCOPED_TRACE(layout.name);
       const Path folder = scratch_ / str(layout.name, "_", static_cast<int>(coverage));
       EXPECT_EQ(train(task, layout, folder, coverage), test::run_layout(task, layout).losses);
-      expect_same_files(folder / "waited", folder / "beside");
+      expect_same_files(folder / "waited", folder / "overlapped");
     }
   }
 

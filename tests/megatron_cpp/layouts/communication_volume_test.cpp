@@ -1,5 +1,5 @@
-// Bytes that the groups of ranks send in one whole step, counted by the communicators, compared with closed formulas.
-// All bytes are those of CommMeter: what one rank sends if an operation uses the network optimally.
+// Bytes that the groups of ranks send in one complete step, counted by the communicators, compared with closed
+// formulas. All bytes are those of CommMeter: what one rank sends if an operation uses the network optimally.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/layout_run.h"

@@ -136,7 +136,7 @@ TEST(DeferredOutcomeTest, IsIdenticalOnAllRanks) {
     outcomes[static_cast<std::size_t>(rank)] = self.state().outcome();
   });
   for (const StepOutcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.verdict, StepStatus::Spike);
+    EXPECT_EQ(outcome.status, StepStatus::Spike);
     EXPECT_EQ(outcome.loss, outcomes[0].loss);
     EXPECT_EQ(outcome.tokens, outcomes[0].tokens);
   }

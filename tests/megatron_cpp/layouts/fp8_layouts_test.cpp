@@ -1,5 +1,5 @@
-// A run in fp8 does not depend on its layout either: scales follow from full tensors, whichever ranks hold their
-// shards.
+// A run in fp8 does not depend on its layout either: scales follow from full tensors, regardless of which ranks hold
+// their shards.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -113,8 +113,8 @@ const RunResult& on_one_rank(const std::string& model, Fp8 fp8) {
   return found->second;
 }
 
-/// Layouts with another order of summation round bf16 differently in its last bit, and some fp8 values follow in one of
-/// their 3 or 4 bits. A layout may therefore differ from one rank by at most as much as fp8 differs from bf16.
+/// Layouts with a different order of summation round bf16 differently in its last bit, and some fp8 values follow in
+/// one of their 3 or 4 bits. A layout may therefore differ from one rank by at most as much as fp8 differs from bf16.
 TEST_P(Fp8OtherSummationOrderTest, MatchesOneRankWithinFp8Error) {
   const auto& [model, fp8, layout] = GetParam();
   const RunTask task = task_of(model, fp8);
@@ -133,7 +133,7 @@ TEST_P(Fp8OtherSummationOrderTest, MatchesOneRankWithinFp8Error) {
   EXPECT_LE(weights_distance, weights_error);
 }
 
-/// The fp8 layers are counted over the whole model, independently of the stage.
+/// The fp8 layers are counted over the full model, independently of the stage.
 TEST(Fp8LayersTest, StayInBf16AtBothEndsOnAnyStage) {
   RunTask task = task_of("llama", Fp8::Hybrid);
   task.steps = 3;

@@ -60,8 +60,8 @@ TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
   const auto tokens = expected.read<i32>("tokens");
   const Numbers golden_values = expected.read<double>("logits").values;  // [batch, s, vocabulary]
   const i64 batch = tokens.shape[0], seq = tokens.shape[1], vocab = imported.model.vocab_size;
-  MicrobatchContext pass = m.pass(false);
-  const Tensor logits = m.model.logits(rows(tokens, 0, seq), pass);
+  MicrobatchContext context = m.pass(false);
+  const Tensor logits = m.model.logits(rows(tokens, 0, seq), context);
   const Numbers computed = test::numbers(logits);
   double largest = 0;
   for (i64 s = 0; s < seq; ++s) {
@@ -82,10 +82,10 @@ TEST_P(GoldenAttentionTest, GeneratesLikeTransformers) {
   KvCache cache(m.model.context(), batch, length);
   for (i64 done = 0; done < length - 1;) {
     const i64 end = done == 0 ? 8 : done + 1;
-    MicrobatchContext pass = m.pass(false);
-    pass.positions.first = done;
-    pass.kv_cache = &cache;
-    const Tensor logits = m.model.logits(rows(golden_values, done, end), pass);
+    MicrobatchContext context = m.pass(false);
+    context.positions.first = done;
+    context.kv_cache = &cache;
+    const Tensor logits = m.model.logits(rows(golden_values, done, end), context);
     const Numbers all = test::numbers(logits);
     for (i64 b = 0; b < batch; ++b) {
       const auto first = all.begin() + ((end - done - 1) * batch + b) * logits.dim(1);

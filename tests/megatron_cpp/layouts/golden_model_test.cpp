@@ -1,4 +1,4 @@
-// Whole models compared with PyTorch and transformers in double precision (tests/golden/gpt2, llama, mixtral, or models
+// Full models compared with PyTorch and transformers in double precision (tests/golden/gpt2, llama, mixtral, or models
 // of the same form and any size in test::golden_folder()): logits, loss, every gradient, and twelve steps of AdamW with
 // warm-up, cosine decay, weight decay and clipping.
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ Path golden(const std::string& model) {
   return test::golden_folder() / model;
 }
 
-/// Distance of `actual` from `expected`, both taken as one long vector.
+/// Distance of `actual` from `expected`, both as one long vector.
 struct Distance {
   double relative = 0;  ///< L2 norm of the difference divided by that of `expected`
   double cosine = 0;
@@ -130,10 +130,10 @@ class GoldenModel {
 
   /// Returns [batch, seq, vocabulary], like the golden values.
   Numbers logits() {
-    MicrobatchContext pass;
-    pass.training = pass.saves_for_backward = false;
+    MicrobatchContext context;
+    context.training = context.saves_for_backward = false;
     const MicroBatch all = batch(0, 0, kBatch);
-    const Numbers ours = test::numbers(model().logits(all.tokens, pass));  // [seq * batch, padded vocabulary]
+    const Numbers ours = test::numbers(model().logits(all.tokens, context));  // [seq * batch, padded vocabulary]
     const i64 seq = all.tokens.dim(0), vocab = imported_.model.vocab_size, padded = imported_.model.padded_vocab_size();
     Numbers result(static_cast<std::size_t>(seq * kBatch * vocab));
     for (i64 row = 0; row < seq * kBatch; ++row) {
@@ -292,7 +292,7 @@ TEST_P(GoldenModelTest, LogitsLossAndGradientsMatchPyTorch) {
 }
 
 /// A key bias shifts all scores of a query equally, so its gradient is 0 up to rounding, which AdamW turns into full
-/// steps. In GPT-2 it is the second third of c_attn.bias, which is left out here.
+/// steps. In GPT-2 it is the second third of c_attn.bias, which is excluded here.
 Numbers without_key_bias(const std::string& name, Numbers values) {
   const auto third = static_cast<std::ptrdiff_t>(values.size() / 3);
   if (name.ends_with("c_attn.bias")) values.erase(values.begin() + third, values.begin() + 2 * third);
@@ -389,7 +389,7 @@ TrainingError training_error(const char* name, DType dtype, DeviceType device) {
           .weights = distance(weights, expected).relative};
 }
 
-/// Dense models only: with experts, a token that rounding routes to another expert outweighs all rounding errors.
+/// Dense models only: with experts, a token that rounding routes to a different expert outweighs all rounding errors.
 class GoldenPrecisionTest : public GoldenTrainingTest {};
 INSTANTIATE_TEST_SUITE_P(Models, GoldenPrecisionTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(test::device_types())),

@@ -70,7 +70,7 @@ TEST(EvaluationLayoutsTest, DoesNotChangeTrainingWithZero) {
   }
 }
 
-/// Logits after each token of a sample of another step, computed between two steps, and the losses of these steps,
+/// Logits after each token of a sample of a different step, computed between two steps, and the losses of these steps,
 /// which must not change.
 struct Logits {
   std::vector<Numbers> of_position;

@@ -278,8 +278,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LowPrecisionLayoutParityTest,
                                           testing::ValuesIn(kLowPrecisionRows)),
                          low_precision_name);
 
-/// bf16 keeps 8 bits. Layouts with another order of summation round its results, the activations, differently in the
-/// last bit, as often as bf16 rounds where fp32 does not. A layout may therefore differ from one rank by at most as
+/// bf16 keeps 8 bits. Layouts with a different order of summation round its results, the activations, differently in
+/// the last bit, as often as bf16 rounds where fp32 does not. A layout may therefore differ from one rank by at most as
 /// much as bf16 differs from fp32, which is measured here: in the losses of all steps together and in the final weights
 /// (root of the sum of squares). Measured with AMX: bf16 changes losses by 5e-4 (GPT-2) and 1.4e-3 (Llama) and weights
 /// by 2.3e-3 and 2.6e-3; a layout by at most 0.61 of the first and 0.71 of the second.

@@ -83,7 +83,7 @@ ScaleHistory train(const RunTask& task, const RunLayout& layout, Order order = O
     ScaleHistory& history = by_rank[static_cast<std::size_t>(rank)];
     const auto settle = [&] {
       const StepOutcome outcome = self.state().outcome();
-      history.steps.push_back({outcome.skipped, outcome.overflow, self.state().loss_scale().value(), outcome.loss});
+      history.steps.push_back({outcome.is_skipped, outcome.overflow, self.state().loss_scale().value(), outcome.loss});
     };
     for (i64 step = 0; step < task.steps; ++step) {
       self.backward(step);

@@ -203,7 +203,7 @@ TEST_P(MemoryEstimateTest, MatchesPeakOfEveryRank) {
     expect_near(e.optimizer_state, peak_of(table, MemoryClass::OptimizerState), 1e-9, "optimizer state");
     const double tolerance = delays_wgrad ? 0.01 : task.model.moe.num_experts > 0 ? 0.01 : 0.001;
     expect_near(e.activations, peak_of(table, MemoryClass::Activations), tolerance, "activations");
-    // The estimate excludes Workspace, which depends on this machine's matrix kernels.
+    // The estimate excludes Workspace, which depends on the matrix kernels of the host.
     const double all = static_cast<double>(table.total.peak);
     EXPECT_LE(e.total(), 1.01 * all) << "total of rank " << rank;
     EXPECT_GE(e.total(), 0.98 * (all - peak_of(table, MemoryClass::Workspace))) << "total of rank " << rank;
@@ -308,7 +308,7 @@ TEST(WeightMemoryTest, CountsOnlyExpertsOfRank) {
   }
 }
 
-/// Everything that is not in device memory is in the other place, to the byte, except for delayed offloads, which have
+/// Everything that is not in device memory is in the other tier, to the byte, except for delayed offloads, which have
 /// returned already.
 TEST(OffloadedActivationMemoryTest, MatchesOffloadedBytes) {
   const test::DiskFolder folder;

@@ -1,5 +1,5 @@
 // Optimizer state in host memory and on a disk, on any layout: bitwise identical to a training that keeps it on the
-// device, and saved from and loaded into any other place and layout, synchronously or asynchronously. Ranks are
+// device, and saved from and loaded into any other tier and layout, synchronously or asynchronously. Ranks are
 // threads.
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ class OffloadLayoutsTest : public testing::Test {
       HostStaging staging;
       staging.begin(shards);
       const Log log(rank);
-      AsyncSave async_save({.folder = folder / "beside", .observer = hold}, {.iteration = 1}, staging, world, log,
+      AsyncSave async_save({.folder = folder / "overlapped", .observer = hold}, {.iteration = 1}, staging, world, log,
                            files_);
       self.backward(1);
       async_save.wait_for_copy();
@@ -84,7 +84,7 @@ class OffloadLayoutsTest : public testing::Test {
     EXPECT_EQ(save_async(task, layout, folder), test::run_layout(on_device, layout).losses);
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "waited")) {
       if (entry.path().extension() != ".h5") continue;
-      const Path other = folder / "beside" / entry.path().lexically_relative(folder / "waited");
+      const Path other = folder / "overlapped" / entry.path().lexically_relative(folder / "waited");
       EXPECT_TRUE(read_text_file(entry.path()) == read_text_file(other)) << entry.path();
     }
   }
@@ -260,7 +260,7 @@ TEST_F(OffloadLayoutsTest, AsyncSavesOffloadedState) {
   }
 }
 
-/// Master weights consist of two parts, each in its own place.
+/// Master weights consist of two parts, each in its own tier.
 TEST_F(OffloadLayoutsTest, AsyncSavesParamRemainders) {
   for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp4_hsdp_zero3", "tp2_pp2_dp2_zero1"})) {
     for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {

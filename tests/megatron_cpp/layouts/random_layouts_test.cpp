@@ -138,7 +138,7 @@ bool may_be_rounding(const RunTask& task, const RunResult& result, const RunResu
   const Distance found = distance(result, one_rank, task.model);
   if (task.dtype != DType::F32 || !found.is_within(tolerance_of(DType::BF16))) return false;
   if (const double moved = moved_choices(result, one_rank); moved > 0) return moved < 0.02;
-  constexpr double kRoundingFactor = 16;  // the rounding errors of all operations together, in another order
+  constexpr double kRoundingFactor = 16;  // the rounding errors of all operations together, in a different order
   const Distance once = rounding_distance(task, one_rank);
   return found.is_within({kRoundingFactor * once.losses, kRoundingFactor * once.norms, kRoundingFactor * once.weights});
 }

@@ -1,4 +1,4 @@
-// Process memory of an asynchronous save, for any place and format of the states, compared with the estimate that
+// Process memory of an asynchronous save, for any tier and format of the states, compared with the estimate that
 // --dry_run prints.
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -83,7 +83,7 @@ class SaveMemoryTest : public testing::Test {
     });
   }
 
-  /// Measures the memory of the whole process, as converted copies are not known to the staging buffers.
+  /// Measures the memory of the process, as converted copies are not known to the staging buffers.
   static void expect_planned(const RunTask& task) {
     expect_planned(task, [](const HostStaging&) { return resident_bytes(); });
   }

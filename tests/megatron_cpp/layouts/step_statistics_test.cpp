@@ -84,7 +84,7 @@ TEST(StepStatisticsTest, MatchBuffersOnOneRank) {
 }
 
 void expect_same(const Result& a, const Result& b, const std::string& name) {
-  constexpr double kRelative = 1e-4;  // the fp32 sums have another order
+  constexpr double kRelative = 1e-4;  // the fp32 sums have a different order
   const auto expect_close = [&](double x, double y) { EXPECT_NEAR(x, y, kRelative * std::abs(x)) << name; };
   expect_close(a.grad_norm, b.grad_norm);
   expect_close(a.statistics.params_norm.value(), b.statistics.params_norm.value());

@@ -78,7 +78,7 @@ TEST(CalibrationTest, MeasuresOneRankPerCoreWhenRanksShareCores) {
   EXPECT_EQ(found.concurrent_ranks(1), 1);
 }
 
-// A disk is measured only if one is named, and it must be a disk.
+// A disk is measured only if one is specified, and it must be a disk.
 TEST(CalibrationTest, MeasuresNamedDisk) {
   const DiskFolder folder;
   CalibrationSizes sizes = kFew;
@@ -119,7 +119,7 @@ TEST(CalibrationTest, MeasuresMatrixProducts) {
   }
   const ProductShape shape{.m = 256, .n = 256, .k = 256};
   const double predicted = hardware.measured_fp32.product_seconds(shape, ProductPass::Forward);
-  // The typical time is between minimum and maximum, which are far apart on a busy machine.
+  // The typical time is between minimum and maximum, which are far apart on a busy host.
   EXPECT_GT(predicted, 0.5 * min_seconds);
   EXPECT_LT(predicted, 1.5 * max_seconds);
 }
@@ -148,7 +148,7 @@ class CalibrateCommandTest : public testing::Test {
 
 TEST_F(CalibrateCommandTest, RejectsUnwritableOutputBeforeMeasuring) {
   for (const auto& [out, reason] : {std::pair<std::string, const char*>{"here.txt", "must end in .toml"},
-                                    {"no/such/folder/a.toml", "there is no folder"},
+                                    {"no/such/folder/a.toml", "does not exist"},
                                     {"", "out"}}) {
     const Outcome outcome = run({"--out=" + out});
     EXPECT_EQ(outcome.code, 2) << outcome.out;
@@ -172,7 +172,7 @@ TEST_F(CalibrateCommandTest, RejectsGpus) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
-// All numbers of ranks in a file must be of the same machine.
+// All numbers of ranks in a file must describe the same host.
 TEST_F(CalibrateCommandTest, AddsOnlyToFilesOfThisMachine) {
   const Path catalogue_folder = source_folder() / "configs/hardware";
   const auto expect_refused = [&](const std::string& text, const char* reason) {
@@ -184,7 +184,7 @@ TEST_F(CalibrateCommandTest, AddsOnlyToFilesOfThisMachine) {
     EXPECT_LT(outcome.cpu_seconds, 5);
     EXPECT_EQ(read_text_file(file), text);
   };
-  expect_refused(read_text_file(catalogue_folder / "a100_80gb.toml"), "is of no machine that plan calibrate measured");
+  expect_refused(read_text_file(catalogue_folder / "a100_80gb.toml"), "was not measured by plan calibrate");
   expect_refused(read_text_file(catalogue_folder / "cpu_epyc_2_cores.toml"),
                  "is of EPYC with 2 cores with 2 cores, and");
   expect_refused("no file\n", "machine.toml:1");

@@ -32,7 +32,7 @@ SearchLimits limits_for(const Hardware& hardware, i64 world_size) {
   return {.world_size = world_size, .memory_bytes = kUsable * hardware.memory_bytes()};
 }
 
-/// Returns the CPU time that `f` takes on this thread, independently of the load of the machine.
+/// Returns the CPU time that `f` takes on this thread, independently of the load of the host.
 double seconds_of(const std::function<void()>& f) {
   const auto now = [] {
     timespec t{};
@@ -160,7 +160,7 @@ TEST(LayoutSearchTest, OffloadsAllStatesWhenObjectiveIsMemory) {
 /// The sizes of a layout: tp, cp, pp, micro batch size.
 using Sizes = std::tuple<i64, i64, i64, i64>;
 
-// The search tries every size that the rules allow, including those that are no powers of two, and no others.
+// The search tries every size that the rules allow, including those that are not powers of two, and no others.
 TEST(LayoutSearchTest, TriesEveryAllowedSize) {
   const Hardware hardware = catalogue("h100_sxm");
   for (const auto& [world, sequence] : {std::pair<i64, i64>{12, 24576}, {6, 9000}, {24, 24576}}) {
@@ -452,7 +452,7 @@ TEST(LayoutSearchTest, ErrorNamesWhatWasTried) {
   EXPECT_CONTAINS(error_with(30e9), "without offloading: host.memory_bandwidth and host.link_bandwidth");
 }
 
-// Every cp_comm_type that the model's heads allow is tried. Hierarchies are limited to those within nodes, if the whole
+// Every cp_comm_type that the model's heads allow is tried. Hierarchies are limited to those within nodes, if the full
 // group cannot exchange heads.
 TEST(LayoutSearchTest, TriesEveryContextParallelCommType) {
   const Hardware hardware = catalogue("h100_sxm");

@@ -48,7 +48,7 @@ TEST_F(PlannedStartTest, WarnsWhenAnotherLayoutIsMuchFaster) {
                               "--training.recompute_granularity=full"});
   EXPECT_THAT(slow.out, HasSubstr("predicted on 64 x H100 SXM: "));
   EXPECT_THAT(slow.out + slow.err,
-              AllOf(HasSubstr("another layout is predicted to be "), HasSubstr("--plan selects it")));
+              AllOf(HasSubstr("a different layout is predicted to be "), HasSubstr("--plan selects it")));
   const Config config = load_config(source_folder() / "configs/llama_8b.toml");
   PlanRequest request{
       .hardware = "h100_sxm", .hardware_folder = (source_folder() / "configs/hardware").string(), .plan = true};
@@ -107,7 +107,7 @@ TEST_F(MeasuredRunTest, UsesMedianStep) {
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "exposed_communication -7");
   write("{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9000}\n");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 lines of steps");
-  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "nowhere"); }), "there is no file");
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "nowhere"); }), "no such file");
 }
 
 TEST_F(MeasuredRunTest, ReadsPeaksByClassAndModuleTimes) {
@@ -133,7 +133,7 @@ TEST_F(MeasuredRunTest, ReadsPeaksByClassAndModuleTimes) {
   EXPECT_NEAR(found.modules.at("output_layer"), 1e-3, 1e-12);
   EXPECT_TRUE(traced_modules(folder_ / "traces/trace_iter_0000001_0000001.json").seconds.empty());
 
-  // A resumed run, possibly on another layout, has no trace of its own yet.
+  // A resumed run, possibly on a different layout, has no trace of its own yet.
   write(
       "{\"type\":\"run\",\"iteration\":2}\n{\"type\":\"train\",\"iteration\":3,\"elapsed_ms\":9}\n"
       "{\"type\":\"train\",\"iteration\":4,\"elapsed_ms\":9}\n");
@@ -144,7 +144,7 @@ TEST_F(MeasuredRunTest, ReadsPeaksByClassAndModuleTimes) {
   EXPECT_EQ(read_measured_run(folder_ / ".").modules.size(), 2);
 }
 
-// A trace may be damaged, or of another run in the same folder.
+// A trace may be damaged, or belong to a different run in the same folder.
 TEST_F(MeasuredRunTest, ReadsModuleMemory) {
   const auto trace = [&](const std::string& ranks) {
     write(R"({"type":"run","iteration":0,"world_size":3})"
@@ -174,8 +174,8 @@ TEST_F(MeasuredRunTest, ReadsModuleMemory) {
   EXPECT_TRUE(other.modules.empty());
 }
 
-// Steps of an earlier start may be of another layout. If every iteration has a line, only the tables of ranks have the
-// shares of the time.
+// Steps of an earlier start may have a different layout. If every iteration has a line, only the tables of ranks have
+// the shares of the time.
 TEST_F(MeasuredRunTest, UsesLastStart) {
   const auto step = [](int iteration, int ms) {
     return str(R"({"type":"train","iteration":)", iteration, R"(,"elapsed_ms":)", ms, "}\n");
@@ -198,10 +198,10 @@ TEST_F(MeasuredRunTest, UsesLastStart) {
   EXPECT_EQ(found.in_host_bytes, 6);
   write(str(R"({"type":"run","iteration":0,"world_size":8,"config":"a"})", "\n", step(1, 9000), step(2, 1),
             R"({"type":"run","iteration":2,"world_size":2,"config":"b"})", "\n", step(3, 1)));
-  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 lines of steps since the last start");
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 log lines since the last start");
 }
 
-// A run is compared by its own configuration and number of ranks, whatever is planned.
+// A run is compared by its own configuration and number of ranks, regardless of the planned configuration.
 TEST_F(MeasuredRunTest, UsesConfigurationOfRun) {
   Config run_config = load_config(source_folder() / "configs/llama_8b.toml");
   run_config.parallel.tensor_model_parallel_size = 4;
@@ -265,7 +265,7 @@ TEST_F(MeasuredRunTest, EmitsHardwareThatPlansSameLayouts) {
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, HasSubstr("the adjusted hardware was written to " + file));
   EXPECT_THAT(read_text_file(file),
-              AllOf(HasSubstr("# --hardware=h100_sxm as the run in "), HasSubstr("64 ranks, tp 1")));
+              AllOf(HasSubstr("# --hardware=h100_sxm adjusted to the run in "), HasSubstr("64 ranks, tp 1")));
   for (const char* ranks : {"64", "16"}) {
     const Outcome by_run = plan({"--hardware=h100_sxm", from_run, str("--world_size=", ranks)}),
                   by_file = plan({"--hardware=" + file, str("--world_size=", ranks)});
@@ -285,10 +285,10 @@ TEST_F(MeasuredRunTest, EmitsHardwareThatPlansSameLayouts) {
     EXPECT_THAT(refused.err, HasSubstr(reason));
   };
   const std::string before = read_text_file(file);
-  expect_refused(file, "already exists; name a new file, or remove it");
+  expect_refused(file, "already exists; set a new file, or remove it");
   EXPECT_EQ(read_text_file(file), before);
   expect_refused(folder_ / "found.txt", "must end in .toml");
-  expect_refused(folder_ / "nowhere/found.toml", "there is no folder");
+  expect_refused(folder_ / "nowhere/found.toml", "does not exist");
   const std::string both = folder_ / "both.toml";
   EXPECT_THAT(plan({"--hardware=h100_sxm", from_run, "--emit=" + both, "--emit_hardware=" + both}).err,
               HasSubstr("--emit and --emit_hardware: name the same file"));

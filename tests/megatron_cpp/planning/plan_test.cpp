@@ -72,7 +72,7 @@ TEST_F(PlanCommandTest, EmitsOffloadAndCommunicationSettings) {
     return found.out;
   };
   EXPECT_THAT(emitted("small_host", "8"), AllOf(HasSubstr("optimizer state on disk"),
-                                                HasSubstr("before training it needs optimizer.offload_folder")));
+                                                HasSubstr("before training set its optimizer.offload_folder")));
   EXPECT_THAT(read_text_file(file), HasSubstr("offload = \"file\""));
   EXPECT_THAT(Program({"config", file}, folder_ / "bare").wait().err,
               HasSubstr("optimizer.offload_folder: is missing"));
@@ -234,7 +234,7 @@ TEST_F(PlanCommandTest, FindsBestWorldSizeByObjective) {
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=deadline"},
                  {"--objective=deadline: needs --tokens and --deadline_hours"});
   expect_refused({"--hardware=h100_sxm", "--scale=96,128,100", "--weak"},
-                 {"--weak: 1024 samples for 96 ranks are not a whole number for 100 and 128"});
+                 {"--weak: 1024 samples for 96 ranks are not an integer for 100 and 128"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--tokens=0.5", "--document_tokens=0.1"},
                  {"--tokens=0.5: must be 0 or at least 1", "--document_tokens=0.1: must be 0 or at least 1"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=cheap"}, {"objective", "\"device_hours\""});
@@ -315,13 +315,13 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--hardware=zzz", "--world_size=8"},
                  {"unknown hardware \"zzz\"", "there are: a100_40gb, a100_80gb", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=here.toml", "--world_size=8"},
-                 {"there is no file here.toml", "megatron_cpp plan calibrate --out="});
+                 {"here.toml does not exist", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=cpu_epyc_2_cores", "--scale=1,2"},
                  {"--scale: --hardware=cpu_epyc_2_cores describes 1, 2, 4 ranks apart"});
   expect_refused({"--hardware=cpu_epyc_2_cores", "--tokens=1e9", "--deadline_hours=9"},
                  {"--deadline_hours: --hardware="});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--emit_hardware=" + (folder_ / "new.toml").string()},
-                 {"--emit_hardware: applies only to the hardware adjusted to a run, which --from_run names"});
+                 {"--emit_hardware: applies only to --from_run, the run to adjust the hardware to"});
   expect_refused({"--hardware=a100_80gb", "--world_size=64", "--micro_batch_size=7"},
                  {"micro_batch_size = 7 does not divide global_batch_size = 1024"});
   expect_refused({"--hardware=a100_80gb", "--world_size=10000", "--tp=3", "--pp=81"},
@@ -333,7 +333,7 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
                  {"unknown hardware \"h100_sx\"", "num_layers", "keep"});
   expect_refused({"--hardware=h100_sxm", "--tokens=5"},
                  {"--world_size: is missing", "or --tokens and --deadline_hours"});
-  expect_refused({"--hardware=h100_sxm", "--from_run=runs/x"}, {"--from_run=runs/x: there is no file runs/x"});
+  expect_refused({"--hardware=h100_sxm", "--from_run=runs/x"}, {"--from_run=runs/x: no such file: runs/x"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=1e-300", "--weak"},
                  {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: applies only to --scale"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=5", "--save_seconds=1e300"},
@@ -358,7 +358,7 @@ TEST_F(PlanCommandTest, RejectsOptionsWithoutEffect) {
   // Unwritable files are rejected before the search.
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--svg=/nowhere/x.svg", "--html=/nowhere/x.html",
                   "--emit=" + folder_.path().string()},
-                 {"--svg=/nowhere/x.svg: there is no folder /nowhere", "--html=/nowhere/x.html: there is no folder",
+                 {"--svg=/nowhere/x.svg: the folder /nowhere does not exist", "--html=/nowhere/x.html: the folder",
                   ": is a folder"});
 }
 
@@ -402,7 +402,7 @@ TEST(HardwareFileTest, ReportsAllBadNumbersOfRanks) {
   };
   // A measurement on one rank joins no more ranks.
   const std::string errors = error_of("", "");
-  EXPECT_CONTAINS(errors, "ranks_2.links.ranks: join 1, and [ranks_2] is of 2 ranks");
+  EXPECT_CONTAINS(errors, "ranks_2.links.ranks: connect 1, but [ranks_2] describes 2 ranks");
   EXPECT_CONTAINS(errors, "ranks_4.links.ranks: join 1, and [ranks_4] is of 4 ranks");
   EXPECT_CONTAINS(error_of("cores = 2", "cors = 2"), "ranks_2.device.cors: unknown key; did you mean device.cores?");
   EXPECT_CONTAINS(error_of("kernel_gap = 0.02722", "kernel_gap = nan"), "ranks_2.device.kernel_gap: must be finite");

@@ -40,7 +40,7 @@ TEST(GeluEpilogueConfigTest, NamesAllConflicts) {
       ElementsAre(StartsWith("device.gelu_epilogue: only with model.activation_func \"gelu\", not \"gelu_erf\""),
                   StartsWith("device.gelu_epilogue: only with training.precision \"bf16\" or \"fp16\""),
                   StartsWith("device.gelu_epilogue: saves the output of GELU"),
-                  StartsWith("device.gelu_epilogue: model.ffn_hidden_size on a rank is 1028")));
+                  StartsWith("device.gelu_epilogue: model.ffn_hidden_size per rank is 1028")));
 }
 
 TEST(GeluEpilogueConfigTest, RejectsFp8) {

@@ -205,7 +205,7 @@ TEST(HuggingfaceConfigTest, ConfigurationsRoundTrip) {
   ModelConfig odd;
   odd.normalization = Normalization::RMSNorm;
   const std::string error = error_of([&] { huggingface_config(odd, DType::F32); });
-  EXPECT_CONTAINS(error, "gpt2 needs other values of model.normalization");
+  EXPECT_CONTAINS(error, "gpt2 requires different values of model.normalization");
   EXPECT_CONTAINS(error, "model.activation_func");
 }
 
@@ -234,7 +234,7 @@ TEST(HuggingfaceConfigTest, LlamaBiasesAreTwoSettings) {
   EXPECT_EQ(nlohmann::json::parse(huggingface_config(only_qkv, DType::F32))["model_type"], "qwen2");
   only_qkv.add_mlp_bias = true;
   EXPECT_CONTAINS(error_of([&] { huggingface_config(only_qkv, DType::F32); }),
-                  "llama needs other values of model.add_attention_output_bias");
+                  "llama requires different values of model.add_attention_output_bias");
 }
 
 TEST(HuggingfaceConfigTest, ReadsBothFormsOfRopeScaling) {
@@ -290,7 +290,7 @@ TEST(HuggingfaceConfigTest, RefusesRopeScalingWithoutType) {
     return error_of([&] { parse_huggingface_config(json.dump(), "config.json"); });
   };
   EXPECT_CONTAINS(error_with({{"factor", 2.0}}),
-                  "config.json: 'rope_scaling': 'factor' is given without a 'rope_type' that reads it");
+                  "config.json: 'rope_scaling': 'factor' is set without a 'rope_type' that uses it");
   EXPECT_CONTAINS(error_with({{"rope_theta", 10000.0}, {"low_freq_factor", 1.0}}),
                   "'low_freq_factor' is given without");
   EXPECT_EQ(error_with({{"rope_theta", 10000.0}}), "");

@@ -108,8 +108,10 @@ TEST_F(HuggingfaceTest, ExportsRequestedModelType) {
   model.rotary_percent = 1;
   EXPECT_EQ(exporting_family(model).model_type, "mistral");
   EXPECT_EQ(exporting_family(model, "phi3").model_type, "phi3");
-  EXPECT_CONTAINS(error_of([&] { exporting_family(model, "llama"); }), "llama needs other values of model.window_size");
-  EXPECT_CONTAINS(error_of([&] { exporting_family(model, "phi"); }), "\"phi\" is none of the model types gpt2, llama,");
+  EXPECT_CONTAINS(error_of([&] { exporting_family(model, "llama"); }),
+                  "llama requires different values of model.window_size");
+  EXPECT_CONTAINS(error_of([&] { exporting_family(model, "phi"); }),
+                  "\"phi\": the model type must be one of gpt2, llama,");
 }
 
 TEST_F(HuggingfaceTest, MapsGpt2Weights) {
@@ -253,16 +255,16 @@ TEST_F(HuggingfaceTest, ExportsByteLevelTokenizerUnchanged) {
 
 TEST_F(HuggingfaceTest, RejectsTokenizersThatTransformersLacks) {
   const auto error = [&](SentencepieceModel model) { return error_of([&] { tokenizer_json(model, "x.model"); }); };
-  SentencepieceModel sound;
-  sound.pieces = {{"<unk>", 0, PieceType::Unknown}, {"a", -1, PieceType::Normal}};
-  EXPECT_EQ(error(sound), "");
-  SentencepieceModel model = sound;
+  SentencepieceModel valid;
+  valid.pieces = {{"<unk>", 0, PieceType::Unknown}, {"a", -1, PieceType::Normal}};
+  EXPECT_EQ(error(valid), "");
+  SentencepieceModel model = valid;
   model.type = SegmentationType::Word;
   EXPECT_CONTAINS(error(model), "x.model: transformers has no equivalent of its model type");
-  model = sound;
+  model = valid;
   model.treat_whitespace_as_suffix = true;
   EXPECT_CONTAINS(error(model), "treat_whitespace_as_suffix");
-  model = sound;
+  model = valid;
   model.pieces.push_back({"b", -2, PieceType::Unused});
   EXPECT_CONTAINS(error(model), "unused pieces");
 }
@@ -450,10 +452,10 @@ TEST_F(HuggingfaceTest, TensorsMustMatchConfiguration) {
   changed.push_back({"transformer.h.0.attn.masked_bias", DType::F32, {}});
   EXPECT_EQ(attempt(changed), "") << "old buffers are ignored";
   changed.push_back({"lm_head.weight", DType::F32, {128, 48}});
-  EXPECT_CONTAINS(attempt(changed), "lm_head.weight has no place");
+  EXPECT_CONTAINS(attempt(changed), "lm_head.weight has no counterpart");
   changed = specs;
   changed.push_back({"transformer.h.9.ln_1.bias", DType::F32, {48}});
-  EXPECT_CONTAINS(attempt(changed), "transformer.h.9.ln_1.bias has no place");
+  EXPECT_CONTAINS(attempt(changed), "transformer.h.9.ln_1.bias has no counterpart");
   changed = specs;
   changed.front().shape = {145};
   EXPECT_CONTAINS(attempt(changed), "has shape [145], config.json requires [144]");

@@ -46,7 +46,7 @@ TEST(IdenticalOnRanksTest, AllRanksNameDifferingRank) {
   const std::string text(1000, 'a');
   const Outcome outcome = compare(text + "\nb", text + "\nc");
   for (const std::string& error : outcome.errors) {
-    EXPECT_NE(error.find("rank 3 has another text than rank 0"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 3 has a different text than rank 0"), std::string::npos) << error;
     EXPECT_NE(error.find("give all the same"), std::string::npos) << error;
   }
 }

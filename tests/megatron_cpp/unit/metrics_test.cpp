@@ -172,7 +172,7 @@ TEST(MetricsWriterTest, WritesNothingWithoutPathAndRejectsBadPath) {
   EXPECT_THROW(MetricsWriter(Path(testing::TempDir()), 0, log), Error);
 }
 
-/// Lists values by rank, for the memory classes and offload places that some rank uses.
+/// Lists values by rank, for the memory classes and offload tiers that some rank uses.
 TEST(MetricsWriterTest, WritesMemoryOfRanks) {
   const Path path = fresh_file("ranks.jsonl");
   const auto index_of = [](MemoryClass c) { return static_cast<std::size_t>(c); };

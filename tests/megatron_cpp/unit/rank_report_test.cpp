@@ -12,7 +12,7 @@ constexpr auto index_of(MemoryClass c) {
   return static_cast<std::size_t>(c);
 }
 
-/// Returns a rank with some bytes of some classes, in each place.
+/// Returns a rank with some bytes of some classes, in each tier.
 RankStats rank_with(double bytes) {
   RankStats rank{.peak_memory_bytes = 3 * bytes,
                  .bubble = bytes / 16384,

@@ -105,9 +105,9 @@ TEST(RunHistoryTest, ReadsRanksAndTimersFromSteps) {
                   R"("timers_ms":{"forward":[3,4],"empty":[],"odd":7}})"});
   ASSERT_EQ(history.ranks.size(), 1u) << "one record per step, whatever its source";
   EXPECT_EQ(history.ranks[0].iteration, 4);
-  EXPECT_EQ(history.ranks[0].numbers.at("peak_memory_bytes"), (Numbers{8, 9}));
+  EXPECT_EQ(history.ranks[0].values.at("peak_memory_bytes"), (Numbers{8, 9}));
   EXPECT_EQ(history.peak_by_class.at("other"), (Numbers{1, 2}));
-  EXPECT_EQ(history.ranks[0].numbers.at("compute_ms"), (Numbers{5, 7}));
+  EXPECT_EQ(history.ranks[0].values.at("compute_ms"), (Numbers{5, 7}));
   ASSERT_EQ(history.steps.column("timer_forward").size(), 1u);
   EXPECT_EQ(history.steps.column("timer_forward")[0], 4);
   EXPECT_TRUE(history.steps.column("timer_empty").empty() && history.steps.column("timer_odd").empty());
@@ -124,7 +124,7 @@ TEST(RunHistoryTest, SkipsInvalidRecords) {
   EXPECT_EQ(history.steps.iterations(), (Numbers{1, 2, 5}));
   EXPECT_TRUE(std::isnan(losses(history.steps)[1]));
   ASSERT_EQ(history.ranks.size(), 1u);
-  EXPECT_EQ(history.ranks[0].numbers.at("bubble").size(), 3u);
+  EXPECT_EQ(history.ranks[0].values.at("bubble").size(), 3u);
   EXPECT_NO_THROW(nlohmann::json::parse(page_data("", {run_of(history)})));
   EXPECT_NO_THROW(nlohmann::json::parse(std::string(200'000, '['), nullptr, false)) << "deep nesting";
 }
@@ -160,7 +160,7 @@ TEST(RunHistoryTest, ReadsOutputOfWriter) {
   EXPECT_EQ(history.events[0].kind, "roll back");
   EXPECT_EQ(history.events[0].text, "back");
   ASSERT_EQ(history.ranks.size(), 1u);
-  EXPECT_EQ(history.ranks[0].numbers.at("peak_memory_bytes"), (Numbers{100, 100}));
+  EXPECT_EQ(history.ranks[0].values.at("peak_memory_bytes"), (Numbers{100, 100}));
   EXPECT_EQ(history.peak_by_class.at("parameters"), (Numbers{60, 60}));
   EXPECT_EQ(history.steps.column("largest_expert_load")[0], 1.5);
   ASSERT_EQ(history.experts.size(), 1u);
@@ -233,10 +233,10 @@ TEST(RunLayoutTest, DrawsOnlyPartOfLongStep) {
 }
 
 TEST(RunLayoutTest, ReportsUnreadableConfiguration) {
-  EXPECT_EQ(make_run_layout("", 4).problem, "its configuration is not known");
-  EXPECT_EQ(make_run_layout(config_text({}), 0).problem, "its number of ranks is not known");
+  EXPECT_EQ(make_run_layout("", 4).problem, "its configuration is unknown");
+  EXPECT_EQ(make_run_layout(config_text({}), 0).problem, "its number of ranks is unknown");
   EXPECT_EQ(make_run_layout(config_text({}), std::numeric_limits<i64>::max()).problem,
-            "its number of ranks is not known");
+            "its number of ranks is unknown");
   EXPECT_NE(make_run_layout("[model]\nlayers_of_another_version = 3\n", 4).problem.find("layers_of_another_version"),
             std::string::npos);
   EXPECT_NE(make_run_layout(config_text({"--parallel.pipeline_model_parallel_size=2"}), 3).problem, "");

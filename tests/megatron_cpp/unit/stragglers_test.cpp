@@ -47,7 +47,7 @@ TEST(StragglersTest, NamesGroupWithSlowLink) {
   const auto found = find_slow_group(ranks, 10, 1.5);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->what, "the group dp (ranks 2 3)");
-  EXPECT_THAT(found->text, HasSubstr("takes 3.0 times as long as others of its kind to send"));
+  EXPECT_THAT(found->text, HasSubstr("takes 3.0 times as long as similar groups to send"));
   EXPECT_FALSE(find_slow_group(ranks, 1000, 1.5));  // too short to matter
   EXPECT_FALSE(find_slow_group({ranks[0], ranks[1]}, 10, 1.5));
 }

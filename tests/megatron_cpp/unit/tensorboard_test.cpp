@@ -130,7 +130,7 @@ TEST(TensorboardWriterTest, RejectsUnusableFolder) {
   write_file_atomic(folder / "file", "");
   const std::string refused = test::error_of([&] { TensorboardWriter(folder / "file", log); });
   EXPECT_CONTAINS(refused, "logging.tensorboard_dir: ");
-  EXPECT_CONTAINS(refused, "is a file; name a folder");
+  EXPECT_CONTAINS(refused, "is a file; set a folder");
   EXPECT_THROW(TensorboardWriter(folder / "file" / "below", log), Error);
   TensorboardWriter nowhere(Path(), log);
   nowhere.begin(nullptr);

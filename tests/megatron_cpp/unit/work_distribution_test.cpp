@@ -33,9 +33,9 @@ TEST(WorkDistributionTest, ProcessesEveryPieceOnce) {
           },
           [&](const WorkProgress& all) {
             last = all;
-            for (const WorkUpdate& news : all.news) {
-              EXPECT_EQ(news.text, str("piece ", news.piece, " of rank ", news.rank));
-              updates.insert(news.text);
+            for (const WorkUpdate& update : all.updates) {
+              EXPECT_EQ(update.text, str("piece ", update.piece, " of rank ", update.rank));
+              updates.insert(update.text);
             }
             ended.insert(all.ended.begin(), all.ended.end());
             EXPECT_LE(ended.size(), updates.size());
@@ -112,7 +112,7 @@ TEST(WorkDistributionTest, CompletionMayWaitForUpdatesOfOtherPieces) {
                     while (piece == 0 && updates < 9) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                   }};
         },
-        [&](const WorkProgress& all) { updates += all.news.size(); });
+        [&](const WorkProgress& all) { updates += all.updates.size(); });
     EXPECT_EQ(updates, 9u);
   });
 }

@@ -182,7 +182,7 @@ TEST_F(GoldenImportsTest, RefusesUnsupportedTokens) {
   expect_import_refused(taken, "the token \"<|im_end|>\" has the id 7, and transformers gives it 400");
   const Path text = copy_of("llama_chat_Llama", "text");
   change(text / "generation_config.json", [](Json& json) { json["eos_token_id"] = "two"; });
-  expect_import_refused(text, "'eos_token_id' is \"two\"; it must be a token id, a list of such, or null");
+  expect_import_refused(text, "'eos_token_id' is \"two\"; it must be a token id, a list of token ids, or null");
   const Path missing = copy_of("llama_chat_Llama", "missing");
   change(missing / "tokenizer_config.json", [](Json& json) { json["bos_token"] = "<none>"; });
   expect_import_refused(missing, "'bos_token' is \"<none>\", which the tokenizer does not have");

@@ -29,12 +29,12 @@ TEST(AttentionScratchTest, IsIncludedInPlanOnCpu) {
   const double three = attention_scratch_bytes(config), rows = 8192 * 64 * 4;
   EXPECT_GT(three, 3 * 10 * rows);
   EXPECT_LT(three, 3 * 10.2 * rows);
-  EXPECT_THAT(describe_run(config, 1), HasSubstr(human_bytes(three) + " in which attention computes"));
+  EXPECT_THAT(describe_run(config, 1), HasSubstr("attention workspace   " + human_bytes(three)));
   config.device.num_threads = 1;
   EXPECT_EQ(attention_scratch_bytes(config), three / 3);
   config.device.device = DeviceType::Cuda;
   EXPECT_EQ(attention_scratch_bytes(config), 0);
-  EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("attention computes")));
+  EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("attention workspace")));
 }
 
 TEST(AttentionScratchTest, ScalesWithThreadsOfRank) {
@@ -43,7 +43,7 @@ TEST(AttentionScratchTest, ScalesWithThreadsOfRank) {
   config.device.num_threads = 0;
   EXPECT_EQ(attention_scratch_bytes(config, 2), 2 * attention_scratch_bytes(config, 1));
   EXPECT_THAT(describe_run(config, 1, 2),
-              HasSubstr(human_bytes(attention_scratch_bytes(config, 2)) + " in which attention"));
+              HasSubstr("attention workspace   " + human_bytes(attention_scratch_bytes(config, 2))));
 }
 
 TEST(AttentionScratchTest, ScalesWithRowsOfRank) {

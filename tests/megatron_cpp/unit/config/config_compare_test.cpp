@@ -47,14 +47,15 @@ TEST(ConfigCompareTest, RefusesChangedKeysUnlessAllowed) {
                                          "--optimizer.lr=1.0"};
   EXPECT_EQ(
       error_of(saved, parse(changes)),
-      "runs/a/iter_7: belongs to another run:\n"
+      "runs/a/iter_7: belongs to a different run:\n"
       "  model.norm_epsilon: 1e-05 in the checkpoint, 0.5 now\n"
       "  training.seed: 1234 in the checkpoint, 1 now\n"
       "  optimizer.lr: 3e-04 in the checkpoint, 1.0 now\n"
       "  data.data_path: [] in the checkpoint, [\"a\"] now\n"
       "Set these keys back, or accept the change with "
-      "--checkpoint.allow_changed_keys=model.norm_epsilon,training.seed,optimizer.lr,data.data_path, or start anew "
-      "from the weights: --checkpoint.finetune --checkpoint.load=runs/a/iter_7, with another --checkpoint.save");
+      "--checkpoint.allow_changed_keys=model.norm_epsilon,training.seed,optimizer.lr,data.data_path, or start a new "
+      "run from the weights: --checkpoint.finetune --checkpoint.load=runs/a/iter_7, with a different "
+      "--checkpoint.save");
   std::vector<std::string> accepted = changes;
   accepted.push_back("--checkpoint.allow_changed_keys=model.norm_epsilon,training.seed,optimizer.lr,data.data_path");
   EXPECT_EQ(error_of(saved, parse(accepted)), "");
@@ -73,7 +74,7 @@ TEST(ConfigCompareTest, SuggestsWorkingRemedyWhenTensorsWouldDiffer) {
     }
   }
   const std::string other_model = error_of(parse({}), parse({"--model.num_layers=3"}));
-  EXPECT_THAT(other_model, testing::HasSubstr("train the other model with another --checkpoint.save"));
+  EXPECT_THAT(other_model, testing::HasSubstr("train the other model with a different --checkpoint.save"));
   EXPECT_THAT(other_model, testing::Not(testing::HasSubstr("finetune")));
 }
 
@@ -102,7 +103,7 @@ TEST(ConfigCompareTest, RefusesWeightsOfAnotherArchitecture) {
     const std::string option = std::string("--model.") + change;
     const std::string key = option.substr(2, option.find('=') - 2);
     const std::string error = architecture_error({rope}, {rope, option});
-    EXPECT_NE(error.find("runs/a/iter_7: has the weights of another model:\n  " + key + ": "), std::string::npos)
+    EXPECT_NE(error.find("runs/a/iter_7: has the weights of a different model:\n  " + key + ": "), std::string::npos)
         << error;
     EXPECT_EQ(architecture_error({rope}, {rope, option, "--checkpoint.allow_changed_keys=" + key}), "") << key;
   }
@@ -165,7 +166,7 @@ TEST(ScheduleWarningsTest, NamesWeightDecayRampThatFollowsNewLength) {
   std::vector<std::string> longer = ramp;
   longer.push_back("--training.train_iters=20");
   EXPECT_THAT(schedule_warnings(parse(ramp), parse(longer)),
-              ElementsAre(HasSubstr("the weight decay changes over the whole training, which was 10 iterations")));
+              ElementsAre(HasSubstr("the weight decay changes over the entire training, which was 10 iterations")));
 }
 
 TEST(ScheduleWarningsTest, IgnoresBatchSizeWhenLengthIsInIterations) {
@@ -197,7 +198,7 @@ TEST(CheckSameRunTest, RefusesBatchGrowthInTokensWhenSequenceLengthChanges) {
   EXPECT_EQ(error_of(parse(by_tokens), shorter(by_samples)), "");
   EXPECT_THAT(
       error_of(parse(by_tokens), shorter(by_tokens)),
-      HasSubstr("training.step_batch_size_schedule gives positions in tokens, but model.seq_length was 1024 and "
+      HasSubstr("training.step_batch_size_schedule states positions in tokens, but model.seq_length was 1024 and "
                 "is now 512"));
 }
 
@@ -205,7 +206,7 @@ TEST(DataWarningsTest, NamesKeysThatChangeOrderOfSamples) {
   const Config saved = parse({});
   EXPECT_THAT(data_warnings(saved, saved, 40), IsEmpty());
   EXPECT_THAT(data_warnings(saved, parse({"--training.seed=1", "--data.split=90,10,0"}), 40),
-              ElementsAre(HasSubstr("training.seed, data.split: changed, so that samples are drawn anew; sample 40")));
+              ElementsAre(HasSubstr("training.seed, data.split: changed, so that samples are reshuffled; sample 40")));
   EXPECT_THAT(data_warnings(saved, parse({"--optimizer.lr=1"}), 40), IsEmpty());
 }
 

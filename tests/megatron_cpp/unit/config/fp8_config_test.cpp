@@ -87,13 +87,13 @@ TEST(Fp8ConfigTest, NamesSizesThatGpuCannotMultiply) {
   config.model.seq_length = 24;
   EXPECT_THAT(config.conflicts(), IsEmpty()) << "a CPU supports all sizes";
   config.device.device = DeviceType::Cuda;
-  EXPECT_THAT(config.conflicts(), AllOf(Contains(HasSubstr("model.ffn_hidden_size on a rank is 100")),
-                                        Contains(HasSubstr("model.seq_length on a rank is 24"))));
+  EXPECT_THAT(config.conflicts(), AllOf(Contains(HasSubstr("model.ffn_hidden_size per rank is 100")),
+                                        Contains(HasSubstr("model.seq_length per rank is 24"))));
   config.model.ffn_hidden_size = 96;
   config.model.seq_length = 32;
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.parallel.tensor_model_parallel_size = 4;
-  EXPECT_THAT(config.conflicts(), Contains(HasSubstr("model.ffn_hidden_size on a rank is 24")));
+  EXPECT_THAT(config.conflicts(), Contains(HasSubstr("model.ffn_hidden_size per rank is 24")));
 }
 
 TEST(Fp8ConfigTest, RefusesChangeOnResume) {
@@ -111,7 +111,7 @@ TEST(Fp8ConfigTest, IsReportedInPlan) {
   EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("fp8")));
 }
 
-/// A step of Llama 8B on H100 is faster in fp8, by less than products alone. Hardware without fp8 gives no prediction.
+/// A step of Llama 8B on H100 is faster in fp8, by less than products alone. Hardware without fp8 has no prediction.
 TEST(Fp8ConfigTest, IsPredictedWhenHardwareSupportsIt) {
   Config config = load_config(test::source_folder() / "configs/llama_8b.toml");
   const Path folder = test::source_folder() / "configs/hardware";

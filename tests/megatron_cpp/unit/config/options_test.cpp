@@ -115,10 +115,11 @@ TEST(OptionsTest, ReadsFilterOfHelp) {
     return str(found.section, "|", found.search);
   };
   EXPECT_EQ(filter({"a.toml", "--help"}), "|");
-  EXPECT_EQ(filter({"--help", "a.toml"}), "|") << "a path is no section";
+  EXPECT_EQ(filter({"--help", "a.toml"}), "|") << "a path is not a section";
   EXPECT_EQ(filter({"--help", "optimizer"}), "optimizer|");
   EXPECT_EQ(filter({"--help=optimizer", "--search=clip"}), "optimizer|clip");
   EXPECT_EQ(filter({"--search=clip"}), "|clip");
+  EXPECT_EQ(filter({"a.toml", "--search", "clip"}), "|clip");
   EXPECT_FALSE(is_help_request(std::vector<std::string>{"--", "--search=clip"}));
 }
 

@@ -70,8 +70,7 @@ TEST(RenamedKeyTest, AcceptsFormerNameOnCommandLineAndHintsOnce) {
   for (const auto& [former, present, value, printed] : renamed_keys()) {
     const ReadRun run = read_run(kBase, with_required_keys({str("--", former, "=", value)}));
     EXPECT_THAT(print_config(run.config), HasSubstr(str("\n", present.substr(present.find('.') + 1), " = ", printed)));
-    EXPECT_EQ(run.warnings, str("warning: ", former, " is now ", present,
-                                "; the former names still work, but please use the present ones\n"));
+    EXPECT_EQ(run.warnings, str("warning: ", former, " is now ", present, "; former names are deprecated\n"));
   }
 }
 
@@ -101,7 +100,7 @@ TEST(RenamedKeyTest, LetsCommandLineOverrideFormerNameInFile) {
 TEST(RenamedKeyTest, RefusesBothNamesInOneFile) {
   const std::string toml = str(kBase, "[checkpoint]\nsave = 'a'\nkeep_last = 7\nkeep_latest_k = 7\n");
   EXPECT_EQ(error_of(toml, {}),
-            "run.toml:8:1: checkpoint.keep_latest_k: was given before as checkpoint.keep_last; give it once, as "
+            "run.toml:8:1: checkpoint.keep_latest_k: was already set as checkpoint.keep_last; set it once, as "
             "checkpoint.keep_latest_k");
 }
 
@@ -110,7 +109,7 @@ TEST(RenamedKeyTest, RefusesBothNamesOnCommandLine) {
     const std::string both =
         error_of(kBase, with_required_keys({str("--", present, "=", value), str("--", former, "=", value)}));
     EXPECT_THAT(both, HasSubstr(str("--", former, "=", value, ": was given before as --", present, "=", value,
-                                    "; give it once, as ", present)));
+                                    "; set it once, as ", present)));
   }
 }
 

@@ -1,4 +1,4 @@
-// Every key of the configuration, set to another legal value than its default, is either refused by name, because it
+// Every key of the configuration, set to a legal value other than its default, is either refused by name, because it
 // has no effect with the rest of the configuration, or has an effect: one in the values derived from the configuration,
 // or one at run time, listed in kRunTimeEffects.
 #include "megatron_cpp/config/unused_keys.h"
