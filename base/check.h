@@ -11,8 +11,8 @@ namespace mcpp {
 /// Exit codes of the process. Scripts act on them, so their meaning never changes.
 enum class ExitCode : int {
   Done = 0,
-  Internal = 1,         ///< a bug of ours, or a failure of the system with no better name
-  BadInput = 2,         ///< configuration, data or files given by the user; starting again will not help
+  Internal = 1,         ///< a bug, or a system failure without a more specific code
+  BadInput = 2,         ///< configuration, data or files given by the user; a restart does not help
   OutOfMemory = 12,     ///< host or device memory
   TrainingFailed = 17,  ///< the loss or the gradient stayed non-finite
   PeerLost = 75,        ///< a rank died or hangs; restart from the last checkpoint

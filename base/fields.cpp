@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// Prints whole limits as integers: 1000000, not 1e+06.
+/// Formats a limit, without an exponent if it is integral: 1000000, not 1e+06.
 std::string limit_text(double limit) {
   return limit == std::trunc(limit) && std::abs(limit) < 1e16 ? fixed(limit, 0) : shortest(limit);
 }

@@ -52,9 +52,9 @@ int open_without_name(const Path& folder) {
 /// such as /dev/null, which the rename would replace.
 Path resolve_link_target(Path path) {
   std::error_code unknown;
-  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
-  const bool is_file = std::filesystem::is_regular_file(there);
-  check_input(is_file || !std::filesystem::exists(there) || std::filesystem::is_directory(there), path.string(),
+  const std::filesystem::file_status status = std::filesystem::status(path, unknown);
+  const bool is_file = std::filesystem::is_regular_file(status);
+  check_input(is_file || !std::filesystem::exists(status) || std::filesystem::is_directory(status), path.string(),
               " is a device or pipe, which is never replaced; name a file");
   const bool is_link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, unknown));
   return is_link && is_file ? std::filesystem::canonical(path) : path;

@@ -1,5 +1,5 @@
-// File access: read-only maps, whole reads, atomic replacement, checksums. All errors name the path and the system's
-// reason.
+// File access: read-only maps, reads of complete files, atomic replacement, checksums. All errors name the path and the
+// system's reason.
 #pragma once
 #include <filesystem>
 #include <span>

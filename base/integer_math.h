@@ -4,9 +4,9 @@
 
 namespace mcpp {
 
-/// Returns the number of parts of size `part` needed to hold `whole` >= 0.
-constexpr i64 ceil_div(i64 whole, i64 part) {
-  return (whole + part - 1) / part;
+/// Returns the number of parts of size `part` needed to hold `total` >= 0.
+constexpr i64 ceil_div(i64 total, i64 part) {
+  return (total + part - 1) / part;
 }
 
 /// Returns the smallest multiple of `multiple` that is at least `value` >= 0.

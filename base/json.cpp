@@ -7,7 +7,7 @@ bool UniqueKeys::operator()(int /*depth*/, Json::parse_event_t event, const Json
   if (event == Json::parse_event_t::object_end) keys_.pop_back();
   if (event == Json::parse_event_t::key) {
     const auto& key = parsed.get_ref<const std::string&>();
-    check_input(keys_.back().insert(key).second, place_, "the key '", key, "' appears twice");
+    check_input(keys_.back().insert(key).second, prefix_, "the key '", key, "' appears twice");
   }
   return true;
 }
@@ -15,13 +15,13 @@ bool UniqueKeys::operator()(int /*depth*/, Json::parse_event_t event, const Json
 Json parse_json(std::string_view text, std::string_view source) {
   constexpr int kMaxDepth = 16;
   UniqueKeys unique_keys(str(source, ": "));
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+  const auto check_event = [&](int depth, Json::parse_event_t event, Json& parsed) {
     check_input(depth <= kMaxDepth, source, ": nested deeper than ", kMaxDepth, " levels");
     return unique_keys(depth, event, parsed);
   };
   Json parsed;
   try {
-    parsed = Json::parse(text, watch);
+    parsed = Json::parse(text, check_event);
   } catch (const Json::exception& error) {
     fail(ExitCode::BadInput, source, " is not valid JSON: ", error.what());
   }
@@ -84,14 +84,14 @@ const Json& JsonObject::array(const std::string& key) const {
 
 std::vector<i64> JsonObject::integers(const std::string& key, std::size_t max_size) const {
   const Json& values = array(key);
-  require(values.size() <= max_size, key, "has ", values.size(), " elements, allowed are ", max_size);
-  std::vector<i64> numbers;
+  require(values.size() <= max_size, key, "has ", values.size(), " elements; allowed: at most ", max_size);
+  std::vector<i64> integers;
   for (const Json& value : values) {
     require(value.is_number_unsigned() && value.get<u64>() <= u64{std::numeric_limits<i64>::max()}, key,
             "has an element that is not a non-negative integer");
-    numbers.push_back(value.get<i64>());
+    integers.push_back(value.get<i64>());
   }
-  return numbers;
+  return integers;
 }
 
 }  // namespace mcpp

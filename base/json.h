@@ -15,15 +15,15 @@ using Json = nlohmann::json;
 /// JSON that keeps members in insertion order.
 using OrderedJson = nlohmann::ordered_json;
 
-/// Parse callback that throws BadInput if an object has a key twice. `place` begins the message.
+/// Parse callback that throws BadInput if an object has a key twice. `prefix` begins the message.
 class UniqueKeys {
  public:
-  explicit UniqueKeys(std::string place = "") : place_(std::move(place)) {}
+  explicit UniqueKeys(std::string prefix = "") : prefix_(std::move(prefix)) {}
   bool operator()(int depth, Json::parse_event_t event, const Json& parsed);
 
  private:
-  std::string place_;
-  std::vector<std::set<std::string>> keys_;  // of the objects that are open at this point of the text
+  std::string prefix_;
+  std::vector<std::set<std::string>> keys_;  // one set per object that is open at this point of the text
 };
 
 /// Parses `text` as a JSON object. Throws BadInput naming `source` if the text is not JSON or not UTF-8, has a

@@ -50,7 +50,7 @@ void Log::progress(std::string_view line) const {
 
 bool Log::is_live() const {
   const char* terminal = std::getenv("TERM");  // a dumb terminal cannot overwrite a line
-  return allow_live_line_ && ::isatty(STDOUT_FILENO) != 0 &&
+  return allows_live_line_ && ::isatty(STDOUT_FILENO) != 0 &&
          (terminal == nullptr || std::string_view(terminal) != "dumb");
 }
 

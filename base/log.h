@@ -8,8 +8,8 @@ namespace mcpp {
 /// Rank-aware log. Thread-safe.
 class Log {
  public:
-  /// If `allow_live_line` is false, standard output is not treated as a terminal even if it is one.
-  explicit Log(int rank = 0, bool allow_live_line = true) : rank_(rank), allow_live_line_(allow_live_line) {}
+  /// If `allows_live_line` is false, standard output is not treated as a terminal even if it is one.
+  explicit Log(int rank = 0, bool allows_live_line = true) : rank_(rank), allows_live_line_(allows_live_line) {}
 
   /// Writes a plain line to standard output, from rank 0 only.
   void info(std::string_view line) const;
@@ -27,7 +27,7 @@ class Log {
 
  private:
   int rank_;
-  bool allow_live_line_;
+  bool allows_live_line_;
   mutable std::atomic<bool> progress_shown_ = false;
 };
 

@@ -41,7 +41,7 @@ std::optional<i64> parse_leading_number(const std::string& text) {
 }
 
 /// Returns the number after `word` in lines of the form "word number"; 0 if missing.
-i64 entry(const std::string& text, const std::string& word) {
+i64 find_entry(const std::string& text, const std::string& word) {
   for (const std::string& line : split(text, '\n')) {
     if (line.starts_with(word)) return parse_leading_number(line.substr(word.size())).value_or(0);
   }
@@ -62,30 +62,31 @@ struct Hierarchy {
 };
 
 /// Adds the limits of the group at `path` and of all its ancestors.
-void add_limits(const Hierarchy& groups, const std::string& path, const MemoryLimit& machine, i64 swap,
+void add_limits(const Hierarchy& hierarchy, const std::string& path, const MemoryLimit& host, i64 swap,
                 std::vector<MemoryLimit>& limits) {
-  Path inside = Path(path).relative_path();
-  for (bool is_root = false; !is_root; inside = inside.parent_path()) {
-    is_root = inside.empty();
-    const Path file = groups.root / inside / groups.limit;
+  Path group = Path(path).relative_path();
+  for (bool is_root = false; !is_root; group = group.parent_path()) {
+    is_root = group.empty();
+    const Path file = hierarchy.root / group / hierarchy.limit;
     const std::optional<i64> bytes = parse_leading_number(read_system_file(file));
-    if (!bytes || *bytes >= machine.bytes) continue;
+    if (!bytes || *bytes >= host.bytes) continue;
     const i64 usable_swap =
-        groups.swap.empty() ? swap
-                            : parse_leading_number(read_system_file(groups.root / inside / groups.swap)).value_or(swap);
-    limits.push_back({machine.id + " " + cgroup_id(file), "the limit " + file.string(),
-                      std::min(machine.bytes, *bytes + std::min(swap, usable_swap))});
+        hierarchy.swap.empty()
+            ? swap
+            : parse_leading_number(read_system_file(hierarchy.root / group / hierarchy.swap)).value_or(swap);
+    limits.push_back({host.id + " " + cgroup_id(file), "the limit " + file.string(),
+                      std::min(host.bytes, *bytes + std::min(swap, usable_swap))});
   }
 }
 
-/// Adds the limit of this process alone (ulimit -v).
-void add_own_limit(const std::string& limits_text, const MemoryLimit& machine, std::vector<MemoryLimit>& limits) {
+/// Adds the address space limit of this process (ulimit -v).
+void add_own_limit(const std::string& limits_text, const MemoryLimit& host, std::vector<MemoryLimit>& limits) {
   constexpr std::string_view kName = "Max address space";
   for (const std::string& line : split(limits_text, '\n')) {
     if (!line.starts_with(kName)) continue;
     const std::optional<i64> bytes = parse_leading_number(line.substr(kName.size()));
-    if (bytes && *bytes < machine.bytes)
-      limits.push_back({machine.id + " " + process_tag(), "the limit of its address space (ulimit -v)", *bytes});
+    if (bytes && *bytes < host.bytes)
+      limits.push_back({host.id + " " + process_tag(), "the limit of its address space (ulimit -v)", *bytes});
   }
 }
 
@@ -101,12 +102,12 @@ bool is_running(pid_t pid) {
 
 std::vector<MemoryLimit> memory_limits(const Path& root) {
   const std::string memory = read_system_file(root / "proc/meminfo");
-  const i64 swap = 1024 * entry(memory, "SwapTotal:");
-  const MemoryLimit machine{split(read_system_file(root / "proc/sys/kernel/random/boot_id") + "\n", '\n')[0],
-                            "the machine's memory", 1024 * entry(memory, "MemTotal:") + swap};
-  if (machine.bytes == swap) return {};
-  std::vector<MemoryLimit> limits{machine};
-  add_own_limit(read_system_file(root / "proc/self/limits"), machine, limits);
+  const i64 swap = 1024 * find_entry(memory, "SwapTotal:");
+  const MemoryLimit host{split(read_system_file(root / "proc/sys/kernel/random/boot_id") + "\n", '\n')[0],
+                         "the host's memory", 1024 * find_entry(memory, "MemTotal:") + swap};
+  if (host.bytes == swap) return {};
+  std::vector<MemoryLimit> limits{host};
+  add_own_limit(read_system_file(root / "proc/self/limits"), host, limits);
   const Path mounts = root / "sys/fs/cgroup";
   for (const std::string& line : split(read_system_file(root / "proc/self/cgroup"), '\n')) {
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -114,9 +115,9 @@ std::vector<MemoryLimit> memory_limits(const Path& root) {
     const std::vector<std::string> controllers = split(line.substr(first + 1, second - first - 1), ',');
     const std::string path = line.substr(second + 1);
     if (line.starts_with("0::"))
-      add_limits({mounts, "memory.max", "memory.swap.max"}, path, machine, swap, limits);
+      add_limits({mounts, "memory.max", "memory.swap.max"}, path, host, swap, limits);
     else if (std::ranges::find(controllers, "memory") != controllers.end())
-      add_limits({mounts / "memory", "memory.limit_in_bytes", ""}, path, machine, swap, limits);
+      add_limits({mounts / "memory", "memory.limit_in_bytes", ""}, path, host, swap, limits);
   }
   return limits;
 }
@@ -130,9 +131,9 @@ double process_seconds() {
   constexpr std::size_t kStart = 19;
   struct timespec now {};
   if (words.size() <= kStart || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
-  const double started = static_cast<double>(parse_leading_number(words[kStart]).value_or(0)) /
-                         static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return std::max(0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started);
+  const double start_seconds = static_cast<double>(parse_leading_number(words[kStart]).value_or(0)) /
+                               static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::max(0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - start_seconds);
 }
 
 i64 physical_memory() {
@@ -169,20 +170,16 @@ bool is_stale_tag(const std::string& tag) {
   const std::size_t dash = tag.rfind('-');
   if (dash == std::string::npos) return false;
   if (tag.substr(0, dash) != host_name()) return true;
-  const std::string number = tag.substr(dash + 1, tag.find('.', dash) - dash - 1);
-  pid_t pid = 0;
-  const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
-  if (error != std::errc() || stop != number.data() + number.size() || pid <= 0) return false;
-  return pid == ::getpid() || !is_running(pid);
+  const auto pid = parse_number<pid_t>(std::string_view(tag).substr(dash + 1, tag.find('.', dash) - dash - 1));
+  if (!pid || *pid <= 0) return false;
+  return *pid == ::getpid() || !is_running(*pid);
 }
 
 namespace {
 
-std::optional<int> cpu_number(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= CPU_SETSIZE) return {};
-  return value;
+std::optional<int> parse_cpu(std::string_view text) {
+  const std::optional<int> cpu = parse_number<int>(text);
+  return cpu && *cpu >= 0 && *cpu < CPU_SETSIZE ? cpu : std::nullopt;
 }
 
 }  // namespace
@@ -193,18 +190,17 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   if (text.empty()) return cpus;
   for (const std::string& range : split(std::string(text), ',')) {
     const std::size_t dash = range.find('-');
-    const std::optional<int> first = cpu_number(std::string_view(range).substr(0, dash));
+    const std::optional<int> first = parse_cpu(std::string_view(range).substr(0, dash));
     const std::optional<int> last =
-        dash == std::string::npos ? first : cpu_number(std::string_view(range).substr(dash + 1));
+        dash == std::string::npos ? first : parse_cpu(std::string_view(range).substr(dash + 1));
     if (!first || !last || *first > *last) return {};
     for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
   }
   return cpus;
 }
 
-std::vector<int> cpus_local_to_pci_device(std::string bus_id, const Path& root) {
-  std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return std::tolower(c); });
-  std::ifstream file(root / "sys/bus/pci/devices" / bus_id / "local_cpulist");
+std::vector<int> cpus_local_to_pci_device(std::string_view bus_id, const Path& root) {
+  std::ifstream file(root / "sys/bus/pci/devices" / to_lower(bus_id) / "local_cpulist");
   std::string text;
   std::getline(file, text);
   return parse_cpu_list(text);
@@ -218,15 +214,15 @@ int num_usable_cpus() {
 }
 
 bool set_cpu_affinity(const std::vector<int>& cpus) {
-  cpu_set_t now, kept;
-  CPU_ZERO(&now);
-  CPU_ZERO(&kept);
-  if (::sched_getaffinity(0, sizeof(now), &now) != 0) return false;
+  cpu_set_t current, allowed;
+  CPU_ZERO(&current);
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof(current), &current) != 0) return false;
   for (const int cpu : cpus) {
-    if (CPU_ISSET(cpu, &now)) CPU_SET(cpu, &kept);
+    if (CPU_ISSET(cpu, &current)) CPU_SET(cpu, &allowed);
   }
-  if (CPU_COUNT(&kept) == 0 || CPU_EQUAL(&kept, &now)) return false;
-  return ::sched_setaffinity(0, sizeof(kept), &kept) == 0;
+  if (CPU_COUNT(&allowed) == 0 || CPU_EQUAL(&allowed, &current)) return false;
+  return ::sched_setaffinity(0, sizeof(allowed), &allowed) == 0;
 }
 
 }  // namespace mcpp

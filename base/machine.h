@@ -1,5 +1,5 @@
-// Properties of the machine a process runs on, and identification of its processes by host and pid, for names of
-// temporary entries and for locks.
+// Properties of the host a process runs on, and identification of processes by host and pid, for names of temporary
+// entries and for locks.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,11 +15,11 @@ i64 physical_memory();
 /// Memory limit of this process, shared with all processes that report a limit with this id.
 struct MemoryLimit {
   std::string id;    ///< globally unique
-  std::string name;  ///< for messages: "the machine's memory", "the limit /sys/fs/cgroup/a/memory.max"
-  i64 bytes = 0;     ///< including usable swap space
+  std::string name;  ///< name in messages: "the host's memory", "the limit /sys/fs/cgroup/a/memory.max"
+  i64 bytes = 0;     ///< limit, including usable swap space
 };
-/// Returns the memory limits of the machine, of the process's address space, and of its control groups (version 1 or 2,
-/// including visible ancestors). Limits above the machine's memory are omitted. `root` contains /proc and /sys; tests
+/// Returns the memory limits of the host, of the process's address space, and of its control groups (version 1 or 2,
+/// including visible ancestors). Limits above the host's memory are omitted. `root` contains /proc and /sys; tests
 /// override it.
 std::vector<MemoryLimit> memory_limits(const Path& root = "/");
 
@@ -49,7 +49,7 @@ std::vector<int> parse_cpu_list(std::string_view text);
 
 /// Returns the CPUs of the NUMA node of a PCI device, "0000:3B:00.0"; empty if unknown. `root` contains /sys; tests
 /// override it.
-std::vector<int> cpus_local_to_pci_device(std::string bus_id, const Path& root = "/");
+std::vector<int> cpus_local_to_pci_device(std::string_view bus_id, const Path& root = "/");
 
 /// Returns the number of CPUs this thread may run on; 1 if unknown.
 int num_usable_cpus();

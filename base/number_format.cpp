@@ -27,8 +27,8 @@ std::string significant(double value, int digits) {
   const std::string rounded = to_text(value, std::chars_format::scientific, digits - 1);
   double number = 0;
   std::from_chars(rounded.data(), rounded.data() + rounded.size(), number);
-  constexpr double kLeast = 1e-5, kMost = 1e15;
-  if (!(std::abs(number) >= kLeast && std::abs(number) < kMost)) return to_text(number);
+  constexpr double kMin = 1e-5, kMax = 1e15;
+  if (!(std::abs(number) >= kMin && std::abs(number) < kMax)) return to_text(number);
   const int before_point = 1 + static_cast<int>(std::floor(std::log10(std::abs(number))));
   return fixed(number, std::max(0, digits - before_point));
 }

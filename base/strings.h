@@ -1,9 +1,12 @@
-// Text helpers: message building, human-readable quantities, nearest names.
+// Text helpers: message building, parsing of numbers, human-readable quantities, nearest names.
 #pragma once
+#include <charconv>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -28,6 +31,18 @@ std::string str(const Parts&... parts) {
   std::ostringstream out;
   (write_part(out, parts), ...);
   return std::move(out).str();
+}
+
+/// Returns `text` with ASCII letters in lower case.
+std::string to_lower(std::string_view text);
+
+/// Parses a number that makes up all of `text`. Returns std::nullopt for any other text, including surrounding blanks.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T number{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
 }
 
 std::vector<std::string> split(std::string_view text, char separator);

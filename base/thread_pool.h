@@ -25,7 +25,7 @@ class ThreadPool {
   ~ThreadPool() {
     {
       const std::lock_guard lock(mutex_);
-      stop_ = true;
+      is_stopped_ = true;
     }
     changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
@@ -52,8 +52,8 @@ class ThreadPool {
       std::packaged_task<void()> task;
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-        if (stop_) return;
+        changed_.wait(lock, [&] { return is_stopped_ || !queue_.empty(); });
+        if (is_stopped_) return;
         task = std::move(queue_.front());
         queue_.pop_front();
       }
@@ -64,7 +64,7 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::packaged_task<void()>> queue_;  // not std::function, which requires copyable callables
-  bool stop_ = false;
+  bool is_stopped_ = false;
   std::vector<std::thread> threads_;  // last member: uses all of the above
 };
 
@@ -89,8 +89,8 @@ void ordered_parallel(i64 workers, Produce produce, Transform transform, Consume
       return false;
     }
   };
-  for (bool more = true; more || !pending.empty();) {
-    while (more && pending.size() < static_cast<std::size_t>(3 * workers)) more = submit_next();
+  for (bool has_more = true; has_more || !pending.empty();) {
+    while (has_more && pending.size() < static_cast<std::size_t>(3 * workers)) has_more = submit_next();
     if (pending.empty()) break;
     Result result = pending.front().get();
     pending.pop_front();

@@ -33,16 +33,16 @@ AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
   return *this;
 }
 
-void AppendFile::append(std::string_view piece) {
+void AppendFile::append(std::string_view record) {
   if (!is_open()) return;
   const off_t begin = ::lseek(descriptor_, 0, SEEK_END);
   ssize_t written = 0;
   do {
-    written = ::write(descriptor_, piece.data(), piece.size());
+    written = ::write(descriptor_, record.data(), record.size());
   } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(piece.size())) return;
+  if (written == static_cast<ssize_t>(record.size())) return;
   const std::string reason = system_reason(written < 0 ? last_system_error() : ENOSPC);
-  // A truncated piece would corrupt the next one as well. If it cannot be removed here, resuming drops it.
+  // A truncated record would corrupt the next one as well. If it cannot be removed here, resuming drops it.
   const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
   if (!has_warned_) {
     log_->warn(str(path_.string(), ": ", content_name_, " are being lost: ", reason,

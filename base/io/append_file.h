@@ -9,8 +9,8 @@
 
 namespace mcpp {
 
-/// File that grows by whole pieces. Each is written through immediately, so that a killed run loses none. A full disk
-/// does not stop training: logs a warning once and keeps trying; a piece is written completely or not at all.
+/// Append-only file of records. Each record is written immediately, so that a killed run loses none. A full disk does
+/// not stop training: logs a warning once and keeps trying. A record is written completely or not at all.
 class AppendFile {
  public:
   AppendFile() = default;  ///< writes nothing
@@ -22,7 +22,7 @@ class AppendFile {
   AppendFile& operator=(AppendFile&& other) noexcept;
 
   bool is_open() const { return descriptor_ >= 0; }
-  void append(std::string_view piece);
+  void append(std::string_view record);
 
  private:
   Path path_;

@@ -33,8 +33,7 @@ void FileRegion::check_piece(std::size_t piece, std::span<const std::byte> bytes
   if (checksum_hex(bytes) == sums_[piece]) return;
   fail(ExitCode::PeerLost, file_->name(), ": ", name_, " differs from its checksum: the disk or the memory of this ",
        "node is unreliable. Exclude the node or choose a different folder, and restart; the run resumes from its "
-       "last ",
-       "checkpoint");
+       "last checkpoint");
 }
 
 void FileRegion::verify(std::span<std::byte> bytes) const {

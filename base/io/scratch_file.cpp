@@ -24,14 +24,14 @@ std::string bytes_text(i64 bytes) {
   return human_bytes(static_cast<double>(bytes));
 }
 
-bool lies_in_memory(const Path& folder) {
+bool is_memory_backed(const Path& folder) {
   struct statfs info {};
   MCPP_CHECK_SYSTEM(::statfs(folder.c_str(), &info) == 0, "cannot stat ", folder.string());
   return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC || info.f_type == HUGETLBFS_MAGIC;
 }
 
 void check_is_on_disk(const Path& folder, const std::string& where) {
-  check_input(!lies_in_memory(folder), where,
+  check_input(!is_memory_backed(folder), where,
               " is in memory (tmpfs), which saves no memory; choose a folder on a disk");
 }
 
@@ -49,8 +49,8 @@ i64 free_bytes(const Path& folder) {
 /// Returns the file size limit (ulimit -f). Exceeding it would kill the process with a signal.
 i64 file_limit() {
   struct rlimit limit {};
-  const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return limited ? static_cast<i64>(limit.rlim_cur) : std::numeric_limits<i64>::max();
+  const bool is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_limited ? static_cast<i64>(limit.rlim_cur) : std::numeric_limits<i64>::max();
 }
 
 void check_file_limit(i64 bytes, const std::string& where) {
@@ -60,12 +60,12 @@ void check_file_limit(i64 bytes, const std::string& where) {
 
 /// Reserves the space on any file system by writing zeros.
 int write_zeros(int file, i64 begin, i64 end) {
-  constexpr i64 kAtOnce = i64{1} << 20;
+  constexpr i64 kChunkBytes = i64{1} << 20;
   end = aligned_bytes(end);
-  const AlignedBytes zeros(std::min(kAtOnce, end - begin));
+  const AlignedBytes zeros(std::min(kChunkBytes, end - begin));
   std::ranges::fill(zeros.bytes(), std::byte{0});
   while (begin < end) {
-    const auto bytes = static_cast<std::size_t>(std::min(kAtOnce, end - begin));
+    const auto bytes = static_cast<std::size_t>(std::min(kChunkBytes, end - begin));
     const ssize_t done = ::pwrite(file, zeros.bytes().data(), bytes, begin);
     if (done < 0 && errno == EINTR) continue;
     if (const int error = write_error(done); error != 0) return error;
@@ -89,23 +89,23 @@ constexpr const char* kName = "scratch";
 /// Removes files left by processes of this host that died between the two steps of open_scratch(). They are small, but
 /// nothing else removes them. Files of other hosts may belong to running processes and are kept.
 void remove_leftovers(const Path& folder) {
-  const std::string begin = str(kName, ".tmp-"), here = host_name() + "-";
+  const std::string prefix = str(kName, ".tmp-"), own_host = host_name() + "-";
   std::error_code ignored;  // entries that cannot be listed or removed are retried next time
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(begin + here) || !is_stale_tag(name.substr(begin.size()))) continue;
+    if (!name.starts_with(prefix + own_host) || !is_stale_tag(name.substr(prefix.size()))) continue;
     ::unlink(entry.path().c_str());
   }
 }
 
 /// Creates the file unnamed where the file system supports it; otherwise unlinks its name immediately.
 int open_scratch(const Path& folder, int flags) {
-  const int nameless = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
-  if (nameless >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return nameless;
+  const int unnamed = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+  if (unnamed >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return unnamed;
   const Path name = temporary_name(folder / kName);
-  const int describe_folder = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
-  if (describe_folder >= 0) ::unlink(name.c_str());
-  return describe_folder;
+  const int descriptor = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
+  if (descriptor >= 0) ::unlink(name.c_str());
+  return descriptor;
 }
 
 }  // namespace
@@ -119,13 +119,13 @@ ScratchFile::ScratchFile(const Path& folder, i64 bytes, std::string_view key) : 
   descriptor_ = open_scratch(folder, O_DIRECT);
   is_direct_ = descriptor_ >= 0;
   if (!is_direct_ && errno == EINVAL) descriptor_ = open_scratch(folder, 0);
-  MCPP_CHECK_SYSTEM(descriptor_ >= 0, where, ": cannot create a file there");
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, where, ": cannot create a file in this folder");
   const i64 free = free_bytes(folder);
   const int error = bytes <= free ? reserve(descriptor_, 0, bytes) : ENOSPC;
   if (error == 0) return;
   ::close(descriptor_);  // the destructor does not run
   MCPP_CHECK_ERROR(error, where, ": needs ", bytes_text(bytes), " for this rank, of the ", bytes_text(free),
-                   " that are free; free some, or name another disk");
+                   " that are free; free some, or choose a different disk");
 }
 
 ScratchFile::~ScratchFile() {

@@ -50,7 +50,7 @@ class ScratchFile {
 
 /// Free space of a disk.
 struct DiskSpace {
-  std::string id;  ///< unique among the disks of all machines
+  std::string id;  ///< unique among the disks of all hosts
   i64 bytes = 0;
 };
 /// Returns the free space of the disk on which ScratchFile would create its file; creates nothing. Throws BadInput if

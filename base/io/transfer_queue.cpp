@@ -37,13 +37,13 @@ class RingQueue final : public TransferQueue {
     Progress& progress = progress_[ticket];
     for (i64 at = 0; at < transfer.bytes; at += kPiece) {
       if (free_.empty()) finish_one();
-      const unsigned place = free_.back();
+      const unsigned slot = free_.back();
       free_.pop_back();
       FileTransfer piece = transfer;
       piece.offset += at, piece.data += at, piece.bytes = std::min(kPiece, transfer.bytes - at);
-      pieces_[place] = {piece, ticket};
+      pieces_[slot] = {piece, ticket};
       ++progress.pending;
-      queue(place);
+      queue(slot);
     }
     submit();
     return ticket;
@@ -69,8 +69,8 @@ class RingQueue final : public TransferQueue {
     int pending = 0, error = 0;
   };
 
-  void queue(unsigned place) {
-    const FileTransfer& t = pieces_[place].rest;
+  void queue(unsigned slot) {
+    const FileTransfer& t = pieces_[slot].rest;
     io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
     if (!entry) {
       submit();
@@ -83,7 +83,7 @@ class RingQueue final : public TransferQueue {
       ::io_uring_prep_read(entry, t.file, t.data, bytes, offset);
     else
       ::io_uring_prep_write(entry, t.file, t.data, bytes, offset);
-    ::io_uring_sqe_set_data64(entry, place);
+    ::io_uring_sqe_set_data64(entry, slot);
   }
 
   /// Submits everything queued. The kernel may accept fewer entries per call, and the remainder would never complete.
@@ -101,27 +101,27 @@ class RingQueue final : public TransferQueue {
     do result = ::io_uring_wait_cqe(&ring_, &entry);
     while (result == -EINTR);
     MCPP_CHECK_ERROR(result < 0 ? -result : 0, "cannot wait for io_uring");
-    const auto place = static_cast<unsigned>(::io_uring_cqe_get_data64(entry));
+    const auto slot = static_cast<unsigned>(::io_uring_cqe_get_data64(entry));
     const int done = entry->res;
     ::io_uring_cqe_seen(&ring_, entry);
-    finish(place, done);
+    finish(slot, done);
   }
 
   /// Handles a completion. `done` is the number of bytes, or a negative errno.
-  void finish(unsigned place, int done) {
-    FileTransfer& rest = pieces_[place].rest;
-    const bool again = done == -EINTR || done == -EAGAIN;
+  void finish(unsigned slot, int done) {
+    FileTransfer& rest = pieces_[slot].rest;
+    const bool should_retry = done == -EINTR || done == -EAGAIN;
     if (done > 0) rest.offset += done, rest.data += done, rest.bytes -= done;
-    if (again || (done > 0 && rest.bytes > 0)) {
-      queue(place);
+    if (should_retry || (done > 0 && rest.bytes > 0)) {
+      queue(slot);
       submit();
       return;
     }
-    Progress& progress = progress_.at(pieces_[place].ticket);
+    Progress& progress = progress_.at(pieces_[slot].ticket);
     if (done < 0) progress.error = -done;
     if (done == 0) progress.error = rest.kind == FileTransfer::Kind::Write ? ENOSPC : EIO;  // disk full, or end of file
     --progress.pending;
-    free_.push_back(place);
+    free_.push_back(slot);
   }
 
   io_uring ring_;
@@ -152,12 +152,12 @@ constexpr int kThreads = 4;  // pieces the disk works on concurrently
 int transfer_all(FileTransfer rest) {
   while (rest.bytes > 0) {
     const auto bytes = static_cast<std::size_t>(rest.bytes);
-    const bool writes = rest.kind == FileTransfer::Kind::Write;
-    const ssize_t done =
-        writes ? ::pwrite(rest.file, rest.data, bytes, rest.offset) : ::pread(rest.file, rest.data, bytes, rest.offset);
+    const bool is_write = rest.kind == FileTransfer::Kind::Write;
+    const ssize_t done = is_write ? ::pwrite(rest.file, rest.data, bytes, rest.offset)
+                                  : ::pread(rest.file, rest.data, bytes, rest.offset);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) return last_system_error();
-    if (done == 0) return writes ? ENOSPC : EIO;
+    if (done == 0) return is_write ? ENOSPC : EIO;
     rest.offset += done, rest.data += done, rest.bytes -= done;
   }
   return 0;
@@ -171,7 +171,7 @@ class ThreadQueue final : public TransferQueue {
   ~ThreadQueue() override {
     {
       const std::lock_guard lock(mutex_);
-      ends_ = true;
+      is_closed_ = true;
     }
     changed_.notify_all();
   }
@@ -217,7 +217,7 @@ class ThreadQueue final : public TransferQueue {
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return ends_ || !pieces_.empty(); });
+      changed_.wait(lock, [&] { return is_closed_ || !pieces_.empty(); });
       if (pieces_.empty()) return;
       const Piece piece = pieces_.front();
       pieces_.pop_front();
@@ -235,7 +235,7 @@ class ThreadQueue final : public TransferQueue {
   std::deque<Piece> pieces_;
   std::map<Ticket, Progress> progress_;
   Ticket next_ = 1;
-  bool ends_ = false;
+  bool is_closed_ = false;
   std::vector<std::jthread> threads_;  // last member: the threads use all members above, and its destructor joins them
 };
 

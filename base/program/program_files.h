@@ -7,7 +7,7 @@
 namespace mcpp {
 
 struct EmbeddedFile {
-  std::string_view name;  ///< without folders
+  std::string_view name;  ///< file name without its folder
   std::string_view content;
 };
 

@@ -15,7 +15,7 @@
 namespace mcpp {
 namespace {
 
-constexpr double kFirst = 0.5, kPause = 0.2, kPlainPause = 10;  // seconds
+constexpr double kFirstDelay = 0.5, kPause = 0.2, kPlainPause = 10;  // seconds
 
 std::size_t terminal_columns() {
   winsize size{};
@@ -28,12 +28,12 @@ bool is_dumb_terminal() {
   return ::isatty(STDOUT_FILENO) != 0 && kind != nullptr && std::string_view(kind) == "dumb";
 }
 
-std::string amount(double number, const std::string& unit) {
+std::string format_amount(double number, const std::string& unit) {
   return unit.empty() ? human_bytes(number) : human_count(number);
 }
 
-std::string bar_of(double share, std::size_t width) {
-  const auto full = static_cast<std::size_t>(share * static_cast<double>(width));
+std::string progress_bar(double fraction, std::size_t width) {
+  const auto full = static_cast<std::size_t>(fraction * static_cast<double>(width));
   std::string bar(full, '=');
   if (full < width) bar += '>';
   bar.resize(width, ' ');
@@ -42,35 +42,35 @@ std::string bar_of(double share, std::size_t width) {
 
 }  // namespace
 
-std::string progress_text(const std::string& what, const ProgressOptions& of, double done, double seconds,
+std::string progress_text(const std::string& what, const ProgressOptions& options, double done, double seconds,
                           std::string_view more, std::size_t columns) {
-  const std::string rate =
-      str(amount(done / std::max(seconds, 1e-3), of.unit), of.unit.empty() ? "/s" : " " + of.unit + "/s");
+  const std::string rate = str(format_amount(done / std::max(seconds, 1e-3), options.unit),
+                               options.unit.empty() ? "/s" : " " + options.unit + "/s");
   std::string tail = rate;
-  if (of.total > 0) {
-    const double share = std::clamp(done / of.total, 0.0, 1.0);
-    tail = str(static_cast<int>(100 * share), " %, ", rate);
-    if (share > 0) tail += str(", ", human_seconds(seconds * (1 - share) / share), " left");
+  if (options.total > 0) {
+    const double fraction = std::clamp(done / options.total, 0.0, 1.0);
+    tail = str(static_cast<int>(100 * fraction), " %, ", rate);
+    if (fraction > 0) tail += str(", ", human_seconds(seconds * (1 - fraction) / fraction), " left");
   } else {
-    tail = str(amount(done, of.unit), of.unit.empty() ? "" : " " + of.unit, ", ", rate);
+    tail = str(format_amount(done, options.unit), options.unit.empty() ? "" : " " + options.unit, ", ", rate);
   }
   if (!more.empty()) tail += str(", ", more);
   std::string text = what + " ";
   constexpr std::size_t kBrackets = 3, kMaxBar = 30, kMinBar = 5;  // including the space after the bar
-  const std::size_t taken = text.size() + tail.size() + kBrackets;
-  if (of.total > 0 && columns >= taken + kMinBar)
-    text += bar_of(std::clamp(done / of.total, 0.0, 1.0), std::min(kMaxBar, columns - taken)) + " ";
+  const std::size_t used = text.size() + tail.size() + kBrackets;
+  if (options.total > 0 && columns >= used + kMinBar)
+    text += progress_bar(std::clamp(done / options.total, 0.0, 1.0), std::min(kMaxBar, columns - used)) + " ";
   text += tail;
   return text.substr(0, columns);
 }
 
-Progress::Progress(StoredRef<Log> log, std::string what, ProgressOptions of)
+Progress::Progress(StoredRef<Log> log, std::string what, ProgressOptions options)
     : log_(log),
       what_(std::move(what)),
-      options_(std::move(of)),
+      options_(std::move(options)),
       is_live_(log_.is_live()),
       is_plain_(!is_live_ && is_dumb_terminal()),
-      next_(is_plain_ ? kPlainPause : kFirst) {}
+      next_(is_plain_ ? kPlainPause : kFirstDelay) {}
 
 Progress::~Progress() {
   if (is_shown_) log_.progress("");
@@ -89,9 +89,9 @@ void Progress::update(double done, std::string_view more) {
 }
 
 WaitIndicator::WaitIndicator(StoredRef<Log> log, std::string what) {
-  const Log& to = log;
-  if (!to.is_live()) return;
-  ticker_ = std::jthread([&to, text = std::move(what)](const std::stop_token& stop) {
+  const Log& live_log = log;
+  if (!live_log.is_live()) return;
+  ticker_ = std::jthread([&live_log, text = std::move(what)](const std::stop_token& stop) {
     std::mutex mutex;
     std::unique_lock lock(mutex);
     std::condition_variable_any stopped;
@@ -99,11 +99,11 @@ WaitIndicator::WaitIndicator(StoredRef<Log> log, std::string what) {
     const auto has_ended = [&](double pause) {
       return stopped.wait_for(lock, stop, std::chrono::duration<double>(pause), [&] { return stop.stop_requested(); });
     };
-    for (double pause = kFirst; !has_ended(pause); pause = 1) {
+    for (double pause = kFirstDelay; !has_ended(pause); pause = 1) {
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      to.progress(str(text, " since ", human_seconds(passed.count())).substr(0, terminal_columns() - 1));
+      live_log.progress(str(text, " since ", human_seconds(passed.count())).substr(0, terminal_columns() - 1));
     }
-    to.progress("");
+    live_log.progress("");
   });
 }
 

@@ -21,7 +21,7 @@ struct ProgressOptions {
 /// prints nothing. Used by one thread.
 class Progress {
  public:
-  Progress(StoredRef<Log> log, std::string what, ProgressOptions of);
+  Progress(StoredRef<Log> log, std::string what, ProgressOptions options);
   ~Progress();  ///< clears the live line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -50,7 +50,7 @@ class WaitIndicator {
 };
 
 /// Formats one progress line at most `columns` wide: "verify [=====>    ] 52 %, 1.20 GiB/s, 8.1s left".
-std::string progress_text(const std::string& what, const ProgressOptions& of, double done, double seconds,
+std::string progress_text(const std::string& what, const ProgressOptions& options, double done, double seconds,
                           std::string_view more, std::size_t columns);
 
 }  // namespace mcpp

@@ -22,8 +22,8 @@ void check_standard_output() {
   std::fflush(stdout);
   if (std::ferror(stdout) == 0) return;
   pollfd output{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
-  const bool nobody_reads = ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
-  check_input(nobody_reads, "standard output: part of the output could not be written; is the disk full?");
+  const bool is_reader_gone = ::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
+  check_input(is_reader_gone, "standard output: part of the output could not be written; is the disk full?");
 }
 
 }  // namespace mcpp

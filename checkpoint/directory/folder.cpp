@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <optional>
 #include <set>
@@ -165,11 +164,8 @@ std::string checkpoint_name(i64 iteration) {
 
 std::optional<i64> iteration_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  i64 iteration = 0;
-  const char *begin = name.data() + kPrefix.size(), *end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(begin, end, iteration);
-  if (error != std::errc() || stop != end || checkpoint_name(iteration) != name) return std::nullopt;
-  return iteration;
+  const auto iteration = parse_number<i64>(std::string_view(name).substr(kPrefix.size()));
+  return iteration && checkpoint_name(*iteration) == name ? iteration : std::nullopt;
 }
 
 std::vector<Path> checkpoints_in(const Path& folder) {

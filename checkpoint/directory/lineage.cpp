@@ -1,32 +1,21 @@
 #include "checkpoint/directory/lineage.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/strings.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/retention.h"
 
 namespace mcpp {
-namespace {
-
-/// Parses a number that makes up all of `text`; returns false for other text.
-bool parse_whole(const std::string& text, i64& number) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
-}
-
-}  // namespace
 
 Lineage Lineage::parse(const std::string& text) {
   Lineage lineage;
   for (const std::string& part : split(text, ',')) {
     const std::size_t at = part.find('@');
     if (at == std::string::npos) return {};
-    Branch branch{};
-    if (!parse_whole(part.substr(0, at), branch.id) || !parse_whole(part.substr(at + 1), branch.iteration)) return {};
-    lineage.branches.push_back(branch);
+    const auto id = parse_number<i64>(part.substr(0, at)), iteration = parse_number<i64>(part.substr(at + 1));
+    if (!id || !iteration) return {};
+    lineage.branches.push_back({.id = *id, .iteration = *iteration});
   }
   return lineage;
 }

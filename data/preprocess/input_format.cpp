@@ -1,10 +1,10 @@
 #include "data/preprocess/input_format.h"
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/strings.h"
 #include "data/preprocess/input_stream.h"
 #include "data/preprocess/text_source.h"
 
@@ -138,9 +138,7 @@ namespace {
 constexpr std::size_t kHeadBytes = std::size_t{1} << 18;
 
 std::string lower_case_extension(const Path& path) {
-  std::string extension = path.extension().string();
-  std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
-  return extension;
+  return to_lower(path.extension().string());
 }
 
 bool has_json_name(const Path& path) {

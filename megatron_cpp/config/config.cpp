@@ -401,11 +401,6 @@ void check_section(const std::string& section) {
   check_input(is_known, "--help ", section, ": no such section; the sections are ", join(names, ", "));
 }
 
-std::string lower(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
-}
-
 }  // namespace
 
 std::string config_help(const HelpFilter& filter) {
@@ -413,9 +408,9 @@ std::string config_help(const HelpFilter& filter) {
   Config defaults;
   std::vector<Field> fields = config_fields(defaults);
   std::erase_if(fields, [&](const Field& field) {
-    const std::string words = lower(str(field.key, " ", describe_field(field)));
+    const std::string words = to_lower(str(field.key, " ", describe_field(field)));
     return (!filter.section.empty() && field.section() != filter.section) ||
-           words.find(lower(filter.search)) == std::string::npos;
+           words.find(to_lower(filter.search)) == std::string::npos;
   });
   check_input(!fields.empty(), "--search=", filter.search, ": no configuration key has this text in its name or help");
   std::size_t width = 0;

@@ -43,7 +43,7 @@ TEST(CpuListTest, PinsThreadOnlyToAllowedCpus) {
     EXPECT_FALSE(set_cpu_affinity(all));
     EXPECT_FALSE(set_cpu_affinity({CPU_SETSIZE - 1}));  // no test machine has this many CPUs
     EXPECT_EQ(allowed(), all);
-    if (all.size() < 2) GTEST_SKIP() << "one CPU is all that there is";
+    if (all.size() < 2) GTEST_SKIP() << "there is only one CPU";
     EXPECT_TRUE(set_cpu_affinity({all[1], CPU_SETSIZE - 1}));
     EXPECT_EQ(allowed(), Cpus{all[1]});
   }).join();

@@ -126,16 +126,16 @@ TEST(ScratchFileTest, RemovesFilesOfDeadProcesses) {
   for (const Path& other : others) EXPECT_TRUE(std::filesystem::exists(other)) << other;
 }
 
-/// A checkpoint save that reads offloaded state fails in the same way: the run has to be restarted, as after any other
-/// loss.
+/// A checkpoint save that reads offloaded state fails in the same way: the run must be restarted, as after any
+/// other loss.
 TEST(FileRegionTest, EndsRunWhenDiskFails) {
   const test::DiskFolder folder;
   auto file = std::make_shared<ScratchFile>(folder.path(), 8192, "key");
   FileRegion region(file, 4096, 4096, "segment 3 of the weights");
-  std::vector<std::byte> numbers(100, std::byte{1});
-  region.write(0, numbers);
+  std::vector<std::byte> bytes(100, std::byte{1});
+  region.write(0, bytes);
   ASSERT_EQ(::ftruncate(file->descriptor(), 4096), 0);
-  EXPECT_CONTAINS(test::error_with(ExitCode::PeerLost, [&] { region.read(0, numbers); }),
+  EXPECT_CONTAINS(test::error_with(ExitCode::PeerLost, [&] { region.read(0, bytes); }),
                   "cannot read the scratch file in " + folder.path().string() +
                       ": Input/output error; the stored part of segment 3 of the weights is lost. Restart the run");
   file = std::make_shared<ScratchFile>(folder.path(), 8192, "key");
@@ -143,7 +143,7 @@ TEST(FileRegionTest, EndsRunWhenDiskFails) {
   const int full = ::open("/dev/full", O_RDWR);
   ASSERT_GE(::dup2(full, file->descriptor()), 0);
   ::close(full);
-  EXPECT_CONTAINS(test::error_with(ExitCode::PeerLost, [&] { unwritable.write(0, numbers); }),
+  EXPECT_CONTAINS(test::error_with(ExitCode::PeerLost, [&] { unwritable.write(0, bytes); }),
                   "cannot write the scratch file in " + folder.path().string() + ": No space left on device");
 }
 

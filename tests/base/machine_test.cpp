@@ -41,9 +41,9 @@ std::map<std::string, i64> limits_with(const std::map<std::string, std::string>&
 using Limits = std::map<std::string, i64>;
 
 TEST(MachineTest, MemoryLimitIncludesSwap) {
-  EXPECT_EQ(limits_with({}), (Limits{{"the machine's memory", 24}}));
+  EXPECT_EQ(limits_with({}), (Limits{{"the host's memory", 24}}));
   EXPECT_EQ(limits_with({{"proc/meminfo", "MemTotal: 25165824 kB\nSwapTotal: 8388608 kB\n"}}),
-            (Limits{{"the machine's memory", 32}}));
+            (Limits{{"the host's memory", 32}}));
 }
 
 TEST(MachineTest, MemoryIsLimitedByCgroupV2AndItsParents) {
@@ -51,23 +51,23 @@ TEST(MachineTest, MemoryIsLimitedByCgroupV2AndItsParents) {
                          {"sys/fs/cgroup/memory.max", "max\n"},
                          {"sys/fs/cgroup/job/memory.max", "5368709120\n"},
                          {"sys/fs/cgroup/job/step/memory.max", "max\n"}}),
-            (Limits{{"the machine's memory", 24}, {"job/memory.max", 5}}));
+            (Limits{{"the host's memory", 24}, {"job/memory.max", 5}}));
   // In a container, the root group is limited.
   EXPECT_EQ(limits_with({{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/memory.max", "5368709120\n"}}),
-            (Limits{{"the machine's memory", 24}, {"memory.max", 5}}));
+            (Limits{{"the host's memory", 24}, {"memory.max", 5}}));
   // Without its own cgroup namespace, the process reads a path from another namespace.
   EXPECT_EQ(limits_with({{"proc/self/cgroup", "0::/docker/abc\n"}, {"sys/fs/cgroup/memory.max", "5368709120\n"}}),
-            (Limits{{"the machine's memory", 24}, {"memory.max", 5}}));
+            (Limits{{"the host's memory", 24}, {"memory.max", 5}}));
 }
 
 TEST(MachineTest, MemoryIsLimitedByCgroupV1) {
-  EXPECT_EQ(limits_with({{"proc/self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/\n"},
-                         {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
-                         {"sys/fs/cgroup/memory/a/memory.limit_in_bytes", "8589934592\n"},
-                         {"sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "5368709120\n"}}),
-            (Limits{{"the machine's memory", 24},
-                    {"memory/a/memory.limit_in_bytes", 8},
-                    {"memory/a/b/memory.limit_in_bytes", 5}}));
+  EXPECT_EQ(
+      limits_with({{"proc/self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/\n"},
+                   {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
+                   {"sys/fs/cgroup/memory/a/memory.limit_in_bytes", "8589934592\n"},
+                   {"sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "5368709120\n"}}),
+      (Limits{
+          {"the host's memory", 24}, {"memory/a/memory.limit_in_bytes", 8}, {"memory/a/b/memory.limit_in_bytes", 5}}));
 }
 
 TEST(MachineTest, MemoryIsLimitedByAddressSpaceLimit) {
@@ -78,9 +78,8 @@ TEST(MachineTest, MemoryIsLimitedByAddressSpaceLimit) {
                          "Max address space         " +
                              soft + "           unlimited            bytes     \n"}});
   };
-  EXPECT_EQ(with("8589934592"),
-            (Limits{{"the machine's memory", 24}, {"the limit of its address space (ulimit -v)", 8}}));
-  EXPECT_EQ(with("unlimited "), (Limits{{"the machine's memory", 24}}));
+  EXPECT_EQ(with("8589934592"), (Limits{{"the host's memory", 24}, {"the limit of its address space (ulimit -v)", 8}}));
+  EXPECT_EQ(with("unlimited "), (Limits{{"the host's memory", 24}}));
 }
 
 TEST(MachineTest, SwapCountsUpToCgroupSwapLimit) {
@@ -149,7 +148,8 @@ TEST(ProcessTagTest, TemporaryNameContainsProcessTag) {
   const std::string random = name.substr((begin + process_tag()).size());
   EXPECT_TRUE(is_stale_tag(name.substr(begin.size())));
   EXPECT_FALSE(is_stale_tag(host_name() + "-1" + random)) << "it always runs";
-  EXPECT_TRUE(is_stale_tag("another" + host_name() + "-1" + random)) << "of that number another one runs here";
+  EXPECT_TRUE(is_stale_tag("another" + host_name() + "-1" + random))
+      << "a different process with this number runs on this host";
 }
 
 }  // namespace

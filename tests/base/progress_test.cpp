@@ -27,7 +27,7 @@ TEST(ProgressTest, TextFitsTerminalWidth) {
   for (std::size_t columns = 1; columns < 120; ++columns)
     EXPECT_LE(progress_text("import", of, 50, 10, "more", columns).size(), columns);
   EXPECT_EQ(progress_text("import", of, 50, 10, "", 48), "import [=====>     ] 50 %, 5 files/s, 10.0s left");
-  EXPECT_EQ(progress_text("import", of, 50, 10, "", 41), "import 50 %, 5 files/s, 10.0s left") << "no room for a bar";
+  EXPECT_EQ(progress_text("import", of, 50, 10, "", 41), "import 50 %, 5 files/s, 10.0s left") << "no space for a bar";
 }
 
 TEST(ProgressTest, ClampsBarWhenCountIsOutOfRange) {

@@ -209,7 +209,7 @@ TEST_F(FaultyDiskTest, WritesZerosWhenSpaceCannotBeReserved) {
     expect_same_checkpoint(name, written);
     const Outcome refused = run_with({.kind = "full", .after = 0, .cannot_reserve = true}, training("full", tier));
     EXPECT_EQ(refused.code, 2);
-    EXPECT_CONTAINS(refused.err, "free some, or use a different disk: No space left on device");
+    EXPECT_CONTAINS(refused.err, "free some, or choose a different disk: No space left on device");
   }
 }
 

@@ -1,8 +1,8 @@
+#include "base/number_format.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
-
-#include "base/number_format.h"
 
 namespace mcpp {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-TEST(NumberTextTest, FormatsFixedAndScientificAsPythonDoes) {
+TEST(NumberFormatTest, FormatsFixedAndScientificAsPythonDoes) {
   EXPECT_EQ(fixed(12.25, 1), "12.2");  // ties go to even
   EXPECT_EQ(fixed(0, 3), "0.000");
   EXPECT_EQ(fixed(-kInf, 3), "-inf");
@@ -26,7 +26,7 @@ TEST(NumberTextTest, FormatsFixedAndScientificAsPythonDoes) {
   EXPECT_EQ(scientific(kNan, 6), "nan");
 }
 
-TEST(NumberTextTest, ShortestRoundTripsAndAlwaysHasDecimalPoint) {
+TEST(NumberFormatTest, ShortestRoundTripsAndAlwaysHasDecimalPoint) {
   EXPECT_EQ(shortest(0.1), "0.1");
   EXPECT_EQ(shortest(1e-5), "1e-05");
   EXPECT_EQ(shortest(12), "12.0");
@@ -35,7 +35,7 @@ TEST(NumberTextTest, ShortestRoundTripsAndAlwaysHasDecimalPoint) {
   EXPECT_EQ(std::stod(shortest(1.0 / 3)), 1.0 / 3);
 }
 
-TEST(NumberTextTest, PadsLeftAndRight) {
+TEST(NumberFormatTest, PadsLeftAndRight) {
   EXPECT_EQ(pad_left("ab", 4), "  ab");
   EXPECT_EQ(pad_right("ab", 4), "ab  ");
   EXPECT_EQ(pad_left("abcde", 4), "abcde");

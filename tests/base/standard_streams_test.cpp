@@ -1,11 +1,11 @@
+#include "base/program/standard_streams.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <vector>
-
-#include "base/program/standard_streams.h"
 
 namespace mcpp::standard_descriptors_test {
 namespace {
@@ -23,7 +23,7 @@ int number_of_next_file(const std::vector<int>& closed) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(StandardDescriptorsTest, KeepsTheirNumbersFromFilesWhenClosed) {
+TEST(StandardStreamsTest, ClosedDescriptorsAreNotReusedForFiles) {
   const int otherwise = number_of_next_file({});
   for (const std::vector<int>& closed : std::vector<std::vector<int>>{{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}, {0, 1, 2}})
     EXPECT_EQ(number_of_next_file(closed), otherwise);
