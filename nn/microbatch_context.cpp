@@ -14,9 +14,9 @@ Tensor SavedTensors::take(const void* owner) {
   Entry entry = std::move(entries_.back());
   entries_.pop_back();
   if (!entry.recomputed) return entry.kept;
-  RecomputedTensor& again = *entry.recomputed;
-  if (!again.value.defined()) again.value = again.compute(std::exchange(again.inputs, {}));
-  return again.value;
+  RecomputedTensor& recomputed = *entry.recomputed;
+  if (!recomputed.value.defined()) recomputed.value = recomputed.compute(std::exchange(recomputed.inputs, {}));
+  return recomputed.value;
 }
 
 i64 SavedTensors::bytes() const {
@@ -43,13 +43,13 @@ void SavedTensors::for_each_kept(std::size_t first, F&& f) {
 
 void SavedTensors::offload(std::size_t first, ActivationStore& store) {
   if (first == entries_.size()) return;
-  OffloadedBatch offloaded{.first = first, .end = entries_.size(), .places = {}, .tensors = nullptr};
-  std::map<std::pair<const void*, i64>, std::size_t> found;  // tensors saved by several owners are offloaded once
+  OffloadedBatch offloaded{.first = first, .end = entries_.size(), .locations = {}, .tensors = nullptr};
+  std::map<std::pair<const void*, i64>, std::size_t> found;  // a tensor saved by several owners is offloaded once
   std::vector<Tensor> tensors;
   for_each_kept(first, [&](Tensor& t) {
-    if (!t.defined()) return offloaded.places.push_back({});
-    const auto [place, is_new] = found.try_emplace({t.raw(), t.bytes()}, tensors.size());
-    offloaded.places.push_back({place->second, t.shape()});
+    if (!t.defined()) return offloaded.locations.push_back({});
+    const auto [index, is_new] = found.try_emplace({t.raw(), t.bytes()}, tensors.size());
+    offloaded.locations.push_back({index->second, t.shape()});
     if (is_new) tensors.push_back(t);
   });
   offloaded.tensors = store.put(std::move(tensors));
@@ -65,26 +65,26 @@ void SavedTensors::reload() {
   const OffloadedBatch offloaded = std::move(offloaded_.back());
   offloaded_.pop_back();
   const std::vector<Tensor> tensors = offloaded.tensors->take();
-  auto place = offloaded.places.begin();
+  auto location = offloaded.locations.begin();
   for_each_kept(offloaded.first, [&](Tensor& t) {
-    if (place->tensor) t = tensors[*place->tensor].view(place->shape);
-    ++place;
+    if (location->tensor) t = tensors[*location->tensor].view(location->shape);
+    ++location;
   });
-  prefetch();  // prefetches the next ones, overlapped with the use of these
+  prefetch();  // the next batch is prefetched while this one is used
 }
 
 MicrobatchContext MicrobatchContext::clone_for_recompute() const {
-  MicrobatchContext pass;
-  pass.training = training;
-  pass.delay_wgrad_compute = delay_wgrad_compute;
-  pass.grad_scale = grad_scale;
-  pass.decisions_ = decisions_;
-  pass.samples = samples;
-  pass.positions = positions;
-  pass.partition = partition;
-  pass.attention_starts = attention_starts;
-  pass.position_starts = position_starts;
-  return pass;
+  MicrobatchContext clone;
+  clone.training = training;
+  clone.delay_wgrad_compute = delay_wgrad_compute;
+  clone.grad_scale = grad_scale;
+  clone.decisions_ = decisions_;
+  clone.samples = samples;
+  clone.positions = positions;
+  clone.partition = partition;
+  clone.attention_starts = attention_starts;
+  clone.position_starts = position_starts;
+  return clone;
 }
 
 void MicrobatchContext::save(const void* owner, const Tensor& t) {
@@ -106,15 +106,15 @@ MicrobatchContext::Decisions MicrobatchContext::decide(const void* owner, const 
   return decisions;
 }
 
-MicrobatchContext::DiscardScope::DiscardScope(MicrobatchContext& pass, const Tensor& t, std::vector<Tensor> inputs,
+MicrobatchContext::DiscardScope::DiscardScope(MicrobatchContext& context, const Tensor& t, std::vector<Tensor> inputs,
                                               RecomputedTensor::Compute compute)
-    : pass_(pass) {
-  pass.discarded_.emplace_back(
+    : context_(context) {
+  context.discarded_.emplace_back(
       t, std::make_shared<RecomputedTensor>(RecomputedTensor{std::move(inputs), std::move(compute), Tensor()}));
 }
 
 MicrobatchContext::DiscardScope::~DiscardScope() {
-  pass_.discarded_.pop_back();
+  context_.discarded_.pop_back();
 }
 
 void MicrobatchContext::run_or_delay_wgrad(std::function<void()> weight_gradient) {

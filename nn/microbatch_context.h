@@ -19,9 +19,9 @@ class SamplePartition;
 /// Tensor that is recomputed when backward first needs it, instead of being kept.
 struct RecomputedTensor {
   using Compute = std::function<Tensor(std::span<const Tensor> inputs)>;
-  std::vector<Tensor> inputs;  ///< kept instead of it
+  std::vector<Tensor> inputs;  ///< kept instead of `value`
   Compute compute;
-  Tensor value;  ///< once computed, until its last user is done
+  Tensor value;  ///< result, from the first use until the last
 };
 
 /// Stack of tensors that forward saves for backward. Each tensor must be taken by the owner that saved it, in reverse
@@ -50,12 +50,12 @@ class SavedTensors {
   };
   /// Offloaded entries [first, end), each distinct tensor once, and where to restore them.
   struct OffloadedBatch {
-    struct Place {
+    struct Location {
       std::optional<std::size_t> tensor = {};  // none if the entry keeps no tensor
       Shape shape = {};
     };
     std::size_t first, end;
-    std::vector<Place> places;
+    std::vector<Location> locations;
     std::unique_ptr<OffloadedTensors> tensors;
   };
 
@@ -71,7 +71,7 @@ class SavedTensors {
 class MicrobatchContext {
  public:
   bool training = true;  ///< enables dropout
-  /// backward will follow; false in evaluation and in the first forward of recomputed layers
+  /// True if backward follows; false in evaluation and in the first forward of recomputed layers.
   bool saves_for_backward = true;
   bool delay_wgrad_compute = false;  ///< weight gradients wait for run_delayed_wgrads()
   bool is_last = true;               ///< last microbatch of the step: gradients are complete after its backward
@@ -102,14 +102,14 @@ class MicrobatchContext {
   /// must be bitwise reproducible from `inputs` and from data that stays until backward anyway.
   class DiscardScope {
    public:
-    DiscardScope(MicrobatchContext& pass, const Tensor& t, std::vector<Tensor> inputs,
+    DiscardScope(MicrobatchContext& context, const Tensor& t, std::vector<Tensor> inputs,
                  RecomputedTensor::Compute compute);
     ~DiscardScope();
     DiscardScope(const DiscardScope&) = delete;
     DiscardScope& operator=(const DiscardScope&) = delete;
 
    private:
-    MicrobatchContext& pass_;
+    MicrobatchContext& context_;
   };
 
   /// Computes a weight gradient now or, if the schedule splits backward, delays it until run_delayed_wgrads().

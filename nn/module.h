@@ -12,10 +12,10 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  virtual Tensor forward(const Tensor& x, MicrobatchContext& pass) = 0;
-  /// Pops from `pass`, in reverse order, the tensors that forward saved, adds to the main gradients of the parameters
-  /// and returns dx.
-  virtual Tensor backward(const Tensor& dy, MicrobatchContext& pass) = 0;
+  virtual Tensor forward(const Tensor& x, MicrobatchContext& context) = 0;
+  /// Pops from `context`, in reverse order, the tensors that forward saved, adds to the main gradients of the
+  /// parameters and returns dx.
+  virtual Tensor backward(const Tensor& dy, MicrobatchContext& context) = 0;
   /// Returns how the output of forward is distributed over the tensor-parallel ranks if its input is distributed as
   /// `x`. Called once, when the model is built. Throws an Internal error, naming a parameter or the module, if forward
   /// does not accept such an input or if the parameters are not placed as forward uses them.

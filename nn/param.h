@@ -34,9 +34,9 @@ struct Param {
   std::string name;  ///< Megatron's global name: "decoder.layers.3.mlp.linear_fc1.weight"
   Box box;
   Init init = Init::Normal;
-  double init_std = 0.02;  ///< for Init::Normal
+  double init_std = 0.02;  ///< standard deviation of Init::Normal
 
-  Placement placement;  ///< which ranks hold it
+  Placement placement;  ///< ranks that hold it
 
   /// Linear maps between hidden vectors that are fused in the global tensor, for optimizers that treat each as a
   /// matrix. In these boxes all axes except the last are rows. Empty for biases, norms, embeddings, the output layer
@@ -55,17 +55,17 @@ struct Param {
   i64 numel() const { return mcpp::numel(box.shape); }
 
   /// Makes the next gradient overwrite main_grad instead of adding to it, which is cheaper than filling it with zeros.
-  void clear_grad() { grad_is_clear_ = true; }
+  void clear_grad() { is_grad_clear_ = true; }
   /// Adds a contribution to main_grad. f(main_grad, beta) must compute beta main_grad + contribution; beta is 0 for the
   /// first call after clear_grad() and 1 afterwards.
   template <class F>
   void add_grad(F&& f) {
-    f(main_grad, std::exchange(grad_is_clear_, false) ? 0.0f : 1.0f);
+    f(main_grad, std::exchange(is_grad_clear_, false) ? 0.0f : 1.0f);
   }
-  bool has_grad() const { return !grad_is_clear_; }
+  bool has_grad() const { return !is_grad_clear_; }
 
  private:
-  bool grad_is_clear_ = true;
+  bool is_grad_clear_ = true;
 };
 
 using ParamVisitor = std::function<void(Param&)>;

@@ -45,7 +45,7 @@ struct Holders {
 
 struct AlongAxis {
   Spread spread = Spread::Shard;
-  /// Ranks that hold the same box as this one (Replicate and Partial); empty means all along the axis.
+  /// Ranks that hold the same box as this one (Replicate and Partial); empty means all ranks along the axis.
   std::optional<Holders> holders = {};
 
   bool is_unsharded() const { return spread != Spread::Shard; }

@@ -54,11 +54,11 @@ void visit_box(const Box& part, const Region& from, const Region& to, const RunV
   // Trailing axes that the part covers fully in both boxes join the run; the `outer` axes before them are looped over.
   std::size_t outer = part.shape.size();
   i64 run = 1;
-  bool contiguous = true;
-  while (outer > 0 && contiguous) {
+  bool is_contiguous = true;
+  while (outer > 0 && is_contiguous) {
     --outer;
     run *= part.shape[outer];
-    contiguous = part.shape[outer] == from.box.shape[outer] && part.shape[outer] == to.box.shape[outer];
+    is_contiguous = part.shape[outer] == from.box.shape[outer] && part.shape[outer] == to.box.shape[outer];
   }
   Shape counter(outer, 0);
   while (true) {
@@ -95,7 +95,7 @@ std::string find_defect(const Region& region) {
       return str("shape ", shape, " at ", offset, " does not lie in ", global);
     }
     if (__builtin_mul_overflow(global_count, global[i], &global_count) || global_count > (i64{1} << 56)) {
-      return str("global shape ", global, " is absurdly large");
+      return str("global shape ", global, " is too large: it has more than 2^56 elements");
     }
     count *= shape[i];
   }

@@ -1,5 +1,5 @@
 // Elements of a global tensor held by a rank: a box, and a flat range of the box's row-major elements. Model weights
-// are whole boxes; an optimizer sharded over data-parallel ranks holds flat ranges of boxes. Copying between any two
+// are full boxes; an optimizer sharded over data-parallel ranks holds flat ranges of boxes. Copying between any two
 // regions is a list of contiguous runs, which is what lets any layout load any checkpoint.
 #pragma once
 #include <functional>

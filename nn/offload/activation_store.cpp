@@ -11,11 +11,11 @@ void HostActivations::PendingOffload::finish() {
 
 class HostActivations::OffloadedBatch final : public OffloadedTensors {
  public:
-  OffloadedBatch(AsyncCopyEngine& copies, PinnedBufferPool& rooms, const std::vector<Tensor>& tensors)
+  OffloadedBatch(AsyncCopyEngine& copies, PinnedBufferPool& buffers, const std::vector<Tensor>& tensors)
       : copies_(copies), pending_offloads_(std::make_shared<PendingOffload>()) {
     for (const Tensor& t : tensors) {
-      parts_.push_back({rooms.take(t.shape(), t.dtype()), t.device(), {}, {}});
-      pending_offloads_->copies.push_back(copies.to_host(t, *parts_.back().room));
+      parts_.push_back({buffers.take(t.shape(), t.dtype()), t.device(), {}, {}});
+      pending_offloads_->copies.push_back(copies.to_host(t, *parts_.back().host));
     }
     if (!copies.is_synchronous()) pending_offloads_->tensors = tensors;
   }
@@ -27,15 +27,15 @@ class HostActivations::OffloadedBatch final : public OffloadedTensors {
     if (!copies_.is_synchronous() && pending_offloads_->tensors.empty()) begin();
   }
   std::vector<Tensor> take() override {
-    if (std::vector<Tensor> still_here = pending_offloads_->tensors; !still_here.empty()) {
+    if (std::vector<Tensor> originals = pending_offloads_->tensors; !originals.empty()) {
       pending_offloads_->finish();
-      return still_here;
+      return originals;
     }
     begin();
     std::vector<Tensor> tensors;
     for (Part& part : parts_) {
-      part.coming.make_stream_wait();
-      tensors.push_back(std::move(part.back));
+      part.reload.make_stream_wait();
+      tensors.push_back(std::move(part.reloaded));
     }
     parts_.clear();
     return tensors;
@@ -43,18 +43,18 @@ class HostActivations::OffloadedBatch final : public OffloadedTensors {
 
  private:
   struct Part {
-    std::shared_ptr<const Tensor> room;
+    std::shared_ptr<const Tensor> host;
     Device& device;
-    Tensor back;
-    AsyncCopy coming;
+    Tensor reloaded;
+    AsyncCopy reload;
   };
 
   /// Starts copying the tensors back to the device, unless that has begun.
   void begin() {
     for (Part& part : parts_) {
-      if (part.back.defined()) continue;
-      part.back = Tensor::empty(part.room->shape(), part.room->dtype(), part.device);
-      part.coming = copies_.to_device(*part.room, part.back);
+      if (part.reloaded.defined()) continue;
+      part.reloaded = Tensor::empty(part.host->shape(), part.host->dtype(), part.device);
+      part.reload = copies_.to_device(*part.host, part.reloaded);
     }
   }
 
@@ -87,7 +87,7 @@ std::unique_ptr<ActivationStore> make_activation_store(const ActivationOffload& 
     case OffloadTier::File:
       return std::make_unique<FileActivations>(offload, device, make_transfer_queue(), make_async_copy_engine(device));
   }
-  fail(ExitCode::Internal, "unknown place for activations");
+  fail(ExitCode::Internal, "unknown storage tier for activations");
 }
 
 }  // namespace mcpp

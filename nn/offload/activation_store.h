@@ -31,7 +31,7 @@ class ActivationStore {
   /// Offloads copies of the tensors, whose memory may be modified or freed afterwards. Throws PeerLost if earlier
   /// offloaded data was lost or the disk is full.
   virtual std::unique_ptr<OffloadedTensors> put(std::vector<Tensor> tensors) = 0;
-  /// Returns a description for the log: "on the disk of /scratch, 1.2 GiB, by io_uring past the page cache".
+  /// Returns a description for the log: "on the disk of /scratch, 1.2 GiB, by io_uring with direct I/O".
   virtual std::string describe() const = 0;
   /// Returns the peak usage so far.
   virtual OffloadedBytes peak() const = 0;
@@ -39,7 +39,7 @@ class ActivationStore {
 
 struct ActivationOffload {
   OffloadTier tier = OffloadTier::Device;
-  Path folder = {};      ///< for files
+  Path folder = {};      ///< folder of the file, for OffloadTier::File
   std::string key = {};  ///< configuration key that named the folder
   i64 bytes = 0;         ///< disk space preallocated before training; grows if it does not suffice
 };
@@ -51,10 +51,10 @@ std::unique_ptr<ActivationStore> make_activation_store(const ActivationOffload& 
 // Activations offloaded to host memory.
 
 /// Host-memory activation store, with a device of its own in the memory statistics. It serves GPU activations and, on
-/// machines without a GPU, those of another CPU device, which takes the same code path.
+/// hosts without a GPU, those of a different CPU device, which takes the same code path.
 ///
-/// Copies are asynchronous. The tensors of the last kLeaving calls of put() are being copied and stay on their device,
-/// where backward finds them; earlier ones are copied back from prefetch() on.
+/// Copies are asynchronous. The tensors of the last kMaxPendingOffloads calls of put() are being copied and stay on
+/// their device, where backward finds them; earlier ones are copied back from prefetch() on.
 class HostActivations final : public ActivationStore {
  public:
   static constexpr std::size_t kMaxPendingOffloads = 2;

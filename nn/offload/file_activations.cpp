@@ -13,11 +13,11 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kPacking = 64;  // alignment of packed tensors, in bytes
-constexpr const char* kWhat = "the activations";
+constexpr i64 kPackingAlignment = 64;  // alignment of packed tensors, in bytes
+constexpr const char* kContentName = "the activations";
 
 i64 packed_bytes(const Tensor& t) {
-  return round_up(t.bytes(), kPacking);
+  return round_up(t.bytes(), kPackingAlignment);
 }
 
 }  // namespace
@@ -69,8 +69,8 @@ std::vector<Tensor> FileActivations::OffloadedBatch::take() {
   }
   std::vector<Tensor> tensors;
   for (const Packed& p : packed_) {
-    const Tensor& back = tensors.emplace_back(Tensor::empty(p.shape, p.dtype, p.device));
-    slot.copies.push_back(store_.copies_->to_device(store_.part_of(slot, p.offset, back.bytes()), back));
+    const Tensor& reloaded = tensors.emplace_back(Tensor::empty(p.shape, p.dtype, p.device));
+    slot.copies.push_back(store_.copies_->to_device(store_.part_of(slot, p.offset, reloaded.bytes()), reloaded));
     slot.copies.back().make_stream_wait();
   }
   return tensors;
@@ -92,7 +92,7 @@ FileActivations::~FileActivations() = default;
 std::string FileActivations::describe() const {
   return str("on the disk of ", folder_.string(), ", ", human_bytes(static_cast<double>(blocks_ * kBlock)), ", by ",
              queue_->name(),
-             file_->is_direct() ? " past the page cache" : " through the page cache: no direct I/O there");
+             file_->is_direct() ? " with direct I/O" : " through the page cache: the disk does not support direct I/O");
 }
 
 FileActivations::Slot* FileActivations::slot_with(const OffloadedBatch& offloaded) {
@@ -111,11 +111,11 @@ Tensor FileActivations::part_of(const Slot& slot, i64 offset, i64 bytes) const {
 
 FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
   // Prefers idle slots to busy ones, then slots being written out to reloaded ones, then the least recently used.
-  const auto cost = [](const Slot& slot) { return std::make_tuple(slot.use, slot.holds != nullptr, slot.since); };
+  const auto cost = [](const Slot& slot) { return std::make_tuple(slot.use, slot.holds != nullptr, slot.last_use); };
   Slot& slot = *std::ranges::min_element(slots_, {}, cost);
   wait(slot);
   slot.holds = nullptr;
-  slot.since = ++uses_;
+  slot.last_use = ++uses_;
   Tensor& memory = slot.memory.tensor;
   if (memory.defined() && memory.bytes() >= bytes) return slot;
   slot.memory.pin = nullptr;
@@ -136,7 +136,7 @@ void FileActivations::wait(Slot& slot) {
   }
   for (const i64 block : std::exchange(slot.freed, {})) free_blocks_.push_back(block);
   if (error == 0 || !slot.holds) return;  // errors of discarded data are ignored
-  file_->throw_transfer_error(writes ? "write" : "read", error, kWhat);
+  file_->throw_transfer_error(writes ? "write" : "read", error, kContentName);
 }
 
 void FileActivations::start(FileTransfer::Kind kind, Slot& slot, OffloadedBatch& offloaded) {
@@ -166,7 +166,8 @@ std::vector<FileRegion> FileActivations::take_blocks(i64 bytes) {
   for (i64 at = 0; at < bytes; at += kBlock) {
     if (free_blocks_.empty()) reclaim_dropped_blocks();
     if (free_blocks_.empty()) {
-      if (const int error = file_->extend(kBlock); error != 0) file_->throw_transfer_error("extend", error, kWhat);
+      if (const int error = file_->extend(kBlock); error != 0)
+        file_->throw_transfer_error("extend", error, kContentName);
       free_blocks_.push_back(blocks_++ * kBlock);
     }
     blocks.emplace_back(file_, free_blocks_.back(), std::min(kBlock, bytes - at), "a block of activations");

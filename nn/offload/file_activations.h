@@ -41,7 +41,7 @@ class FileActivations final : public ActivationStore {
     std::vector<AsyncCopy> copies;  // to the slot, or back to the device
     std::vector<TransferQueue::Ticket> transfers;
     std::vector<i64> freed;  // blocks of data discarded while its transfers were in flight
-    u64 since = 0;           // sequence number of the last use
+    u64 last_use = 0;        // sequence number
   };
 
   Slot* slot_with(const OffloadedBatch& offloaded);

@@ -24,7 +24,7 @@ class FileStates::Snapshot final : public TensorStorage {
   DType dtype() const override { return dtype_; }
   i64 numel() const override { return count_; }
   void read(Tensor& to) const override { region_->read(first_ * size_of(dtype_), bytes_of(to)); }
-  void write(const Tensor&) override { fail(ExitCode::Internal, "a snapshot is not written"); }
+  void write(const Tensor&) override { fail(ExitCode::Internal, "a snapshot is read-only"); }
   std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
     return std::make_shared<Snapshot>(region_, dtype_, first_ + begin, count);
   }
@@ -43,7 +43,7 @@ class FileStates::StoredView final : public TensorStorage {
   StoredView(FileStates& store, std::size_t segment, std::size_t vector, i64 first, i64 count)
       : store_(store), segment_(segment), vector_(vector), first_(first), count_(count) {}
 
-  DType dtype() const override { return vector().what.dtype; }
+  DType dtype() const override { return vector().state.dtype; }
   i64 numel() const override { return count_; }
   void read(Tensor& to) const override {
     store_.finish_writes();
@@ -51,7 +51,7 @@ class FileStates::StoredView final : public TensorStorage {
   }
   void write(const Tensor& from) override {
     store_.free_all_slots();
-    MCPP_CHECK(vector().places[vector().current].use_count() == 1, "the region to be written belongs to a snapshot");
+    MCPP_CHECK(vector().regions[vector().current].use_count() == 1, "the region to be written belongs to a snapshot");
     vector().region().write(first_ * size_of(dtype()), bytes_of(from));
   }
   std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
@@ -60,7 +60,7 @@ class FileStates::StoredView final : public TensorStorage {
   std::shared_ptr<const TensorStorage> snapshot() const override {
     MCPP_CHECK(store_.options_.supports_snapshots, "the store was created without snapshots");
     store_.finish_writes();
-    return std::make_shared<Snapshot>(vector().places[vector().current], dtype(), first_, count_);
+    return std::make_shared<Snapshot>(vector().regions[vector().current], dtype(), first_, count_);
   }
 
  private:
@@ -79,7 +79,7 @@ FileStates::~FileStates() = default;
 void FileStates::add(const std::vector<StateVector>& states) {
   MCPP_CHECK(!file_, "a segment is added after reserve()");
   Segment& segment = segments_.emplace_back();
-  for (const StateVector& state : states) segment.push_back({.what = state});
+  for (const StateVector& state : states) segment.push_back({.state = state});
 }
 
 i64 FileStates::length_of(const Segment& segment) {
@@ -104,14 +104,14 @@ void FileStates::reserve() {
   std::vector<i64> segments;
   for (const Segment& segment : segments_) segments.push_back(length_of(segment));
   for (const i64 bytes : longest_of(std::move(segments))) slots_.emplace_back().bytes = bytes;
-  const i64 places = options_.supports_snapshots ? 2 : 1;
-  file_ =
-      std::make_shared<ScratchFile>(options_.folder, std::max(bytes() * places, ScratchFile::kAlignment), options_.key);
+  const i64 regions_per_vector = options_.supports_snapshots ? 2 : 1;
+  file_ = std::make_shared<ScratchFile>(options_.folder,
+                                        std::max(bytes() * regions_per_vector, ScratchFile::kAlignment), options_.key);
   i64 offset = 0;
   for (std::size_t s = 0; s < segments_.size(); ++s) {
-    for (i64 place = 0; place < places; ++place) {
+    for (i64 r = 0; r < regions_per_vector; ++r) {
       for (Vector& vector : segments_[s]) {
-        vector.places.push_back(
+        vector.regions.push_back(
             std::make_shared<FileRegion>(file_, offset, vector.bytes(), str("segment ", s, " of ", options_.what)));
         offset += vector.bytes();
       }
@@ -128,7 +128,8 @@ i64 FileStates::bytes() const {
 std::string FileStates::describe() const {
   return str("on the disk of ", options_.folder.string(), ", ", human_bytes(static_cast<double>(bytes())), ", by ",
              queue_->name(),
-             file_ && file_->is_direct() ? " past the page cache" : " through the page cache: no direct I/O there");
+             file_ && file_->is_direct() ? " with direct I/O"
+                                         : " through the page cache: the disk does not support direct I/O");
 }
 
 FileStates::Slot* FileStates::slot_with(std::size_t segment) {
@@ -153,10 +154,12 @@ FileStates::Slot* FileStates::free_slot(std::size_t segment, const Slot* kept) {
 }
 
 const FileStates::Slot* FileStates::reserved_slot() const {
-  const auto fits_in_one = [&](std::size_t segment) { return slots_.size() > 1 && !has_capacity(slots_[1], segment); };
-  if (fits_in_one(expected_.front())) return nullptr;
+  const auto fits_first_slot_only = [&](std::size_t segment) {
+    return slots_.size() > 1 && !has_capacity(slots_[1], segment);
+  };
+  if (fits_first_slot_only(expected_.front())) return nullptr;
   const auto soon = expected_ | std::views::drop(1) | std::views::take(kMaxPrefetched);
-  return std::ranges::any_of(soon, fits_in_one) ? &slots_.front() : nullptr;
+  return std::ranges::any_of(soon, fits_first_slot_only) ? &slots_.front() : nullptr;
 }
 
 FileStates::Slot& FileStates::evict_prefetched_slot(std::size_t segment) {
@@ -176,7 +179,7 @@ Tensor FileStates::part_of(const Slot& slot, std::size_t vector) const {
   for (std::size_t before = 0; before < vector; ++before) first += segment[before].bytes();
   const Tensor& all = slot.memory.tensor;
   const i64 item = size_of(all.dtype());
-  return all.flat(first / item, segment[vector].bytes() / item).reinterpret(segment[vector].what.dtype);
+  return all.flat(first / item, segment[vector].bytes() / item).reinterpret(segment[vector].state.dtype);
 }
 
 void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) {
@@ -251,7 +254,7 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   for (std::size_t v = 0; v < vectors.size(); ++v) {
     const Tensor memory = part_of(*slot, v);
     vectors[v].region().verify(bytes_of(memory));
-    states.push_back(memory.flat(0, vectors[v].what.count));
+    states.push_back(memory.flat(0, vectors[v].state.count));
   }
   return states;
 }
@@ -272,8 +275,8 @@ void FileStates::drop(std::size_t segment) {
   slot->use = Slot::Use::Writing;
   for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
     Vector& vector = segments_[segment][v];
-    if (vector.places[vector.current].use_count() > 1) vector.current = 1 - vector.current;
-    MCPP_CHECK(vector.places[vector.current].use_count() == 1, "another snapshot already holds segment ", segment);
+    if (vector.regions[vector.current].use_count() > 1) vector.current = 1 - vector.current;
+    MCPP_CHECK(vector.regions[vector.current].use_count() == 1, "another snapshot already holds segment ", segment);
     vector.region().record_checksums(bytes_of(part_of(*slot, v)));
     start(FileTransfer::Kind::Write, *slot, v);
   }

@@ -20,7 +20,7 @@ struct FileStatesOptions {
   std::string key;  ///< configuration key that named the folder
   i64 longest_segment = i64{4} << 20;
   bool supports_snapshots = false;
-  std::string what = "the optimizer's state";  ///< for messages
+  std::string what = "the optimizer's state";  ///< name of the content in messages
   MemoryClass memory_class = MemoryClass::OptimizerState;
   /// Copy engine that transfers the stored data, for which memory is pinned. May be destroyed before the store.
   AsyncCopyEngine* copies = nullptr;
@@ -55,14 +55,14 @@ class FileStates final : public StateStore {
  private:
   class StoredView;
   class Snapshot;
-  /// A vector of a segment. A region with another owner belongs to a snapshot.
+  /// Vector of a segment. A region shared with a second owner belongs to a snapshot.
   struct Vector {
-    StateVector what;
-    std::vector<std::shared_ptr<FileRegion>> places = {};  // one, or two with snapshots
+    StateVector state;
+    std::vector<std::shared_ptr<FileRegion>> regions = {};  // one, or two with snapshots
     std::size_t current = 0;
 
-    i64 bytes() const { return aligned_bytes(what.bytes()); }
-    FileRegion& region() const { return *places[current]; }
+    i64 bytes() const { return aligned_bytes(state.bytes()); }
+    FileRegion& region() const { return *regions[current]; }
   };
   using Segment = std::vector<Vector>;
   /// Buffer for one segment that is being read, in use or being written. The first slot fits the longest segment, the
@@ -106,7 +106,7 @@ class FileStates final : public StateStore {
   std::shared_ptr<ScratchFile> file_;
   std::deque<Slot> slots_;
   std::deque<Slot*> writing_;             // oldest first
-  std::deque<std::size_t> expected_;      // to be prefetched, in order
+  std::deque<std::size_t> expected_;      // segments to be prefetched, in order
   std::unique_ptr<TransferQueue> queue_;  // last: its destructor waits for transfers of the slots
 };
 

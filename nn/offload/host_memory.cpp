@@ -15,8 +15,8 @@ Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c) {
   const i64 size = size_of(dtype);
   const Tensor padded = Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, c);
   const auto address = reinterpret_cast<std::uintptr_t>(padded.raw());
-  const auto over = static_cast<i64>(address % ScratchFile::kAlignment);
-  return padded.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
+  const auto excess = static_cast<i64>(address % ScratchFile::kAlignment);
+  return padded.flat(excess == 0 ? 0 : (ScratchFile::kAlignment - excess) / size, bytes / size);
 }
 
 }  // namespace
@@ -46,7 +46,8 @@ PinnedTensor allocate_transfer_buffer(i64 bytes, CpuDevice& host, MemoryClass c,
 void copy_over(const Tensor& from, Tensor& to) {
   if (&from.device() == &to.device()) return ops::copy(from, to);
   const bool is_to_host = to.device().type() == DeviceType::Cpu;
-  MCPP_CHECK(is_to_host || from.device().type() == DeviceType::Cpu, "a copy between two devices, neither the host");
+  MCPP_CHECK(is_to_host || from.device().type() == DeviceType::Cpu,
+             "a copy between two devices requires that one is a CPU");
   is_to_host ? read_bytes(from, to.raw()) : write_bytes(from.raw(), to);
 }
 

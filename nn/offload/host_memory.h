@@ -19,7 +19,7 @@ i64 aligned_tensor_bytes(i64 bytes);
 /// Allocates such a buffer, pinned for `copies` unless that is null. Use Tensor::reinterpret() for the element type.
 PinnedTensor allocate_transfer_buffer(i64 bytes, CpuDevice& host, MemoryClass c, AsyncCopyEngine* copies);
 
-/// Copies `from` to `to`, of the same dtype and size, on the same device or between a CPU device and another one.
+/// Copies `from` to `to`, of the same dtype and size, on one device or between a CPU device and any other.
 void copy_over(const Tensor& from, Tensor& to);
 
 /// Returns the memory of a CPU tensor.

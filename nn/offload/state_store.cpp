@@ -28,35 +28,35 @@ class InMemory final : public TensorStorage {
   Tensor values_;
 };
 
-/// Copy in host memory that it owns; its parts are views of it.
-class Copy final : public TensorStorage {
+/// Copy in host memory of its own. Parts are views of it.
+class HostCopy final : public TensorStorage {
  public:
-  explicit Copy(const Tensor& values) : Copy(std::make_shared<CpuDevice>(), values) {
+  explicit HostCopy(const Tensor& values) : HostCopy(std::make_shared<CpuDevice>(), values) {
     read_bytes(values, values_.raw());
   }
 
-  DType dtype() const override { return numbers_.dtype(); }
-  i64 numel() const override { return numbers_.numel(); }
-  void read(Tensor& to) const override { numbers_.read(to); }
-  void write(const Tensor& from) override { numbers_.write(from); }
+  DType dtype() const override { return storage_.dtype(); }
+  i64 numel() const override { return storage_.numel(); }
+  void read(Tensor& to) const override { storage_.read(to); }
+  void write(const Tensor& from) override { storage_.write(from); }
   std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
-    return std::shared_ptr<Copy>(new Copy(values_.flat(begin, count), host_));
+    return std::shared_ptr<HostCopy>(new HostCopy(values_.flat(begin, count), host_));
   }
-  std::shared_ptr<const TensorStorage> snapshot() const override { return std::make_shared<Copy>(values_); }
+  std::shared_ptr<const TensorStorage> snapshot() const override { return std::make_shared<HostCopy>(values_); }
 
  private:
-  Copy(std::shared_ptr<CpuDevice> host, const Tensor& like)
-      : Copy(Tensor::empty({like.numel()}, like.dtype(), *host, MemoryClass::Other), host) {}
-  Copy(Tensor values, std::shared_ptr<CpuDevice> host)
-      : host_(std::move(host)), values_(std::move(values)), numbers_(values_) {}
+  HostCopy(std::shared_ptr<CpuDevice> host, const Tensor& like)
+      : HostCopy(Tensor::empty({like.numel()}, like.dtype(), *host, MemoryClass::Other), host) {}
+  HostCopy(Tensor values, std::shared_ptr<CpuDevice> host)
+      : host_(std::move(host)), values_(std::move(values)), storage_(values_) {}
 
-  std::shared_ptr<CpuDevice> host_;  // first: the members below use its memory
+  std::shared_ptr<CpuDevice> host_;  // first member: the members below use its memory
   Tensor values_;
-  InMemory numbers_;
+  InMemory storage_;
 };
 
 std::shared_ptr<const TensorStorage> InMemory::snapshot() const {
-  return std::make_shared<Copy>(values_);
+  return std::make_shared<HostCopy>(values_);
 }
 
 /// In-memory states of segments.
@@ -68,7 +68,7 @@ class SegmentBuffers {
     std::vector<PinnedTensor>& segment = segments_.emplace_back();
     for (const StateVector& state : states) segment.push_back(allocate(state));
   }
-  std::vector<Tensor> of(std::size_t segment) const {
+  std::vector<Tensor> vectors_of(std::size_t segment) const {
     std::vector<Tensor> vectors;
     for (const PinnedTensor& vector : segments_[segment]) vectors.push_back(vector.tensor);
     return vectors;
@@ -91,7 +91,7 @@ class ResidentStates final : public StateStore {
       return {.tensor = Tensor::zeros({state.count}, state.dtype, device_, class_)};
     });
   }
-  std::vector<Tensor> fetch(std::size_t segment) override { return buffers_.of(segment); }
+  std::vector<Tensor> fetch(std::size_t segment) override { return buffers_.vectors_of(segment); }
   void drop(std::size_t) override {}
   bool is_resident() const override { return true; }
   std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
@@ -112,16 +112,16 @@ class HostStates final : public StateStore {
   i64 longest_segment() const override { return longest_segment_; }
   void add(const std::vector<StateVector>& states) override {
     buffers_.add(states, [&](const StateVector& state) {
-      PinnedTensor room;
+      PinnedTensor buffer;
       if (copies_)
-        room = pinned_tensor({state.count}, state.dtype, host_, class_, *copies_);
+        buffer = pinned_tensor({state.count}, state.dtype, host_, class_, *copies_);
       else
-        room.tensor = Tensor::empty({state.count}, state.dtype, host_, class_);
-      ops::fill_zero(room.tensor);
-      return room;
+        buffer.tensor = Tensor::empty({state.count}, state.dtype, host_, class_);
+      ops::fill_zero(buffer.tensor);
+      return buffer;
     });
   }
-  std::vector<Tensor> fetch(std::size_t segment) override { return buffers_.of(segment); }
+  std::vector<Tensor> fetch(std::size_t segment) override { return buffers_.vectors_of(segment); }
   void drop(std::size_t) override {}
   bool is_resident() const override { return false; }
   std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
@@ -158,60 +158,61 @@ namespace {
 
 class TieredStates final : public StateStore {
  public:
-  TieredStates(std::unique_ptr<StateStore> near, std::unique_ptr<StateStore> far, double far_fraction)
-      : near_(std::move(near)), far_(std::move(far)), far_fraction_(far_fraction) {}
+  TieredStates(std::unique_ptr<StateStore> resident, std::unique_ptr<StateStore> offloaded, double offloaded_fraction)
+      : resident_(std::move(resident)), offloaded_(std::move(offloaded)), offloaded_fraction_(offloaded_fraction) {}
 
-  i64 longest_segment() const override { return far_->longest_segment(); }
+  i64 longest_segment() const override { return offloaded_->longest_segment(); }
   void add(const std::vector<StateVector>& states) override {
     double bytes = 0;
     for (const StateVector& state : states) bytes += static_cast<double>(state.bytes());
     bytes_ += bytes;
-    const bool is_far = far_bytes_ + bytes / 2 <= far_fraction_ * bytes_;
-    if (is_far) far_bytes_ += bytes;
-    std::size_t& next = is_far ? far_segments_ : near_segments_;
-    places_.emplace_back(is_far, next++);
-    store(is_far).add(states);
+    const bool is_offloaded = offloaded_size_ + bytes / 2 <= offloaded_fraction_ * bytes_;
+    if (is_offloaded) offloaded_size_ += bytes;
+    std::size_t& next = is_offloaded ? num_offloaded_ : num_resident_;
+    locations_.emplace_back(is_offloaded, next++);
+    store(is_offloaded).add(states);
   }
   void reserve() override {
-    near_->reserve();
-    far_->reserve();
+    resident_->reserve();
+    offloaded_->reserve();
   }
   void prefetch(const std::vector<std::size_t>& order) override {
-    std::vector<std::size_t> far_segments;
+    std::vector<std::size_t> offloaded_segments;
     for (const std::size_t segment : order) {
-      if (places_[segment].first) far_segments.push_back(places_[segment].second);
+      if (locations_[segment].first) offloaded_segments.push_back(locations_[segment].second);
     }
-    far_->prefetch(far_segments);
+    offloaded_->prefetch(offloaded_segments);
   }
   std::vector<Tensor> fetch(std::size_t segment) override {
-    return store(places_[segment].first).fetch(places_[segment].second);
+    return store(locations_[segment].first).fetch(locations_[segment].second);
   }
-  void drop(std::size_t segment) override { store(places_[segment].first).drop(places_[segment].second); }
-  bool is_resident() const override { return far_segments_ == 0; }
-  bool is_segment_resident(std::size_t segment) const override { return !places_[segment].first; }
+  void drop(std::size_t segment) override { store(locations_[segment].first).drop(locations_[segment].second); }
+  bool is_resident() const override { return num_offloaded_ == 0; }
+  bool is_segment_resident(std::size_t segment) const override { return !locations_[segment].first; }
   std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
-    return store(places_[segment].first).stored_view(places_[segment].second, vector, first, count);
+    return store(locations_[segment].first).stored_view(locations_[segment].second, vector, first, count);
   }
-  OffloadedBytes offloaded_bytes() const override { return far_->offloaded_bytes(); }
+  OffloadedBytes offloaded_bytes() const override { return offloaded_->offloaded_bytes(); }
   std::string describe() const override {
-    const double share = bytes_ > 0 ? far_bytes_ / bytes_ : 0;
-    return str(fixed(100 * share, 0), "% ", far_->describe());
+    const double share = bytes_ > 0 ? offloaded_size_ / bytes_ : 0;
+    return str(fixed(100 * share, 0), "% ", offloaded_->describe());
   }
 
  private:
-  StateStore& store(bool is_far) { return is_far ? *far_ : *near_; }
+  StateStore& store(bool is_offloaded) { return is_offloaded ? *offloaded_ : *resident_; }
 
-  std::unique_ptr<StateStore> near_, far_;
-  double far_fraction_, bytes_ = 0, far_bytes_ = 0;
-  std::size_t near_segments_ = 0, far_segments_ = 0;
-  std::vector<std::pair<bool, std::size_t>> places_;  // by segment: whether it is in far_, and its index there
+  std::unique_ptr<StateStore> resident_, offloaded_;
+  double offloaded_fraction_, bytes_ = 0, offloaded_size_ = 0;
+  std::size_t num_resident_ = 0, num_offloaded_ = 0;
+  // True for each segment that is offloaded, and the index of the segment in its store.
+  std::vector<std::pair<bool, std::size_t>> locations_;
 };
 
 }  // namespace
 
-std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> near, std::unique_ptr<StateStore> far,
-                                               double far_fraction) {
-  return std::make_unique<TieredStates>(std::move(near), std::move(far), far_fraction);
+std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> resident,
+                                               std::unique_ptr<StateStore> offloaded, double offloaded_fraction) {
+  return std::make_unique<TieredStates>(std::move(resident), std::move(offloaded), offloaded_fraction);
 }
 
 }  // namespace mcpp

@@ -31,8 +31,8 @@ class StateStore {
   /// Allocates what must be available before training begins. Called after the last add().
   virtual void reserve() {}
 
-  /// Announces the order in which segments will be fetched, so that they can be prefetched. Fetching in another order
-  /// is correct but slower.
+  /// Announces the order in which segments will be fetched, so that they can be prefetched. Fetching in a different
+  /// order is correct but slower.
   virtual void prefetch(const std::vector<std::size_t>& /*order*/) {}
   /// Returns the states of a segment on the device that updates it. They may be read and written until drop().
   virtual std::vector<Tensor> fetch(std::size_t segment) = 0;
@@ -41,7 +41,7 @@ class StateStore {
   virtual void release_clean(std::size_t segment) { drop(segment); }
   /// Returns true if every fetch() returns memory of the weights' own device without a transfer.
   virtual bool is_resident() const = 0;
-  /// Returns true if fetch() of this segment does so.
+  /// Returns true if fetch() of this segment returns such memory.
   virtual bool is_segment_resident(std::size_t /*segment*/) const { return is_resident(); }
 
   /// Returns elements [first, first + count) of a vector in its storage, while the segment is not in use. Checkpoints
@@ -50,8 +50,8 @@ class StateStore {
 
   /// Returns the offloaded bytes of all segments.
   virtual OffloadedBytes offloaded_bytes() const { return {}; }
-  /// Returns a description for the log: "on the disk of /scratch (direct I/O, io_uring), 1.2 GiB"; empty if nothing is
-  /// worth mentioning.
+  /// Returns a description for the log: "on the disk of /scratch, 1.2 GiB, by io_uring with direct I/O"; empty if
+  /// nothing is worth mentioning.
   virtual std::string describe() const { return ""; }
 };
 
@@ -61,20 +61,20 @@ std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c =
 /// Returns a storage view of the tensor's memory.
 std::shared_ptr<TensorStorage> make_tensor_storage(Tensor values);
 
-// States in host memory for weights on another device; they are updated on the host.
+// States in host memory for weights on a device; they are updated on the host.
 
-/// Creates a store with a CPU device of its own, with `threads` threads and separate memory statistics. On machines
-/// without a GPU the weights are on another CPU device, which takes the same code path. `copies` transfers the stored
-/// data, for which memory is pinned; it may be destroyed before the store.
+/// Creates a store with a CPU device of its own, with `threads` threads and separate memory statistics. On hosts
+/// without a GPU the weights are on a different CPU device, which takes the same code path. `copies` transfers the
+/// stored data, for which memory is pinned; it may be destroyed before the store.
 std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment,
                                              MemoryClass c = MemoryClass::OptimizerState,
                                              AsyncCopyEngine* copies = nullptr);
 
 // States split between device memory and a slower tier (host memory or disk).
 
-/// Creates a store in which `far` holds a fraction of about `far_fraction` of the bytes and `near` the rest. Segments
+/// Creates a store in which `offloaded` holds about `offloaded_fraction` of the bytes and `resident` the rest. Segments
 /// of both alternate, so that one is read while the other is updated.
-std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> near, std::unique_ptr<StateStore> far,
-                                               double far_fraction);
+std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> resident,
+                                               std::unique_ptr<StateStore> offloaded, double offloaded_fraction);
 
 }  // namespace mcpp

@@ -106,7 +106,8 @@ TEST_F(FileStatesTest, MemoryIsBoundedByLongestSegments) {
   for (const auto& segment : segments()) bytes.push_back(bytes_of(segment));
   EXPECT_EQ(host_->memory().total.peak, FileStates::memory_for(bytes));
   std::ranges::sort(bytes, std::greater<>());
-  EXPECT_LE(FileStates::memory_for(bytes), bytes[0] + 3 * bytes[1] + 4 * (8192 + 65536)) << "room for the table once";
+  EXPECT_LE(FileStates::memory_for(bytes), bytes[0] + 3 * bytes[1] + 4 * (8192 + 65536))
+      << "only one slot holds the table";
 }
 
 /// Also covers fetches that differ from the expected order, and a long segment that waits for those in its slot.
@@ -160,7 +161,7 @@ TEST_F(FileStatesTest, PrefetchedSegmentsStayWhenOthersAreFetched) {
   EXPECT_EQ(reads(1), 1);
 }
 
-/// A snapshot keeps its values through later updates. Each live snapshot costs one more place in the file.
+/// A snapshot keeps its values through later updates. Each live snapshot costs one more region in the file.
 TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
   const test::DiskFolder folder;
   FileStates store({.folder = folder.path(), .key = "key", .supports_snapshots = true}, std::make_shared<CpuDevice>(),
@@ -172,10 +173,10 @@ TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
     for (Tensor& t : vectors) test::set_numbers(t, test::Numbers(static_cast<std::size_t>(t.numel()), to));
     store.drop(segment);
   };
-  const auto expect_of = [](const TensorStorage& numbers, double value) {
+  const auto expect_values = [](const TensorStorage& storage, double value) {
     CpuDevice device;
-    Tensor read = Tensor::empty({numbers.numel()}, DType::F32, device);
-    numbers.read(read);
+    Tensor read = Tensor::empty({storage.numel()}, DType::F32, device);
+    storage.read(read);
     EXPECT_THAT(test::numbers(read), testing::Each(value));
   };
   for (int round = 0; round < 3; ++round) {
@@ -188,8 +189,8 @@ TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
       for (std::size_t segment = 0; segment < 6; ++segment) set(segment, after);
     }
     for (std::size_t segment = 0; segment < 6; ++segment) {
-      expect_of(*kept[segment], before + 100 * static_cast<double>(segment));
-      expect_of(*store.stored_view(segment, 1, 0, 5'000), after);
+      expect_values(*kept[segment], before + 100 * static_cast<double>(segment));
+      expect_values(*store.stored_view(segment, 1, 0, 5'000), after);
     }
   }
 }

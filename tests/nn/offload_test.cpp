@@ -48,7 +48,7 @@ class ActivationOffloadTest : public testing::Test {
     write_values(values, t);
     return t;
   }
-  void give_up_and_go_on(ActivationStore& store) {
+  void abort_and_continue(ActivationStore& store) {
     for (i32 round = 0; round < 20; ++round) {
       std::vector<std::unique_ptr<OffloadedTensors>> offloaded;
       for (i32 i = 0; i < 8; ++i) offloaded.push_back(store.put({counting(100000, round * 8 + i)}));
@@ -110,21 +110,21 @@ TEST_F(ActivationOffloadTest, HostCopiesOverlapWithCompute) {
   HostActivations store(std::move(lazy));
   constexpr i32 kUnits = 6;
   std::deque<std::unique_ptr<OffloadedTensors>> offloaded;
-  std::vector<const void*> places;
+  std::vector<const void*> addresses;
   for (i32 i = 0; i < kUnits; ++i) {
     const Tensor t = counting(5000, i);
-    places.push_back(t.raw());
+    addresses.push_back(t.raw());
     offloaded.push_back(store.put({t}));
     EXPECT_EQ(copies.num_pending(),
               std::min<std::size_t>(static_cast<std::size_t>(i) + 1, HostActivations::kMaxPendingOffloads));
   }
   for (i32 i = kUnits - 1; i >= 0; --i) {
-    const bool is_still_here = i >= kUnits - static_cast<i32>(HostActivations::kMaxPendingOffloads);
+    const bool is_resident = i >= kUnits - static_cast<i32>(HostActivations::kMaxPendingOffloads);
     offloaded.back()->prefetch();
     EXPECT_EQ(copies.num_pending(), i + 2 == kUnits ? 0U : i + 1 == kUnits ? 2U : 1U) << i;
     const std::vector<Tensor> tensors = offloaded.back()->take();
-    if (is_still_here) {
-      EXPECT_EQ(tensors[0].raw(), places[static_cast<std::size_t>(i)]) << i;
+    if (is_resident) {
+      EXPECT_EQ(tensors[0].raw(), addresses[static_cast<std::size_t>(i)]) << i;
     }
     EXPECT_EQ(read_values<i32>(tensors[0]), read_values<i32>(counting(5000, i)));
     offloaded.pop_back();
@@ -135,7 +135,7 @@ TEST_F(ActivationOffloadTest, HostCopiesOverlapWithCompute) {
 /// A step is aborted while transfers are in flight. The next step reuses the same file blocks.
 TEST_F(ActivationOffloadTest, ReusesBlocksAfterAbortedStep) {
   const auto all = stores();
-  for (const auto& store : all) give_up_and_go_on(*store);
+  for (const auto& store : all) abort_and_continue(*store);
   EXPECT_LE(all.back()->peak().on_disk, 8 * FileActivations::kBlock);
 }
 
@@ -152,12 +152,13 @@ TEST_F(ActivationOffloadTest, DiskErrorsAreNamedAndEndRun) {
       };
     });
   };
-  const std::string place = "the scratch file in " + folder_.path().string();
-  EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
-                  "cannot write " + place + ": No space left on device; the stored part of the activations is lost");
+  const std::string file_name = "the scratch file in " + folder_.path().string();
+  EXPECT_CONTAINS(
+      error_with(Fault::DiskIsFull),
+      "cannot write " + file_name + ": No space left on device; the stored part of the activations is lost");
   EXPECT_CONTAINS(error_with(Fault::ReadFails),
-                  "cannot read " + place + ": Input/output error; the stored part of the activations is lost");
-  EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), place + ": a block of activations differs from its checksum");
+                  "cannot read " + file_name + ": Input/output error; the stored part of the activations is lost");
+  EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), file_name + ": a block of activations differs from its checksum");
   EXPECT_EQ(error_with(Fault::DiskIsSlow), "");
   EXPECT_EQ(error_with(Fault::None), "");
 }

@@ -1,9 +1,9 @@
+#include "nn/tensor_region.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
 #include <set>
-
-#include "nn/tensor_region.h"
 
 namespace mcpp {
 namespace {
