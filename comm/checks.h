@@ -35,7 +35,8 @@ inline void check_shard(const Tensor& shard, const Tensor& full, const Communica
 
 inline void check_same_kind(const Tensor& in, const Tensor& out) {
   MCPP_CHECK(in.dtype() == out.dtype() && in.numel() == out.numel(), "tensors of ", in.numel(), " ",
-             name_of(in.dtype()), " and ", out.numel(), " ", name_of(out.dtype()), " where equal ones are needed");
+             name_of(in.dtype()), " and ", out.numel(), " ", name_of(out.dtype()),
+             " must have the same dtype and size");
 }
 
 /// Checks the arguments of all_to_all.
@@ -75,7 +76,7 @@ inline void check_exchange(const Tensor& in, std::span<const Part> send, const T
   std::erase_if(ordered, [](const Part& part) { return part.count == 0; });
   std::ranges::sort(ordered, {}, &Part::first);
   for (std::size_t i = 1; i < ordered.size(); ++i)
-    MCPP_CHECK(ordered[i - 1].first + ordered[i - 1].count <= ordered[i].first, "parts that are received overlap, at ",
+    MCPP_CHECK(ordered[i - 1].first + ordered[i - 1].count <= ordered[i].first, "received parts overlap at element ",
                ordered[i].first);
 }
 

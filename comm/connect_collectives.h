@@ -1,4 +1,4 @@
-// Eager connection set-up of a group of GPUs.
+// Eager connection setup of a group of GPUs.
 #pragma once
 #include "comm/communicator.h"
 
@@ -6,8 +6,8 @@ namespace mcpp {
 
 /// Runs the first operations of `group`, which establish its connections. Collective.
 /// Connecting blocks the hosts and may block on running GPU work, so call this when nothing on the GPUs waits for other
-/// ranks; later operations then need no set-up. If `connects_second_lane`, also connects the second lane, which serves
-/// operations that overlap with operations of another kind (LaneSelector).
+/// ranks; later operations then need no setup. If `connects_second_lane`, also connects the second lane, which serves
+/// operations that overlap with operations of a different kind (LaneSelector).
 void connect_collectives(Communicator& group, Device& device, bool connects_second_lane);
 
 }  // namespace mcpp

@@ -12,10 +12,10 @@ namespace {
 #ifdef __SSE2__
 
 /// Copy size above which source and destination, over all ranks copying concurrently, exceed the caches.
-constexpr i64 kLarge = 8 << 20;
-constexpr i64 kLine = 64;
+constexpr i64 kLargeBytes = 8 << 20;
+constexpr i64 kLineBytes = 64;
 
-/// Copies whole cache lines with non-temporal stores. `to` must be aligned to a cache line.
+/// Copies full cache lines with non-temporal stores. `to` must be aligned to a cache line.
 void stream_lines(std::byte* to, const std::byte* from, i64 lines) {
   auto* out = reinterpret_cast<__m128i*>(to);
   const auto* in = reinterpret_cast<const __m128i*>(from);
@@ -31,8 +31,8 @@ void stream_lines(std::byte* to, const std::byte* from, i64 lines) {
 }
 
 void copy_large(std::byte* to, const std::byte* from, i64 bytes) {
-  const i64 head = -static_cast<i64>(reinterpret_cast<std::uintptr_t>(to)) & (kLine - 1);
-  const i64 lines = (bytes - head) / kLine, body = head + lines * kLine;
+  const i64 head = -static_cast<i64>(reinterpret_cast<std::uintptr_t>(to)) & (kLineBytes - 1);
+  const i64 lines = (bytes - head) / kLineBytes, body = head + lines * kLineBytes;
   std::memcpy(to, from, static_cast<std::size_t>(head));
   stream_lines(to + head, from + head, lines);
   std::memcpy(to + body, from + body, static_cast<std::size_t>(bytes - body));
@@ -45,7 +45,7 @@ void copy_large(std::byte* to, const std::byte* from, i64 bytes) {
 void copy_bytes(void* to, const void* from, i64 bytes) {
   if (bytes <= 0 || to == from) return;
 #ifdef __SSE2__
-  if (bytes >= kLarge) return copy_large(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+  if (bytes >= kLargeBytes) return copy_large(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 #endif
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }

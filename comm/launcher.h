@@ -9,8 +9,8 @@
 namespace mcpp {
 
 struct Launcher {
-  int ranks = 1;         ///< largest value of any variable
-  std::string variable;  ///< its name; empty without a launcher
+  int ranks = 1;         ///< largest number of ranks in any variable
+  std::string variable;  ///< name of that variable; empty without a launcher
 
   /// Throws BadInput if MPI found fewer ranks than announced.
   void check(int mpi_size) const;

@@ -14,10 +14,10 @@
 namespace mcpp {
 namespace {
 
-/// Thrown in ranks that are stopped because another rank failed.
-class Stopped : public Error {
+/// Error of a rank that is stopped because another rank failed.
+class StoppedError : public Error {
  public:
-  Stopped() : Error(ExitCode::PeerLost, "another rank ended with an error") {}
+  StoppedError() : Error(ExitCode::PeerLost, "another rank ended with an error") {}
 };
 
 /// State shared by all groups of one run. A single lock suffices because there are few threads.
@@ -26,29 +26,29 @@ struct World {
 
   std::mutex mutex;
   int ranks;
-  int ended = 0;
-  bool stopped = false;
+  int num_ended = 0;
+  bool is_stopped = false;
 
   // All methods below require `mutex` to be held.
-  /// Wakes only the ranks that wait for `what`; waking takes longer than most of the operations they wait for.
-  void change(const void* what) {
-    wake([what](const Sleeper& sleeper) { return sleeper.awaited == what; });
+  /// Wakes only the ranks that wait for `event`; waking takes longer than most of the operations they wait for.
+  void notify(const void* event) {
+    wake([event](const Sleeper& sleeper) { return sleeper.event == event; });
   }
   void stop() {
-    stopped = true;
+    is_stopped = true;
     wake([](const Sleeper&) { return true; });
   }
   void end_rank() {
-    ++ended;
+    ++num_ended;
     if (!is_any_awake()) wake([](const Sleeper&) { return true; });  // the last one detects the deadlock
   }
-  /// Sleeps until ready() returns true, which change(what) signals. Throws if every running rank is blocked.
+  /// Sleeps until ready() returns true, which notify(event) signals. Throws if every running rank is blocked.
   template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, const void* what, const Ready& ready) {
+  void wait(std::unique_lock<std::mutex>& lock, const void* event, const Ready& ready) {
     while (!ready()) {
-      if (stopped) throw Stopped();
-      Sleeper sleeper{.awaited = what, .woken = {}};
-      asleep_.push_back(&sleeper);
+      if (is_stopped) throw StoppedError();
+      Sleeper sleeper{.event = event, .woken = {}};
+      sleepers_.push_back(&sleeper);
       if (!is_any_awake()) {
         stop();
         fail(ExitCode::Internal, "deadlock: every running rank is blocked");
@@ -59,15 +59,15 @@ struct World {
 
  private:
   struct Sleeper {
-    const void* awaited;
+    const void* event;
     std::condition_variable woken;
     bool is_awake = false;
   };
 
-  bool is_any_awake() const { return static_cast<int>(asleep_.size()) + ended < ranks; }
+  bool is_any_awake() const { return static_cast<int>(sleepers_.size()) + num_ended < ranks; }
   template <class Filter>
   void wake(const Filter& filter) {
-    std::erase_if(asleep_, [&filter](Sleeper* sleeper) {
+    std::erase_if(sleepers_, [&filter](Sleeper* sleeper) {
       if (!filter(*sleeper)) return false;
       sleeper->is_awake = true;
       sleeper->woken.notify_one();
@@ -75,7 +75,7 @@ struct World {
     });
   }
 
-  std::vector<Sleeper*> asleep_;
+  std::vector<Sleeper*> sleepers_;
 };
 
 enum class Kind : u8 { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, AllToAllV, Barrier, Split };
@@ -89,7 +89,7 @@ constexpr std::string_view name_of(Kind kind) {
 struct Call {
   Kind kind;
   DType dtype = DType::F32;
-  i64 count = 0;   ///< elements of the whole tensor
+  i64 count = 0;   ///< elements of the full tensor
   int option = 0;  ///< ReduceOp or root
   bool operator==(const Call&) const = default;
 };
@@ -116,7 +116,7 @@ struct Collective {
   int first_rank = -1;
   std::vector<Argument> arguments;
   int arrived = 0;
-  bool done = false;
+  bool is_done = false;
 };
 
 struct Message {
@@ -126,7 +126,7 @@ struct Message {
 
 /// Numbered messages from one rank to another.
 struct Channel {
-  u64 sent = 0, awaited = 0;
+  u64 num_sent = 0, num_received = 0;
   std::map<u64, Message> messages;
 };
 
@@ -136,7 +136,7 @@ struct Group {
   std::shared_ptr<World> world;
   int size;
   std::vector<u64> calls;  // number of calls by each rank
-  std::map<u64, std::shared_ptr<Collective>> open;
+  std::map<u64, std::shared_ptr<Collective>> in_flight;
   std::vector<Channel> channels;  // [source * size + destination]
 };
 
@@ -215,8 +215,8 @@ class PendingCollective {
                     std::vector<Tensor> tensors)
       : world_(group->world), tensors_(std::move(tensors)) {
     const std::lock_guard lock(world_->mutex);
-    if (world_->stopped) throw Stopped();
-    auto& slot = group->open[group->calls[rank]++];
+    if (world_->is_stopped) throw StoppedError();
+    auto& slot = group->in_flight[group->calls[rank]++];
     if (!slot) slot = std::make_shared<Collective>(call, group->size);
     collective_ = slot;
     if (slot->first_rank < 0) slot->first_rank = rank;
@@ -225,20 +225,20 @@ class PendingCollective {
     slot->arguments[rank] = std::move(argument);
     if (++slot->arrived < group->size) return;
     execute_collective(*collective_, *group);
-    collective_->done = true;
-    group->open.erase(group->calls[rank] - 1);
-    world_->change(collective_.get());
+    collective_->is_done = true;
+    group->in_flight.erase(group->calls[rank] - 1);
+    world_->notify(collective_.get());
   }
   PendingCollective(const PendingCollective&) = delete;
   PendingCollective& operator=(const PendingCollective&) = delete;
   ~PendingCollective() {
     const std::lock_guard lock(world_->mutex);
-    if (!collective_->done) world_->stop();
+    if (!collective_->is_done) world_->stop();
   }
 
   void wait() {
     std::unique_lock lock(world_->mutex);
-    world_->wait(lock, collective_.get(), [&] { return collective_->done; });
+    world_->wait(lock, collective_.get(), [&] { return collective_->is_done; });
   }
   const Collective& collective() const { return *collective_; }
 
@@ -304,19 +304,19 @@ class LocalCommunicator final : public Communicator {
     check_peer(destination, *this);
     World& world = *group_->world;
     const std::lock_guard lock(world.mutex);
-    if (world.stopped) throw Stopped();
+    if (world.is_stopped) throw StoppedError();
     Channel& channel = group_->channels[rank_ * size() + destination];
-    channel.messages.emplace(channel.sent++, Message{t.dtype(), {first_byte(t), first_byte(t) + t.bytes()}});
-    world.change(&channel);
+    channel.messages.emplace(channel.num_sent++, Message{t.dtype(), {first_byte(t), first_byte(t) + t.bytes()}});
+    world.notify(&channel);
     return {};
   }
   Work recv(Tensor& t, int source) override {
     check_on_cpu(t);
     check_peer(source, *this);
     Channel& channel = group_->channels[source * size() + rank_];
-    // `awaited` is only accessed by the receiving rank, so it needs no lock. The number keeps receives in posting
+    // `num_received` is accessed only by the receiving rank, so it needs no lock. The number keeps receives in posting
     // order.
-    const u64 number = channel.awaited++;
+    const u64 number = channel.num_received++;
     return Work(
         [group = group_, &channel, number, t, source]() mutable { receive(*group, channel, number, t, source); });
   }
@@ -327,9 +327,9 @@ class LocalCommunicator final : public Communicator {
     Collective::Argument argument;
     argument.color = color;
     argument.key = key;
-    PendingCollective share(group_, rank_, {Kind::Split}, argument, {});
-    share.wait();
-    const auto& result = share.collective().arguments[rank_];
+    PendingCollective pending(group_, rank_, {Kind::Split}, argument, {});
+    pending.wait();
+    const auto& result = pending.collective().arguments[rank_];
     return std::make_unique<LocalCommunicator>(result.group, result.rank);
   }
   void abort(int exit_code) noexcept override { std::_Exit(exit_code); }
@@ -338,9 +338,9 @@ class LocalCommunicator final : public Communicator {
   Work start(const Call& call, const Tensor& in, Tensor& out, Collective::Argument argument = {}) {
     argument.in = first_byte(in);
     argument.out = static_cast<std::byte*>(out.raw());
-    const auto share =
+    const auto pending =
         std::make_shared<PendingCollective>(group_, rank_, call, std::move(argument), std::vector{in, out});
-    return Work([share] { share->wait(); });
+    return Work([pending] { pending->wait(); });
   }
 
   std::shared_ptr<Group> group_;
@@ -353,14 +353,14 @@ void run_local_ranks(int n, const std::function<void(Communicator& world, int ra
   MCPP_CHECK(n >= 1, n, " ranks");
   const auto world = std::make_shared<World>(n);
   const auto group = std::make_shared<Group>(world, n);
-  std::exception_ptr first, stopped;
+  std::exception_ptr first_error, stop_error;
   const auto run = [&](int rank) {
     std::exception_ptr error;
     bool is_cause = true;
     try {
       LocalCommunicator communicator(group, rank);
       f(communicator, rank);
-    } catch (const Stopped&) {
+    } catch (const StoppedError&) {
       error = std::current_exception();
       is_cause = false;
     } catch (...) {
@@ -369,14 +369,14 @@ void run_local_ranks(int n, const std::function<void(Communicator& world, int ra
     const std::lock_guard lock(world->mutex);
     world->end_rank();
     if (!error) return;
-    std::exception_ptr& kept = is_cause ? first : stopped;
+    std::exception_ptr& kept = is_cause ? first_error : stop_error;
     if (!kept) kept = error;
     world->stop();
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
   for (std::thread& thread : threads) thread.join();
-  if (first || stopped) std::rethrow_exception(first ? first : stopped);
+  if (first_error || stop_error) std::rethrow_exception(first_error ? first_error : stop_error);
 }
 
 }  // namespace mcpp

@@ -21,7 +21,7 @@ constexpr OpNames names_of(CommOp op) {
   return kNames[static_cast<std::size_t>(op)];
 }
 
-WaitRange time_of(CommMeter& meter, const char* name, i64 bytes = -1) {
+WaitRange make_wait_range(CommMeter& meter, const char* name, i64 bytes = -1) {
   return {meter.exposed_seconds,
           meter.waits.get(),
           meter.profiler,
@@ -77,7 +77,7 @@ class MeteredCommunicator final : public Communicator {
     return start(CommOp::Recv, 0, log_.recv(source, t.bytes()), [&] { return inner_->recv(t, source); });
   }
   void barrier() override {
-    const WaitRange range = time_of(*meter_, names_of(CommOp::Barrier).begin, 0);
+    const WaitRange range = make_wait_range(*meter_, names_of(CommOp::Barrier).begin, 0);
     const GroupLog::Entry entry = log_.collective("barrier", 0);
     inner_->barrier();
     ++(*meter_)[CommOp::Barrier].calls;
@@ -91,7 +91,7 @@ class MeteredCommunicator final : public Communicator {
 
  private:
   /// Operation in flight.
-  struct Running {
+  struct InFlightOperation {
     Work work;
     GroupLog::Entry entry;
   };
@@ -101,20 +101,20 @@ class MeteredCommunicator final : public Communicator {
   /// Calls f, which starts the operation. Operations that throw are not counted.
   template <class F>
   Work start(CommOp op, i64 bytes, GroupLog::Entry entry, const F& f) {
-    const WaitRange range = time_of(*meter_, names_of(op).begin, bytes);
+    const WaitRange range = make_wait_range(*meter_, names_of(op).begin, bytes);
     Work work = f();
     ++(*meter_)[op].calls;
     (*meter_)[op].bytes += bytes;
     if (work.is_complete()) return {};
     entry.pause();
-    const auto running = std::make_shared<Running>(Running{std::move(work), std::move(entry)});
-    const auto wait = [running, meter = meter_, op] {
-      const WaitRange waiting = time_of(*meter, names_of(op).wait);
-      running->entry.resume();
-      running->work.wait();
-      if (auto is_done = running->work.take_query()) running->entry.track_completion(std::move(is_done));
+    const auto operation = std::make_shared<InFlightOperation>(InFlightOperation{std::move(work), std::move(entry)});
+    const auto wait = [operation, meter = meter_, op] {
+      const WaitRange waiting = make_wait_range(*meter, names_of(op).wait);
+      operation->entry.resume();
+      operation->work.wait();
+      if (auto is_done = operation->work.take_query()) operation->entry.track_completion(std::move(is_done));
     };
-    return Work(wait, [running] { return running->work.is_done(); });
+    return Work(wait, [operation] { return operation->work.is_done(); });
   }
 
   std::unique_ptr<Communicator> inner_;

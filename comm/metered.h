@@ -20,7 +20,7 @@ std::string_view name_of(CommOp op);
 struct CommMeter {
   struct Count {
     i64 calls = 0;
-    /// Bytes that a rank sends with a bandwidth-optimal algorithm, for n bytes of the whole tensor and d ranks.
+    /// Bytes that a rank sends with a bandwidth-optimal algorithm, for n bytes of the full tensor and d ranks.
     /// All-reduce: 2 n (d - 1) / d. All-gather, reduce-scatter and all-to-all: n (d - 1) / d, or with uneven parts the
     /// bytes of parts for other ranks. Broadcast and send: n. Receive and barrier: 0. Each call is rounded down; 0 in a
     /// group of one rank.
@@ -35,7 +35,7 @@ struct CommMeter {
   /// Receives a range for each call and wait(); may be null.
   Profiler* profiler = nullptr;
   RangeKind kind = RangeKind::Communication;
-  std::string group = {};       ///< group name
+  std::string group = {};       ///< name of the group
   std::vector<int> ranks = {};  ///< world ranks of the group; empty if unknown
 
   Count& operator[](CommOp op) { return by_op[static_cast<std::size_t>(op)]; }
@@ -45,7 +45,7 @@ struct CommMeter {
 };
 
 /// Wraps `inner` so that its operations are recorded in `meter` and in the recorder of `log` by the calling thread.
-/// Groups split off are neither metered nor logged. Works may outlive the group.
+/// Groups created by split() are neither metered nor logged. Works may outlive the group.
 std::unique_ptr<Communicator> make_metered(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter,
                                            GroupLog log = {});
 

@@ -10,8 +10,8 @@
 namespace mcpp {
 
 /// Creates a group of the ranks of `host`, for tensors of `device` and, through `host`, for tensors in host memory.
-/// Collective over `host`, which also carries NCCL's ids. Groups split off are of the same kind. Defined only in CUDA
-/// builds (kWithCuda).
+/// Collective over `host`, which also carries NCCL's ids. Groups created by split() use NCCL as well. Defined only in
+/// CUDA builds (kWithCuda).
 ///
 /// Operations run on streams of the group, ordered after the work queued on the device's compute stream so far; wait()
 /// makes the compute stream wait, never the host. NCCL chooses the summation order by layout and size: results are

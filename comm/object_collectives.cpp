@@ -7,30 +7,30 @@ namespace mcpp {
 namespace {
 
 /// Gathers the equally sized tensors of all ranks, in rank order.
-Tensor gather(const Tensor& mine, Communicator& group) {
-  Tensor all = Tensor::like(mine, {mine.numel() * group.size()});
-  group.all_gather(mine, all).wait();
+Tensor gather(const Tensor& local, Communicator& group) {
+  Tensor all = Tensor::like(local, {local.numel() * group.size()});
+  group.all_gather(local, all).wait();
   return all;
 }
 
 }  // namespace
 
-std::vector<std::string> all_gather_strings(std::string_view mine, Communicator& group) {
-  if (group.size() == 1) return {std::string(mine)};
+std::vector<std::string> all_gather_strings(std::string_view text, Communicator& group) {
+  if (group.size() == 1) return {std::string(text)};
   CpuDevice host;
   const auto ranks = static_cast<std::size_t>(group.size());
 
   Tensor length = Tensor::empty({1}, DType::I64, host, MemoryClass::Other);
-  *length.data<i64>() = static_cast<i64>(mine.size());
+  *length.data<i64>() = static_cast<i64>(text.size());
   const Tensor lengths = gather(length, group);
   const i64* sizes = lengths.data<i64>();
 
   // The bytes are sent as 32-bit integers, padded to the longest text.
   const i64 words = *std::max_element(sizes, sizes + ranks) / 4 + 1;
-  Tensor text = Tensor::empty({words}, DType::I32, host, MemoryClass::Other);
-  std::memset(text.raw(), 0, static_cast<std::size_t>(text.bytes()));
-  std::memcpy(text.raw(), mine.data(), mine.size());
-  const Tensor texts = gather(text, group);
+  Tensor padded = Tensor::empty({words}, DType::I32, host, MemoryClass::Other);
+  std::memset(padded.raw(), 0, static_cast<std::size_t>(padded.bytes()));
+  std::memcpy(padded.raw(), text.data(), text.size());
+  const Tensor texts = gather(padded, group);
 
   std::vector<std::string> result;
   for (std::size_t rank = 0; rank < ranks; ++rank) {

@@ -12,7 +12,7 @@
 namespace mcpp {
 
 /// Returns the texts of all ranks, by rank. Texts may differ in length. Collective.
-std::vector<std::string> all_gather_strings(std::string_view mine, Communicator& group);
+std::vector<std::string> all_gather_strings(std::string_view text, Communicator& group);
 
 /// Runs f on every rank and returns all results, by rank. If f throws on any rank, all ranks throw that error with the
 /// failed rank's number, so no rank blocks. Collective.
@@ -21,7 +21,7 @@ std::vector<std::string> run_on_all_ranks(Communicator& group, const std::functi
 /// Runs f on rank 0 only and returns its result on every rank. If f throws, all ranks throw. Collective.
 std::string broadcast_from_rank0(Communicator& group, const std::function<std::string()>& f);
 
-/// A value viewed as an i32 tensor in host memory.
+/// Tensor of i32 elements in host memory that holds the bytes of a value.
 template <class T>
 class ValueTensor {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(i32) == 0);

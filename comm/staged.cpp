@@ -12,7 +12,7 @@ namespace {
 
 /// Reusable tensor in host memory.
 struct StagingBuffer {
-  Tensor whole;
+  Tensor tensor;
   std::shared_ptr<void> pin;
 };
 
@@ -25,15 +25,15 @@ class StagingBuffers {
     auto& free = free_[dtype];
     const auto found = free.lower_bound(count);
     if (found != free.end() && found->first <= kMaxWasteFactor * count) return std::move(free.extract(found).mapped());
-    StagingBuffer buffer{.whole = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
+    StagingBuffer buffer{.tensor = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
     // Only arena memory has pages of its own, which can be pinned.
-    if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.whole.raw()))
-      buffer.pin = copies_.pin(buffer.whole.raw(), buffer.whole.bytes());
+    if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.tensor.raw()))
+      buffer.pin = copies_.pin(buffer.tensor.raw(), buffer.tensor.bytes());
     return buffer;
   }
-  void give_back(StagingBuffer buffer) {
-    const i64 count = buffer.whole.numel();
-    free_[buffer.whole.dtype()].emplace(count, std::move(buffer));
+  void release(StagingBuffer buffer) {
+    const i64 count = buffer.tensor.numel();
+    free_[buffer.tensor.dtype()].emplace(count, std::move(buffer));
   }
   void finish_copies() const {
     if (copies_.finish) copies_.finish();
@@ -47,17 +47,17 @@ class StagingBuffers {
   std::map<DType, std::multimap<i64, StagingBuffer>> free_;  // by element count
 };
 
-/// Staged copy of one tensor during one operation.
-class Staged {
+/// Host copy of one tensor during one operation.
+class StagedTensor {
  public:
-  Staged(std::shared_ptr<StagingBuffers> buffers, const Tensor& t)
+  StagedTensor(std::shared_ptr<StagingBuffers> buffers, const Tensor& t)
       : buffers_(std::move(buffers)), buffer_(buffers_->take(t.dtype(), t.numel())) {
-    copy_ = buffer_.whole.flat(0, t.numel());
+    copy_ = buffer_.tensor.flat(0, t.numel());
   }
-  Staged(Staged&&) = default;
-  ~Staged() {
+  StagedTensor(StagedTensor&&) = default;
+  ~StagedTensor() {
     copy_ = {};
-    if (buffer_.whole.defined()) buffers_->give_back(std::move(buffer_));
+    if (buffer_.tensor.defined()) buffers_->release(std::move(buffer_));
   }
 
   Tensor& copy() { return copy_; }
@@ -168,8 +168,10 @@ class StagedCommunicator final : public Communicator {
  private:
   bool is_remote(const Tensor& t) const { return &t.device() == &device_; }
 
-  std::shared_ptr<Staged> make_staging(const Tensor& t) const { return std::make_shared<Staged>(buffers_, t); }
-  std::shared_ptr<Staged> read(const Tensor& t) const {
+  std::shared_ptr<StagedTensor> make_staging(const Tensor& t) const {
+    return std::make_shared<StagedTensor>(buffers_, t);
+  }
+  std::shared_ptr<StagedTensor> read(const Tensor& t) const {
     auto staged = make_staging(t);
     read_bytes(t, staged->copy().raw());
     return staged;

@@ -16,7 +16,7 @@ struct PinnedCopies {
 };
 
 /// Creates a group of the ranks of `host` for tensors of `device`, staged through host memory; all other tensors are
-/// passed to `host`. Groups split off are of the same kind. Supports several ranks per GPU, which NCCL does not.
+/// passed to `host`. Groups created by split() are staged as well. Supports several ranks per GPU, which NCCL does not.
 /// Results are bitwise identical to those of `host`.
 ///
 /// Calls block until the device has computed their inputs; wait() blocks until the device has received the outputs.

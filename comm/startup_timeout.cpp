@@ -29,7 +29,7 @@ double read_startup_timeout(const std::function<const char*(const char*)>& varia
   const char* end = text + std::strlen(text);
   const auto [rest, error] = std::from_chars(text, end, minutes);
   check_input(error == std::errc() && rest == end && minutes > 0 && std::isfinite(minutes), kVariable, "=", text,
-              ": must be a positive number of minutes, that ranks may wait for one another before MPI works");
+              ": must be a positive number: the minutes that ranks may wait for each other before MPI is initialized");
   return 60 * minutes;
 }
 
@@ -49,7 +49,7 @@ StartupTimeout::StartupTimeout(double seconds, Launcher launcher, std::string ra
 StartupTimeout::~StartupTimeout() {
   {
     const std::lock_guard lock(mutex_);
-    is_over_ = true;
+    is_finished_ = true;
   }
   changed_.notify_all();
   thread_.join();
@@ -60,19 +60,20 @@ void StartupTimeout::watch() {
   Seconds waited{0};
   std::unique_lock lock(mutex_);
   for (Clock::time_point last = Clock::now(); waited.count() <= limit_;) {
-    if (changed_.wait_for(lock, pause, [this] { return is_over_; })) return;
+    if (changed_.wait_for(lock, pause, [this] { return is_finished_; })) return;
     const Clock::time_point now = Clock::now();
     waited += std::min(Seconds(now - last), 3 * pause);  // time during which the process was suspended does not count
     last = now;
   }
-  end();
+  exit_process();
 }
 
-void StartupTimeout::end() const {
-  write_error(str(rank_.empty() ? "" : str("[rank ", rank_, "] "), "megatron_cpp: error: ", what_.load(),
+void StartupTimeout::exit_process() const {
+  write_error(str(rank_.empty() ? "" : str("[rank ", rank_, "] "), "megatron_cpp: error: ", phase_.load(),
                   " has waited ", human_seconds(limit_), " for the other ranks (", launcher_.variable, "=",
-                  launcher_.ranks, "): one has not started, was stopped, has ended, or runs as another user or on a ",
-                  "machine that cannot be reached; a rank that writes no such line is the one to look at. ", kVariable,
+                  launcher_.ranks,
+                  "): one has not started, was stopped, has ended, runs as a different user or runs on ",
+                  "a host that cannot be reached; inspect the ranks that do not print this message. ", kVariable,
                   " limits how long ranks may wait\n"));
   ::_exit(static_cast<int>(ExitCode::PeerLost));
 }

@@ -11,9 +11,9 @@
 
 namespace mcpp {
 
-/// Returns the start timeout in seconds: MEGATRON_CPP_START_TIMEOUT_MINUTES, or 10 minutes. It is no configuration key
-/// because the configuration is read later. Throws BadInput unless it is a positive number. `variable` is std::getenv
-/// in main.
+/// Returns the start timeout in seconds: MEGATRON_CPP_START_TIMEOUT_MINUTES, or 10 minutes. It is not a configuration
+/// key because the configuration is read later. Throws BadInput unless it is a positive number. `variable` is
+/// std::getenv in main.
 double read_startup_timeout(const std::function<const char*(const char*)>& variable);
 
 /// Returns the rank assigned by the launcher, for messages before MPI is initialized; "" if unknown.
@@ -31,20 +31,20 @@ class StartupTimeout {
   StartupTimeout(const StartupTimeout&) = delete;
   StartupTimeout& operator=(const StartupTimeout&) = delete;
 
-  /// Sets what is being waited for from now on. `what` must have static lifetime.
-  void enter(const char* what) { what_ = what; }
+  /// Sets the phase of the start, named in the message. `phase` must have static lifetime.
+  void enter(const char* phase) { phase_ = phase; }
 
  private:
   void watch();
-  [[noreturn]] void end() const;
+  [[noreturn]] void exit_process() const;
 
   const double limit_;
   const Launcher launcher_;
   const std::string rank_;
-  std::atomic<const char*> what_ = "MPI_Init";
+  std::atomic<const char*> phase_ = "MPI_Init";
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_over_ = false;
+  bool is_finished_ = false;
   std::thread thread_;  // last: it uses the members above
 };
 

@@ -68,11 +68,11 @@ class Connection {
     if (state != ncclInProgress) check_nccl(state, "an operation of NCCL");
     return done.is_done();
   }
-  /// If `failed`, aborts the communicator: the peers may never arrive, and kernels on the GPU must stop waiting for
+  /// If `has_failed`, aborts the communicator: the peers may never arrive, and kernels on the GPU must stop waiting for
   /// them.
-  void close(bool failed) noexcept {
+  void close(bool has_failed) noexcept {
     const std::lock_guard lock(mutex_);
-    if (failed)
+    if (has_failed)
       ncclCommAbort(comm_);
     else
       ncclCommDestroy(comm_);
@@ -91,28 +91,28 @@ class Lane {
     device_.activate();
     connection_ = std::make_shared<Connection>(id, ranks, rank);
     // Higher priority than the compute stream, because other ranks wait for communication.
-    int least = 0, greatest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+    int lowest = 0, highest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest), "cudaStreamCreateWithPriority");
   }
   ~Lane() {
-    const bool failed = std::uncaught_exceptions() > 0;
-    if (!failed) cudaStreamSynchronize(stream_);
-    connection_->close(failed);
+    const bool has_failed = std::uncaught_exceptions() > 0;
+    if (!has_failed) cudaStreamSynchronize(stream_);
+    connection_->close(has_failed);
     cudaStreamDestroy(stream_);
   }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
   /// Enqueues call(comm, stream) after the work queued on the compute stream so far. The tensors stay alive until
-  /// wait(); later users of their memory are ordered after the operation by the compute stream. wait() calls `waited`.
+  /// wait(); later users of their memory are ordered after the operation by the compute stream. wait() calls `on_wait`.
   template <class Call>
-  Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call, std::function<void()> waited = nullptr) {
+  Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call, std::function<void()> on_wait = nullptr) {
     const std::shared_ptr<const CudaEvent> done = queue(name, call);
     return Work(
-        [done, tensors = std::move(tensors), waited = std::move(waited), &device = device_] {
+        [done, tensors = std::move(tensors), on_wait = std::move(on_wait), &device = device_] {
           done->block_stream(device.stream());
-          if (waited) waited();
+          if (on_wait) on_wait();
         },
         query(done));
   }
@@ -271,20 +271,20 @@ class NcclCommunicator final : public Communicator {
 
   template <class Call>
   Work collective(Kind kind, const char* name, std::array<Tensor, 2> tensors, Call&& call) {
-    const std::size_t chosen = lane_selector_->begin(kind);
-    std::unique_ptr<Lane>& lane = collectives_[chosen];
+    const std::size_t index = lane_selector_->begin(kind);
+    std::unique_ptr<Lane>& lane = collectives_[index];
     if (!lane) {
       ncclUniqueId id = rank() == 0 ? new_id() : ncclUniqueId{};
       broadcast_value(id, *host_);
       lane = std::make_unique<Lane>(device_, id, size(), rank());
     }
     return lane->run(name, std::move(tensors), call,
-                     [choice = lane_selector_, chosen, kind] { choice->end(chosen, kind); });
+                     [selector = lane_selector_, index, kind] { selector->end(index, kind); });
   }
   Lane& lane(int source, int destination) {
     const auto found = messages_.find({source, destination});
     MCPP_CHECK(found != messages_.end(), "rank ", source, " sends to rank ", destination,
-               " of a group where connect() did not name them");
+               ", but connect() was not called for this pair");
     return *found->second;
   }
 
@@ -301,8 +301,8 @@ class NcclCommunicator final : public Communicator {
       if (receive[r].count > 0 && result == ncclSuccess)
         result = ncclRecv(to + receive[r].first * item, bytes(receive[r]), ncclInt8, r, comm, stream);
     }
-    const ncclResult_t ended = ncclGroupEnd();
-    return result == ncclSuccess ? ended : result;
+    const ncclResult_t group_result = ncclGroupEnd();
+    return result == ncclSuccess ? group_result : result;
   }
 
   std::unique_ptr<Communicator> host_;
@@ -316,7 +316,7 @@ class NcclCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Device& device) {
-  MCPP_CHECK(device.type() == DeviceType::Cuda, "NCCL works on GPUs");
+  MCPP_CHECK(device.type() == DeviceType::Cuda, "NCCL requires a GPU");
   return std::make_unique<NcclCommunicator>(std::move(host), static_cast<CudaDevice&>(device));
 }
 

@@ -48,7 +48,7 @@ NodeInfo query_node_info() {
 namespace {
 
 /// Maps a shared memory object. Returns null on failure.
-std::shared_ptr<void> map(const char* name, int flags, i64 bytes) {
+std::shared_ptr<void> map_shared_memory(const char* name, int flags, i64 bytes) {
   const int file = ::shm_open(name, flags, S_IRUSR | S_IWUSR);
   if (file < 0) return nullptr;
   const auto size = static_cast<std::size_t>(bytes);
@@ -83,11 +83,11 @@ std::unique_ptr<StatusBoard> make_status_board() {
   if (is_first) {
     std::snprintf(name.data(), name.size(), "/megatron_cpp_%d", static_cast<int>(::getpid()));
     ::shm_unlink(name.data());  // left by a killed process with the same id
-    memory = map(name.data(), O_RDWR | O_CREAT | O_EXCL, bytes);
+    memory = map_shared_memory(name.data(), O_RDWR | O_CREAT | O_EXCL, bytes);
   }
   check_mpi(MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, node.get()), "MPI_Bcast");
-  const bool is_there = all_agree(!is_first || memory, node);
-  if (!is_first && is_there) memory = map(name.data(), O_RDWR, bytes);
+  const bool is_created = all_agree(!is_first || memory, node);
+  if (!is_first && is_created) memory = map_shared_memory(name.data(), O_RDWR, bytes);
   const bool all_mapped = all_agree(memory != nullptr, node);
   if (is_first) ::shm_unlink(name.data());
   if (!all_mapped) return std::make_unique<StatusBoard>(rank);
@@ -98,13 +98,13 @@ namespace {
 
 /// Smaller tensors are rarely in shareable memory, and checking costs more than copying.
 constexpr i64 kMinInPlaceBytes = SharedArena::kSmallestBlock;
-/// Parts up to this size arrive sooner when sent to all ranks at once.
-constexpr i64 kSmallPart = 4096;
+/// Parts up to this size arrive sooner if sent directly to all ranks.
+constexpr i64 kSmallPartBytes = 4096;
 
-std::vector<int> gather_numbers(int own, const MpiComm& comm) {
+std::vector<int> all_gather_int(int value, const MpiComm& comm) {
   std::vector<int> all(comm.size());
   complete("MPI_Iallgather", {}, [&](MPI_Request* request) {
-    return MPI_Iallgather(&own, 1, MPI_INT, all.data(), 1, MPI_INT, comm.get(), request);
+    return MPI_Iallgather(&value, 1, MPI_INT, all.data(), 1, MPI_INT, comm.get(), request);
   });
   return all;
 }
@@ -120,9 +120,9 @@ Tensor to_shareable_memory(const Tensor& x) {
 }
 
 /// Returns the waiting policy for collectives.
-WaitPolicy wait_policy_for(const MpiWorld& world, bool on_one_node) {
-  if (!on_one_node && world.progress) return world.progress->wait_policy();
-  // Without a core per rank, a rank that yields is rescheduled late: longer than most waits take.
+WaitPolicy wait_policy_for(const MpiWorld& world, bool is_single_node) {
+  if (!is_single_node && world.progress) return world.progress->wait_policy();
+  // Without a core per rank, a rank that yields is rescheduled only after more time than most waits take.
   const bool has_core = world.has_core_per_rank;
   return {.spins = has_core ? 2000 : 0, .yields = has_core ? 1000 : 50, .progress_callback = world.progress_callback()};
 }
@@ -133,10 +133,10 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator(MpiComm comm, int node, MpiWorld world)
       : comm_(std::move(comm)),
         rank_(comm_.rank()),
-        nodes_(gather_numbers(node, comm_)),
-        on_one_node_(std::ranges::count(nodes_, node) == size()),
+        nodes_(all_gather_int(node, comm_)),
+        is_single_node_(std::ranges::count(nodes_, node) == size()),
         world_(std::move(world)),
-        wait_policy_(wait_policy_for(world_, on_one_node_)),
+        wait_policy_(wait_policy_for(world_, is_single_node_)),
         gather_(comm_, nodes_, wait_policy_),
         messages_(comm_, nodes_, world_) {}
   ~MpiCommunicator() override {
@@ -161,14 +161,14 @@ class MpiCommunicator final : public Communicator {
     const i64 bytes = shard.bytes();
     if (bytes == 0 || size() == 1) return copy(shard, full);
     if (try_in_place(bytes, [&](DirectCollectives& node) { return node.all_gather(shard, full); })) return {};
-    if (on_one_node_) {
+    if (is_single_node_) {
       reducer().all_gather(bytes_of(shard), bytes_of(full), bytes);
       return {};
     }
     Tensor own = full.view({size(), -1}).slice(rank_, rank_ + 1);
     copy(shard, own);
     return run_async([this, full, bytes] {
-      if (bytes > kSmallPart) return gather_.all_gather(bytes_of(full), bytes);
+      if (bytes > kSmallPartBytes) return gather_.all_gather(bytes_of(full), bytes);
       complete("MPI_Iallgather", wait_policy_, [&](MPI_Request* request) {
         return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes_of(full), static_cast<int>(bytes), MPI_BYTE,
                               comm_.get(), request);
@@ -191,13 +191,13 @@ class MpiCommunicator final : public Communicator {
     check_root(root, *this);
     if (t.bytes() == 0 || size() == 1) return {};
     if (try_in_place(t.bytes(), [&](DirectCollectives& node) { return node.broadcast(t, root); })) return {};
-    if (on_one_node_) {
+    if (is_single_node_) {
       reducer().broadcast(bytes_of(t), t.bytes(), root);
       return {};
     }
     return run_async([this, t, root] {
-      if (t.bytes() > kPromptBytes) return gather_.broadcast(bytes_of(t), t.bytes(), root);
-      in_messages(t.bytes(), [&](i64 begin, int n) {
+      if (t.bytes() > kEagerBytes) return gather_.broadcast(bytes_of(t), t.bytes(), root);
+      for_each_message(t.bytes(), [&](i64 begin, int n) {
         complete("MPI_Ibcast", wait_policy_, [&](MPI_Request* request) {
           return MPI_Ibcast(bytes_of(t) + begin, n, MPI_BYTE, root, comm_.get(), request);
         });
@@ -210,7 +210,7 @@ class MpiCommunicator final : public Communicator {
     const i64 bytes = in.bytes() / size();
     if (bytes == 0 || size() == 1) return copy(in, out);
     if (try_in_place(bytes, [&](DirectCollectives& node) { return node.all_to_all(in, out); })) return {};
-    if (on_one_node_) {
+    if (is_single_node_) {
       reducer().all_to_all(bytes_of(in), bytes_of(out), bytes);
       return {};
     }
@@ -244,7 +244,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void barrier() override {
-    if (on_one_node_ && size() > 1 && reducer_) return reducer_->window().barrier();
+    if (is_single_node_ && size() > 1 && reducer_) return reducer_->window().barrier();
     run_async([this] {
       complete("MPI_Ibarrier", wait_policy_, [&](MPI_Request* all) { return MPI_Ibarrier(comm_.get(), all); });
     }).wait();
@@ -268,7 +268,7 @@ class MpiCommunicator final : public Communicator {
 
   /// Returns true if collectives run on the progress thread, overlapped with computation. They do so between nodes, and
   /// `comm_` is then used by that thread only.
-  bool runs_async() const { return !on_one_node_ && world_.progress; }
+  bool runs_async() const { return !is_single_node_ && world_.progress; }
   template <class Operation>
   Work run_async(Operation operation) {
     if (runs_async()) return world_.progress->start(std::move(operation));
@@ -280,9 +280,9 @@ class MpiCommunicator final : public Communicator {
   /// exchanges behind those of this one.
   Work exchange_parts(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive) {
     if (!runs_async()) return messages_.exchange(in, send, out, receive, world_.wait_policy());
-    return run_async([this, in, out, parts = std::vector(send.begin(), send.end()),
-                      places = std::vector(receive.begin(), receive.end())] {
-      messages_.exchange(in, parts, out, places, wait_policy_).wait();
+    return run_async([this, in, out, send_parts = std::vector(send.begin(), send.end()),
+                      receive_parts = std::vector(receive.begin(), receive.end())] {
+      messages_.exchange(in, send_parts, out, receive_parts, wait_policy_).wait();
     });
   }
 
@@ -295,7 +295,7 @@ class MpiCommunicator final : public Communicator {
   /// was done.
   template <class Call>
   bool try_in_place(i64 bytes, const Call& call) {
-    if (bytes < kMinInPlaceBytes || size() == 1 || !on_one_node_) return false;
+    if (bytes < kMinInPlaceBytes || size() == 1 || !is_single_node_) return false;
     if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), *world_.arenas);
     return call(*direct_);
   }
@@ -303,7 +303,7 @@ class MpiCommunicator final : public Communicator {
   MpiComm comm_;
   int rank_;
   std::vector<int> nodes_;  // node id of each rank
-  bool on_one_node_;
+  bool is_single_node_;
   MpiWorld world_;
   WaitPolicy wait_policy_;
   NodeGather gather_;  // inter-node

@@ -10,17 +10,17 @@
 
 namespace mcpp {
 
-/// The node of a rank: its ranks and cores.
+/// Ranks and cores of the node of a rank.
 struct NodeInfo {
   std::vector<int> ranks{0};  ///< world ranks on this node, ascending
-  int cores = 1;              ///< available to these ranks together; launchers often bind each rank separately
+  int cores = 1;              ///< cores available to these ranks together; launchers often bind each rank separately
 
   /// Returns a unique id of the node.
   int node() const { return ranks.front(); }
   bool has_core_per_rank() const { return cores >= static_cast<int>(ranks.size()); }
 };
 
-/// Queries MPI. Collective over the world.
+/// Queries MPI for the node of this rank. Collective over the world.
 NodeInfo query_node_info();
 
 // Factory for the status board of a node.

@@ -8,39 +8,39 @@
 
 namespace mcpp {
 
-PieceChain::PieceChain(const MpiComm& comm, ChainPosition place, int tag, const WaitPolicy& wait_policy)
-    : comm_(comm.get()), me_(comm.rank()), tag_(tag), place_(place), wait_policy_(wait_policy) {}
+PieceChain::PieceChain(const MpiComm& comm, ChainPosition position, int tag, const WaitPolicy& wait_policy)
+    : comm_(comm.get()), me_(comm.rank()), tag_(tag), position_(position), wait_policy_(wait_policy) {}
 
 void PieceChain::submit_to_all(std::span<std::byte> piece) {
-  if (me_ != place_.first) {
+  if (me_ != position_.first) {
     pieces_.push_back(piece);
-    receive(piece, place_.source, arrived_.emplace_back());
-  } else if (place_.next >= 0) {
-    send(piece, place_.next);
+    receive(piece, position_.source, arrived_.emplace_back());
+  } else if (position_.next >= 0) {
+    send(piece, position_.next);
   }
 }
 
 void PieceChain::submit_to(int rank, std::span<std::byte> piece) {
-  if (rank == place_.first || piece.empty()) return;
-  if (me_ == place_.first)
+  if (rank == position_.first || piece.empty()) return;
+  if (me_ == position_.first)
     send(piece, rank);
   else if (me_ == rank)
-    receive(piece, place_.first, others_.emplace_back());
+    receive(piece, position_.first, others_.emplace_back());
 }
 
 bool PieceChain::forward_received() {
-  if (place_.next < 0) return true;
+  if (position_.next < 0) return true;
   for (; num_forwarded_ < pieces_.size(); ++num_forwarded_) {
-    int has_come = 0;
-    check_mpi(MPI_Test(&arrived_[num_forwarded_], &has_come, MPI_STATUS_IGNORE), "MPI_Test");
-    if (!has_come) return false;
-    send(pieces_[num_forwarded_], place_.next);
+    int has_arrived = 0;
+    check_mpi(MPI_Test(&arrived_[num_forwarded_], &has_arrived, MPI_STATUS_IGNORE), "MPI_Test");
+    if (!has_arrived) return false;
+    send(pieces_[num_forwarded_], position_.next);
   }
   return true;
 }
 
 void PieceChain::finish() {
-  while (place_.next >= 0 && num_forwarded_ < pieces_.size()) {
+  while (position_.next >= 0 && num_forwarded_ < pieces_.size()) {
     wait_all({&arrived_[num_forwarded_], 1}, wait_policy_);
     forward_received();
   }
@@ -72,16 +72,18 @@ constexpr i64 kPieces = 16, kMinPieceBytes = i64{1} << 20, kMaxPieceBytes = i64{
 NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy)
     : comm_(comm), nodes_(nodes), wait_policy_(std::move(wait_policy)) {
   std::map<int, std::vector<int>> ranks_of;  // by node
-  std::vector<std::size_t> place;            // index of each rank within its node
+  std::vector<std::size_t> index_in_node;    // by rank
   for (int r = 0; r < static_cast<int>(nodes.size()); ++r) {
     std::vector<int>& ranks = ranks_of[nodes[r]];
-    place.push_back(ranks.size());
+    index_in_node.push_back(ranks.size());
     ranks.push_back(r);
   }
   const int me = comm.rank();
   const std::vector<int>& local_ranks = ranks_of.at(nodes[me]);
   // The rank of a node that receives a part first. Parts are spread evenly over the ranks.
-  const auto holder = [&](int part, const std::vector<int>& ranks) { return ranks[place[part] % ranks.size()]; };
+  const auto holder = [&](int part, const std::vector<int>& ranks) {
+    return ranks[index_in_node[part] % ranks.size()];
+  };
   for (const auto& [node, ranks] : ranks_of) {
     if (node != nodes[me]) inter_node_sends_.push_back({me, holder(me, ranks)});
   }
@@ -111,18 +113,18 @@ void NodeGather::start(const std::vector<Message>& messages, bool is_sent, std::
 
 void NodeGather::all_gather(std::byte* full, i64 bytes) {
   const i64 piece = std::clamp(bytes / kPieces, kMinPieceBytes, kMaxPieceBytes);
-  std::vector<std::vector<MPI_Request>> come;
+  std::vector<std::vector<MPI_Request>> receives;  // inter-node, by piece
   std::vector<MPI_Request> others;
   const auto for_each_piece = [&](const auto& f) {
     for (i64 begin = 0; begin < bytes; begin += piece) f(begin, std::min(piece, bytes - begin));
   };
   for_each_piece([&](i64 begin, i64 count) {
-    start(inter_node_recvs_, false, full, bytes, begin, count, come.emplace_back());
+    start(inter_node_recvs_, false, full, bytes, begin, count, receives.emplace_back());
     start(intra_node_recvs_, false, full, bytes, begin, count, others);
   });
   for_each_piece([&](i64 begin, i64 count) { start(inter_node_sends_, true, full, bytes, begin, count, others); });
   for_each_piece([&](i64 begin, i64 count) {
-    wait_all(come[static_cast<std::size_t>(begin / piece)], wait_policy_);
+    wait_all(receives[static_cast<std::size_t>(begin / piece)], wait_policy_);
     start(intra_node_sends_, true, full, bytes, begin, count, others);
   });
   wait_all(others, wait_policy_);
@@ -130,13 +132,14 @@ void NodeGather::all_gather(std::byte* full, i64 bytes) {
 
 void NodeGather::broadcast(std::byte* data, i64 bytes, int root) {
   const int ranks = static_cast<int>(nodes_.size());
-  std::vector<int> row(static_cast<std::size_t>(ranks));
-  std::ranges::generate(row, [&, r = root]() mutable { return r++ % ranks; });
-  std::ranges::stable_sort(row, {}, [&](int r) { return std::pair(nodes_[r] != nodes_[root], nodes_[r]); });
-  const auto me = std::ranges::find(row, comm_.rank());
-  const ChainPosition place{
-      .first = root, .source = me == row.begin() ? -1 : me[-1], .next = me + 1 == row.end() ? -1 : me[1]};
-  PieceChain chain(comm_, place, mpi_tag::kBroadcast, wait_policy_);
+  std::vector<int> chain_ranks(static_cast<std::size_t>(ranks));
+  std::ranges::generate(chain_ranks, [&, r = root]() mutable { return r++ % ranks; });
+  std::ranges::stable_sort(chain_ranks, {}, [&](int r) { return std::pair(nodes_[r] != nodes_[root], nodes_[r]); });
+  const auto me = std::ranges::find(chain_ranks, comm_.rank());
+  const ChainPosition position{.first = root,
+                               .source = me == chain_ranks.begin() ? -1 : me[-1],
+                               .next = me + 1 == chain_ranks.end() ? -1 : me[1]};
+  PieceChain chain(comm_, position, mpi_tag::kBroadcast, wait_policy_);
   const i64 piece = std::clamp(bytes / kPieces, kMinBroadcastBytes, kMaxBroadcastBytes);
   for (i64 begin = 0; begin < bytes; begin += piece) {
     chain.submit_to_all({data + begin, static_cast<std::size_t>(std::min(piece, bytes - begin))});

@@ -21,7 +21,7 @@ struct ChainPosition {
 class PieceChain {
  public:
   /// The submitted pieces must stay valid until finish().
-  PieceChain(const MpiComm& comm, ChainPosition place, int tag, const WaitPolicy& wait_policy);
+  PieceChain(const MpiComm& comm, ChainPosition position, int tag, const WaitPolicy& wait_policy);
 
   /// Submits a piece that all ranks receive. The first rank provides its contents; on the others the memory must not be
   /// used until finish().
@@ -40,10 +40,10 @@ class PieceChain {
 
   MPI_Comm comm_;
   int me_, tag_;
-  ChainPosition place_;
+  ChainPosition position_;
   const WaitPolicy& wait_policy_;
   std::vector<std::span<std::byte>> pieces_;  // received from the source
-  std::vector<MPI_Request> arrived_;          // request of each piece
+  std::vector<MPI_Request> arrived_;          // requests, by piece
   std::size_t num_forwarded_ = 0;
   std::vector<MPI_Request> others_;
 };

@@ -21,8 +21,8 @@ constexpr i64 kSmallBytes = 4096;
 constexpr i64 kStep = 64;
 
 template <class Byte, class F>
-void for_pieces(std::span<Byte> bytes, const F& f) {
-  constexpr std::size_t kMaxReducedBytes = kPromptBytes;
+void for_each_piece(std::span<Byte> bytes, const F& f) {
+  constexpr std::size_t kMaxReducedBytes = kEagerBytes;
   for (; !bytes.empty(); bytes = bytes.subspan(std::min(kMaxReducedBytes, bytes.size())))
     f(bytes.first(std::min(kMaxReducedBytes, bytes.size())));
 }
@@ -49,12 +49,12 @@ void PairwiseReducer::swap(const To& send_to, const From& receive_from) {
     const int source = (rank_ + size_ - step) % size_, destination = (rank_ + step) % size_;
     const std::span<std::byte> in = receive_from(source);
     const std::span<const std::byte> out = send_to(destination);
-    for_pieces(in, [&](std::span<std::byte> piece) {
+    for_each_piece(in, [&](std::span<std::byte> piece) {
       check_mpi(MPI_Irecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, source, mpi_tag::kSum, comm_,
                           &requests.emplace_back()),
                 "MPI_Irecv");
     });
-    for_pieces(out, [&](std::span<const std::byte> piece) {
+    for_each_piece(out, [&](std::span<const std::byte> piece) {
       check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, destination, mpi_tag::kSum, comm_,
                           &requests.emplace_back()),
                 "MPI_Isend");
@@ -85,10 +85,10 @@ void PairwiseReducer::reduce_scatter(DType dtype, const std::byte* full, std::by
 void PairwiseReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const i64 item = size_of(dtype);
   if (count * item <= kSmallBytes) return all_reduce_small(op, dtype, data, count);
-  const i64 share = round_up(ceil_div(count, size_), kStep);  // the last shares may be smaller
-  for (i64 begin = 0; begin < share; begin += piece(dtype)) {
+  const i64 part_size = round_up(ceil_div(count, size_), kStep);  // the last parts may be smaller
+  for (i64 begin = 0; begin < part_size; begin += piece(dtype)) {
     const auto part = [&](int r) {
-      const i64 end = std::min(count, (r + 1) * share), first = std::min(end, r * share + begin);
+      const i64 end = std::min(count, (r + 1) * part_size), first = std::min(end, r * part_size + begin);
       const i64 last = std::min(end, first + piece(dtype));
       return std::span(data + first * item, static_cast<std::size_t>((last - first) * item));
     };
@@ -102,7 +102,7 @@ void PairwiseReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 
   }
 }
 
-/// Every rank computes the whole reduction.
+/// Every rank computes the full reduction.
 void PairwiseReducer::all_reduce_small(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const std::span<std::byte> all(data, static_cast<std::size_t>(count * size_of(dtype)));
   const auto bytes = static_cast<i64>(all.size());
@@ -140,8 +140,8 @@ void InterNodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64
   run({.op = op,
        .dtype = dtype,
        .parts = 1,
-       .fill = [=](std::byte* slot, i64 begin, i64 n) { copy_bytes(slot, data + begin * item, n * item); },
-       .empty = [=](const std::byte* slot, i64 begin, i64 n) { copy_bytes(data + begin * item, slot, n * item); }},
+       .copy_in = [=](std::byte* slot, i64 begin, i64 n) { copy_bytes(slot, data + begin * item, n * item); },
+       .copy_out = [=](const std::byte* slot, i64 begin, i64 n) { copy_bytes(data + begin * item, slot, n * item); }},
       count);
 }
 
@@ -151,13 +151,13 @@ void InterNodeReducer::reduce_scatter(int rank, int ranks, DType dtype, const st
   run({.op = ReduceOp::Sum,
        .dtype = dtype,
        .parts = ranks,
-       .fill =
+       .copy_in =
            [=](std::byte* slot, i64 begin, i64 n) {
              for (int r = 0; r < ranks; ++r)
                copy_bytes(slot + r * n * item, full + (r * count + begin) * item, n * item);
            },
-       .empty = [=](const std::byte* slot, i64 begin,
-                    i64 n) { copy_bytes(shard + begin * item, slot + rank * n * item, n * item); }},
+       .copy_out = [=](const std::byte* slot, i64 begin,
+                       i64 n) { copy_bytes(shard + begin * item, slot + rank * n * item, n * item); }},
       count);
 }
 
@@ -166,7 +166,7 @@ void InterNodeReducer::run(const Operation& operation, i64 count) {
   std::optional<Segment> last;
   for (i64 begin = 0; begin < count; begin += max_elements) {
     Segment segment = next_segment(begin, std::min(max_elements, count - begin));
-    operation.fill(is_leader() ? own_.data() : window_.slot(window_.rank()), begin, segment.count);
+    operation.copy_in(is_leader() ? own_.data() : window_.slot(window_.rank()), begin, segment.count);
     // Also ensures that the leader's slot, where results are stored, is no longer being read.
     window_.barrier();
     if (is_leader()) start(operation, segment, last ? &*last : nullptr);
@@ -178,8 +178,8 @@ void InterNodeReducer::run(const Operation& operation, i64 count) {
 }
 
 InterNodeReducer::Segment InterNodeReducer::next_segment(i64 begin, i64 count) {
-  turn_ = 1 - turn_;
-  Segment segment{.begin = begin, .count = count, .slot = window_.slot(0), .acc = accs_[turn_], .results = {}};
+  current_ = 1 - current_;
+  Segment segment{.begin = begin, .count = count, .slot = window_.slot(0), .acc = accs_[current_], .results = {}};
   if (is_leader()) {
     own_.resize(SharedWindow::kSlotBytes);
     segment.results.emplace(leaders_, leader_position(), kResultTag, wait_policy_);
@@ -191,7 +191,7 @@ InterNodeReducer::Segment InterNodeReducer::next_segment(i64 begin, i64 count) {
 void InterNodeReducer::start(const Operation& operation, Segment& segment, Segment* last) {
   // Elements sent together: few, so that nodes work on different pieces concurrently.
   const i64 width = size_of(operation.dtype), item = size_of(accumulator_of(operation.dtype));
-  const i64 piece = kPromptBytes / item, count = segment.count * operation.parts;
+  const i64 piece = kEagerBytes / item, count = segment.count * operation.parts;
   const i64 part_bytes = operation.parts == 1 ? 0 : segment.count * width;
   const int me = leaders_.rank(), runs = static_cast<int>(runs_.size());
   segment.acc.resize(static_cast<std::size_t>(count * item));
@@ -204,7 +204,7 @@ void InterNodeReducer::start(const Operation& operation, Segment& segment, Segme
                         leaders_.get(), &arrived[begin / piece]),
               "MPI_Irecv");
   };
-  // All receives of the first visit are posted at once to keep high-latency links busy.
+  // All receives of the first visit are posted up front to keep high-latency links busy.
   const auto first = static_cast<int>(std::ranges::find(runs_, me, &NodeRun::node) - runs_.begin());
   for (i64 begin = 0; first > 0 && begin < count; begin += piece) receive(begin, first);
   for (i64 begin = 0; begin < count; begin += piece) {
@@ -235,7 +235,7 @@ void InterNodeReducer::finish(const Operation& operation, Segment& segment) {
     wait_all(segment.sent, wait_policy_);
   }
   window_.barrier();
-  operation.empty(segment.slot, segment.begin, segment.count);
+  operation.copy_out(segment.slot, segment.begin, segment.count);
 }
 
 /// Results travel from the last node backwards, opposite to the partial sums, because links are full duplex.
@@ -279,33 +279,34 @@ NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, Wai
     : rank_(comm.rank()), size_(comm.size()), runs_(runs_on_nodes(nodes)), wait_policy_(std::move(wait_policy)) {
   const int leaders = std::ranges::max(runs_, {}, &NodeRun::node).node + 1;
   if (leaders == size_) {
-    exchange_ = std::make_unique<PairwiseReducer>(comm, wait_policy_);
+    pairwise_reducer_ = std::make_unique<PairwiseReducer>(comm, wait_policy_);
     return;
   }
   node_ = MpiComm::split(comm.get(), nodes[rank_], rank_);
   const bool is_leader = node_.rank() == 0;
-  if (!on_one_node()) leaders_ = MpiComm::split(comm.get(), is_leader ? 0 : MPI_UNDEFINED, rank_);
+  if (!is_single_node()) leaders_ = MpiComm::split(comm.get(), is_leader ? 0 : MPI_UNDEFINED, rank_);
   window_ = std::make_unique<SharedWindow>(node_, wait_policy_);
-  if (!on_one_node()) inter_node_reducer_ = std::make_unique<InterNodeReducer>(runs_, leaders_, *window_, wait_policy_);
+  if (!is_single_node())
+    inter_node_reducer_ = std::make_unique<InterNodeReducer>(runs_, leaders_, *window_, wait_policy_);
 }
 
 void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
-  if (exchange_) return exchange_->all_reduce(op, dtype, data, count);
+  if (pairwise_reducer_) return pairwise_reducer_->all_reduce(op, dtype, data, count);
   if (inter_node_reducer_) return inter_node_reducer_->all_reduce(op, dtype, data, count);
   const i64 item = size_of(dtype), segment = SharedWindow::kSlotBytes / item;
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
     std::byte* part = data + begin * item;
     if (n * item <= kOneBarrierBytes)
-      reduce_alone(op, dtype, part, n);
+      reduce_redundantly(op, dtype, part, n);
     else
-      share_sums(op, dtype, part, n);
+      reduce_by_chunks(op, dtype, part, n);
     window_->next_round();
   }
 }
 
 void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count) {
-  if (exchange_) return exchange_->reduce_scatter(dtype, full, shard, count);
+  if (pairwise_reducer_) return pairwise_reducer_->reduce_scatter(dtype, full, shard, count);
   if (inter_node_reducer_) return inter_node_reducer_->reduce_scatter(rank_, size_, dtype, full, shard, count);
   // A slot holds one segment of every rank's part, consecutively.
   const i64 item = size_of(dtype), segment = SharedWindow::elements_in_slot(item, size_);
@@ -363,8 +364,8 @@ void NodeReducer::all_to_all(const std::byte* in, std::byte* out, i64 bytes) {
   }
 }
 
-/// All-reduces a segment on one node. Every rank computes the whole reduction.
-void NodeReducer::reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+/// All-reduces a segment on one node. Every rank computes the full reduction.
+void NodeReducer::reduce_redundantly(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   copy_bytes(window_->slot(rank_), data, count * size_of(dtype));
   window_->barrier();
   std::vector<const void*> parts;
@@ -374,7 +375,7 @@ void NodeReducer::reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 co
 
 /// All-reduces a segment on one node. Rank r reduces chunk r: it reads its own part from `data` and the others from
 /// their slots, and leaves the result in its own slot.
-void NodeReducer::share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+void NodeReducer::reduce_by_chunks(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const i64 item = size_of(dtype);
   const auto chunk = [&](int r) { return count * r / size_ * item; };  // offset in bytes
   const i64 begin = chunk(rank_), end = chunk(rank_ + 1);

@@ -46,9 +46,9 @@ class PairwiseReducer {
 
 /// Consecutive ranks of a group on one node.
 struct NodeRun {
-  int node;          ///< rank of its leader among the leaders
-  int begin;         ///< its first rank
-  int first, count;  ///< ranks inside the node
+  int node;          ///< rank of the node's leader among the leaders
+  int begin;         ///< first rank of the run
+  int first, count;  ///< ranks [first, first + count) within the node
 };
 
 /// Splits a group into runs; nodes[r] is the node of rank r. The first rank of each node is its leader; leaders are
@@ -72,11 +72,11 @@ class InterNodeReducer {
   struct Operation {
     ReduceOp op;
     DType dtype;
-    /// number of ranks if each needs only its own part of a segment (parts are consecutive); 1 if all need everything
+    /// Number of ranks if each needs only its own part of a segment (parts are consecutive); 1 if each needs all of it.
     int parts;
     /// Copies elements [begin, begin + count) of each part into a slot, or results out of it.
-    std::function<void(std::byte* slot, i64 begin, i64 count)> fill;
-    std::function<void(const std::byte* slot, i64 begin, i64 count)> empty;
+    std::function<void(std::byte* slot, i64 begin, i64 count)> copy_in;
+    std::function<void(const std::byte* slot, i64 begin, i64 count)> copy_out;
   };
   struct Segment {
     i64 begin, count;
@@ -102,7 +102,7 @@ class InterNodeReducer {
   const WaitPolicy& wait_policy_;
   std::vector<std::byte> own_;                  // the leader's own contribution
   std::array<std::vector<std::byte>, 2> accs_;  // one per segment in flight
-  int turn_ = 0;
+  int current_ = 0;
 };
 
 /// Reductions and gathers that pass tensors through the shared window in segments of one slot. Within one node, the
@@ -113,7 +113,7 @@ class NodeReducer {
   /// nodes[r] is the node of rank r of `comm`. Collective.
   NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy);
 
-  bool on_one_node() const { return runs_.size() == 1; }
+  bool is_single_node() const { return runs_.size() == 1; }
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
   /// `count` is the number of elements in the shard.
   void reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count);
@@ -126,15 +126,15 @@ class NodeReducer {
   void all_to_all(const std::byte* in, std::byte* out, i64 bytes);
 
  private:
-  void reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
+  void reduce_redundantly(ReduceOp op, DType dtype, std::byte* data, i64 count);
+  void reduce_by_chunks(ReduceOp op, DType dtype, std::byte* data, i64 count);
 
   int rank_, size_;
   std::vector<NodeRun> runs_;
   MpiComm node_, leaders_;
   WaitPolicy wait_policy_;
   std::unique_ptr<SharedWindow> window_;
-  std::unique_ptr<PairwiseReducer> exchange_;
+  std::unique_ptr<PairwiseReducer> pairwise_reducer_;
   std::unique_ptr<InterNodeReducer> inter_node_reducer_;
 };
 

@@ -44,10 +44,10 @@ const GroupName& FlightRecorder::add_group(std::string name, std::vector<int> ra
 u64 FlightRecorder::begin(OperationRecord operation) {
   const std::lock_guard lock(mutex_);
   operation.id = ++last_;
-  operation.iteration = now_.iteration;
+  operation.iteration = current_.iteration;
   operation.state = State::Waiting;
   slot(last_) = {.operation = operation, .is_done = nullptr};
-  ++now_.events;
+  ++current_.events;
   return last_;
 }
 
@@ -55,7 +55,7 @@ void FlightRecorder::set_state(u64 id, State state) {
   const std::lock_guard lock(mutex_);
   if (slot(id).operation.id != id) return;  // overwritten by later operations
   slot(id).operation.state = state;
-  ++now_.events;
+  ++current_.events;
 }
 
 void FlightRecorder::set_queued(u64 id, std::function<bool()> is_done) {
@@ -64,7 +64,7 @@ void FlightRecorder::set_queued(u64 id, std::function<bool()> is_done) {
   if (slot(id).operation.id != id) return;
   slot(id).operation.state = State::Queued;
   slot(id).is_done = std::move(shared);
-  ++now_.events;
+  ++current_.events;
 }
 
 void FlightRecorder::poll() {
@@ -84,30 +84,30 @@ void FlightRecorder::poll() {
     }
     is_done = nullptr;
     const std::lock_guard lock(mutex_);
-    if (!error.empty() && now_.error.empty()) now_.error = error;
+    if (!error.empty() && current_.error.empty()) current_.error = error;
     if (!done || slot(id).operation.id != id) continue;
     slot(id).operation.state = State::Done;
     slot(id).is_done = nullptr;
-    ++now_.events;
+    ++current_.events;
   }
 }
 
 void FlightRecorder::enter(Activity activity, i64 iteration) {
   const std::lock_guard lock(mutex_);
-  now_.follows_step = activity == Activity::Training && now_.activity == Activity::Training;
-  now_.activity = activity;
-  now_.iteration = iteration;
-  ++now_.events;
+  current_.follows_step = activity == Activity::Training && current_.activity == Activity::Training;
+  current_.activity = activity;
+  current_.iteration = iteration;
+  ++current_.events;
 }
 
 void FlightRecorder::set_limits(const HangTimeouts& limits) {
   const std::lock_guard lock(mutex_);
-  now_.limits = limits;
+  current_.limits = limits;
 }
 
 FlightSnapshot FlightRecorder::snapshot() const {
   const std::lock_guard lock(mutex_);
-  FlightSnapshot flight = now_;
+  FlightSnapshot flight = current_;
   for (u64 id = oldest(); id <= last_; ++id)
     if (slot(id).operation.state != State::Done) flight.open.push_back(slot(id).operation);
   return flight;

@@ -46,7 +46,7 @@ struct OperationRecord {
   /// Sequence number, starting at 1: among the collectives of the group (identical on all its ranks), or among the
   /// messages in one direction between this rank and peer (identical on both).
   u64 number = 0;
-  i64 bytes = 0;      ///< of the local tensor
+  i64 bytes = 0;      ///< size of the local tensor
   i64 iteration = 0;  ///< training iteration
   State state = State::Waiting;
 
@@ -56,8 +56,8 @@ struct OperationRecord {
 
 /// Timeouts for waiting for other ranks, in seconds.
 struct HangTimeouts {
-  double longest = 600;  ///< in any activity
-  double step = 60;      ///< in a training step that follows another; at least five times the longest step so far
+  double longest = 600;  ///< limit in any activity
+  double step = 60;  ///< limit in a training step that follows another; raised to five times the longest step so far
 };
 
 /// Snapshot of what a rank is doing.
@@ -72,11 +72,11 @@ struct FlightSnapshot {
   u64 events = 0;
   /// Operations in flight, oldest first.
   std::vector<OperationRecord> open;
-  std::string error;  ///< of a device operation, found by poll(); empty: none
+  std::string error;  ///< error of a device operation, found by poll(); empty if none
 };
 
-/// Ring buffer of the last kKept operations of one rank in all its groups, and its current activity. Thread-safe. Must
-/// outlive the groups that write to it.
+/// Ring buffer of the last kCapacity operations of one rank in all its groups, and its current activity. Thread-safe.
+/// Must outlive the groups that write to it.
 class FlightRecorder {
  public:
   static constexpr u64 kCapacity = 4096;
@@ -104,7 +104,7 @@ class FlightRecorder {
  private:
   struct Slot {
     OperationRecord operation;
-    std::shared_ptr<const std::function<bool()>> is_done;  // while queued
+    std::shared_ptr<const std::function<bool()>> is_done;  // set while queued
   };
   Slot& slot(u64 id) { return slots_[id % kCapacity]; }
   const Slot& slot(u64 id) const { return slots_[id % kCapacity]; }
@@ -114,7 +114,7 @@ class FlightRecorder {
   std::list<GroupName> groups_;  // referenced by operations
   std::vector<Slot> slots_;
   u64 last_ = 0;  // id of the last operation
-  FlightSnapshot now_;
+  FlightSnapshot current_;
 };
 
 /// Log of one group, used by one thread. Does nothing without a recorder.

@@ -19,11 +19,11 @@ std::shared_ptr<void> zeroed(i64 bytes) {
 
 StatusBoard::StatusBoard(int rank) : StatusBoard(zeroed(bytes_for(1)), 1, 0, rank) {}
 
-StatusBoard::StatusBoard(std::shared_ptr<void> memory, int ranks, int own, int rank)
-    : memory_(std::move(memory)), ranks_(ranks), index_(own) {
+StatusBoard::StatusBoard(std::shared_ptr<void> memory, int ranks, int index, int rank)
+    : memory_(std::move(memory)), ranks_(ranks), index_(index) {
   static_assert(sizeof(Header) <= kHeaderBytes);
-  card(own).rank = rank;
-  card(own).process = ::getpid();
+  card(index).rank = rank;
+  card(index).process = ::getpid();
 }
 
 i64 StatusBoard::bytes_for(int ranks) {
@@ -31,8 +31,8 @@ i64 StatusBoard::bytes_for(int ranks) {
 }
 
 // Zero bytes are a valid Card: lock-free integer atomics need no construction.
-StatusBoard::Card& StatusBoard::card(int place) const {
-  return reinterpret_cast<Card*>(static_cast<std::byte*>(memory_.get()) + kHeaderBytes)[place];
+StatusBoard::Card& StatusBoard::card(int index) const {
+  return reinterpret_cast<Card*>(static_cast<std::byte*>(memory_.get()) + kHeaderBytes)[index];
 }
 
 void StatusBoard::show(std::string_view text, bool waits) {
@@ -48,12 +48,12 @@ void StatusBoard::show(std::string_view text, bool waits) {
 
 std::vector<StatusBoard::Status> StatusBoard::read() const {
   std::vector<Status> all;
-  for (int place = 0; place < ranks_; ++place) all.push_back(read(card(place)));
+  for (int index = 0; index < ranks_; ++index) all.push_back(read(card(index)));
   return all;
 }
 
 StatusBoard::Status StatusBoard::read(const Card& card) {
-  constexpr int kTries = 1000;  // a writer may have been suspended: then a torn text must do
+  constexpr int kTries = 1000;  // a writer may have been suspended: then a torn text is accepted
   Status status;
   std::array<u64, kWords> words{};
   for (int tries = 0; tries < kTries; ++tries) {

@@ -23,9 +23,9 @@ class StatusBoard {
 
   /// Creates a board of this rank alone.
   explicit StatusBoard(int rank);
-  /// Creates a board in `memory`, which has bytes_for(ranks) bytes, initially zero. `own` is the index of this rank on
-  /// the board and `rank` its world rank.
-  StatusBoard(std::shared_ptr<void> memory, int ranks, int own, int rank);
+  /// Creates a board in `memory`, which has bytes_for(ranks) bytes, initially zero. `index` is the index of this rank
+  /// on the board and `rank` its world rank.
+  StatusBoard(std::shared_ptr<void> memory, int ranks, int index, int rank);
   static i64 bytes_for(int ranks);
 
   int rank() const { return static_cast<int>(card(index_).rank); }
@@ -53,7 +53,7 @@ class StatusBoard {
   };
   static_assert(std::atomic<u64>::is_always_lock_free && std::atomic<i64>::is_always_lock_free);
   Header& header() const { return *static_cast<Header*>(memory_.get()); }
-  Card& card(int place) const;
+  Card& card(int index) const;
   static Status read(const Card& card);
 
   std::shared_ptr<void> memory_;

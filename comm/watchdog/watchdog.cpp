@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/machine.h"
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "comm/watchdog/background_thread.h"
@@ -92,12 +93,7 @@ Seconds pause_for(double limit) {
   return Seconds(std::clamp(limit / 20, 0.02, 1.0));
 }
 
-std::string machine_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "this machine";
-}
-
-std::string joined(const std::vector<int>& ranks) {
+std::string format_ranks(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (const int rank : ranks) text += str(" ", rank);
   return text;
@@ -105,8 +101,7 @@ std::string joined(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::string machine_report(const std::vector<StatusBoard::Status>& before,
-                           const std::vector<StatusBoard::Status>& after) {
+std::string node_report(const std::vector<StatusBoard::Status>& before, const std::vector<StatusBoard::Status>& after) {
   std::string text;
   std::vector<int> silent, absent;
   for (std::size_t i = 0; i < after.size(); ++i) {
@@ -118,11 +113,12 @@ std::string machine_report(const std::vector<StatusBoard::Status>& before,
                 is_alive ? " " : " does not answer (stopped, dead, or kept from running); last: ", now.text,
                 " [process ", now.process, "]");
   }
-  if (!silent.empty()) text += str("\n  => missing because not running: ", joined(silent));
-  if (!absent.empty()) text += str("\n  => missing because still computing: ", joined(absent));
+  if (!silent.empty()) text += str("\n  => missing because not running: ", format_ranks(silent));
+  if (!absent.empty()) text += str("\n  => missing because still computing: ", format_ranks(absent));
   if (silent.empty() && absent.empty())
     text +=
-        "\n  => all ranks here wait: see the lines of the other machines, or whether ranks wait for different things";
+        "\n  => all ranks of this node wait: see the reports of the other nodes, or check whether ranks wait for "
+        "different operations";
   return text;
 }
 
@@ -196,7 +192,7 @@ void Watchdog::end_run(const FlightSnapshot& flight, const std::string& reason) 
   }
   show(flight);
   if (board_.claim()) {
-    write_error(str("megatron_cpp: the ranks of ", machine_name(), ":", machine_report(before, board_.read()),
+    write_error(str("megatron_cpp: the ranks of ", host_name(), ":", node_report(before, board_.read()),
                     "\n  all of them exit with code ", static_cast<int>(ExitCode::PeerLost),
                     "; parallel.distributed_timeout_minutes and parallel.step_timeout_minutes limit how long ranks may "
                     "wait\n"));

@@ -74,7 +74,6 @@ class Watchdog {
 
 /// Returns a report on the ranks of a node from two snapshots, taken far enough apart that each live rank must have
 /// shown a sign of life: one line per rank, and one that names the ranks that did not arrive.
-std::string machine_report(const std::vector<StatusBoard::Status>& before,
-                           const std::vector<StatusBoard::Status>& after);
+std::string node_report(const std::vector<StatusBoard::Status>& before, const std::vector<StatusBoard::Status>& after);
 
 }  // namespace mcpp

@@ -15,7 +15,7 @@ using RankBody = std::function<void(Communicator& world, Device& device)>;
 struct Backend {
   std::string name;
   std::function<void(const RankBody&)> run;
-  std::string missing = {};  ///< reason why the backend cannot run here; empty if it can
+  std::string missing = {};  ///< reason why the backend cannot run on this host; empty if it can
 };
 
 std::vector<Backend> backends();

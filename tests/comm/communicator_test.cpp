@@ -197,19 +197,19 @@ i64 uneven_count(int source, int destination, int ranks) {
 /// Exchange in which every rank sends overlapping parts and receives them in its own order, with gaps.
 struct UnevenExchange {
   UnevenExchange(Communicator& world, Device& device, DType type, int n) : number(n) {
-    i64 most = 0, end = 3;
+    i64 num_sent = 0, end = 3;
     const int ranks = world.size(), me = world.rank();
     receive.resize(static_cast<std::size_t>(ranks));
     for (int r = 0; r < ranks; ++r) {
       send.push_back({first_of(me, r), uneven_count(me, r, ranks)});
-      most = std::max(most, send.back().first + send.back().count);
+      num_sent = std::max(num_sent, send.back().first + send.back().count);
     }
     for (int k = 0; k < ranks; ++k) {
       const int r = (ranks - k + me) % ranks;
       receive[static_cast<std::size_t>(r)] = {end, uneven_count(r, me, ranks)};
       end += receive[static_cast<std::size_t>(r)].count + k % 2;
     }
-    in = make(type, most, me + number, device);
+    in = make(type, num_sent, me + number, device);
     out = make(type, end + 2, 99, device);
   }
   static i64 first_of(int source, int destination) { return source + 5 * (destination % 3); }
@@ -364,9 +364,9 @@ TEST_P(CommunicatorTest, WaitsAreAllowedInAnyOrder) {
     for (int k = 0; k < 6; ++k) {
       const auto expected = [&](i64 i) {
         if (k % 2) return number<float>(k % world.size() + 10 * k, i);
-        float most = number<float>(10 * k, i);
-        for (int r = 1; r < world.size(); ++r) most = std::max(most, number<float>(r + 10 * k, i));
-        return most;
+        float maximum = number<float>(10 * k, i);
+        for (int r = 1; r < world.size(); ++r) maximum = std::max(maximum, number<float>(r + 10 * k, i));
+        return maximum;
       };
       expect_bits<float>(tensors[k], expected, str("work ", k));
     }

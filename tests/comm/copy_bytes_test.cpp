@@ -25,10 +25,10 @@ TEST(CopyBytesTest, CopiesExactRange) {
 }
 
 TEST(CopyBytesTest, AcceptsSameSourceAndEmptyCopy) {
-  std::vector<u8> numbers(10, 3);
-  copy_bytes(numbers.data(), numbers.data(), 10);
-  copy_bytes(numbers.data(), nullptr, 0);
-  EXPECT_EQ(numbers, std::vector<u8>(10, 3));
+  std::vector<u8> bytes(10, 3);
+  copy_bytes(bytes.data(), bytes.data(), 10);
+  copy_bytes(bytes.data(), nullptr, 0);
+  EXPECT_EQ(bytes, std::vector<u8>(10, 3));
 }
 
 }  // namespace

@@ -155,18 +155,18 @@ StatusBoard::Status status(int rank, u64 heartbeats, bool waits) {
           .text = waits ? "waits" : "computes"};
 }
 
-TEST(MachineReportTest, NamesMissingRanks) {
-  const std::string stopped = machine_report({status(0, 5, true), status(1, 5, false)},  //
-                                             {status(0, 9, true), status(1, 5, false)});
+TEST(NodeReportTest, NamesMissingRanks) {
+  const std::string stopped = node_report({status(0, 5, true), status(1, 5, false)},  //
+                                          {status(0, 9, true), status(1, 5, false)});
   EXPECT_CONTAINS(stopped, "rank 0 waits");
   EXPECT_CONTAINS(stopped, "rank 1 does not answer");
   EXPECT_CONTAINS(stopped, "not running: rank 1");
-  const std::string busy = machine_report({status(0, 5, true), status(1, 5, false), status(2, 5, false)},  //
-                                          {status(0, 9, true), status(1, 6, false), status(2, 6, false)});
+  const std::string busy = node_report({status(0, 5, true), status(1, 5, false), status(2, 5, false)},  //
+                                       {status(0, 9, true), status(1, 6, false), status(2, 6, false)});
   EXPECT_CONTAINS(busy, "still computing: ranks 1 2");
-  const std::string all = machine_report({status(0, 5, true), status(1, 5, true)},  //
-                                         {status(0, 9, true), status(1, 6, true)});
-  EXPECT_CONTAINS(all, "all ranks here wait");
+  const std::string all = node_report({status(0, 5, true), status(1, 5, true)},  //
+                                      {status(0, 9, true), status(1, 6, true)});
+  EXPECT_CONTAINS(all, "all ranks of this node wait");
 }
 
 }  // namespace

@@ -98,10 +98,10 @@ TEST(LocalRanksTest, WaitersWakeWhenTheirOperationCompletes) {
     for (int round = 0; round < kRounds; ++round) {
       Tensor a = Tensor::zeros({3}, DType::F32, device), b = Tensor::zeros({3}, DType::F32, device);
       Work first = world.recv(a, before), second = world.recv(b, before);
-      Tensor mine = Tensor::zeros({3}, DType::F32, device);
-      world.send(mine, next);
-      (round % 2 ? *pair : *thirds).all_reduce(mine, ReduceOp::Sum).wait();
-      world.send(mine, next);
+      Tensor local = Tensor::zeros({3}, DType::F32, device);
+      world.send(local, next);
+      (round % 2 ? *pair : *thirds).all_reduce(local, ReduceOp::Sum).wait();
+      world.send(local, next);
       (round % 3 ? second : first).wait();
       (round % 3 ? first : second).wait();
       if (round % 10 == 0) world.barrier();

@@ -20,7 +20,7 @@ namespace {
 const MpiSession* current_session = nullptr;
 
 /// Rank 1 fails while the others wait for it.
-void fail_in_one_rank(const MpiSession& session) {
+void fail_with_sum_in_flight(const MpiSession& session) {
   const auto world = session.world();
   CpuDevice device;
   Tensor t = Tensor::zeros({1000}, DType::F32, device);
@@ -29,9 +29,9 @@ void fail_in_one_rank(const MpiSession& session) {
   world->all_reduce(t, ReduceOp::Sum).wait();
 }
 
-/// Like fail_in_one_rank, but between nodes: with a sum in flight that rank 2 never starts, a message that no rank
-/// receives, and a receive into freed memory that is never matched.
-void fail_on_one_node(const MpiSession& session) {
+/// Like fail_with_sum_in_flight, but between nodes: with a sum in flight that rank 2 never starts, a message that no
+/// rank receives, and a receive into freed memory that is never matched.
+void fail_between_nodes(const MpiSession& session) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
   Tensor t = Tensor::zeros({1000}, DType::F32, device);
@@ -46,7 +46,7 @@ void fail_on_one_node(const MpiSession& session) {
 }
 
 /// Rank 1 expects a message of a different size than rank 0 sends, large enough to be requested.
-void expect_another_size(const MpiSession& session, i64 sent, i64 expected) {
+void send_wrong_size(const MpiSession& session, i64 sent, i64 expected) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
   Tensor t = Tensor::zeros({1 << 20}, DType::F32, device);
@@ -57,7 +57,7 @@ void expect_another_size(const MpiSession& session, i64 sent, i64 expected) {
 }
 
 /// An exchange that fails is reported by every operation started after it, whichever is awaited first.
-void exchange_another_size(const MpiSession& session) {
+void exchange_wrong_size(const MpiSession& session) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
   const Tensor in = Tensor::zeros({20}, DType::F32, device);
@@ -74,12 +74,12 @@ void exchange_another_size(const MpiSession& session) {
 int run(const MpiSession& session, int argc, char** argv) {
   current_session = &session;
   const std::string task = argc > 1 ? argv[1] : "";
-  if (task == "--fail_in_one_rank") fail_in_one_rank(session);
-  if (task == "--fail_on_one_node") fail_on_one_node(session);
-  if (task == "--send_a_small_one") expect_another_size(session, 2, 1 << 20);
-  if (task == "--send_a_large_one") expect_another_size(session, 1 << 20, 100);
-  if (task == "--exchange_another_size") exchange_another_size(session);
-  if (task == "--send_a_large_one_for_a_number") expect_another_size(session, 1 << 20, 2);
+  if (task == "--fail_with_sum_in_flight") fail_with_sum_in_flight(session);
+  if (task == "--fail_between_nodes") fail_between_nodes(session);
+  if (task == "--send_too_few_bytes") send_wrong_size(session, 2, 1 << 20);
+  if (task == "--send_too_many_bytes") send_wrong_size(session, 1 << 20, 100);
+  if (task == "--exchange_wrong_size") exchange_wrong_size(session);
+  if (task == "--send_more_than_mpi_expects") send_wrong_size(session, 1 << 20, 2);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
@@ -120,15 +120,15 @@ std::vector<Backend> backends() {
   const auto all = [](int) { return true; };
   return {{"one_node", on({})},
           {"in_place", in_place(all, false)},
-          {"in_place_but_not_on_rank_1", in_place([](int rank) { return rank != 1; }, false)},
-          {"in_place_but_hidden", in_place(all, true)},
+          {"in_place_except_rank_1", in_place([](int rank) { return rank != 1; }, false)},
+          {"in_place_unmappable", in_place(all, true)},
           {"staged", staged({})},
-          {"staged_each_rank_a_node", staged([](int rank) { return rank; })},
-          {"each_rank_a_node", on([](int rank) { return rank; })},
-          {"two_ranks_a_node", on([](int rank) { return rank / 2; })},
-          {"ranks_dealt_to_two_nodes", on([](int rank) { return rank % 2; })},
-          {"nodes_of_unlike_size", on([](int rank) { return rank == 1; })},
-          {"two_ranks_and_then_one_a_node", on([](int rank) { return std::max(rank - 1, 0); })}};
+          {"staged_one_rank_per_node", staged([](int rank) { return rank; })},
+          {"one_rank_per_node", on([](int rank) { return rank; })},
+          {"two_ranks_per_node", on([](int rank) { return rank / 2; })},
+          {"interleaved_on_two_nodes", on([](int rank) { return rank % 2; })},
+          {"nodes_of_different_size", on([](int rank) { return rank == 1; })},
+          {"two_ranks_then_one_per_node", on([](int rank) { return std::max(rank - 1, 0); })}};
 }
 
 }  // namespace mcpp::test

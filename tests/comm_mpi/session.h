@@ -8,7 +8,7 @@ namespace mcpp::test {
 /// Returns the session of this process.
 const MpiSession& session();
 
-/// Prevents other processes from mapping the arena of the device, as if they were in another container.
+/// Prevents other processes from mapping the arena of the device, as if they were in a different container.
 void hide_arena(const CpuDevice& device);
 
 }  // namespace mcpp::test

@@ -108,14 +108,14 @@ class MpiComm {
 
 /// Maximum payload that MPI libraries send eagerly, with headers within Open MPI's 64 KiB limit for TCP. Larger
 /// messages need a handshake, which is queued behind traffic in the other direction.
-constexpr i64 kPromptBytes = 60 << 10;
+constexpr i64 kEagerBytes = 60 << 10;
 
 /// Maximum size of one MPI message.
 constexpr i64 kMaxMessageBytes = i64{1} << 30;
 
 /// Calls f(begin, bytes) for pieces of at most `max_bytes` bytes.
 template <class F>
-void in_messages(i64 bytes, F&& f, i64 max_bytes = kMaxMessageBytes) {
+void for_each_message(i64 bytes, F&& f, i64 max_bytes = kMaxMessageBytes) {
   for (i64 begin = 0; begin < bytes; begin += max_bytes) f(begin, static_cast<int>(std::min(max_bytes, bytes - begin)));
 }
 
@@ -123,7 +123,7 @@ void in_messages(i64 bytes, F&& f, i64 max_bytes = kMaxMessageBytes) {
 
 namespace mcpp::mpi_tag {
 
-// MPI message tags, a distinct one for each kind of message of a group.
+// Message tags of MPI, one for each kind of message of a group.
 
 constexpr int kMessage = 0, kExchange = 1, kSum = 2, kBroadcast = 3;
 /// Offers use rotating tags, more than are ever in flight, so that they can be accepted in any order. Answers use the

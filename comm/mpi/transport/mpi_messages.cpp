@@ -13,10 +13,10 @@ namespace mcpp {
 namespace {
 
 /// Estimated copy bandwidth. Waiting for the receiver as long as a copy takes costs at most twice the copy.
-constexpr double kCopiedPerSecond = 4e9;
+constexpr double kOfferCopyBytesPerSecond = 4e9;
 
-std::chrono::duration<double> time_of_copy(i64 bytes) {
-  return std::chrono::duration<double>(static_cast<double>(bytes) / kCopiedPerSecond);
+std::chrono::duration<double> copy_time(i64 bytes) {
+  return std::chrono::duration<double>(static_cast<double>(bytes) / kOfferCopyBytesPerSecond);
 }
 
 }  // namespace
@@ -40,13 +40,13 @@ bool OfferedMessage::make_progress() {
 
 void OfferedMessage::wait(ProgressThread& progress, const WaitPolicy& wait_policy) {
   const auto polling_hold = progress.hold_polling();
-  const auto end = std::chrono::steady_clock::now() + time_of_copy(bytes_);
+  const auto end = std::chrono::steady_clock::now() + copy_time(bytes_);
   for (PollLoop poll_loop(wait_policy); !make_progress(); poll_loop.pause())
-    if (std::chrono::steady_clock::now() > end && take_back(progress)) return;
+    if (std::chrono::steady_clock::now() > end && detach_tensor(progress)) return;
 }
 
 /// Copies the message so that its tensor may change. Returns false if the message is already in flight.
-bool OfferedMessage::take_back(ProgressThread& progress) {
+bool OfferedMessage::detach_tensor(ProgressThread& progress) {
   Tensor tensor;
   MPI_Request answer = MPI_REQUEST_NULL;
   {
@@ -55,7 +55,7 @@ bool OfferedMessage::take_back(ProgressThread& progress) {
     tensor = std::exchange(tensor_, {});
     answer = std::exchange(answer_, MPI_REQUEST_NULL);
   }
-  if (!tensor.defined()) return true;  // it has been sent
+  if (!tensor.defined()) return true;  // already sent
   InFlightSend message = progress.acquire_send_buffer(bytes_);
   copy_bytes(message.copy.get(), tensor.raw(), bytes_);
   start(message.copy.get(), message.requests);
@@ -65,18 +65,18 @@ bool OfferedMessage::take_back(ProgressThread& progress) {
 }
 
 void OfferedMessage::start(const std::byte* data, std::vector<MPI_Request>& requests) const {
-  in_messages(bytes_, [&](i64 begin, int n) {
+  for_each_message(bytes_, [&](i64 begin, int n) {
     check_mpi(MPI_Isend(data + begin, n, MPI_BYTE, destination_, tag_, comm_, &requests.emplace_back()), "MPI_Isend");
   });
 }
 
 Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThread> progress,
            const WaitPolicy& wait_policy) {
-  struct Offered {
+  struct PendingOffer {
     std::shared_ptr<OfferedMessage> message;
     std::shared_ptr<ProgressThread> progress;
     bool was_waited_for = false;
-    ~Offered() {
+    ~PendingOffer() {
       if (was_waited_for) return;
       progress->cancel();
       message->cancel();
@@ -84,7 +84,7 @@ Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThre
   };
   if (message->make_progress()) return {};
   progress->keep_until_sent([message] { return message->make_progress(); });
-  const std::shared_ptr<Offered> offered(new Offered{message, std::move(progress)});
+  const std::shared_ptr<PendingOffer> offered(new PendingOffer{message, std::move(progress)});
   return Work(
       [offered, wait_policy] {
         offered->message->wait(*offered->progress, wait_policy);
@@ -93,17 +93,17 @@ Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThre
       [message] { return message->make_progress(); });  // may be queried after the thread has ended
 }
 
-void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request) {
+void request_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request) {
   check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, source, tags.answer, comm, &request), "MPI_Isend");
 }
 
 namespace {
 
 /// Messages of at least this size within a node are sent as letters: saving a copy outweighs the lookup.
-constexpr i64 kLetterBytes = 32 << 10;
+constexpr i64 kMinLetterBytes = 32 << 10;
 
 /// Messages of at least this size between nodes are offered to the receiver before they are copied.
-constexpr i64 kOfferBytes = i64{1} << 20;
+constexpr i64 kMinOfferBytes = i64{1} << 20;
 OfferTags tags_of_offer(i64 number) {
   const int tag = mpi_tag::kFirstOffer + static_cast<int>(number % mpi_tag::kOffers);
   return {.message = tag, .answer = tag + mpi_tag::kOffers};
@@ -135,7 +135,7 @@ Work MpiMessages::send(const Tensor& t, int destination) {
 
 Work MpiMessages::recv(const Tensor& t, int source) {
   if (is_sent_as_letter(t.bytes(), source)) return await_letter(t, source);
-  if (is_offered(t.bytes(), source)) return ask_for_offer(t, source);
+  if (is_offered(t.bytes(), source)) return receive_offer(t, source);
   return Work([in = start_receive(t, source, mpi_tag::kMessage, wait_policy_)]() mutable { in.finish(); });
 }
 
@@ -165,7 +165,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
       else
         rest.push_back(piece);
     };
-    in_messages(from.bytes(), send_piece, exchange_piece(r));
+    for_each_message(from.bytes(), send_piece, exchange_piece(r));
   }
   return Work([in, incoming = std::move(incoming), requests = std::move(requests), rest = std::move(rest),
                comm = comm_.get(), wait_policy]() mutable {
@@ -178,7 +178,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
 
 void MpiMessages::finish() {
   for (InFlightSend& message : in_flight_sends_) wait_all(message.requests, wait_policy_);
-  for (PollLoop poll_loop(wait_policy_); !posted_.empty(); release_letters()) {
+  for (PollLoop poll_loop(wait_policy_); !posted_letters_.empty(); release_letters()) {
     drive_mpi_progress();
     poll_loop.pause();
   }
@@ -190,17 +190,17 @@ bool MpiMessages::is_same_node(int peer) const {
 
 /// Returns the maximum message size in an exchange with `peer`.
 i64 MpiMessages::exchange_piece(int peer) const {
-  return is_same_node(peer) ? kMaxMessageBytes : kPromptBytes;
+  return is_same_node(peer) ? kMaxMessageBytes : kEagerBytes;
 }
 
 /// Returns true if the message is sent as a letter. Sender and receiver agree.
 bool MpiMessages::is_sent_as_letter(i64 bytes, int peer) const {
-  return bytes >= kLetterBytes && world_.messages && is_same_node(peer);
+  return bytes >= kMinLetterBytes && world_.messages && is_same_node(peer);
 }
 
 /// Returns true if the message is sent as an offer. Sender and receiver agree.
 bool MpiMessages::is_offered(i64 bytes, int peer) const {
-  return bytes >= kOfferBytes && world_.progress && !is_same_node(peer);
+  return bytes >= kMinOfferBytes && world_.progress && !is_same_node(peer);
 }
 
 /// Sends the size first, in message order, so that the receiver detects a mismatch.
@@ -213,7 +213,7 @@ Work MpiMessages::send_offer(const Tensor& t, int destination) {
   return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, wait_policy_);
 }
 
-Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
+Work MpiMessages::receive_offer(const Tensor& t, int source) {
   const OfferTags tags = tags_of_offer(offers_from_[source]++);
   auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, wait_policy_));
   OfferCard& card = in->card.emplace();
@@ -222,10 +222,10 @@ Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
   check_mpi(
       MPI_Irecv(card.data(), sizeof(card), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(), &in->requests.front()),
       "MPI_Irecv");
-  ask_for_message(source, tags, comm_.get(), in->question);
+  request_message(source, tags, comm_.get(), in->answer);
   return Work([in] {
     in->finish();
-    wait_all({&in->question, 1}, in->wait_policy);
+    wait_all({&in->answer, 1}, in->wait_policy);
   });
 }
 
@@ -240,7 +240,7 @@ void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
 
 void MpiMessages::start_send(InFlightSend& message, const void* from, i64 bytes, int destination) const {
   copy_bytes(message.copy.get(), from, bytes);
-  in_messages(bytes, [&](i64 begin, int n) {
+  for_each_message(bytes, [&](i64 begin, int n) {
     check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, mpi_tag::kMessage, comm_.get(),
                         &message.requests.emplace_back()),
               "MPI_Isend");
@@ -265,17 +265,17 @@ MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, in
     check_mpi(MPI_Irecv(memory + begin, n, MPI_BYTE, source, tag, comm_.get(), &message.requests.emplace_back()),
               "MPI_Irecv");
   };
-  in_messages(t.bytes(), receive, tag == mpi_tag::kExchange ? exchange_piece(source) : kMaxMessageBytes);
-  if (world_.progress && !is_same_node(source)) message.moves.reset(new Moves{world_.progress});
+  for_each_message(t.bytes(), receive, tag == mpi_tag::kExchange ? exchange_piece(source) : kMaxMessageBytes);
+  if (world_.progress && !is_same_node(source)) message.progress_hold.reset(new ProgressHold{world_.progress});
   return message;
 }
 
-MpiMessages::Moves::~Moves() {
-  if (!has_come) progress->cancel();
+MpiMessages::ProgressHold::~ProgressHold() {
+  if (!has_arrived) progress->cancel();
 }
 
 void MpiMessages::Incoming::finish() {
-  const auto polling_hold = moves ? moves->progress->hold_polling() : nullptr;
+  const auto polling_hold = progress_hold ? progress_hold->progress->hold_polling() : nullptr;
   // In order: after a mismatched message the remaining ones may never arrive.
   for (std::size_t i = 0; i < requests.size(); ++i) {
     MPI_Status status;
@@ -284,45 +284,45 @@ void MpiMessages::Incoming::finish() {
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
     check_size(i, received);
   }
-  if (moves) moves->has_come = true;
-  moves = nullptr;
+  if (progress_hold) progress_hold->has_arrived = true;
+  progress_hold = nullptr;
 }
 
 void MpiMessages::Incoming::check_size(std::size_t request, i64 received) const {
   const bool is_offer = request == 0 && card, has_card = request == 0 && received == sizeof(OfferCard);
-  const i64 wanted = is_offer ? to.bytes() : expected[request];
+  const i64 expected_bytes = is_offer ? to.bytes() : expected[request];
   i64 sent = received;
   if (has_card) std::memcpy(&sent, is_offer ? card->data() : to.raw(), sizeof(sent));
-  MCPP_CHECK(sent == wanted && has_card == is_offer, "rank ", source, " sent ", sent, " bytes, expected ", wanted,
-             " of ", to.bytes());
+  MCPP_CHECK(sent == expected_bytes && has_card == is_offer, "rank ", source, " sent ", sent, " bytes, expected ",
+             expected_bytes, " of ", to.bytes());
 }
 
 Work MpiMessages::post(const Tensor& t, int destination) {
   release_letters();
   const SharedArena* arena = static_cast<const CpuDevice&>(t.device()).arena();
   const ArenaName own = arena && arena->contains(t.raw()) ? arena->name() : ArenaName();
-  const bool in_place = own.id != 0 && is_mappable_[{own.id, destination}];
+  const bool is_in_place = own.id != 0 && is_mappable_[{own.id, destination}];
   PeerMessages& messages = *world_.messages;
-  Letter& letter = messages.post(t, in_place);
-  posted_.push_back({&letter, own.id, destination});
+  Letter& letter = messages.post(t, is_in_place);
+  posted_letters_.push_back({&letter, own.id, destination});
   const LetterCard card = messages.card_of(letter, own);
   send_copy(&card, sizeof(card), destination);
-  if (!in_place) return {};
+  if (!is_in_place) return {};
   // A taken letter may be reused for another message; its number distinguishes them.
-  const auto is_gone = [&letter, number = letter.number.load()] { return letter.number.load() != number; };
+  const auto is_reused = [&letter, number = letter.number.load()] { return letter.number.load() != number; };
   return Work(
-      [&letter, t, is_gone, messages = world_.messages] {
-        if (!is_gone()) messages->detach(letter, t);
+      [&letter, t, is_reused, messages = world_.messages] {
+        if (!is_reused()) messages->detach(letter, t);
       },
-      [&letter, is_gone, messages = world_.messages] { return is_gone() || PeerMessages::is_taken(letter); });
+      [&letter, is_reused, messages = world_.messages] { return is_reused() || PeerMessages::is_taken(letter); });
 }
 
 /// Releases the letters that were taken.
 void MpiMessages::release_letters() {
-  std::erase_if(posted_, [this](const Posted& x) {
-    if (!PeerMessages::is_taken(*x.letter)) return false;
-    if (x.arena != 0) is_mappable_[{x.arena, x.destination}] = x.letter->is_ask_mappable;
-    world_.messages->release(*x.letter);
+  std::erase_if(posted_letters_, [this](const Posted& posted) {
+    if (!PeerMessages::is_taken(*posted.letter)) return false;
+    if (posted.arena != 0) is_mappable_[{posted.arena, posted.destination}] = posted.letter->is_next_arena_mappable;
+    world_.messages->release(*posted.letter);
     return true;
   });
 }

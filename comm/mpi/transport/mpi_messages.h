@@ -1,5 +1,5 @@
 // Messages between the ranks of an MPI group: sent by MPI or, if large, as letters within a node (peer_messages.h) and
-// as offers between nodes (mpi_messages.h).
+// as offers between nodes.
 #pragma once
 #include <array>
 #include <functional>
@@ -20,7 +20,7 @@ namespace mcpp {
 
 // Large inter-node messages sent directly from their tensors.
 
-/// Tags of one message between two ranks and of its receiver's answer, which keep concurrent messages apart.
+/// Tags of one message between two ranks and of its receiver's answer, which distinguish concurrent messages.
 struct OfferTags {
   int message, answer;
 };
@@ -39,7 +39,7 @@ class OfferedMessage {
   void cancel() noexcept { tensor_ = {}; }
 
  private:
-  bool take_back(ProgressThread& progress);
+  bool detach_tensor(ProgressThread& progress);
   void start(const std::byte* data, std::vector<MPI_Request>& requests) const;
 
   MPI_Comm comm_;
@@ -56,8 +56,8 @@ class OfferedMessage {
 Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThread> progress,
            const WaitPolicy& wait_policy);
 
-/// Requests the message, on the receiver's side.
-void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request);
+/// Requests the message. Called by the receiver.
+void request_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request);
 
 /// State shared by the groups of a world.
 struct MpiWorld {
@@ -101,11 +101,11 @@ class MpiMessages {
   using OfferCard = std::array<std::byte, sizeof(i64) + 1>;
   /// Keeps an inter-node message progressing until it has arrived. If destroyed earlier, while an exception unwinds the
   /// stack, it stops all progress, because tensors and devices are destroyed next.
-  struct Moves {
+  struct ProgressHold {
     std::shared_ptr<ProgressThread> progress;
     std::shared_ptr<void> expected = progress->expect_message();
-    bool has_come = false;
-    ~Moves();
+    bool has_arrived = false;
+    ~ProgressHold();
   };
   /// Receive in flight over MPI.
   struct Incoming {
@@ -113,11 +113,11 @@ class MpiMessages {
     int source;
     WaitPolicy wait_policy;
     std::vector<MPI_Request> requests = {};
-    std::vector<i64> expected = {};  ///< bytes of each request
-    // Offers only: the header and the request of the answer.
+    std::vector<i64> expected = {};  ///< expected bytes, by request
+    // Offers only: the header, and the MPI request of the answer.
     std::optional<OfferCard> card = {};
-    MPI_Request question = MPI_REQUEST_NULL;
-    std::shared_ptr<Moves> moves = {};  ///< null within a node
+    MPI_Request answer = MPI_REQUEST_NULL;
+    std::shared_ptr<ProgressHold> progress_hold = {};  ///< null within a node
 
     void finish();
     void check_size(std::size_t request, i64 received) const;
@@ -127,7 +127,7 @@ class MpiMessages {
   bool is_sent_as_letter(i64 bytes, int peer) const;
   bool is_offered(i64 bytes, int peer) const;
   Work send_offer(const Tensor& t, int destination);
-  Work ask_for_offer(const Tensor& t, int source);
+  Work receive_offer(const Tensor& t, int source);
   Incoming start_receive(const Tensor& t, int source, int tag, const WaitPolicy& wait_policy) const;
   i64 exchange_piece(int peer) const;
   void send_copy(const void* from, i64 bytes, int destination);
@@ -143,7 +143,7 @@ class MpiMessages {
   int rank_;
   WaitPolicy wait_policy_;
   std::list<InFlightSend> in_flight_sends_;
-  std::list<Posted> posted_;
+  std::list<Posted> posted_letters_;
   std::map<int, i64> offers_to_, offers_from_;       // number of offers by rank
   std::map<std::pair<u64, int>, bool> is_mappable_;  // by arena and rank: whether that rank can map the arena
 };

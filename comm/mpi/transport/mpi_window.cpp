@@ -30,8 +30,8 @@ constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kCardBytes;
 
 /// Waits on a shared futex, at most one millisecond. (The futex of std::atomic::wait is process-private.)
 void futex_wait(std::atomic<u32>& word, u32 value) {
-  const timespec longest{.tv_sec = 0, .tv_nsec = 1'000'000};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &longest, nullptr, 0);
+  const timespec timeout{.tv_sec = 0, .tv_nsec = 1'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &timeout, nullptr, 0);
 }
 void futex_wake_all(std::atomic<u32>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -43,7 +43,7 @@ void check_shared_memory(i64 needed) {
   if (::statvfs("/dev/shm", &system) != 0) return;
   const auto available = static_cast<double>(system.f_bavail) * static_cast<double>(system.f_frsize);
   if (available >= static_cast<double>(needed)) return;
-  fail(ExitCode::OutOfMemory, "/dev/shm has ", human_bytes(available), " left, and the ranks of this machine need ",
+  fail(ExitCode::OutOfMemory, "/dev/shm has ", human_bytes(available), " left, and the ranks of this node need ",
        human_bytes(static_cast<double>(needed)),
        " of shared memory; remove what fills it, or make it larger (mount -o remount,size=1G /dev/shm, or the "
        "container's --shm-size)");
@@ -71,7 +71,7 @@ SharedWindow::SharedWindow(const MpiComm& node, WaitPolicy wait_policy)
   if (rank_ == 0) new (barrier_) Barrier{};
   // The barrier's atomics order all loads and stores; MPI only requires an open epoch.
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
-  complete("MPI_Ibarrier", wait_policy_, [&](MPI_Request* all_here) { return MPI_Ibarrier(node.get(), all_here); });
+  complete("MPI_Ibarrier", wait_policy_, [&](MPI_Request* request) { return MPI_Ibarrier(node.get(), request); });
 }
 
 SharedWindow::~SharedWindow() {

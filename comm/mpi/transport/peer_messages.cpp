@@ -43,7 +43,7 @@ bool PeerTensors::find_tensors(const Tensor& local_tensor) {
     if (card(r).arena.id == 0) return false;
   // All ranks see the same cards and therefore agree on which arenas are new.
   for (int r = 0; r < window_.size(); ++r)
-    if (!is_mapped_.contains(card(r).arena.id) && !learn_new_arenas()) return false;
+    if (!is_mapped_.contains(card(r).arena.id) && !map_new_arenas()) return false;
   for (int r = 0; r < window_.size(); ++r) {
     if (!is_mapped_[card(r).arena.id]) return false;
     tensors_[r] = r == window_.rank() ? static_cast<std::byte*>(local_tensor.raw())
@@ -53,15 +53,15 @@ bool PeerTensors::find_tensors(const Tensor& local_tensor) {
 }
 
 /// Maps the new arenas of all ranks and exchanges whether every rank succeeded.
-bool PeerTensors::learn_new_arenas() {
-  bool maps_all = true;
+bool PeerTensors::map_new_arenas() {
+  bool has_mapped_all = true;
   for (int r = 0; r < window_.size(); ++r)
-    if (r != window_.rank()) maps_all = arenas_.find(card(r).arena) && maps_all;
-  card(window_.rank()).maps_all = maps_all;
+    if (r != window_.rank()) has_mapped_all = arenas_.find(card(r).arena) && has_mapped_all;
+  card(window_.rank()).has_mapped_all = has_mapped_all;
   window_.barrier();
-  for (int r = 0; r < window_.size(); ++r) maps_all = card(r).maps_all && maps_all;
-  for (int r = 0; r < window_.size(); ++r) is_mapped_.try_emplace(card(r).arena.id, maps_all);
-  return maps_all;
+  for (int r = 0; r < window_.size(); ++r) has_mapped_all = card(r).has_mapped_all && has_mapped_all;
+  for (int r = 0; r < window_.size(); ++r) is_mapped_.try_emplace(card(r).arena.id, has_mapped_all);
+  return has_mapped_all;
 }
 
 namespace {
@@ -69,7 +69,7 @@ namespace {
 using State = Letter::State;
 using Clock = std::chrono::steady_clock;
 
-constexpr i64 kPageOfLetters = 4096;
+constexpr i64 kLetterPageBytes = 4096;
 /// Address space for copied messages not taken yet. All ranks of a node map it, so it must not exhaust theirs.
 constexpr i64 kOutboxBytes = i64{64} << 30;
 /// Estimated copy bandwidth: the receiver gets the time of a copy to arrive.
@@ -89,10 +89,11 @@ std::shared_ptr<PeerMessages> PeerMessages::create(const MpiComm& node, std::sha
   std::vector<ArenaName> names(static_cast<std::size_t>(node.size()));
   check_mpi(MPI_Allgather(&own, sizeof(own), MPI_BYTE, names.data(), sizeof(own), MPI_BYTE, node.get()),
             "MPI_Allgather");
-  int maps_all = 1;
-  for (const ArenaName& name : names) maps_all = maps_all && name.id != 0 && (name.id == own.id || arenas->find(name));
-  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &maps_all, 1, MPI_INT, MPI_MIN, node.get()), "MPI_Allreduce");
-  if (!maps_all) return nullptr;
+  int has_mapped_all = 1;
+  for (const ArenaName& name : names)
+    has_mapped_all = has_mapped_all && name.id != 0 && (name.id == own.id || arenas->find(name));
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &has_mapped_all, 1, MPI_INT, MPI_MIN, node.get()), "MPI_Allreduce");
+  if (!has_mapped_all) return nullptr;
   return std::shared_ptr<PeerMessages>(new PeerMessages(std::move(outbox), std::move(arenas)));
 }
 
@@ -101,19 +102,19 @@ PeerMessages::PeerMessages(std::unique_ptr<SharedArena> outbox, std::shared_ptr<
   static_assert(std::atomic<State>::is_always_lock_free);
 }
 
-Letter& PeerMessages::post(const Tensor& t, bool in_place) {
+Letter& PeerMessages::post(const Tensor& t, bool is_in_place) {
   if (free_.empty()) {
-    auto* page = static_cast<Letter*>(outbox_->allocate(kPageOfLetters));
+    auto* page = static_cast<Letter*>(outbox_->allocate(kLetterPageBytes));
     MCPP_CHECK(page, "no shared memory is left for messages");
-    for (i64 i = 0; i < kPageOfLetters / static_cast<i64>(sizeof(Letter)); ++i)
+    for (i64 i = 0; i < kLetterPageBytes / static_cast<i64>(sizeof(Letter)); ++i)
       free_.push_back(new (page + i) Letter{});
   }
   Letter& letter = *free_.back();
   free_.pop_back();
   ++letter.number;
-  letter.is_ask_mappable = false;
+  letter.is_next_arena_mappable = false;
   letter.bytes = t.bytes();
-  if (in_place) {
+  if (is_in_place) {
     const SharedArena& arena = *static_cast<const CpuDevice&>(t.device()).arena();
     letter.arena = arena.name(), letter.offset = arena.offset_of(t.raw());
   } else {
@@ -130,14 +131,14 @@ void PeerMessages::copy_to_outbox(Letter& letter, const Tensor& t) {
   letter.arena = outbox_->name(), letter.offset = outbox_->offset_of(copy);
 }
 
-LetterCard PeerMessages::card_of(const Letter& letter, const ArenaName& ask) const {
-  return {.outbox = outbox_->name(), .letter = outbox_->offset_of(&letter), .ask = ask};
+LetterCard PeerMessages::card_of(const Letter& letter, const ArenaName& next_arena) const {
+  return {.outbox = outbox_->name(), .letter = outbox_->offset_of(&letter), .next_arena = next_arena};
 }
 
 void PeerMessages::detach(Letter& letter, const Tensor& t) {
-  const std::chrono::duration<double> wait_policy(static_cast<double>(letter.bytes) / kCopyBytesPerSecond);
+  const std::chrono::duration<double> copy_time(static_cast<double>(letter.bytes) / kCopyBytesPerSecond);
   const auto begin = Clock::now();
-  while (letter.state.load() == State::Posted && Clock::now() - begin < wait_policy) ::sched_yield();
+  while (letter.state.load() == State::Posted && Clock::now() - begin < copy_time) ::sched_yield();
   if (try_claim(letter, State::Moving)) {
     copy_to_outbox(letter, t);
     letter.state.store(State::Posted);
@@ -158,7 +159,7 @@ std::byte* PeerMessages::find(const ArenaName& arena, i64 offset, int owner) {
 
 void PeerMessages::take(const LetterCard& card, Tensor& t, int source) {
   Letter& letter = *std::launder(reinterpret_cast<Letter*>(find(card.outbox, card.letter, source)));
-  letter.is_ask_mappable = card.ask.id != 0 && arenas_->find(card.ask) != nullptr;
+  letter.is_next_arena_mappable = card.next_arena.id != 0 && arenas_->find(card.next_arena) != nullptr;
   while (!try_claim(letter, State::Reading)) ::sched_yield();  // while the sender copies it
   const i64 bytes = letter.bytes;
   if (bytes == t.bytes()) copy_bytes(t.raw(), find(letter.arena, letter.offset, source), bytes);

@@ -30,7 +30,7 @@ class PeerTensors {
   PeerTensors(SharedWindow& window, PeerArenas& arenas);
 
   /// Publishes the location of `local_tensor`. Returns true, on all ranks, if every rank can map the tensors of all;
-  /// they must then stay in place until the next barrier of the window. Collective.
+  /// they must then not be moved until the next barrier of the window. Collective.
   bool exchange(const Tensor& local_tensor);
   /// Returns the address of the tensor of a rank of the node.
   std::byte* operator[](int rank) const { return tensors_[rank]; }
@@ -40,11 +40,11 @@ class PeerTensors {
   struct Card {
     ArenaName arena;
     i64 offset;
-    bool maps_all;
+    bool has_mapped_all;
   };
   Card& card(int rank) const { return *static_cast<Card*>(window_.card(rank)); }
   bool find_tensors(const Tensor& local_tensor);
-  bool learn_new_arenas();
+  bool map_new_arenas();
 
   SharedWindow& window_;
   PeerArenas& arenas_;
@@ -58,36 +58,37 @@ struct Letter {
     Posted,   ///< neither side is accessing it
     Moving,   ///< the sender is copying it to its outbox
     Reading,  ///< the receiver is copying it
-    Taken
+    Taken     ///< the receiver has copied it
   };
   std::atomic<State> state;
-  std::atomic<u64> number;  ///< counts the messages it was used for, to detect reuse
-  bool is_ask_mappable;     ///< once taken: the receiver can map the arena in LetterCard::ask
-  ArenaName arena;          ///< where the bytes are
+  std::atomic<u64> number;      ///< counts the messages it was used for, to detect reuse
+  bool is_next_arena_mappable;  ///< once taken: the receiver can map the arena in LetterCard::next_arena
+  ArenaName arena;              ///< arena that contains the bytes
   i64 offset, bytes;
 };
 
-/// Notification sent by MPI: where the letter is, and the arena that the sender wants to send from in place next time.
+/// Notification sent by MPI: the location of the letter, and the arena from which the sender wants to send in place
+/// next.
 struct LetterCard {
   ArenaName outbox;
   i64 letter;
-  ArenaName ask;
+  ArenaName next_arena;
 };
 
-/// Letters of one process, shared by all groups of a world. The sender publishes where its tensor is; nothing is copied
-/// until the receiver copies it, unless the sender needs to modify the tensor first. A send therefore never waits for
-/// its receive.
+/// Letters of one process, shared by all groups of a world. The sender publishes the address of its tensor; nothing is
+/// copied until the receiver copies it, unless the sender needs to modify the tensor first. A send therefore never
+/// waits for its receive.
 class PeerMessages {
  public:
-  /// Returns null on all ranks if some rank of `node` cannot map the memory of another. Collective.
+  /// Returns null on all ranks if some rank of `node` cannot map the memory of a different one. Collective.
   static std::shared_ptr<PeerMessages> create(const MpiComm& node, std::shared_ptr<PeerArenas> arenas);
 
-  /// Posts a message. If `in_place` (the receiver can map the tensor's arena), the tensor must not change until
+  /// Posts a message. If `is_in_place` (the receiver can map the tensor's arena), the tensor must not change until
   /// detach(); otherwise it is copied immediately. The letter must be passed to release().
-  Letter& post(const Tensor& t, bool in_place);
-  LetterCard card_of(const Letter& letter, const ArenaName& ask) const;
-  /// Allows `t`, posted in place, to be modified afterwards. Gives the receiver the time of a copy to take the letter,
-  /// then copies it.
+  Letter& post(const Tensor& t, bool is_in_place);
+  LetterCard card_of(const Letter& letter, const ArenaName& next_arena) const;
+  /// Allows `t`, posted in place, to be modified afterwards. Waits for the receiver as long as
+  /// a copy would take, then copies the tensor.
   void detach(Letter& letter, const Tensor& t);
   static bool is_taken(const Letter& letter) { return letter.state.load() == Letter::State::Taken; }
   /// Recycles a letter that was taken.

@@ -44,7 +44,7 @@ ProgressThread::~ProgressThread() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(state_->mutex);
-    state_->is_last = true;
+    state_->should_exit = true;
   }
   state_->changed.notify_all();
   thread_.join();
@@ -62,31 +62,31 @@ void ProgressThread::cancel() noexcept {
 
 template <class Change>
 void ProgressThread::update_state(const Change& change) {
-  bool sleeps = false;
+  bool is_sleeping = false;
   {
     const std::lock_guard lock(state_->mutex);
     state_->rethrow_failure();
     change(*state_);
-    sleeps = state_->sleeps;
+    is_sleeping = state_->is_sleeping;
   }
-  if (sleeps) state_->changed.notify_all();  // otherwise it polls soon
+  if (is_sleeping) state_->changed.notify_all();  // otherwise it polls soon
 }
 
 void ProgressThread::State::rethrow_failure() const {
   if (failure) std::rethrow_exception(failure);
-  if (is_stopped && cause) std::rethrow_exception(cause);
+  if (is_stopped && first_error) std::rethrow_exception(first_error);
   if (is_stopped) fail(ExitCode::PeerLost, "an inter-node operation was canceled");
 }
 
 /// Records the current exception, unless one is recorded already, and stops sending.
-void ProgressThread::State::note_failure() {
+void ProgressThread::State::record_failure() {
   in_flight_sends.clear();
   in_flight_callbacks.clear();
   has_to_send = false;
   if (!failure) failure = std::current_exception();
 }
 
-ProgressThread::Started::~Started() {
+ProgressThread::PendingOperation::~PendingOperation() {
   if (!result.valid() || result.wait_for(0s) == std::future_status::ready) return;
   stop.request_stop();
   result.wait_for(kStopTimeout);
@@ -94,7 +94,8 @@ ProgressThread::Started::~Started() {
 
 Work ProgressThread::start(std::function<void()> operation) {
   Job job{.operation = std::move(operation), .result = {}};
-  const std::shared_ptr<Started> started(new Started{.result = job.result.get_future(), .stop = stop_});
+  const std::shared_ptr<PendingOperation> started(
+      new PendingOperation{.result = job.result.get_future(), .stop = stop_});
   update_state([&](State& state) { state.jobs.push_back(std::move(job)); });
   return Work([started, state = state_] {
     wait_for(*state, started->result);
@@ -106,10 +107,10 @@ Work ProgressThread::start(std::function<void()> operation) {
 void ProgressThread::wait_for(State& state, std::future<void>& result) {
   std::unique_lock lock(state.mutex);
   ++state.idle;
-  const struct Idle {
+  const struct IdleGuard {
     std::atomic<int>& threads;
-    ~Idle() { --threads; }
-  } one{state.idle};
+    ~IdleGuard() { --threads; }
+  } idle_guard{state.idle};
   while (result.wait_for(0s) != std::future_status::ready) {
     if (state.is_stopped && !state.is_running) {
       fail_jobs(state);
@@ -117,7 +118,7 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
       run_next(state, lock);
       if (state.idle > 1) state.changed.notify_all();
     } else if (state.has_to_send) {  // the thread may be blocked creating a group
-      settle(state);
+      recycle_sent_buffers(state);
       state.changed.wait_for(lock, kPollInterval);
     } else {
       state.changed.wait(lock);
@@ -136,7 +137,7 @@ void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) 
   const std::exception_ptr error = job.run();
   lock.lock();
   state.is_running = false;
-  if (error && !state.cause) state.cause = error;
+  if (error && !state.first_error) state.first_error = error;
 }
 
 /// Fails all queued operations.
@@ -153,17 +154,18 @@ void ProgressThread::fail_jobs(State& state) {
 
 InFlightSend ProgressThread::acquire_send_buffer(i64 bytes) {
   const std::lock_guard lock(state_->mutex);
-  settle(*state_);
-  std::list<InFlightSend>& spare = state_->spare;
-  auto found = spare.end();
-  for (auto buffer = spare.begin(); buffer != spare.end(); ++buffer)
-    if (buffer->capacity >= bytes && (found == spare.end() || buffer->capacity < found->capacity)) found = buffer;
-  if (found == spare.end()) {  // all are too small
-    spare.clear();
+  recycle_sent_buffers(*state_);
+  std::list<InFlightSend>& spare_buffers = state_->spare_buffers;
+  auto found = spare_buffers.end();
+  for (auto buffer = spare_buffers.begin(); buffer != spare_buffers.end(); ++buffer)
+    if (buffer->capacity >= bytes && (found == spare_buffers.end() || buffer->capacity < found->capacity))
+      found = buffer;
+  if (found == spare_buffers.end()) {  // all are too small
+    spare_buffers.clear();
     return InFlightSend(bytes);
   }
   InFlightSend buffer = std::move(*found);
-  spare.erase(found);
+  spare_buffers.erase(found);
   return buffer;
 }
 
@@ -185,15 +187,15 @@ std::function<void()> ProgressThread::progress_callback() const {
   return [state = state_] {
     if (!state->has_to_send) return;
     const std::unique_lock lock(state->mutex, std::try_to_lock);
-    if (lock.owns_lock()) settle(*state);
+    if (lock.owns_lock()) recycle_sent_buffers(*state);
   };
 }
 
 std::shared_ptr<void> ProgressThread::expect_message() {
-  update_state([](State& state) { ++state.expected; });
+  update_state([](State& state) { ++state.num_expected; });
   return {nullptr, [state = state_](void*) {
             const std::lock_guard lock(state->mutex);
-            --state->expected;
+            --state->num_expected;
           }};
 }
 
@@ -218,31 +220,31 @@ std::exception_ptr ProgressThread::Job::run() {
 }
 
 /// Recycles the buffers of sent messages. A failure is rethrown by the next call.
-void ProgressThread::settle(State& state) {
+void ProgressThread::recycle_sent_buffers(State& state) {
   try {
     state.in_flight_callbacks.remove_if([](const auto& make_progress) { return make_progress(); });
     for (auto next = state.in_flight_sends.begin(); next != state.in_flight_sends.end();) {
       const auto message = next++;
-      if (message->is_done()) state.spare.splice(state.spare.end(), state.in_flight_sends, message);
+      if (message->is_done()) state.spare_buffers.splice(state.spare_buffers.end(), state.in_flight_sends, message);
     }
   } catch (...) {
-    state.note_failure();
+    state.record_failure();
     throw;
   }
   state.has_to_send = !state.in_flight_sends.empty() || !state.in_flight_callbacks.empty();
 }
 
 /// Progresses messages. `lock` is held on entry and on return.
-void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
+void ProgressThread::make_progress(State& state, std::unique_lock<std::mutex>& lock) {
   try {
-    settle(state);
+    recycle_sent_buffers(state);
     if (state.has_to_send) return;
     lock.unlock();
     drive_mpi_progress();
     lock.lock();
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    state.note_failure();
+    state.record_failure();
   }
 }
 
@@ -251,11 +253,11 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
   std::unique_lock lock(state.mutex);
   // A waiting thread also runs the operations before its own, sooner than this thread could be notified.
   const auto has_job = [&] { return !state.jobs.empty() && !state.is_running && state.idle == 0; };
-  const auto has_messages = [&] { return state.has_to_send || (state.expected > 0 && !state.is_last); };
+  const auto has_messages = [&] { return state.has_to_send || (state.num_expected > 0 && !state.should_exit); };
   const auto sleep_until_poll = [&] {
     const bool is_polled = state.polling_holds > 0 || state.idle > 0;
     state.changed.wait_for(lock, stop, is_polled ? kLongPollInterval : kPollInterval,
-                           [&] { return has_job() || (state.is_last && !state.has_to_send); });
+                           [&] { return has_job() || (state.should_exit && !state.has_to_send); });
   };
   while (!stop.stop_requested()) {
     if (has_job() || has_messages()) idle_polls = kMaxIdlePolls;
@@ -264,20 +266,20 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
       if (has_job()) {
         run_next(state, lock);
         if (state.idle > 0) state.changed.notify_all();
-        if (state.has_to_send) move(state, lock);  // also between consecutive operations
+        if (state.has_to_send) make_progress(state, lock);  // also between consecutive operations
       }
     } else if (has_messages()) {
-      move(state, lock);
+      make_progress(state, lock);
       sleep_until_poll();
-    } else if (state.is_last) {
+    } else if (state.should_exit) {
       return;
     } else if (idle_polls > 0) {
       --idle_polls;
       sleep_until_poll();
     } else {
-      state.sleeps = true;
-      state.changed.wait(lock, stop, [&] { return has_job() || has_messages() || state.is_last; });
-      state.sleeps = false;
+      state.is_sleeping = true;
+      state.changed.wait(lock, stop, [&] { return has_job() || has_messages() || state.should_exit; });
+      state.is_sleeping = false;
     }
   }
   state.is_stopped = true;

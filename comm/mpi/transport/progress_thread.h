@@ -80,10 +80,10 @@ class ProgressThread {
   };
   /// State of a Work. If destroyed without wait(), while an exception unwinds the stack, it stops the thread, because
   /// tensors and devices are destroyed next.
-  struct Started {
+  struct PendingOperation {
     std::future<void> result;
     std::stop_source stop;
-    ~Started();
+    ~PendingOperation();
   };
   /// State of the thread, which outlives the ProgressThread if the thread does not return from MPI.
   struct State {
@@ -92,26 +92,26 @@ class ProgressThread {
     std::deque<Job> jobs;
     bool is_running = false;    ///< an operation is running; it is no longer in `jobs`
     std::atomic<int> idle = 0;  ///< number of threads that wait for an operation
-    std::list<InFlightSend> in_flight_sends, spare;
+    std::list<InFlightSend> in_flight_sends, spare_buffers;
     std::list<std::function<bool()>> in_flight_callbacks;  ///< callbacks still to be called
     std::atomic<bool> has_to_send = false;                 ///< `in_flight_sends` or `in_flight_callbacks` is not empty
-    int expected = 0;
+    int num_expected = 0;
     std::atomic<int> polling_holds = 0;
-    bool sleeps = false;         ///< the thread sleeps until notified
-    bool is_last = false;        ///< the thread exits once it has no more work
-    bool is_stopped = false;     ///< the thread was stopped early; no more progress
-    std::exception_ptr failure;  ///< of a message; rethrown by the next call
-    std::exception_ptr cause;    ///< of the first failed operation; fails all later ones
+    bool is_sleeping = false;        ///< the thread sleeps until notified
+    bool should_exit = false;        ///< the thread exits once it has no more work
+    bool is_stopped = false;         ///< the thread was stopped early; no more progress
+    std::exception_ptr failure;      ///< failure of a message; rethrown by the next call
+    std::exception_ptr first_error;  ///< error of the first failed operation; fails all later ones
 
     void rethrow_failure() const;
-    void note_failure();
+    void record_failure();
   };
   static void run(State& state, const std::stop_token& stop);
   static void run_next(State& state, std::unique_lock<std::mutex>& lock);
   static void wait_for(State& state, std::future<void>& result);
   static void fail_jobs(State& state);
-  static void settle(State& state);
-  static void move(State& state, std::unique_lock<std::mutex>& lock);
+  static void recycle_sent_buffers(State& state);
+  static void make_progress(State& state, std::unique_lock<std::mutex>& lock);
   template <class Change>
   void update_state(const Change& change);
 

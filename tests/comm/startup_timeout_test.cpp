@@ -1,9 +1,10 @@
+#include "comm/startup_timeout.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <map>
 
-#include "comm/startup_timeout.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {

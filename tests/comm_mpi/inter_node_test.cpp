@@ -53,7 +53,7 @@ namespace {
 /// For N bytes, partial sums go from node to node, and the last node sends each node only the part of its ranks: for n
 /// nodes of equal size (n - 1) N (1 + 1 / n). If every node has one rank, each rank sends each other rank its part, (n
 /// - 1) N in all. Nothing is broadcast.
-TEST(BetweenNodesTest, ReduceScatterSendsEachNodeOnlyItsSums) {
+TEST(InterNodeTest, ReduceScatterSendsEachNodeOnlyItsSums) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
@@ -76,7 +76,7 @@ TEST(BetweenNodesTest, ReduceScatterSendsEachNodeOnlyItsSums) {
 
 /// Partial sums go from the first node to the last, and sums from the last to the first: 2 (n - 1) N, as between nodes
 /// with a single rank.
-TEST(BetweenNodesTest, AllReduceSendsSumsToEachNodeOnce) {
+TEST(InterNodeTest, AllReduceSendsSumsToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
@@ -97,7 +97,7 @@ TEST(BetweenNodesTest, AllReduceSendsSumsToEachNodeOnce) {
 
 /// The node of the root gets the bytes from the root itself, and every other node gets them once, whichever rank is the
 /// root.
-TEST(BetweenNodesTest, BroadcastSendsBytesToEachNodeOnce) {
+TEST(InterNodeTest, BroadcastSendsBytesToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
@@ -120,7 +120,7 @@ TEST(BetweenNodesTest, BroadcastSendsBytesToEachNodeOnce) {
 }
 
 /// The parts of all ranks go to each of n nodes once, whatever its number of ranks: (n - 1) N.
-TEST(BetweenNodesTest, AllGatherSendsEachPartToEachNodeOnce) {
+TEST(InterNodeTest, AllGatherSendsEachPartToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
@@ -140,7 +140,7 @@ TEST(BetweenNodesTest, AllGatherSendsEachPartToEachNodeOnce) {
 }
 
 /// Covers many segments on nodes that forward data from one neighbor to the next.
-TEST(BetweenNodesTest, ManySegmentSumsArriveInOrder) {
+TEST(InterNodeTest, ManySegmentSumsArriveInOrder) {
   const auto world = session().world([](int rank) { return std::max(rank - 1, 0); });
   CpuDevice device;
   const i64 count = SharedWindow::kSlotBytes + 777;  // the last segment is short
@@ -155,7 +155,7 @@ TEST(BetweenNodesTest, ManySegmentSumsArriveInOrder) {
 
 /// A message that its receiver requested leaves directly from the tensor while the sender computes and makes no calls.
 /// Two messages check that they are not confused.
-TEST(BetweenNodesTest, RequestedMessagesLeaveDirectlyFromTensors) {
+TEST(InterNodeTest, RequestedMessagesLeaveDirectlyFromTensors) {
   using namespace std::chrono_literals;
   const auto world = session().world([](int rank) { return rank; });
   CpuDevice device;
