@@ -26,7 +26,7 @@ int cuda_device_count();
 /// Returns the PCI address of a GPU, "0000:3B:00.0", or "" if unknown.
 std::string cuda_pci_bus_id(int ordinal);
 
-/// Returns an id that is unique among the GPUs of all machines, independent of the process's numbering.
+/// Returns an id that is unique among the GPUs of all nodes, independent of the process's numbering.
 std::string cuda_device_id(Device& device);
 /// Page-locks host memory until the result is destroyed. Copies to and from GPUs are then faster, and write_bytes()
 /// returns before it has read the memory.
@@ -42,8 +42,8 @@ std::vector<std::string> take_notices(Device& device);
 
 /// Returns the choices in use, in the format of tensor/gemm_algo_cache.h for this GPU and library version.
 std::string gemm_choices_text(Device& device);
-/// Uses the choices in `texts` from now on; earlier texts take precedence. Choices of another GPU or library version
-/// are ignored. Throws BadInput, naming `name`, if a text is malformed.
+/// Uses the choices in `texts` from now on; earlier texts take precedence. Choices of a different GPU or library
+/// version are ignored. Throws BadInput, naming `name`, if a text is malformed.
 void use_gemm_choices(Device& device, std::span<const std::string> texts, std::string_view name);
 
 }  // namespace mcpp

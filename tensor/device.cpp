@@ -59,7 +59,7 @@ void* Device::allocate(i64 bytes, MemoryClass c) {
   if (!data) {
     fail(ExitCode::OutOfMemory, out_of_memory_text({bytes, c}, memory_, system_memory(*this)));
   }
-  account(c, size);
+  update_usage(c, size);
   return data;
 }
 
@@ -68,7 +68,7 @@ void Device::release(void* data, i64 bytes, MemoryClass c) noexcept {
   const i64 size = padded_alloc_size(bytes);
   const std::lock_guard lock(pool_->mutex);
   pool_->free_blocks[size].push_back(data);
-  account(c, -size);
+  update_usage(c, -size);
 }
 
 void Device::trim() {
@@ -81,7 +81,7 @@ void Device::reset_peak() {
   memory_.total.peak = memory_.total.bytes;
 }
 
-void Device::account(MemoryClass c, i64 delta) {
+void Device::update_usage(MemoryClass c, i64 delta) {
   for (MemoryUse* use : {&memory_.by_class[static_cast<std::size_t>(c)], &memory_.total}) {
     use->bytes += delta;
     use->peak = std::max(use->peak, use->bytes);

@@ -47,7 +47,7 @@ struct MemoryTable {
 struct CpuOptions {
   int threads = 1;  ///< OpenMP threads used by ops; results do not depend on it
   /// Allocates large buffers in memory that other processes can map, if the system supports it. With several ranks per
-  /// machine, collectives then need no copies.
+  /// node, collectives then need no copies.
   bool shared = false;
 };
 
@@ -76,14 +76,14 @@ class Device {
   struct Pool;
   virtual void* system_allocate(i64 bytes) = 0;  ///< returns nullptr when out of memory
   virtual void system_free(void* data) noexcept = 0;
-  void account(MemoryClass c, i64 delta);
+  void update_usage(MemoryClass c, i64 delta);
 
   DeviceType type_;
   MemoryTable memory_;
 
  protected:
   std::unique_ptr<Pool> pool_;
-  void free_pool() noexcept;  ///< for the destructors of derived classes, which own system_free
+  void free_pool() noexcept;  ///< called by the destructors of derived classes, which define system_free
 };
 
 /// State of the GEMM library, defined by the CPU backend.

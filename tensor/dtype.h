@@ -88,8 +88,8 @@ struct Float16 {
     const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000;
     const u32 nan = 0x7E00 | (magnitude >> 13 & 0x3FF);
     const u32 finite = magnitude < 0x38800000 ? subnormal : normal;  // 2^-14
-    const u32 number = magnitude < 0x477FF000 ? finite : 0x7C00;     // 65520
-    return static_cast<u16>((x >> 16 & 0x8000) | (magnitude > 0x7F800000 ? nan : number));
+    const u32 rounded = magnitude < 0x477FF000 ? finite : 0x7C00;    // 65520
+    return static_cast<u16>((x >> 16 & 0x8000) | (magnitude > 0x7F800000 ? nan : rounded));
   }
   static constexpr u32 widen(u16 x) {
     const u32 magnitude = (x & 0x7FFFu) << 13;

@@ -15,10 +15,10 @@ class LineParser {
  public:
   explicit LineParser(const std::string& line) : in_(line) {}
 
-  bool good() const { return good_; }
+  bool is_valid() const { return is_valid_; }
   bool done() {
     std::string rest;
-    return good_ && !(in_ >> rest);
+    return is_valid_ && !(in_ >> rest);
   }
   std::string word() {
     std::string w;
@@ -57,11 +57,11 @@ class LineParser {
     require(w == yes || w == no);
     return w == yes;
   }
-  void require(bool condition) { good_ = good_ && condition; }
+  void require(bool condition) { is_valid_ = is_valid_ && condition; }
 
  private:
   std::istringstream in_;
-  bool good_ = true;
+  bool is_valid_ = true;
 };
 
 void read_factors(LineParser& words, GemmKey& key) {
@@ -82,7 +82,7 @@ GemmKey read_key(LineParser& words) {
   key.out = words.type();
   const std::string transposes = words.word();
   words.require(transposes == "NN" || transposes == "NT" || transposes == "TN" || transposes == "TT");
-  if (!words.good()) return key;
+  if (!words.is_valid()) return key;
   key.transpose_a = transposes[0] == 'T';
   key.transpose_b = transposes[1] == 'T';
   key.m = words.size();
@@ -134,7 +134,7 @@ GemmAlgoCache gemm_choices_from_text(std::string_view text, std::string_view pla
     const GemmKey key = read_key(words);
     const GemmAlgo choice = read_choice(words);
     check_input(words.done(), name, ", line ", number, ": not a matrix product and its algorithm: ", line,
-                "; delete the file to have it made again");
+                "; delete the file; the next run creates it");
     choices[key] = choice;
   }
   return choices;

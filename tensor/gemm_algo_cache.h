@@ -59,8 +59,8 @@ using GemmAlgoCache = std::map<GemmKey, GemmAlgo>;
 
 /// Formats one line per choice under a header that names `platform`: the library version and the GPU.
 std::string to_text(const GemmAlgoCache& choices, std::string_view platform);
-/// Parses the choices in `text`; returns none if they were made on another platform. Throws BadInput, with `name` (of
-/// the file) and the line, if the text is malformed.
+/// Parses the choices in `text`; returns none if they were made on a different platform. Throws BadInput, with `name`
+/// (of the file) and the line, if the text is malformed.
 GemmAlgoCache gemm_choices_from_text(std::string_view text, std::string_view platform, std::string_view name);
 /// Merges the choices of several texts; for the same product the earliest text takes precedence.
 GemmAlgoCache merged_gemm_choices(std::span<const std::string> texts, std::string_view platform, std::string_view name);

@@ -41,11 +41,12 @@ std::string out_of_memory_text(const MemoryRequest& request, const MemoryTable& 
   std::array<i64, kMemoryClasses> held{};
   std::ranges::transform(in_use.by_class, held.begin(), [](const MemoryUse& use) { return use.bytes; });
   held[static_cast<std::size_t>(request.memory_class)] += request.bytes;
-  const auto most = static_cast<MemoryClass>(std::ranges::max_element(held) - held.begin());
+  const auto largest_class = static_cast<MemoryClass>(std::ranges::max_element(held) - held.begin());
   return str("out of memory: ", bytes_text(request.bytes), " more for ", name_of(request.memory_class),
              " could not be allocated; of ", bytes_text(system.total), " that the device has, ",
-             bytes_text(system.free), " are free. In use:\n", in_use.to_string(), "Most is for ", name_of(most), ": ",
-             find_advice(most), ". --dry_run prints the memory that a configuration needs.");
+             bytes_text(system.free), " are free. In use:\n", in_use.to_string(), "Most is for ",
+             name_of(largest_class), ": ", find_advice(largest_class),
+             ". --dry_run prints the memory that a configuration needs.");
 }
 
 }  // namespace mcpp

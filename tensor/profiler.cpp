@@ -46,14 +46,14 @@ Profiler::Trace Profiler::stop() {
 
 void Profiler::add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
                    const RangeFacts& facts) {
-  std::string whole = facts.group.empty() ? std::string(name) : str(facts.group, " ", name);
-  if (detail <= timed_) seconds_[whole] += std::chrono::duration<double>(end - begin).count();
+  std::string full_name = facts.group.empty() ? std::string(name) : str(facts.group, " ", name);
+  if (detail <= timed_) seconds_[full_name] += std::chrono::duration<double>(end - begin).count();
   if (!is_tracing_) return;
   if (trace_.ranges.size() >= kMaxRanges) {
     ++trace_.dropped_ranges;
     return;
   }
-  trace_.ranges.push_back({.name = std::move(whole), .kind = kind, .begin = begin, .end = end, .facts = facts});
+  trace_.ranges.push_back({.name = std::move(full_name), .kind = kind, .begin = begin, .end = end, .facts = facts});
 }
 
 void Profiler::record_kept_bytes(const std::string& name, i64 bytes) {

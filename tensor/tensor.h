@@ -61,13 +61,13 @@ class Tensor {
   }
   void* raw() const { return storage_->data() + offset_ * size_of(dtype_); }
 
-  /// Returns a view of the same elements in another shape; one size may be -1.
+  /// Returns a view of the same elements with a different shape; one size may be -1.
   Tensor view(Shape shape) const;
   /// Returns rows [begin, end) of the first axis.
   Tensor slice(i64 begin, i64 end) const;
   /// Returns `count` elements from flat element `begin` on, as one axis.
   Tensor flat(i64 begin, i64 count) const;
-  /// Returns the same bytes as elements of another type, as one axis.
+  /// Returns the same bytes as elements of a different type, as one axis.
   Tensor reinterpret(DType dtype) const;
   /// Merges all axes except the last: [rows, last].
   Tensor as_matrix() const { return view({-1, shape_.back()}); }

@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Copies of whole tensors, as bytes, between the host and device D: tensor/transfer.cpp, tensor/cuda/transfer.cpp.
+/// Copies of full tensors, as bytes, between the host and device D: tensor/transfer.cpp, tensor/cuda/transfer.cpp.
 template <DeviceType D>
 struct Transfer {
   /// Waits for the ops that compute `from`.

@@ -44,7 +44,7 @@ Tensor drop_overflow(const CapacityRule& rule, Communicator* sample) {
                order = gather_all(integers(rule.order, device), sample);
   const i64 first = all.dim(0) > own ? own * sample->rank() : 0;
   Tensor kept = Tensor::like(rule.experts);
-  ops::drop_overflow(all, weights, order, {.num_experts = rule.num_experts, .most = rule.capacity}, first, kept);
+  ops::drop_overflow(all, weights, order, {.num_experts = rule.num_experts, .max_choices = rule.capacity}, first, kept);
   return kept;
 }
 

@@ -34,12 +34,14 @@ void copy_rows(const Heads& from, Heads& to) {
   const std::vector<i64> from_at = offsets_in_row(from, run), to_at = offsets_in_row(to, run);
   parallel_for(cpu(to.base), to.seq * to.batch, rows_per_piece(to.heads * to.head_dim), [&](i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
-      const i64 soon = std::min(row + kRowsAhead, end - 1);
-      const From *at = source + offset_of(from, row, to.batch), *later = source + offset_of(from, soon, to.batch);
-      To* place = target + offset_of(to, row, to.batch);
+      const i64 prefetch_row = std::min(row + kRowsAhead, end - 1);
+      const From *row_source = source + offset_of(from, row, to.batch),
+                 *prefetch_source = source + offset_of(from, prefetch_row, to.batch);
+      To* destination = target + offset_of(to, row, to.batch);
       for (std::size_t h = 0; h < from_at.size(); ++h) {
-        for (i64 i = 0; i < length; i += kLine / i64{sizeof(From)}) __builtin_prefetch(later + from_at[h] + i);
-        sweep(d, 0, length, [=, x = at + from_at[h], y = place + to_at[h]](i64 i, auto lanes) {
+        for (i64 i = 0; i < length; i += kLine / i64{sizeof(From)})
+          __builtin_prefetch(prefetch_source + from_at[h] + i);
+        sweep(d, 0, length, [=, x = row_source + from_at[h], y = destination + to_at[h]](i64 i, auto lanes) {
           store(load(d, x + i, lanes), d, y + i, lanes);
         });
       }

@@ -47,14 +47,16 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
     const i64 n = logits.dim(1);
     const T* x = logits.data<T>();
     const i32* ids = targets.data<i32>();
-    auto *largests = largest.data<Lane<T>>(), *sums = sum_exp.data<Lane<T>>(), *hits = target_logit.data<Lane<T>>();
+    auto *row_maxima = largest.data<Lane<T>>(), *sums = sum_exp.data<Lane<T>>(),
+         *target_logits = target_logit.data<Lane<T>>();
     parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const RowStats<Lane<T>> stats = stats_of_row(x + r * n, valid_columns);
         const i64 target = ids[r] - first_row;
-        largests[r] = stats.largest;
+        row_maxima[r] = stats.largest;
         sums[r] = stats.sum_exp;
-        hits[r] = ids[r] >= 0 && target >= 0 && target < n ? static_cast<Lane<T>>(x[r * n + target]) : Lane<T>{0};
+        target_logits[r] =
+            ids[r] >= 0 && target >= 0 && target < n ? static_cast<Lane<T>>(x[r * n + target]) : Lane<T>{0};
       }
     });
   });
@@ -65,9 +67,9 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
 template <bool kCapped, class T>
 void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale, Lane<T> inverse_cap) {
   const LaneTag<T> d;
-  const auto gradient = [=](auto v, Lane<T> hit) {
+  const auto gradient = [=](auto v, Lane<T> is_target) {
     const auto p = exp_of(d, hn::Sub(v, hn::Set(d, lse)));
-    const auto slope_of_logit = hn::Mul(hn::Sub(p, hn::Set(d, hit)), hn::Set(d, scale));
+    const auto slope_of_logit = hn::Mul(hn::Sub(p, hn::Set(d, is_target)), hn::Set(d, scale));
     if constexpr (!kCapped) return slope_of_logit;
     const auto t = hn::Mul(v, hn::Set(d, inverse_cap));
     // Rounding may make t slightly larger than 1.

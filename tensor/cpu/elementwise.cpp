@@ -51,11 +51,11 @@ void soft_cap(Tensor& x, double cap) {
   on_float(x.dtype(), [&]<class T>() {
     const LaneTag<T> d;
     T* data = x.data<T>();
-    const auto caps = static_cast<Lane<T>>(cap), inverse = static_cast<Lane<T>>(1 / cap);
+    const auto lane_cap = static_cast<Lane<T>>(cap), inverse = static_cast<Lane<T>>(1 / cap);
     parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto t = tanh_of(d, hn::Mul(load(d, data + i, lanes), hn::Set(d, inverse)));
-        store(hn::Mul(t, hn::Set(d, caps)), d, data + i, lanes);
+        store(hn::Mul(t, hn::Set(d, lane_cap)), d, data + i, lanes);
       });
     });
   });

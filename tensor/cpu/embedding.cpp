@@ -44,10 +44,10 @@ void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, T
       auto next = std::lower_bound(order.begin(), order.end(), first_row + begin,
                                    [&](i64 position, i64 id) { return ids[position] < id; });
       for (i64 r = begin; r < end; ++r) {
-        bool is_fresh = true;
-        for (; next != order.end() && ids[*next] == first_row + r; ++next, is_fresh = false)
-          add_row(from + *next * n, to + r * n, n, is_fresh ? beta : 1.0f);
-        if (is_fresh) add_row(static_cast<const T*>(nullptr), to + r * n, n, beta);
+        bool is_first = true;
+        for (; next != order.end() && ids[*next] == first_row + r; ++next, is_first = false)
+          add_row(from + *next * n, to + r * n, n, is_first ? beta : 1.0f);
+        if (is_first) add_row(static_cast<const T*>(nullptr), to + r * n, n, beta);
       }
     });
   });

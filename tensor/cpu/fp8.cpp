@@ -20,11 +20,11 @@ u16 largest_magnitude(const u16* x, i64 count) {
   auto largest = hn::Zero(d);
   i64 i = 0;
   for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, hn::And(hn::LoadU(d, x + i), magnitudes));
-  u16 all[hn::MaxLanes(d)], most = 0;
+  u16 all[hn::MaxLanes(d)], max_bits = 0;
   hn::StoreU(largest, d, all);
-  for (i64 lane = 0; lane < lanes; ++lane) most = std::max(most, all[lane]);
-  for (; i < count; ++i) most = std::max(most, static_cast<u16>(x[i] & 0x7FFF));
-  return most;
+  for (i64 lane = 0; lane < lanes; ++lane) max_bits = std::max(max_bits, all[lane]);
+  for (; i < count; ++i) max_bits = std::max(max_bits, static_cast<u16>(x[i] & 0x7FFF));
+  return max_bits;
 }
 
 void add_amax(const Tensor& x, Tensor& amax) {
@@ -53,10 +53,10 @@ HWY_INLINE hn::Vec<D> nearest_fp8(D d, hn::Vec<D> x, Fp8Format format) {
   const auto sum = hn::Add(all, hn::Add(odd, hn::Set(bits, last / 2 - 1)));
   const auto normal = hn::BitCast(d, hn::And(sum, hn::Set(bits, ~(last - 1))));
   // Subnormal values: multiples of the smallest value, which is the last bit of this power of two in fp32.
-  const int least = fp8_least_exponent(format);
-  const auto shift = hn::Set(d, power_of_two(least - fp8_fraction_bits(format) + 23));
+  const int min_exponent = fp8_min_exponent(format);
+  const auto shift = hn::Set(d, power_of_two(min_exponent - fp8_fraction_bits(format) + 23));
   const auto subnormal = hn::Sub(hn::Add(magnitude, shift), shift);
-  const auto rounded = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, power_of_two(least))), subnormal, normal);
+  const auto rounded = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, power_of_two(min_exponent))), subnormal, normal);
   const auto signed_result = hn::CopySign(hn::Min(rounded, hn::Set(d, fp8_largest(format))), x);
   const auto is_number = hn::Lt(magnitude, hn::Inf(d));
   return hn::IfThenElse(is_number, signed_result, hn::NaN(d));

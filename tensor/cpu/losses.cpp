@@ -21,13 +21,13 @@ template <>
 void Kernels<DeviceType::Cpu>::cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit,
                                                     const Tensor& targets, Tensor& losses, Tensor& totals) {
   on_accumulate_dtype(largest.dtype(), [&]<class T>() {
-    const T *sums = sum_exp.data<T>(), *hits = target_logit.data<T>();
+    const T *sums = sum_exp.data<T>(), *target_logits = target_logit.data<T>();
     const i32* ids = targets.data<i32>();
     T *lse = largest.data<T>(), *to = losses.data<T>();
     double sum = 0, count = 0;
     for (i64 t = 0; t < largest.numel(); ++t) {
       lse[t] += std::log(sums[t]);
-      to[t] = ids[t] >= 0 ? lse[t] - hits[t] : T{0};
+      to[t] = ids[t] >= 0 ? lse[t] - target_logits[t] : T{0};
       sum += static_cast<double>(to[t]);
       count += ids[t] >= 0;
     }

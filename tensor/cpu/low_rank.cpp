@@ -29,7 +29,7 @@ class Columns {
   void scale(i64 j, double factor) {
     for (i64 i = 0; i < rows_; ++i) at(i, j) = static_cast<T>(at(i, j) * factor);
   }
-  void point_elsewhere(i64 j, int attempt) {
+  void set_random_direction(i64 j, int attempt) {
     for (i64 i = 0; i < rows_; ++i) at(i, j) = random_sign(i, j, attempt);
   }
 
@@ -44,7 +44,7 @@ template <class T>
 void orthonormalize_columns(Columns<T> x) {
   for (i64 j = 0; j < x.count(); ++j) {
     for (int attempt = 0; attempt < kDirectionAttempts; ++attempt) {
-      if (attempt > 0) x.point_elsewhere(j, attempt);
+      if (attempt > 0) x.set_random_direction(j, attempt);
       const double before = x.norm(j);
       x.subtract_projections(j);
       x.subtract_projections(j);

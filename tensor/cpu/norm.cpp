@@ -122,7 +122,7 @@ struct BackwardRow {
   Lane<T> center, rstd, offset;
   i64 n;
   bool has_mean;
-  const Lane<T>* dot;  ///< over all ranks' columns; null if the row is not sharded
+  const Lane<T>* dot;  ///< dot product over all ranks' columns; null if the row is not sharded
   Lane<T> columns;
 
   template <class D>

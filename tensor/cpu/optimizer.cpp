@@ -81,12 +81,12 @@ void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
     const LaneTag<T> d;
     T *buffers = buffer.data<T>(), *gs = grad.data<T>();
     const T keep = static_cast<T>(step.momentum), grad_scale = static_cast<T>(factor);
-    parallel_for(cpu(buffer), buffer.numel(), kElementsPerPiece, [=, ahead = step.nesterov](i64 begin, i64 end) {
+    parallel_for(cpu(buffer), buffer.numel(), kElementsPerPiece, [=, is_nesterov = step.nesterov](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto g = hn::Mul(load(d, gs + i, lanes), hn::Set(d, grad_scale));
         const auto sum = hn::MulAdd(hn::Set(d, keep), load(d, buffers + i, lanes), g);
         store(sum, d, buffers + i, lanes);
-        store(ahead ? hn::MulAdd(hn::Set(d, keep), sum, g) : sum, d, gs + i, lanes);
+        store(is_nesterov ? hn::MulAdd(hn::Set(d, keep), sum, g) : sum, d, gs + i, lanes);
       });
     });
   });

@@ -43,7 +43,7 @@ void pack_block(const T* x, i32* words) {
     hn::StoreU(hn::DemoteTo(bytes, hn::NearestInt(hn::Mul(load(d, x + i, AllLanes()), steps))), bytes, codes + i);
 }
 
-/// Calls f(i, values of elements i, i + 1, ...) for a whole block.
+/// Calls f(i, values of elements i, i + 1, ...) for a full block.
 template <class D, class F>
 HWY_INLINE void for_each_unpacked(D d, const i32* words, F&& f) {
   const hn::RebindToSigned<D> integers;
@@ -84,29 +84,29 @@ void on_fp32_or_low_precision(const Tensor& x, const F& f) {
 
 void pack(const Tensor& x, Tensor& message) {
   on_fp32_or_low_precision(x, [&]<class T>() {
-    const T* numbers = x.data<T>();
+    const T* values = x.data<T>();
     i32* words = message.data<i32>();
-    for_each_block(x, [=](i64 b) { pack_block(numbers + b * kPackedBlock, words + b * kPackedWords); });
+    for_each_block(x, [=](i64 b) { pack_block(values + b * kPackedBlock, words + b * kPackedWords); });
   });
 }
 
 void unpack(const Tensor& message, Tensor& x) {
   on_fp32_or_low_precision(x, [&]<class T>() {
-    T* numbers = x.data<T>();
+    T* values = x.data<T>();
     const i32* words = message.data<i32>();
-    for_each_block(x, [=](i64 b) { unpack_block(words + b * kPackedWords, numbers + b * kPackedBlock); });
+    for_each_block(x, [=](i64 b) { unpack_block(words + b * kPackedWords, values + b * kPackedBlock); });
   });
 }
 
 /// Adds block by block, so that sums are written once.
 void sum_unpacked(const Tensor& messages, Tensor& sum) {
-  float* numbers = sum.data<float>();
+  float* values = sum.data<float>();
   const i32 *words = messages.data<i32>(), *end = words + messages.numel();
   const i64 step = packed_words(sum.numel());
   for_each_block(sum, [=](i64 b) {
     const i32* next = words + b * kPackedWords;
-    unpack_block(next, numbers + b * kPackedBlock);
-    while ((next += step) < end) add_unpacked_block(next, numbers + b * kPackedBlock);
+    unpack_block(next, values + b * kPackedBlock);
+    while ((next += step) < end) add_unpacked_block(next, values + b * kPackedBlock);
   });
 }
 

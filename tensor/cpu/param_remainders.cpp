@@ -50,12 +50,12 @@ void join_block(const u16* model, const u16* low, u64 rounded_up, u32* master) {
 }
 
 void param_remainders(const Tensor& master, ParamRemainders& to) {
-  const u32* numbers = static_cast<const u32*>(master.raw());
+  const u32* values = static_cast<const u32*>(master.raw());
   u16* low = static_cast<u16*>(to.low.raw());
   u64* rounded_up = static_cast<u64*>(to.rounded_up.raw());
   parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerPiece, [=](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b)
-      rounded_up[b] = remainders_of(numbers + b * kRemainderBlock, low + b * kRemainderBlock);
+      rounded_up[b] = remainders_of(values + b * kRemainderBlock, low + b * kRemainderBlock);
   });
 }
 
@@ -63,11 +63,11 @@ void join_param_remainders(const Tensor& model, const ParamRemainders& from, Ten
   const u16* upper = static_cast<const u16*>(model.raw());
   const u16* low = static_cast<const u16*>(from.low.raw());
   const u64* rounded_up = static_cast<const u64*>(from.rounded_up.raw());
-  u32* numbers = static_cast<u32*>(master.raw());
+  u32* values = static_cast<u32*>(master.raw());
   parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerPiece, [=](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b) {
       const i64 at = b * kRemainderBlock;
-      join_block(upper + at, low + at, rounded_up[b], numbers + at);
+      join_block(upper + at, low + at, rounded_up[b], values + at);
     }
   });
 }

@@ -13,19 +13,19 @@ constexpr i64 kBlocksPerPiece = kElementsPerPiece / kQuantizedBlock;
 
 /// Returns for each lane the number of ascending limits below its value.
 template <class D>
-HWY_INLINE hn::Vec<hn::RebindToSigned<D>> places(D d, hn::Vec<D> x, const float* limits) {
+HWY_INLINE hn::Vec<hn::RebindToSigned<D>> find_indices(D d, hn::Vec<D> x, const float* limits) {
   const hn::RebindToSigned<D> integers;
-  auto place = hn::Zero(integers);
+  auto index = hn::Zero(integers);
   for (i32 half = 128; half > 0; half /= 2) {
-    const auto middle = hn::GatherIndex(d, limits, hn::Add(place, hn::Set(integers, half - 1)));
+    const auto middle = hn::GatherIndex(d, limits, hn::Add(index, hn::Set(integers, half - 1)));
     const auto above = hn::RebindMask(integers, hn::Gt(x, middle));
-    place = hn::Add(place, hn::IfThenElseZero(above, hn::Set(integers, half)));
+    index = hn::Add(index, hn::IfThenElseZero(above, hn::Set(integers, half)));
   }
-  return place;
+  return index;
 }
 
 /// Quantizes a block and returns its scale.
-float quantize_block(const float* x, u8* codes, const float* limits, i32 least) {
+float quantize_block(const float* x, u8* codes, const float* limits, i32 min_index) {
   const LaneTag<float> d;
   const hn::RebindToSigned<decltype(d)> integers;
   const hn::Rebind<u8, decltype(d)> bytes;
@@ -37,10 +37,10 @@ float quantize_block(const float* x, u8* codes, const float* limits, i32 least) 
   const auto divisor = hn::Set(d, scale > 0 ? scale : std::numeric_limits<float>::infinity());
   for (i64 i = 0; i < kQuantizedBlock; i += lanes) {
     const auto value = hn::Div(hn::LoadU(d, x + i), divisor);
-    const auto place = places(d, value, limits);
-    const auto least_of_positive =
-        hn::IfThenElseZero(hn::RebindMask(integers, hn::Gt(value, hn::Zero(d))), hn::Set(integers, least));
-    hn::StoreU(hn::DemoteTo(bytes, hn::Max(place, least_of_positive)), bytes, codes + i);
+    const auto index = find_indices(d, value, limits);
+    const auto min_of_positive =
+        hn::IfThenElseZero(hn::RebindMask(integers, hn::Gt(value, hn::Zero(d))), hn::Set(integers, min_index));
+    hn::StoreU(hn::DemoteTo(bytes, hn::Max(index, min_of_positive)), bytes, codes + i);
   }
   return scale;
 }
@@ -50,20 +50,20 @@ void dequantize_block(const u8* codes, float scale, float* x, const float* value
   const hn::RebindToSigned<decltype(d)> integers;
   const hn::Rebind<u8, decltype(d)> bytes;
   for (i64 i = 0; i < kQuantizedBlock; i += static_cast<i64>(hn::Lanes(d))) {
-    const auto place = hn::PromoteTo(integers, hn::LoadU(bytes, codes + i));
-    hn::StoreU(hn::Mul(hn::GatherIndex(d, values, place), hn::Set(d, scale)), d, x + i);
+    const auto index = hn::PromoteTo(integers, hn::LoadU(bytes, codes + i));
+    hn::StoreU(hn::Mul(hn::GatherIndex(d, values, index), hn::Set(d, scale)), d, x + i);
   }
 }
 
 void quantize(const Tensor& x, Quantized& to) {
   const QuantizedValues limits = quantized_limits(to.range);
-  const i32 least = to.range == QuantizedRange::NonNegative ? 1 : 0;
-  const float* numbers = x.data<float>();
+  const i32 min_index = to.range == QuantizedRange::NonNegative ? 1 : 0;
+  const float* x_data = x.data<float>();
   u8* codes = static_cast<u8*>(to.codes.raw());
   float* scales = to.scales.data<float>();
   parallel_for(cpu(x), to.scales.numel(), kBlocksPerPiece, [=, &limits](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b)
-      scales[b] = quantize_block(numbers + b * kQuantizedBlock, codes + b * kQuantizedBlock, limits.data(), least);
+      scales[b] = quantize_block(x_data + b * kQuantizedBlock, codes + b * kQuantizedBlock, limits.data(), min_index);
   });
 }
 
@@ -71,10 +71,10 @@ void dequantize(const Quantized& from, Tensor& x) {
   const QuantizedValues values = quantized_values(from.range);
   const u8* codes = static_cast<const u8*>(from.codes.raw());
   const float* scales = from.scales.data<float>();
-  float* numbers = x.data<float>();
+  float* x_data = x.data<float>();
   parallel_for(cpu(x), from.scales.numel(), kBlocksPerPiece, [=, &values](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b)
-      dequantize_block(codes + b * kQuantizedBlock, scales[b], numbers + b * kQuantizedBlock, values.data());
+      dequantize_block(codes + b * kQuantizedBlock, scales[b], x_data + b * kQuantizedBlock, values.data());
   });
 }
 

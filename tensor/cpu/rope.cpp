@@ -20,13 +20,13 @@ void rotate(T* lower, T* upper, const Lane<T>* cos, const Lane<T>* sin, Lane<T> 
   });
 }
 
-void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse) {
+void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool is_inverse) {
   on_float(x.base.dtype(), [&]<class T>() {
     const i64 half = cos.dim(1);
     T* base = x.base.data<T>() + x.offset;
     const auto *cosines = cos.data<Lane<T>>(), *sines = sin.data<Lane<T>>();
     const i32* starts = positions.starts_or_null();
-    const auto sign = static_cast<Lane<T>>(inverse ? -1 : 1);
+    const auto sign = static_cast<Lane<T>>(is_inverse ? -1 : 1);
     parallel_for(cpu(x.base), x.seq * x.batch, rows_per_piece(x.heads * x.head_dim), [&](i64 begin, i64 end) {
       for (i64 row = begin; row < end; ++row) {
         const i64 s = row / x.batch, b = row % x.batch;
@@ -51,8 +51,8 @@ HWY_EXPORT(rope);
 
 template <>
 void Kernels<DeviceType::Cpu>::rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions,
-                                    bool inverse) {
-  HWY_DYNAMIC_DISPATCH(rope)(x, cos, sin, positions, inverse);
+                                    bool is_inverse) {
+  HWY_DYNAMIC_DISPATCH(rope)(x, cos, sin, positions, is_inverse);
 }
 
 }  // namespace mcpp

@@ -17,12 +17,12 @@ namespace mcpp::HWY_NAMESPACE {
 template <class L>
 class Largest {
  public:
-  explicit Largest(i64 most) : most_(static_cast<std::size_t>(most)) {}
+  explicit Largest(i64 max_values) : max_values_(static_cast<std::size_t>(max_values)) {}
 
   void clear() { kept_.clear(); }
   void add(L value, i64 number) {
-    if (kept_.size() == most_ && !is_above(value, kept_.back().value)) return;
-    if (kept_.size() == most_) kept_.pop_back();
+    if (kept_.size() == max_values_ && !is_above(value, kept_.back().value)) return;
+    if (kept_.size() == max_values_) kept_.pop_back();
     auto at = kept_.end();
     while (at != kept_.begin() && is_above(value, (at - 1)->value)) --at;
     kept_.insert(at, {value, number});
@@ -41,7 +41,7 @@ class Largest {
   };
   static bool is_above(L a, L b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
 
-  std::size_t most_;
+  std::size_t max_values_;
   std::vector<RankedValue> kept_;
 };
 
@@ -129,15 +129,15 @@ template <class L>
 struct ChosenScores {
   std::vector<L> all;     ///< [E] with pre_softmax: softmax over all experts
   std::vector<L> chosen;  ///< [k] softmax, or sigmoids
-  L sum = 1;              ///< divisor of these
+  L sum = 1;              ///< divisor of the scores
 
   ChosenScores(const RoutingRule& rule, i64 experts)
       : all(static_cast<std::size_t>(experts)), chosen(static_cast<std::size_t>(rule.topk)) {}
 
   void compute(const RoutingRule& rule, const L* logits, const i32* experts) {
-    const bool is_over_all = rule.score == RouterScore::Softmax && rule.pre_softmax;
-    if (is_over_all) softmax_of_row(logits, static_cast<i64>(all.size()), all.data());
-    const L* from = is_over_all ? all.data() : logits;
+    const bool covers_all_experts = rule.score == RouterScore::Softmax && rule.pre_softmax;
+    if (covers_all_experts) softmax_of_row(logits, static_cast<i64>(all.size()), all.data());
+    const L* from = covers_all_experts ? all.data() : logits;
     for (i64 j = 0; j < rule.topk; ++j) chosen[static_cast<std::size_t>(j)] = from[experts[j]];
     if (rule.score == RouterScore::Sigmoid) {
       const L sigmoids = sigmoid_of_row(chosen.data(), rule.topk, chosen.data());
@@ -172,7 +172,7 @@ void weights_backward_of_row(const RoutingRule& rule, const ChosenScores<L>& sco
   const LaneTag<L> d;
   const L scale = static_cast<L>(rule.scale);
   const bool is_sigmoid = rule.score == RouterScore::Sigmoid;
-  L mean = 0;  // of dw, weighted by scores that sum to 1
+  L mean = 0;  // mean of dw, weighted by scores that sum to 1
   for (i64 j = 0; j < rule.topk; ++j) mean += scale * dw[j] * scores.chosen[static_cast<std::size_t>(j)] / scores.sum;
   if (is_sigmoid && rule.topk == 1) mean = 0;
   if (rule.pre_softmax && !is_sigmoid) {

@@ -26,10 +26,10 @@ void count(const Tensor& experts, const ExpertRange& range, i32* counts) {
 struct Candidate {
   float weight;
   i32 order;
-  i64 place;  ///< index among all choices, by token
+  i64 index;  ///< index among all choices, by token
 
   bool operator<(const Candidate& other) const {
-    return std::tuple(-weight, order, place) < std::tuple(-other.weight, other.order, other.place);
+    return std::tuple(-weight, order, index) < std::tuple(-other.weight, other.order, other.index);
   }
 };
 
@@ -51,7 +51,7 @@ void ChoiceKernels<DeviceType::Cpu>::sort_choices(const Tensor& experts, const E
   std::vector<i32> next(static_cast<std::size_t>(range.count) + 1, 0);
   count(experts, range, next.data() + 1);
   for (std::size_t e = 1; e < next.size(); ++e) next[e] += next[e - 1];
-  MCPP_CHECK(next.back() == tokens.numel(), "sort_choices: ", next.back(), " choices, room for ", tokens.numel());
+  MCPP_CHECK(next.back() == tokens.numel(), "sort_choices: ", next.back(), " choices, space for ", tokens.numel());
   const i64 topk = experts.dim(1);
   for (i64 i = 0; i < experts.numel(); ++i) {
     const i64 number = index_in_range(range, experts.data<i32>()[i]);
@@ -73,11 +73,11 @@ void ChoiceKernels<DeviceType::Cpu>::drop_overflow(const Tensor& experts, const 
           {ordered(weights.data<float>()[i]), order.data<i32>()[i / topk], i});
   }
   for (std::vector<Candidate>& own : candidates) {
-    if (static_cast<i64>(own.size()) <= capacity.most) continue;
-    const auto overflow = own.begin() + capacity.most;
+    if (static_cast<i64>(own.size()) <= capacity.max_choices) continue;
+    const auto overflow = own.begin() + capacity.max_choices;
     std::nth_element(own.begin(), overflow, own.end());
     std::for_each(overflow, own.end(), [&](const Candidate& x) {
-      if (x.place >= begin && x.place < begin + kept.numel()) kept.data<i32>()[x.place - begin] = -1;
+      if (x.index >= begin && x.index < begin + kept.numel()) kept.data<i32>()[x.index - begin] = -1;
     });
   }
 }

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kFileName = "megatron_cpp";
 constexpr i64 kPage = 4096;
 
-i64 memory_of_machine() {
+i64 host_memory_bytes() {
   return round_up(physical_memory(), kHugePage);
 }
 
@@ -36,17 +36,18 @@ bool is_arena(const std::string& path) {
 }  // namespace
 
 ArenaMapping::ArenaMapping(int fd, i64 bytes) noexcept : bytes_(bytes) {
-  const auto size = static_cast<std::size_t>(bytes), room = size + kHugePage;
-  void* reserved = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const auto size = static_cast<std::size_t>(bytes), reserved_bytes = size + kHugePage;
+  void* reserved = ::mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return;
   auto* begin = static_cast<std::byte*>(reserved);
   std::byte* aligned = begin + (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
   if (::mmap(aligned, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED) {
-    ::munmap(reserved, room);
+    ::munmap(reserved, reserved_bytes);
     return;
   }
   if (aligned > begin) ::munmap(begin, static_cast<std::size_t>(aligned - begin));
-  if (aligned + size < begin + room) ::munmap(aligned + size, static_cast<std::size_t>(begin + room - aligned) - size);
+  if (aligned + size < begin + reserved_bytes)
+    ::munmap(aligned + size, static_cast<std::size_t>(begin + reserved_bytes - aligned) - size);
   ::madvise(aligned, size, MADV_HUGEPAGE);  // only a hint: fewer page faults
   base_ = aligned;
 }
@@ -56,7 +57,7 @@ ArenaMapping::~ArenaMapping() {
 }
 
 std::unique_ptr<SharedArena> SharedArena::create() {
-  return create("tensors", memory_of_machine());
+  return create("tensors", host_memory_bytes());
 }
 
 std::unique_ptr<SharedArena> SharedArena::create(std::string_view what, i64 max_bytes) {
@@ -118,7 +119,7 @@ std::unique_ptr<ArenaMapping> map_arena(const ArenaName& name) {
   if (fd < 0) return nullptr;
   auto mapping = std::make_unique<ArenaMapping>(fd, name.bytes);
   ::close(fd);
-  // A process in another container may have the same pid.
+  // A process in a different container may have the same pid.
   if (!mapping->base() || std::memcmp(mapping->base(), &name.id, sizeof(name.id)) != 0) return nullptr;
   return mapping;
 }

@@ -1,4 +1,4 @@
-// Host memory that other processes of this machine can map, so that ranks access one another's tensors in place.
+// Host memory that other processes of this host can map, so that ranks access each other's tensors in place.
 #pragma once
 #include <sys/types.h>
 
@@ -46,7 +46,7 @@ class SharedArena {
   /// every process that maps it; memory is allocated on use. Returns nullptr if the system does not support such
   /// memory.
   static std::unique_ptr<SharedArena> create(std::string_view what, i64 max_bytes);
-  /// Creates the arena for tensors, as large as the machine's memory.
+  /// Creates the arena for tensors, as large as the host's memory.
   static std::unique_ptr<SharedArena> create();
   ~SharedArena();
   SharedArena(const SharedArena&) = delete;
@@ -75,7 +75,7 @@ class SharedArena {
   std::map<i64, i64> used_;
 };
 
-/// Maps the arena of another process of this machine; returns null if it is not accessible (other container or user).
+/// Maps the arena of a different process of this host. Returns null if it is not accessible (other container or user).
 std::unique_ptr<ArenaMapping> map_arena(const ArenaName& name);
 
 }  // namespace mcpp

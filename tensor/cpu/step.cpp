@@ -5,9 +5,9 @@ namespace mcpp {
 
 template <>
 void Kernels<DeviceType::Cpu>::compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule,
-                                                    Tensor& numbers) {
+                                                    Tensor& scalars) {
   const double* sums = totals.data<double>();
-  compute_step_scalars(sums[0], sums[1], *squares.data<double>(), rule, numbers.data<double>());
+  compute_step_scalars(sums[0], sums[1], *squares.data<double>(), rule, scalars.data<double>());
 }
 
 }  // namespace mcpp

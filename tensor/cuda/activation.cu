@@ -78,9 +78,9 @@ struct GeGlu : Gelu {
 template <class E, int kUnit, class Act>
 struct Inputs {
   static constexpr int kHalves = Act::kIsGated ? 2 : 1;
-  static constexpr int kAtOnce = 2;
+  static constexpr int kUnroll = 2;
 
-  Pack<E, kUnit> bias[kHalves], x[kAtOnce][kHalves];
+  Pack<E, kUnit> bias[kHalves], x[kUnroll][kHalves];
 
   __device__ __forceinline__ void load_biases(const E* from, i64 f, i64 i) {
 #pragma unroll
@@ -103,7 +103,7 @@ __global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
   if (i >= f) return;
   In in;
   in.load_biases(bias, f, i);
-  sweep_rows<In::kAtOnce>(
+  sweep_rows<In::kUnroll>(
       rows, [&](int k, i64 row) { in.load(k, x + row * In::kHalves * f, f, i); },
       [&](int k, i64 row) {
         Pack<E, kUnit> out;
@@ -125,7 +125,7 @@ __global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx,
   if (i >= f) return;
   In in;
   in.load_biases(bias, f, i);
-  Pack<E, kUnit> gradient[In::kAtOnce];
+  Pack<E, kUnit> gradient[In::kUnroll];
   const auto load = [&](int k, i64 row) {
     in.load(k, x + row * width, f, i);
     gradient[k] = load_pack<E, kUnit>(dy + row * f + i);
@@ -145,7 +145,7 @@ __global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx,
 #pragma unroll
     for (int half = 0; half < In::kHalves; ++half) store_pack(dx + row * width + half * f + i, out[half]);
   };
-  sweep_rows<In::kAtOnce>(rows, load, use);
+  sweep_rows<In::kUnroll>(rows, load, use);
 }
 
 /// Calls f.template operator()<T, E, Act>() with the element types and the activation as types.

@@ -106,11 +106,11 @@ struct RowGradient {
   template <int N>
   __device__ __forceinline__ void operator()(E (&x)[N], i64 begin) const {
     const int used = static_cast<int>(std::clamp<i64>(count - begin, 0, N));
-    const int hit = static_cast<int>(std::clamp<i64>(target - begin, -1, N));  // -1 and N: outside
+    const int target_index = static_cast<int>(std::clamp<i64>(target - begin, -1, N));  // -1 and N: outside
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const W v = widen(x[k]), p = exponential<E>(v - lse);
-      x[k] = narrow<E>(k < used ? (p - (k == hit ? W{1} : W{0})) * scale * slope(v) : W{0});
+      x[k] = narrow<E>(k < used ? (p - (k == target_index ? W{1} : W{0})) * scale * slope(v) : W{0});
     }
   }
 };

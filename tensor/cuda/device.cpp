@@ -23,13 +23,13 @@ void Staging::write(const void* from, void* to, i64 bytes, cudaStream_t stream) 
 }
 
 void Staging::write_piece(const void* from, void* to, i64 bytes, cudaStream_t stream) {
-  std::optional<i64> place;
-  while (!(place = ring_.take(bytes))) {
+  std::optional<i64> offset;
+  while (!(offset = ring_.take(bytes))) {
     copied_.front().synchronize();
     copied_.pop_front();
     ring_.release_oldest();
   }
-  std::byte* staged = memory_ + *place;
+  std::byte* staged = memory_ + *offset;
   std::memcpy(staged, from, static_cast<std::size_t>(bytes));
   const CudaEvent& copied = copied_.emplace_back(cudaEventDisableTiming);
   check_cuda(cudaMemcpyAsync(to, staged, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream),
@@ -101,8 +101,8 @@ void CudaDevice::system_free(void* data) noexcept {
   cudaFreeAsync(data, stream_);
 }
 
-void CudaDevice::add_notice(const std::string& sentence) {
-  if (seen_notices_.insert(sentence).second) notices_.push_back(sentence);
+void CudaDevice::add_notice(const std::string& notice) {
+  if (seen_notices_.insert(notice).second) notices_.push_back(notice);
 }
 
 std::vector<std::string> take_notices(Device& device) {
@@ -122,7 +122,7 @@ std::string cuda_device_id(Device& device) {
 
 std::shared_ptr<void> pin_host_memory(void* memory, i64 bytes) {
   check_cuda(cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable), "cudaHostRegister");
-  return {memory, [](void* locked) { cudaHostUnregister(locked); }};
+  return {memory, [](void* pinned) { cudaHostUnregister(pinned); }};
 }
 
 void synchronize(Device& device) {
@@ -135,9 +135,9 @@ int cuda_device_count() {
 }
 
 std::string cuda_pci_bus_id(int ordinal) {
-  constexpr int kMost = 32;  // "00000000:3B:00.0" and its terminator
-  std::string id(kMost, '\0');
-  if (cudaDeviceGetPCIBusId(id.data(), kMost, ordinal) != cudaSuccess) return "";
+  constexpr int kMaxLength = 32;  // "00000000:3B:00.0" and its terminator
+  std::string id(kMaxLength, '\0');
+  if (cudaDeviceGetPCIBusId(id.data(), kMaxLength, ordinal) != cudaSuccess) return "";
   return id.c_str();
 }
 

@@ -71,8 +71,8 @@ class CudaDevice final : public Device {
   CublasLt& cublas() { return *cublas_; }
   CudnnAttention& cudnn() { return *cudnn_; }
 
-  /// Adds a sentence for take_notices(), unless it was added before.
-  void add_notice(const std::string& sentence);
+  /// Adds a notice for take_notices() unless the same one was added before.
+  void add_notice(const std::string& notice);
   std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
 
  private:
@@ -86,7 +86,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CublasLt, void (*)(CublasLt*)> cublas_;
   std::unique_ptr<CudnnAttention, void (*)(CudnnAttention*)> cudnn_;
   std::set<std::string> seen_notices_;
-  std::vector<std::string> notices_;  // sentences not yet returned
+  std::vector<std::string> notices_;  // notices not yet returned
 };
 
 /// Returns the device of a GPU tensor, activated.

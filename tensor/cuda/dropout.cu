@@ -18,7 +18,7 @@ struct Draw {
   u64 key = 0;
   u32 threshold = 0;
   W scale = 1;
-  W lowest = 0, step = 0;  ///< of jitter
+  W lowest = 0, step = 0;  ///< lowest factor and step of jitter
   PositionRanges positions;
   i64 first_column = 0;
   i64 first_sample = 0;
@@ -33,7 +33,7 @@ struct Operands {
   i64 positions, batch, n;
 };
 
-/// Draws the words of elements first .. first + kUnit - 1, which are whole blocks of four or lie within one.
+/// Draws the words of elements first .. first + kUnit - 1, which are full blocks of four or lie within one.
 template <int kUnit, class W>
 __device__ __forceinline__ void draw_words(const Draw<W>& draw, i64 sample, i64 position, i64 first,
                                            u32 (&words)[kUnit]) {
@@ -57,13 +57,13 @@ __device__ __forceinline__ W factor_of(const Draw<W>& draw, u32 word) {
 template <class E, int kUnit, Factors kFactors>
 __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<AccumulateType<E>> draw) {
   using W = AccumulateType<E>;
-  constexpr int kAtOnce = 2;
+  constexpr int kUnroll = 2;
   const i64 i = first_column<kUnit>();
   if (i >= t.n) return;
   const auto bias = load_bias<E, kUnit>(t.bias, i);
   const i64 sample = draw.samples[blockIdx.z], first = (draw.first_sample + blockIdx.z) * t.n + i;
   const i64 stride = t.batch * t.n;
-  Pack<E, kUnit> x[kAtOnce], residual[kAtOnce];
+  Pack<E, kUnit> x[kUnroll], residual[kUnroll];
   const auto load = [&](int k, i64 position) {
     x[k] = load_pack<E, kUnit>(t.x + position * stride + first);
     if (t.residual) residual[k] = load_pack<E, kUnit>(t.residual + position * stride + first);
@@ -80,7 +80,7 @@ __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<A
     }
     store_pack(t.y + position * stride + first, x[k]);
   };
-  sweep_rows<kAtOnce>(t.positions, load, use);
+  sweep_rows<kUnroll>(t.positions, load, use);
 }
 
 template <class E, Factors kFactors>

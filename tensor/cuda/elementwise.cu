@@ -97,7 +97,7 @@ __global__ void squares(const E* x, i64 n, double* partial) {
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-__global__ void add_up(const double* partial, int count, double* total) {
+__global__ void sum_partials(const double* partial, int count, double* total) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) sum += partial[i];
   sum = block_sum(sum);
@@ -107,12 +107,12 @@ __global__ void add_up(const double* partial, int count, double* total) {
 /// Computes x += bias in every row.
 template <class E, int kUnit>
 __global__ void add_to_rows(E* x, const E* bias, i64 rows, i64 n) {
-  constexpr int kAtOnce = 4;
+  constexpr int kUnroll = 4;
   const i64 i = first_column<kUnit>();
   if (i >= n) return;
   const auto b = load_pack<E, kUnit>(bias + i);
-  Pack<E, kUnit> v[kAtOnce];
-  sweep_rows<kAtOnce>(
+  Pack<E, kUnit> v[kUnroll];
+  sweep_rows<kUnroll>(
       rows, [&](int k, i64 row) { v[k] = load_pack<E, kUnit>(x + row * n + i); },
       [&](int k, i64 row) {
 #pragma unroll
@@ -201,7 +201,7 @@ void Kernels<DeviceType::Cuda>::add_sum_of_squares(const Tensor& x, Tensor& sum)
     launch(squares<Element<T>>, kSumBlocks, kThreads, 0, device.stream(), elements<T>(x), x.numel(),
            partial.data<double>());
   });
-  launch(add_up, 1, kThreads, 0, device.stream(), partial.data<double>(), kSumBlocks, sum.data<double>());
+  launch(sum_partials, 1, kThreads, 0, device.stream(), partial.data<double>(), kSumBlocks, sum.data<double>());
 }
 
 template <>
@@ -212,11 +212,11 @@ void Kernels<DeviceType::Cuda>::normalize(Tensor& x, const Tensor& squares, doub
 template <>
 void Kernels<DeviceType::Cuda>::column_sum(const Tensor& dy, Tensor& db, float beta) {
   CudaDevice& device = cuda(dy);
-  constexpr i64 kLeastRows = 64, kMaxPieces = 256;
+  constexpr i64 kMinRows = 64, kMaxPieces = 256;
   const i64 rows = row_count(dy), n = dy.dim(-1);
   on_float(dy.dtype(), [&]<class T>() {
     using E = Element<T>;
-    const PartialSums<AccumulateType<E>> partial(rows, n, kLeastRows, kMaxPieces, device);
+    const PartialSums<AccumulateType<E>> partial(rows, n, kMinRows, kMaxPieces, device);
     const E* x = elements<T>(dy);
     on_unit<E>(is_packable(n, x), [&]<int kUnit>() {
       static_assert(kUnit <= kSumWarps);

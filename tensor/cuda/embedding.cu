@@ -67,7 +67,7 @@ struct RowSum {
 };
 
 /// Number of rows of dy loaded before the first is added.
-constexpr int kAhead = 8;
+constexpr int kUnroll = 8;
 
 /// Tokens of this rank's rows, sorted by row and then by position: `rows` holds dtable's rows, `positions` the rows of
 /// dy. Tokens of other ranks have row `row_count`.
@@ -87,23 +87,23 @@ __global__ void __launch_bounds__(kRowThreads) add_tokens(const E* dy, SortedTok
   if (row == tokens.row_count || column >= n || (i > 0 && tokens.rows[i - 1] == row)) return;
   RowSum<N, W> sum;
   sum.load(dtable + row * n + column);
-  for (; i < tokens.count && tokens.rows[i] == row; i += kAhead) {
-    i64 positions[kAhead];
+  for (; i < tokens.count && tokens.rows[i] == row; i += kUnroll) {
+    i64 positions[kUnroll];
     int used = 0;
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
+    for (int k = 0; k < kUnroll; ++k) {
       const i64 next = i + k < tokens.count ? i + k : tokens.count - 1;
       positions[k] = tokens.positions[next];
       used += next == i + k && tokens.rows[next] == row;
     }
-    Pack<E, N> ahead[kAhead];
+    Pack<E, N> packs[kUnroll];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (k < used) ahead[k] = load_pack<N>(dy + positions[k] * n + column);
+    for (int k = 0; k < kUnroll; ++k) {
+      if (k < used) packs[k] = load_pack<N>(dy + positions[k] * n + column);
     }
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (k < used) sum.add(ahead[k]);
+    for (int k = 0; k < kUnroll; ++k) {
+      if (k < used) sum.add(packs[k]);
     }
   }
   sum.store(dtable + row * n + column);
@@ -159,17 +159,18 @@ class TokenSort {
  public:
   TokenSort(const Tensor& tokens, i64 first_row, i64 row_count, const CudaDevice& device) {
     const i64 count = tokens.numel();
-    constexpr i64 kMost = std::numeric_limits<i32>::max();
-    MCPP_CHECK(count < kMost && row_count < kMost, "embedding_backward: ", count, " tokens, ", row_count, " rows");
+    constexpr i64 kMaxCount = std::numeric_limits<i32>::max();
+    MCPP_CHECK(count < kMaxCount && row_count < kMaxCount, "embedding_backward: ", count, " tokens, ", row_count,
+               " rows");
     const auto vector = [&](i64 n) { return Tensor::empty({n}, DType::I32, tokens.device(), MemoryClass::Workspace); };
     const Tensor rows = vector(count), positions = vector(count);
     rows_ = vector(count), positions_ = vector(count);
-    sorted_ = {numbers(rows_), positions_.data<i32>(), count, static_cast<u32>(row_count)};
+    sorted_ = {to_u32(rows_), positions_.data<i32>(), count, static_cast<u32>(row_count)};
 
     launch(rows_of_tokens, grid_for(count, kRowThreads, device), kRowThreads, 0, device.stream(), tokens.data<i32>(),
-           count, first_row, sorted_.row_count, numbers(rows), positions.data<i32>());
+           count, first_row, sorted_.row_count, to_u32(rows), positions.data<i32>());
     const auto sort = [&](void* workspace, std::size_t& bytes) {
-      check_cuda(cub::DeviceRadixSort::SortPairs(workspace, bytes, numbers(rows), numbers(rows_), positions.data<i32>(),
+      check_cuda(cub::DeviceRadixSort::SortPairs(workspace, bytes, to_u32(rows), to_u32(rows_), positions.data<i32>(),
                                                  positions_.data<i32>(), static_cast<int>(count), 0,
                                                  std::bit_width(sorted_.row_count), device.stream()),
                  "cub::DeviceRadixSort::SortPairs");
@@ -183,7 +184,7 @@ class TokenSort {
   const SortedTokens& sorted() const { return sorted_; }
 
  private:
-  static u32* numbers(const Tensor& t) { return static_cast<u32*>(t.raw()); }
+  static u32* to_u32(const Tensor& t) { return static_cast<u32*>(t.raw()); }
 
   Tensor rows_, positions_;
   SortedTokens sorted_{};

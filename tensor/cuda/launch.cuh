@@ -58,7 +58,7 @@ __device__ __forceinline__ T narrow(W x) {
 }
 
 /// N adjacent elements, a power of two, accessed by one instruction. 16 bytes is best for a thread. Fewer are for
-/// kernels that read one type and write another, and N = 1 for rows that are not aligned.
+/// kernels that read one type and write a different one, and N = 1 for rows that are not aligned.
 template <class T, int N = static_cast<int>(16 / sizeof(T))>
 struct alignas(N * sizeof(T)) Pack {
   static_assert(N * sizeof(T) <= 16);
@@ -111,7 +111,7 @@ __device__ __forceinline__ W warp_max(W x) {
   return x;
 }
 
-/// Returns on every thread the sum over all threads of a block of whole warps, in a fixed order. Contains barriers.
+/// Returns on every thread the sum over all threads of a block of full warps, in a fixed order. Contains barriers.
 template <class W>
 __device__ W block_sum(W x) {
   MCPP_SHARED(W[kWarp], partial);
@@ -139,8 +139,8 @@ __device__ W block_max(W x) {
 /// GPU a few times.
 inline int grid_for(i64 items, int threads, const CudaDevice& device, int waves = 8) {
   const i64 needed = (items + threads - 1) / threads;
-  const i64 most = i64{device.multiprocessors()} * (2048 / threads) * waves;
-  return static_cast<int>(std::max<i64>(1, std::min(needed, most)));
+  const i64 max_blocks = i64{device.multiprocessors()} * (2048 / threads) * waves;
+  return static_cast<int>(std::max<i64>(1, std::min(needed, max_blocks)));
 }
 
 }  // namespace mcpp

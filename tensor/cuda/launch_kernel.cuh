@@ -33,7 +33,7 @@ inline void check_launch(const std::source_location& site) {
   check_cuda(error, ("kernel launch at " + std::string(site.file_name()) + ":" + std::to_string(site.line())).c_str());
 }
 
-/// Launches `kernel` on `stream`, and throws with the place of the call if the launch is rejected.
+/// Launches `kernel` on `stream`, and throws with the source location of the call if the launch is rejected.
 template <class... Params>
 void launch(void (*kernel)(Params...), const LaunchGrid& grid, dim3 block, std::size_t shared_bytes,
             cudaStream_t stream, std::type_identity_t<Params>... args) {

@@ -11,8 +11,8 @@ struct NormRows {
   E* y;
   AccumulateType<E>*mean, *rstd;
   i64 rows, n;
-  AccumulateType<E> eps, offset;               ///< of the weights
-  const AccumulateType<E>* squares = nullptr;  ///< of all ranks' columns; null if rows are not sharded
+  AccumulateType<E> eps, offset;               ///< offset of the weights
+  const AccumulateType<E>* squares = nullptr;  ///< sums over all ranks' columns; null if rows are not sharded
   AccumulateType<E> columns = 1;
 };
 

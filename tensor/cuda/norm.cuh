@@ -5,7 +5,7 @@
 
 namespace mcpp {
 
-/// Returns the sum over all threads that share a row: one warp of a block, or the whole block.
+/// Returns the sum over all threads that share a row: one warp of a block, or the entire block.
 template <class W>
 __device__ __forceinline__ W row_sum(W x) {
   return blockDim.x == kWarp ? warp_sum(x) : block_sum(x);
@@ -32,7 +32,7 @@ __device__ __forceinline__ SumPair<W> row_sum(SumPair<W> x) {
 /// Maximum threads per row; more would leave too few registers per thread to hold its part of a row.
 constexpr int kMaxRowThreads = 512;
 
-/// Returns the threads, in whole warps, that hold a row of `units` units with `held` units each.
+/// Returns the threads, in full warps, that hold a row of `units` units with `held` units each.
 inline i64 row_threads(i64 units, int held) {
   return ((units + held - 1) / held + kWarp - 1) / kWarp * kWarp;
 }

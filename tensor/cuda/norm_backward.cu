@@ -14,8 +14,8 @@ struct NormOperands {
   bool add_to_dx;
   AccumulateType<E>* sums;  ///< per piece the sums for dw [n], followed for LayerNorm by those for db [n]
   i64 rows, n, rows_per_piece;
-  AccumulateType<E> offset;       ///< of the weights
-  const AccumulateType<E>* dots;  ///< of all ranks' columns; null if rows are not sharded
+  AccumulateType<E> offset;       ///< offset of the weights
+  const AccumulateType<E>* dots;  ///< sums over all ranks' columns; null if rows are not sharded
   AccumulateType<E> columns;
 };
 
@@ -176,14 +176,14 @@ void launch_backward(const NormOperands<E>& t, i64 pieces, const CudaDevice& dev
 
 template <bool kIsCentered>
 void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
-  constexpr i64 kLeastRows = 4;
+  constexpr i64 kMinRows = 4;
   const Tensor& x = y.x;
   CudaDevice& device = cuda(x);
   const i64 rows = row_count(x), n = x.dim(-1);
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
     using W = AccumulateType<E>;
-    const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kLeastRows, max_pieces(n), device);
+    const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kMinRows, max_pieces(n), device);
     const NormOperands<E> t{elements<T>(dy),
                             elements<T>(x),
                             elements<T>(y.w),

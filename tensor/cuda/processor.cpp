@@ -32,9 +32,9 @@ class CudaClock final : public DeviceClock {
   std::size_t mark() noexcept override {
     std::unique_ptr<CudaEvent>& event = marks_.emplace_back();
     try {
-      auto made = std::make_unique<CudaEvent>();
-      made->record(device_.stream());
-      event = std::move(made);
+      auto new_event = std::make_unique<CudaEvent>();
+      new_event->record(device_.stream());
+      event = std::move(new_event);
     } catch (const Error&) {  // the next wait for the GPU reports the error
     }
     return marks_.size() - 1;
@@ -42,8 +42,8 @@ class CudaClock final : public DeviceClock {
   ProfiledRange::Clock::time_point time_of(std::size_t mark) override {
     const std::unique_ptr<CudaEvent>& event = marks_.at(mark);
     check_input(event != nullptr, "an event on the GPU could not be recorded");
-    const std::chrono::duration<double, std::milli> passed(event->milliseconds_since(origin_));
-    return origin_time_ + std::chrono::duration_cast<ProfiledRange::Clock::duration>(passed);
+    const std::chrono::duration<double, std::milli> elapsed(event->milliseconds_since(origin_));
+    return origin_time_ + std::chrono::duration_cast<ProfiledRange::Clock::duration>(elapsed);
   }
 
  private:

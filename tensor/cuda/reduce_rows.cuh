@@ -29,8 +29,8 @@ __global__ void add_pieces(const W* sums, i64 pieces, i64 stride, W* out, i64 n,
 template <class W>
 class PartialSums {
  public:
-  PartialSums(i64 rows, i64 n, i64 least_rows, i64 max_pieces, CudaDevice& device)
-      : rows_per_piece(std::max(least_rows, (rows + max_pieces - 1) / max_pieces)),
+  PartialSums(i64 rows, i64 n, i64 min_rows, i64 max_pieces, CudaDevice& device)
+      : rows_per_piece(std::max(min_rows, (rows + max_pieces - 1) / max_pieces)),
         pieces((rows + rows_per_piece - 1) / rows_per_piece),
         device_(device),
         sums_(Tensor::empty({pieces, n}, DTypeOf<W>::value, device, MemoryClass::Workspace)) {}

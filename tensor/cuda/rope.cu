@@ -15,7 +15,7 @@ struct Rotation {
   const W *cos, *sin;
   W sign;
   PositionRanges positions;
-  const i32* starts;  ///< of documents, [s, b], or null
+  const i32* starts;  ///< starts of documents, [s, b], or null
   i64 batch, seq_stride, batch_stride, group_stride;
   int heads, group_size, head_dim, half;
 
@@ -84,7 +84,7 @@ void launch_rotate(const Rotation<E, W>& r, i64 rows, const CudaDevice& device) 
 
 template <>
 void Kernels<DeviceType::Cuda>::rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions,
-                                     bool inverse) {
+                                     bool is_inverse) {
   const i64 rows = x.seq * x.batch, half = cos.dim(1);
   if (rows == 0 || x.heads == 0 || half == 0) return;
   const CudaDevice& device = cuda(x.base);
@@ -93,7 +93,7 @@ void Kernels<DeviceType::Cuda>::rope(Heads& x, const Tensor& cos, const Tensor& 
     const Rotation<Element<T>, W> r{.base = elements<T>(x.base) + x.offset,
                                     .cos = cos.data<W>(),
                                     .sin = sin.data<W>(),
-                                    .sign = static_cast<W>(inverse ? -1 : 1),
+                                    .sign = static_cast<W>(is_inverse ? -1 : 1),
                                     .positions = positions.ranges,
                                     .starts = positions.starts_or_null(),
                                     .batch = x.batch,

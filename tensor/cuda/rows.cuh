@@ -21,13 +21,13 @@ struct ColumnLaunch {
   dim3 grid, block;
 };
 inline ColumnLaunch columns_launch(i64 units, i64 rows, const CudaDevice& device, i64 depth = 1) {
-  constexpr i64 kThreads = 256, kWaves = 4, kMostGridY = 65535;
+  constexpr i64 kThreads = 256, kWaves = 4, kMaxGridY = 65535;
   i64 across = kThreads;  // fewer if many threads of the last block would have no column
   while (across > 1 && ((units + across - 1) / across * across - units) * 8 > units) across /= 2;
   const i64 down = kThreads / across, blocks_across = (units + across - 1) / across;
-  const i64 wanted = device.multiprocessors() * (2048 / kThreads) * kWaves;
+  const i64 max_useful_blocks = device.multiprocessors() * (2048 / kThreads) * kWaves;
   const i64 blocks_down =
-      std::clamp<i64>(std::min(wanted / (blocks_across * depth), (rows + down - 1) / down), 1, kMostGridY);
+      std::clamp<i64>(std::min(max_useful_blocks / (blocks_across * depth), (rows + down - 1) / down), 1, kMaxGridY);
   return {dim3(static_cast<unsigned>(blocks_across), static_cast<unsigned>(blocks_down), static_cast<unsigned>(depth)),
           dim3(static_cast<unsigned>(across), static_cast<unsigned>(down))};
 }
@@ -49,17 +49,17 @@ __device__ __forceinline__ i64 first_column() {
   return (blockIdx.x * i64{blockDim.x} + threadIdx.x) * kUnit;
 }
 
-/// Calls load(k, row) and then use(k, row) for the calling thread's rows under a ColumnLaunch; k < kAtOnce indexes the
+/// Calls load(k, row) and then use(k, row) for the calling thread's rows under a ColumnLaunch; k < kUnroll indexes the
 /// rows whose loads are in flight together.
-template <int kAtOnce, class Load, class Use>
+template <int kUnroll, class Load, class Use>
 __device__ __forceinline__ void sweep_rows(i64 rows, Load&& load, Use&& use) {
   const i64 step = i64{gridDim.y} * blockDim.y;
-  for (i64 row = blockIdx.y * i64{blockDim.y} + threadIdx.y; row < rows; row += kAtOnce * step) {
+  for (i64 row = blockIdx.y * i64{blockDim.y} + threadIdx.y; row < rows; row += kUnroll * step) {
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
+    for (int k = 0; k < kUnroll; ++k)
       if (row + k * step < rows) load(k, row + k * step);
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
+    for (int k = 0; k < kUnroll; ++k)
       if (row + k * step < rows) use(k, row + k * step);
   }
 }

@@ -5,17 +5,17 @@
 namespace mcpp {
 namespace {
 
-__global__ void decide_one(const double* totals, const double* squares, StepRule rule, double* numbers) {
-  compute_step_scalars(totals[0], totals[1], *squares, rule, numbers);
+__global__ void compute_scalars(const double* totals, const double* squares, StepRule rule, double* scalars) {
+  compute_step_scalars(totals[0], totals[1], *squares, rule, scalars);
 }
 
 }  // namespace
 
 template <>
 void Kernels<DeviceType::Cuda>::compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule,
-                                                     Tensor& numbers) {
-  launch(decide_one, 1, 1, 0, cuda(numbers).stream(), totals.data<double>(), squares.data<double>(), rule,
-         numbers.data<double>());
+                                                     Tensor& scalars) {
+  launch(compute_scalars, 1, 1, 0, cuda(scalars).stream(), totals.data<double>(), squares.data<double>(), rule,
+         scalars.data<double>());
 }
 
 }  // namespace mcpp

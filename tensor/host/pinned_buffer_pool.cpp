@@ -8,9 +8,9 @@ PinnedTensor pinned_tensor(const Shape& shape, DType dtype, CpuDevice& host, Mem
   constexpr i64 kPage = 4096;
   if (copies.is_synchronous() || numel(shape) == 0) return {.tensor = Tensor::empty(shape, dtype, host, c)};
   const i64 size = size_of(dtype), count = numel(shape), bytes = round_up(count * size, kPage);
-  const Tensor whole = Tensor::empty({(bytes + kPage) / size}, dtype, host, c);
-  const auto over = static_cast<i64>(reinterpret_cast<std::uintptr_t>(whole.raw()) % kPage);
-  const Tensor pages = whole.flat(over == 0 ? 0 : (kPage - over) / size, bytes / size);
+  const Tensor padded = Tensor::empty({(bytes + kPage) / size}, dtype, host, c);
+  const auto excess = static_cast<i64>(reinterpret_cast<std::uintptr_t>(padded.raw()) % kPage);
+  const Tensor pages = padded.flat(excess == 0 ? 0 : (kPage - excess) / size, bytes / size);
   return {.tensor = pages.flat(0, count).view(shape), .pin = copies.pin(pages.raw(), bytes)};
 }
 

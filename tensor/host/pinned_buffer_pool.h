@@ -38,7 +38,7 @@ class PinnedBufferPool {
     MemoryClass memory_class;
     CpuDevice host;
     std::mutex mutex;
-    std::map<std::pair<DType, i64>, std::vector<PinnedTensor>> free;  ///< by number of elements
+    std::map<std::pair<DType, i64>, std::vector<PinnedTensor>> free;  ///< buffers by dtype and number of elements
   };
 
   std::shared_ptr<Pool> pool_;  // kept alive by buffers in use

@@ -98,10 +98,10 @@ Heads strided_heads(const Heads& x, i64 first, i64 step) {
   MCPP_CHECK((x.group_size == 1 || x.group_size == x.heads) && first < step && x.heads % step == 0, "every ", step,
              "th of ", x.heads, " heads from ", first, " on, in groups of ", x.group_size);
   const i64 distance = x.group_size == 1 ? x.group_stride : x.head_dim;
-  Heads some = x;
-  some.offset += first * distance;
-  some.heads = x.heads / step, some.group_size = 1, some.group_stride = step * distance;
-  return some;
+  Heads result = x;
+  result.offset += first * distance;
+  result.heads = x.heads / step, result.group_size = 1, result.group_stride = step * distance;
+  return result;
 }
 
 QkvHeads packed_heads(const Tensor& qkv) {
@@ -140,13 +140,13 @@ void rope_table(const std::vector<double>& frequencies, double magnitude, Tensor
   });
 }
 
-void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse) {
+void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool is_inverse) {
   check_heads("rope", x);
   check_shape("rope", "sin", sin, cos.shape());
   MCPP_CHECK(cos.dtype() == accumulate_dtype(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim, "rope: a table ",
              cos.shape(), " of ", name_of(cos.dtype()), " for heads of ", x.head_dim);
   check_table("rope", positions, x.seq, x.batch, cos);
-  on_device(x.base, [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, positions, inverse); });
+  on_device(x.base, [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, positions, is_inverse); });
 }
 
 void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {

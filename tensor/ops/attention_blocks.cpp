@@ -30,19 +30,20 @@ class GradientSum {
  public:
   explicit GradientSum(const Heads& sum) : sum_(sum) {}
 
-  Heads room() const { return has_any_ ? accumulate_like(sum_) : sum_; }
+  /// Returns the memory for the next part.
+  Heads next_part() const { return has_parts_ ? accumulate_like(sum_) : sum_; }
   void add(const Heads& part) {
-    if (std::exchange(has_any_, true)) ops::add_to(part.base, sum_.base);
+    if (std::exchange(has_parts_, true)) ops::add_to(part.base, sum_.base);
   }
   /// Returns the sum; zero if there were no parts.
   const Heads& sum() {
-    if (!std::exchange(has_any_, true)) ops::fill_zero(sum_.base);
+    if (!std::exchange(has_parts_, true)) ops::fill_zero(sum_.base);
     return sum_;
   }
 
  private:
   Heads sum_;
-  bool has_any_ = false;
+  bool has_parts_ = false;
 };
 
 /// Creates one sum per block of `rows` rows of `all`, a dense tensor.
@@ -62,13 +63,13 @@ struct QueryBlock {
   Tensor dout;
   AttentionOptions options;
 
-  QueryBlock(const Tensor& d_out, const Heads& all, const AttentionResult& result, const AttentionOptions& how,
+  QueryBlock(const Tensor& d_out, const Heads& all, const AttentionResult& result, const AttentionOptions& all_options,
              i64 first, i64 count)
       : q(slice_rows(all, first, count)),
         y{result.out.slice(first, first + count), slice_queries(result.lse, first, count)},
         dout(d_out.slice(first, first + count)),
-        options(how) {
-    options.queries = how.queries.slice(first, first + count);
+        options(all_options) {
+    options.queries = all_options.queries.slice(first, first + count);
   }
   i64 last_position() const { return options.queries.ranges.at(q.seq - 1); }
 };
@@ -93,14 +94,14 @@ bool attention_backward_by_blocks(const Tensor& dout, const QkvHeads& x, const A
     QueryBlock block(dout, x.q, y, options, first, std::min(rows, x.q.seq - first));
     GradientSum dq(accumulate_like(block.q));
     for (i64 key = 0; key < x.k.seq && options.keys.at(key) <= block.last_position(); key += rows) {
-      GradientSum &of_keys = dks[static_cast<std::size_t>(key / rows)],
-                  &of_values = dvs[static_cast<std::size_t>(key / rows)];
+      GradientSum &dk_sum = dks[static_cast<std::size_t>(key / rows)],
+                  &dv_sum = dvs[static_cast<std::size_t>(key / rows)];
       const i64 count = std::min(rows, x.k.seq - key);
       block.options.keys = options.keys.from(key);
-      QkvHeads part{dq.room(), of_keys.room(), of_values.room()};
-      const QkvHeads some{block.q, slice_rows(x.k, key, count), slice_rows(x.v, key, count)};
-      if (!backward(block.dout, some, block.y, block.options, part)) return false;
-      dq.add(part.q), of_keys.add(part.k), of_values.add(part.v);
+      QkvHeads part{dq.next_part(), dk_sum.next_part(), dv_sum.next_part()};
+      const QkvHeads operands{block.q, slice_rows(x.k, key, count), slice_rows(x.v, key, count)};
+      if (!backward(block.dout, operands, block.y, block.options, part)) return false;
+      dq.add(part.q), dk_sum.add(part.k), dv_sum.add(part.v);
     }
     Heads to = slice_rows(dx.q, first, block.q.seq);
     ops::copy_heads(dq.sum(), to);

@@ -5,9 +5,9 @@
 
 namespace mcpp {
 
-inline void check_shape(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
-  MCPP_CHECK(t.defined() && t.shape() == wanted, op, ": ", name, " has shape ", t.defined() ? t.shape() : Shape{},
-             ", not ", wanted);
+inline void check_shape(const char* op, const char* name, const Tensor& t, const Shape& expected) {
+  MCPP_CHECK(t.defined() && t.shape() == expected, op, ": ", name, " has shape ", t.defined() ? t.shape() : Shape{},
+             ", not ", expected);
 }
 
 inline void check_accumulate_dtype(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
@@ -25,9 +25,9 @@ inline void check_vector(const char* op, const char* name, const Tensor& t, cons
              " elements of ", name_of(x.dtype()));
 }
 
-inline void check_numbers(const char* op, const char* name, const Tensor& t, i64 count) {
+inline void check_fp64(const char* op, const char* name, const Tensor& t, i64 count) {
   MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == DType::F64, op, ": ", name, " must be ", count,
-             " fp64 numbers");
+             " fp64 values");
 }
 
 /// Checks sums over the rows of x whose columns are sharded across ranks; undefined if they are not sharded.

@@ -21,8 +21,8 @@ void check_rule(const char* op, const RoutingRule& rule, i64 experts) {
 }
 
 /// Checks an int32 tensor with one element per token and choice.
-void check_choices(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
-  check_shape(op, name, t, wanted);
+void check_choices(const char* op, const char* name, const Tensor& t, const Shape& expected) {
+  check_shape(op, name, t, expected);
   MCPP_CHECK(t.dtype() == DType::I32, op, ": ", name, " must be int32, not ", name_of(t.dtype()));
 }
 
@@ -96,7 +96,7 @@ void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, cons
 
 void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares) {
   check_table("router_score_sums", "sums", sums, logits);
-  check_numbers("router_score_sums", "squares", squares, 1);
+  check_fp64("router_score_sums", "squares", squares, 1);
   on_device(logits, [&]<DeviceType D>() { Kernels<D>::router_score_sums(logits, score, sums, squares); });
 }
 

@@ -45,12 +45,12 @@ double sum_of_squares(const Tensor& x) {
 }
 
 void add_sum_of_squares(const Tensor& x, Tensor& sum) {
-  check_numbers("add_sum_of_squares", "sum", sum, 1);
+  check_fp64("add_sum_of_squares", "sum", sum, 1);
   on_device(x, [&]<DeviceType D>() { Kernels<D>::add_sum_of_squares(x, sum); });
 }
 
 void normalize(Tensor& x, const Tensor& squares, double eps) {
-  check_numbers("normalize", "squares", squares, 1);
+  check_fp64("normalize", "squares", squares, 1);
   on_device(x, [&]<DeviceType D>() { Kernels<D>::normalize(x, squares, eps); });
 }
 
@@ -71,7 +71,7 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRul
   check_same("layer_norm", "y", y, x);
   check_accumulate_dtype("layer_norm", "mean", mean, x, row_count(x));
   check_accumulate_dtype("layer_norm", "rstd", rstd, x, row_count(x));
-  MCPP_CHECK(!rule.squares.defined(), "layer_norm: rows must be whole");
+  MCPP_CHECK(!rule.squares.defined(), "layer_norm: rows must not be sharded");
   on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, rule, y, mean, rstd); });
 }
 
@@ -184,7 +184,7 @@ void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& 
   }
   MCPP_CHECK(targets.dtype() == DType::I32 && targets.numel() == largest.numel(), "cross_entropy_losses: targets ",
              targets.shape());
-  check_numbers("cross_entropy_losses", "totals", totals, 2);
+  check_fp64("cross_entropy_losses", "totals", totals, 2);
   on_device(largest, [&]<DeviceType D>() {
     Kernels<D>::cross_entropy_losses(largest, sum_exp, target_logit, targets, losses, totals);
   });
@@ -199,37 +199,37 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
   });
 }
 
-void compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers) {
-  check_numbers("decide_update", "totals", totals, 2);
-  check_numbers("decide_update", "squares", squares, 1);
-  check_numbers("decide_update", "numbers", numbers, StepScalars::kCount);
-  on_device(numbers, [&]<DeviceType D>() { Kernels<D>::compute_update_scale(totals, squares, rule, numbers); });
+void compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& scalars) {
+  check_fp64("compute_update_scale", "totals", totals, 2);
+  check_fp64("compute_update_scale", "squares", squares, 1);
+  check_fp64("compute_update_scale", "scalars", scalars, StepScalars::kCount);
+  on_device(scalars, [&]<DeviceType D>() { Kernels<D>::compute_update_scale(totals, squares, rule, scalars); });
 }
 
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {
   for (const Tensor* t : std::initializer_list<const Tensor*>{&m, &v, &grad}) check_same("adamw", "state", *t, master);
   MCPP_CHECK(!model || model->numel() == master.numel(), "adamw: model weights");
-  if (step.factor.defined()) check_numbers("adamw", "factor", step.factor, 1);
+  if (step.factor.defined()) check_fp64("adamw", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::adamw(master, m, v, grad, step, model); });
 }
 
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model) {
   for (const Tensor* t : std::initializer_list<const Tensor*>{&momentum, &grad}) check_same("sgd", "state", *t, master);
   MCPP_CHECK(!model || model->numel() == master.numel(), "sgd: model weights");
-  if (step.factor.defined()) check_numbers("sgd", "factor", step.factor, 1);
+  if (step.factor.defined()) check_fp64("sgd", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::sgd(master, momentum, grad, step, model); });
 }
 
 void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
   check_same("momentum", "gradient", grad, buffer);
-  if (step.factor.defined()) check_numbers("momentum", "factor", step.factor, 1);
+  if (step.factor.defined()) check_fp64("momentum", "factor", step.factor, 1);
   on_device(buffer, [&]<DeviceType D>() { Kernels<D>::momentum(buffer, grad, step); });
 }
 
 void apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep& step, Tensor* model) {
-  check_same("descend", "direction", direction, master);
-  MCPP_CHECK(!model || model->numel() == master.numel(), "descend: model weights");
-  if (step.factor.defined()) check_numbers("descend", "factor", step.factor, 1);
+  check_same("apply_update", "direction", direction, master);
+  MCPP_CHECK(!model || model->numel() == master.numel(), "apply_update: model weights");
+  if (step.factor.defined()) check_fp64("apply_update", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::apply_update(master, direction, step, model); });
 }
 

@@ -30,7 +30,7 @@ struct Dropout {
   float p = 0;  ///< drop probability; 0 disables dropout, and nothing else is read
   u64 key = 0;
   std::vector<i64> samples;       ///< [b] global sample index of each batch column
-  PositionRanges positions = {};  ///< of the rows of the sequence
+  PositionRanges positions = {};  ///< positions of the rows of the sequence
   i64 first_column = 0;           ///< global index of column 0 if columns are sharded across ranks
 };
 
@@ -51,7 +51,7 @@ struct QkvHeads {
 };
 /// Returns a view of a dense tensor [s, b, heads * head_dim], or of one with a separate axis of heads.
 Heads dense_heads(const Tensor& x, i64 heads);
-/// Returns heads [first, first + count) of x: whole groups, or some heads of one group.
+/// Returns heads [first, first + count) of x: complete groups, or some heads of one group.
 Heads slice_heads(const Heads& x, i64 first, i64 count);
 /// Returns heads first, first + step, ... of x, whose heads must be equally spaced.
 Heads strided_heads(const Heads& x, i64 first, i64 step);
@@ -65,9 +65,9 @@ struct AttentionOptions {
   double softmax_scale = 1;
   double soft_cap = 0;  ///< a score x becomes soft_cap tanh(x / soft_cap); 0 disables it
   Positions queries;    ///< starts: [s, b] of the queries
-  PositionRanges keys;  ///< also of the values
+  PositionRanges keys;  ///< positions of the keys and values
   i64 window = 0;       ///< number of positions a query sees, including its own; 0 = all
-  Dropout dropout;      ///< of the probabilities; the element index is (query head, query position, key position)
+  Dropout dropout;  ///< dropout of the probabilities; the element index is (query head, query position, key position)
 };
 
 /// Result of attention over a subset of the keys. Results for the same queries and disjoint keys can be merged.
@@ -135,13 +135,13 @@ struct AdamWStep {
 struct SgdStep {
   double lr = 0, momentum = 0, weight_decay = 0;
   double grad_scale = 1;
-  Tensor factor = {};  ///< as in AdamWStep
+  Tensor factor = {};  ///< see AdamWStep
 };
 
 struct MomentumStep {
   double momentum = 0;
   bool nesterov = false;
-  Tensor factor = {};  ///< as in AdamWStep
+  Tensor factor = {};  ///< see AdamWStep
 };
 
 struct ApplyUpdateStep {
@@ -153,7 +153,7 @@ struct ApplyUpdateStep {
 struct StepRule {
   double grad_scale = 1;  ///< multiplies the gradient in addition to 1 / number of targets: 1 / loss scale
   double clip_grad = 0;   ///< maximum gradient norm; 0 = no limit. Scales by clip_grad / (norm + 1e-6), as Megatron-LM
-  bool round_norm_to_fp32 = true;  ///< to fp32, which hides that layouts sum squares in different orders
+  bool round_norm_to_fp32 = true;  ///< rounding hides that layouts sum squares in different orders
   /// A finite step above one of these is a spike.
   double max_loss = std::numeric_limits<double>::infinity();
   double max_grad_norm = std::numeric_limits<double>::infinity();
@@ -239,9 +239,9 @@ void jitter(const Tensor& x, const Dropout& draws, Tensor& y);
 /// "RoFormer", 2021.
 void rope_table(const std::vector<double>& frequencies, double magnitude, Tensor& cos, Tensor& sin);
 /// Rotates the first 2 * cos.dim(1) channels of every head in place (rotate-half: channel i pairs with i + dim / 2).
-/// The table's row is the token's position in its document. `inverse` rotates back for the backward pass, also if the
-/// table has a magnitude.
-void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse);
+/// The table's row is the token's position in its document. `is_inverse` rotates back for the backward pass, also if
+/// the table has a magnitude.
+void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool is_inverse);
 
 /// Computes y.out = softmax(scale q k^T) v over the keys that each query sees. Never materializes s x s scores; blocks
 /// of keys that no query of a block sees are skipped. Dao et al., "FlashAttention", 2022.
@@ -330,9 +330,9 @@ void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const 
 
 /// Decides on the device whether a step updates the weights, and how its gradient is scaled. totals as from
 /// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: sum of squares of the gradient of the
-/// summed loss, over all shards. numbers, fp64 [StepScalars::kCount], is overwritten. A step with a non-finite loss or
+/// summed loss, over all shards. scalars, fp64 [StepScalars::kCount], is overwritten. A step with a non-finite loss or
 /// norm must be skipped.
-void compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
+void compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& scalars);
 /// AdamW update of flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat) + eps) +
 /// weight_decay master). `model`, if not null, receives the new weights rounded to its dtype.
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model);

@@ -10,7 +10,7 @@ namespace mcpp {
 
 /// Positions of the rows of a sequence, as runs of consecutive positions. Row i is at first + i; from row `split` on at
 /// second + (i - split). If there are `more` runs, each run between the first and the last has `length` rows. Positions
-/// ascend: no run begins before its predecessor ends. A single run is a whole sequence, a part of one, or the
+/// ascend: no run begins before its predecessor ends. A single run is a full sequence, a part of one, or the
 /// continuation of a cache; several runs result from context parallelism. Usable on the host and in kernels.
 struct PositionRanges {
   static constexpr i64 kNone = std::numeric_limits<i64>::max();
@@ -42,8 +42,8 @@ struct PositionRanges {
   constexpr i64 rows_before(i64 position) const {
     i64 rows = std::min(std::max(position - first, i64{0}), split);
     for (i64 run = 0; run <= more; ++run) {
-      const i64 passed = std::max(position - begin_after_first(run), i64{0});
-      rows += run < more ? std::min(passed, length) : passed;
+      const i64 num_before = std::max(position - begin_after_first(run), i64{0});
+      rows += run < more ? std::min(num_before, length) : num_before;
     }
     return rows;
   }
@@ -65,7 +65,7 @@ struct PositionRanges {
   }
 
  private:
-  /// Runs are numbered from the second.
+  /// Runs are numbered from the second one, which has number 0.
   constexpr i64 run_after_first(i64 row) const { return more == 0 ? 0 : std::min((row - split) / length, more); }
   constexpr i64 begin_after_first(i64 run) const { return run == 0 ? second : begins[run - 1]; }
 };

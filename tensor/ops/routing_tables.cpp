@@ -42,8 +42,8 @@ void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& o
   check_choices(kOp, experts, {0, capacity.num_experts});
   check_integers(kOp, "order", order);
   check_integers(kOp, "kept", kept);
-  MCPP_CHECK(weights.dtype() == DType::F32 && capacity.most > 0, kOp, ": weights ", name_of(weights.dtype()),
-             ", at most ", capacity.most);
+  MCPP_CHECK(weights.dtype() == DType::F32 && capacity.max_choices > 0, kOp, ": weights ", name_of(weights.dtype()),
+             ", at most ", capacity.max_choices);
   MCPP_CHECK(experts.rank() == 2 && kept.rank() == 2 && kept.dim(1) == experts.dim(1) && first >= 0 &&
                  first + kept.dim(0) <= experts.dim(0) && weights.numel() == experts.numel() &&
                  order.numel() == experts.dim(0),

@@ -21,7 +21,7 @@ void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& token
 
 /// Maximum number of choices accepted by each of the experts [0, num_experts).
 struct Capacity {
-  i64 num_experts = 0, most = 0;
+  i64 num_experts = 0, max_choices = 0;
 };
 /// Drops choices such that no expert keeps more than capacity.most of its own. Choices with the largest weights are
 /// kept, NaN before all others; ties go to the token with the smaller `order`, then to a token's first choice. experts:

@@ -9,24 +9,24 @@
 
 namespace mcpp {
 
-/// Fills `numbers` as described at StepScalars. constexpr only so that device code can call it.
+/// Fills `scalars` as described at StepScalars. constexpr only so that device code can call it.
 inline constexpr void compute_step_scalars(double loss_sum, double targets, double squares, const StepRule& rule,
-                                           double* numbers) {
+                                           double* scalars) {
   const double loss = loss_sum / targets, scale = rule.grad_scale / targets;
   const double exact = std::sqrt(squares) * std::abs(scale);
   const double norm = rule.round_norm_to_fp32 ? static_cast<double>(static_cast<float>(exact)) : exact;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const bool has_loss = std::isfinite(loss), has_norm = std::isfinite(norm), finite = has_loss && has_norm;
-  const bool spike = finite && (loss > rule.max_loss || norm > rule.max_grad_norm);
+  const bool is_spike = finite && (loss > rule.max_loss || norm > rule.max_grad_norm);
   const double clip = rule.clip_grad > 0 ? rule.clip_grad / (norm + 1e-6) : 1.0;
-  numbers[StepScalars::kLoss] = has_loss ? loss : kInfinity;
-  numbers[StepScalars::kTargets] = std::isfinite(targets) ? targets : 0;
-  numbers[StepScalars::kGradNorm] = has_norm ? norm : kInfinity;
-  numbers[StepScalars::kFactor] =
-      !finite || (spike && rule.should_skip_spikes) ? kInfinity : scale * std::min(clip, 1.0);
-  numbers[StepScalars::kStatus] = static_cast<double>(!finite ? StepStatus::NotFinite
-                                                      : spike ? StepStatus::Spike
-                                                              : StepStatus::Fine);
+  scalars[StepScalars::kLoss] = has_loss ? loss : kInfinity;
+  scalars[StepScalars::kTargets] = std::isfinite(targets) ? targets : 0;
+  scalars[StepScalars::kGradNorm] = has_norm ? norm : kInfinity;
+  scalars[StepScalars::kFactor] =
+      !finite || (is_spike && rule.should_skip_spikes) ? kInfinity : scale * std::min(clip, 1.0);
+  scalars[StepScalars::kStatus] = static_cast<double>(!finite    ? StepStatus::NotFinite
+                                                      : is_spike ? StepStatus::Spike
+                                                                 : StepStatus::Fine);
 }
 
 /// Calls f.template operator()<T, M>() with the types of the master weights and of the model's; M is T if `model` is

@@ -16,20 +16,20 @@ inline i64 global_index(const Box& box, i64 i) {
   return index;
 }
 
-/// Returns the elements of `whole`, of shape box.global, that are in the box.
-inline Numbers part_of(const Numbers& whole, const Box& box) {
+/// Returns the elements of `full`, of shape box.global, that are in the box.
+inline Numbers part_of(const Numbers& full, const Box& box) {
   Numbers part(static_cast<std::size_t>(numel(box.shape)));
   for (std::size_t i = 0; i < part.size(); ++i)
-    part[i] = whole[static_cast<std::size_t>(global_index(box, static_cast<i64>(i)))];
+    part[i] = full[static_cast<std::size_t>(global_index(box, static_cast<i64>(i)))];
   return part;
 }
 
 /// Checks that each element is within `relative` times the largest value of the tensor of which `expected` is a part.
-inline void expect_part(const Tensor& actual, const Numbers& whole, const Box& box, double relative,
+inline void expect_part(const Tensor& actual, const Numbers& full, const Box& box, double relative,
                         const std::string& what) {
   double largest = 0;
-  for (const double x : whole) largest = std::max(largest, std::abs(x));
-  expect_close(actual, part_of(whole, box), relative, largest, what);
+  for (const double x : full) largest = std::max(largest, std::abs(x));
+  expect_close(actual, part_of(full, box), relative, largest, what);
 }
 
 }  // namespace mcpp::test

@@ -16,10 +16,10 @@ inline bool is_in_memory(const Path& folder) {
 /// ScratchFolder if that is on a disk, otherwise a folder next to the built programs.
 class DiskFolder : public ScratchFolder {
  public:
-  DiskFolder() : ScratchFolder(place()) {}
+  DiskFolder() : ScratchFolder(default_parent()) {}
 
  private:
-  static Path place() {
+  static Path default_parent() {
     const Path usual = std::filesystem::temp_directory_path();
     return is_in_memory(usual) ? binary_folder() : usual;
   }

@@ -28,10 +28,10 @@ inline double fp8_number(Fp8Format format, int code) {
 
 /// Returns the finite non-negative values in increasing order, which is also the order of their codes.
 inline std::vector<double> fp8_numbers(Fp8Format format) {
-  std::vector<double> numbers;
+  std::vector<double> values;
   for (int code = 0; code < 0x80 && std::isfinite(fp8_number(format, code)); ++code)
-    numbers.push_back(fp8_number(format, code));
-  return numbers;
+    values.push_back(fp8_number(format, code));
+  return values;
 }
 
 /// Returns the nearest value, with ties to even codes, saturating at the largest value. Returns NaN if x is not finite.

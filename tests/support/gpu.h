@@ -1,5 +1,5 @@
 // Devices of tests, including an optional GPU. Programs built without CUDA have no GPU and no tests for it; on a
-// machine without a GPU, its tests are skipped and say why.
+// host without a GPU, its tests are skipped with the reason.
 #pragma once
 #include <memory>
 #include <string>

@@ -32,11 +32,11 @@ inline double cpu_seconds_of(pid_t pid) {
   std::ifstream file(folder + "stat");
   std::string stat, word;
   std::getline(file, stat);
-  std::istringstream numbers(
+  std::istringstream fields(
       stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));  // the name may contain any character
-  for (int field = 3; field < 14; ++field) numbers >> word;
+  for (int field = 3; field < 14; ++field) fields >> word;
   double ticks = 0, seconds = 0;
-  for (int field = 14; field <= 17 && numbers >> ticks; ++field)
+  for (int field = 14; field <= 17 && fields >> ticks; ++field)
     seconds += ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
   std::ifstream children(folder + "task/" + std::to_string(pid) + "/children");
   for (pid_t child = 0; children >> child;) seconds += cpu_seconds_of(child);

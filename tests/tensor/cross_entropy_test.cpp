@@ -14,8 +14,11 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 std::vector<i32> targets_for(i64 rows, i64 columns) {
   std::vector<i32> targets;
   for (i64 r = 0; r < rows; ++r) {
-    const i64 here = kFirst + r * 7 % columns;
-    targets.push_back(static_cast<i32>(r % 5 == 1 ? -1 : r % 5 == 2 ? 0 : r % 5 == 3 ? kFirst + columns + 1 : here));
+    const i64 local_target = kFirst + r * 7 % columns;
+    targets.push_back(static_cast<i32>(r % 5 == 1   ? -1
+                                       : r % 5 == 2 ? 0
+                                       : r % 5 == 3 ? kFirst + columns + 1
+                                                    : local_target));
   }
   return targets;
 }
@@ -80,7 +83,7 @@ TEST_P(CrossEntropyOpsTest, StatsAndGradientMatchReference) {
 TEST_P(CrossEntropyOpsTest, HandlesInfiniteAndNaNLogits) {
   const i64 n = 5000;
   Numbers x = normals(3 * n, 1);
-  std::fill(x.begin(), x.begin() + 4500, -kInf);  // a whole block of masked logits
+  std::fill(x.begin(), x.begin() + 4500, -kInf);  // an entire block of masked logits
   x[n + 4321] = std::nan("");
   std::fill(x.begin() + 2 * n, x.end(), -kInf);
   const auto outputs = run([&](Device& device) {

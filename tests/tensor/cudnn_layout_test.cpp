@@ -7,13 +7,13 @@
 namespace mcpp {
 namespace {
 
-i64 place(const Heads& x, i64 s, i64 b, i64 head) {
+i64 element_offset(const Heads& x, i64 s, i64 b, i64 head) {
   return s * x.seq_stride + b * x.batch_stride + head / x.group_size * x.group_stride +
          head % x.group_size * x.head_dim;
 }
 
-// Checks that every row of heads is where the shape places it, at [batch, heads] or at [batch * key heads, heads per
-// key].
+// Checks that every row of heads is at the address given by the shape, at [batch, heads] or at [batch * key heads,
+// heads per key].
 void expect_same_rows(const CudnnShape& shape, const Heads& x) {
   const i64 folded = shape.dims[0] / x.batch;
   ASSERT_EQ(shape.dims, (std::array{x.batch * folded, x.heads / folded, x.seq, x.head_dim}));
@@ -23,7 +23,7 @@ void expect_same_rows(const CudnnShape& shape, const Heads& x) {
       const i64 per = shape.dims[1], first = b * folded + head / per;
       for (i64 s = 0; s < x.seq; ++s) {
         EXPECT_EQ(first * shape.strides[0] + head % per * shape.strides[1] + s * shape.strides[2],
-                  place(x, s, b, head));
+                  element_offset(x, s, b, head));
       }
     }
   }

@@ -79,18 +79,18 @@ TEST_P(DropoutOpsTest, DropoutMatchesDefinition) {
 
 TEST_P(DropoutOpsTest, DropoutIsIndependentOfLayout) {
   const i64 seq = 12, n = 203;
-  const Dropout whole{.p = 0.3f, .key = 99, .samples = {4, 5, 6}};
+  const Dropout full{.p = 0.3f, .key = 99, .samples = {4, 5, 6}};
   const auto ones = [&](i64 rows, i64 columns, Device& device) {
     return tensor_of(Numbers(static_cast<std::size_t>(rows * columns), 1.0), {rows, columns}, dtype(), device);
   };
   const auto outputs = run([&](Device& device) {
     Tensor all = ones(seq * 3, n, device), part = ones(4 * 2, 50, device);
-    ops::dropout(all, whole, all);
-    Dropout some = whole;
-    some.samples = {6, 4};
-    some.positions = {.first = 2, .split = 1, .second = 9};
-    some.first_column = 101;
-    ops::dropout(part, some, part);
+    ops::dropout(all, full, all);
+    Dropout shard = full;
+    shard.samples = {6, 4};
+    shard.positions = {.first = 2, .split = 1, .second = 9};
+    shard.first_column = 101;
+    ops::dropout(part, shard, part);
     return std::vector{all, part};
   });
   const Numbers all = numbers(outputs[0]), part = numbers(outputs[1]);

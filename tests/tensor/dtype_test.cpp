@@ -90,7 +90,7 @@ TEST(Float16Test, PreservesNaNOfAnyPayload) {
 
 class Float16OpsTest : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, Float16OpsTest,
-                         testing::Combine(testing::Values(DType::F32), testing::ValuesIn(every_place())), ops_name);
+                         testing::Combine(testing::Values(DType::F32), testing::ValuesIn(all_targets())), ops_name);
 
 TEST_P(Float16OpsTest, VectorConversionMatchesScalarType) {
   Numbers halves;

@@ -63,7 +63,7 @@ TEST_P(ElementwiseOpsTest, CopyConvertsLikeScalarTypes) {
       return std::vector{dst, tensor_of(numbers(src), {count}, to, device)};
     });
     // A GPU maps every NaN to the same one.
-    if (place().device == DeviceType::Cuda)
+    if (target().device == DeviceType::Cuda)
       expect_close(outputs[0], numbers(outputs[1]), 0, 0, "copy");
     else
       EXPECT_TRUE(same_bits(outputs[0], outputs[1])) << "to " << name_of(to);

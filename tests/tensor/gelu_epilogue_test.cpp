@@ -8,14 +8,15 @@ namespace {
 class GeluEpilogueOpsTest : public Ops {};
 
 /// On a GPU only aligned tensors support epilogues.
-std::vector<Place> places_with_epilogues() {
-  std::vector<Place> places = every_place();
-  std::erase_if(places, [](const Place& place) { return place.device == DeviceType::Cuda && place.first != 0; });
-  return places;
+std::vector<OpsTarget> targets_with_epilogues() {
+  std::vector<OpsTarget> targets = all_targets();
+  std::erase_if(targets,
+                [](const OpsTarget& target) { return target.device == DeviceType::Cuda && target.first != 0; });
+  return targets;
 }
 INSTANTIATE_TEST_SUITE_P(Narrow, GeluEpilogueOpsTest,
                          testing::Combine(testing::Values(DType::BF16, DType::F16),
-                                          testing::ValuesIn(places_with_epilogues())),
+                                          testing::ValuesIn(targets_with_epilogues())),
                          ops_name);
 
 /// Returns the tanh approximation of GELU and its slope.

@@ -96,9 +96,11 @@ Truth truth(const Tensor& a, const Tensor& b, const Tensor& c, const ops::Matmul
 /// Element types and the device that multiplies them.
 struct Types {
   DType in, out;
-  DeviceType place = DeviceType::Cpu;
+  DeviceType device_type = DeviceType::Cpu;
 
-  std::string name() const { return str(name_of(in), "_", name_of(out), place == DeviceType::Cuda ? "_cuda" : "_cpu"); }
+  std::string name() const {
+    return str(name_of(in), "_", name_of(out), device_type == DeviceType::Cuda ? "_cuda" : "_cpu");
+  }
   friend void PrintTo(const Types& types, std::ostream* out) { *out << types.name(); }
 };
 
@@ -150,7 +152,7 @@ std::vector<Types> all_types() {
   for (const auto& [in, out] :
        {std::pair(DType::F32, DType::F32), std::pair(DType::F64, DType::F64), std::pair(DType::BF16, DType::F32),
         std::pair(DType::BF16, DType::BF16), std::pair(DType::F16, DType::F32), std::pair(DType::F16, DType::F16)}) {
-    for (const DeviceType place : device_types()) types.push_back({in, out, place});
+    for (const DeviceType device_type : device_types()) types.push_back({in, out, device_type});
   }
   return types;
 }
@@ -158,16 +160,16 @@ std::vector<Types> all_types() {
 class MatmulTest : public testing::TestWithParam<Types> {
  protected:
   void SetUp() override {
-    if (const std::string why = why_missing(GetParam().place); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = why_missing(GetParam().device_type); !why.empty()) GTEST_SKIP() << why;
     if (is_on_gpu()) gpu_ = make_gpu();
   }
-  static bool is_on_gpu() { return GetParam().place == DeviceType::Cuda; }
+  static bool is_on_gpu() { return GetParam().device_type == DeviceType::Cuda; }
   /// Calls f() for each path on which the CPU can multiply the types, and which the device() of f then uses.
   template <class F>
   void for_each_path(F&& f) {
     if (is_on_gpu()) return f();
     for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::Dots, Bf16Path::Amx}) {
-      if (path != Bf16Path::Widen && (GetParam().in != DType::BF16 || !kernel::can_take(path))) continue;
+      if (path != Bf16Path::Widen && (GetParam().in != DType::BF16 || !kernel::can_use(path))) continue;
       for (const bool sgemm : {false, true}) {
         if (sgemm && (path != Bf16Path::Widen || GetParam().in == DType::F64 || !kernel::can_use_sgemm())) continue;
         SCOPED_TRACE(str("path ", static_cast<int>(path), sgemm ? ", sgemm" : ""));
@@ -209,7 +211,7 @@ TEST_P(MatmulTest, MatchesDoublePrecision) {
 /// Excludes fp64 on the CPU, which is slow and computes each value in one thread.
 std::vector<Types> fast_types() {
   std::vector<Types> types = all_types();
-  std::erase_if(types, [](const Types& t) { return t.in == DType::F64 && t.place == DeviceType::Cpu; });
+  std::erase_if(types, [](const Types& t) { return t.in == DType::F64 && t.device_type == DeviceType::Cpu; });
   return types;
 }
 
@@ -234,7 +236,7 @@ TEST_P(FastMatmulTest, IsBitwiseIdenticalForAnyThreadCount) {
 /// Without sgemm, the sums of a row have a fixed order: they must not depend on the other rows or their number.
 TEST(MatmulRowTest, IsIndependentOfOtherRows) {
   for (const Types& t : fast_types()) {
-    if (t.place != DeviceType::Cpu) continue;
+    if (t.device_type != DeviceType::Cpu) continue;
     CpuDevice device({.threads = 2});
     device.gemm_cache().bf16_path = Bf16Path::Widen;
     device.gemm_cache().sgemm = false;
@@ -247,9 +249,9 @@ TEST(MatmulRowTest, IsIndependentOfOtherRows) {
     };
     const std::vector<std::byte> all = rows(0, kRows);
     for (const auto& [begin, end] : {std::pair<i64, i64>(0, kFewRows + 1), {7, 20}, {100, 229}, {1, kRows}}) {
-      const std::vector<std::byte> some = rows(begin, end);
+      const std::vector<std::byte> part = rows(begin, end);
       const auto row = static_cast<i64>(all.size()) / kRows;
-      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + begin * row))
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + begin * row))
           << t.name() << " rows " << begin << " to " << end;
     }
   }
@@ -258,7 +260,7 @@ TEST(MatmulRowTest, IsIndependentOfOtherRows) {
 TEST(MatmulPathTest, UsesFastestPathOfCpu) {
   CpuDevice device;
   EXPECT_EQ(device.gemm_cache().choose_bf16_path(), kernel::best_bf16_path());
-  EXPECT_TRUE(kernel::can_take(Bf16Path::Widen));
+  EXPECT_TRUE(kernel::can_use(Bf16Path::Widen));
 }
 
 TEST(MatmulDeviceTest, RejectsDeviceWithoutThreads) {

@@ -173,10 +173,10 @@ TEST_P(NormOpsTest, RmsNormSupportsShardedColumns) {
   const i64 rows = 33, n = 40, part = n / 2;
   const NormInputs in(rows, n, dtype(), accumulate_dtype());
   const auto columns = [&](const Numbers& x, i64 first, i64 width) {
-    Numbers some;
+    Numbers selected;
     for (i64 r = 0; r < static_cast<i64>(x.size()) / n; ++r)
-      for (i64 i = 0; i < width; ++i) some.push_back(x[static_cast<std::size_t>(r * n + first + i)]);
-    return some;
+      for (i64 i = 0; i < width; ++i) selected.push_back(x[static_cast<std::size_t>(r * n + first + i)]);
+    return selected;
   };
   const auto outputs = run([&](Device& device) {
     std::vector<Tensor> x, w, dy, results;

@@ -137,8 +137,8 @@ TEST_P(OptimizerOpsTest, NormalizeDividesByNorm) {
     Numbers x = x0;
     for (double& v : x) v /= 4 + 1e-7;
     // Below 2^-14 the step of fp16 is 2^-24; the direction in which ties round depends on rounding in fp32.
-    const double least = dtype() == DType::F16 ? 1.001 * 0x1p-14 : 0;
-    expect_close(outputs[0], x, tolerance(dtype()), least, "x");
+    const double min_magnitude = dtype() == DType::F16 ? 1.001 * 0x1p-14 : 0;
+    expect_close(outputs[0], x, tolerance(dtype()), min_magnitude, "x");
   }
 }
 

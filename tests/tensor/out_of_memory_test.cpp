@@ -46,7 +46,7 @@ TEST(OutOfMemoryTest, AdvisesOnLargestMemoryClass) {
   EXPECT_THAT(text_with_most_for(MemoryClass::Workspace), HasSubstr("Most is for workspace: lower"));
 }
 
-TEST(OutOfMemoryTest, IncludesRequestedBytes) {
+TEST(OutOfMemoryTest, ErrorIncludesRequestedBytes) {
   const MemoryTable table = in_use({3 * kGiB, 0, 0, kGiB, 0, 0});
   EXPECT_THAT(out_of_memory_text({kGiB, MemoryClass::Activations}, table, kSystem),
               HasSubstr("Most is for parameters"));

@@ -79,7 +79,7 @@ TEST_P(StepOpsTest, DetectsSpikesAboveLimit) {
   EXPECT_EQ(verdict(decide(8, 4, 400, rule)), StepStatus::Fine) << "not above";
   for (const Numbers& x : {decide(9, 4, 400, rule), decide(8, 4, 500, rule)}) {
     EXPECT_EQ(verdict(x), StepStatus::Spike);
-    EXPECT_EQ(x[StepScalars::kFactor], 0.25) << "only told";
+    EXPECT_EQ(x[StepScalars::kFactor], 0.25) << "spikes are only reported";
   }
   StepRule skipping = rule;
   skipping.should_skip_spikes = true;

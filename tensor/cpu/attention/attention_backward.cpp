@@ -76,18 +76,18 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
   using R = AccumulateType<T>;
   const R* lse = p.lse + p.lse_row(b, head);
   // Yields probability 0: for queries that see no key, and for padding of the last tile.
-  constexpr R nothing = std::numeric_limits<R>::max();
+  constexpr R kMaskedLse = std::numeric_limits<R>::max();
   for (i64 i = 0; i < p.query_blocks(); ++i) {
     const i64 first = i * kTile, count = std::min(kTile, p.queries - first), at = i * block_elements(p);
     pack_right(engine, p.q, b, head, first, count, p.padded_dim(), x.rows, x.q_right + at, x.q_right_t + at);
     pack_right(engine, p.dout, b, head, first, count, p.padded_dim(), x.rows, x.dout_right + at, x.dout_right_t + at);
     for (i64 q = first; q < first + count; ++q) {
       prefetch_row_after<false>(p.y.row(b, head, q), p.y.seq_stride, p.head_dim);
-      x.lse_log2[q] = lse[q] == -std::numeric_limits<R>::infinity() ? nothing : lse[q] * std::numbers::log2e_v<R>;
+      x.lse_log2[q] = lse[q] == -std::numeric_limits<R>::infinity() ? kMaskedLse : lse[q] * std::numbers::log2e_v<R>;
       x.delta[q] = dot(p.dout.row(b, head, q), p.y.row(b, head, q), p.head_dim);
     }
   }
-  std::fill(x.lse_log2 + p.queries, x.lse_log2 + p.query_blocks() * kTile, nothing);
+  std::fill(x.lse_log2 + p.queries, x.lse_log2 + p.query_blocks() * kTile, kMaskedLse);
   std::fill(x.delta + p.queries, x.delta + p.query_blocks() * kTile, R{0});
 }
 
@@ -123,17 +123,17 @@ void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const Pro
                    const TileOrigin& at, const BackwardScratch<Engine, T>& x) {
   using R = AccumulateType<T>;
   const Visible v = visible(p, at);
-  if (v.none()) return;
+  if (v.is_empty()) return;
   const i64 q_at = at.first_query * p.padded_dim(), k_at = at.first_key * p.padded_dim();
   for_query_spans(v, [&](const Span& s) {
     engine.scores(x.k_rows + k_at, x.q_right_t + q_at, x.probabilities, s);
     cap_tile(p, s, x.probabilities);
     engine.scores(x.v_rows + k_at, x.dout_right_t + q_at, x.gradients, s);
   });
-  if (v.masked) mask_tile(p, at, v, x.probabilities);
-  if (dropout.active()) dropout.factors(at, x.keep);
+  if (v.is_masked) mask_tile(p, at, v, x.probabilities);
+  if (dropout.is_active()) dropout.factors(at, x.keep);
   const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
-  const bool drops = dropout.active();
+  const bool drops = dropout.is_active();
   const auto differentiate =
       p.soft_cap > 0 ? (drops ? differentiate_softmax<true, true, R> : differentiate_softmax<false, true, R>)
       : drops        ? differentiate_softmax<true, false, R>

@@ -31,11 +31,11 @@ namespace simd = mcpp::HWY_NAMESPACE;
 
 /// Prefetches the row of `dim` elements a few iterations after `row`. Rows of a head are far apart, often on separate
 /// pages, where hardware prefetchers do not help.
-template <bool kToWrite, class T>
+template <bool kForWrite, class T>
 HWY_INLINE void prefetch_row_after(const T* row, i64 stride, i64 dim) {
   constexpr i64 kRowsAhead = 12;
-  const T* ahead = row + kRowsAhead * stride;
-  for (i64 i = 0; i < dim; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(ahead + i, kToWrite);
+  const T* prefetch_row = row + kRowsAhead * stride;
+  for (i64 i = 0; i < dim; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(prefetch_row + i, kForWrite);
 }
 
 /// Copies dst[64, padded_dim] = `count` rows, converted and padded with zeros.

@@ -152,16 +152,16 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
   for (i64 j = first_block; j * kTile < end; ++j) {
     const TileOrigin at{b, first_query, j * kTile};
     const Visible v = visible(p, at);
-    if (v.none()) continue;
+    if (v.is_empty()) continue;
     for_query_spans(v, [&](const Span& s) {
       engine.scores(x.k_rows + j * block_elements(p), x.q_right_t, x.scores, s);
       cap_tile(p, s, x.scores);
     });
-    if (v.masked) mask_tile(p, at, v, x.scores);
-    if (dropout.active()) dropout.factors(at, x.keep);
+    if (v.is_masked) mask_tile(p, at, v, x.scores);
+    if (dropout.is_active()) dropout.factors(at, x.keep);
     for_query_spans(v, [&](const Span& s) {
       if (softmax.add(s, to_log2, x.scores) && j > first_block) scale_queries(s, p.head_dim, softmax.shrink, x.out_t);
-      if (dropout.active()) drop(s, x.keep, x.scores);
+      if (dropout.is_active()) drop(s, x.keep, x.scores);
     });
     const auto* tile = engine.tile_as_right(x.scores, x.tile);
     for_query_spans(

@@ -53,10 +53,10 @@ struct TileOrigin {
 
 /// Part of a tile that has to be computed.
 struct Visible {
-  std::array<i64, 2> keys{};  ///< per half of the queries: 0, 32 or 64 keys, counted from the first
-  bool masked = false;        ///< some elements inside that part must be hidden
+  std::array<i64, 2> keys{};  ///< number of keys by half of the queries: 0, 32 or 64, from the first
+  bool is_masked = false;     ///< some elements inside that part must be hidden
 
-  bool none() const { return keys[0] == 0 && keys[1] == 0; }
+  bool is_empty() const { return keys[0] == 0 && keys[1] == 0; }
 };
 
 template <class T>
@@ -69,7 +69,8 @@ Visible visible(const AttentionProblem<T>& p, const TileOrigin& at) {
     const i64 limit = p.end_of_keys(end - 1) - at.first_key;
     result.keys[static_cast<std::size_t>(half)] = round_up(std::clamp<i64>(limit, 0, kTile), kHalf);
   }
-  result.masked = end_of_tile > p.end_of_keys(at.first_query) || p.first_key(at.b, end_of_queries - 1) > at.first_key;
+  result.is_masked =
+      end_of_tile > p.end_of_keys(at.first_query) || p.first_key(at.b, end_of_queries - 1) > at.first_key;
   return result;
 }
 
@@ -96,10 +97,11 @@ void for_query_spans(const Visible& v, F&& f) {
 /// Calls f(KeySpan) for the key ranges of a tile.
 template <class F>
 void for_key_spans(const Visible& v, F&& f) {
-  const i64 both = std::min(v.keys[0], v.keys[1]), most = std::max(v.keys[0], v.keys[1]);
-  if (both > 0) f(KeySpan{0, both, 0, kTile});
-  if (most > both)
-    f(v.keys[0] > v.keys[1] ? KeySpan{both, most - both, 0, kHalf} : KeySpan{both, most - both, kHalf, kTile});
+  const i64 common = std::min(v.keys[0], v.keys[1]), longest = std::max(v.keys[0], v.keys[1]);
+  if (common > 0) f(KeySpan{0, common, 0, kTile});
+  if (longest > common)
+    f(v.keys[0] > v.keys[1] ? KeySpan{common, longest - common, 0, kHalf}
+                            : KeySpan{common, longest - common, kHalf, kTile});
 }
 
 /// Bump allocator in the memory of one thread, in steps of 64 bytes.

@@ -84,9 +84,9 @@ void hide_later_keys(const AttentionProblem<T>& p, const TileOrigin& at, const V
     for (i64 k = 0; k < span.depth; ++k) {
       const i64 key = at.first_key + k;
       // Queries of the tile before this one do not see key k.
-      const i64 first_seeing = key < p.keys ? p.query_at.rows_before(p.key_at.at(key)) - at.first_query : kTile;
-      const auto bound = hn::Set(d, static_cast<R>(first_seeing));
-      for (i64 q = span.begin; q < std::min(span.end, first_seeing); q += lanes) {
+      const i64 first_query = key < p.keys ? p.query_at.rows_before(p.key_at.at(key)) - at.first_query : kTile;
+      const auto bound = hn::Set(d, static_cast<R>(first_query));
+      for (i64 q = span.begin; q < std::min(span.end, first_query); q += lanes) {
         const auto is_hidden = hn::Lt(hn::Iota(d, static_cast<R>(q)), bound);
         R* at_q = s + k * kTile + q;
         hn::StoreU(hn::IfThenElse(is_hidden, hidden, hn::LoadU(d, at_q)), d, at_q);
@@ -156,15 +156,15 @@ HWY_INLINE PhiloxVectors<D> philox(D d, u64 key, PhiloxVectors<D> c) {
 class ProbabilityDropout {
  public:
   template <class T>
-  ProbabilityDropout(const AttentionProblem<T>& p, i64 b, i64 head) : active_(p.dropout.p > 0) {
-    if (!active_) return;
+  ProbabilityDropout(const AttentionProblem<T>& p, i64 b, i64 head) : is_active_(p.dropout.p > 0) {
+    if (!is_active_) return;
     key_ = attention_dropout_key(p.dropout, head);
     threshold_ = dropout_threshold(p.dropout.p);
     factor_ = dropout_scale(p.dropout.p);
     sample_ = p.dropout.samples[static_cast<std::size_t>(b)];
     query_at_ = p.query_at, key_at_ = p.key_at;
   }
-  bool active() const { return active_; }
+  bool is_active() const { return is_active_; }
 
   /// Computes keep[64, 64] = 0 where a probability is dropped, otherwise 1 / (1 - p).
   template <class R>
@@ -199,7 +199,7 @@ class ProbabilityDropout {
     for (std::size_t i = 0; i < hn::Lanes(d); ++i) keep[i] = lane[i] >= threshold_ ? factor_ : 0;
   }
 
-  bool active_;
+  bool is_active_;
   u64 key_ = 0;
   u32 threshold_ = 0;
   double factor_ = 1;

@@ -16,11 +16,11 @@ namespace mcpp::kernel {
 namespace {
 
 constexpr i64 kLanes = 16;
-constexpr int kRows = 8, kVectors = 2;  // of sums in registers
+constexpr int kRows = 8, kVectors = 2;  // size of the block of sums in registers
 
 /// Returns the number of words, each with two neighbors along k.
-i64 words(i64 numbers) {
-  return numbers / 2;
+i64 words(i64 elements) {
+  return elements / 2;
 }
 
 /// Computes C[kRows, 32].

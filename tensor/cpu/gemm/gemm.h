@@ -40,10 +40,10 @@ void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float>
 /// sgemm, since this oneDNN version does not multiply halves.
 template <class T, class C>
 void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c);
-/// Computes bf16 products with AMX tiles; requires can_take(Bf16Path::Amx).
+/// Computes bf16 products with AMX tiles; requires can_use(Bf16Path::Amx).
 template <class C>
 void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// Computes bf16 products with oneDNN primitives; requires can_take(Bf16Path::Dots).
+/// Computes bf16 products with oneDNN primitives; requires can_use(Bf16Path::Dots).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
 /// Computes a b^T for few rows of a (size.m up to kFewRows), both dense. fp32, or low precision with C float or T.
@@ -63,7 +63,7 @@ struct Product {
 /// only on its row of a. c is dense. fp32, or low precision with C float or T.
 template <class T, class C>
 void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products);
-/// Computes ordered bf16 products with dot product instructions; requires can_take(Bf16Path::Dots).
+/// Computes ordered bf16 products with dot product instructions; requires can_use(Bf16Path::Dots).
 template <class C>
 void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products);
 /// Computes fp64 products for gradient checks, with simple loops.

@@ -1,5 +1,5 @@
 // Products of bf16 matrices with AMX, after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication",
-// 2008: all threads together pack a chunk of B (and of A, if it cannot be used in place), then take tasks of whole 32 x
+// 2008: all threads together pack a chunk of B (and of A, if it cannot be used in place), then take tasks of full 32 x
 // 32 blocks of C. Each element of C is one fp32 sum over k in ascending order, wherever chunks and tasks end
 // (intermediate sums are kept in fp32). The choice of sizes therefore does not change results, and tasks may be split
 // to balance the threads.
@@ -60,7 +60,7 @@ class AmxGemm {
   void choose_chunks() {
     const i64 slices = ceil_div(size_.k, kDepth);
     chunk_.depth = round_up(ceil_div(size_.k, slices), kPanelStep);
-    slice_ = chunk_.depth <= kWholeSlice ? chunk_.depth : kSlice;
+    slice_ = chunk_.depth <= kMaxUnslicedDepth ? chunk_.depth : kSlice;
     chunk_.columns = std::min(size_.n, kColumns * 1024 / chunk_.depth / 32 * 32);
     chunk_.rows = a_in_place_ && slices == 1 ? size_.m : std::min(size_.m, kRows);
   }
@@ -79,12 +79,12 @@ class AmxGemm {
 
   void run_chunk(const Chunk& chunk) {
     // If a chunk covers all of k, the previous chunk packed the same panels, unless the column changed.
-    const bool whole_k = chunk.depth == size_.k;
-    const bool a_is_packed = whole_k && chunk.column > 0;
-    const bool b_is_packed = whole_k && chunk.columns == size_.n && chunk.row > 0;
+    const bool covers_k = chunk.depth == size_.k;
+    const bool is_a_packed = covers_k && chunk.column > 0;
+    const bool is_b_packed = covers_k && chunk.columns == size_.n && chunk.row > 0;
     const i64 a_all = a_in_place_ ? chunk.rows % kPanelWidth != 0 : ceil_div(chunk.rows, kPanelWidth);
-    const i64 a_panels = a_is_packed ? 0 : a_all;
-    const i64 b_panels = b_is_packed ? 0 : ceil_div(chunk.columns, kPanelWidth);
+    const i64 a_panels = is_a_packed ? 0 : a_all;
+    const i64 b_panels = is_b_packed ? 0 : ceil_div(chunk.columns, kPanelWidth);
 #pragma omp for schedule(static)
     for (i64 i = 0; i < a_panels + b_panels; ++i) {
       if (i < a_panels) {
@@ -140,7 +140,7 @@ class AmxGemm {
     alignas(64) float block[kBlockSize];
     const i64 depth = std::min(slice_, chunk.depth - k);
     const bool first = chunk.k + k == 0, last = chunk.k + k + depth == size_.k;
-    float* sums = nullptr;  // of earlier slices of k
+    float* sums = nullptr;  // sums over earlier slices of k
     if (!first || !last) {
       const i64 across = ceil_div(chunk_.columns, kPanelWidth);
       sums = sums_.data<float>() + (row / kPanelWidth * across + column / kPanelWidth) * kBlockSize;
@@ -161,11 +161,11 @@ class AmxGemm {
   }
 
   // Measured on a Xeon with AMX and 2 MiB of L2 cache per core. A chunk of B fills half of the L2 cache: kDepth x
-  // kColumns, or the same area in another shape.
+  // kColumns, or the same area in a different shape.
   static constexpr i64 kDepth = 1024, kColumns = 512;
   static constexpr i64 kRows = 4096;  // rows of a chunk when A is packed
-  // Up to kWholeSlice of k is one slice; more is split into slices of kSlice.
-  static constexpr i64 kWholeSlice = 384, kSlice = 256;
+  // Up to kMaxUnslicedDepth of k is one slice; more is split into slices of kSlice.
+  static constexpr i64 kMaxUnslicedDepth = 384, kSlice = 256;
   static constexpr i64 kTasksPerThread = 4;
 
   GemmSize size_;

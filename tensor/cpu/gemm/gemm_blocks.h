@@ -43,12 +43,12 @@ class SingleThreadScope {
 template <class F>
 void for_each_block(const CpuDevice& device, GemmSize size, Block step, F&& f) {
   const i64 down = ceil_div(size.m, step.rows), across = ceil_div(size.n, step.columns);
-  const bool by_columns = size.n > size.m;  // reuses the block of the larger operand several times in a row
+  const bool is_column_order = size.n > size.m;  // reuses the block of the larger operand several times in a row
   std::exception_ptr error;
 #pragma omp parallel for num_threads(device.threads()) schedule(dynamic, 1) if (down * across > 1)
   for (i64 i = 0; i < down * across; ++i) {
-    const i64 row = (by_columns ? i % down : i / across) * step.rows;
-    const i64 column = (by_columns ? i / down : i % across) * step.columns;
+    const i64 row = (is_column_order ? i % down : i / across) * step.rows;
+    const i64 column = (is_column_order ? i / down : i % across) * step.columns;
     try {
       f(Block{row, column, std::min(step.rows, size.m - row), std::min(step.columns, size.n - column)});
     } catch (...) {

@@ -71,12 +71,12 @@ void multiply_rows(const Rows<C>& x, const Strip<C>& strip, Prefetcher& prefetch
   }
 }
 
-template <int kMost, bool kTransposedA, class C>
-void multiply_some(const Rows<C>& x, i64 rows, const Strip<C>& strip, Prefetcher& prefetcher) {
-  if constexpr (kMost > 1) {
-    if (rows < kMost) return multiply_some<kMost - 1, kTransposedA>(x, rows, strip, prefetcher);
+template <int kMaxBlock, bool kTransposedA, class C>
+void multiply_up_to(const Rows<C>& x, i64 rows, const Strip<C>& strip, Prefetcher& prefetcher) {
+  if constexpr (kMaxBlock > 1) {
+    if (rows < kMaxBlock) return multiply_up_to<kMaxBlock - 1, kTransposedA>(x, rows, strip, prefetcher);
   }
-  multiply_rows<kMost, kTransposedA>(x, strip, prefetcher);
+  multiply_rows<kMaxBlock, kTransposedA>(x, strip, prefetcher);
 }
 
 /// Splits into blocks of nearly equal numbers of rows.
@@ -85,12 +85,12 @@ void multiply_strip(const Strip<C>& strip, Prefetcher& prefetcher) {
   Rows<C> x{reinterpret_cast<const u32*>(strip.a), reinterpret_cast<const u32*>(strip.b), strip.sums, strip.c};
   i64 rows = strip.rows;
   for (i64 blocks = ceil_div(rows, kRows); blocks > 0; --blocks) {
-    const i64 some = ceil_div(rows, blocks);
-    multiply_some<kRows, kTransposedA>(x, some, strip, prefetcher);
-    x.a += some * (kTransposedA ? 1 : kRowStep);
-    x.sums += some * strip.ld;
-    x.c += some * strip.ldc;
-    rows -= some;
+    const i64 block_rows = ceil_div(rows, blocks);
+    multiply_up_to<kRows, kTransposedA>(x, block_rows, strip, prefetcher);
+    x.a += block_rows * (kTransposedA ? 1 : kRowStep);
+    x.sums += block_rows * strip.ld;
+    x.c += block_rows * strip.ldc;
+    rows -= block_rows;
   }
 }
 
@@ -121,7 +121,7 @@ void transpose_rows(const BFloat16* from, i64 ld, u32* to) {
 /// Writes to[pairs, 32] = columns of the transposed b, whose rows already consist of words. Missing columns are 0.
 void transpose_panel(Operand<BFloat16> b, i64 depth, i64 columns, u32* to) {
   for (i64 k = 0; k < depth; k += kWidth, to += kLanes * kWidth) {
-    const __mmask32 there = first32(depth - k);
+    const __mmask32 mask = first32(depth - k);
     const i64 pairs = std::min(kLanes, pairs_of(depth - k));
     for (i64 half = 0; half < 2; ++half) {
       if (depth - k >= kWidth && columns >= (half + 1) * kLanes) {
@@ -132,7 +132,7 @@ void transpose_panel(Operand<BFloat16> b, i64 depth, i64 columns, u32* to) {
       for (i64 j = 0; j < kLanes; ++j) {
         const i64 column = half * kLanes + j;
         const BFloat16* from = b.data + column * b.ld + k;
-        rows[j] = column < columns ? _mm512_maskz_loadu_epi16(there, from) : _mm512_setzero_si512();
+        rows[j] = column < columns ? _mm512_maskz_loadu_epi16(mask, from) : _mm512_setzero_si512();
       }
       transpose16(rows);
       for (i64 p = 0; p < pairs; ++p) _mm512_storeu_si512(to + p * kWidth + half * kLanes, rows[p]);
@@ -157,9 +157,9 @@ PairIndices pair_indices() {
 /// as 0.
 void interleave(const PairIndices& at, const BFloat16* first, const BFloat16* second, i64 columns, u32* to) {
   for (i64 j = 0; j < columns; j += kWidth) {
-    const __mmask32 there = first32(columns - j);
-    const __m512i lo = _mm512_maskz_loadu_epi16(there, first + j);
-    const __m512i hi = second ? _mm512_maskz_loadu_epi16(there, second + j) : _mm512_setzero_si512();
+    const __mmask32 mask = first32(columns - j);
+    const __m512i lo = _mm512_maskz_loadu_epi16(mask, first + j);
+    const __m512i hi = second ? _mm512_maskz_loadu_epi16(mask, second + j) : _mm512_setzero_si512();
     _mm512_storeu_si512(to + j, _mm512_permutex2var_epi16(lo, at.lower, hi));
     _mm512_storeu_si512(to + j + kLanes, _mm512_permutex2var_epi16(lo, at.upper, hi));
   }
@@ -174,7 +174,7 @@ struct Bf16DotKernel {
   }
 
   static i64 copy_panels(Operand<BFloat16> b, i64 depth, i64 columns, BlockScratch& scratch, bool is_done) {
-    const i64 size = pairs_of(depth) * kWidth + kPanelApart;
+    const i64 size = pairs_of(depth) * kWidth + kPanelPadding;
     if (is_done) return size;
     auto* to = reinterpret_cast<u32*>(scratch.b);
     if (b.transposed) {
@@ -212,7 +212,7 @@ struct Bf16DotKernel {
 
   template <class C>
   static void multiply(const Strip<C>& strip, bool, Prefetcher& prefetcher) {
-    if (strip.a_is_transposed)
+    if (strip.is_a_transposed)
       multiply_strip<true>(strip, prefetcher);
     else
       multiply_strip<false>(strip, prefetcher);

@@ -18,7 +18,7 @@ namespace {
 
 // Computes one block on the calling thread.
 void sgemm(GemmSize s, Operand<float> a, Operand<float> b, float beta, float* c, i64 ldc) {
-  const SingleThreadScope alone;
+  const SingleThreadScope single_thread;
   const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', s.m, s.n, s.k, 1.0f,
                                           a.data, a.ld, b.data, b.ld, beta, c, ldc);
   MCPP_CHECK(status == dnnl_success, "dnnl_sgemm returned ", static_cast<int>(status));
@@ -54,15 +54,15 @@ Operand<float> convert_to_f32(Operand<T> x, i64 rows, i64 columns, float* y) {
 constexpr i64 kWidenedDepth = 512;
 
 // Returns true if rows of a transposed A, which sgemm reads together, are a multiple of 2 KiB apart and thus share L1
-// cache lines, which costs a third of the speed. A copy with another stride costs less.
+// cache lines, which costs a third of the speed. A copy with a different stride costs less.
 bool has_cache_conflicts(Operand<float> a) {
   return a.transposed && a.ld % 512 == 0;
 }
 
-constexpr i64 kSpread = 16;
+constexpr i64 kPadding = 16;
 
-Operand<float> spread(Block at, i64 k, Operand<float> a, float* copy) {
-  const i64 ld = at.rows + kSpread;
+Operand<float> copy_with_padding(Block at, i64 k, Operand<float> a, float* copy) {
+  const i64 ld = at.rows + kPadding;
   for (i64 i = 0; i < k; ++i) std::copy_n(a.at(at.row, i), at.rows, copy + i * ld);
   return {copy, ld, true};
 }
@@ -70,14 +70,14 @@ Operand<float> spread(Block at, i64 k, Operand<float> a, float* copy) {
 }  // namespace
 
 bool can_use_sgemm() {
-  return isa_reaches(dnnl::cpu_isa::avx512_core);
+  return is_isa_available(dnnl::cpu_isa::avx512_core);
 }
 
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c) {
   const Block step = block_of(size, a.transposed);
-  const Scratch scratch(device, has_cache_conflicts(a) ? size.k * (step.rows + kSpread) : 0);
+  const Scratch scratch(device, has_cache_conflicts(a) ? size.k * (step.rows + kPadding) : 0);
   for_each_block(device, size, step, [&](Block at) {
-    const Operand<float> part = has_cache_conflicts(a) ? spread(at, size.k, a, scratch.thread_buffer())
+    const Operand<float> part = has_cache_conflicts(a) ? copy_with_padding(at, size.k, a, scratch.thread_buffer())
                                                        : Operand<float>{a.at(at.row, 0), a.ld, a.transposed};
     sgemm({at.rows, at.columns, size.k}, part, {b.at(0, at.column), b.ld, b.transposed}, beta,
           c + at.row * size.n + at.column, size.n);

@@ -74,7 +74,7 @@ void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<
   OneDnnCache& cache = device.gemm_cache().onednn;
   cache.reserve(device.threads());
   for_each_block(device, size, block_of(size, a.transposed), [&](Block at) {
-    const SingleThreadScope alone;
+    const SingleThreadScope single_thread;
     OneDnnKernels& kernels = cache.of_thread(omp_get_thread_num());
     const GemmSize s{at.rows, at.columns, size.k};
     const bool to_f32 = std::is_same_v<C, float>, accumulate = beta != 0;

@@ -26,12 +26,13 @@ void widen(const T* x, i64 count, float* to) {
 
 /// Loads four elements of each of kCount / 4 rows, 4 ld apart.
 template <std::size_t kCount>
-HWY_INLINE auto fours(const float* x, i64 ld) {
+HWY_INLINE auto load_groups(const float* x, i64 ld) {
   const hn::CappedTag<float, kCount> d;
   if constexpr (kCount == 4) {
     return hn::LoadU(d, x);
   } else {
-    return hn::Combine(d, fours<kCount / 2>(x + static_cast<i64>(kCount / 2) * ld, ld), fours<kCount / 2>(x, ld));
+    return hn::Combine(d, load_groups<kCount / 2>(x + static_cast<i64>(kCount / 2) * ld, ld),
+                       load_groups<kCount / 2>(x, ld));
   }
 }
 
@@ -60,7 +61,7 @@ HWY_INLINE void store_blocks(V v, float* to, i64 step) {
 }
 
 /// Writes to[count, width] = the first `count` of k of columns of the transposed b.
-void transpose_whole(const float* b, i64 ld, i64 count, i64 width, float* to) {
+void transpose_full_vectors(const float* b, i64 ld, i64 count, i64 width, float* to) {
   constexpr F32 d;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
   constexpr auto kLong = static_cast<i64>(kLanes);
@@ -78,8 +79,8 @@ void transpose_whole(const float* b, i64 ld, i64 count, i64 width, float* to) {
   for (i64 k = 0; k < count; k += 4, to += 4 * width) {
     for (i64 j = 0; j < width; j += kLong) {
       const float* from = b + j * ld + k;
-      hn::Vec<F32> r[4]{fours<kLanes>(from, ld), fours<kLanes>(from + ld, ld), fours<kLanes>(from + 2 * ld, ld),
-                        fours<kLanes>(from + 3 * ld, ld)};
+      hn::Vec<F32> r[4]{load_groups<kLanes>(from, ld), load_groups<kLanes>(from + ld, ld),
+                        load_groups<kLanes>(from + 2 * ld, ld), load_groups<kLanes>(from + 3 * ld, ld)};
       transpose_blocks(r);
       for (i64 i = 0; i < 4; ++i) hn::StoreU(r[i], d, to + j + i * width);
     }
@@ -94,7 +95,7 @@ void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* scr
     const i64 count = std::min(kTransposed, depth - k), even = (count + 3) / 4 * 4;
     if constexpr (std::is_same_v<T, float>) {
       if (columns == width && even == count) {
-        transpose_whole(b.data + k, b.ld, count, width, to);
+        transpose_full_vectors(b.data + k, b.ld, count, width, to);
         continue;
       }
     }
@@ -155,7 +156,7 @@ struct Fp32Kernel {
     for (i64 i = 0; i < count; ++i) widen(a.data + i * a.ld, length, to + i * step);
   }
 
-  /// Returns true if all panels are whole and their rows of b are stored as in a copy, so that they can be read in
+  /// Returns true if all panels are full and their rows of b are stored as in a copy, so that they can be read in
   /// place.
   template <class T>
   static bool copies_on_first_use(Operand<T> b, i64 columns) {
@@ -164,12 +165,12 @@ struct Fp32Kernel {
 
   template <class C>
   static void multiply(const Strip<C>& strip, bool adds, Prefetcher& prefetcher) {
-    Operands<float> x{strip.a, strip.a_is_transposed ? kTransposedStripRows : kRowStep, strip.b, width(), strip.sums,
+    Operands<float> x{strip.a, strip.is_a_transposed ? kTransposedStripRows : kRowStep, strip.b, width(), strip.sums,
                       strip.ld};
-    if (strip.late.data) x.b = strip.late.data, x.ldb = strip.late.ld;
-    float* copy = strip.late.data ? strip.b : nullptr;
+    if (strip.uncopied_b.data) x.b = strip.uncopied_b.data, x.ldb = strip.uncopied_b.ld;
+    float* copy = strip.uncopied_b.data ? strip.b : nullptr;
     const Sums sums = adds ? Sums::Add : strip.is_first ? Sums::Begin : Sums::Continue;
-    if (strip.a_is_transposed)
+    if (strip.is_a_transposed)
       multiply_panel<kRows, 2, true>(F32(), x, strip.rows, strip.depth, sums, prefetcher, copy);
     else
       multiply_panel<kRows, 2, false>(F32(), x, strip.rows, strip.depth, sums, prefetcher, copy);
@@ -189,20 +190,20 @@ struct Fp32Kernel {
   }
 };
 
-void ordered_f32(const BlockTask<float, float>& turn, BlockScratch& scratch) {
-  compute_block(Fp32Kernel(), turn, scratch);
+void ordered_f32(const BlockTask<float, float>& task, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), task, scratch);
 }
-void ordered_bf16(const BlockTask<BFloat16, BFloat16>& turn, BlockScratch& scratch) {
-  compute_block(Fp32Kernel(), turn, scratch);
+void ordered_bf16(const BlockTask<BFloat16, BFloat16>& task, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), task, scratch);
 }
-void ordered_bf16_to_f32(const BlockTask<BFloat16, float>& turn, BlockScratch& scratch) {
-  compute_block(Fp32Kernel(), turn, scratch);
+void ordered_bf16_to_f32(const BlockTask<BFloat16, float>& task, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), task, scratch);
 }
-void ordered_f16(const BlockTask<Float16, Float16>& turn, BlockScratch& scratch) {
-  compute_block(Fp32Kernel(), turn, scratch);
+void ordered_f16(const BlockTask<Float16, Float16>& task, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), task, scratch);
 }
-void ordered_f16_to_f32(const BlockTask<Float16, float>& turn, BlockScratch& scratch) {
-  compute_block(Fp32Kernel(), turn, scratch);
+void ordered_f16_to_f32(const BlockTask<Float16, float>& task, BlockScratch& scratch) {
+  compute_block(Fp32Kernel(), task, scratch);
 }
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE

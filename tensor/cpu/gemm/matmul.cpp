@@ -20,8 +20,8 @@ Operand<T> operand(const Tensor& x, bool transposed) {
 /// does not. Apart from that independent of the number of rows, so that no row's result depends on others.
 template <class T>
 bool is_ordered_gemm_faster(GemmSize size, Operand<T> a, Operand<T> b) {
-  constexpr i64 kOwnKernel = 12;  // maximum rows of sgemm's special kernel
-  return std::is_same_v<T, float> && !a.transposed && b.transposed && b.ld % 512 == 0 && size.m > kOwnKernel;
+  constexpr i64 kMaxSmallKernelRows = 12;  // maximum rows of sgemm's special kernel
+  return std::is_same_v<T, float> && !a.transposed && b.transposed && b.ld % 512 == 0 && size.m > kMaxSmallKernelRows;
 }
 
 /// Multiplies with oneDNN's sgemm, or with ordered sums where sgemm is slower or unsafe.

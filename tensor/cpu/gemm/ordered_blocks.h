@@ -34,7 +34,7 @@ class Prefetcher {
   void spread(i64 steps) {
     steps = std::max<i64>(1, steps);
     every_ = left_ = std::max<i64>(1, steps / std::max<i64>(1, lines_));
-    at_once_ = ceil_div(lines_, steps);
+    prefetches_per_step_ = ceil_div(lines_, steps);
   }
   /// Sets the offset from the current sums to those computed next from the same rows of a.
   void set_next_sums(i64 offset) { next_sums_ = offset; }
@@ -51,7 +51,7 @@ class Prefetcher {
   [[gnu::always_inline]] void step() {
     if (--left_ > 0) return;
     left_ = every_;
-    for (i64 i = 0; i < at_once_ && at_ < count_; ++i) issue_prefetch();
+    for (i64 i = 0; i < prefetches_per_step_ && at_ < count_; ++i) issue_prefetch();
   }
 
  private:
@@ -73,7 +73,7 @@ class Prefetcher {
 
   std::array<Range, 2> ranges_{};
   std::size_t count_ = 0, at_ = 0;
-  i64 lines_ = 0, column_ = 0, every_ = 1, left_ = 1, at_once_ = 0, next_sums_ = 0;
+  i64 lines_ = 0, column_ = 0, every_ = 1, left_ = 1, prefetches_per_step_ = 0, next_sums_ = 0;
 };
 
 /// Maximum size of a block of c; 32-bit words along k, and rows, copied at a time. Measured on an EPYC with 48 KiB of
@@ -83,7 +83,7 @@ inline constexpr i64 kBlockRows = 512, kBlockColumns = 192, kWords = 192, kStrip
 /// Strip rows if a is transposed, as for weight gradients: k is then short, and the sums also need space in L1.
 inline constexpr i64 kTransposedStripRows = 64;
 /// Padding, so that rows of a's copy, and panels of b's, do not start on the same L1 cache lines.
-inline constexpr i64 kRowStep = kWords + 16, kPanelApart = 16;
+inline constexpr i64 kRowStep = kWords + 16, kPanelPadding = 16;
 /// Maximum columns of a panel of b: two vectors.
 inline constexpr i64 kMaxPanelColumns = 32;
 /// Elements of k transposed at a time, and their stride.
@@ -92,7 +92,7 @@ inline constexpr i64 kTransposed = 64, kTransposedStep = kTransposed + 4;
 /// Scratch memory for the copies of a block, in 32-bit words, and for its sums unless they are in c.
 struct alignas(64) BlockScratch {
   float a[kStripRows * kRowStep];
-  float b[kBlockColumns * (kWords + kPanelApart)];
+  float b[kBlockColumns * (kWords + kPanelPadding)];
   float columns[kMaxPanelColumns * kTransposedStep];
   float* sums;  // kBlockRows x kBlockColumns
 };
@@ -108,16 +108,16 @@ struct BlockTask {
 /// Product of a strip of a with a panel of b, for one part of k.
 template <class C>
 struct Strip {
-  bool a_is_transposed = false;
+  bool is_a_transposed = false;
   const float* a = nullptr;
   float* b = nullptr;
-  Operand<float> late{};  ///< source that multiply() copies to b; no data if b is already copied
-  float* sums = nullptr;  ///< of the previous parts
+  Operand<float> uncopied_b{};  ///< source that multiply() copies to b; no data if b is already copied
+  float* sums = nullptr;        ///< sums of the previous parts
   i64 ld = 0;
   i64 rows = 0, depth = 0;
-  bool is_first = true, is_last = true;  ///< part of k
+  bool is_first = true, is_last = true;  ///< position of this part of k
   C* c = nullptr;
-  i64 ldc = 0, columns = 0;  ///< of c, from here to the end of the block; may exceed or fall short of a panel
+  i64 ldc = 0, columns = 0;  ///< columns of c up to the end of the block; may differ from a panel's width
   float beta = 0;
 };
 
@@ -143,8 +143,8 @@ Operand<T> part_of(const Operand<T>& x, i64 row, i64 column) {
 /// Prefetches what is copied after the strip at `row` of the part of k at `at`: the next strip, and a fraction of the
 /// next panels.
 template <class Kernel, class T, class C>
-void prefetch_next(const BlockTask<T, C>& turn, i64 at, i64 row, Prefetcher& prefetcher) {
-  const Product<T, C>& x = *turn.block;
+void prefetch_next(const BlockTask<T, C>& task, i64 at, i64 row, Prefetcher& prefetcher) {
+  const Product<T, C>& x = *task.block;
   const i64 m = x.size.m, depth = depth_of<Kernel>(x.size.k), step = strip_rows(x.a);
   const bool is_last_strip = row + step >= m, is_last_part = at + depth >= x.size.k;
   const auto add_strip = [&](const Product<T, C>& from, i64 from_row, i64 from_at) {
@@ -159,12 +159,12 @@ void prefetch_next(const BlockTask<T, C>& turn, i64 at, i64 row, Prefetcher& pre
     add_strip(x, row + step, at);
   else if (!is_last_part)
     add_strip(x, 0, at + depth);
-  else if (turn.next)
-    add_strip(*turn.next, 0, 0);
+  else if (task.next)
+    add_strip(*task.next, 0, 0);
   if (!is_last_part)
     add_panels(x, at + depth);
-  else if (turn.next && (turn.next->b.data != x.b.data || depth < x.size.k))
-    add_panels(*turn.next, 0);
+  else if (task.next && (task.next->b.data != x.b.data || depth < x.size.k))
+    add_panels(*task.next, 0);
 }
 
 /// Computes a block. Inlined where the kernel is compiled for its instruction set. The kernel has
@@ -173,20 +173,20 @@ void prefetch_next(const BlockTask<T, C>& turn, i64 at, i64 row, Prefetcher& pre
 ///     it leaves them in strip.sums, which may be c itself; `adds` then makes it add to the existing values;
 ///   width(): columns of a panel;
 ///   steps(rows, columns, depth): iterations of its loops over k, for a strip;
-///   copy_panels(b, depth, columns, room, is_done): to room.b; returns the stride of panels in words;
-///   copies_on_first_use(b, columns): true if multiply() copies a panel of b from strip.late on first use;
+///   copy_panels(b, depth, columns, scratch, is_done): to scratch.b; returns the stride of panels in words;
+///   copies_on_first_use(b, columns): true if multiply() copies a panel of b from strip.uncopied_b on first use;
 ///   copy_strip(a, rows, depth, to): rows kRowStep apart, or if a is transposed elements along k
 ///     kTransposedStripRows apart;
 ///   multiply(strip, adds, ahead);
 ///   write(x, sums, ld): x.c = sums + beta x.c; needed without kWritesTiles.
 template <class Kernel, class T, class C>
-[[gnu::always_inline]] inline void compute_block(const Kernel& kernel, const BlockTask<T, C>& turn,
+[[gnu::always_inline]] inline void compute_block(const Kernel& kernel, const BlockTask<T, C>& task,
                                                  BlockScratch& scratch) {
-  const Product<T, C>& x = *turn.block;
+  const Product<T, C>& x = *task.block;
   const auto [m, n, k] = x.size;
   const i64 width = kernel.width(), part = depth_of<Kernel>(k), step = strip_rows(x.a);
   Strip<C> strip{
-      .a_is_transposed = x.a.transposed, .sums = scratch.sums, .ld = kBlockColumns, .ldc = x.ldc, .beta = x.beta};
+      .is_a_transposed = x.a.transposed, .sums = scratch.sums, .ld = kBlockColumns, .ldc = x.ldc, .beta = x.beta};
   bool is_direct = Kernel::kWritesTiles;
   if constexpr (std::is_same_v<C, float> && !Kernel::kWritesTiles) {
     // This choice is the same for all blocks of a product, independent of its partition.
@@ -196,12 +196,12 @@ template <class Kernel, class T, class C>
   for (i64 at = 0; at < k; at += part) {
     strip.depth = std::min(part, k - at);
     strip.is_first = at == 0, strip.is_last = at + part >= k;
-    const bool is_late = !turn.has_panels && kernel.copies_on_first_use(x.b, n);
-    const i64 panel = kernel.copy_panels(part_of(x.b, at, 0), strip.depth, n, scratch, turn.has_panels || is_late);
+    const bool copies_late = !task.has_panels && kernel.copies_on_first_use(x.b, n);
+    const i64 panel = kernel.copy_panels(part_of(x.b, at, 0), strip.depth, n, scratch, task.has_panels || copies_late);
     for (i64 row = 0; row < m; row += step) {
       strip.rows = std::min(step, m - row);
       Prefetcher prefetcher;
-      prefetch_next<Kernel>(turn, at, row, prefetcher);
+      prefetch_next<Kernel>(task, at, row, prefetcher);
       prefetcher.spread(kernel.steps(strip.rows, n, strip.depth));
       kernel.copy_strip(part_of(x.a, row, at), strip.rows, strip.depth, scratch.a);
       strip.a = scratch.a, strip.b = scratch.b;
@@ -209,14 +209,14 @@ template <class Kernel, class T, class C>
         strip.sums = first_sums + row * strip.ld + j;
         strip.c = x.c + row * x.ldc + j, strip.columns = n - j;
         if constexpr (std::is_same_v<T, float>) {
-          if (is_late && row == 0)
-            strip.late = part_of(x.b, at, j);
+          if (copies_late && row == 0)
+            strip.uncopied_b = part_of(x.b, at, j);
           else
-            strip.late = {};
+            strip.uncopied_b = {};
         }
         const C* next = j + width < n    ? strip.c + width
                         : row + step < m ? x.c + (row + step) * x.ldc
-                        : turn.next      ? turn.next->c
+                        : task.next      ? task.next->c
                                          : strip.c;
         prefetcher.set_next_sums(is_direct && strip.is_last ? (next - strip.c) * i64{sizeof(C)} : 0);
         kernel.multiply(strip, is_direct && x.beta != 0, prefetcher);
@@ -276,8 +276,8 @@ bool are_direct(std::span<const Product<T, C>> products) {
          });
 }
 
-/// Calls run(turn, room) for all blocks of the products, on the device's threads. `needs_sums` adds scratch memory for
-/// sums.
+/// Calls run(task, scratch) for all blocks of the products, on the device's threads. `needs_sums` adds scratch memory
+/// for sums.
 template <class T, class C, class Run>
 void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 depth, bool needs_sums, Run&& run) {
   const std::vector<Product<T, C>> blocks = blocks_for(products, device.threads());
@@ -288,23 +288,23 @@ void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 
   const Tensor scratch = floats(static_cast<i64>(sizeof(BlockScratch) / sizeof(float)));
   const Tensor sums = needs_sums ? floats(kSums) : Tensor();
   auto* thread_scratch = static_cast<BlockScratch*>(scratch.raw());
-  std::atomic<std::size_t> taken = 0;
+  std::atomic<std::size_t> num_taken = 0;
   const auto take = [&]() -> const Product<T, C>* {
-    const std::size_t i = taken++;
+    const std::size_t i = num_taken++;
     return i < blocks.size() ? &blocks[i] : nullptr;
   };
 #pragma omp parallel num_threads(device.threads()) if (blocks.size() > 1)
   {
     BlockScratch& current_scratch = thread_scratch[omp_get_thread_num()];
     current_scratch.sums = needs_sums ? sums.data<float>() + omp_get_thread_num() * kSums : nullptr;
-    BlockTask<T, C> turn{.block = take()};
-    while (turn.block) {
-      turn.next = take();
-      run(turn, current_scratch);
-      turn.has_panels = turn.next && turn.next->b.data == turn.block->b.data &&
-                        turn.next->size.n == turn.block->size.n && turn.next->size.k == turn.block->size.k &&
-                        turn.block->size.k <= depth;
-      turn.block = turn.next;
+    BlockTask<T, C> task{.block = take()};
+    while (task.block) {
+      task.next = take();
+      run(task, current_scratch);
+      task.has_panels = task.next && task.next->b.data == task.block->b.data &&
+                        task.next->size.n == task.block->size.n && task.next->size.k == task.block->size.k &&
+                        task.block->size.k <= depth;
+      task.block = task.next;
     }
   }
 }

@@ -34,7 +34,7 @@ bool system_permits_tiles() {
 }  // namespace
 
 bool amx_available() {
-  return isa_reaches(dnnl::cpu_isa::avx512_core_amx) && cpu_has_amx_bf16() && system_permits_tiles();
+  return is_isa_available(dnnl::cpu_isa::avx512_core_amx) && cpu_has_amx_bf16() && system_permits_tiles();
 }
 
 }  // namespace mcpp::kernel

@@ -9,7 +9,7 @@ namespace mcpp::kernel {
 // Instruction sets available to oneDNN.
 
 /// Returns true if the CPU supports the instruction sets of `level` and dnnl::set_max_cpu_isa allows them.
-bool isa_reaches(dnnl::cpu_isa level);
+bool is_isa_available(dnnl::cpu_isa level);
 
 enum class Bf16Path : u8 {
   Widen,  ///< converted to fp32 block by block: any CPU
@@ -18,7 +18,7 @@ enum class Bf16Path : u8 {
 };
 
 /// Returns true if this CPU supports `path` under the current instruction set limit.
-bool can_take(Bf16Path path);
+bool can_use(Bf16Path path);
 /// Returns the fastest path supported by this CPU.
 Bf16Path best_bf16_path();
 

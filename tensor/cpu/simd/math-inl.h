@@ -84,9 +84,9 @@ HWY_INLINE hn::Vec<D> tanh_of(D d, hn::Vec<D> x) {
                                static_cast<T>(1)};
   const auto one = hn::Set(d, T{1}), size = hn::Abs(x);
   const auto e = exp_of(d, hn::Mul(hn::Set(d, T{-2}), size));
-  const auto far = hn::Div(hn::Sub(one, e), hn::Add(one, e));
-  const auto near = hn::Mul(size, polynomial(d, hn::Mul(x, x), kSeries));
-  return hn::CopySign(hn::IfThenElse(hn::Lt(size, hn::Set(d, static_cast<T>(0.1))), near, far), x);
+  const auto large = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  const auto small = hn::Mul(size, polynomial(d, hn::Mul(x, x), kSeries));
+  return hn::CopySign(hn::IfThenElse(hn::Lt(size, hn::Set(d, static_cast<T>(0.1))), small, large), x);
 }
 
 template <class T>

@@ -1,5 +1,5 @@
 // Parallel loops over the device's threads with results independent of their number: work is split into pieces of fixed
-// size, and threads take whole pieces.
+// size, and threads take complete pieces.
 #pragma once
 #include <algorithm>
 

@@ -84,9 +84,9 @@ struct JitterFactor {
       : lowest(static_cast<hn::TFromD<D>>(jitter_lowest(p))), step(static_cast<hn::TFromD<D>>(jitter_step(p))) {}
 
   HWY_INLINE hn::Vec<D> of(D d, const u32* words) const {
-    const hn::RebindToSigned<D> whole;
+    const hn::RebindToSigned<D> integers;
     const hn::RebindToUnsigned<D> bits;
-    const auto steps = hn::BitCast(whole, hn::ShiftRight<8>(words_in_lanes(bits, words)));
+    const auto steps = hn::BitCast(integers, hn::ShiftRight<8>(words_in_lanes(bits, words)));
     return hn::MulAdd(hn::ConvertTo(d, steps), hn::Set(d, step), hn::Set(d, lowest));
   }
 };
@@ -100,7 +100,7 @@ struct DropoutFactor {
   explicit DropoutFactor(float p)
       : threshold(dropout_threshold(p)), scale(static_cast<hn::TFromD<D>>(dropout_scale(p))) {}
 
-  /// Returns `scale` in lanes whose word says keep, otherwise 0.
+  /// Returns `scale` in lanes kept according to their random words, otherwise 0.
   HWY_INLINE hn::Vec<D> of(D d, const u32* words) const {
     const hn::RebindToUnsigned<D> bits;
     const auto drop = hn::Lt(words_in_lanes(bits, words), hn::Set(bits, threshold));

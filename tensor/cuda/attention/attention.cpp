@@ -6,11 +6,11 @@
 namespace mcpp {
 namespace {
 
-bool is_of_type_of(const Tensor& result, const Heads& x) {
+bool has_dtype_of(const Tensor& result, const Heads& x) {
   return result.dtype() == x.base.dtype();
 }
-bool are_of_type_of(const QkvHeads& dx, const Heads& x) {
-  return is_of_type_of(dx.q.base, x) && is_of_type_of(dx.k.base, x) && is_of_type_of(dx.v.base, x);
+bool have_dtype_of(const QkvHeads& dx, const Heads& x) {
+  return has_dtype_of(dx.q.base, x) && has_dtype_of(dx.k.base, x) && has_dtype_of(dx.v.base, x);
 }
 /// Allocates dense heads like those of x, with the dtype of `type`.
 Heads dense_like(const Heads& x, const Tensor& type) {
@@ -20,29 +20,29 @@ Heads dense_like(const Heads& x, const Tensor& type) {
 /// cuDNN's kernels write the operands' dtype: a partial result is rounded once, and then accumulated in the accumulate
 /// dtype.
 bool fused_forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
-  if (is_of_type_of(y.out, x.q)) return FusedAttention::forward(x, options, y);
-  AttentionResult narrow{Tensor::like(x.q.base, y.out.shape()), y.lse};
-  const bool done = FusedAttention::forward(x, options, narrow);
-  if (done) ops::copy(narrow.out, y.out);
+  if (has_dtype_of(y.out, x.q)) return FusedAttention::forward(x, options, y);
+  AttentionResult low_precision{Tensor::like(x.q.base, y.out.shape()), y.lse};
+  const bool done = FusedAttention::forward(x, options, low_precision);
+  if (done) ops::copy(low_precision.out, y.out);
   return done;
 }
 
-bool fused_backward_at_once(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
-                            const AttentionOptions& options, QkvHeads& dx) {
-  if (are_of_type_of(dx, x.q)) return FusedAttention::backward(dout, x, y, options, dx);
-  QkvHeads narrow{dense_like(x.q, dout), dense_like(x.k, dout), dense_like(x.v, dout)};
-  if (!FusedAttention::backward(dout, x, y, options, narrow)) return false;
-  ops::copy_heads(narrow.q, dx.q);
-  ops::copy_heads(narrow.k, dx.k);
-  ops::copy_heads(narrow.v, dx.v);
+bool fused_backward_unblocked(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                              const AttentionOptions& options, QkvHeads& dx) {
+  if (have_dtype_of(dx, x.q)) return FusedAttention::backward(dout, x, y, options, dx);
+  QkvHeads low_precision{dense_like(x.q, dout), dense_like(x.k, dout), dense_like(x.v, dout)};
+  if (!FusedAttention::backward(dout, x, y, options, low_precision)) return false;
+  ops::copy_heads(low_precision.q, dx.q);
+  ops::copy_heads(low_precision.k, dx.k);
+  ops::copy_heads(low_precision.v, dx.v);
   return true;
 }
 
 bool fused_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
                     QkvHeads& dx) {
   const i64 rows = FusedAttention::backward_rows(x, dx, options);
-  if (rows < x.q.seq) return attention_backward_by_blocks(dout, x, y, options, dx, rows, fused_backward_at_once);
-  return fused_backward_at_once(dout, x, y, options, dx);
+  if (rows < x.q.seq) return attention_backward_by_blocks(dout, x, y, options, dx, rows, fused_backward_unblocked);
+  return fused_backward_unblocked(dout, x, y, options, dx);
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ struct Softmax {
   }
   /// Replaces the scores of 32 keys, one per lane, by exp(score - largest); returns the factor for earlier sums.
   __device__ W add(int i, W& score) {
-    const W most = warp_max(score);
-    const W next = most > largest[i] || most != most ? most : largest[i];
+    const W block_max = warp_max(score);
+    const W next = block_max > largest[i] || block_max != block_max ? block_max : largest[i];
     const W shrink = exp(largest[i] - next);
     score = exp(score - next);
     sum[i] = sum[i] * shrink + warp_sum(score);
@@ -46,14 +46,14 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
   W* q = dynamic_shared<W>();
   W* keys = q + kOwn<W> * kStride<kDim>;
   const BlockTile at(p.heads, p.queries, kOwn<W>);
-  const i64 kv_head = at.head / p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
+  const i64 kv_head = at.head / p.group(), first_of_warp = at.first + threadIdx.x / kWarp * kRows;
   const DropoutFactors<E, W> keep(p, at.b, at.head);
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   Softmax<kRows, W> softmax;
   Sums<kDim, kRows, W> sums = {};
   SeenKeys seen[kRows];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) seen[i] = p.seen_keys(at.b, mine + i);
+  for (int i = 0; i < kRows; ++i) seen[i] = p.seen_keys(at.b, first_of_warp + i);
   const SeenKeys all = keys_of_tile(p, at.b, at.first, kOwn<W>);
   for (i64 first = all.begin; first < all.end; first += kWarp) {
     W weights[kRows];
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
     for (int i = 0; i < kRows; ++i) {
       W score = seen[i].has(key) ? p.score(weights[i]) : minus_infinity<W>();
       const W shrink = softmax.add(i, score);
-      weights[i] = score * keep.factor(mine + i, key);
+      weights[i] = score * keep.factor(first_of_warp + i, key);
 #pragma unroll
       for (int c = 0; c < kDim / kWarp; ++c) sums[i][c] *= shrink;
     }
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     factor[i] = softmax.sum[i] == 0 ? W{0} : 1 / softmax.sum[i];  // a row that sees no key is zero, its lse -infinity
-    if (threadIdx.x % kWarp == 0 && mine + i < p.queries)
-      p.lse[p.lse_row(at.b, at.head) + mine + i] = softmax.largest[i] + log(softmax.sum[i]);
+    if (threadIdx.x % kWarp == 0 && first_of_warp + i < p.queries)
+      p.lse[p.lse_row(at.b, at.head) + first_of_warp + i] = softmax.largest[i] + log(softmax.sum[i]);
   }
   store_rows<kDim>(p.out, at.b, at.head, at.first, p.queries, factor, sums);
 }
@@ -122,14 +122,14 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
   W* k = dout + kOwn<W> * kStride<kDim>;
   W* v = k + kWarp * kStride<kDim>;
   const BlockTile at(p.heads, p.queries, kOwn<W>);
-  const i64 kv_head = at.head / p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
+  const i64 kv_head = at.head / p.group(), first_of_warp = at.first + threadIdx.x / kWarp * kRows;
   const DropoutFactors<E, W> keep(p, at.b, at.head);
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   load_tile<kDim>(p.dout, at.b, at.head, at.first, p.queries, kOwn<W>, dout);
   Sums<kDim, kRows, W> sums = {};
   SeenKeys seen[kRows];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) seen[i] = p.seen_keys(at.b, mine + i);
+  for (int i = 0; i < kRows; ++i) seen[i] = p.seen_keys(at.b, first_of_warp + i);
   const SeenKeys all = keys_of_tile(p, at.b, at.first, kOwn<W>);
   const i64 row = p.lse_row(at.b, at.head);
   for (i64 first = all.begin; first < all.end; first += kWarp) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
     dot_rows<kDim>(dout, v, p.head_dim, gradients);
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
-      score_gradient(p, keep, seen[i], row, mine + i, first + threadIdx.x % kWarp, scores[i], gradients[i]);
+      score_gradient(p, keep, seen[i], row, first_of_warp + i, first + threadIdx.x % kWarp, scores[i], gradients[i]);
     add_rows<kDim>(gradients, k, sums);
   }
   W one[kRows];
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant_
   W* q = v + kOwn<W> * kStride<kDim>;
   W* dout = q + kWarp * kStride<kDim>;
   const BlockTile at(p.kv_heads, p.keys, kOwn<W>);
-  const i64 group = p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
+  const i64 group = p.group(), first_of_warp = at.first + threadIdx.x / kWarp * kRows;
   load_tile<kDim>(p.k, at.b, at.head, at.first, p.keys, kOwn<W>, k);
   load_tile<kDim>(p.v, at.b, at.head, at.first, p.keys, kOwn<W>, v);
   Sums<kDim, kRows, W> dk = {}, dv = {};
@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant_
       const i64 query = first + threadIdx.x % kWarp, row = p.lse_row(at.b, head);
       const SeenKeys seen = p.seen_keys(at.b, query);
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) score_gradient(p, keep, seen, row, query, mine + i, scores[i], gradients[i]);
+      for (int i = 0; i < kRows; ++i)
+        score_gradient(p, keep, seen, row, query, first_of_warp + i, scores[i], gradients[i]);
       add_rows<kDim>(scores, dout, dv);
       add_rows<kDim>(gradients, q, dk);
     }

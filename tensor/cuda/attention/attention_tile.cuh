@@ -90,14 +90,14 @@ __device__ void load_tile(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 
 template <int kDim, int kRows, class W>
 __device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[kRows]) {
   const W* lane_row = own + threadIdx.x / kWarp * kRows * kStride<kDim>;
-  const W* theirs = other + threadIdx.x % kWarp * kStride<kDim>;
+  const W* other_row = other + threadIdx.x % kWarp * kStride<kDim>;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) dots[i] = 0;
   const int n = static_cast<int>(head_dim);
 #pragma unroll 4
   for (int d = 0; d < n; ++d) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) dots[i] += lane_row[i * kStride<kDim> + d] * theirs[d];
+    for (int i = 0; i < kRows; ++i) dots[i] += lane_row[i * kStride<kDim> + d] * other_row[d];
   }
 }
 

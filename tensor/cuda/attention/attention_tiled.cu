@@ -42,9 +42,9 @@ void launch_tiles(void (*kernel)(P), const char* name, const P& p, i64 heads, i6
   const i64 blocks = (rows + own - 1) / own * heads * p.batch;
   if (blocks == 0) return;
   MCPP_CHECK(blocks <= std::numeric_limits<i32>::max(), name, ": too many blocks, ", blocks);
-  const i64 most = static_cast<i64>(device.properties().sharedMemPerBlockOptin);
-  MCPP_CHECK(bytes <= most, name, ": head_dim ", p.head_dim, " needs ", bytes, " bytes of shared memory, the GPU has ",
-             most);
+  const i64 max_bytes = static_cast<i64>(device.properties().sharedMemPerBlockOptin);
+  MCPP_CHECK(bytes <= max_bytes, name, ": head_dim ", p.head_dim, " needs ", bytes,
+             " bytes of shared memory, the GPU has ", max_bytes);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
   launch(kernel, static_cast<unsigned>(blocks), kThreads, static_cast<std::size_t>(bytes), device.stream(), p);
 }

@@ -72,7 +72,7 @@ void build_forward(CudnnGraph& graph, const AttentionCase& c) {
   const CudnnValue v = graph.in_memory(kV, c.shapes[2], type);
   const CudnnValue out = graph.in_memory(kOut, c.shapes[3], type);
   const CudnnValue lse = graph.in_memory(kLse, per_query(q.shape), CUDNN_DATA_FLOAT);
-  const CudnnValue scores = masked_scores(graph, q, kt, graph.scalar(kScale), c.causal);
+  const CudnnValue scores = masked_scores(graph, q, kt, graph.scalar(kScale), c.is_causal);
 
   const CudnnValue largest = graph.inner(lse.shape), sum = graph.inner(lse.shape);
   graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, largest);
@@ -112,24 +112,24 @@ CudnnValue build_delta(CudnnGraph& graph, const CudnnValue& dout, const CudnnVal
 /// it from an fp32 tensor in memory.
 void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   const cudnnDataType_t type = cudnn_type(c);
-  const auto narrow = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, type); };
-  const CudnnValue q = narrow(kQ, c.shapes[0]), kt = narrow(kK, c.shapes[1].transposed());
-  const CudnnValue vt = narrow(kV, c.shapes[2].transposed()), out = narrow(kOut, c.shapes[3]);
-  const CudnnValue dout = narrow(kDout, c.shapes[4]), dq = narrow(kDq, c.shapes[5]);
-  const CudnnValue dk = narrow(kDk, c.shapes[6]), dv = narrow(kDv, c.shapes[7]);
+  const auto in_memory = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, type); };
+  const CudnnValue q = in_memory(kQ, c.shapes[0]), kt = in_memory(kK, c.shapes[1].transposed());
+  const CudnnValue vt = in_memory(kV, c.shapes[2].transposed()), out = in_memory(kOut, c.shapes[3]);
+  const CudnnValue dout = in_memory(kDout, c.shapes[4]), dq = in_memory(kDq, c.shapes[5]);
+  const CudnnValue dk = in_memory(kDk, c.shapes[6]), dv = in_memory(kDv, c.shapes[7]);
   const CudnnValue lse = graph.in_memory(kLse, per_query(q.shape), CUDNN_DATA_FLOAT), scale = graph.scalar(kScale);
   const CudnnValue delta = build_delta(graph, dout, out);
 
-  const CudnnValue scores = masked_scores(graph, q, kt, scale, c.causal);
+  const CudnnValue scores = masked_scores(graph, q, kt, scale, c.is_causal);
   const CudnnValue probabilities =
       graph.pointwise(CUDNN_POINTWISE_EXP, graph.pointwise(CUDNN_POINTWISE_SUB, scores, lse));
   transposed_product(graph, type, probabilities, dout, dv);
 
   const CudnnValue dprobabilities = graph.inner(scores.shape);
   graph.matmul(dout, vt, dprobabilities);
-  const CudnnValue centred = graph.pointwise(CUDNN_POINTWISE_SUB, dprobabilities, delta);
+  const CudnnValue centered = graph.pointwise(CUDNN_POINTWISE_SUB, dprobabilities, delta);
   const CudnnValue dscores =
-      graph.pointwise(CUDNN_POINTWISE_MUL, graph.pointwise(CUDNN_POINTWISE_MUL, centred, probabilities), scale);
+      graph.pointwise(CUDNN_POINTWISE_MUL, graph.pointwise(CUDNN_POINTWISE_MUL, centered, probabilities), scale);
   transposed_product(graph, type, dscores, q, dk);
   const CudnnValue k = graph.inner(c.shapes[1], type);
   graph.reshape(kt, k);
@@ -139,11 +139,11 @@ void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   graph.copy(sum, dq);
 }
 
-/// Turns library errors into a refusal, since every case has an alternative implementation.
+/// Turns library errors into a failed result, since every case has an alternative implementation.
 CudnnPlanResult try_compile(CudnnAttention& state, const AttentionCase& c) {
   try {
     CudnnGraph graph(state.handle);
-    c.backward ? build_backward(graph, c) : build_forward(graph, c);
+    c.is_backward ? build_backward(graph, c) : build_forward(graph, c);
     return graph.compile();
   } catch (const Error& error) {
     return {.plan = std::nullopt, .refusal = error.what()};
@@ -159,9 +159,9 @@ const CudnnPlanResult& find_plan(CudaDevice& device, const AttentionCase& c) {
 
 /// Returns null, and records a notice, if cuDNN has no plan.
 const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
-  const CudnnPlanResult& answer = find_plan(device, c);
-  if (answer.plan) return &*answer.plan;
-  warn_fallback_kernel(device, c.backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", answer.refusal));
+  const CudnnPlanResult& result = find_plan(device, c);
+  if (result.plan) return &*result.plan;
+  warn_fallback_kernel(device, c.is_backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", result.refusal));
   return nullptr;
 }
 
@@ -287,7 +287,7 @@ bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options,
   const float scale = static_cast<float>(options.softmax_scale);
   std::vector<CudnnBinding> bindings{{kQ, first(q)},   {kK, first(k)},      {kV, first(v)},
                                      {kOut, first(o)}, {kLse, y.lse.raw()}, {kScale, &scale}};
-  if (c.causal) bindings.push_back({kMasked, &kMinusInfinity});
+  if (c.is_causal) bindings.push_back({kMasked, &kMinusInfinity});
   const Buffer workspace(plan->workspace(), device, MemoryClass::Workspace);
   plan->run(device.cudnn().handle, bindings, workspace.data());
   return true;
@@ -298,8 +298,8 @@ i64 FusedAttention::backward_rows(const QkvHeads& x, const QkvHeads& dx, const A
   const i64 all = x.q.seq;
   if (is_small(x.q) || !nondeterminism_reason(device).empty() || !unsupported_reason(x.q, x.k, options).empty())
     return all;
-  const bool is_narrow_too = dx.q.base.dtype() == x.q.base.dtype();
-  const auto result = [&](const Heads& dense, const Heads& given) { return is_narrow_too ? given : dense; };
+  const bool has_same_dtype = dx.q.base.dtype() == x.q.base.dtype();
+  const auto result = [&](const Heads& dense, const Heads& target) { return has_same_dtype ? target : dense; };
   const Heads o = dense_heads_layout(x.q);
   const Heads dq = result(o, dx.q), dk = result(dense_heads_layout(x.k), dx.k),
               dv = result(dense_heads_layout(x.v), dx.v);
@@ -336,7 +336,7 @@ bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
   const Buffer workspace(plan->workspace(), device, MemoryClass::Workspace);
   for (i64 begin = 0; begin < all; begin += part) {
     std::vector<CudnnBinding> bindings{{kScale, &scale}, {kOne, &one}, {kDelta, delta.raw()}};
-    if (c.causal) bindings.push_back({kMasked, &kMinusInfinity});
+    if (c.is_causal) bindings.push_back({kMasked, &kMinusInfinity});
     if (c.accumulates) bindings.push_back({kDqSum, sum.raw()});
     bindings.push_back({kLse, y.lse.data<float>() + begin / part * rows});
     for (std::size_t i = 0; i < operands.size(); ++i)

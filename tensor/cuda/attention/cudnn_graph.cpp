@@ -152,7 +152,7 @@ void CudnnGraph::reshape(const CudnnValue& x, const CudnnValue& y) {
 
 namespace {
 
-CudnnPlanResult refused(const char* what, cudnnStatus_t status) {
+CudnnPlanResult failed_result(const char* what, cudnnStatus_t status) {
   return {.plan = std::nullopt, .refusal = std::string(what) + ": " + cudnnGetErrorString(status)};
 }
 
@@ -164,17 +164,17 @@ std::vector<CudnnDescriptor> engine_configurations(cudnnBackendDescriptor_t grap
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
   status = heuristics.try_finalize();
   if (status != CUDNN_STATUS_SUCCESS) return {};
-  const auto get = [&](i64 room, i64& count, void* results) {
+  const auto get = [&](i64 capacity, i64& count, void* results) {
     check_cudnn(cudnnBackendGetAttribute(heuristics.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                         room, &count, results),
+                                         capacity, &count, results),
                 "cudnnBackendGetAttribute");
   };
   i64 count = 0;
   get(0, count, nullptr);
   std::vector<CudnnDescriptor> found;
-  std::vector<cudnnBackendDescriptor_t> raws;
-  for (i64 i = 0; i < count; ++i) raws.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).raw());
-  get(static_cast<i64>(raws.size()), count, raws.data());
+  std::vector<cudnnBackendDescriptor_t> descriptors;
+  for (i64 i = 0; i < count; ++i) descriptors.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).raw());
+  get(static_cast<i64>(descriptors.size()), count, descriptors.data());
   while (static_cast<i64>(found.size()) > count) found.pop_back();
   return found;
 }
@@ -186,9 +186,9 @@ CudnnPlanResult CudnnGraph::compile() {
   graph.set_all(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::span(operations_));
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle_);
   cudnnStatus_t status = graph.try_finalize();
-  if (status != CUDNN_STATUS_SUCCESS) return refused("the graph of operations", status);
+  if (status != CUDNN_STATUS_SUCCESS) return failed_result("the graph of operations", status);
   std::vector<CudnnDescriptor> configurations = engine_configurations(graph.raw(), status);
-  if (status != CUDNN_STATUS_SUCCESS) return refused("the choice of an engine", status);
+  if (status != CUDNN_STATUS_SUCCESS) return failed_result("the choice of an engine", status);
   parts_.push_back(std::move(graph));
   cudnnStatus_t last = CUDNN_STATUS_NOT_SUPPORTED;
   for (CudnnDescriptor& configuration : configurations) {
@@ -204,7 +204,7 @@ CudnnPlanResult CudnnGraph::compile() {
     parts_.push_back(std::move(plan));
     return {.plan = CudnnPlan(std::move(parts_), workspace), .refusal = {}};
   }
-  return refused("plans of all engines", last);
+  return failed_result("plans of all engines", last);
 }
 
 }  // namespace mcpp

@@ -64,11 +64,11 @@ inline std::optional<CudnnShape> folded_shape(const Heads& x, i64 kv_heads) {
 
 /// Returns the shapes of all Heads with the same method, or none if no method fits all. Both methods give the same
 /// products.
-inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads, bool prefer_folded) {
+inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads, bool prefers_folded) {
   using ShapeOf = std::optional<CudnnShape> (*)(const Heads&, i64);
-  const std::array<ShapeOf, 2> ways = prefer_folded ? std::array<ShapeOf, 2>{folded_shape, plain_shape}
-                                                    : std::array<ShapeOf, 2>{plain_shape, folded_shape};
-  for (const ShapeOf shape_of : ways) {
+  const std::array<ShapeOf, 2> methods = prefers_folded ? std::array<ShapeOf, 2>{folded_shape, plain_shape}
+                                                        : std::array<ShapeOf, 2>{plain_shape, folded_shape};
+  for (const ShapeOf shape_of : methods) {
     std::vector<CudnnShape> shapes;
     for (const Heads* x : all) {
       if (const auto shape = shape_of(*x, kv_heads)) shapes.push_back(*shape);
@@ -80,8 +80,8 @@ inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i
 
 /// Case for which a plan is compiled.
 struct AttentionCase {
-  bool backward = false, causal = false;
-  std::vector<CudnnShape> shapes = {};  ///< of q, k, v, out; for backward followed by dout, dq, dk, dv
+  bool is_backward = false, is_causal = false;
+  std::vector<CudnnShape> shapes = {};  ///< shapes of q, k, v, out; for backward followed by those of dout, dq, dk, dv
   DType dtype = DType::BF16;            ///< or fp16
   bool accumulates = false;             ///< backward: dq is accumulated by atomic additions, in no fixed order
   auto operator<=>(const AttentionCase&) const = default;
@@ -110,8 +110,8 @@ inline i64 backward_part(const CudnnShape& q) {
 /// Returns the largest block of queries and keys along axis 2 of q whose probabilities stay within
 /// kMaxProbabilityBytes: all, or whole tiles that divide all. 0 if there is no such block.
 inline i64 backward_block(const CudnnShape& q) {
-  const i64 most = std::max<i64>(1, q.dims[2] / kAttentionTile);
-  for (i64 blocks = 1; blocks <= most; ++blocks) {
+  const i64 max_blocks = std::max<i64>(1, q.dims[2] / kAttentionTile);
+  for (i64 blocks = 1; blocks <= max_blocks; ++blocks) {
     const i64 rows = q.dims[2] / blocks;
     CudnnShape block = q;
     block.dims[2] = rows;

@@ -55,23 +55,23 @@ __global__ void __launch_bounds__(kThreads) unpack_blocks(const i32* message, E*
 
 /// Sums at least one message, each of `words` words.
 __global__ void __launch_bounds__(kThreads)
-    sum_blocks(const i32* messages, i64 count_of_messages, i64 words, float* sum, i64 count) {
+    sum_blocks(const i32* messages, i64 num_messages, i64 words, float* sum, i64 count) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   for (i64 i = first; i < count; i += step) {
     float total = unpacked(messages, i);
-    for (i64 m = 1; m < count_of_messages; ++m) total = __fadd_rn(total, unpacked(messages + m * words, i));
+    for (i64 m = 1; m < num_messages; ++m) total = __fadd_rn(total, unpacked(messages + m * words, i));
     sum[i] = total;
   }
 }
 
 using Rounded = Pack<__nv_bfloat16>;
-constexpr int kHalf = Rounded::kCount / 2;  // of the sums, which take two packs
+constexpr int kHalf = Rounded::kCount / 2;  // elements of each of the two packs of sums
 
 /// Adds the values of pack p of at least one message, in the order of messages.
-__device__ __forceinline__ void sum_pack(const __nv_bfloat16* messages, i64 count_of_messages, i64 count, i64 p,
+__device__ __forceinline__ void sum_pack(const __nv_bfloat16* messages, i64 num_messages, i64 count, i64 p,
                                          float* sum) {
   float total[Rounded::kCount];
-  for (i64 m = 0; m < count_of_messages; ++m) {
+  for (i64 m = 0; m < num_messages; ++m) {
     const Rounded more = load_pack(messages + m * count + p * Rounded::kCount);
 #pragma unroll
     for (int k = 0; k < Rounded::kCount; ++k)
@@ -88,12 +88,12 @@ __device__ __forceinline__ void sum_pack(const __nv_bfloat16* messages, i64 coun
 
 /// Processes 16 bytes of each message at a time for `packs` packs, then single elements.
 __global__ void __launch_bounds__(kThreads)
-    sum_numbers(const __nv_bfloat16* messages, i64 count_of_messages, float* sum, i64 count, i64 packs) {
+    sum_bf16_messages(const __nv_bfloat16* messages, i64 num_messages, float* sum, i64 count, i64 packs) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
-  for (i64 p = first; p < packs; p += step) sum_pack(messages, count_of_messages, count, p, sum);
+  for (i64 p = first; p < packs; p += step) sum_pack(messages, num_messages, count, p, sum);
   for (i64 i = packs * Rounded::kCount + first; i < count; i += step) {
     float total = widen(messages[i]);
-    for (i64 m = 1; m < count_of_messages; ++m) total = __fadd_rn(total, widen(messages[m * count + i]));
+    for (i64 m = 1; m < num_messages; ++m) total = __fadd_rn(total, widen(messages[m * count + i]));
     sum[i] = total;
   }
 }
@@ -143,7 +143,7 @@ void PackKernels<DeviceType::Cuda>::sum_rounded(const Tensor& messages, Tensor& 
   float* to = sum.data<float>();
   const i64 packs = is_packable(count, from, static_cast<const float*>(to)) ? count / Rounded::kCount : 0;
   CudaDevice& device = cuda(sum);
-  launch(sum_numbers, grid_for(packs > 0 ? packs : count, kThreads, device), kThreads, 0, device.stream(), from,
+  launch(sum_bf16_messages, grid_for(packs > 0 ? packs : count, kThreads, device), kThreads, 0, device.stream(), from,
          messages.numel() / count, to, count, packs);
 }
 

@@ -44,12 +44,12 @@ struct Softmax {
   /// Computes the statistics of f(0) to f(n - 1) with one warp.
   template <class F>
   __device__ Softmax(i64 n, F&& f) {
-    W most = -INFINITY;
+    W maximum = -INFINITY;
     each_of_lane(n, [&](i64 i) {
       const W x = f(i);
-      most = x > most || x != x ? x : most;
+      maximum = x > maximum || x != x ? x : maximum;
     });
-    largest = warp_max(most);
+    largest = warp_max(maximum);
     sum = row_sum<W>(n, [&](i64 i) { return exp(f(i) - largest); });
   }
   __device__ W operator()(W x) const { return exp(x - largest) / sum; }
@@ -72,13 +72,13 @@ struct RankedExpert {
   }
 };
 
-/// Returns the best of f(0) to f(n - 1) after `last` among those that may(i), with one warp.
-template <class W, class F, class May>
-__device__ RankedExpert<W> next_best(i64 n, const RankedExpert<W>& last, F&& f, May&& may) {
+/// Returns the best of f(0) to f(n - 1) after `last` among those that is_allowed(i), with one warp.
+template <class W, class F, class IsAllowed>
+__device__ RankedExpert<W> next_best(i64 n, const RankedExpert<W>& last, F&& f, IsAllowed&& is_allowed) {
   RankedExpert<W> best;
   each_of_lane(n, [&](i64 i) {
     const RankedExpert<W> x{f(i), static_cast<int>(i)};
-    if (may(i) && (last.number < 0 || last.is_before(x)) && x.is_before(best)) best = x;
+    if (is_allowed(i) && (last.number < 0 || last.is_before(x)) && x.is_before(best)) best = x;
   });
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     const RankedExpert<W> other{__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.number, offset)};
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(kThreads) weigh_backward(const W* d_weights, c
   const W scale = static_cast<W>(rule.scale);
   W mean = row_sum<W>(k, [&](i64 j) { return scale * dw[j] * scores.raw(x[ids[j]]) / scores.divisor; });
   if (scores.is_sigmoid && k == 1) mean = 0;
-  const bool is_over_all = rule.pre_softmax && !scores.is_sigmoid;
-  each_of_lane(n, [&](i64 i) { dx[i] = is_over_all ? -mean * (scores.raw(x[i]) / scores.divisor) : W{0}; });
+  const bool covers_all_experts = rule.pre_softmax && !scores.is_sigmoid;
+  each_of_lane(n, [&](i64 i) { dx[i] = covers_all_experts ? -mean * (scores.raw(x[i]) / scores.divisor) : W{0}; });
   __syncwarp();  // the following code overwrites some
   each_of_lane(k, [&](i64 j) {
     const W y = scores.raw(x[ids[j]]);
@@ -279,14 +279,14 @@ __global__ void __launch_bounds__(kThreads)
 template <>
 void Kernels<DeviceType::Cuda>::choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule,
                                                Tensor& experts) {
-  constexpr i64 kMostShared = 48 << 10;
+  constexpr i64 kMaxSharedBytes = 48 << 10;
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
   on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     const i64 bytes = (n + 2 * rule.groups) * static_cast<i64>(sizeof(W));
-    MCPP_CHECK(bytes <= kMostShared, "choose_experts: ", n, " experts are too many for this GPU");
-    const int warps = static_cast<int>(std::min<i64>(kWarps, kMostShared / bytes));
+    MCPP_CHECK(bytes <= kMaxSharedBytes, "choose_experts: ", n, " experts are too many for this GPU");
+    const int warps = static_cast<int>(std::min<i64>(kWarps, kMaxSharedBytes / bytes));
     launch(choose<W>, blocks_for(rows, warps), warps * kWarp, static_cast<std::size_t>(bytes * warps), stream,
            logits.data<W>(), bias ? bias->data<float>() : nullptr, rule, rows, n, experts.data<i32>());
   });
@@ -320,10 +320,10 @@ void Kernels<DeviceType::Cuda>::expert_weights_backward(const Tensor& d_weights,
 template <>
 void Kernels<DeviceType::Cuda>::router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums,
                                                   Tensor& squares) {
-  constexpr i64 kLeastRows = 32, kMaxPieces = 512;
+  constexpr i64 kMinRows = 32, kMaxPieces = 512;
   const i64 rows = logits.dim(0), n = logits.dim(1), batch = sums.dim(0);
   CudaDevice& device = cuda(logits);
-  const PartialSums<double> partial(rows, batch * n + 1, kLeastRows, kMaxPieces, device);
+  const PartialSums<double> partial(rows, batch * n + 1, kMinRows, kMaxPieces, device);
   on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     if (rows == 0) return;
     using Scores = BalancedScores<W>;

@@ -15,8 +15,8 @@ __device__ __forceinline__ int index_in_range(const ExpertRange& range, i32 expe
   return expert >= 0 && number >= 0 && number < range.count ? static_cast<int>(number) : -1;
 }
 
-/// Calls f(i, number, before, alike) for the choices of the calling warp's piece, 32 at a time: `number` is the
-/// expert's index or -1, `before` how many of the 32 with the same expert come earlier, `alike` how many have it in
+/// Calls f(i, number, before, total) for the choices of the calling warp's piece, 32 at a time: `number` is the
+/// expert's index or -1, `before` how many of the 32 with the same expert come earlier, `total` how many have it in
 /// total.
 template <class F>
 __device__ void each_choice(const i32* experts, const ExpertRange& range, i64 choices, F&& f) {
@@ -36,15 +36,15 @@ __global__ void __launch_bounds__(kWarp)
   i32* sums = dynamic_shared<i32>();
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) sums[e] = 0;
   __syncwarp();
-  each_choice(experts, range, choices, [&](i64, int number, int before, int alike) {
-    if (number >= 0 && before == 0) sums[number] += alike;
+  each_choice(experts, range, choices, [&](i64, int number, int before, int total) {
+    if (number >= 0 && before == 0) sums[number] += total;
     __syncwarp();
   });
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) counts[blockIdx.x * range.count + e] = sums[e];
 }
 
 /// Replaces counts [pieces, n] by their exclusive prefix sums over the pieces; totals [n] are the sums.
-__global__ void add_up_pieces(i32* counts, i64 pieces, i64 n, i32* totals) {
+__global__ void sum_pieces(i32* counts, i64 pieces, i64 n, i32* totals) {
   const i64 e = blockIdx.x * i64{blockDim.x} + threadIdx.x;
   if (e >= n) return;
   i32 sum = 0;
@@ -74,10 +74,10 @@ __global__ void __launch_bounds__(kWarp)
   i32* next = dynamic_shared<i32>();
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) next[e] = begins[e] + counts[blockIdx.x * range.count + e];
   __syncwarp();
-  each_choice(experts, range, choices, [&](i64 i, int number, int before, int alike) {
+  each_choice(experts, range, choices, [&](i64 i, int number, int before, int total) {
     const i32 row = number < 0 ? -1 : next[number] + before;
     __syncwarp();
-    if (number >= 0 && before == 0) next[number] += alike;
+    if (number >= 0 && before == 0) next[number] += total;
     __syncwarp();
     if (i < choices) slots[i] = row;
     if (row >= 0 && row < rows) tokens[row] = static_cast<i32>(i / topk);
@@ -103,23 +103,23 @@ struct WeightedChoices {
 constexpr int kDigit = 8, kDigits = 1 << kDigit;
 
 /// Drops choices beyond the capacity: block e sets to -1 the choices of expert e in kept[first, first + count) after
-/// its first `most` ones.
+/// its first `max_choices` ones.
 __global__ void __launch_bounds__(1024)
-    drop_beyond_capacity(const WeightedChoices x, i64 most, i64 first, i64 count, i32* kept) {
+    drop_beyond_capacity(const WeightedChoices x, i64 max_choices, i64 first, i64 count, i32* kept) {
   MCPP_SHARED(unsigned[kDigits], counts);
   MCPP_SHARED(u64, last);       // key of the last accepted choice, as far as its bits are known
   MCPP_SHARED(unsigned, left);  // its rank, from 1, among the keys with these bits
   MCPP_SHARED(bool, is_full);
   const i32 expert = static_cast<i32>(blockIdx.x);
-  if (threadIdx.x == 0) last = 0, left = static_cast<unsigned>(most), is_full = true;
+  if (threadIdx.x == 0) last = 0, left = static_cast<unsigned>(max_choices), is_full = true;
   for (int shift = 64 - kDigit; shift >= 0; shift -= kDigit) {
     for (int digit = threadIdx.x; digit < kDigits; digit += blockDim.x) counts[digit] = 0;
     __syncthreads();
-    const u64 known = shift + kDigit < 64 ? ~u64{0} << (shift + kDigit) : 0;
+    const u64 known_bits = shift + kDigit < 64 ? ~u64{0} << (shift + kDigit) : 0;
     for (i64 i = threadIdx.x; i < x.choices; i += blockDim.x) {
       if (x.experts[i] != expert) continue;
       const u64 key = x.key(i);
-      if ((key & known) == last) atomicAdd(&counts[key >> shift & (kDigits - 1)], 1u);
+      if ((key & known_bits) == last) atomicAdd(&counts[key >> shift & (kDigits - 1)], 1u);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -152,8 +152,8 @@ struct Counts {
   Tensor before, totals;
 
   Counts(const Tensor& experts, const ExpertRange& range) : pieces((experts.numel() + kPiece - 1) / kPiece) {
-    constexpr i64 kMostShared = 48 << 10, kThreads = 128;
-    MCPP_CHECK(bytes(range) <= kMostShared, "sort_choices: ", range.count, " experts are too many for this GPU");
+    constexpr i64 kMaxSharedBytes = 48 << 10, kThreads = 128;
+    MCPP_CHECK(bytes(range) <= kMaxSharedBytes, "sort_choices: ", range.count, " experts are too many for this GPU");
     CudaDevice& device = cuda(experts);
     before = Tensor::empty({std::max<i64>(pieces, 1), range.count}, DType::I32, device, MemoryClass::Workspace);
     totals = Tensor::empty({range.count}, DType::I32, device, MemoryClass::Workspace);
@@ -161,7 +161,7 @@ struct Counts {
       launch(count_pieces, static_cast<unsigned>(pieces), kWarp, shared(range), device.stream(), experts.data<i32>(),
              range, experts.numel(), before.data<i32>());
     }
-    launch(add_up_pieces, static_cast<unsigned>((range.count + kThreads - 1) / kThreads), kThreads, 0, device.stream(),
+    launch(sum_pieces, static_cast<unsigned>((range.count + kThreads - 1) / kThreads), kThreads, 0, device.stream(),
            before.data<i32>(), pieces, range.count, totals.data<i32>());
   }
   static i64 bytes(const ExpertRange& range) { return range.count * static_cast<i64>(sizeof(i32)); }
@@ -198,10 +198,10 @@ void ChoiceKernels<DeviceType::Cuda>::drop_overflow(const Tensor& experts, const
   check_cuda(cudaMemcpyAsync(kept.raw(), experts.data<i32>() + begin, static_cast<std::size_t>(kept.bytes()),
                              cudaMemcpyDeviceToDevice, stream),
              "cudaMemcpyAsync");
-  if (capacity.most >= experts.numel()) return;
+  if (capacity.max_choices >= experts.numel()) return;
   const WeightedChoices x{experts.data<i32>(), weights.data<float>(), order.data<i32>(), experts.numel(), topk};
-  launch(drop_beyond_capacity, static_cast<unsigned>(capacity.num_experts), kThreads, 0, stream, x, capacity.most,
-         begin, kept.numel(), kept.data<i32>());
+  launch(drop_beyond_capacity, static_cast<unsigned>(capacity.num_experts), kThreads, 0, stream, x,
+         capacity.max_choices, begin, kept.numel(), kept.data<i32>());
 }
 
 template <>

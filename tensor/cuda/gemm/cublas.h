@@ -27,7 +27,7 @@ struct CublasLt {
   GemmAlgoCache choices;  ///< found by timing or loaded; looked up before timing
   std::map<GemmKey, GemmPlan> plans;
   bool timed = false;       ///< otherwise the heuristics' first candidate is used
-  bool allow_tf32 = false;  ///< for fp32 products
+  bool allow_tf32 = false;  ///< allows TF32 for fp32 products
 };
 
 /// Addresses of the operands of a product.
@@ -35,7 +35,7 @@ struct Operands {
   const void *a, *b;
   void* c;
   const float *a_scale = nullptr, *b_scale = nullptr;  ///< fp8: factors of a and b, on the GPU
-  const void* bias = nullptr;                          ///< of an epilogue
+  const void* bias = nullptr;                          ///< bias of an epilogue
   void* aux = nullptr;                                 ///< epilogue: input of GELU, in the layout of c
 };
 

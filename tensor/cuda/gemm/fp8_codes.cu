@@ -7,7 +7,7 @@ namespace mcpp {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr u32 kInfinity = 0x7F80;  // of bf16
+constexpr u32 kInfinity = 0x7F80;  // bits of bf16 infinity
 
 /// Computes the largest magnitude of bf16 values. Bits without the sign are ordered by magnitude, with non-finite
 /// values above all, as are those of fp32, so that the maximum over blocks does not depend on their order.
@@ -25,7 +25,7 @@ constexpr __nv_fp8_interpretation_t interpretation(Fp8Format format) {
 
 /// Rounds to the nearest code, saturating at the maximum. The instruction would saturate infinity too, so it is
 /// replaced by NaN.
-__device__ __forceinline__ u8 code_of(float x, Fp8Format format) {
+__device__ __forceinline__ u8 to_fp8_code(float x, Fp8Format format) {
   return __nv_cvt_float_to_fp8(isinf(x) ? NAN : x, __NV_SATFINITE, interpretation(format));
 }
 
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   const float scale = fp8_scale(format, *amax);
   if (first == 0) *to.unscale = 1 / scale;
-  for (i64 i = first; i < count; i += step) to.codes[i] = code_of(widen(x[i]) * scale, format);
+  for (i64 i = first; i < count; i += step) to.codes[i] = to_fp8_code(widen(x[i]) * scale, format);
 }
 
 /// Converts eight elements at a time; both pointers are aligned accordingly.
@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = fp8_scale(format, *amax);
   if (first == 0) *to.unscale = 1 / scale;
   for (i64 i = first; i < packs; i += step) {
-    const auto numbers = load_pack<kPack>(x + kPack * i);
+    const auto pack = load_pack<kPack>(x + kPack * i);
     Pack<u8, kPack> codes;
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) codes.values[k] = code_of(widen(numbers.values[k]) * scale, format);
+    for (int k = 0; k < kPack; ++k) codes.values[k] = to_fp8_code(widen(pack.values[k]) * scale, format);
     store_pack(to.codes + kPack * i, codes);
   }
 }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
     const int r = i / kTile, c = i % kTile;
     if (row + r < rows && column + c < columns)
-      tile[r][c] = code_of(widen(x[(row + r) * columns + column + c]) * scale, format);
+      tile[r][c] = to_fp8_code(widen(x[(row + r) * columns + column + c]) * scale, format);
   }
   __syncthreads();
   constexpr int kWords = kTile / kWord;
@@ -81,11 +81,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    round_numbers(const __nv_bfloat16* x, const float* amax, Fp8Format format, __nv_bfloat16* y, i64 count) {
+    round_values(const __nv_bfloat16* x, const float* amax, Fp8Format format, __nv_bfloat16* y, i64 count) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   const float scale = fp8_scale(format, *amax);
   for (i64 i = first; i < count; i += step) {
-    const __half number = __nv_cvt_fp8_to_halfraw(code_of(widen(x[i]) * scale, format), interpretation(format));
+    const __half number = __nv_cvt_fp8_to_halfraw(to_fp8_code(widen(x[i]) * scale, format), interpretation(format));
     y[i] = narrow<__nv_bfloat16>(widen(number) / scale);
   }
 }
@@ -94,19 +94,19 @@ __global__ void __launch_bounds__(kThreads)
 
 void write_fp8_codes(const Tensor& x, const Fp8Scale& scale, bool transposed, const Fp8Codes& to) {
   CudaDevice& device = cuda(x);
-  const auto* numbers = elements<BFloat16>(x);
+  const auto* source = elements<BFloat16>(x);
   const float* amax = scale.amax.data<float>();
   const i64 count = x.numel(), rows = x.dim(0), columns = x.dim(1);
   const auto tiles = [](i64 size) { return static_cast<unsigned>((size + kTile - 1) / kTile); };
   if (transposed) {
-    launch(write_transposed_codes, dim3(tiles(columns), tiles(rows)), kThreads, 0, device.stream(), numbers, amax,
+    launch(write_transposed_codes, dim3(tiles(columns), tiles(rows)), kThreads, 0, device.stream(), source, amax,
            scale.format, to, rows, columns);
-  } else if (count % kPack == 0 && is_pack_aligned<kPack>(numbers) && is_pack_aligned<kPack>(to.codes)) {
-    launch(write_packed_codes, grid_for(count / kPack, kThreads, device), kThreads, 0, device.stream(), numbers, amax,
+  } else if (count % kPack == 0 && is_pack_aligned<kPack>(source) && is_pack_aligned<kPack>(to.codes)) {
+    launch(write_packed_codes, grid_for(count / kPack, kThreads, device), kThreads, 0, device.stream(), source, amax,
            scale.format, to, count / kPack);
   } else {
-    launch(write_codes, grid_for(count, kThreads, device), kThreads, 0, device.stream(), numbers, amax, scale.format,
-           to, count);
+    launch(write_codes, grid_for(count, kThreads, device), kThreads, 0, device.stream(), source, amax, scale.format, to,
+           count);
   }
 }
 
@@ -124,7 +124,7 @@ void Fp8Kernels<DeviceType::Cuda>::round_to_fp8(const Tensor& x, const Fp8Scale&
   const i64 count = x.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(x);
-  launch(round_numbers, grid_for(count, kThreads, device), kThreads, 0, device.stream(), elements<BFloat16>(x),
+  launch(round_values, grid_for(count, kThreads, device), kThreads, 0, device.stream(), elements<BFloat16>(x),
          scale.amax.data<float>(), scale.format, elements<BFloat16>(y), count);
 }
 

@@ -11,14 +11,14 @@ constexpr int kPerLane = kQuantizedBlock / kWarp;
 
 /// Returns the number of ascending limits below x.
 __device__ __forceinline__ int quantized_index(float x, const QuantizedValues& limits) {
-  int place = 0;
-  for (int half = 128; half > 0; half /= 2) place += x > limits[place + half - 1] ? half : 0;
-  return place;
+  int index = 0;
+  for (int half = 128; half > 0; half /= 2) index += x > limits[index + half - 1] ? half : 0;
+  return index;
 }
 
 /// One warp per block of values.
 __global__ void __launch_bounds__(kThreads)
-    quantize_blocks(const float* x, u8* codes, float* scales, i64 blocks, QuantizedValues limits, int least) {
+    quantize_blocks(const float* x, u8* codes, float* scales, i64 blocks, QuantizedValues limits, int min_index) {
   const int lane = threadIdx.x % kWarp;
   const i64 step = i64{gridDim.x} * blockDim.x / kWarp;
   for (i64 b = (blockIdx.x * i64{blockDim.x} + threadIdx.x) / kWarp; b < blocks; b += step) {
@@ -33,8 +33,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const float value = __fdiv_rn(values[i], divisor);
-      const int place = quantized_index(value, limits);
-      codes[b * kQuantizedBlock + i * kWarp + lane] = static_cast<u8>(value > 0 && place < least ? least : place);
+      const int index = quantized_index(value, limits);
+      codes[b * kQuantizedBlock + i * kWarp + lane] =
+          static_cast<u8>(value > 0 && index < min_index ? min_index : index);
     }
     if (lane == 0) scales[b] = scale;
   }
@@ -53,9 +54,9 @@ void QuantizeKernels<DeviceType::Cuda>::quantize(const Tensor& x, Quantized& to)
   const i64 blocks = to.scales.numel();
   if (blocks == 0) return;
   CudaDevice& device = cuda(x);
-  const int least = to.range == QuantizedRange::NonNegative ? 1 : 0;
+  const int min_index = to.range == QuantizedRange::NonNegative ? 1 : 0;
   launch(quantize_blocks, grid_for(blocks * kWarp, kThreads, device), kThreads, 0, device.stream(), x.data<float>(),
-         static_cast<u8*>(to.codes.raw()), to.scales.data<float>(), blocks, quantized_limits(to.range), least);
+         static_cast<u8*>(to.codes.raw()), to.scales.data<float>(), blocks, quantized_limits(to.range), min_index);
 }
 
 template <>

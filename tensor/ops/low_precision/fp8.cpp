@@ -11,7 +11,7 @@ void check_amax(const char* op, const Tensor& amax) {
 }
 
 void check_bf16(const char* op, const Tensor& x) {
-  MCPP_CHECK(x.dtype() == DType::BF16, op, ": numbers of ", name_of(x.dtype()), " instead of bf16");
+  MCPP_CHECK(x.dtype() == DType::BF16, op, ": values of ", name_of(x.dtype()), " instead of bf16");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ constexpr int fp8_fraction_bits(Fp8Format format) {
   return format == Fp8Format::E4M3 ? 3 : 2;
 }
 /// Exponent of the smallest normal value.
-constexpr int fp8_least_exponent(Fp8Format format) {
+constexpr int fp8_min_exponent(Fp8Format format) {
   return format == Fp8Format::E4M3 ? -6 : -14;
 }
 /// Exponent of the maximum, which is 1.75 times this power of two in both formats.
@@ -43,7 +43,7 @@ constexpr float fp8_largest(Fp8Format format) {
 inline constexpr int kMaxFp8ScaleExponent = 100;
 
 /// Returns the factor applied before rounding a tensor with this largest magnitude. Returns NaN if `amax` is not
-/// finite, so that the whole tensor becomes NaN and non-finite values are not masked.
+/// finite, so that the entire tensor becomes NaN and non-finite values are not masked.
 constexpr float fp8_scale(Fp8Format format, float amax) {
   const u32 bits = std::bit_cast<u32>(amax);
   const int exponent = static_cast<int>(bits >> 23 & 0xFF) - 127;
@@ -56,7 +56,7 @@ constexpr float fp8_scale(Fp8Format format, float amax) {
 /// Rounding of a tensor to fp8.
 struct Fp8Scale {
   Fp8Format format = Fp8Format::E4M3;
-  Tensor amax = {};  ///< fp32 [1]: largest magnitude in the whole tensor, across all of its shards
+  Tensor amax = {};  ///< fp32 [1]: largest magnitude in the full tensor, across all of its shards
 };
 
 namespace ops {

@@ -9,14 +9,14 @@ namespace {
 void check_packed(const char* op, const Tensor& x, const Tensor& message) {
   const i64 count = x.numel();
   const DType type = message.dtype();
-  MCPP_CHECK(is_float(x.dtype()) && (type == DType::BF16 || count % kPackedBlock == 0), op, ": ", count, " numbers of ",
+  MCPP_CHECK(is_float(x.dtype()) && (type == DType::BF16 || count % kPackedBlock == 0), op, ": ", count, " values of ",
              name_of(x.dtype()));
   MCPP_CHECK((type == DType::I32 || type == DType::BF16) && message.numel() == message_elements(type, count), op,
-             ": a message of ", message.numel(), " ", name_of(type), " for ", count, " numbers");
+             ": a message of ", message.numel(), " ", name_of(type), " for ", count, " values");
 }
 
 /// Allocates an fp32 tensor like x, for kernels that do not support its dtype.
-Tensor in_fp32(const Tensor& x) {
+Tensor to_fp32(const Tensor& x) {
   return Tensor::empty(x.shape(), DType::F32, x.device(), MemoryClass::Workspace);
 }
 
@@ -35,7 +35,7 @@ void pack(const Tensor& x, Tensor& message) {
   check_packed("pack", x, message);
   if (message.dtype() == DType::BF16) return copy(x, message);
   if (x.dtype() == DType::F64) {
-    Tensor rounded = in_fp32(x);
+    Tensor rounded = to_fp32(x);
     copy(x, rounded);
     return pack(rounded, message);
   }
@@ -46,9 +46,9 @@ void unpack(const Tensor& message, Tensor& x) {
   check_packed("unpack", x, message);
   if (message.dtype() == DType::BF16) return copy(message, x);
   if (x.dtype() == DType::F64) {
-    Tensor narrow = in_fp32(x);
-    unpack(message, narrow);
-    return copy(narrow, x);
+    Tensor unpacked = to_fp32(x);
+    unpack(message, unpacked);
+    return copy(unpacked, x);
   }
   on_device(x, [&]<DeviceType D>() { PackKernels<D>::unpack(message, x); });
 }
@@ -57,7 +57,7 @@ void sum_unpacked(const Tensor& messages, Tensor& sum) {
   MCPP_CHECK(!is_low_precision(sum.dtype()), "sum_unpacked: a sum in ", name_of(sum.dtype()));
   const i64 each = message_elements(messages.dtype(), sum.numel()), count = each > 0 ? messages.numel() / each : 0;
   MCPP_CHECK(messages.numel() == count * each, "sum_unpacked: messages of ", messages.numel(), " ",
-             name_of(messages.dtype()), " for ", sum.numel(), " numbers");
+             name_of(messages.dtype()), " for ", sum.numel(), " values");
   if (count == 0) return fill_zero(sum);
   check_packed("sum_unpacked", sum, messages.flat(0, each));
   if (sum.dtype() == DType::F64) return sum_in_fp64(messages, each, sum);

@@ -7,7 +7,7 @@ namespace {
 
 void check_remainders(const char* op, const Tensor& master, const ParamRemainders& r) {
   const i64 count = master.numel();
-  MCPP_CHECK(master.dtype() == DType::F32 && count % kRemainderBlock == 0, op, ": ", count, " numbers of ",
+  MCPP_CHECK(master.dtype() == DType::F32 && count % kRemainderBlock == 0, op, ": ", count, " values of ",
              name_of(master.dtype()));
   MCPP_CHECK(r.low.dtype() == DType::I32 && r.low.numel() == count / 2, op, ": lower halves ", r.low.shape());
   MCPP_CHECK(r.rounded_up.dtype() == DType::I32 && r.rounded_up.numel() == count / 32, op, ": bits ",

@@ -7,7 +7,7 @@ namespace {
 
 void check_quantized(const char* op, const Tensor& x, const Quantized& q) {
   const i64 count = x.numel();
-  MCPP_CHECK(x.dtype() == DType::F32 && count % kQuantizedBlock == 0, op, ": ", count, " numbers of ",
+  MCPP_CHECK(x.dtype() == DType::F32 && count % kQuantizedBlock == 0, op, ": ", count, " values of ",
              name_of(x.dtype()));
   MCPP_CHECK(q.codes.dtype() == DType::I32 && q.codes.bytes() == count, op, ": codes ", q.codes.shape());
   MCPP_CHECK(q.scales.dtype() == DType::F32 && q.scales.numel() == count / kQuantizedBlock, op, ": scales ",

@@ -62,7 +62,7 @@ class DeviceParityTest : public testing::TestWithParam<Family> {
     return test::run_layout(task, layout, [](Communicator& ranks) {
       std::unique_ptr<Device> gpu = test::make_gpu();
       auto world = make_staged_communicator(ranks.split(0, ranks.rank()), *gpu);
-      return test::RankPlace{std::move(gpu), std::move(world)};
+      return test::RankDevices{std::move(gpu), std::move(world)};
     });
   }
 };

@@ -29,7 +29,7 @@ int gpu_count() {
 }
 
 /// Returns a GPU of the rank's own, and a group that carries its tensors over NCCL.
-test::RankPlace place_of_rank([[maybe_unused]] Communicator& ranks) {
+test::RankDevices place_of_rank([[maybe_unused]] Communicator& ranks) {
   if constexpr (kWithCuda) {
     std::unique_ptr<Device> gpu = test::make_gpu(ranks.rank());
     auto world = make_nccl_communicator(ranks.split(0, ranks.rank()), *gpu);

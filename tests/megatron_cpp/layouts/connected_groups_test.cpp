@@ -26,8 +26,8 @@ void expect_connected(const RunTask& task, const RunLayout& layout) {
   run_local_ranks(layout.ranks(), [&](Communicator& ranks, int) {
     const auto opened = std::make_shared<LaneRecorder::Opened>();
     LayoutRank self(task, layout, ranks, [&](Communicator& all) {
-      return test::RankPlace{std::make_unique<CpuDevice>(),
-                             std::make_unique<LaneRecorder>(all.split(0, all.rank()), opened)};
+      return test::RankDevices{std::make_unique<CpuDevice>(),
+                               std::make_unique<LaneRecorder>(all.split(0, all.rank()), opened)};
     });
     test::SignalAfter never(1'000'000);
     self.state().set_observer(&never);

@@ -24,8 +24,8 @@ struct DpGroups {
       : shard(world.split(world.rank() / layout.shards, 0)), replicate(world.split(world.rank() % layout.shards, 0)) {
     if (layout.node == 1) return;
     node = world.split(world.rank() / layout.node, 0);
-    const int of_shard = world.rank() / layout.shards, place = world.rank() % layout.node;
-    across = world.split(of_shard * layout.node + place, 0);
+    const int node_index = world.rank() / layout.shards, index_in_node = world.rank() % layout.node;
+    across = world.split(node_index * layout.node + index_in_node, 0);
   }
 
   DataParallelGroups refs() const { return {*shard, *replicate, node.get(), across.get()}; }
@@ -165,7 +165,7 @@ struct ToySum {
   T operator()(int step, const Param& param, i64 i) const {
     if (!ToyModel::is_used(param)) return 0;
     return sum(layout.replicas, [&](int replica) {
-      const auto rank = [&](int place) { return replica * layout.shards + place; };
+      const auto rank = [&](int index) { return replica * layout.shards + index; };
       const auto pass = [&](int r, int m) { return contributions(step, m, r, param, i, 0, true); };
       if (reduces_every_microbatch) {
         return sum(microbatches, [&](int m) { return sum(layout.shards, [&](int p) { return pass(rank(p), m); }); });

@@ -76,12 +76,12 @@ struct RunTask {
 };
 
 /// Device and communicator of a rank.
-struct RankPlace {
+struct RankDevices {
   std::unique_ptr<Device> device;
   std::unique_ptr<Communicator>
       world;  ///< spans all ranks, for tensors of the device; if null, the ranks' own group is used
 };
-using PlaceOfRank = std::function<RankPlace(Communicator& ranks)>;
+using RankDevicesFactory = std::function<RankDevices(Communicator& ranks)>;
 
 /// Returns the samples of a step, with microbatches of two, beyond which memory does not grow: with a pipeline, enough
 /// to fill it; otherwise the first microbatch, one in the middle, and the last.
@@ -89,7 +89,7 @@ inline i64 samples_of_peak(const RunLayout& layout) {
   return (layout.pp > 1 ? 16 : 6) * layout.dp;
 }
 
-inline RankPlace cpu_place(Communicator&) {
+inline RankDevices make_cpu_devices(Communicator&) {
   return {std::make_unique<CpuDevice>(), nullptr};
 }
 
@@ -158,15 +158,15 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
 }
 
 /// Returns the session that initialize() would create, on a device chosen by the test.
-inline Session session_of(const Config& config, Communicator& ranks, RankPlace place) {
-  Communicator& world = place.world ? *place.world : ranks;
+inline Session session_of(const Config& config, Communicator& ranks, RankDevices devices) {
+  Communicator& world = devices.world ? *devices.world : ranks;
   auto profiler = std::make_unique<Profiler>();
   ParallelState parallel =
       make_parallel_state(world, parallel_sizes(config), output_rank(config), nullptr, profiler.get());
-  if (place.world) connect_groups(parallel, *place.device);
-  return {.device = std::move(place.device),
+  if (devices.world) connect_groups(parallel, *devices.device);
+  return {.device = std::move(devices.device),
           .profiler = std::move(profiler),
-          .gpus = std::move(place.world),
+          .gpus = std::move(devices.world),
           .parallel = std::move(parallel),
           .node = &ranks,
           .recorder = nullptr,
@@ -182,10 +182,11 @@ inline ModelContext context_of(const Config& config, DType dtype, Session& sessi
 
 class LayoutRank {
  public:
-  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks, const PlaceOfRank& place = cpu_place)
+  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks,
+             const RankDevicesFactory& make_devices = make_cpu_devices)
       : task_(task),
         config_(config_of(task, layout)),
-        session_(session_of(config_, ranks, place(ranks))),
+        session_(session_of(config_, ranks, make_devices(ranks))),
         state_(context_of(config_, task.dtype, session_), config_.optimizer, layout_provider(config_, session_)) {
     if (task.initial) load(*task.initial);
   }
@@ -285,11 +286,12 @@ class LayoutRank {
   TrainingState state_;
 };
 
-inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const PlaceOfRank& place = cpu_place) {
+inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
+                            const RankDevicesFactory& make_devices = make_cpu_devices) {
   RunResult result;
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
-    LayoutRank self(task, layout, ranks, place);
+    LayoutRank self(task, layout, ranks, make_devices);
     Numbers losses, norms, choices;
     for (i64 step = 0; step < task.steps; ++step) {
       const StepOutcome outcome = self.step(step);

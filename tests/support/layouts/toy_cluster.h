@@ -4,8 +4,8 @@
 
 namespace mcpp::test {
 
-/// Returns nodes of 8, at most 1024 devices; GB/s within and between nodes, without latency or losses.
-inline Hardware toy_cluster(double near_bandwidth, double far_bandwidth) {
+/// Returns nodes of 8, at most 1024 devices; bandwidths within and between nodes in GB/s; no latency, no losses.
+inline Hardware toy_cluster(double intra_node_bandwidth, double inter_node_bandwidth) {
   Hardware hardware;
   hardware.device = {.name = "test",
                      .bf16_peak = 300,
@@ -17,9 +17,9 @@ inline Hardware toy_cluster(double near_bandwidth, double far_bandwidth) {
                      .memory = 80,
                      .memory_bandwidth = 2000,
                      .memory_attained = 1800};
-  hardware.links = {.tier = {"near", "far"},
+  hardware.links = {.tier = {"intra_node", "inter_node"},
                     .ranks = {8, 1024},
-                    .bandwidth = {near_bandwidth, far_bandwidth},
+                    .bandwidth = {intra_node_bandwidth, inter_node_bandwidth},
                     .attained = {1, 1},
                     .latency = {0, 0}};
   return hardware;

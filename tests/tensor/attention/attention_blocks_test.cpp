@@ -35,18 +35,18 @@ TEST_P(AttentionBlocksTest, AddUpToFullGradient) {
   };
   for (const auto& [c, rows] : cases) {
     SCOPED_TRACE(str(describe(c, dtype()), ", blocks of ", rows));
-    AttentionCall call(c, dtype(), any_device(), place().first);
+    AttentionCall call(c, dtype(), any_device(), target().first);
     run_by_blocks(call, rows);
     expect_truth(call, attention_tolerance(dtype()));
   }
-  AttentionCall packed = AttentionCall::packed({{70, 70, 2, 6, 2, 40}}, dtype(), any_device(), place().first);
+  AttentionCall packed = AttentionCall::packed({{70, 70, 2, 6, 2, 40}}, dtype(), any_device(), target().first);
   run_by_blocks(packed, 35);
   expect_truth(packed, attention_tolerance(dtype()));
 }
 
 TEST_P(AttentionBlocksTest, AreBitwiseReproducible) {
   run([&](Device& device) {
-    AttentionCall call({{90, 90, 1, 4, 2, 24}}, dtype(), device, place().first);
+    AttentionCall call({{90, 90, 1, 4, 2, 24}}, dtype(), device, target().first);
     run_by_blocks(call, 30);
     return std::vector<Tensor>{call.dx.q.base, call.dx.k.base, call.dx.v.base};
   });
@@ -102,23 +102,23 @@ TEST(AttentionBlockTest, BoundsMemoryOfKernel) {
 
 /// Returns `rows` rows, of which those after the first 1024 repeat.
 Tensor long_tensor(i64 rows, i64 heads, i64 dim, u64 seed, Device& device) {
-  constexpr i64 kDrawn = 1024;
-  const Tensor drawn = random_tensor({kDrawn, heads * dim}, DType::BF16, device, seed, 1, 0);
+  constexpr i64 kSamples = 1024;
+  const Tensor samples = random_tensor({kSamples, heads * dim}, DType::BF16, device, seed, 1, 0);
   std::vector<i32> sources;
-  for (i64 row = 0; row < rows; ++row) sources.push_back(static_cast<i32>(row % kDrawn));
+  for (i64 row = 0; row < rows; ++row) sources.push_back(static_cast<i32>(row % kSamples));
   Tensor all = Tensor::empty({rows, heads * dim}, DType::BF16, device);
-  ops::gather_rows(drawn, integers_of(sources, device), all);
+  ops::gather_rows(samples, integers_of(sources, device), all);
   return all.view({rows, 1, heads, dim});
 }
 
 /// Returns 1024 evenly spaced rows of dense heads.
-Numbers some_numbers(const Heads& x) {
+Numbers sample_rows(const Heads& x) {
   constexpr i64 kRows = 1024;
   std::vector<i32> rows;
   for (i64 i = 0; i < kRows; ++i) rows.push_back(static_cast<i32>(i * x.seq / kRows + i % (x.seq / kRows)));
-  Tensor some = Tensor::like(x.base, {kRows, x.seq_stride});
-  ops::gather_rows(x.base.view({x.seq, x.seq_stride}), integers_of(rows, x.base.device()), some);
-  return numbers(some);
+  Tensor sampled = Tensor::like(x.base, {kRows, x.seq_stride});
+  ops::gather_rows(x.base.view({x.seq, x.seq_stride}), integers_of(rows, x.base.device()), sampled);
+  return numbers(sampled);
 }
 
 /// Returns part of the gradients of grouped queries over `seq` tokens, and the memory used beyond the tensors
@@ -139,7 +139,7 @@ std::pair<std::vector<Numbers>, i64> gradients_of_long(i64 seq, Device& device) 
   ops::attention(x, options, y);
   ops::attention_backward(dout, x, y, options, dx);
   const i64 more = device.memory().total.peak - before;
-  return {{some_numbers(dx.q), some_numbers(dx.k), some_numbers(dx.v)}, more};
+  return {{sample_rows(dx.q), sample_rows(dx.k), sample_rows(dx.v)}, more};
 }
 
 class LongSequenceAttentionTest : public testing::TestWithParam<DeviceType> {};

@@ -13,21 +13,21 @@ INSTANTIATE_TEST_SUITE_P(Types, AttentionPartsTest, every_type(), ops_name);
 /// queries, keys and values of the full sequence.
 struct RingRank {
   RingRank(const AttentionCall& whole, i64 rank, i64 ranks, i64 piece)
-      : at(zigzag(rank, ranks, piece)), mine(rows_of(whole, at, piece)) {
+      : at(zigzag(rank, ranks, piece)), local(rows_of(whole, at, piece)) {
     const Tensor& q = whole.x.q.base;
-    total.out = Tensor::zeros(mine.y.out.shape(), accumulate_dtype(q.dtype()), q.device());
-    total.lse = tensor_of(Numbers(static_cast<std::size_t>(mine.y.lse.numel()), -HUGE_VAL), mine.y.lse.shape(),
-                          mine.y.lse.dtype(), q.device());
+    total.out = Tensor::zeros(local.y.out.shape(), accumulate_dtype(q.dtype()), q.device());
+    total.lse = tensor_of(Numbers(static_cast<std::size_t>(local.y.lse.numel()), -HUGE_VAL), local.y.lse.shape(),
+                          local.y.lse.dtype(), q.device());
     for (i64 hop = 0; hop < ranks; ++hop) {
       AttentionCall part = with_keys_of(whole, (rank + ranks - hop) % ranks, ranks, piece);
       ops::attention(part.x, part.options, part.y);
       ops::merge_attention(part.y, total);
     }
   }
-  /// Returns this rank's queries with the keys of another rank.
+  /// Returns this rank's queries with the keys of a different rank.
   AttentionCall with_keys_of(const AttentionCall& whole, i64 other, i64 ranks, i64 piece) const {
     const PositionRanges keys_at = zigzag(other, ranks, piece);
-    AttentionCall part = mine;
+    AttentionCall part = local;
     const AttentionCall theirs = rows_of(whole, keys_at, piece);
     part.x.k = theirs.x.k, part.x.v = theirs.x.v, part.dx.k = theirs.dx.k, part.dx.v = theirs.dx.v;
     part.options.keys = keys_at;
@@ -66,7 +66,7 @@ struct RingRank {
   }
 
   PositionRanges at;
-  AttentionCall mine;
+  AttentionCall local;
   AttentionResult total;
 };
 
@@ -89,7 +89,7 @@ TEST_P(AttentionPartsTest, MergeToFullAttention) {
     const i64 documents = seen % 2 * 3, window = seen / 2 * 40;
     SCOPED_TRACE(str(documents, " documents, window ", window));
     AttentionCall whole({{kLength, kLength, 2, 4, 2, 24}, {}, {}, 0, 1, documents, 1, window}, dtype(), any_device(),
-                        place().first);
+                        target().first);
     const AttentionTruth truth(whole);
     const AttentionTolerance t = attention_tolerance(dtype());
     Numbers dk(truth.dk.size());
@@ -97,11 +97,11 @@ TEST_P(AttentionPartsTest, MergeToFullAttention) {
     for (i64 rank = 0; rank < kRanks; ++rank) {
       RingRank ring(whole, rank, kRanks, kPiece);
       EXPECT_LT(attention_error(rows_at(truth.out, ring.at, 2 * kPiece, kLength), ring.total.out), t.out);
-      ops::copy(ring.total.out, ring.mine.y.out);
-      Numbers dq(static_cast<std::size_t>(ring.mine.dx.q.base.numel()));
+      ops::copy(ring.total.out, ring.local.y.out);
+      Numbers dq(static_cast<std::size_t>(ring.local.dx.q.base.numel()));
       for (i64 other = 0; other < kRanks; ++other) {
         AttentionCall part = ring.with_keys_of(whole, other, kRanks, kPiece);
-        part.y = {ring.mine.y.out, ring.total.lse};
+        part.y = {ring.local.y.out, ring.total.lse};
         ops::attention_backward(part.dout, part.x, part.y, part.options, part.dx);
         const Numbers dq_part = numbers(part.dx.q.base), dk_part = numbers(part.dx.k.base);
         for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += dq_part[i];
@@ -120,7 +120,7 @@ TEST_P(AttentionPartsTest, MergeToFullAttention) {
 /// Low-precision results are rounded from the results in the accumulate type.
 TEST_P(AttentionPartsTest, AccumulateTypeResultsAreUnroundedLowPrecisionResults) {
   const AttentionCase c{{70, 70, 2, 4, 2, 24}, {}, {}, 0, 1, 3};
-  AttentionCall narrow(c, dtype(), any_device(), place().first), wide_one = narrow;
+  AttentionCall narrow(c, dtype(), any_device(), target().first), wide_one = narrow;
   narrow.run();
   const auto widened = [&](Tensor& t) { t = garbage(t.shape(), accumulate_dtype(), t.device()); };
   widened(wide_one.y.out);

@@ -70,7 +70,7 @@ const std::vector<AttentionCase> kCases{
 TEST_P(AttentionTest, MatchesSoftmaxOfScoresTimesValues) {
   for (const AttentionCase& c : kCases) {
     SCOPED_TRACE(describe(c, dtype()));
-    AttentionCall call(c, dtype(), any_device(), place().first);
+    AttentionCall call(c, dtype(), any_device(), target().first);
     call.run();
     expect_truth(call, attention_tolerance(dtype()));
   }
@@ -92,7 +92,7 @@ TEST_P(AttentionTest, MatchesReferenceForRandomPositions) {
                           seed,
                           draw("has_window", 2) * (60 + draw("window", 150))};
     SCOPED_TRACE(describe(c, dtype()));
-    AttentionCall call(c, dtype(), any_device(), place().first);
+    AttentionCall call(c, dtype(), any_device(), target().first);
     call.run();
     expect_truth(call, attention_tolerance(dtype()));
   }
@@ -101,7 +101,7 @@ TEST_P(AttentionTest, MatchesReferenceForRandomPositions) {
 TEST_P(AttentionTest, ReadsAndWritesPackedHeads) {
   for (const AttentionSizes& n : {AttentionSizes{70, 70, 2, 4, 4, 64}, AttentionSizes{70, 70, 2, 6, 2, 40},
                                   AttentionSizes{33, 33, 1, 4, 1, 8}, AttentionSizes{128, 128, 2, 4, 2, 64}}) {
-    AttentionCall call = AttentionCall::packed({n}, dtype(), any_device(), place().first);
+    AttentionCall call = AttentionCall::packed({n}, dtype(), any_device(), target().first);
     call.run();
     expect_truth(call, attention_tolerance(dtype()));
   }
@@ -114,7 +114,7 @@ TEST_P(AttentionTest, IsBitwiseIdenticalForAnyThreadCount) {
         AttentionCase{{200, 200, 1, 4, 2, 64}, {}, {}, 0.1f, 1, 0, 1, 50},
         AttentionCase{{1, 300, 1, 4, 2, 64}, after(299)}}) {
     run([&](Device& device) {
-      AttentionCall call(c, dtype(), device, place().first);
+      AttentionCall call(c, dtype(), device, target().first);
       call.run();
       return std::vector<Tensor>{call.y.out, call.y.lse, call.dx.q.base, call.dx.k.base, call.dx.v.base};
     });
@@ -123,7 +123,7 @@ TEST_P(AttentionTest, IsBitwiseIdenticalForAnyThreadCount) {
 
 TEST_P(AttentionTest, SurvivesExtremeScores) {
   for (float magnitude : {0.f, 40.f, 1000.f}) {
-    AttentionCall call({{70, 70, 1, 2, 1, 64}, {}, {}, 0, magnitude}, dtype(), any_device(), place().first);
+    AttentionCall call({{70, 70, 1, 2, 1, 64}, {}, {}, 0, magnitude}, dtype(), any_device(), target().first);
     call.run();
     // In fp32, scores near 1e6 are only accurate to 0.1; the probabilities must still be valid.
     if (magnitude < 100 && !is_low_precision(dtype())) expect_truth(call, {2e-3, 2e-6, 2e-2});
@@ -136,7 +136,7 @@ TEST_P(AttentionTest, SurvivesExtremeScores) {
 
 TEST_P(AttentionTest, PropagatesNaN) {
   for (i64 queries : {i64{1}, i64{70}}) {
-    AttentionCall call({{queries, queries, 1, 1, 1, 32}}, dtype(), any_device(), place().first);
+    AttentionCall call({{queries, queries, 1, 1, 1, 32}}, dtype(), any_device(), target().first);
     Numbers keys = numbers(call.x.k.base);
     keys[5] = std::nan("");
     set_numbers(call.x.k.base, keys);
@@ -208,7 +208,7 @@ i64 visible_tiles(i64 seq, i64 window) {
   i64 count = 0;
   for (i64 i = 0; i < p.query_blocks(); ++i) {
     for (i64 j = 0; j < p.key_blocks(); ++j)
-      count += kernel::visible(p, {0, i * kernel::kTile, j * kernel::kTile}).none() ? 0 : 1;
+      count += kernel::visible(p, {0, i * kernel::kTile, j * kernel::kTile}).is_empty() ? 0 : 1;
   }
   return count;
 }
@@ -218,7 +218,7 @@ TEST(AttentionCostTest, ShrinksWithWindow) {
   EXPECT_EQ(visible_tiles(kSeq, 0), kBlocks * (kBlocks + 1) / 2);
   EXPECT_EQ(visible_tiles(kSeq, kSeq), kBlocks * (kBlocks + 1) / 2);
   EXPECT_EQ(visible_tiles(kSeq, 1), kBlocks);
-  EXPECT_EQ(visible_tiles(kSeq, 65), 2 * kBlocks - 1);  // the first query of a block sees the whole previous block
+  EXPECT_EQ(visible_tiles(kSeq, 65), 2 * kBlocks - 1);  // the first query of a block sees the entire previous block
   EXPECT_EQ(visible_tiles(kSeq, 66), 3 * kBlocks - 3);
   EXPECT_EQ(visible_tiles(8192, 0), 8256);
   EXPECT_EQ(visible_tiles(8192, 512), 1116);
@@ -226,11 +226,11 @@ TEST(AttentionCostTest, ShrinksWithWindow) {
             2 * visible_tiles(kSeq, 256) + 10);  // linear in the length, except at the start
 }
 
-/// Tiles outside the window are not read: NaN values there must not reach the output.
+/// Tiles outside the window are not read: their NaN values must not reach the output.
 TEST_P(AttentionTest, ReadsNoKeyBeforeWindow) {
   constexpr i64 kSeq = 256, kWindow = 40,
                 kNan = 128;  // the first keys, invisible to queries from kNan + kWindow on
-  AttentionCall call({{kSeq, kSeq, 1, 2, 1, 16}, {}, {}, 0, 1, 0, 1, kWindow}, dtype(), any_device(), place().first);
+  AttentionCall call({{kSeq, kSeq, 1, 2, 1, 16}, {}, {}, 0, 1, 0, 1, kWindow}, dtype(), any_device(), target().first);
   Numbers keys = numbers(call.x.k.base);
   std::fill_n(keys.begin(), kNan * 16, std::nan(""));
   set_numbers(call.x.k.base, keys);

@@ -35,18 +35,18 @@ void expect_products(const Multiply& multiply) {
         }
         ASSERT_NEAR(c[static_cast<std::size_t>(i * ldc + j)], sum, 1e-4) << i << ", " << j;
       }
-      for (i64 j = kN; j < ldc; ++j) ASSERT_EQ(c[static_cast<std::size_t>(i * ldc + j)], 3.0F) << "written beside C";
+      for (i64 j = kN; j < ldc; ++j) ASSERT_EQ(c[static_cast<std::size_t>(i * ldc + j)], 3.0F) << "write outside of C";
     }
   }
 }
 
 TEST(Bf16TileTest, DotProductMatchesReference) {
-  if (!can_take(Bf16Path::Dots)) GTEST_SKIP() << "no AVX512_BF16 here";
+  if (!can_use(Bf16Path::Dots)) GTEST_SKIP() << "this CPU has no AVX512_BF16";
   expect_products([](const Bf16Operands& x, bool accumulate) { dot_multiply(x, kM, kN, kK, accumulate); });
 }
 
 TEST(Bf16TileTest, AmxMatchesReference) {
-  if (!can_take(Bf16Path::Amx)) GTEST_SKIP() << "no AMX here";
+  if (!can_use(Bf16Path::Amx)) GTEST_SKIP() << "this CPU has no AMX";
   const TileSession session;
   expect_products([](const Bf16Operands& x, bool accumulate) { amx_multiply(x, kM, kN, kK, accumulate); });
 }

@@ -30,8 +30,8 @@ HWY_EXPORT(compiled_for);
 /// Returns true if a kernel runs at `target` and bf16 matrix products use nothing beyond avx512.
 bool is_at(int64_t target, const std::string& name) {
   return HWY_DYNAMIC_DISPATCH(compiled_for)() == target && cpu_isa_name() == name &&
-         kernel::best_bf16_path() == kernel::Bf16Path::Widen && !kernel::can_take(kernel::Bf16Path::Amx) &&
-         !kernel::can_take(kernel::Bf16Path::Dots);
+         kernel::best_bf16_path() == kernel::Bf16Path::Widen && !kernel::can_use(kernel::Bf16Path::Amx) &&
+         !kernel::can_use(kernel::Bf16Path::Dots);
 }
 
 // A limit holds for the rest of the process, so each one is tested in its own process.
@@ -60,12 +60,12 @@ TEST(CpuIsaDeathTest, KeepsLimit) {
 TEST(CpuIsaDeathTest, RejectsLateLimitWithoutSideEffects) {
 #if HWY_ARCH_X86
   const auto limit_late = [] {
-    const bool amx = kernel::can_take(kernel::Bf16Path::Amx);  // initializes oneDNN
+    const bool amx = kernel::can_use(kernel::Bf16Path::Amx);  // initializes oneDNN
     const std::string before = cpu_isa_name();
     try {
       limit_cpu_isa(CpuIsa::Sse4);
     } catch (const Error& error) {
-      const bool same = cpu_isa_name() == before && kernel::can_take(kernel::Bf16Path::Amx) == amx;
+      const bool same = cpu_isa_name() == before && kernel::can_use(kernel::Bf16Path::Amx) == amx;
       std::exit(error.code() == ExitCode::Internal && same ? 0 : 1);
     }
     std::exit(2);

@@ -74,7 +74,7 @@ TEST_P(RowOpsTest, CombineRowsMatchesReference) {
       expect_close(outputs[1], plain, tolerance(dtype()), 4, "combine_rows without weights");
       expect_close(outputs[2], dx, tolerance(dtype()), 1, "dx");
       expect_close(outputs[3], dw, tolerance(accumulate_dtype()), size, "d_weights");
-      expect_close(outputs[4], in_place, tolerance(dtype()), 1, "dx in the place of x");
+      expect_close(outputs[4], in_place, tolerance(dtype()), 1, "dx aliasing x");
       if (HasFailure()) return;
     }
   }

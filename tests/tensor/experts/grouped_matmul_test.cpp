@@ -100,7 +100,7 @@ template <class F>
 void for_each_path(DType type, const F& f) {
   using kernel::Bf16Path;
   for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::Dots, Bf16Path::Amx}) {
-    if (path != Bf16Path::Widen && (type != DType::BF16 || !kernel::can_take(path))) continue;
+    if (path != Bf16Path::Widen && (type != DType::BF16 || !kernel::can_use(path))) continue;
     SCOPED_TRACE(str("path ", static_cast<int>(path)));
     CpuDevice device({.threads = 2});
     device.gemm_cache().bf16_path = path;
@@ -131,7 +131,7 @@ TEST_P(GroupedMatmulOpsTest, RowIsIndependentOfItsGroup) {
               << "row " << i << ", " << n << " x " << k;
         }
       };
-      if (place().device == DeviceType::Cpu)
+      if (target().device == DeviceType::Cpu)
         for_each_path(dtype(), check);
       else
         check(any_device());
@@ -162,39 +162,42 @@ std::vector<std::vector<std::byte>> products_of(const Groups& groups, DType type
 }
 
 /// Returns the part [begin, end) of a combined result that belongs to one group.
-std::vector<std::byte> cut(const std::vector<std::byte>& bytes, i64 begin, i64 end, i64 of) {
-  const auto at = [&](i64 i) { return bytes.begin() + static_cast<i64>(bytes.size()) / of * i; };
+std::vector<std::byte> group_part(const std::vector<std::byte>& bytes, i64 begin, i64 end, i64 total) {
+  const auto at = [&](i64 i) { return bytes.begin() + static_cast<i64>(bytes.size()) / total * i; };
   return {at(begin), at(end)};
 }
 
 /// Results must depend neither on the number of threads nor on the contents of other groups.
 TEST_P(GroupedMatmulOpsTest, IsIndependentOfThreadsAndOtherGroups) {
-  if (dtype() == DType::F64 || place().device != DeviceType::Cpu) GTEST_SKIP() << "of the CPU's kernels";
+  if (dtype() == DType::F64 || target().device != DeviceType::Cpu) GTEST_SKIP() << "applies to the CPU's kernels only";
   for (const Groups& groups : std::vector<Groups>{{{0, 1, 70, 0, 130, 13}, 129, 50},
                                                   {{64, 65, 0, 1}, 520, 200},
                                                   {{70, 0, 150}, 320, 384},
                                                   {{0, 0, 900, 0}, 48, 96},
                                                   {{1}, 33, 1030}}) {
     for (const kernel::Bf16Path path : {kernel::Bf16Path::Widen, kernel::Bf16Path::Dots, kernel::Bf16Path::Amx}) {
-      if (path != kernel::Bf16Path::Widen && (dtype() != DType::BF16 || !kernel::can_take(path))) continue;
-      const auto on = [&](const Groups& some, int threads) {
+      if (path != kernel::Bf16Path::Widen && (dtype() != DType::BF16 || !kernel::can_use(path))) continue;
+      const auto on = [&](const Groups& all, int threads) {
         CpuDevice device({.threads = threads});
         device.gemm_cache().bf16_path = path;
-        return products_of(some, dtype(), device);
+        return products_of(all, dtype(), device);
       };
       const auto one = on(groups, 1);
       for (const int threads : {2, 3}) EXPECT_EQ(on(groups, threads), one) << threads << " threads";
-      // Each group keeps its place among the weights when the others are emptied.
+      // Each group keeps its index among the weights when the others are emptied.
       i64 first = 0;
       for (i64 g = 0; g < groups.count(); ++g) {
         const i64 rows = groups.rows[static_cast<std::size_t>(g)];
-        Groups lonely = groups;
-        for (i64 i = 0; i < groups.count(); ++i) lonely.rows[static_cast<std::size_t>(i)] = i == g ? groups.rows[i] : 0;
+        Groups only_group = groups;
+        for (i64 i = 0; i < groups.count(); ++i)
+          only_group.rows[static_cast<std::size_t>(i)] = i == g ? groups.rows[i] : 0;
         if (first == 0 && rows > 0) {  // its rows then have the same values
-          const auto alone = on(lonely, 2);
-          for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(cut(one[i], 0, rows, groups.all()), alone[i]) << "group " << g;
+          const auto alone = on(only_group, 2);
+          for (std::size_t i = 0; i < 2; ++i)
+            EXPECT_EQ(group_part(one[i], 0, rows, groups.all()), alone[i]) << "group " << g;
           for (std::size_t i = 2; i < 4; ++i)
-            EXPECT_EQ(cut(one[i], g, g + 1, groups.count()), cut(alone[i], g, g + 1, groups.count())) << "group " << g;
+            EXPECT_EQ(group_part(one[i], g, g + 1, groups.count()), group_part(alone[i], g, g + 1, groups.count()))
+                << "group " << g;
         }
         first += rows;
       }

@@ -108,7 +108,7 @@ std::vector<i32> left_of(const std::vector<i32>& experts, const std::vector<floa
       if (experts[i] == e) own.emplace_back(-weight, order[i / static_cast<std::size_t>(topk)], i);
     }
     std::ranges::sort(own);
-    for (std::size_t rank = static_cast<std::size_t>(capacity.most); rank < own.size(); ++rank)
+    for (std::size_t rank = static_cast<std::size_t>(capacity.max_choices); rank < own.size(); ++rank)
       kept[std::get<2>(own[rank])] = -1;
   }
   return kept;
@@ -136,8 +136,8 @@ TEST_P(ExpertChoicesTest, DropLowestWeightsBeyondCapacity) {
       std::ranges::shuffle(order, random);
       Tensor w = Tensor::empty({tokens, topk}, DType::F32, *device_);
       write_values(weights, w);
-      for (const i64 most : {i64{1}, tokens * topk / (2 * experts) + 1, tokens * topk}) {
-        const ops::Capacity capacity{experts, most};
+      for (const i64 max_choices : {i64{1}, tokens * topk / (2 * experts) + 1, tokens * topk}) {
+        const ops::Capacity capacity{experts, max_choices};
         const std::vector<i32> wanted = left_of(all, weights, order, topk, capacity);
         for (const i64 first : {i64{0}, tokens / 3}) {
           const i64 count = (tokens + 1) / 2;
@@ -146,7 +146,7 @@ TEST_P(ExpertChoicesTest, DropLowestWeightsBeyondCapacity) {
           EXPECT_TRUE(std::ranges::equal(read_values<i32>(kept),
                                          std::span(wanted).subspan(static_cast<std::size_t>(first * topk),
                                                                    static_cast<std::size_t>(count * topk))))
-              << "at most " << most << ", from token " << first;
+              << "at max_choices " << max_choices << ", from token " << first;
         }
       }
     }

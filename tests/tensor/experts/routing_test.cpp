@@ -9,7 +9,7 @@ namespace {
 
 class RoutingOpsTest : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, RoutingOpsTest,
-                         testing::Combine(testing::Values(DType::F32, DType::F64), testing::ValuesIn(every_place())),
+                         testing::Combine(testing::Values(DType::F32, DType::F64), testing::ValuesIn(all_targets())),
                          ops_name);
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -184,7 +184,7 @@ TEST_P(RoutingOpsTest, ExpertWeightsMatchReference) {
       SCOPED_TRACE(describe(rule, rows, n));
       const Numbers x = normals(rows * n, 1, 3), dw = normals(rows * rule.topk, 2);
       const auto outputs = run([&, n = n](Device& device) {
-        const Weighed w(x, dw, rule, n, dtype(), device, place().first);
+        const Weighed w(x, dw, rule, n, dtype(), device, target().first);
         return std::vector{w.weights, w.d_logits, w.experts};
       });
       Numbers weights;
@@ -254,7 +254,7 @@ TEST_P(RoutingOpsTest, ScoreSumsMatchReference) {
           const Balanced b(score, 0.1, x, f, batch, n, type, device, first);
           return std::vector{b.sums, b.squares, b.d_logits};
         };
-        const auto outputs = run([&](Device& device) { return all(dtype(), device, place().first); });
+        const auto outputs = run([&](Device& device) { return all(dtype(), device, target().first); });
         Numbers sums(f.size()), squares(1);
         for (i64 r = 0; r < rows; ++r) {
           const Numbers row = row_of(x, r, n), scores = balanced_scores(score, row);

@@ -58,7 +58,7 @@ class Fp8OpsTest : public Ops {
 };
 
 INSTANTIATE_TEST_SUITE_P(Types, Fp8OpsTest,
-                         testing::Combine(testing::Values(DType::BF16), testing::ValuesIn(every_place())), ops_name);
+                         testing::Combine(testing::Values(DType::BF16), testing::ValuesIn(all_targets())), ops_name);
 
 /// Covers all 65536 values, including every fp8 value, every midpoint of two and its neighbors.
 TEST_P(Fp8OpsTest, RoundsEveryBf16ValueToNearest) {
@@ -107,7 +107,7 @@ TEST_P(Fp8OpsTest, AmaxIsLargestMagnitude) {
   EXPECT_EQ(numbers(amax)[0], 2);
 }
 
-/// One non-finite value turns the whole tensor and its products into NaN, so that it is always noticed.
+/// One non-finite value turns the entire tensor and its products into NaN, so that it is always noticed.
 TEST_P(Fp8OpsTest, PropagatesNonFiniteValues) {
   for (const double none : {std::nan(""), double{kInfinity}, -double{kInfinity}}) {
     Numbers x = normals(16 * 16, 3);

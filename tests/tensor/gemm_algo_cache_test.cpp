@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "tensor/gemm_algo_cache.h"
+
+#include <gtest/gtest.h>
 
 namespace mcpp {
 namespace {
