@@ -44,7 +44,7 @@ std::string out_of_memory_text(const MemoryRequest& request, const MemoryTable& 
   const auto largest_class = static_cast<MemoryClass>(std::ranges::max_element(held) - held.begin());
   return str("out of memory: ", bytes_text(request.bytes), " more for ", name_of(request.memory_class),
              " could not be allocated; of ", bytes_text(system.total), " that the device has, ",
-             bytes_text(system.free), " are free. In use:\n", in_use.to_string(), "Most is for ",
+             bytes_text(system.free), " are free. In use:\n", in_use.to_string(), "The largest class is ",
              name_of(largest_class), ": ", find_advice(largest_class),
              ". --dry_run prints the memory that a configuration needs.");
 }

@@ -11,13 +11,13 @@ namespace {
 
 constexpr i64 kHeaderBytes = 64;
 
-std::shared_ptr<void> zeroed(i64 bytes) {
+std::shared_ptr<void> allocate_zeroed(i64 bytes) {
   return {std::calloc(1, static_cast<std::size_t>(bytes)), std::free};
 }
 
 }  // namespace
 
-StatusBoard::StatusBoard(int rank) : StatusBoard(zeroed(bytes_for(1)), 1, 0, rank) {}
+StatusBoard::StatusBoard(int rank) : StatusBoard(allocate_zeroed(bytes_for(1)), 1, 0, rank) {}
 
 StatusBoard::StatusBoard(std::shared_ptr<void> memory, int ranks, int index, int rank)
     : memory_(std::move(memory)), ranks_(ranks), index_(index) {

@@ -103,19 +103,19 @@ std::string format_ranks(const std::vector<int>& ranks) {
 
 std::string node_report(const std::vector<StatusBoard::Status>& before, const std::vector<StatusBoard::Status>& after) {
   std::string text;
-  std::vector<int> silent, absent;
+  std::vector<int> silent_ranks, missing_ranks;
   for (std::size_t i = 0; i < after.size(); ++i) {
     const StatusBoard::Status& now = after[i];
     const bool is_alive = now.heartbeats != before[i].heartbeats;
-    if (!is_alive) silent.push_back(now.rank);
-    if (is_alive && !now.waits) absent.push_back(now.rank);
+    if (!is_alive) silent_ranks.push_back(now.rank);
+    if (is_alive && !now.waits) missing_ranks.push_back(now.rank);
     text += str("\n  rank ", now.rank,
                 is_alive ? " " : " does not answer (stopped, dead, or kept from running); last: ", now.text,
                 " [process ", now.process, "]");
   }
-  if (!silent.empty()) text += str("\n  => missing because not running: ", format_ranks(silent));
-  if (!absent.empty()) text += str("\n  => missing because still computing: ", format_ranks(absent));
-  if (silent.empty() && absent.empty())
+  if (!silent_ranks.empty()) text += str("\n  => missing because not running: ", format_ranks(silent_ranks));
+  if (!missing_ranks.empty()) text += str("\n  => missing because still computing: ", format_ranks(missing_ranks));
+  if (silent_ranks.empty() && missing_ranks.empty())
     text +=
         "\n  => all ranks of this node wait: see the reports of the other nodes, or check whether ranks wait for "
         "different operations";

@@ -125,7 +125,7 @@ FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
 }
 
 void FileActivations::wait(Slot& slot) {
-  const bool writes = slot.use == Slot::Use::Writing;
+  const bool is_write = slot.use == Slot::Use::Writing;
   slot.use = Slot::Use::Idle;
   for (AsyncCopy& copy : slot.copies) copy.wait();
   slot.copies.clear();
@@ -136,7 +136,7 @@ void FileActivations::wait(Slot& slot) {
   }
   for (const i64 block : std::exchange(slot.freed, {})) free_blocks_.push_back(block);
   if (error == 0 || !slot.holds) return;  // errors of discarded data are ignored
-  file_->throw_transfer_error(writes ? "write" : "read", error, kContentName);
+  file_->throw_transfer_error(is_write ? "write" : "read", error, kContentName);
 }
 
 void FileActivations::start(FileTransfer::Kind kind, Slot& slot, OffloadedBatch& offloaded) {

@@ -158,8 +158,8 @@ const FileStates::Slot* FileStates::reserved_slot() const {
     return slots_.size() > 1 && !has_capacity(slots_[1], segment);
   };
   if (fits_first_slot_only(expected_.front())) return nullptr;
-  const auto soon = expected_ | std::views::drop(1) | std::views::take(kMaxPrefetched);
-  return std::ranges::any_of(soon, fits_first_slot_only) ? &slots_.front() : nullptr;
+  const auto next_segments = expected_ | std::views::drop(1) | std::views::take(kMaxPrefetched);
+  return std::ranges::any_of(next_segments, fits_first_slot_only) ? &slots_.front() : nullptr;
 }
 
 FileStates::Slot& FileStates::evict_prefetched_slot(std::size_t segment) {
@@ -203,12 +203,12 @@ void FileStates::start_reading(Slot& slot, std::size_t segment) {
 }
 
 void FileStates::wait(Slot& slot) {
-  const bool writes = slot.use == Slot::Use::Writing;
+  const bool is_write = slot.use == Slot::Use::Writing;
   for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
     const int error = queue_->wait(ticket);
-    if (error != 0) file_->throw_transfer_error(writes ? "write" : "read", error, options_.what);
+    if (error != 0) file_->throw_transfer_error(is_write ? "write" : "read", error, options_.what);
   }
-  if (!writes) return;
+  if (!is_write) return;
   std::erase(writing_, &slot);
   slot.use = Slot::Use::Free;
 }

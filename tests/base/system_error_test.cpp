@@ -8,7 +8,7 @@ namespace mcpp {
 namespace {
 
 /// Part of an error message whose evaluation overwrites errno.
-std::string part_that_changes_errno() {
+std::string change_errno() {
   errno = 0;
   return "part";
 }
@@ -20,7 +20,7 @@ int fails_with(int error) {
 
 TEST(SystemErrorTest, KeepsErrnoOfFailedCallWhenMessagePartChangesIt) {
   const std::string error =
-      test::error_of([&] { MCPP_CHECK_SYSTEM(fails_with(ENOSPC) == 0, "cannot write ", part_that_changes_errno()); });
+      test::error_of([&] { MCPP_CHECK_SYSTEM(fails_with(ENOSPC) == 0, "cannot write ", change_errno()); });
   EXPECT_EQ(error, "cannot write part: No space left on device");
 }
 
@@ -32,8 +32,8 @@ TEST(SystemErrorTest, NeverReportsSuccess) {
 
 TEST(SystemErrorTest, DoesNotEvaluateMessageWithoutFailure) {
   errno = ENOENT;
-  MCPP_CHECK_SYSTEM(true, part_that_changes_errno());
-  MCPP_CHECK_ERROR(write_error(1), part_that_changes_errno());
+  MCPP_CHECK_SYSTEM(true, change_errno());
+  MCPP_CHECK_ERROR(write_error(1), change_errno());
   EXPECT_EQ(errno, ENOENT);
 }
 

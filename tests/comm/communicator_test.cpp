@@ -387,9 +387,9 @@ TEST_P(CommunicatorTest, SplitOrdersByKeyThenRank) {
     for (int r = 0; r < members; ++r) EXPECT_EQ(ranks[static_cast<std::size_t>(r)], color + 2 * (members - 1 - r));
 
     // Subgroups of subgroups work, and traffic in one group does not disturb another.
-    const auto alone = half->split(half->rank(), 0);
-    EXPECT_EQ(alone->size(), 1);
-    alone->all_reduce(t, ReduceOp::Sum).wait();
+    const auto single = half->split(half->rank(), 0);
+    EXPECT_EQ(single->size(), 1);
+    single->all_reduce(t, ReduceOp::Sum).wait();
     EXPECT_EQ(read_values<i64>(t)[0], world.rank());
     const auto same = world.split(3, 0);
     EXPECT_EQ(same->rank(), world.rank());

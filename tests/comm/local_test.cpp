@@ -24,18 +24,18 @@ std::string error_of(int n, const std::function<void(Communicator&, int, Device&
 }
 
 TEST(LocalRanksTest, ErrorInOneRankEndsAllWithItsMessage) {
-  for (int guilty = 0; guilty < 4; ++guilty) {
-    std::atomic<int> went_on = 0;
+  for (int failing_rank = 0; failing_rank < 4; ++failing_rank) {
+    std::atomic<int> num_continued = 0;
     const std::string error = error_of(4, [&](Communicator& world, int rank, Device& device) {
       Tensor t = Tensor::zeros({4}, DType::F32, device);
       world.all_reduce(t, ReduceOp::Sum).wait();
-      if (rank == guilty) throw std::runtime_error(str("no luck in rank ", rank));
+      if (rank == failing_rank) throw std::runtime_error(str("planned failure of rank ", rank));
       if (rank % 2) world.barrier();
-      world.recv(t, guilty).wait();
-      ++went_on;
+      world.recv(t, failing_rank).wait();
+      ++num_continued;
     });
-    EXPECT_EQ(error, str("no luck in rank ", guilty));
-    EXPECT_EQ(went_on, 0);
+    EXPECT_EQ(error, str("planned failure of rank ", failing_rank));
+    EXPECT_EQ(num_continued, 0);
   }
 }
 
@@ -76,17 +76,17 @@ TEST(LocalRanksTest, ReportsDeadlock) {
     world.send(t, 1 - rank);
   });
   EXPECT_NE(both_wait.find("deadlock"), std::string::npos) << both_wait;
-  const std::string one_left = error_of(3, [](Communicator& world, int rank, Device&) {
+  const std::string error_of_receiver = error_of(3, [](Communicator& world, int rank, Device&) {
     if (rank != 1) world.barrier();
   });
-  EXPECT_NE(one_left.find("deadlock"), std::string::npos) << one_left;
-  const std::string one_sent = error_of(2, [](Communicator& world, int rank, Device& device) {
+  EXPECT_NE(error_of_receiver.find("deadlock"), std::string::npos) << error_of_receiver;
+  const std::string error_of_pair = error_of(2, [](Communicator& world, int rank, Device& device) {
     Tensor t = Tensor::zeros({4}, DType::F32, device);
     if (rank == 0) return static_cast<void>(world.send(t, 1));
     Work first = world.recv(t, 0), second = world.recv(t, 0);
     second.wait();  // not completed by the first
   });
-  EXPECT_NE(one_sent.find("deadlock"), std::string::npos) << one_sent;
+  EXPECT_NE(error_of_pair.find("deadlock"), std::string::npos) << error_of_pair;
 }
 
 /// Ranks wait for groups, for each other and out of order. Each wait must be woken by its own operation only.

@@ -33,16 +33,16 @@ class LateRank {
     });
   }
   /// Called by rank 0 between the start of an operation and the wait for it.
-  void will_wait() { will_wait_ = true; }
+  void announce_wait() { is_waiting_ = true; }
   /// Called by rank 1. Returns some time after rank 0 began to wait for the operation.
-  void come_late() {
-    while (!will_wait_ || !is_waiting()) std::this_thread::yield();
+  void arrive_late() {
+    while (!is_waiting_ || !is_waiting()) std::this_thread::yield();
     const Clock::time_point begin = Clock::now();
     std::this_thread::sleep_for(50ms);
-    kept_waiting_ = std::chrono::duration<double>(Clock::now() - begin).count();
+    waited_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
   }
   /// Returns the minimum time that rank 0 waited. Valid on rank 0 after the operation.
-  double kept_waiting() const { return kept_waiting_; }
+  double waited_seconds() const { return waited_seconds_; }
 
  private:
   bool is_waiting() const {
@@ -51,8 +51,8 @@ class LateRank {
   }
 
   std::array<FlightRecorder, 2> recorders_;
-  std::atomic<bool> will_wait_ = false;
-  std::atomic<double> kept_waiting_ = 0;
+  std::atomic<bool> is_waiting_ = false;
+  std::atomic<double> waited_seconds_ = 0;
 };
 
 /// Runs the body on each of n ranks, with a metered group of all of them.
@@ -173,13 +173,13 @@ TEST(MeteredCommunicatorTest, CountsWaitButNotComputeAsExposed) {
     meter.reset();
     EXPECT_EQ(meter.exposed_seconds, 0);
     expect_count(meter, CommOp::AllReduce, 0, 0);
-    if (group.rank() == 1) late.come_late();
+    if (group.rank() == 1) late.arrive_late();
     Work second = group.all_reduce(t, ReduceOp::Sum);
-    if (group.rank() == 0) late.will_wait();
+    if (group.rank() == 0) late.announce_wait();
     second.wait();
     if (group.rank() == 0) {
-      EXPECT_GE(late.kept_waiting(), 0.05);
-      EXPECT_GE(meter.exposed_seconds, late.kept_waiting());
+      EXPECT_GE(late.waited_seconds(), 0.05);
+      EXPECT_GE(meter.exposed_seconds, late.waited_seconds());
     }
   });
 }
@@ -223,15 +223,15 @@ TEST(MeteredCommunicatorTest, DestructorWaitsForUnawaitedWork) {
   late.run([&](Communicator& group, CommMeter& meter, Device& device) {
     Tensor t = Tensor::zeros({1}, DType::I32, device);
     t.data<i32>()[0] = group.rank() + 1;
-    if (group.rank() == 1) late.come_late();
+    if (group.rank() == 1) late.arrive_late();
     {
       const Work work = group.all_reduce(t, ReduceOp::Sum);
-      if (group.rank() == 0) late.will_wait();
+      if (group.rank() == 0) late.announce_wait();
     }
     EXPECT_EQ(t.data<i32>()[0], 3);
     if (group.rank() == 0) {
-      EXPECT_GE(late.kept_waiting(), 0.05);
-      EXPECT_GE(meter.exposed_seconds, late.kept_waiting());
+      EXPECT_GE(late.waited_seconds(), 0.05);
+      EXPECT_GE(meter.exposed_seconds, late.waited_seconds());
     }
   });
 }

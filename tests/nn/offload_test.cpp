@@ -26,7 +26,7 @@ class ActivationOffloadTest : public testing::Test {
     const ActivationOffload offload{.tier = OffloadTier::File, .folder = folder_.path(), .key = "key", .bytes = bytes};
     return std::make_unique<FileActivations>(offload, device_, std::move(queue), make_async_copy_engine(device_));
   }
-  std::unique_ptr<ActivationStore> on_file_beside() {
+  std::unique_ptr<ActivationStore> on_file_with_async_copies() {
     const ActivationOffload offload{.tier = OffloadTier::File, .folder = folder_.path(), .key = "key"};
     return std::make_unique<FileActivations>(offload, device_, make_transfer_queue(),
                                              std::make_unique<test::LazyCopies>(device_));
@@ -36,7 +36,7 @@ class ActivationOffloadTest : public testing::Test {
     std::vector<std::unique_ptr<ActivationStore>> list;
     list.push_back(std::make_unique<HostActivations>(make_async_copy_engine(device_)));
     list.push_back(std::make_unique<HostActivations>(std::make_unique<test::LazyCopies>(device_)));
-    list.push_back(on_file_beside());
+    list.push_back(on_file_with_async_copies());
     list.push_back(on_file());
     return list;
   }
@@ -56,7 +56,9 @@ class ActivationOffloadTest : public testing::Test {
       EXPECT_EQ(read_values<i32>(offloaded[5]->take()[0]), read_values<i32>(counting(100000, round * 8 + 5)));
     }
   }
-  i64 bytes_here() const { return device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)].bytes; }
+  i64 device_bytes() const {
+    return device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)].bytes;
+  }
 
   const test::DiskFolder folder_;
   CpuDevice device_;
@@ -90,13 +92,13 @@ TEST_F(ActivationOffloadTest, UsesMemoryOfFewBuffersOnly) {
                               FileActivations::kSlots};
   for (std::size_t s = 0; s < all.size(); ++s) {
     ActivationStore& store = *all[s];
-    const i64 before = bytes_here();
+    const i64 before = device_bytes();
     std::vector<std::unique_ptr<OffloadedTensors>> offloaded;
     for (i32 i = 0; i < 20; ++i) offloaded.push_back(store.put({counting(kBytes / 4, i)}));
-    EXPECT_LE(bytes_here() - before, kept[s] * (kBytes + kBytes / 16));
+    EXPECT_LE(device_bytes() - before, kept[s] * (kBytes + kBytes / 16));
     const i64 peak = store.peak().in_host + store.peak().on_disk;
     EXPECT_GE(peak, 20 * kBytes);
-    EXPECT_LE(peak, 20 * (kBytes + kBytes / 16));  // each block of pinned memory occupies whole pages
+    EXPECT_LE(peak, 20 * (kBytes + kBytes / 16));  // each block of pinned memory occupies full pages
     offloaded.clear();
     offloaded.push_back(store.put({counting(kBytes / 4, 1)}));
     EXPECT_EQ(store.peak().in_host + store.peak().on_disk, peak);
@@ -181,7 +183,7 @@ TEST_F(ActivationOffloadTest, RefusesSizeBeyondDiskSpace) {
 TEST_F(ActivationOffloadTest, RestoresSavedTensorsAndRecomputationInputs) {
   const auto all = stores();
   for (const auto& store : all) {
-    const i64 before = bytes_here();
+    const i64 before = device_bytes();
     MicrobatchContext pass;
     const int a = 0, b = 0;
     pass.save(&a, counting(5, 50));
@@ -200,7 +202,7 @@ TEST_F(ActivationOffloadTest, RestoresSavedTensorsAndRecomputationInputs) {
     }
     pass.save(&b, counting(3, 9));
     if (store == all.front()) {
-      EXPECT_EQ(bytes_here() - before, 2 * 64);
+      EXPECT_EQ(device_bytes() - before, 2 * 64);
     }
     pass.saved_tensors.prefetch();
     EXPECT_EQ(read_values<i32>(pass.take(&b))[0], 9);

@@ -21,9 +21,9 @@ inline double fp8_number(Fp8Format format, int code) {
   if (format == Fp8Format::E4M3 && (code & 0x7F) == 0x7F) return std::nan("");
   if (format == Fp8Format::E5M2 && exponent == all_ones)
     return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
-  const double whole = 1 << fraction_bits;
-  if (exponent == 0) return sign * std::ldexp(fraction / whole, 1 - bias);
-  return sign * std::ldexp(1 + fraction / whole, exponent - bias);
+  const double unit = 1 << fraction_bits;
+  if (exponent == 0) return sign * std::ldexp(fraction / unit, 1 - bias);
+  return sign * std::ldexp(1 + fraction / unit, exponent - bias);
 }
 
 /// Returns the finite non-negative values in increasing order, which is also the order of their codes.

@@ -43,10 +43,10 @@ class SmallDevice final : public Device {
   std::map<void*, i64> blocks_;
 };
 
-constexpr i64 kPlenty = i64{1} << 40;
+constexpr i64 kAmpleMemory = i64{1} << 40;
 
 TEST(DeviceMemoryTest, PadsAllocationsOnlySlightly) {
-  SmallDevice device(kPlenty);
+  SmallDevice device(kAmpleMemory);
   for (i64 bytes = 1; bytes < (i64{1} << 22); bytes += 1 + bytes / 7) {
     void* data = device.allocate(bytes, MemoryClass::Other);
     const i64 size = device.size_of_block(data);
@@ -58,7 +58,7 @@ TEST(DeviceMemoryTest, PadsAllocationsOnlySlightly) {
 }
 
 TEST(DeviceMemoryTest, ReusesReleasedBlocks) {
-  SmallDevice device(kPlenty);
+  SmallDevice device(kAmpleMemory);
   void* first = device.allocate(100'000, MemoryClass::Params);
   device.release(first, 100'000, MemoryClass::Params);
   EXPECT_EQ(device.allocate(100'001, MemoryClass::Grads), first) << "of the same size but for rounding";
@@ -73,7 +73,7 @@ TEST(DeviceMemoryTest, ReusesReleasedBlocks) {
 }
 
 TEST(DeviceMemoryTest, TrimFreesUnusedBlocks) {
-  SmallDevice device(kPlenty);
+  SmallDevice device(kAmpleMemory);
   Tensor used = Tensor::empty({1000}, DType::F32, device);
   Tensor::empty({5000}, DType::F32, device);  // released immediately
   EXPECT_EQ(device.blocks(), 2u);
@@ -96,7 +96,7 @@ TEST(DeviceMemoryTest, FreesPoolBeforeRunningOutOfMemory) {
 }
 
 TEST(DeviceMemoryTest, ReportsUseAndPeakByClass) {
-  SmallDevice device(kPlenty);
+  SmallDevice device(kAmpleMemory);
   const auto use = [&](MemoryClass c) { return device.memory().by_class[static_cast<std::size_t>(c)]; };
   void* params = device.allocate(640, MemoryClass::Params);
   void* grads = device.allocate(1280, MemoryClass::Grads);
@@ -115,7 +115,7 @@ TEST(DeviceMemoryTest, ReportsUseAndPeakByClass) {
 
 // Prefetching and saving threads release tensors while the training thread allocates.
 TEST(DeviceMemoryTest, IsThreadSafe) {
-  SmallDevice device(kPlenty);
+  SmallDevice device(kAmpleMemory);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&device, t] {

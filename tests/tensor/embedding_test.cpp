@@ -57,12 +57,12 @@ TEST_P(EmbeddingOpsTest, EmbeddingAndBackwardMatchReference) {
 
 TEST_P(EmbeddingOpsTest, PositionsAndBackwardMatchReference) {
   for (const auto [seq, n] : kSizes) {
-    for (const PositionCase& standing : every_position_case(seq)) {
-      const i64 batch = standing.ranges.first == 2 ? 1 : 3, rows = seq + 5;
+    for (const PositionCase& position_case : every_position_case(seq)) {
+      const i64 batch = position_case.ranges.first == 2 ? 1 : 3, rows = seq + 5;
       const Numbers x = normals(seq * batch * n, 1), table = normals(rows * n, 2),
                     old = test::normals(rows * n, 3, accumulate_dtype());
       const auto outputs = run([&](Device& device) {
-        const Positions positions = standing.of(seq, batch, device);
+        const Positions positions = position_case.of(seq, batch, device);
         const Tensor dy = tensor_of(x, {seq, batch, n}, dtype(), device);
         Tensor y = tensor_of(x, {seq, batch, n}, dtype(), device),
                fresh = garbage({rows, n}, accumulate_dtype(), device),
@@ -76,15 +76,15 @@ TEST_P(EmbeddingOpsTest, PositionsAndBackwardMatchReference) {
       });
       Numbers y = x, sums(old.size()), added = old, halved = old;
       for (double& v : halved) v /= 2;
-      const std::vector<i64> places = standing.in_documents(seq, batch);
+      const std::vector<i64> positions_in_documents = position_case.in_documents(seq, batch);
       for (i64 row = 0; row < seq * batch; ++row) {
-        const i64 first = places[static_cast<std::size_t>(row)] * n;
+        const i64 first = positions_in_documents[static_cast<std::size_t>(row)] * n;
         for (i64 i = 0; i < n; ++i) {
           y[row * n + i] += table[first + i];
           for (Numbers* t : {&sums, &added, &halved}) (*t)[first + i] += x[row * n + i];
         }
       }
-      const double magnitude = standing.documents == 0 ? 4 : 4 * std::sqrt(static_cast<double>(seq * batch)) + 4;
+      const double magnitude = position_case.documents == 0 ? 4 : 4 * std::sqrt(static_cast<double>(seq * batch)) + 4;
       expect_close(outputs[0], y, "add_positions");
       expect_close(outputs[1], sums, tolerance(accumulate_dtype()), magnitude, "add_positions_backward");
       expect_close(outputs[2], added, tolerance(accumulate_dtype()), magnitude, "add_positions_backward added");

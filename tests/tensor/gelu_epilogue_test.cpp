@@ -66,11 +66,11 @@ TEST_P(GeluEpilogueOpsTest, MatchDoublePrecision) {
     };
     const auto biased = [&](std::size_t i) { return plain[i] + bias[i % static_cast<std::size_t>(f)]; };
     const auto unbiased = [&](std::size_t i) { return plain[i]; };
-    const auto on_the_way = [&](std::size_t i) { return std::abs(plain[i]) + std::abs(biased(i)); };
+    const auto intermediate_magnitude = [&](std::size_t i) { return std::abs(plain[i]) + std::abs(biased(i)); };
     expect(outputs[0], "u", biased, [&](std::size_t i) { return std::abs(plain[i]); });
     expect(
         outputs[1], "y", [&](std::size_t i) { return gelu(biased(i)).first; },
-        [&](std::size_t i) { return kSteepest * on_the_way(i); });
+        [&](std::size_t i) { return kSteepest * intermediate_magnitude(i); });
     expect(outputs[2], "u without bias", unbiased, [](std::size_t) { return 0; });
     expect(
         outputs[3], "y without bias", [&](std::size_t i) { return gelu(plain[i]).first; },

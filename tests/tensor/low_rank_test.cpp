@@ -58,12 +58,12 @@ TEST_P(LowRankTest, OrthonormalizeKeepsColumnSpan) {
   ops::orthonormalize(x);
   expect_orthonormal(x);
   // Each original column is in the span of the result: |X^T b| = |b|.
-  const Numbers inside = products(x, before), whole = products(before, before);
+  const Numbers projected = products(x, before), total = products(before, before);
   for (std::size_t j = 0; j < 5; ++j) {
     double square = 0;
-    for (std::size_t k = 0; k < 5; ++k) square += inside[k * 5 + j] * inside[k * 5 + j];
-    EXPECT_NEAR(square / whole[j * 5 + j], 1, tolerance());
-    EXPECT_GT(inside[j * 5 + j], 0) << "the first of a span keep their direction";
+    for (std::size_t k = 0; k < 5; ++k) square += projected[k * 5 + j] * projected[k * 5 + j];
+    EXPECT_NEAR(square / total[j * 5 + j], 1, tolerance());
+    EXPECT_GT(projected[j * 5 + j], 0) << "the first of a span keep their direction";
   }
 }
 

@@ -47,18 +47,18 @@ const std::vector<std::byte>& uniform(i64 count, DType type, unsigned seed) {
 /// Matrix inside a larger buffer with a row of NaN on both sides, which must not affect results.
 struct Matrix {
   Matrix(i64 rows, i64 columns, DType type, Device& device, unsigned seed) {
-    whole = garbage({rows + 2, columns}, type, device, 0);
-    inner = whole.slice(1, rows + 1);
+    padded = garbage({rows + 2, columns}, type, device, 0);
+    inner = padded.slice(1, rows + 1);
     const std::vector<std::byte>& bytes = uniform(rows * columns, type, seed);
     write_bytes(bytes.data(), inner);
   }
   /// Returns true if the rows of NaN are unchanged.
-  bool is_alone() const {
-    const Numbers before = numbers(whole.slice(0, 1)), after = numbers(whole.slice(whole.dim(0) - 1, whole.dim(0)));
+  bool is_padding_intact() const {
+    const Numbers before = numbers(padded.slice(0, 1)), after = numbers(padded.slice(padded.dim(0) - 1, padded.dim(0)));
     const auto is_nan = [](double x) { return std::isnan(x); };
     return std::ranges::all_of(before, is_nan) && std::ranges::all_of(after, is_nan);
   }
-  Tensor whole, inner;
+  Tensor padded, inner;
 };
 
 // Exact product of the rounded inputs in fp64, and the sum of magnitudes that bounds its rounding error.
@@ -125,16 +125,16 @@ std::vector<std::byte> product(Device& device, const Types& t, const Case& x, co
   const Matrix b(o.transpose_b ? x.n : x.k, o.transpose_b ? x.k : x.n, t.in, device, 2);
   Matrix c(x.m, x.n, t.out, device, 3);
   if (o.beta == 0) set_numbers(c.inner, Numbers(static_cast<std::size_t>(x.m * x.n), std::nan("")));
-  Truth wanted;
-  if (check_values) wanted = truth(a.inner, b.inner, c.inner, o);
+  Truth expected;
+  if (check_values) expected = truth(a.inner, b.inner, c.inner, o);
   ops::matmul(a.inner, b.inner, c.inner, o);
   const Numbers got = check_values ? numbers(c.inner) : Numbers{};
   for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_LE(std::abs(got[i] - wanted.value[i]), tolerance(t, x.k, wanted.value[i], wanted.magnitude[i]))
+    EXPECT_LE(std::abs(got[i] - expected.value[i]), tolerance(t, x.k, expected.value[i], expected.magnitude[i]))
         << describe(x, o) << " at " << i;
     if (testing::Test::HasFailure()) break;
   }
-  EXPECT_TRUE(c.is_alone()) << describe(x, o);
+  EXPECT_TRUE(c.is_padding_intact()) << describe(x, o);
   return bytes_of(c.inner);
 }
 

@@ -24,14 +24,14 @@ TEST_P(OptimizerOpsTest, AdamWMatchesFormula) {
       Tensor w = tensor_of(w0, {count}, accumulate_dtype(), device),
              m = tensor_of(m0, {count}, accumulate_dtype(), device),
              v = tensor_of(v0, {count}, accumulate_dtype(), device),
-             alone = tensor_of(w0, {count}, accumulate_dtype(), device);
+             master_only = tensor_of(w0, {count}, accumulate_dtype(), device);
       const Tensor g = tensor_of(grad, {count}, accumulate_dtype(), device);
       Tensor model = garbage({count}, dtype(), device);
       ops::adamw(w, m, v, g, step, &model);
       Tensor m2 = tensor_of(m0, {count}, accumulate_dtype(), device),
              v2 = tensor_of(v0, {count}, accumulate_dtype(), device);
-      ops::adamw(alone, m2, v2, g, step, nullptr);
-      return std::vector{w, m, v, model, alone, tensor_of(numbers(w), {count}, dtype(), device)};
+      ops::adamw(master_only, m2, v2, g, step, nullptr);
+      return std::vector{w, m, v, model, master_only, tensor_of(numbers(w), {count}, dtype(), device)};
     });
     Numbers w = w0, m = m0, v = v0;
     for (std::size_t i = 0; i < w.size(); ++i) {

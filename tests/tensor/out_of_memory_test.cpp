@@ -27,7 +27,7 @@ constexpr i64 kGiB = i64{1} << 30;
 constexpr SystemMemory kSystem{.total = 80 * kGiB, .free = kGiB / 2};
 
 /// Returns the advice given when every class holds 1 GiB and `c` holds a different amount.
-std::string text_with_most_for(MemoryClass c) {
+std::string text_with_largest_class(MemoryClass c) {
   std::array<i64, kMemoryClasses> bytes;
   bytes.fill(kGiB);
   bytes[static_cast<std::size_t>(c)] += kGiB;
@@ -35,24 +35,26 @@ std::string text_with_most_for(MemoryClass c) {
 }
 
 TEST(OutOfMemoryTest, AdvisesOnLargestMemoryClass) {
-  EXPECT_THAT(text_with_most_for(MemoryClass::Params), HasSubstr("Most is for parameters: training.precision"));
-  EXPECT_THAT(text_with_most_for(MemoryClass::Params), HasSubstr("zero_stage = 3"));
-  EXPECT_THAT(text_with_most_for(MemoryClass::Grads), HasSubstr("Most is for gradients: parallel.zero_stage = 2"));
-  EXPECT_THAT(text_with_most_for(MemoryClass::OptimizerState),
-              HasSubstr("Most is for optimizer state: parallel.zero_stage = 1"));
-  EXPECT_THAT(text_with_most_for(MemoryClass::Activations),
-              AllOf(HasSubstr("Most is for activations: lower training.micro_batch_size"),
+  EXPECT_THAT(text_with_largest_class(MemoryClass::Params),
+              HasSubstr("The largest class is parameters: training.precision"));
+  EXPECT_THAT(text_with_largest_class(MemoryClass::Params), HasSubstr("zero_stage = 3"));
+  EXPECT_THAT(text_with_largest_class(MemoryClass::Grads),
+              HasSubstr("The largest class is gradients: parallel.zero_stage = 2"));
+  EXPECT_THAT(text_with_largest_class(MemoryClass::OptimizerState),
+              HasSubstr("The largest class is optimizer state: parallel.zero_stage = 1"));
+  EXPECT_THAT(text_with_largest_class(MemoryClass::Activations),
+              AllOf(HasSubstr("The largest class is activations: lower training.micro_batch_size"),
                     HasSubstr("recompute_granularity"), Not(HasSubstr("zero_stage"))));
-  EXPECT_THAT(text_with_most_for(MemoryClass::Workspace), HasSubstr("Most is for workspace: lower"));
+  EXPECT_THAT(text_with_largest_class(MemoryClass::Workspace), HasSubstr("The largest class is workspace: lower"));
 }
 
 TEST(OutOfMemoryTest, ErrorIncludesRequestedBytes) {
   const MemoryTable table = in_use({3 * kGiB, 0, 0, kGiB, 0, 0});
   EXPECT_THAT(out_of_memory_text({kGiB, MemoryClass::Activations}, table, kSystem),
-              HasSubstr("Most is for parameters"));
+              HasSubstr("The largest class is parameters"));
   const std::string text = out_of_memory_text({3 * kGiB, MemoryClass::Activations}, table, kSystem);
   EXPECT_THAT(text, AllOf(HasSubstr("3.00 GiB more for activations"), HasSubstr("of 80.00 GiB that the device has"),
-                          HasSubstr("512.00 MiB are free"), HasSubstr("Most is for activations")));
+                          HasSubstr("512.00 MiB are free"), HasSubstr("The largest class is activations")));
 }
 
 TEST(OutOfMemoryTest, CpuErrorHasTableAndAdvice) {

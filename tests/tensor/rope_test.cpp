@@ -21,9 +21,9 @@ std::vector<double> frequencies(double base, i64 dim) {
 }
 
 /// Returns x with every query head rotated to the position of its token.
-Numbers rotated(const RopeCase& c, const PositionCase& standing, Numbers x) {
+Numbers rotated(const RopeCase& c, const PositionCase& position_case, Numbers x) {
   const i64 half = c.rotated / 2;
-  const std::vector<i64> positions = standing.in_documents(c.seq, c.batch);
+  const std::vector<i64> positions = position_case.in_documents(c.seq, c.batch);
   for (i64 token = 0; token < c.seq * c.batch; ++token) {
     const auto position = static_cast<double>(positions[static_cast<std::size_t>(token)]);
     for (i64 head = 0; head < c.groups * c.q_per_group; ++head) {
@@ -43,13 +43,13 @@ Numbers rotated(const RopeCase& c, const PositionCase& standing, Numbers x) {
 
 TEST_P(RopeOpsTest, RotatesQueriesOfFusedTensor) {
   for (const RopeCase& c : kCases) {
-    for (const PositionCase& standing : every_position_case(c.seq)) {
+    for (const PositionCase& position_case : every_position_case(c.seq)) {
       const Shape shape{c.seq, c.batch, c.groups, c.q_per_group + 2, c.head_dim};
       const Numbers x = normals(numel(shape), 1);
       const auto outputs = run([&](Device& device) {
         Tensor cos = Tensor::empty({c.seq + 5, c.rotated / 2}, accumulate_dtype(), device), sin = Tensor::like(cos);
         ops::rope_table(frequencies(10000, c.rotated), 1, cos, sin);
-        const Positions positions = standing.of(c.seq, c.batch, device);
+        const Positions positions = position_case.of(c.seq, c.batch, device);
         const Tensor turned = tensor_of(x, shape, dtype(), device), back = tensor_of(x, shape, dtype(), device);
         QkvHeads heads = packed_heads(turned), returning = packed_heads(back);
         ops::rope(heads.q, cos, sin, positions, false);
@@ -57,8 +57,8 @@ TEST_P(RopeOpsTest, RotatesQueriesOfFusedTensor) {
         ops::rope(returning.q, cos, sin, positions, true);
         return std::vector{turned, back};
       });
-      expect_close(outputs[0], rotated(c, standing, x), 2 * tolerance(dtype()), is_low_precision(dtype()) ? 0.01 : 2,
-                   "rope");
+      expect_close(outputs[0], rotated(c, position_case, x), 2 * tolerance(dtype()),
+                   is_low_precision(dtype()) ? 0.01 : 2, "rope");
       expect_close(outputs[1], x, 2 * tolerance(dtype()), 2, "rope and back");
     }
   }

@@ -25,11 +25,11 @@ INSTANTIATE_TEST_SUITE_P(Devices, TransferTest, testing::ValuesIn(device_types()
                          [](const auto& p) { return name_of(p.param); });
 
 TEST_P(TransferTest, WritesAndReadsSliceOfTensor) {
-  Tensor whole = integers_of({1, 2, 3, 4, 5, 6}, device());
-  Tensor part = whole.slice(2, 5);
+  Tensor full = integers_of({1, 2, 3, 4, 5, 6}, device());
+  Tensor part = full.slice(2, 5);
   write_values(std::vector<i32>{7, 8, 9}, part);
   EXPECT_EQ(read_values<i32>(part), (std::vector<i32>{7, 8, 9}));
-  EXPECT_EQ(read_values<i32>(whole), (std::vector<i32>{1, 2, 7, 8, 9, 6}));
+  EXPECT_EQ(read_values<i32>(full), (std::vector<i32>{1, 2, 7, 8, 9, 6}));
 }
 
 TEST_P(TransferTest, WrittenValuesMayChangeImmediately) {

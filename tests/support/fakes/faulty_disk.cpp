@@ -50,32 +50,33 @@ std::string_view setting(const char* name) {
 
 class FaultyDisk {
  public:
-  enum What { Read, Write, Growth, kWhats };
+  enum Operation { Read, Write, Growth, kOperations };
 
   FaultyDisk() : folder_(setting("FAULTY_DISK_FOLDER")), fault_(setting("FAULTY_DISK")) {
-    const std::string_view wanted = setting("FAULTY_DISK_RANK"), rank = setting("OMPI_COMM_WORLD_RANK");
-    const int file = wanted.empty() || wanted == rank ? ::open(std::getenv("FAULTY_DISK_COUNTS"), O_RDWR) : -1;
+    const std::string_view faulty_rank = setting("FAULTY_DISK_RANK"), rank = setting("OMPI_COMM_WORLD_RANK");
+    const int file =
+        faulty_rank.empty() || faulty_rank == rank ? ::open(std::getenv("FAULTY_DISK_COUNTS"), O_RDWR) : -1;
     if (file < 0) return;
-    void* memory = ::mmap(nullptr, kWhats * sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* memory = ::mmap(nullptr, kOperations * sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     ::close(file);
     if (memory != MAP_FAILED) counts_ = static_cast<std::uint64_t*>(memory);
     if (const char* after = std::getenv("FAULTY_DISK_AFTER")) after_ = std::strtoull(after, nullptr, 10);
   }
 
   /// Counts a transfer of this file, and returns true if it meets the fault.
-  bool strikes(int file, What what) {
-    if (!counts_ || !is_there(file)) return false;
-    const std::uint64_t number = __atomic_fetch_add(&counts_[what], 1, __ATOMIC_SEQ_CST);
+  bool count_transfer(int file, Operation operation) {
+    if (!counts_ || !is_in_folder(file)) return false;
+    const std::uint64_t number = __atomic_fetch_add(&counts_[operation], 1, __ATOMIC_SEQ_CST);
     if (fault_ == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    if (fault_ == "signal" && what == Write && number == after_) ::kill(::getpid(), signal());
+    if (fault_ == "signal" && operation == Write && number == after_) ::kill(::getpid(), signal());
     return number >= after_;
   }
   /// Returns how many of the requested bytes of a file to transfer. Partial blocks are not counted as transfers.
   std::size_t allowed(int file, std::size_t bytes) const {
     constexpr std::size_t kBlock = 4096;
-    return does_little() && bytes > kBlock && is_there(file) ? bytes / 2 / kBlock * kBlock : bytes;
+    return transfers_partially() && bytes > kBlock && is_in_folder(file) ? bytes / 2 / kBlock * kBlock : bytes;
   }
-  bool does_little() const { return counts_ && fault_ == "short"; }
+  bool transfers_partially() const { return counts_ && fault_ == "short"; }
   bool is_full() const { return fault_ == "full"; }
   bool cannot_read() const { return fault_ == "read_error"; }
   bool flips() const { return fault_ == "bit_flip"; }
@@ -84,7 +85,7 @@ class FaultyDisk {
 
  private:
   static int signal() { return std::atoi(std::getenv("FAULTY_DISK_SIGNAL")); }
-  bool is_there(int file) const {
+  bool is_in_folder(int file) const {
     std::array<char, 4096> path{};
     const std::string link = "/proc/self/fd/" + std::to_string(file);
     const ssize_t length = ::readlink(link.c_str(), path.data(), path.size());
@@ -137,13 +138,13 @@ int unreadable() {
 }
 
 /// Changes a ring entry according to the fault.
-void spoil(io_uring_sqe& entry) {
+void inject_fault(io_uring_sqe& entry) {
   const bool writes = entry.opcode == IORING_OP_WRITE;
   if (!writes && entry.opcode != IORING_OP_READ) return;
   const std::size_t allowed = disk().allowed(entry.fd, entry.len);
-  const bool strikes = disk().strikes(entry.fd, writes ? FaultyDisk::Write : FaultyDisk::Read);
+  const bool is_faulty = disk().count_transfer(entry.fd, writes ? FaultyDisk::Write : FaultyDisk::Read);
   entry.len = static_cast<unsigned>(allowed);
-  if (!strikes) return;
+  if (!is_faulty) return;
   if (writes && disk().is_full()) entry.opcode = IORING_OP_NOP;  // transfers 0 bytes
   if (!writes && disk().cannot_read()) entry.fd = unreadable(), entry.off = 0;
 }
@@ -154,13 +155,13 @@ extern "C" {
 
 ssize_t pread64(int file, void* data, size_t bytes, off64_t offset) {
   static const auto original = next<ssize_t(int, void*, size_t, off64_t)>("pread64");
-  const bool strikes = disk().strikes(file, FaultyDisk::Read);
-  if (strikes && disk().cannot_read()) {
+  const bool is_faulty = disk().count_transfer(file, FaultyDisk::Read);
+  if (is_faulty && disk().cannot_read()) {
     errno = EIO;
     return -1;
   }
   const ssize_t done = original(file, data, disk().allowed(file, bytes), offset);
-  if (strikes && disk().flips() && done > 0) static_cast<char*>(data)[done / 2] ^= 4;
+  if (is_faulty && disk().flips() && done > 0) static_cast<char*>(data)[done / 2] ^= 4;
   return done;
 }
 
@@ -170,7 +171,7 @@ ssize_t pread(int file, void* data, size_t bytes, off_t offset) {
 
 ssize_t pwrite64(int file, const void* data, size_t bytes, off64_t offset) {
   static const auto original = next<ssize_t(int, const void*, size_t, off64_t)>("pwrite64");
-  if (disk().strikes(file, FaultyDisk::Write) && disk().is_full()) {
+  if (disk().count_transfer(file, FaultyDisk::Write) && disk().is_full()) {
     errno = ENOSPC;
     return -1;
   }
@@ -183,7 +184,7 @@ ssize_t pwrite(int file, const void* data, size_t bytes, off_t offset) {
 
 int fallocate64(int file, int mode, off64_t offset, off64_t bytes) {
   static const auto original = next<int(int, int, off64_t, off64_t)>("fallocate64");
-  if (offset > 0 && disk().strikes(file, FaultyDisk::Growth) && disk().cannot_grow()) {
+  if (offset > 0 && disk().count_transfer(file, FaultyDisk::Growth) && disk().cannot_grow()) {
     errno = ENOSPC;
     return -1;
   }
@@ -243,12 +244,12 @@ int io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags) {
 int io_uring_submit(io_uring* ring) {
   static const auto original = next<int(io_uring*)>("io_uring_submit");
   io_uring_sq& queue = ring->sq;
-  if (queue.sqe_head == queue.sqe_tail || !disk().does_little()) {
-    for (unsigned i = queue.sqe_head; i != queue.sqe_tail; ++i) spoil(queue.sqes[i & queue.ring_mask]);
+  if (queue.sqe_head == queue.sqe_tail || !disk().transfers_partially()) {
+    for (unsigned i = queue.sqe_head; i != queue.sqe_tail; ++i) inject_fault(queue.sqes[i & queue.ring_mask]);
     return original(ring);
   }
   const unsigned all = std::exchange(queue.sqe_tail, queue.sqe_head + 1);
-  spoil(queue.sqes[queue.sqe_head & queue.ring_mask]);
+  inject_fault(queue.sqes[queue.sqe_head & queue.ring_mask]);
   const int submitted = original(ring);
   queue.sqe_tail = all;
   return submitted;

@@ -17,9 +17,9 @@ inline void expect_same_bits(const RunResult& a, const RunResult& b) {
 }
 
 inline double relative_distance(const Numbers& a, const Numbers& b) {
-  double difference = 0, whole = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), whole += b[i] * b[i];
-  return std::sqrt(difference / whole);
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+  return std::sqrt(difference / norm);
 }
 
 /// Removes the bias of the keys. It shifts all scores of a query equally, so its gradient is 0 except for rounding,

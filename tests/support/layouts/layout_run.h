@@ -217,11 +217,11 @@ class LayoutRank {
       if (buffer->replicas().rank() != 0) continue;
       buffer->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
         if (!state_.should_save(param)) return;
-        Numbers& whole = weights[param.name];
-        whole.resize(static_cast<std::size_t>(numel(param.box.global)), std::nan(""));
+        Numbers& full = weights[param.name];
+        full.resize(static_cast<std::size_t>(numel(param.box.global)), std::nan(""));
         const Numbers part = numbers(values);
         for (std::size_t i = 0; i < part.size(); ++i)
-          whole[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))] = part[i];
+          full[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))] = part[i];
       });
     }
   }
@@ -230,10 +230,10 @@ class LayoutRank {
   void load(const Weights& weights) {
     for (const TrainingState::Chunk& chunk : state_.chunks()) {
       chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
-        const Numbers& whole = weights.at(param.name);
+        const Numbers& full = weights.at(param.name);
         Numbers part(static_cast<std::size_t>(values.numel()));
         for (std::size_t i = 0; i < part.size(); ++i)
-          part[i] = whole[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))];
+          part[i] = full[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))];
         Tensor to = values;
         set_numbers(to, part);
       });
@@ -254,18 +254,19 @@ class LayoutRank {
 
   MicroBatch micro_batch(const RunTask& task, i64 first_sample) {
     const i64 seq = task.model.seq_length;
-    Batch whole{.batch_size = task.micro_batch_size, .seq_length = seq, .tokens = {}, .labels = {}, .samples = {}};
+    Batch microbatch{.batch_size = task.micro_batch_size, .seq_length = seq, .tokens = {}, .labels = {}, .samples = {}};
     for (i64 i = 0; i < task.micro_batch_size; ++i) {
       const std::vector<i32> sample = task.tokens(first_sample + i);
-      whole.tokens.insert(whole.tokens.end(), sample.begin(), sample.end() - 1);
-      whole.labels.insert(whole.labels.end(), sample.begin() + 1, sample.end());
-      whole.samples.push_back(first_sample + i);
+      microbatch.tokens.insert(microbatch.tokens.end(), sample.begin(), sample.end() - 1);
+      microbatch.labels.insert(microbatch.labels.end(), sample.begin() + 1, sample.end());
+      microbatch.samples.push_back(first_sample + i);
     }
-    if (task.eod >= 0) mask_labels_at_eod(whole, task.eod);
-    MicroBatch batch{
-        .tokens = on_device(whole, whole.tokens), .targets = on_device(whole, whole.labels), .samples = whole.samples};
+    if (task.eod >= 0) mask_labels_at_eod(microbatch, task.eod);
+    MicroBatch batch{.tokens = on_device(microbatch, microbatch.tokens),
+                     .targets = on_device(microbatch, microbatch.labels),
+                     .samples = microbatch.samples};
     if (task.eod >= 0)
-      batch.attention_starts = batch.position_starts = on_device(whole, document_starts(whole, task.eod));
+      batch.attention_starts = batch.position_starts = on_device(microbatch, document_starts(microbatch, task.eod));
     return shard_microbatch(batch, task.model, state_.chunks()[0].model->context().cp);
   }
 

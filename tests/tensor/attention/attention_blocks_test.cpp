@@ -9,13 +9,13 @@ namespace {
 class AttentionBlocksTest : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, AttentionBlocksTest, every_type(), ops_name);
 
-bool whole_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
-                    QkvHeads& dx) {
+bool unblocked_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                        const AttentionOptions& options, QkvHeads& dx) {
   ops::attention_backward(dout, x, y, options, dx);
   return true;
 }
 
-void run_by_blocks(AttentionCall& call, i64 rows, const BlockBackward& backward = whole_backward) {
+void run_by_blocks(AttentionCall& call, i64 rows, const BlockBackward& backward = unblocked_backward) {
   ops::attention(call.x, call.options, call.y);
   EXPECT_TRUE(attention_backward_by_blocks(call.dout, call.x, call.y, call.options, call.dx, rows, backward));
 }
@@ -56,18 +56,19 @@ TEST_P(AttentionBlocksTest, AreBitwiseReproducible) {
 TEST(AttentionBlockTest, IsTriangularOrFullAndVisitedOnce) {
   CpuDevice device;
   AttentionCall call({{64, 64, 1, 2, 1, 8}}, DType::F32, device);
-  std::vector<std::pair<i64, i64>> met;
+  std::vector<std::pair<i64, i64>> visited;
   run_by_blocks(call, 16, [&](auto& dout, auto& x, auto& y, auto& options, auto& dx) {
     EXPECT_EQ(x.q.seq, 16);
     EXPECT_EQ(x.k.seq, 16);
     EXPECT_EQ(dx.k.base.dtype(), DType::F32);
     const i64 query = options.queries.ranges.at(0), key = options.keys.at(0);
     EXPECT_TRUE(options.queries.ranges == options.keys || key + 15 <= query);
-    met.emplace_back(query, key);
-    return whole_backward(dout, x, y, options, dx);
+    visited.emplace_back(query, key);
+    return unblocked_backward(dout, x, y, options, dx);
   });
-  EXPECT_EQ(met, (std::vector<std::pair<i64, i64>>{
-                     {0, 0}, {16, 0}, {16, 16}, {32, 0}, {32, 16}, {32, 32}, {48, 0}, {48, 16}, {48, 32}, {48, 48}}));
+  EXPECT_EQ(visited,
+            (std::vector<std::pair<i64, i64>>{
+                {0, 0}, {16, 0}, {16, 16}, {32, 0}, {32, 16}, {32, 32}, {48, 0}, {48, 16}, {48, 32}, {48, 48}}));
 }
 
 TEST(AttentionBlockTest, RejectedBlockEndsBackward) {
@@ -75,10 +76,11 @@ TEST(AttentionBlockTest, RejectedBlockEndsBackward) {
   AttentionCall call({{64, 64, 1, 2, 1, 8}}, DType::F32, device);
   ops::attention(call.x, call.options, call.y);
   int calls = 0;
-  const auto refuses_second = [&](auto& dout, auto& x, auto& y, auto& options, auto& dx) {
-    return ++calls < 2 && whole_backward(dout, x, y, options, dx);
+  const auto fails_on_second_call = [&](auto& dout, auto& x, auto& y, auto& options, auto& dx) {
+    return ++calls < 2 && unblocked_backward(dout, x, y, options, dx);
   };
-  EXPECT_FALSE(attention_backward_by_blocks(call.dout, call.x, call.y, call.options, call.dx, 16, refuses_second));
+  EXPECT_FALSE(
+      attention_backward_by_blocks(call.dout, call.x, call.y, call.options, call.dx, 16, fails_on_second_call));
   EXPECT_EQ(calls, 2);
   EXPECT_NE(error_of([&] { run_by_blocks(call, 0); }), "");
   EXPECT_NE(error_of([&] { slice_rows(call.x.q, 60, 5); }), "");
@@ -94,7 +96,7 @@ TEST(AttentionBlockTest, BoundsMemoryOfKernel) {
   const i64 before = device.memory().total.bytes;
   const auto with_scores = [&](auto& dout, auto& x, auto& y, auto& options, auto& dx) {
     const Tensor scores = Tensor::empty({x.q.heads, x.q.seq, x.k.seq}, DType::F32, device);
-    return whole_backward(dout, x, y, options, dx);
+    return unblocked_backward(dout, x, y, options, dx);
   };
   run_by_blocks(call, kRows, with_scores);
   EXPECT_LT(device.memory().total.peak - before, 2 * kSeq * kSeq * 4 / 2);
@@ -156,8 +158,8 @@ TEST_P(LongSequenceAttentionTest, FitsInMemoryInEitherSummationOrder) {
     const i64 limit = is_gpu ? i64{6} << 30 : 8 * seq * seq;
     const auto [in_order, more] = gradients_of_long(seq, *device);
     EXPECT_LT(more, limit) << seq;
-    const auto [in_any_order, others_more] = gradients_of_long(seq, *other);
-    EXPECT_LT(others_more, limit) << seq;
+    const auto [in_any_order, other_bytes] = gradients_of_long(seq, *other);
+    EXPECT_LT(other_bytes, limit) << seq;
     for (std::size_t i = 0; i < in_order.size(); ++i) {
       const auto value = [&](i64 k) { return in_any_order[i][static_cast<std::size_t>(k)]; };
       EXPECT_LT(attention_error(in_order[i], value), attention_tolerance(DType::BF16).gradient) << seq << " " << i;

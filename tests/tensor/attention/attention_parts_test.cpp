@@ -12,29 +12,29 @@ INSTANTIATE_TEST_SUITE_P(Types, AttentionPartsTest, every_type(), ops_name);
 /// State of rank `rank` of a ring after attending to its own keys and those of all other ranks, computed from the
 /// queries, keys and values of the full sequence.
 struct RingRank {
-  RingRank(const AttentionCall& whole, i64 rank, i64 ranks, i64 piece)
-      : at(zigzag(rank, ranks, piece)), local(rows_of(whole, at, piece)) {
-    const Tensor& q = whole.x.q.base;
+  RingRank(const AttentionCall& full, i64 rank, i64 ranks, i64 piece)
+      : at(zigzag(rank, ranks, piece)), local(rows_of(full, at, piece)) {
+    const Tensor& q = full.x.q.base;
     total.out = Tensor::zeros(local.y.out.shape(), accumulate_dtype(q.dtype()), q.device());
     total.lse = tensor_of(Numbers(static_cast<std::size_t>(local.y.lse.numel()), -HUGE_VAL), local.y.lse.shape(),
                           local.y.lse.dtype(), q.device());
     for (i64 hop = 0; hop < ranks; ++hop) {
-      AttentionCall part = with_keys_of(whole, (rank + ranks - hop) % ranks, ranks, piece);
+      AttentionCall part = with_keys_of(full, (rank + ranks - hop) % ranks, ranks, piece);
       ops::attention(part.x, part.options, part.y);
       ops::merge_attention(part.y, total);
     }
   }
   /// Returns this rank's queries with the keys of a different rank.
-  AttentionCall with_keys_of(const AttentionCall& whole, i64 other, i64 ranks, i64 piece) const {
+  AttentionCall with_keys_of(const AttentionCall& full, i64 other, i64 ranks, i64 piece) const {
     const PositionRanges keys_at = zigzag(other, ranks, piece);
     AttentionCall part = local;
-    const AttentionCall theirs = rows_of(whole, keys_at, piece);
-    part.x.k = theirs.x.k, part.x.v = theirs.x.v, part.dx.k = theirs.dx.k, part.dx.v = theirs.dx.v;
+    const AttentionCall remote = rows_of(full, keys_at, piece);
+    part.x.k = remote.x.k, part.x.v = remote.x.v, part.dx.k = remote.dx.k, part.dx.v = remote.dx.v;
     part.options.keys = keys_at;
     return part;
   }
   /// Returns the rows of a call at positions `at`, and buffers for their results.
-  static AttentionCall rows_of(const AttentionCall& whole, const PositionRanges& at, i64 piece) {
+  static AttentionCall rows_of(const AttentionCall& full, const PositionRanges& at, i64 piece) {
     const auto rows = [&](const Tensor& x) {
       const i64 row = x.numel() / x.dim(0);
       Shape shape = x.shape();
@@ -49,18 +49,18 @@ struct RingRank {
     const auto copies = [&](const QkvHeads& x) {
       return QkvHeads{dense_heads(rows(x.q.base)), dense_heads(rows(x.k.base)), dense_heads(rows(x.v.base))};
     };
-    AttentionCall part = whole;
-    part.x = copies(whole.x), part.dx = copies(whole.dx);
-    part.dout = rows(whole.dout), part.y.out = rows(whole.y.out);
-    part.y.lse = Tensor::like(whole.y.lse, {whole.y.lse.dim(0), whole.y.lse.dim(1), 2 * piece});
+    AttentionCall part = full;
+    part.x = copies(full.x), part.dx = copies(full.dx);
+    part.dout = rows(full.dout), part.y.out = rows(full.y.out);
+    part.y.lse = Tensor::like(full.y.lse, {full.y.lse.dim(0), full.y.lse.dim(1), 2 * piece});
     part.options.queries.ranges = at;
-    if (whole.options.queries.starts.defined()) {
+    if (full.options.queries.starts.defined()) {
       std::vector<i32> starts;
-      const std::vector<i32> all = read_values<i32>(whole.options.queries.starts);
-      const i64 batch = whole.x.q.batch;
+      const std::vector<i32> all = read_values<i32>(full.options.queries.starts);
+      const i64 batch = full.x.q.batch;
       for (i64 t = 0; t < 2 * piece * batch; ++t)
         starts.push_back(all[static_cast<std::size_t>(at.at(t / batch) * batch + t % batch)]);
-      part.options.queries.starts = integers_of(starts, whole.dout.device()).view({2 * piece, batch});
+      part.options.queries.starts = integers_of(starts, full.dout.device()).view({2 * piece, batch});
     }
     return part;
   }
@@ -88,19 +88,19 @@ TEST_P(AttentionPartsTest, MergeToFullAttention) {
   for (const i64 seen : {0, 1, 2, 3}) {
     const i64 documents = seen % 2 * 3, window = seen / 2 * 40;
     SCOPED_TRACE(str(documents, " documents, window ", window));
-    AttentionCall whole({{kLength, kLength, 2, 4, 2, 24}, {}, {}, 0, 1, documents, 1, window}, dtype(), any_device(),
-                        target().first);
-    const AttentionTruth truth(whole);
+    AttentionCall full({{kLength, kLength, 2, 4, 2, 24}, {}, {}, 0, 1, documents, 1, window}, dtype(), any_device(),
+                       target().first);
+    const AttentionTruth truth(full);
     const AttentionTolerance t = attention_tolerance(dtype());
     Numbers dk(truth.dk.size());
     const auto of = [](const Numbers& x) { return [&x](i64 i) { return x[static_cast<std::size_t>(i)]; }; };
     for (i64 rank = 0; rank < kRanks; ++rank) {
-      RingRank ring(whole, rank, kRanks, kPiece);
+      RingRank ring(full, rank, kRanks, kPiece);
       EXPECT_LT(attention_error(rows_at(truth.out, ring.at, 2 * kPiece, kLength), ring.total.out), t.out);
       ops::copy(ring.total.out, ring.local.y.out);
       Numbers dq(static_cast<std::size_t>(ring.local.dx.q.base.numel()));
       for (i64 other = 0; other < kRanks; ++other) {
-        AttentionCall part = ring.with_keys_of(whole, other, kRanks, kPiece);
+        AttentionCall part = ring.with_keys_of(full, other, kRanks, kPiece);
         part.y = {ring.local.y.out, ring.total.lse};
         ops::attention_backward(part.dout, part.x, part.y, part.options, part.dx);
         const Numbers dq_part = numbers(part.dx.q.base), dk_part = numbers(part.dx.k.base);

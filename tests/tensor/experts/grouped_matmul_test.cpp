@@ -108,7 +108,8 @@ void for_each_path(DType type, const F& f) {
   }
 }
 
-/// A row alone, among few rows and among many, at the start of a group and later, must be bitwise identical.
+/// A single row, and the same row among few and among many, at the start of a group and later, must be bitwise
+/// identical.
 TEST_P(GroupedMatmulOpsTest, RowIsIndependentOfItsGroup) {
   if (dtype() == DType::F64) GTEST_SKIP() << "its products are simple loops, and slow";
   for (const auto& [n, k] : std::vector<std::pair<i64, i64>>{{257, 200}, {64, 768}, {100, 1030}}) {
@@ -192,11 +193,11 @@ TEST_P(GroupedMatmulOpsTest, IsIndependentOfThreadsAndOtherGroups) {
         for (i64 i = 0; i < groups.count(); ++i)
           only_group.rows[static_cast<std::size_t>(i)] = i == g ? groups.rows[i] : 0;
         if (first == 0 && rows > 0) {  // its rows then have the same values
-          const auto alone = on(only_group, 2);
+          const auto single = on(only_group, 2);
           for (std::size_t i = 0; i < 2; ++i)
-            EXPECT_EQ(group_part(one[i], 0, rows, groups.all()), alone[i]) << "group " << g;
+            EXPECT_EQ(group_part(one[i], 0, rows, groups.all()), single[i]) << "group " << g;
           for (std::size_t i = 2; i < 4; ++i)
-            EXPECT_EQ(group_part(one[i], g, g + 1, groups.count()), group_part(alone[i], g, g + 1, groups.count()))
+            EXPECT_EQ(group_part(one[i], g, g + 1, groups.count()), group_part(single[i], g, g + 1, groups.count()))
                 << "group " << g;
         }
         first += rows;

@@ -138,15 +138,15 @@ TEST_P(ExpertChoicesTest, DropLowestWeightsBeyondCapacity) {
       write_values(weights, w);
       for (const i64 max_choices : {i64{1}, tokens * topk / (2 * experts) + 1, tokens * topk}) {
         const ops::Capacity capacity{experts, max_choices};
-        const std::vector<i32> wanted = left_of(all, weights, order, topk, capacity);
+        const std::vector<i32> expected = left_of(all, weights, order, topk, capacity);
         for (const i64 first : {i64{0}, tokens / 3}) {
           const i64 count = (tokens + 1) / 2;
           Tensor kept = Tensor::empty({count, topk}, DType::I32, *device_);
           ops::drop_overflow(table(all, topk), w, integers_of(order, *device_), capacity, first, kept);
           EXPECT_TRUE(std::ranges::equal(read_values<i32>(kept),
-                                         std::span(wanted).subspan(static_cast<std::size_t>(first * topk),
-                                                                   static_cast<std::size_t>(count * topk))))
-              << "at max_choices " << max_choices << ", from token " << first;
+                                         std::span(expected).subspan(static_cast<std::size_t>(first * topk),
+                                                                     static_cast<std::size_t>(count * topk))))
+              << "at most " << max_choices << ", from token " << first;
         }
       }
     }

@@ -68,15 +68,15 @@ TEST_P(Fp8OpsTest, RoundsEveryBf16ValueToNearest) {
     const Numbers y = numbers(run([&](Device& device) {
       return std::vector{rounded(x, format, fp8_largest(format), device)};  // a scale of 1
     })[0]);
-    std::set<double> met;
+    std::set<double> results;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double expected = nearest_fp8(format, x[i]);
       ASSERT_TRUE(y[i] == expected || (std::isnan(y[i]) && std::isnan(expected)))
           << x[i] << " became " << y[i] << ", not " << expected;
       EXPECT_EQ(std::signbit(y[i]) && !std::isnan(y[i]), std::signbit(expected) && !std::isnan(expected)) << x[i];
-      if (!std::isnan(y[i])) met.insert(y[i]);
+      if (!std::isnan(y[i])) results.insert(y[i]);
     }
-    EXPECT_EQ(met.size(), 2 * fp8_numbers(format).size() - 1) << "0 and -0 are the same";
+    EXPECT_EQ(results.size(), 2 * fp8_numbers(format).size() - 1) << "0 and -0 are the same";
   }
 }
 

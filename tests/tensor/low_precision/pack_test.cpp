@@ -39,7 +39,7 @@ class PackTest : public testing::Test {
     ops::unpack(message, x);
     return x;
   }
-  std::vector<float> there_and_back(const std::vector<float>& x) { return values(unpacked(packed(tensor(x)))); }
+  std::vector<float> round_trip(const std::vector<float>& x) { return values(unpacked(packed(tensor(x)))); }
 
   /// Returns values in blocks of very different magnitude.
   static std::vector<float> numbers(i64 blocks = 700) {
@@ -65,13 +65,13 @@ TEST_F(PackTest, MatchesDefinitionAtEachInstructionLevel) {
   const std::vector<float> x = numbers(), expected = test::packed_and_back(x);
   for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(level);
-    EXPECT_EQ(there_and_back(x), expected) << hwy::TargetName(level);
+    EXPECT_EQ(round_trip(x), expected) << hwy::TargetName(level);
   }
   hwy::SetSupportedTargetsForTest(0);
 }
 
 TEST_F(PackTest, ErrorIsAtMostHalfStep) {
-  const std::vector<float> x = numbers(), y = there_and_back(x);
+  const std::vector<float> x = numbers(), y = round_trip(x);
   for (std::size_t begin = 0; begin < x.size(); begin += kPackedBlock) {
     double largest = 0;
     for (std::size_t i = begin; i < begin + kPackedBlock; ++i) largest = std::max(largest, std::abs(double(x[i])));
@@ -101,10 +101,10 @@ TEST_F(PackTest, SumOfNoMessagesIsZero) {
 }
 
 TEST_F(PackTest, SlicesOfMessageAreMessages) {
-  const std::vector<float> x = numbers(6), whole = there_and_back(x);
+  const std::vector<float> x = numbers(6), full = round_trip(x);
   const Tensor message = packed(tensor(x));
   const std::vector<float> part = values(unpacked(message.flat(packed_words(128), packed_words(192))));
-  EXPECT_EQ(part, std::vector<float>(whole.begin() + 128, whole.begin() + 320));
+  EXPECT_EQ(part, std::vector<float>(full.begin() + 128, full.begin() + 320));
 }
 
 TEST_F(PackTest, PropagatesNonFiniteValues) {
@@ -112,16 +112,16 @@ TEST_F(PackTest, PropagatesNonFiniteValues) {
                           -std::numeric_limits<float>::infinity()}) {
     std::vector<float> x = numbers(3);
     x[70] = bad;
-    const std::vector<float> y = there_and_back(x);
+    const std::vector<float> y = round_trip(x);
     for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / kPackedBlock == 1) << i;
   }
 }
 
 TEST_F(PackTest, KeepsZerosAndFlushesTinyValues) {
-  EXPECT_EQ(there_and_back(std::vector<float>(128, 0.0F)), std::vector<float>(128, 0.0F));
-  EXPECT_EQ(there_and_back(std::vector<float>(64, 0x1p-101F)), std::vector<float>(64, 0.0F));
-  EXPECT_EQ(there_and_back(std::vector<float>(64, -3.0F)), test::packed_and_back(std::vector<float>(64, -3.0F)));
-  EXPECT_EQ(there_and_back(std::vector<float>(64, 3e38F))[0], test::packed_and_back(std::vector<float>(64, 3e38F))[0]);
+  EXPECT_EQ(round_trip(std::vector<float>(128, 0.0F)), std::vector<float>(128, 0.0F));
+  EXPECT_EQ(round_trip(std::vector<float>(64, 0x1p-101F)), std::vector<float>(64, 0.0F));
+  EXPECT_EQ(round_trip(std::vector<float>(64, -3.0F)), test::packed_and_back(std::vector<float>(64, -3.0F)));
+  EXPECT_EQ(round_trip(std::vector<float>(64, 3e38F))[0], test::packed_and_back(std::vector<float>(64, 3e38F))[0]);
 }
 
 /// Values of all magnitudes are rounded to the nearest bf16.
