@@ -17,9 +17,9 @@ i64& count_for(const std::string& name, ParameterCounts& counts) {
        {".self_attention.", &ParameterCounts::attention},
        {".mlp.", &ParameterCounts::mlp},
        {"output_layer.", &ParameterCounts::output}}};
-  for (const auto& [word, part] : kParts)
-    if (name.find(word) != std::string::npos) return counts.*part;
-  fail(ExitCode::Internal, name, " is counted nowhere");
+  for (const auto& [name_part, member] : kParts)
+    if (name.find(name_part) != std::string::npos) return counts.*member;
+  fail(ExitCode::Internal, name, " belongs to no parameter count");
 }
 
 }  // namespace
@@ -28,19 +28,19 @@ ParameterCounts count_parameters(const ModelConfig& config) {
   ParameterCounts counts;
   visit_meta_params(config, [&](const Param& param) {
     count_for(param.name, counts) += param.numel();
-    const bool multiplies = !param.matrices.empty(), is_of_experts = param.placement.grid == GridKind::Expert;
-    if (multiplies) counts.matrices += param.numel();
-    if (is_of_experts) counts.experts += param.numel();
-    if (is_of_experts && multiplies) counts.expert_matrices += param.numel();
+    const bool is_matrix = !param.matrices.empty(), is_expert = param.placement.grid == GridKind::Expert;
+    if (is_matrix) counts.matrices += param.numel();
+    if (is_expert) counts.experts += param.numel();
+    if (is_expert && is_matrix) counts.expert_matrices += param.numel();
   });
   return counts;
 }
 
 namespace {
 
-/// Returns how many of `of_experts` expert parameters belong to experts that a token is not routed to.
-i64 inactive_expert_params(i64 of_experts, const MoeConfig& moe) {
-  return moe.num_experts == 0 ? 0 : of_experts / moe.num_experts * (moe.num_experts - moe.router_topk);
+/// Returns how many of `expert_params` expert parameters belong to experts that a token is not routed to.
+i64 inactive_expert_params(i64 expert_params, const MoeConfig& moe) {
+  return moe.num_experts == 0 ? 0 : expert_params / moe.num_experts * (moe.num_experts - moe.router_topk);
 }
 
 }  // namespace
@@ -60,9 +60,9 @@ double attended_keys(const ModelConfig& c, i64 layer) {
 double flops_per_token(const ModelConfig& c) {
   const ParameterCounts counts = count_parameters(c);
   const i64 output = counts.output > 0 ? counts.output : counts.word_embeddings;
-  double seen = 0;
-  for (i64 layer = 0; layer < c.num_layers; ++layer) seen += attended_keys(c, layer);
-  const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * seen;  // scores and values
+  double keys = 0;
+  for (i64 layer = 0; layer < c.num_layers; ++layer) keys += attended_keys(c, layer);
+  const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * keys;  // scores and values
   // 6 = forward, input gradient and weight gradient, each with a multiplication and an addition.
   const i64 matrices = counts.matrices - inactive_expert_params(counts.expert_matrices, c.moe);
   return 6 * (static_cast<double>(matrices) + attention + static_cast<double>(output));

@@ -7,11 +7,11 @@ namespace mcpp {
 /// Parameter counts by part. The vocabulary is padded as stored.
 struct ParameterCounts {
   i64 word_embeddings = 0;
-  i64 position_embeddings = 0;  ///< learned ones
+  i64 position_embeddings = 0;  ///< learned positions
   i64 attention = 0;            ///< QKV and output projections of all layers, including biases
-  i64 mlp = 0;                  ///< of all layers, including biases and experts
+  i64 mlp = 0;                  ///< MLPs of all layers, including biases and experts
   i64 experts = 0;              ///< the experts' part of mlp; each token uses moe_router_topk of them
-  i64 norms = 0;                ///< of all layers, and the final norm
+  i64 norms = 0;                ///< norms of all layers, and the final norm
   i64 output = 0;               ///< the output matrix, unless it is tied to the word embeddings
   i64 matrices = 0;             ///< the part of attention and mlp that multiplies each token (Param::matrices)
   i64 expert_matrices = 0;      ///< the experts' part of matrices
@@ -21,18 +21,18 @@ struct ParameterCounts {
 
 ParameterCounts count_parameters(const ModelConfig& config);
 
-/// Parameters used by one token: all but the experts that it is not routed to.
+/// Returns the parameters used by one token: all but the experts that it is not routed to.
 i64 active_parameters(const ModelConfig& config);
 
-/// Number of keys that a query of a layer attends to, averaged over samples of seq_length tokens, with the window if
-/// any.
+/// Returns the number of keys that a query of a layer attends to, averaged over samples of seq_length tokens, with the
+/// window if any.
 double attended_keys(const ModelConfig& config, i64 layer);
 
-/// Floating-point operations of training on one token, forward and backward, in samples of seq_length tokens. Counts as
-/// Megatron-LM since 0.12: matrix products only, the causal half of attention within its window, and the experts that
-/// take the token. Recomputation is not counted.
+/// Returns the floating-point operations of training on one token, forward and backward, in samples of seq_length
+/// tokens. Counts as Megatron-LM since 0.12: matrix products only, the causal half of attention within its window, and
+/// the experts that process the token. Recomputation is not counted.
 double flops_per_token(const ModelConfig& config);
-/// Operations of training on a global batch of `samples`.
+/// Returns the operations of training on a global batch of `samples`.
 double flops_per_batch(const ModelConfig& config, i64 samples);
 
 }  // namespace mcpp

@@ -13,45 +13,45 @@ namespace {
 /// Units before the first layer: word embeddings and positions.
 constexpr int kFirstLayerUnit = 2;
 
-StageContents whole_model(const ModelConfig& config) {
+StageContents full_model_stage(const ModelConfig& config) {
   return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
 }
 
 /// Reports to the profiler, while it is tracing, by how much each module of a forward pass with backward increases the
-/// activations on the device, with its result in place of its input.
+/// activations on the device, counting its result instead of its input.
 class ActivationRecorder {
  public:
-  ActivationRecorder(const ModelContext& context, const MicrobatchContext& pass)
+  ActivationRecorder(const ModelContext& context, const MicrobatchContext& microbatch)
       : device_(context.device),
-        profiler_(context.profiler && context.profiler->is_tracing() && pass.saves_for_backward ? context.profiler
-                                                                                                : nullptr),
-        before_(live()) {}
+        profiler_(context.profiler && context.profiler->is_tracing() && microbatch.saves_for_backward ? context.profiler
+                                                                                                      : nullptr),
+        last_bytes_(live_bytes()) {}
 
   /// `name()` is called only while tracing.
   template <class Name>
-  void end_of(Name&& name) {
+  void record(Name&& name) {
     if (!profiler_) return;
-    const i64 now = live();
-    profiler_->record_kept_bytes(name(), now - std::exchange(before_, now));
+    const i64 bytes = live_bytes();
+    profiler_->record_kept_bytes(name(), bytes - std::exchange(last_bytes_, bytes));
   }
 
  private:
-  i64 live() const { return device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)].bytes; }
+  i64 live_bytes() const { return device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)].bytes; }
 
   const Device& device_;
   Profiler* profiler_;
-  i64 before_;
+  i64 last_bytes_;
 };
 
 /// Runs f unless the pass was aborted; then returns an empty result.
 template <class F>
-auto run_unless_aborted(const MicrobatchContext& pass, F&& f) {
-  return pass.is_aborted() ? decltype(f()){} : f();
+auto run_unless_aborted(const MicrobatchContext& microbatch, F&& f) {
+  return microbatch.is_aborted() ? decltype(f()){} : f();
 }
 
 }  // namespace
 
-GPTModel::GPTModel(ModelContext context) : GPTModel(context, whole_model(context.config), nullptr) {}
+GPTModel::GPTModel(ModelContext context) : GPTModel(context, full_model_stage(context.config), nullptr) {}
 
 GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage)
     : context_(std::move(context)), stage_(stage), rotary_(context_) {
@@ -59,31 +59,31 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
   make_layers();
   if (stage_.has_output) {
     LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
-    const bool shares = ties_embeddings() && embedding;
-    output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
+    const bool is_shared = ties_embeddings() && embedding;
+    output_ = std::make_unique<OutputLayer>(context_, is_shared ? &embedding->word_embeddings() : nullptr);
   }
   check_placements();
 }
 
 void GPTModel::make_layers() {
   i64 next = stage_.first_layer;
-  const auto layer = [&] {
-    auto made = std::make_unique<TransformerLayer>(next, context_, rotary_);
-    if (made->router()) routers_.push_back({next, made->router()});
+  const auto make_layer = [&] {
+    auto result = std::make_unique<TransformerLayer>(next, context_, rotary_);
+    if (result->router()) routers_.push_back({next, result->router()});
     ++next;
-    return made;
+    return result;
   };
   for (const LayerGroup& group : layer_groups(context_.recompute, stage_.num_layers())) {
     if (!group.is_recomputed) {
-      layers_.push_back(layer());
-      last_of_layers_.push_back(next - 1);
+      layers_.push_back(make_layer());
+      last_layer_indices_.push_back(next - 1);
       continue;
     }
-    std::vector<std::unique_ptr<Module>> together;
-    for (i64 i = 0; i < group.layers; ++i) together.push_back(layer());
+    std::vector<std::unique_ptr<Module>> group_layers;
+    for (i64 i = 0; i < group.layers; ++i) group_layers.push_back(make_layer());
     Communicator* holders = context_.recompute.shards_saved_inputs ? &context_.tp : nullptr;
-    layers_.push_back(std::make_unique<RecomputedLayers>(std::move(together), holders));
-    last_of_layers_.push_back(next - 1);
+    layers_.push_back(std::make_unique<RecomputedLayers>(std::move(group_layers), holders));
+    last_layer_indices_.push_back(next - 1);
   }
 }
 
@@ -146,96 +146,100 @@ void GPTModel::acquire(int unit, Use use) {
   if (memory_) memory_->acquire(unit, use);
 }
 
-void GPTModel::release(int unit, Use use, bool last) {
-  if (memory_) memory_->release(unit, use, last && !has_pending_contribution(unit));
+void GPTModel::release(int unit, Use use, bool is_last) {
+  if (memory_) memory_->release(unit, use, is_last && !has_pending_contribution(unit));
 }
 
 /// Runs f between acquire and release of the units from `first` to `last`, which may be in descending order.
 template <class F>
-auto GPTModel::with_units(int first, int last, Use use, const MicrobatchContext& pass, F&& f) {
+auto GPTModel::run_with_units(int first, int last, Use use, const MicrobatchContext& microbatch, F&& f) {
   const int step = first <= last ? 1 : -1;
   for (int unit = first; unit != last + step; unit += step) acquire(unit, use);
-  auto result = run_unless_aborted(pass, f);
-  for (int unit = first; unit != last + step; unit += step) release(unit, use, pass.is_last);
+  auto result = run_unless_aborted(microbatch, f);
+  for (int unit = first; unit != last + step; unit += step) release(unit, use, microbatch.is_last);
   return result;
 }
 
-Tensor GPTModel::hidden(const Tensor& input, MicrobatchContext& pass) {
+Tensor GPTModel::forward_hidden(const Tensor& input, MicrobatchContext& microbatch) {
   Tensor x = input;
-  ActivationRecorder kept(context_, pass);
+  ActivationRecorder recorder(context_, microbatch);
   if (embedding_) {
-    x = with_units(0, 1, Use::Forward, pass, [&] { return embedding_->forward(input, pass); });
-    kept.end_of([] { return embedding_module(); });
+    x = run_with_units(0, 1, Use::Forward, microbatch, [&] { return embedding_->forward(input, microbatch); });
+    recorder.record([] { return embedding_module(); });
   }
   i64 first = stage_.first_layer;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const int unit = kFirstLayerUnit + static_cast<int>(i);
-    const std::size_t saved = pass.saved_tensors.size();
-    x = with_units(unit, unit, Use::Forward, pass, [&] { return layers_[i]->forward(x, pass); });
-    if (context_.activations && !pass.is_aborted()) pass.saved_tensors.offload(saved, *context_.activations);
-    kept.end_of([&] { return layer_module(first); });
-    first = last_of_layers_[i] + 1;
-    if (observer_ && !pass.is_aborted()) observer_(last_of_layers_[i], x);
+    const std::size_t saved = microbatch.saved_tensors.size();
+    x = run_with_units(unit, unit, Use::Forward, microbatch, [&] { return layers_[i]->forward(x, microbatch); });
+    if (context_.activations && !microbatch.is_aborted())
+      microbatch.saved_tensors.offload(saved, *context_.activations);
+    recorder.record([&] { return layer_module(first); });
+    first = last_layer_indices_[i] + 1;
+    if (observer_ && !microbatch.is_aborted()) observer_(last_layer_indices_[i], x);
   }
   return x;
 }
 
 /// Runs f(hidden states) with the weights of the output acquired.
 template <class F>
-auto GPTModel::with_output(const Tensor& input, MicrobatchContext& pass, F&& f) {
-  const Tensor x = hidden(input, pass);
+auto GPTModel::run_with_output(const Tensor& input, MicrobatchContext& microbatch, F&& f) {
+  const Tensor x = forward_hidden(input, microbatch);
   for (const int unit : {norm_unit(), output_unit()}) acquire(unit, Use::Forward);
   // Acquired after a later unit, so that it does not look like the start of the next forward pass.
   if (ties_own_embedding()) acquire(0, Use::Forward);
-  ActivationRecorder kept(context_, pass);
-  auto result = run_unless_aborted(pass, [&] { return f(x); });
-  kept.end_of([] { return output_module(); });
-  if (ties_own_embedding()) release(0, Use::Forward, pass.is_last);
-  for (const int unit : {norm_unit(), output_unit()}) release(unit, Use::Forward, pass.is_last);
+  ActivationRecorder recorder(context_, microbatch);
+  auto result = run_unless_aborted(microbatch, [&] { return f(x); });
+  recorder.record([] { return output_module(); });
+  if (ties_own_embedding()) release(0, Use::Forward, microbatch.is_last);
+  for (const int unit : {norm_unit(), output_unit()}) release(unit, Use::Forward, microbatch.is_last);
   return result;
 }
 
-Tensor GPTModel::forward(const Tensor& input, MicrobatchContext& pass) {
-  return hidden(input, pass);
+Tensor GPTModel::forward(const Tensor& input, MicrobatchContext& microbatch) {
+  return forward_hidden(input, microbatch);
 }
 
-Tensor GPTModel::logits(const Tensor& input, MicrobatchContext& pass) {
-  return with_output(input, pass, [&](const Tensor& x) { return output_->logits(x, pass); });
+Tensor GPTModel::logits(const Tensor& input, MicrobatchContext& microbatch) {
+  return run_with_output(input, microbatch, [&](const Tensor& x) { return output_->logits(x, microbatch); });
 }
 
-TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double grad_scale, MicrobatchContext& pass) {
-  return with_output(input, pass, [&](const Tensor& x) { return output_->loss(x, targets, grad_scale, pass); });
+TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double grad_scale,
+                           MicrobatchContext& microbatch) {
+  return run_with_output(input, microbatch,
+                         [&](const Tensor& x) { return output_->loss(x, targets, grad_scale, microbatch); });
 }
 
-Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& pass) {
+Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   Tensor dx = dy;
   // The gradient of tied embeddings sums the output's part and, at the end of this pass, the embedding's.
   if (ties_own_embedding()) acquire(0, Use::Backward);
   if (output_) {
-    dx = with_units(output_unit(), norm_unit(), Use::Backward, pass, [&] { return output_->backward(pass); });
+    dx = run_with_units(output_unit(), norm_unit(), Use::Backward, microbatch,
+                        [&] { return output_->backward(microbatch); });
   }
   int unit = kFirstLayerUnit + static_cast<int>(layers_.size());
   for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
     --unit;
-    dx = with_units(unit, unit, Use::Backward, pass, [&] { return (*layer)->backward(dx, pass); });
+    dx = run_with_units(unit, unit, Use::Backward, microbatch, [&] { return (*layer)->backward(dx, microbatch); });
   }
-  if (embedding_) backward_embedding(dx, pass), dx = {};
-  if (ties_own_embedding()) release(0, Use::Backward, pass.is_last);
-  if (pass.is_last) gradients_are_released_ = true;
-  MCPP_CHECK(pass.saved_tensors.empty(), "backward left something that forward saved");
+  if (embedding_) backward_embedding(dx, microbatch), dx = {};
+  if (ties_own_embedding()) release(0, Use::Backward, microbatch.is_last);
+  if (microbatch.is_last) are_gradients_released_ = true;
+  MCPP_CHECK(microbatch.saved_tensors.empty(), "backward did not use all tensors that forward saved");
   return dx;
 }
 
-void GPTModel::backward_embedding(const Tensor& dy, MicrobatchContext& pass) {
+void GPTModel::backward_embedding(const Tensor& dy, MicrobatchContext& microbatch) {
   for (const int unit : {1, 0}) acquire(unit, Use::Backward);
-  if (!pass.is_aborted()) embedding_->backward(dy, pass);
-  const bool is_reduced_now = pass.is_last || (memory_ && memory_->reduces_every_microbatch());
-  if (output_ && is_reduced_now) output_->add_shared_gradient();
-  for (const int unit : {1, 0}) release(unit, Use::Backward, pass.is_last);
+  if (!microbatch.is_aborted()) embedding_->backward(dy, microbatch);
+  const bool reduces_now = microbatch.is_last || (memory_ && memory_->reduces_every_microbatch());
+  if (output_ && reduces_now) output_->add_shared_gradient();
+  for (const int unit : {1, 0}) release(unit, Use::Backward, microbatch.is_last);
 }
 
 void GPTModel::release_gradients() {
-  if (std::exchange(gradients_are_released_, false)) return;
+  if (std::exchange(are_gradients_released_, false)) return;
   if (ties_own_embedding()) output_->add_shared_gradient();
   for (int unit = units() - 1; unit >= 0; --unit) {
     acquire(unit, Use::Backward);

@@ -1,4 +1,4 @@
-// GPT-2 and Llama style decoders, composed of one set of modules: a whole model, or the part in one pipeline stage. A
+// GPT-2 and Llama style decoders, composed of one set of modules: a full model, or the part in one pipeline stage. A
 // model is a sequence of units in forward order: word embeddings, learned positions, layers (or groups of recomputed
 // layers), final norm, output matrix. Units are what data parallelism gathers and reduces.
 #pragma once
@@ -20,7 +20,7 @@ namespace mcpp {
 
 class GPTModel {
  public:
-  /// Builds the whole model.
+  /// Builds the full model.
   explicit GPTModel(ModelContext context);
   /// Builds one stage. `embedding_stage` is the stage with the word embeddings if it is on this rank and they are tied
   /// to this stage's output matrix, which then has no parameter of its own; otherwise nullptr.
@@ -30,7 +30,7 @@ class GPTModel {
 
   const ModelContext& context() const { return context_; }
   const StageContents& stage() const { return stage_; }
-  /// Calls f on every parameter with its unit, in a fixed order. Units are numbered over the whole sequence, including
+  /// Calls f on every parameter with its unit, in a fixed order. Units are numbered over the full sequence, including
   /// those without parameters on this rank.
   void visit(const std::function<void(Param&, int unit)>& f);
   /// Router of one of the stage's layers with experts, in layer order.
@@ -49,23 +49,23 @@ class GPTModel {
   void set_memory(ChunkParamBuffers& memory) { memory_ = &memory; }
 
   /// Runs forward. `input`: tokens int32 [s, b] in the stage with the embedding, otherwise hidden states [s, b, h] ([s
-  /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves what backward(pass) needs. Results of an
+  /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves what backward() needs. Results of an
   /// aborted pass, here and in the functions below, are meaningless.
-  Tensor forward(const Tensor& input, MicrobatchContext& pass);
+  Tensor forward(const Tensor& input, MicrobatchContext& microbatch);
   /// Computes the loss in a stage with the output. targets: int32 [s, b]. `grad_scale` multiplies the gradient, not the
   /// returned losses.
-  TokenLosses loss(const Tensor& input, const Tensor& targets, double grad_scale, MicrobatchContext& pass);
+  TokenLosses loss(const Tensor& input, const Tensor& targets, double grad_scale, MicrobatchContext& microbatch);
   /// Returns logits [s * b, padded vocabulary / tp], for generation and tests.
-  Tensor logits(const Tensor& input, MicrobatchContext& pass);
+  Tensor logits(const Tensor& input, MicrobatchContext& microbatch);
 
   /// Accumulates the gradient of (sum of losses x grad_scale) into the main gradients. `dy`: gradient of forward's
   /// result, undefined after loss(). Returns the gradient of the input, undefined for tokens.
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass);
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
   /// Allows data-parallel reduction of the delayed weight gradients that backward held back. Call when all weight
   /// gradients of the step are computed.
   void release_gradients();
-  /// Adds the tied output layer's gradient to the word embeddings of another stage on this rank. Call once per step,
-  /// after release_gradients() of both and before finish() of their buffers.
+  /// Adds the tied output layer's gradient to the word embeddings of a different stage on this rank. Call once per
+  /// step, after release_gradients() of both and before finish() of their buffers.
   void add_shared_gradient() {
     if (output_) output_->add_shared_gradient();
   }
@@ -76,31 +76,31 @@ class GPTModel {
   int output_unit() const { return units() - 1; }
   bool ties_embeddings() const;
   bool ties_own_embedding() const;
-  /// Returns true if another chunk, on this or another rank, contributes to the unit's gradient after backward: tied
-  /// embeddings that are not both in this stage.
+  /// Returns true if a different chunk, on this or another rank, contributes to the unit's gradient after backward:
+  /// tied embeddings that are not both in this stage.
   bool has_pending_contribution(int unit) const;
 
   void make_layers();
-  Tensor hidden(const Tensor& input, MicrobatchContext& pass);
-  void backward_embedding(const Tensor& dy, MicrobatchContext& pass);
+  Tensor forward_hidden(const Tensor& input, MicrobatchContext& microbatch);
+  void backward_embedding(const Tensor& dy, MicrobatchContext& microbatch);
   void acquire(int unit, Use use);
-  void release(int unit, Use use, bool last);
+  void release(int unit, Use use, bool is_last);
   template <class F>
-  auto with_units(int first, int last, Use use, const MicrobatchContext& pass, F&& f);
+  auto run_with_units(int first, int last, Use use, const MicrobatchContext& microbatch, F&& f);
   template <class F>
-  auto with_output(const Tensor& input, MicrobatchContext& pass, F&& f);
+  auto run_with_output(const Tensor& input, MicrobatchContext& microbatch, F&& f);
 
   ModelContext context_;
   StageContents stage_;
   RotaryTable rotary_;
   std::unique_ptr<LanguageModelEmbedding> embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
-  std::vector<i64> last_of_layers_;  // global index of each layer, or of the last one of a recomputed group
+  std::vector<i64> last_layer_indices_;  // global index of each layer, or of the last one of a recomputed group
   LayerObserver observer_;
   std::vector<LayerRouter> routers_;  // routers of layers_
   std::unique_ptr<OutputLayer> output_;
   ChunkParamBuffers* memory_ = nullptr;
-  bool gradients_are_released_ = false;  // set by backward of the step's last microbatch
+  bool are_gradients_released_ = false;  // set by backward of the step's last microbatch
 };
 
 /// Builds the chunks of a pipeline rank, in the order of `stages`. The first must outlive the others.

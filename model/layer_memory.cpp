@@ -13,11 +13,11 @@ namespace {
 /// Sizes in bytes of the tensors of a layer on one rank, named after the modules that create them.
 struct LayerTensors {
   i64 residual;       ///< x [s, b, h] between the parallel regions: this rank's shard with sequence parallelism
-  i64 whole;          ///< [s, b, h] inside the parallel regions
+  i64 full;           ///< [s, b, h] inside the parallel regions
   i64 qkv, heads;     ///< [s, b, queries + keys + values], and the queries' part alone
   i64 exchanged_qkv;  ///< after the exchange of heads: larger if several ranks get the same query group
   i64 up, activated;  ///< [s, b, ffn], twice if gated; [s, b, ffn]
-  i64 statistics, log_sum_exps;  ///< of one norm, [s b] each; of attention, [b, heads, s]; fp32
+  i64 statistics, log_sum_exps;  ///< norm statistics, [s b] each; log-sum-exps of attention, [b, heads, s]; fp32
   i64 head_norms;                ///< queries and keys before their norms, and the norms' statistics
 };
 
@@ -37,22 +37,22 @@ LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 heads = c.num_attention_heads / tp, groups = query_groups(c, setup);
   const i64 statistic = tokens * size_of(accumulate_dtype(setup.dtype)), head = tokens * c.head_dim() * element;
   const i64 statistics_of_a_norm = c.normalization == Normalization::LayerNorm ? 2 : 1;
-  const auto of_normed_heads = [&](i64 count) {
+  const auto normed_head_bytes = [&](i64 count) {
     return padded_alloc_size(count * head) +
            statistics_of_a_norm * padded_alloc_size((c.qk_layernorm_all_heads ? 1 : count) * statistic);
   };
-  const i64 of_heads = of_normed_heads(heads) + of_normed_heads(groups);
+  const i64 head_norm_bytes = normed_head_bytes(heads) + normed_head_bytes(groups);
   const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.partition.heads : groups;
   return {.residual = padded_alloc_size(residual_bytes(c, setup)),
-          .whole = padded_alloc_size(tokens * c.hidden_size * element),
+          .full = padded_alloc_size(tokens * c.hidden_size * element),
           .qkv = padded_alloc_size((heads + 2 * groups) * head),
           .heads = padded_alloc_size(heads * head),
           .exchanged_qkv = padded_alloc_size((heads + 2 * exchanged_groups) * head),
-          .up = padded_alloc_size(tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element),
+          .up = padded_alloc_size(tokens * (c.is_gated() ? 2 : 1) * c.ffn() / tp * element),
           .activated = padded_alloc_size(tokens * c.ffn() / tp * element),
           .statistics = statistics_of_a_norm * padded_alloc_size(statistic / parts),
           .log_sum_exps = padded_alloc_size(heads * statistic),
-          .head_norms = c.qk_layernorm ? of_heads : 0};
+          .head_norms = c.qk_layernorm ? head_norm_bytes : 0};
 }
 
 i64 norm_bytes(const LayerTensors& t, bool keeps_output) {
@@ -82,8 +82,8 @@ i64 attention_bytes(const ModelConfig& c, const LayerTensors& t, const Activatio
 
 /// Rows of tokens on a rank around its experts.
 struct ExpertRows {
-  i64 sent;   ///< one per selected expert of this rank's tokens
-  i64 taken;  ///< received by its experts
+  i64 sent;      ///< rows sent: one per selected expert of this rank's tokens
+  i64 received;  ///< rows received by its experts
 };
 
 i64 tokens_to_route(const ModelConfig& c, const ActivationSetup& setup) {
@@ -95,13 +95,14 @@ ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 parts = setup.expert_parallel, ranks = parts * setup.expert_tensor_parallel;
   const i64 local_experts = c.moe.num_experts / parts, even = tokens * topk * ranks / parts;
   const i64 max_received = tokens * ranks * std::min(topk, local_experts);
-  const i64 taken = setup.expert_load == ExpertLoad::Even ? even : max_received;
-  if (c.moe.expert_capacity_factor == 0) return {.sent = tokens * topk, .taken = taken};
+  const i64 received = setup.expert_load == ExpertLoad::Even ? even : max_received;
+  if (c.moe.expert_capacity_factor == 0) return {.sent = tokens * topk, .received = received};
   const i64 capacity =
       expert_capacity(c.seq_length * setup.micro_batch_size * topk, c.moe.num_experts, c.moe.expert_capacity_factor);
   const i64 microbatches = max_microbatches(ranks, setup.tensor_parallel * setup.partition.ranks());
   const i64 max_rows = std::min(capacity * microbatches, tokens * ranks) * local_experts;
-  return {.sent = tokens * topk, .taken = c.moe.pad_expert_input_to_capacity ? max_rows : std::min(taken, max_rows)};
+  return {.sent = tokens * topk,
+          .received = c.moe.pad_expert_input_to_capacity ? max_rows : std::min(received, max_rows)};
 }
 
 /// Sizes of expert rows: as input or output, and inside.
@@ -111,7 +112,7 @@ struct RowTensors {
 RowTensors row_tensors(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
   const i64 row = rows * size_of(setup.dtype), width = c.moe_ffn() / setup.expert_tensor_parallel;
   return {.in = padded_alloc_size(row * c.hidden_size),
-          .up = padded_alloc_size(row * (c.gated() ? 2 : 1) * width),
+          .up = padded_alloc_size(row * (c.is_gated() ? 2 : 1) * width),
           .activated = padded_alloc_size(row * width)};
 }
 
@@ -125,7 +126,7 @@ i64 saved_row_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 rows
 i64 combined_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const ExpertRows rows = expert_rows(c, setup);
   const bool is_at_experts = setup.dispatcher == TokenDispatcherType::AllGather;
-  return row_tensors(c, setup, is_at_experts ? rows.taken : rows.sent).in;
+  return row_tensors(c, setup, is_at_experts ? rows.received : rows.sent).in;
 }
 
 /// Logits, weights, choices before and after drops, factors of the balancing loss, and the choices gathered from all
@@ -133,21 +134,22 @@ i64 combined_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 i64 router_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const MoeConfig& moe = c.moe;
   const i64 tokens = tokens_to_route(c, setup), experts = moe.num_experts, topk = moe.router_topk;
-  const i64 number = size_of(accumulate_dtype(setup.dtype)),
+  const i64 value_bytes = size_of(accumulate_dtype(setup.dtype)),
             choices = padded_alloc_size(tokens * topk * size_of(DType::I32));
-  const bool drops = moe.expert_capacity_factor > 0, is_balanced = moe.aux_loss_coeff > 0;
+  const bool has_capacity = moe.expert_capacity_factor > 0, is_balanced = moe.aux_loss_coeff > 0;
   const i64 groups = moe.router_load_balancing_type == LoadBalancing::SeqAuxLoss ? setup.micro_batch_size : 1;
   const i64 ranks = setup.expert_parallel * setup.expert_tensor_parallel;
-  const bool gathers = setup.dispatcher == TokenDispatcherType::AllGather && ranks > 1;
-  return padded_alloc_size(tokens * experts * number) + padded_alloc_size(tokens * topk * number) +
-         (drops ? 2 : 1) * choices + (is_balanced ? padded_alloc_size(groups * experts * size_of(DType::F64)) : 0) +
-         padded_alloc_size(ranks * (gathers ? tokens * topk : experts) * size_of(DType::I32));
+  const bool gathers_tokens = setup.dispatcher == TokenDispatcherType::AllGather && ranks > 1;
+  return padded_alloc_size(tokens * experts * value_bytes) + padded_alloc_size(tokens * topk * value_bytes) +
+         (has_capacity ? 2 : 1) * choices +
+         (is_balanced ? padded_alloc_size(groups * experts * size_of(DType::F64)) : 0) +
+         padded_alloc_size(ranks * (gathers_tokens ? tokens * topk : experts) * size_of(DType::I32));
 }
 
 i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 width = c.moe.shared_expert_intermediate_size / setup.tensor_parallel;
   if (width == 0) return 0;
-  const i64 row = setup.tokens(c) * size_of(setup.dtype), up = padded_alloc_size(row * (c.gated() ? 2 : 1) * width);
+  const i64 row = setup.tokens(c) * size_of(setup.dtype), up = padded_alloc_size(row * (c.is_gated() ? 2 : 1) * width);
   i64 sum = up + (setup.recompute.mlp_act ? 0 : padded_alloc_size(row * width));
   if (c.moe.shared_expert_gate)  // the gate's logits and input, which is the ungated output
     sum += padded_alloc_size(residual_bytes(c, setup)) +
@@ -166,7 +168,7 @@ i64 scale_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
 i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
   const i64 norms = branch_norm_bytes(c, t, setup.recompute, c.use_parallel_residual);
   if (!c.moe.has_experts(layer)) return norms + mlp_bytes(t, setup.recompute);
-  return norms + router_bytes(c, setup) + saved_row_bytes(c, setup, expert_rows(c, setup).taken) +
+  return norms + router_bytes(c, setup) + saved_row_bytes(c, setup, expert_rows(c, setup).received) +
          combined_bytes(c, setup) + shared_expert_bytes(c, setup);
 }
 
@@ -177,8 +179,8 @@ i64 dispatch_tables(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 etp = setup.expert_tensor_parallel, ranks = setup.expert_parallel * etp;
   const auto table = [](i64 entries) { return padded_alloc_size(entries * size_of(DType::I32)); };
   if (ranks == 1) return 2 * table(rows.sent);
-  if (setup.dispatcher == TokenDispatcherType::AllGather) return table(rows.taken) + table(rows.sent * ranks);
-  return 2 * table(rows.sent) + 2 * table(rows.taken) + (etp > 1 ? table(rows.sent * etp) : 0);
+  if (setup.dispatcher == TokenDispatcherType::AllGather) return table(rows.received) + table(rows.sent * ranks);
+  return 2 * table(rows.sent) + 2 * table(rows.received) + (etp > 1 ? table(rows.sent * etp) : 0);
 }
 
 /// Temporaries of a shared expert's backward during the gradient exchange: gradients of its activation's output and of
@@ -190,25 +192,25 @@ i64 shared_expert_working_bytes(const ModelConfig& c, const ActivationSetup& set
          padded_alloc_size(residual_bytes(c, setup));
 }
 
-/// Peak of the experts' backward. Either at their first matrices: the received output gradient, the gradients of the
-/// activation's output and of the input. Or when input gradients are sent back, packed and unpacked again, after saved
-/// rows were freed unless weight gradients are delayed.
+/// Returns the peak of the experts' backward. Either at their first matrices: the received output gradient, the
+/// gradients of the activation's output and of the input. Or when input gradients are sent back, packed and unpacked
+/// again, after saved rows were freed unless weight gradients are delayed.
 i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup, bool delays_wgrad) {
   const ExpertRows rows = expert_rows(c, setup);
-  const RowTensors t = row_tensors(c, setup, rows.taken);
-  const bool exchanges = setup.expert_parallel * setup.expert_tensor_parallel > 1;
-  const i64 received = exchanges && setup.dispatcher == TokenDispatcherType::AllToAll ? t.in : 0;
-  const i64 inside = received + t.in + (setup.recompute.moe_act ? 2 : 1) * t.activated;
+  const RowTensors t = row_tensors(c, setup, rows.received);
+  const bool has_exchange = setup.expert_parallel * setup.expert_tensor_parallel > 1;
+  const i64 exchanged = has_exchange && setup.dispatcher == TokenDispatcherType::AllToAll ? t.in : 0;
+  const i64 at_fc1 = exchanged + t.in + (setup.recompute.moe_act ? 2 : 1) * t.activated;
   const i64 sent = row_tensors(c, setup, rows.sent * setup.expert_tensor_parallel).in;
-  const i64 back = exchanges ? received + 2 * t.in + sent + shared_expert_working_bytes(c, setup) : 0;
-  const i64 gone = delays_wgrad ? 0 : saved_row_bytes(c, setup, rows.taken);
-  return std::max(inside, back - gone) + dispatch_tables(c, setup);
+  const i64 returning = has_exchange ? exchanged + 2 * t.in + sent + shared_expert_working_bytes(c, setup) : 0;
+  const i64 freed = delays_wgrad ? 0 : saved_row_bytes(c, setup, rows.received);
+  return std::max(at_fc1, returning - freed) + dispatch_tables(c, setup);
 }
 
 /// Size of the expert output gradient, kept for delayed weight gradients, minus what combine() saved, which it
 /// replaces.
 i64 extra_delayed_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  return row_tensors(c, setup, expert_rows(c, setup).taken).in - combined_bytes(c, setup);
+  return row_tensors(c, setup, expert_rows(c, setup).received).in - combined_bytes(c, setup);
 }
 
 /// Other ranks' keys and values held during backward, and gradients in the accumulate dtype: see RingAttention and
@@ -232,12 +234,12 @@ i64 remote_kv_bytes(const LayerTensors& t, const ActivationSetup& setup) {
 /// the exchange of heads, which packs them again.
 i64 core_working_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t) {
   const i64 widening = size_of(accumulate_dtype(setup.dtype)) / size_of(setup.dtype),
-            again = setup.recompute.core_attn ? t.heads : 0;
-  if (setup.partition.heads == 1) return t.heads + t.qkv + again + remote_kv_bytes(t, setup);
+            recomputed = setup.recompute.core_attn ? t.heads : 0;
+  if (setup.partition.heads == 1) return t.heads + t.qkv + recomputed + remote_kv_bytes(t, setup);
   const i64 gradient =
       exchange_shares_groups(c, setup) ? t.heads + (t.exchanged_qkv - t.heads) * widening : t.exchanged_qkv;
   // The output saved by the projection has been freed.
-  return t.qkv + again + gradient + std::max(t.heads + remote_kv_bytes(t, setup), gradient);
+  return t.qkv + recomputed + gradient + std::max(t.heads + remote_kv_bytes(t, setup), gradient);
 }
 
 }  // namespace
@@ -261,27 +263,27 @@ i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& set
 i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool delays_wgrad) {
   const LayerTensors t = layer_tensors(c, setup);
   const Recompute& r = setup.recompute;
-  const bool splits = splits_sequence(setup), drops = c.hidden_dropout > 0;
-  const i64 of_norm = r.layernorm ? t.residual : 0, of_activation = r.mlp_act ? t.activated : 0;
+  const bool is_split = splits_sequence(setup), has_dropout = c.hidden_dropout > 0;
+  const i64 norm_output = r.layernorm ? t.residual : 0, activation_output = r.mlp_act ? t.activated : 0;
   // Copies of dy: of the result; after dropout; before the norm after the branch; for the input of parallel branches. A
   // delayed weight gradient's operand is not overwritten.
-  const bool copies_dy = delays_wgrad && !drops && !c.has_post_norms() && !c.use_parallel_residual;
-  const i64 copies =
-      1 + (drops ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0) + (copies_dy ? 1 : 0);
-  const i64 dy = copies * t.residual, gathered = splits ? t.whole : 0;
+  const bool copies_dy = delays_wgrad && !has_dropout && !c.has_post_norms() && !c.use_parallel_residual;
+  const i64 copies = 1 + (has_dropout ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0) +
+                     (copies_dy ? 1 : 0);
+  const i64 dy = copies * t.residual, gathered = is_split ? t.full : 0;
   // The input gradient, unreduced and reduced, and the gathered input.
-  const i64 column_parallel = of_norm + t.whole + (splits ? t.whole + t.residual : 0);
-  const i64 fc2 = dy + gathered + t.activated + of_activation;
-  const i64 fc1 = dy + of_activation + (delays_wgrad ? t.activated : 0) + column_parallel;
+  const i64 column_parallel = norm_output + t.full + (is_split ? t.full + t.residual : 0);
+  const i64 fc2 = dy + gathered + t.activated + activation_output;
+  const i64 fc1 = dy + activation_output + (delays_wgrad ? t.activated : 0) + column_parallel;
   // If weight gradients are delayed, recomputed MLP tensors stay allocated, and of the rest only statistics are freed.
   const bool has_experts = c.moe.has_experts(layer);
-  const i64 gone =
-      delays_wgrad ? t.statistics - of_norm - of_activation - (has_experts ? extra_delayed_expert_bytes(c, setup) : 0)
-                   : branch_bytes(c, setup, t, layer);
-  const i64 core = dy + core_working_bytes(c, setup, t) - gone;
-  const i64 of_core = delays_wgrad ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
-                                   : core_bytes(t, r) + exchanged_output(t, setup);
-  const i64 qkv = dy + t.heads + t.qkv + column_parallel - gone - of_core - t.head_norms;
+  const i64 freed = delays_wgrad ? t.statistics - norm_output - activation_output -
+                                       (has_experts ? extra_delayed_expert_bytes(c, setup) : 0)
+                                 : branch_bytes(c, setup, t, layer);
+  const i64 core = dy + core_working_bytes(c, setup, t) - freed;
+  const i64 core_saved = delays_wgrad ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
+                                      : core_bytes(t, r) + exchanged_output(t, setup);
+  const i64 qkv = dy + t.heads + t.qkv + column_parallel - freed - core_saved - t.head_norms;
   const i64 attention = std::max(core, qkv);
   if (has_experts) return std::max(attention, dy + experts_working_bytes(c, setup, delays_wgrad));
   return std::max({fc2, fc1, attention});
@@ -290,24 +292,24 @@ i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 
 /// Both operands of each product. For the two products that write to the stream these include the output gradient
 /// instead of the norms' inputs; for experts the gradient of their output instead of what combine() saved.
 i64 layer_delayed_wgrad_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
-  ActivationSetup kept = setup;
-  kept.recompute = {};  // recomputed tensors also stay allocated
-  const LayerTensors t = layer_tensors(c, kept);
+  ActivationSetup saving = setup;
+  saving.recompute = {};  // recomputed tensors also stay allocated
+  const LayerTensors t = layer_tensors(c, saving);
   const i64 scales = 2 * scale_bytes(c, setup, layer);  // including those of gradients
   const i64 attention = 2 * t.residual + t.qkv + t.heads + scales;
   if (c.moe.has_experts(layer))
-    return attention + branch_bytes(c, kept, t, layer) + extra_delayed_expert_bytes(c, setup);
+    return attention + branch_bytes(c, saving, t, layer) + extra_delayed_expert_bytes(c, setup);
   return attention + 2 * t.residual + t.up + t.activated;
 }
 
-const LayerBytes& LayerSizes::of(i64 layer) {
+const LayerBytes& LayerSizes::layer(i64 index) {
   std::optional<LayerBytes>& kind =
-      kinds_[(config_.moe.has_experts(layer) ? 1U : 0U) + (setup_.fp8.has(layer) ? 2U : 0U)];
+      kinds_[(config_.moe.has_experts(index) ? 1U : 0U) + (setup_.fp8.has(index) ? 2U : 0U)];
   if (!kind)
-    kind = {.kept = layer_activation_bytes(config_, setup_, layer),
-            .working = layer_working_bytes(config_, setup_, layer, false),
-            .working_delayed_wgrad = layer_working_bytes(config_, setup_, layer, true),
-            .waiting = layer_delayed_wgrad_bytes(config_, setup_, layer)};
+    kind = {.kept = layer_activation_bytes(config_, setup_, index),
+            .working = layer_working_bytes(config_, setup_, index, false),
+            .working_delayed_wgrad = layer_working_bytes(config_, setup_, index, true),
+            .waiting = layer_delayed_wgrad_bytes(config_, setup_, index)};
   return *kind;
 }
 
@@ -323,10 +325,10 @@ i64 output_delayed_wgrad_bytes(const ModelConfig& c, const ActivationSetup& setu
 
 i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const LayerTensors t = layer_tensors(c, setup);
-  return splits_sequence(setup) ? 2 * t.whole + t.residual : 2 * t.whole;
+  return splits_sequence(setup) ? 2 * t.full + t.residual : 2 * t.full;
 }
 
-const LayerBytes& LayerSizes::of_output() {
+const LayerBytes& LayerSizes::output() {
   if (!output_) {
     const i64 working = output_working_bytes(config_, setup_);
     output_ = {.kept = output_bytes(config_, setup_),

@@ -7,18 +7,19 @@
 
 namespace mcpp {
 
-/// All sizes are bytes of one microbatch. x [s, b, h] between the parallel regions: sent between stages, and kept by
-/// full recomputation for a group of layers.
+/// Returns the bytes of x [s, b, h] between the parallel regions, which is sent between stages and saved by full
+/// recomputation for a group of layers. All sizes are those of one microbatch.
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Bytes of it that a rank keeps as the input of recomputed layers.
+/// Returns the bytes of x that a rank saves as the input of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Peak of a layer's backward pass in addition to its saved activations. `delays_wgrad`: weight gradients are delayed.
+/// Returns the peak of a layer's backward pass in addition to its saved activations. `delays_wgrad`: weight gradients
+/// are delayed.
 i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer, bool delays_wgrad);
-/// Bytes kept by a layer's delayed weight gradients after its input gradient has been computed.
+/// Returns the bytes kept by a layer's delayed weight gradients after its input gradient has been computed.
 i64 layer_delayed_wgrad_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
-/// Bytes kept by the output: logits, which become their own gradient, and its norm.
+/// Returns the bytes kept by the output: logits, which become their own gradient, and its norm.
 i64 output_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Bytes kept by its delayed weight gradient.
+/// Returns the bytes kept by the output's delayed weight gradient.
 i64 output_delayed_wgrad_bytes(const ModelConfig& config, const ActivationSetup& setup);
 i64 output_working_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
@@ -34,8 +35,8 @@ class LayerSizes {
 
   const ModelConfig& config() const { return config_; }
   const ActivationSetup& setup() const { return setup_; }
-  const LayerBytes& of(i64 layer);
-  const LayerBytes& of_output();
+  const LayerBytes& layer(i64 index);
+  const LayerBytes& output();
 
  private:
   const ModelConfig& config_;

@@ -23,7 +23,7 @@ namespace mcpp {
 namespace {
 
 /// Returns true if the rank's output layer uses the weight of its own word embeddings.
-bool ties_on_rank(const ModelConfig& c, const RankMemorySpec& share) {
+bool ties_embeddings_on_rank(const ModelConfig& c, const RankMemorySpec& share) {
   bool embedding = false, output = false;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
     embedding |= share.contents(chunk).has_embedding;
@@ -32,7 +32,7 @@ bool ties_on_rank(const ModelConfig& c, const RankMemorySpec& share) {
   return embedding && output && !c.untie_embeddings_and_output_weights;
 }
 
-ChunkParameters count(GPTModel& chunk, const RankMemorySpec& share, GridKind grid) {
+ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKind grid) {
   std::vector<ParamMeta> params;
   std::vector<i64> matrices;  // for each parameter, its elements in linear layers
   ChunkParameters counts;
@@ -48,8 +48,8 @@ ChunkParameters count(GPTModel& chunk, const RankMemorySpec& share, GridKind gri
       counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
   });
   const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;
-  const i64 closing = bucket_close_threshold(share.zero_stage, share.bucket_elements, share.has_quantized_comm());
-  const BufferPlan plan = plan_buffer(params, static_cast<int>(shards), closing);
+  const i64 bucket_limit = bucket_close_threshold(share.zero_stage, share.bucket_elements, share.has_quantized_comm());
+  const BufferPlan plan = plan_buffer(params, static_cast<int>(shards), bucket_limit);
   for (const Bucket& bucket : plan.buckets) {
     counts.buckets.push_back(bucket.size());
     counts.units.push_back(bucket.first_unit);
@@ -78,8 +78,8 @@ i64 ChunkParameters::total() const {
 
 void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share,
                            const std::function<void(GPTModel& chunk)>& f) {
-  MetaModelContext paper(setup.tensor_parallel);
-  ModelContext context = paper.context(config);
+  MetaModelContext meta(setup.tensor_parallel);
+  ModelContext context = meta.context(config);
   context.recompute = setup.recompute;
   context.sequence_parallel = setup.sequence_parallel;
   context.experts = {.ep = static_cast<int>(setup.expert_parallel),
@@ -93,8 +93,8 @@ void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& set
 RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share) {
   RankParameters counts;
   visit_rank_meta_model(config, setup, share, [&](GPTModel& chunk) {
-    counts.dense.push_back(count(chunk, share, GridKind::Dense));
-    if (config.moe.num_experts > 0) counts.experts.push_back(count(chunk, share, GridKind::Expert));
+    counts.dense.push_back(count_chunk(chunk, share, GridKind::Dense));
+    if (config.moe.num_experts > 0) counts.experts.push_back(count_chunk(chunk, share, GridKind::Expert));
   });
   return counts;
 }
@@ -125,7 +125,7 @@ void add_offloaded_params(const ChunkParameters& chunk, OffloadTier tier, i64 el
 /// tensor at a time to the file format, from pieces of the copy.
 double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& states, const RankMemorySpec& share,
                          const RankParameters& parameters) {
-  const bool is_encoded = states.param_remainders || states.encoded_moments;
+  const bool is_encoded = states.has_param_remainders || states.has_encoded_moments;
   const bool is_on_disk =
       (share.is_offloaded_to_disk && share.offloaded_state_fraction > 0) || share.params == OffloadTier::File;
   if (share.save_copy_ranks == 0 || !(is_encoded || is_on_disk)) return 0;
@@ -135,7 +135,7 @@ double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& st
   }
   const i64 part = largest / share.save_copy_ranks, element = size_of(accumulate_dtype(setup.dtype));
   // bf16 weights, remainders and master weights; or moments and their encoded form.
-  const i64 piece = states.param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
+  const i64 piece = states.has_param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
   return tensor_bytes(part, element) + tensor_bytes(std::min(part, EncodedStorage::kPiece), piece);
 }
 
@@ -145,31 +145,33 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
                                  const RankMemorySpec& share, double offloaded_state_fraction, i64 shards,
                                  const std::vector<ChunkParameters>& chunks) {
   const i64 element = size_of(setup.dtype), grad = size_of(accumulate_dtype(setup.dtype));
-  const i64 kept_grad = share.bf16_grads ? size_of(DType::BF16) : grad;
-  const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
+  const i64 kept_grad = share.has_bf16_grads ? size_of(DType::BF16) : grad;
+  const auto shards_from = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
   const double states_of_all = states.other_states + states.master(setup.dtype);
-  const double copied = share.is_offloaded_to_disk ? 1 - offloaded_state_fraction : 1;  // snapshots are on disk
+  const double copied_fraction =
+      share.is_offloaded_to_disk ? 1 - offloaded_state_fraction : 1;  // snapshots are on disk
   MemoryEstimate sum;
-  double state = 0, saved = 0, memory = 0;
+  double state = 0, saved = 0, power_sgd = 0;
   for (const ChunkParameters& chunk : chunks) {
     if (share.params == OffloadTier::Device)
-      sum.params += tensor_bytes(chunk.total() / cut(3), element);
+      sum.params += tensor_bytes(chunk.total() / shards_from(3), element);
     else
       add_offloaded_params(chunk, share.params, element, shards, sum);
     // Weights are updated in full precision, separately from the quantized ones that are gathered.
     if (share.quantized_weights && share.zero_stage < 3) sum.params += tensor_bytes(chunk.total() / shards, element);
-    sum.grads += tensor_bytes(chunk.total() / cut(2), kept_grad);
-    for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / cut(1), grad);
-    memory += 2 * tensor_bytes(chunk.low_rank, grad);  // of the previous step and of this one
-    const double fewer = static_cast<double>(grad * chunk.matrices) * (states.other_states - states.matrix_states);
-    state -= fewer / static_cast<double>(cut(1));
+    sum.grads += tensor_bytes(chunk.total() / shards_from(2), kept_grad);
+    for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / shards_from(1), grad);
+    power_sgd += 2 * tensor_bytes(chunk.low_rank, grad);  // states of the previous step and of this one
+    const double matrix_savings =
+        static_cast<double>(grad * chunk.matrices) * (states.other_states - states.matrix_states);
+    state -= matrix_savings / static_cast<double>(shards_from(1));
     const auto all = static_cast<double>(chunk.all);
     // If master weights are stored as remainders, the model weights are a part of them and are copied a second time.
-    const int copies = share.params == OffloadTier::File ? 0 : states.param_remainders ? 2 : 1;
+    const int copies = share.params == OffloadTier::File ? 0 : states.has_param_remainders ? 2 : 1;
     const double weights = all * static_cast<double>(element * copies);
-    saved += weights + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
+    saved += weights + copied_fraction * (all * static_cast<double>(grad) * states_of_all - matrix_savings);
   }
-  sum.optimizer_state = state * (1 - offloaded_state_fraction) + memory;
+  sum.optimizer_state = state * (1 - offloaded_state_fraction) + power_sgd;
   sum.offloaded = state * offloaded_state_fraction;
   if (share.save_copy_ranks > 0) sum.save_copy = saved / static_cast<double>(share.save_copy_ranks);
   return sum;
@@ -177,10 +179,10 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
 
 /// Peak of activations and unsharded units together in a microbatch's backward pass.
 double peak_with_unsharded(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations,
-                           const UnshardedUnits& whole) {
+                           const UnshardedUnits& unsharded) {
   double max_bytes = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
-    const UnshardedBytes bytes = whole.in_backward(used[i].units);
+    const UnshardedBytes bytes = unsharded.backward_bytes(used[i].units);
     max_bytes = std::max(max_bytes,
                          static_cast<double>(activations[i].below + activations[i].live) + bytes.params + bytes.grads);
   }
@@ -196,33 +198,33 @@ double bf16_grad_bytes(const RankParameters& parameters) {
 void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankParameters& parameters,
                    MemoryEstimate& sum) {
   const ActivationSetup& setup = sizes.setup();
-  const bool tied = ties_on_rank(sizes.config(), share);
+  const bool is_tied = ties_embeddings_on_rank(sizes.config(), share);
   // Gradients are rounded or packed before the overlapped reduction, so no second unit is unsharded.
-  RankMemorySpec in_units = share;
-  in_units.overlap_grad_reduce =
-      share.overlap_grad_reduce && !share.bf16_grads && share.grad_reduce_format == GradReduceFormat::Full;
+  RankMemorySpec unit_spec = share;
+  unit_spec.overlap_grad_reduce =
+      share.overlap_grad_reduce && !share.has_bf16_grads && share.grad_reduce_format == GradReduceFormat::Full;
   UnshardedBytes max_bytes;
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
     const StageContents& stage = share.contents(static_cast<int>(i));
     const ChunkParameters& dense = parameters.dense[i];
-    const bool keeps_embedding = tied && stage.has_embedding;
+    const bool keeps_embedding = is_tied && stage.has_embedding;
     // The output layer's part of a shared weight's gradient is kept separately.
     if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(accumulate_dtype(setup.dtype)));
     if (share.zero_stage < 2) continue;
-    const UnshardedUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], in_units,
-                               setup.dtype, keeps_embedding);
+    const UnshardedUnits unsharded(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], unit_spec,
+                                   setup.dtype, keeps_embedding);
     const std::vector<UsedUnits> used = used_units(setup.recompute, stage);
-    const UnshardedBytes of_chunk = max_unsharded_bytes(used, whole);
-    max_bytes.params = std::max(max_bytes.params, of_chunk.params);
-    max_bytes.grads = std::max(max_bytes.grads, of_chunk.grads);
+    const UnshardedBytes chunk_bytes = max_unsharded_bytes(used, unsharded);
+    max_bytes.params = std::max(max_bytes.params, chunk_bytes.params);
+    max_bytes.grads = std::max(max_bytes.grads, chunk_bytes.grads);
     if (parameters.dense.size() > 1) continue;
-    const StageActivations alone = stage_activations(sizes, stage);
-    sum.peak_excess = static_cast<double>(alone.kept + alone.working) + of_chunk.params + of_chunk.grads -
-                      peak_with_unsharded(used, unit_activation_bytes(sizes, used), whole);
+    const StageActivations stage_memory = stage_activations(sizes, stage);
+    sum.peak_excess = static_cast<double>(stage_memory.kept + stage_memory.working) + chunk_bytes.params +
+                      chunk_bytes.grads - peak_with_unsharded(used, unit_activation_bytes(sizes, used), unsharded);
   }
   sum.params += max_bytes.params;
   sum.grads += max_bytes.grads;
-  if (share.bf16_grads && share.zero_stage >= 2 && share.grad_reduce_format == GradReduceFormat::Full)
+  if (share.has_bf16_grads && share.zero_stage >= 2 && share.grad_reduce_format == GradReduceFormat::Full)
     sum.grads += bf16_grad_bytes(parameters);
 }
 
@@ -262,8 +264,8 @@ double message_peak_excess(LayerSizes& sizes, const RankMemorySpec& share, const
   if (share.grad_reduce_format == GradReduceFormat::Full || share.zero_stage != 1 || parameters.dense.size() > 1)
     return 0;
   const std::vector<UsedUnits> used = used_units(sizes.setup().recompute, share.contents(0));
-  const double together = messages.peak_bytes_with(used, unit_activation_bytes(sizes, used));
-  return activations + messages.max_bytes() - std::max(activations, together);
+  const double combined_peak = messages.peak_bytes_with(used, unit_activation_bytes(sizes, used));
+  return activations + messages.max_bytes() - std::max(activations, combined_peak);
 }
 
 }  // namespace
@@ -281,13 +283,13 @@ MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states,
   const ModelConfig& config = sizes.config();
   const ActivationSetup& setup = sizes.setup();
   check_countable(config, setup.tokens(config));
-  const StateOffloadPlan placed = plan_state_offload(setup, states, share, parameters);
-  MemoryEstimate sum = persistent_memory(setup, states, share, placed.offloaded, share.shards, parameters.dense);
+  const StateOffloadPlan offload_plan = plan_state_offload(setup, states, share, parameters);
+  MemoryEstimate sum = persistent_memory(setup, states, share, offload_plan.offloaded, share.shards, parameters.dense);
   const MemoryEstimate experts =
-      persistent_memory(setup, states, share, placed.offloaded, share.expert_shards, parameters.experts);
+      persistent_memory(setup, states, share, offload_plan.offloaded, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
-  sum.optimizer_state += placed.buffers;
+  sum.optimizer_state += offload_plan.buffers;
   sum.save_copy += save_buffer_bytes(setup, states, share, parameters);
   sum.offloaded += experts.offloaded, sum.offloaded_params += experts.offloaded_params;
   add_unsharded(sizes, share, parameters, sum);
@@ -313,21 +315,21 @@ class Segments {
         max_segment_(share.segment_elements),
         target_fraction_(share.offloaded_state_fraction) {}
 
-  /// Adds elements that one rule updates, with `numbers` state values per element.
-  void add(i64 elements, double numbers) {
-    for (; elements > 0; elements -= max_segment_) add_one(std::min(elements, max_segment_), numbers);
+  /// Adds elements that one rule updates, with `values` state values per element.
+  void add(i64 elements, double values) {
+    for (; elements > 0; elements -= max_segment_) add_one(std::min(elements, max_segment_), values);
   }
   double offloaded() const { return all_ > 0 ? offloaded_bytes_ / all_ : 0; }
   /// Bytes of each offloaded segment.
   const std::vector<i64>& offloaded_segments() const { return segments_; }
 
  private:
-  void add_one(i64 elements, double numbers) {
-    const double bytes = static_cast<double>(elements) * numbers * element_;
+  void add_one(i64 elements, double values) {
+    const double bytes = static_cast<double>(elements) * values * element_;
     all_ += bytes;
     if (offloaded_bytes_ + bytes / 2 > target_fraction_ * all_) return;
     offloaded_bytes_ += bytes;
-    const double vectors = std::ceil(numbers);
+    const double vectors = std::ceil(values);
     segments_.push_back(static_cast<i64>(vectors) * aligned_bytes(std::llround(std::ceil(bytes / vectors))));
   }
 
@@ -344,14 +346,14 @@ StateOffloadPlan plan_state_offload(const ActivationSetup& setup, const StatesPe
   if (share.offloaded_state_fraction == 0) return {};
   Segments segments(setup, share);
   const double master = states.master(setup.dtype);
-  const bool is_one_rule = states.matrix_states == states.other_states;
+  const bool has_one_rule = states.matrix_states == states.other_states;
   const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
-    const i64 cut = share.zero_stage >= 1 ? shards : 1;
+    const i64 state_shards = share.zero_stage >= 1 ? shards : 1;
     for (const ChunkParameters& chunk : chunks) {
       for (std::size_t b = 0; b < chunk.buckets.size(); ++b) {
-        const i64 matrices = is_one_rule ? 0 : chunk.matrices_of_buckets[b] / cut;
+        const i64 matrices = has_one_rule ? 0 : chunk.matrices_of_buckets[b] / state_shards;
         segments.add(matrices, states.matrix_states + master);
-        segments.add(chunk.buckets[b] / cut - matrices, states.other_states + master);
+        segments.add(chunk.buckets[b] / state_shards - matrices, states.other_states + master);
       }
     }
   };

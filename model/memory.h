@@ -13,9 +13,9 @@
 namespace mcpp {
 
 /// Number of exchanged tokens that reach the experts of a rank: an even share, or all that can.
-enum class ExpertLoad { Even, Most };
+enum class ExpertLoad { Even, Max };
 
-/// Everything except the model that determines activation sizes.
+/// Settings other than the model that determine activation sizes.
 struct ActivationSetup {
   DType dtype = DType::F32;
   Recompute recompute = {};
@@ -27,17 +27,17 @@ struct ActivationSetup {
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ExpertLoad expert_load = ExpertLoad::Even;
-  OffloadTier offload = OffloadTier::Device;  ///< where saved activations wait for backward
+  OffloadTier offload = OffloadTier::Device;  ///< tier of saved activations until backward
   Fp8Layers fp8 = {};
 
-  /// Tokens of one microbatch on one rank.
+  /// Returns the tokens of one microbatch on one rank.
   i64 tokens(const ModelConfig& config) const { return config.seq_length / partition.ranks() * micro_batch_size; }
   auto operator<=>(const ActivationSetup&) const = default;
 };
 
-/// Bytes that layer `layer` keeps from its forward to its backward pass, including its input and excluding its output.
-/// Exact on every tensor-parallel rank if the number of tokens of the experts is that of `setup`. With full
-/// recomputation, the bytes of a layer that is not recomputed.
+/// Returns the bytes that layer `layer` keeps from its forward to its backward pass, including its input and excluding
+/// its output. Exact on every tensor-parallel rank if the number of tokens of the experts is that of `setup`. With full
+/// recomputation, returns the bytes of a layer that is not recomputed.
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer = 0);
 
 struct StageActivations {
@@ -47,15 +47,15 @@ struct StageActivations {
   i64 blocks = 0;        ///< disk space that they take
   i64 largest_unit = 0;  ///< largest number of bytes that are offloaded or fetched together
   // If weight gradients are delayed:
-  i64 waiting = 0;                ///< bytes kept by them after the input gradient, in place of `kept` or `offloaded`
+  i64 waiting = 0;                ///< bytes kept by them after the input gradient, instead of `kept` or `offloaded`
   i64 working_delayed_wgrad = 0;  ///< `working` with delayed weight gradients
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 
 /// Part of a training that is on one rank.
 struct RankMemorySpec {
-  std::vector<StageContents> stages;  ///< of the whole pipeline
-  Schedule schedule;                  ///< of one step; lowered or not
+  std::vector<StageContents> stages;  ///< stages of the full pipeline
+  Schedule schedule;                  ///< schedule of one step; lowered or not
   int pipeline_rank = 0;
   int zero_stage = 0;
   i64 shards = 1;                    ///< ranks that share a ZeRO shard group
@@ -67,11 +67,11 @@ struct RankMemorySpec {
   double offloaded_state_fraction = 0;  ///< fraction of the optimizer states offloaded to host memory or disk
   bool is_offloaded_to_disk = false;
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
-  bool bf16_grads = false;              ///< DataParallelOptions, like the next three
+  bool has_bf16_grads = false;          ///< DataParallelOptions, like the next three
   bool quantized_weights = false;
   GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
   i64 power_sgd_rank = 0;
-  i64 node_ranks = 1;                        ///< see zero_hpz_partition_size; 1: no nodes
+  i64 node_ranks = 1;                        ///< zero_hpz_partition_size; 1: no nodes
   OffloadTier params = OffloadTier::Device;  ///< ParamOffload::tier
 
   /// Returns true if values are sent in packed messages: bucket_close_threshold().
@@ -85,24 +85,24 @@ struct RankMemorySpec {
 /// Peak of the activations of all microbatches in flight, on the device and offloaded.
 struct PeakActivations {
   i64 live = 0, offloaded = 0;  ///< bytes
-  i64 blocks = 0;               ///< on disk
+  i64 blocks = 0;               ///< disk blocks
 };
 
-/// The whole model on one rank, one microbatch per step.
+/// Returns the spec of the full model on one rank with one microbatch per step.
 RankMemorySpec single_rank_spec(const ModelConfig& config);
 
 /// Peak bytes of each class of memory on one rank, rounded up as in the device's pool. Kernel workspaces (Workspace)
 /// are not included.
 struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
-  double activations = 0;            ///< of the microbatches in flight, including the working set of the largest pass
-  double save_copy = 0;              ///< data copied by an asynchronous save
-  double offloaded = 0;              ///< offloaded part of optimizer_state; not in total()
-  double offloaded_params = 0;       ///< offloaded part of params
+  double activations = 0;       ///< activations of the microbatches in flight, and the working set of the largest pass
+  double save_copy = 0;         ///< data copied by an asynchronous save
+  double offloaded = 0;         ///< offloaded part of optimizer_state; not in total()
+  double offloaded_params = 0;  ///< offloaded part of params
   double offloaded_activations = 0;  ///< offloaded part of activations
   i64 activations_on_disk = 0;       ///< disk space of offloaded activations
   /// Excess of the sum of the classes' peaks over the peak of their sum, which occur at different times where ZeRO
-  /// shards gradients or weights and only a few units are unsharded at once.
+  /// shards gradients or weights and only a few units are unsharded at a time.
   double peak_excess = 0;
 
   double total() const { return params + grads + optimizer_state + activations + save_copy - peak_excess; }
@@ -110,13 +110,13 @@ struct MemoryEstimate {
 
 /// Optimizer state per weight, excluding the master weight, in fp32 values: 2 for AdamW, 1 for SGD.
 struct StatesPerWeight {
-  double matrix_states = 2;  ///< of linear layers (Param::matrices)
+  double matrix_states = 2;  ///< values per weight of linear layers (Param::matrices)
   double other_states = 2;
-  bool param_remainders = false;  ///< OptimizerConfig::store_param_remainders
-  bool encoded_moments = false;   ///< some states are stored in an encoded form
+  bool has_param_remainders = false;  ///< OptimizerConfig::store_param_remainders
+  bool has_encoded_moments = false;   ///< some states are stored in an encoded form
 
-  /// Master weight of a model of type `dtype`, in fp32 values.
-  double master(DType dtype) const { return !is_low_precision(dtype) ? 0 : param_remainders ? 17.0 / 32 : 1; }
+  /// Returns the master weight of a model of type `dtype`, in fp32 values.
+  double master(DType dtype) const { return !is_low_precision(dtype) ? 0 : has_param_remainders ? 17.0 / 32 : 1; }
 };
 
 /// Elements that a rank holds of one of its chunks, for the parameters of one grid.
@@ -124,24 +124,24 @@ struct ChunkParameters {
   std::vector<i64> buckets;  ///< sizes of the flat buckets, including padding; ZeRO 2 and 3 have one per unit
   std::vector<int> units;    ///< first unit of each bucket
   std::vector<i64> matrices_of_buckets;  ///< elements of linear layers in each bucket
-  i64 all = 0;                           ///< without padding
-  i64 matrices = 0;                      ///< linear layers only
-  i64 first = 0;                         ///< of the first unit
-  i64 largest = 0;                       ///< of the largest parameter
+  i64 all = 0;                           ///< all elements, without padding
+  i64 matrices = 0;                      ///< elements of linear layers
+  i64 first = 0;                         ///< elements of the first unit
+  i64 largest = 0;                       ///< elements of the largest parameter
   i64 low_rank = 0;                      ///< PowerSGD state: error feedback and factors
 
-  i64 total() const;  ///< of the buckets
+  i64 total() const;  ///< size of all buckets
 };
 /// Parameters of all chunks of the rank, as its modules declare them on the meta device. Depends on those members of
 /// `setup` and `share` that shard and arrange parameters: ranks and stages, ZeRO stage, shards and buckets.
 struct RankParameters {
-  std::vector<ChunkParameters> dense, experts;  ///< by chunk
+  std::vector<ChunkParameters> dense, experts;  ///< parameters by chunk
 };
 RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share);
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankMemorySpec& share);
-class LayerSizes;  // model/layer_memory.h, of a configuration and a setup
+class LayerSizes;  // sizes for a configuration and a setup (model/layer_memory.h)
 /// Reuses rank_parameters() and peak_activations() (model/peak_activations.h) for many estimates.
 MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankMemorySpec& share,
                                const RankParameters& parameters, const PeakActivations& peak);
@@ -150,8 +150,8 @@ MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states,
 
 /// Optimizer states on a rank.
 struct StateOffloadPlan {
-  double offloaded =
-      0;  ///< offloaded fraction of their bytes; close to the requested one because only whole segments are offloaded
+  /// Offloaded fraction of their bytes; close to the requested one because segments are not split.
+  double offloaded = 0;
   double buffers = 0;  ///< bytes of disk I/O buffers
 };
 StateOffloadPlan plan_state_offload(const ActivationSetup& setup, const StatesPerWeight& states,

@@ -31,7 +31,7 @@ class MetaModelContext {
 /// bits.
 void check_countable(const ModelConfig& config, i64 tokens = 0);
 
-/// Calls f on every parameter of the whole model as one rank would hold it, in the order of GPTModel::visit(). Holds
+/// Calls f on every parameter of the full model as one rank would hold it, in the order of GPTModel::visit(). Holds
 /// the description of one layer at a time.
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f);
 

@@ -17,13 +17,13 @@ void add_parameter(const Param& param, const ActivationSetup& setup, const State
   const auto part = [&](int stage) {
     return static_cast<double>(param.numel()) / static_cast<double>(share.zero_stage >= stage ? shards : 1);
   };
-  const auto wide_bytes = static_cast<double>(size_of(accumulate_dtype(setup.dtype)));
-  const double numbers =
+  const auto accumulate_bytes = static_cast<double>(size_of(accumulate_dtype(setup.dtype)));
+  const double values_per_weight =
       (param.matrices.empty() ? states.other_states : states.matrix_states) + states.master(setup.dtype);
   sum.params += part(3) * static_cast<double>(size_of(setup.dtype));
-  sum.grads +=
-      part(2) * (share.bf16_grads && share.zero_stage >= 2 ? static_cast<double>(size_of(DType::BF16)) : wide_bytes);
-  sum.optimizer_state += part(1) * numbers * wide_bytes;
+  sum.grads += part(2) * (share.has_bf16_grads && share.zero_stage >= 2 ? static_cast<double>(size_of(DType::BF16))
+                                                                        : accumulate_bytes);
+  sum.optimizer_state += part(1) * values_per_weight * accumulate_bytes;
 }
 
 void add_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage,

@@ -11,13 +11,14 @@ namespace mcpp {
 /// Bytes of one module on one rank.
 struct ModuleMemory {
   double params = 0, grads = 0;
-  double optimizer_state = 0;  ///< on the device or offloaded
-  double activations = 0;  ///< device bytes that forward of a microbatch leaves, with its result in place of its input
+  double optimizer_state = 0;  ///< bytes on the device or offloaded
+  double activations = 0;  ///< device bytes left by forward of a microbatch, counting its result instead of its input
 };
 using MemoryByModule = std::map<std::string, ModuleMemory>;
 
-/// Module names "embedding", "decoder.layers.3" and "output_layer", and the module that a parameter belongs to. The
-/// final norm belongs to the output; the copy of tied embeddings in the output's stage belongs to the embedding.
+/// Return the module names "embedding", "decoder.layers.3" and "output_layer", and the module that a parameter belongs
+/// to. The final norm belongs to the output; the copy of tied embeddings in the output's stage belongs to the
+/// embedding.
 std::string embedding_module();
 std::string layer_module(i64 layer);
 std::string output_module();

@@ -29,7 +29,7 @@ std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageConte
     ActivationUnit unit;
     i64 kept = 0;
     for (const i64 end = layer + group.layers; layer < end; ++layer) {
-      const LayerBytes& bytes = sizes.of(layer);
+      const LayerBytes& bytes = sizes.layer(layer);
       kept += bytes.kept;
       unit.working = std::max(unit.working, bytes.working);
       unit.working_delayed_wgrad = std::max(unit.working_delayed_wgrad, bytes.working_delayed_wgrad);
@@ -88,7 +88,7 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
   }
   sum.kept = freed;
   if (stage.has_embedding) sum.waiting += padded_alloc_size(residual_bytes(sizes.config(), setup));
-  const LayerBytes output = stage.has_output ? sizes.of_output() : LayerBytes();
+  const LayerBytes output = stage.has_output ? sizes.output() : LayerBytes();
   sum.working_delayed_wgrad = peak_with_delayed_wgrad(units, is_offloaded, output.waiting);
   if (!stage.has_output) return sum;
   sum.kept += output.kept;
@@ -100,37 +100,37 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
 
 namespace {
 
-/// Returns true if the next computation after action i of a rank uses a message from another rank, which the engine
-/// receives while i is computed.
+/// Returns true if the next computation after action i of a rank uses a message from a different rank, which the
+/// engine receives while i is computed.
 bool receives_during(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
   for (++i; i < actions.size(); ++i) {
     const Action& a = actions[i];
-    const bool forward = a.kind == ActionKind::Forward;
-    if (!forward && !computes_weight_grad(a.kind) && !computes_input_grad(a.kind)) continue;
-    const int giver = forward ? a.stage - 1 : a.stage + 1;
-    return a.kind != ActionKind::BackwardWeight && giver >= 0 && giver < schedule.stages() &&
-           schedule.rank_of(giver) != schedule.rank_of(a.stage);
+    const bool is_forward = a.kind == ActionKind::Forward;
+    if (!is_forward && !computes_weight_grad(a.kind) && !computes_input_grad(a.kind)) continue;
+    const int sender_stage = is_forward ? a.stage - 1 : a.stage + 1;
+    return a.kind != ActionKind::BackwardWeight && sender_stage >= 0 && sender_stage < schedule.stages() &&
+           schedule.rank_of(sender_stage) != schedule.rank_of(a.stage);
   }
   return false;
 }
 
-/// Returns true if no chunk has more than in `other`.
-bool is_within(const std::vector<i64>& counts, const std::vector<i64>& other) {
+/// Returns true if no chunk has more in `counts` than in `other`.
+bool is_dominated_by(const std::vector<i64>& counts, const std::vector<i64>& other) {
   return std::ranges::equal(counts, other, std::ranges::less_equal());
 }
 
-bool is_within(const PeakCandidate& moment, const PeakCandidate& other) {
+bool is_dominated_by(const PeakCandidate& moment, const PeakCandidate& other) {
   return moment.chunk == other.chunk && moment.delays_wgrad == other.delays_wgrad &&
-         moment.receives <= other.receives && is_within(moment.kept, other.kept) &&
-         is_within(moment.waiting, other.waiting);
+         moment.receives <= other.receives && is_dominated_by(moment.kept, other.kept) &&
+         is_dominated_by(moment.waiting, other.waiting);
 }
 
-/// Adds a moment unless it is within one of `fullest`, and removes those that are within it.
+/// Adds a moment unless a candidate dominates it, and removes the candidates that it dominates.
 template <class Moment>
-void add_if_not_dominated(std::vector<Moment>& fullest, const Moment& moment) {
-  if (std::ranges::any_of(fullest, [&](const Moment& other) { return is_within(moment, other); })) return;
-  std::erase_if(fullest, [&](const Moment& other) { return is_within(other, moment); });
-  fullest.push_back(moment);
+void add_if_not_dominated(std::vector<Moment>& candidates, const Moment& moment) {
+  if (std::ranges::any_of(candidates, [&](const Moment& other) { return is_dominated_by(moment, other); })) return;
+  std::erase_if(candidates, [&](const Moment& other) { return is_dominated_by(other, moment); });
+  candidates.push_back(moment);
 }
 
 /// Buffers for disk reads and writes in flight: an unused one is preferred to one that is still being written.
@@ -142,7 +142,8 @@ i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivation
 }
 
 /// Bytes of one kind for `counts` microbatches of each chunk.
-i64 bytes_of(const std::vector<i64>& counts, const std::vector<StageActivations>& chunks, i64 StageActivations::*kind) {
+i64 sum_bytes(const std::vector<i64>& counts, const std::vector<StageActivations>& chunks,
+              i64 StageActivations::*kind) {
   i64 sum = 0;
   for (std::size_t i = 0; i < chunks.size(); ++i) sum += counts[i] * chunks[i].*kind;
   return sum;
@@ -154,28 +155,28 @@ PeakCandidates find_peak_candidates(const Schedule& schedule, int rank) {
   const std::vector<Action>& actions = schedule.per_rank[static_cast<std::size_t>(rank)];
   const auto chunks = static_cast<std::size_t>(schedule.chunks_per_rank);
   std::vector<i64> kept(chunks), waiting(chunks);
-  PeakCandidates fullest;
+  PeakCandidates candidates;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const ActionKind kind = actions[i].kind;
     const int chunk = schedule.chunk_of(actions[i].stage);
-    const auto at = static_cast<std::size_t>(chunk);
+    const auto index = static_cast<std::size_t>(chunk);
     if (kind == ActionKind::Forward) {
-      ++kept[at];
-      add_if_not_dominated(fullest.after_forward, kept);
+      ++kept[index];
+      add_if_not_dominated(candidates.after_forward, kept);
     }
     const bool delays_wgrad = kind == ActionKind::BackwardInput;
     if (computes_input_grad(kind)) {
-      add_if_not_dominated(fullest.in_backward, {.chunk = chunk,
-                                                 .delays_wgrad = delays_wgrad,
-                                                 .receives = receives_during(schedule, actions, i),
-                                                 .kept = kept,
-                                                 .waiting = waiting});
-      --kept[at];
-      if (delays_wgrad) ++waiting[at];
+      add_if_not_dominated(candidates.in_backward, {.chunk = chunk,
+                                                    .delays_wgrad = delays_wgrad,
+                                                    .receives = receives_during(schedule, actions, i),
+                                                    .kept = kept,
+                                                    .waiting = waiting});
+      --kept[index];
+      if (delays_wgrad) ++waiting[index];
     }
-    if (kind == ActionKind::BackwardWeight) --waiting[at];
+    if (kind == ActionKind::BackwardWeight) --waiting[index];
   }
-  return fullest;
+  return candidates;
 }
 
 PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share, const PeakCandidates& moments) {
@@ -187,13 +188,13 @@ PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share,
   for (const PeakCandidate& moment : moments.in_backward) {
     const StageActivations& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
     const i64 working = moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working;
-    const i64 in_flight = bytes_of(moment.kept, chunks, &StageActivations::kept) +
-                          bytes_of(moment.waiting, chunks, &StageActivations::waiting);
+    const i64 in_flight = sum_bytes(moment.kept, chunks, &StageActivations::kept) +
+                          sum_bytes(moment.waiting, chunks, &StageActivations::waiting);
     peak.live = std::max(peak.live, in_flight + working + (moment.receives ? message : 0));
   }
   for (const std::vector<i64>& kept : moments.after_forward) {
-    peak.offloaded = std::max(peak.offloaded, bytes_of(kept, chunks, &StageActivations::offloaded));
-    peak.blocks = std::max(peak.blocks, bytes_of(kept, chunks, &StageActivations::blocks));
+    peak.offloaded = std::max(peak.offloaded, sum_bytes(kept, chunks, &StageActivations::offloaded));
+    peak.blocks = std::max(peak.blocks, sum_bytes(kept, chunks, &StageActivations::blocks));
   }
   peak.live += buffer_bytes(sizes.setup(), chunks);
   return peak;

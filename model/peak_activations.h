@@ -12,14 +12,14 @@ struct PeakCandidate {
   int chunk = 0;                  ///< chunk of the pass
   bool delays_wgrad = false;      ///< delays its weight gradients
   bool receives = false;          ///< concurrently receives the input of the next pass
-  std::vector<i64> kept = {};     ///< by chunk: microbatches between forward and backward, including this one
-  std::vector<i64> waiting = {};  ///< by chunk: microbatches with delayed weight gradients
+  std::vector<i64> kept = {};     ///< microbatches between forward and backward by chunk, including this one
+  std::vector<i64> waiting = {};  ///< microbatches with delayed weight gradients by chunk
 };
 
 /// Candidates for the peak: moments whose numbers of microbatches in flight, by chunk, no other moment dominates.
 struct PeakCandidates {
   std::vector<PeakCandidate> in_backward;
-  std::vector<std::vector<i64>> after_forward;  ///< by chunk: microbatches between forward and backward
+  std::vector<std::vector<i64>> after_forward;  ///< microbatches between forward and backward by chunk
 };
 PeakCandidates find_peak_candidates(const Schedule& schedule, int rank);
 

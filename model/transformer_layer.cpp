@@ -14,57 +14,58 @@ ResidualBranch::ResidualBranch(std::string site, StoredRef<ModelContext> context
   if (context_.config.has_post_norms()) after_ = std::make_unique<Norm>(after, context_);
 }
 
-Dropout ResidualBranch::dropout(const Tensor& x, const MicrobatchContext& pass) const {
-  return context_.dropout_for(context_.config.hidden_dropout, site_, context_.positions(x, pass).ranges, pass);
+Dropout ResidualBranch::dropout(const Tensor& x, const MicrobatchContext& microbatch) const {
+  return context_.dropout_for(context_.config.hidden_dropout, site_, context_.positions(x, microbatch).ranges,
+                              microbatch);
 }
 
-Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, MicrobatchContext& pass) {
+Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, site_.c_str());
-  const Tensor input = before_ ? before_->forward(x, pass) : x;
+  const Tensor input = before_ ? before_->forward(x, microbatch) : x;
   std::optional<MicrobatchContext::DiscardScope> discard;
   if (before_ && context_.recompute.layernorm)
-    discard.emplace(pass, input, std::vector{x},
-                    [norm = before_.get()](std::span<const Tensor> kept) { return norm->normalize(kept[0]); });
-  Tensor y = branch_->forward(input, pass);
+    discard.emplace(microbatch, input, std::vector{x},
+                    [norm = before_.get()](std::span<const Tensor> saved) { return norm->normalize(saved[0]); });
+  Tensor y = branch_->forward(input, microbatch);
   const Tensor* bias = branch_->bias();
   if (after_) {
     if (bias) ops::add_bias(y, *std::exchange(bias, nullptr));
-    y = after_->forward(y, pass);
+    y = after_->forward(y, microbatch);
   }
-  ops::bias_dropout_add(y, bias, residual, dropout(residual, pass), y);
+  ops::bias_dropout_add(y, bias, residual, dropout(residual, microbatch), y);
   return y;
 }
 
-void ResidualBranch::backward_branch(const Tensor& d_added, MicrobatchContext& pass, Tensor& dx) {
-  const Tensor d_output = after_ ? after_->backward(d_added, pass) : d_added;
-  const Tensor d_input = branch_->backward(d_output, pass);
-  before_ ? before_->backward_add(d_input, pass, dx) : ops::add_to(d_input, dx);
+void ResidualBranch::backward_branch(const Tensor& d_added, MicrobatchContext& microbatch, Tensor& dx) {
+  const Tensor d_output = after_ ? after_->backward(d_added, microbatch) : d_added;
+  const Tensor d_input = branch_->backward(d_output, microbatch);
+  before_ ? before_->backward_add(d_input, microbatch, dx) : ops::add_to(d_input, dx);
 }
 
-Tensor ResidualBranch::backward(const Tensor& dy, MicrobatchContext& pass) {
+Tensor ResidualBranch::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, site_.c_str());
-  const Dropout drop = dropout(dy, pass);
+  const Dropout drop = dropout(dy, microbatch);
   Tensor d_added = dy, dx = dy;
   if (drop.p > 0) {
     d_added = Tensor::like(dy);
     ops::dropout(dy, drop, d_added);
-  } else if (pass.delay_wgrad_compute && !after_) {  // a delayed weight gradient still reads dy
+  } else if (microbatch.delay_wgrad_compute && !after_) {  // a delayed weight gradient still reads dy
     dx = Tensor::like(dy);
     ops::copy(dy, dx);
   }
-  backward_branch(d_added, pass, dx);
+  backward_branch(d_added, microbatch, dx);
   return dx;
 }
 
-void ResidualBranch::backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx) {
+void ResidualBranch::backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx) {
   const ProfileRange range(context_.device, context_.profiler, site_.c_str());
-  const Dropout drop = dropout(dy, pass);
+  const Dropout drop = dropout(dy, microbatch);
   Tensor d_added = dy;
   if (drop.p > 0) {
     d_added = Tensor::like(dy);
     ops::dropout(dy, drop, d_added);
   }
-  backward_branch(d_added, pass, dx);
+  backward_branch(d_added, microbatch, dx);
 }
 
 ActivationPlacement ResidualBranch::output_placement(ActivationPlacement x) const {
@@ -82,7 +83,7 @@ void ResidualBranch::visit(const ParamVisitor& f) {
 
 namespace {
 
-std::string name_of_layer(i64 layer) {
+std::string layer_name(i64 layer) {
   return str("decoder.layers.", layer);
 }
 
@@ -90,11 +91,11 @@ std::string name_of_layer(i64 layer) {
 
 TransformerLayer::TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary)
     : context_(context),
-      attention_(name_of_layer(layer) + ".self_attention", context, name_of_layer(layer) + ".input_layernorm",
-                 std::make_unique<SelfAttention>(name_of_layer(layer) + ".self_attention", layer, context, rotary),
-                 name_of_layer(layer) + ".post_self_attn_layernorm"),
-      mlp_(name_of_layer(layer) + ".mlp", context, name_of_layer(layer) + ".pre_mlp_layernorm",
-           make_mlp(layer, name_of_layer(layer) + ".mlp"), name_of_layer(layer) + ".post_mlp_layernorm") {}
+      attention_(layer_name(layer) + ".self_attention", context, layer_name(layer) + ".input_layernorm",
+                 std::make_unique<SelfAttention>(layer_name(layer) + ".self_attention", layer, context, rotary),
+                 layer_name(layer) + ".post_self_attn_layernorm"),
+      mlp_(layer_name(layer) + ".mlp", context, layer_name(layer) + ".pre_mlp_layernorm",
+           make_mlp(layer, layer_name(layer) + ".mlp"), layer_name(layer) + ".post_mlp_layernorm") {}
 
 std::unique_ptr<Branch> TransformerLayer::make_mlp(i64 layer, const std::string& name) {
   if (!context_.config.moe.has_experts(layer))
@@ -104,17 +105,17 @@ std::unique_ptr<Branch> TransformerLayer::make_mlp(i64 layer, const std::string&
   return experts;
 }
 
-Tensor TransformerLayer::forward(const Tensor& x, MicrobatchContext& pass) {
-  const Tensor x1 = attention_.forward(x, x, pass);
-  return mlp_.forward(context_.config.use_parallel_residual ? x : x1, x1, pass);
+Tensor TransformerLayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
+  const Tensor x1 = attention_.forward(x, x, microbatch);
+  return mlp_.forward(context_.config.use_parallel_residual ? x : x1, x1, microbatch);
 }
 
-Tensor TransformerLayer::backward(const Tensor& dy, MicrobatchContext& pass) {
-  if (!context_.config.use_parallel_residual) return attention_.backward(mlp_.backward(dy, pass), pass);
+Tensor TransformerLayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
+  if (!context_.config.use_parallel_residual) return attention_.backward(mlp_.backward(dy, microbatch), microbatch);
   Tensor dx = Tensor::like(dy);  // both branches read dy
   ops::copy(dy, dx);
-  mlp_.backward_add(dy, pass, dx);
-  attention_.backward_add(dy, pass, dx);
+  mlp_.backward_add(dy, microbatch, dx);
+  attention_.backward_add(dy, microbatch, dx);
   return dx;
 }
 

@@ -1,7 +1,7 @@
 // Transformer layer with norms before its branches, after them, or both (model.norm_position):
 //   x1 = x  + dropout(norm(attention(norm(x)) + bias))
-//   y  = x1 + dropout(norm(mlp(norm(x1)) + bias)), or experts in place of the MLP
-// With use_parallel_residual the MLP takes x instead of x1. With sequence parallelism x, x1 and y are this rank's shard
+//   y  = x1 + dropout(norm(mlp(norm(x1)) + bias)), or experts instead of the MLP
+// With use_parallel_residual the MLP reads x instead of x1. With sequence parallelism x, x1 and y are this rank's shard
 // of the sequence, [s / tp, b, h].
 #pragma once
 #include <memory>
@@ -23,20 +23,20 @@ class ResidualBranch {
   ResidualBranch(std::string site, StoredRef<ModelContext> context, const std::string& before,
                  std::unique_ptr<Branch> branch, const std::string& after);
 
-  Tensor forward(const Tensor& x, const Tensor& residual, MicrobatchContext& pass);
+  Tensor forward(const Tensor& x, const Tensor& residual, MicrobatchContext& microbatch);
   /// Requires that x was the residual. Returns its gradient from dy, the gradient of the result, whose memory may be
   /// reused.
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass);
-  /// dx += the gradient of x through the branch only. dx must not be dy.
-  void backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx);
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
+  /// Adds the gradient of x through the branch only to dx, which must not be dy.
+  void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);
   /// See Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
 
  private:
-  Dropout dropout(const Tensor& x, const MicrobatchContext& pass) const;
+  Dropout dropout(const Tensor& x, const MicrobatchContext& microbatch) const;
   /// Computes the gradient of x from that of the value added to the residual.
-  void backward_branch(const Tensor& d_added, MicrobatchContext& pass, Tensor& dx);
+  void backward_branch(const Tensor& d_added, MicrobatchContext& microbatch, Tensor& dx);
 
   std::string site_;
   const ModelContext& context_;
@@ -49,9 +49,9 @@ class TransformerLayer final : public Module {
   /// `layer` is the global index, starting at 0.
   TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
 
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
   /// May reuse dy's memory for the result.
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   /// Returns nullptr in a layer without experts.

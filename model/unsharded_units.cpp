@@ -34,7 +34,7 @@ UnshardedUnits::UnshardedUnits(const ChunkParameters& dense, const ChunkParamete
       overlaps_gather_(share.overlap_param_gather),
       overlaps_reduce_(share.overlap_grad_reduce),
       keeps_embedding_(keeps_embedding),
-      repeats_(share.schedule.microbatches > 1),
+      has_several_microbatches_(share.schedule.microbatches > 1),
       is_packed_(share.quantized_weights && share.zero_stage >= 3) {
   if (experts) grids_.push_back(experts);
 }
@@ -47,53 +47,55 @@ double UnshardedUnits::bytes(const ChunkParameters& chunk, std::size_t bucket, i
   return static_cast<double>(padded_alloc_size(chunk.buckets[bucket] * width));
 }
 
-double UnshardedUnits::message(const ChunkParameters& chunk, std::size_t bucket) const {
+double UnshardedUnits::message_bytes(const ChunkParameters& chunk, std::size_t bucket) const {
   if (!is_packed_) return bytes(chunk, bucket, param_width_);
   return static_cast<double>(padded_alloc_size(packed_words(chunk.buckets[bucket]) * size_of(DType::I32)));
 }
 
-double UnshardedUnits::unpacked(const ChunkParameters& chunk, std::size_t end) const {
-  return is_packed_ && end > 0 ? message(chunk, end - 1) : 0;
+double UnshardedUnits::unpack_bytes(const ChunkParameters& chunk, std::size_t end) const {
+  return is_packed_ && end > 0 ? message_bytes(chunk, end - 1) : 0;
 }
 
 /// Buckets in use and the next one, whose gather is in flight once a unit of this grid was used.
 double UnshardedUnits::params_forward(const ChunkParameters& chunk, UnitRange used) const {
-  const BucketRange now = buckets_of(chunk, used);
-  double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
-  for (std::size_t b = now.first; b < now.end; ++b) sum += bytes(chunk, b, param_width_);
-  if (overlaps_gather_ && now.end > 0 && now.end < chunk.buckets.size()) sum += message(chunk, now.end);
+  const BucketRange buckets = buckets_of(chunk, used);
+  double sum = buckets.count() > 0 ? unpack_bytes(chunk, buckets.end) : 0;
+  for (std::size_t b = buckets.first; b < buckets.end; ++b) sum += bytes(chunk, b, param_width_);
+  if (overlaps_gather_ && buckets.end > 0 && buckets.end < chunk.buckets.size())
+    sum += message_bytes(chunk, buckets.end);
   return sum;
 }
 
 /// Buckets in use and the previous one, prefetched once a unit of this grid was used, but not while several are in use.
 double UnshardedUnits::params_backward(const ChunkParameters& chunk, UnitRange used) const {
-  const BucketRange now = buckets_of(chunk, used);
-  double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
-  for (std::size_t b = now.first; b < now.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, param_width_);
-  const bool has_begun = now.count() == 1 || (now.count() == 0 && now.end < chunk.buckets.size());
-  if (overlaps_gather_ && has_begun && now.first > 0 && !is_kept(chunk, now.first - 1))
-    sum += message(chunk, now.first - 1);
+  const BucketRange buckets = buckets_of(chunk, used);
+  double sum = buckets.count() > 0 ? unpack_bytes(chunk, buckets.end) : 0;
+  for (std::size_t b = buckets.first; b < buckets.end; ++b)
+    sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, param_width_);
+  const bool has_begun = buckets.count() == 1 || (buckets.count() == 0 && buckets.end < chunk.buckets.size());
+  if (overlaps_gather_ && has_begun && buckets.first > 0 && !is_kept(chunk, buckets.first - 1))
+    sum += message_bytes(chunk, buckets.first - 1);
   return sum;
 }
 
 /// Buckets in use and the one used before, whose gradients are being reduced; initially the first unit's of the
 /// previous pass.
 double UnshardedUnits::grads_backward(const ChunkParameters& chunk, UnitRange used) const {
-  const BucketRange now = buckets_of(chunk, used);
+  const BucketRange buckets = buckets_of(chunk, used);
   double sum = 0;
-  for (std::size_t b = now.first; b < now.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, grad_width_);
+  for (std::size_t b = buckets.first; b < buckets.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, grad_width_);
   if (!overlaps_reduce_ || chunk.buckets.empty()) return sum;
-  if (now.end < chunk.buckets.size()) return sum + bytes(chunk, now.end, grad_width_);
-  return sum + (repeats_ ? bytes(chunk, 0, grad_width_) : 0);
+  if (buckets.end < chunk.buckets.size()) return sum + bytes(chunk, buckets.end, grad_width_);
+  return sum + (has_several_microbatches_ ? bytes(chunk, 0, grad_width_) : 0);
 }
 
-UnshardedBytes UnshardedUnits::in_forward(UnitRange used) const {
+UnshardedBytes UnshardedUnits::forward_bytes(UnitRange used) const {
   UnshardedBytes sum;
   for (const ChunkParameters* chunk : grids_) sum.params += params_forward(*chunk, used);
   return sum;
 }
 
-UnshardedBytes UnshardedUnits::in_backward(UnitRange used) const {
+UnshardedBytes UnshardedUnits::backward_bytes(UnitRange used) const {
   UnshardedBytes sum;
   if (keeps_embedding_)
     sum = {.params = bytes(*grids_.front(), 0, param_width_), .grads = bytes(*grids_.front(), 0, grad_width_)};
@@ -131,10 +133,10 @@ std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std:
   for (const UsedUnits& u : used) {
     i64 layers = 0, working = u.is_embedding ? dy : 0;
     for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
-      layers += sizes.of(layer).kept;
-      working = std::max(working, sizes.of(layer).working);
+      layers += sizes.layer(layer).kept;
+      working = std::max(working, sizes.layer(layer).working);
     }
-    if (u.is_output) working = sizes.of_output().kept + sizes.of_output().working;
+    if (u.is_output) working = sizes.output().kept + sizes.output().working;
     list.push_back({.below = kept, .live = layers + working});
     if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
   }
@@ -153,10 +155,10 @@ i64 largest_buckets(const RankParameters& parameters) {
   return peak;
 }
 
-UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& whole) {
+UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& units) {
   UnshardedBytes peak;
   for (const UsedUnits& u : used) {
-    const UnshardedBytes forward = whole.in_forward(u.units), backward = whole.in_backward(u.units);
+    const UnshardedBytes forward = units.forward_bytes(u.units), backward = units.backward_bytes(u.units);
     peak.params = std::max({peak.params, forward.params, backward.params});
     peak.grads = std::max(peak.grads, backward.grads);
   }
@@ -185,9 +187,9 @@ double GradientMessages::bytes(i64 elements) const {
 double GradientMessages::packing_bytes(i64 elements) const {
   const double message = 2 * bytes(elements);
   if (!has_nodes()) return message;
-  const i64 of_node = elements / share_.node_ranks;
-  const auto sum = static_cast<double>(padded_alloc_size(of_node * size_of(accumulate_dtype(setup_.dtype))));
-  return std::max({message, message / 2 + sum, sum + 2 * bytes(of_node)});
+  const i64 node_elements = elements / share_.node_ranks;
+  const auto sum = static_cast<double>(padded_alloc_size(node_elements * size_of(accumulate_dtype(setup_.dtype))));
+  return std::max({message, message / 2 + sum, sum + 2 * bytes(node_elements)});
 }
 
 double GradientMessages::in_flight_bytes(i64 elements) const {

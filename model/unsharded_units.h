@@ -22,8 +22,8 @@ class UnshardedUnits {
   UnshardedUnits(const ChunkParameters& dense, const ChunkParameters* experts, const RankMemorySpec& share, DType dtype,
                  bool keeps_embedding);
 
-  UnshardedBytes in_forward(UnitRange used) const;
-  UnshardedBytes in_backward(UnitRange used) const;
+  UnshardedBytes forward_bytes(UnitRange used) const;
+  UnshardedBytes backward_bytes(UnitRange used) const;
 
  private:
   double params_forward(const ChunkParameters& chunk, UnitRange used) const;
@@ -32,16 +32,16 @@ class UnshardedUnits {
   /// Returns true for tied embeddings, which are counted separately.
   bool is_kept(const ChunkParameters& chunk, std::size_t bucket) const;
   double bytes(const ChunkParameters& chunk, std::size_t bucket, i64 width) const;
-  /// Bytes of weights in flight: packed size if they are packed, otherwise the full size.
-  double message(const ChunkParameters& chunk, std::size_t bucket) const;
-  /// Additional bytes of the bucket before `end` while it is unpacked.
-  double unpacked(const ChunkParameters& chunk, std::size_t end) const;
+  /// Returns the bytes of weights in flight: packed size if they are packed, otherwise the full size.
+  double message_bytes(const ChunkParameters& chunk, std::size_t bucket) const;
+  /// Returns the additional bytes of the bucket before `end` while it is unpacked.
+  double unpack_bytes(const ChunkParameters& chunk, std::size_t end) const;
 
   std::vector<const ChunkParameters*> grids_;  // dense first
   i64 param_width_, grad_width_;               // 0 = not sharded
   bool overlaps_gather_, overlaps_reduce_, keeps_embedding_;
-  bool repeats_;    // a step has several microbatches
-  bool is_packed_;  // format in which weights are gathered
+  bool has_several_microbatches_;  // in a step
+  bool is_packed_;                 // format in which weights are gathered
 };
 
 /// Units that a pass over a stage uses at the same time, from first to last, with their layers; the embedding and the
@@ -54,17 +54,17 @@ struct UsedUnits {
 };
 std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage);
 
-/// Bytes of activations while backward of the only microbatch in flight is in such a range.
+/// Bytes of activations while backward of the only microbatch in flight is in a range of units.
 struct UnitActivations {
-  i64 below = 0;  ///< saved by the ranges before it, whose backward is still to come
-  i64 live = 0;   ///< saved by its own layers, and their working set
+  i64 below = 0;  ///< bytes saved by earlier ranges, whose backward has not run
+  i64 live = 0;   ///< bytes saved by its own layers, and their working set
 };
 std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used);
 
 /// Returns the peak over both passes, separately for each class.
-UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& whole);
+UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& units);
 
-/// Elements of the largest bucket of each grid.
+/// Returns the sum over grids of the elements of the largest bucket.
 i64 largest_buckets(const RankParameters& parameters);
 
 /// Memory of gradient messages in reduced precision (parallel/dp/store.h) over time.
@@ -84,7 +84,7 @@ class GradientMessages {
  private:
   bool has_nodes() const { return share_.node_ranks > 1; }
   double bytes(i64 elements) const;
-  /// Bytes for a bucket of `elements` until its reduction starts, and while it is in flight.
+  /// Return the bytes for a bucket of `elements` until its reduction starts, and while it is in flight.
   double packing_bytes(i64 elements) const;
   double in_flight_bytes(i64 elements) const;
 

@@ -4,7 +4,7 @@
 
 namespace mcpp {
 
-/// Keys of other optimizers would be ignored.
+/// Reports the keys that the selected optimizer ignores.
 void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
   const OptimizerConfig defaults;
   const bool sets_adam =
@@ -20,7 +20,7 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
     errors.push_back("optimizer.exp_avg_sq_dtype: sgd keeps no second moments");
   }
   if (!can_round_gradients() && main_grads_dtype != defaults.main_grads_dtype) {
-    errors.push_back("optimizer.main_grads_dtype: muon works in the memory of the gradients, in fp32");
+    errors.push_back("optimizer.main_grads_dtype: must be \"fp32\" with muon, which transforms gradients in place");
   }
   if (optimizer != OptimizerKind::Sgd && sgd_momentum != defaults.sgd_momentum) {
     errors.push_back("optimizer.sgd_momentum: only read when optimizer is \"sgd\"");
@@ -34,17 +34,17 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
 
 void OptimizerConfig::add_offload_conflicts(std::vector<std::string>& errors) const {
   const OptimizerConfig defaults;
-  const bool is_near = offload == OffloadTier::Device;
-  if (is_near && offload_fraction != defaults.offload_fraction)
+  const bool is_on_device = offload == OffloadTier::Device;
+  if (is_on_device && offload_fraction != defaults.offload_fraction)
     errors.push_back("optimizer.offload_fraction: only read when offload is \"host\" or \"file\"");
-  if (is_near && offload_segment_size != defaults.offload_segment_size)
+  if (is_on_device && offload_segment_size != defaults.offload_segment_size)
     errors.push_back("optimizer.offload_segment_size: only read when offload is \"host\" or \"file\"");
 }
 
 std::vector<std::string> OptimizerConfig::conflicts() const {
   std::vector<std::string> errors;
-  const auto at_most_one = [&](const char* names, int given) {
-    if (given > 1) errors.push_back(str("optimizer: give only one of ", names));
+  const auto at_most_one = [&](const char* names, int count) {
+    if (count > 1) errors.push_back(str("optimizer: set only one of ", names));
   };
   at_most_one("lr_decay_iters, lr_decay_samples", (lr_decay_iters > 0) + (lr_decay_samples > 0));
   at_most_one("lr_warmup_fraction, lr_warmup_iters, lr_warmup_samples",
@@ -65,8 +65,8 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
   }
   add_ignored_keys(errors);
   add_offload_conflicts(errors);
-  const bool ramps = start_weight_decay >= 0 || end_weight_decay >= 0;
-  if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && ramps) {
+  const bool has_ramp = start_weight_decay >= 0 || end_weight_decay >= 0;
+  if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && has_ramp) {
     errors.push_back(
         "optimizer.start_weight_decay, end_weight_decay: only read when weight_decay_incr_style is linear or cosine");
   }

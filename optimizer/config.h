@@ -114,16 +114,19 @@ struct OptimizerConfig {
     visit("lr", self.lr, "maximum learning rate", greater_than(0));
     visit("min_lr", self.min_lr, "learning rate at the end of the decay", at_least(0));
     visit("lr_decay_style", self.lr_decay_style, "shape of the decay");
-    visit("lr_decay_iters", self.lr_decay_iters, "iterations to decay over; 0 = the whole training", at_least(0));
-    visit("lr_decay_samples", self.lr_decay_samples, "the same in samples; excludes lr_decay_iters", at_least(0));
+    visit("lr_decay_iters", self.lr_decay_iters, "length of the decay in iterations; 0 = the entire training",
+          at_least(0));
+    visit("lr_decay_samples", self.lr_decay_samples, "length of the decay in samples; excludes lr_decay_iters",
+          at_least(0));
     visit("lr_warmup_fraction", self.lr_warmup_fraction, "fraction of the decay that warms up linearly",
           between_excluding_max(0, 1));
     visit("lr_warmup_iters", self.lr_warmup_iters, "length of the warm-up in iterations", at_least(0));
     visit("lr_warmup_samples", self.lr_warmup_samples, "length of the warm-up in samples", at_least(0));
     visit("lr_warmup_init", self.lr_warmup_init, "learning rate at the start of the warm-up", at_least(0));
     visit("lr_wsd_decay_style", self.lr_wsd_decay_style, "shape of the final decay of WSD");
-    visit("lr_wsd_decay_iters", self.lr_wsd_decay_iters, "its length in iterations", at_least(0));
-    visit("lr_wsd_decay_samples", self.lr_wsd_decay_samples, "its length in samples", at_least(0));
+    visit("lr_wsd_decay_iters", self.lr_wsd_decay_iters, "length of the final decay of WSD in iterations", at_least(0));
+    visit("lr_wsd_decay_samples", self.lr_wsd_decay_samples, "length of the final decay of WSD in samples",
+          at_least(0));
     visit("weight_decay", self.weight_decay, "weight decay; not applied to biases and one-dimensional parameters",
           at_least(0));
     visit("start_weight_decay", self.start_weight_decay, "weight decay at the start of its ramp; -1 = weight_decay",
@@ -137,7 +140,7 @@ struct OptimizerConfig {
   static void rule_fields(Self& self, Visitor& visit) {
     visit("adam_beta1", self.adam_beta1, "decay rate of the first moment", between_excluding_max(0, 1));
     visit("adam_beta2", self.adam_beta2, "decay rate of the second moment", between_excluding_max(0, 1));
-    visit("adam_eps", self.adam_eps, "added to the square root of the second moment", greater_than(0));
+    visit("adam_eps", self.adam_eps, "term added to the square root of the second moment", greater_than(0));
     visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", between_excluding_max(0, 1));
     visit("muon_momentum", self.muon_momentum, "momentum of muon", between_excluding_max(0, 1));
     visit("muon_nesterov", self.muon_nesterov, "use Nesterov momentum");
@@ -158,7 +161,7 @@ struct OptimizerConfig {
     visit("loss_scale", self.loss_scale,
           "factor of the loss in the backward pass, divided out before the update; 0 = dynamic with fp16, else none",
           at_least(0));
-    visit("initial_loss_scale", self.initial_loss_scale, "for fp16: initial value of the dynamic factor",
+    visit("initial_loss_scale", self.initial_loss_scale, "initial value of the dynamic factor, with fp16",
           greater_than(0));
     visit("min_loss_scale", self.min_loss_scale, "minimum of the dynamic factor", greater_than(0));
     visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which the dynamic factor doubles",
@@ -181,11 +184,12 @@ struct OptimizerConfig {
     visit("offload", self.offload,
           "where optimizer states and master weights are kept: with the weights, in host memory, or on a disk; bitwise "
           "identical");
-    visit("offload_fraction", self.offload_fraction, "fraction of them that is offloaded; the rest stays on the device",
+    visit("offload_fraction", self.offload_fraction,
+          "fraction of optimizer states that is offloaded; the rest stays on the device",
           Constraint{.min = 0, .max = 1, .min_is_excluded = true});
     visit("offload_folder", self.offload_folder,
-          "for file in offload, offload_params and training.offload_activations: folder on a fast local disk; no files "
-          "are left there");
+          "folder on a fast local disk for data that offload, offload_params or training.offload_activations keep in "
+          "files; no files are left there");
     visit("offload_segment_size", self.offload_segment_size, "elements that are transferred together",
           between(256, i64{1} << 30));
     visit("offload_params", self.offload_params,

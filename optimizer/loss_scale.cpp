@@ -27,24 +27,24 @@ double LossScale::factor(i64 tokens) const {
 
 double LossScale::expected_factor(i64 tokens) const {
   LossScale next = *this;
-  next.update(/*overflow=*/false);
+  next.update(/*has_overflow=*/false);
   return next.factor(tokens);
 }
 
-Overflow LossScale::update(bool overflow) {
-  if (!is_dynamic_) return overflow ? Overflow::Final : Overflow::None;
-  if (!overflow) {
+Overflow LossScale::update(bool has_overflow) {
+  if (!is_dynamic_) return has_overflow ? Overflow::Final : Overflow::None;
+  if (!has_overflow) {
     if (++good_steps_ < window_) return Overflow::None;
     good_steps_ = 0;
     overflows_left_ = hysteresis_;
     value_ *= 2;
     return Overflow::None;
   }
-  const bool is_lowest = value_ <= min_value_;
+  const bool is_at_minimum = value_ <= min_value_;
   good_steps_ = 0;
   overflows_left_ = std::max<i64>(0, overflows_left_ - 1);
   if (overflows_left_ == 0) value_ = std::max(value_ / 2, min_value_);
-  return is_lowest ? Overflow::Final : Overflow::Handled;
+  return is_at_minimum ? Overflow::Final : Overflow::Handled;
 }
 
 std::string LossScale::state() const {

@@ -1,5 +1,5 @@
 // Loss scale, which lifts gradients into the range of fp16 (Micikevicius et al., "Mixed Precision Training", 2018):
-// constant, or dynamic by Megatron-LM's rules (megatron/core/optimizer/grad_scaler.py).
+// constant, or dynamic with Megatron-LM's rules (megatron/core/optimizer/grad_scaler.py).
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// Outcome of a step for the loss scale.
+/// Outcome of a step with respect to overflow.
 enum class Overflow : u8 {
   None,
   Handled,  ///< the gradient overflowed; repeated overflows lower the scale until they stop
@@ -26,16 +26,16 @@ class LossScale {
   bool is_dynamic() const { return is_dynamic_; }
 
   /// Returns the factor for the gradient of the summed loss of up to `tokens` tokens: value() divided by `tokens`,
-  /// which is rounded up to a power of two so that the division is exact. 1 if there is no scale.
+  /// which is rounded up to a power of two so that the division is exact. Returns 1 without a scale.
   double factor(i64 tokens) const;
   /// Returns the next factor() assuming that the last step does not overflow, as nearly all do not, before its outcome
   /// is known.
   double expected_factor(i64 tokens) const;
 
-  /// Updates the scale after each step. `overflow`: gradient or loss was not finite on some rank, so the step was
+  /// Updates the scale after each step. `has_overflow`: gradient or loss was not finite on some rank, so the step was
   /// skipped. The `hysteresis`-th overflow since the last growth, and each one after it, halves the scale;
   /// loss_scale_window consecutive steps without overflow double it.
-  Overflow update(bool overflow);
+  Overflow update(bool has_overflow);
 
   /// Returns the complete state as text; empty if the scale is not dynamic.
   std::string state() const;
@@ -46,8 +46,8 @@ class LossScale {
   bool is_dynamic_, is_enabled_;
   double value_, min_value_;
   i64 window_, hysteresis_;
-  i64 good_steps_ = 0;      // consecutive
-  i64 overflows_left_ = 0;  // until the scale is halved
+  i64 good_steps_ = 0;      // consecutive steps without overflow
+  i64 overflows_left_ = 0;  // overflows until the scale is halved
 };
 
 }  // namespace mcpp

@@ -9,13 +9,13 @@
 namespace mcpp {
 namespace {
 
-/// A length that may be given in iterations or in samples.
-double in_samples(i64 iterations, i64 samples, i64 global_batch_size) {
+/// Converts a length given in iterations or in samples to samples.
+double to_samples(i64 iterations, i64 samples, i64 global_batch_size) {
   return static_cast<double>(samples > 0 ? samples : iterations * global_batch_size);
 }
 
-/// 1 at ratio 0, 0 at ratio 1, with level ends.
-double cosine(double ratio) {
+/// Returns the cosine decay from 1 at ratio 0 to 0 at ratio 1.
+double cosine_decay(double ratio) {
   return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0);
 }
 
@@ -26,7 +26,7 @@ double wsd_coefficient(WsdDecayStyle style, double ratio) {
     case WsdDecayStyle::Linear:
       return 1.0 - ratio;
     case WsdDecayStyle::Cosine:
-      return cosine(ratio);
+      return cosine_decay(ratio);
     case WsdDecayStyle::MinusSqrt:
       return 1.0 - std::sqrt(ratio);
   }
@@ -38,21 +38,21 @@ double wsd_coefficient(WsdDecayStyle style, double ratio) {
 LrSchedule::LrSchedule(const OptimizerConfig& config, const TrainingLength& length) : config_(config) {
   const i64 batch = length.global_batch_size;
   check_input((length.train_iters > 0) != (length.train_samples > 0) && batch > 0,
-              "training.train_iters, training.train_samples: give one of them, above 0 (have ", length.train_iters,
-              " and ", length.train_samples, "), and a global batch size above 0");
+              "training.train_iters, training.train_samples: exactly one of them must be above 0 (have ",
+              length.train_iters, " and ", length.train_samples, "), and a global batch size above 0");
   if (length.train_iters > 0) samples_per_iteration_ = batch;
-  training_ = in_samples(length.train_iters, length.train_samples, batch);
+  training_ = to_samples(length.train_iters, length.train_samples, batch);
   const bool has_decay = config.lr_decay_iters > 0 || config.lr_decay_samples > 0;
-  decay_ = has_decay ? in_samples(config.lr_decay_iters, config.lr_decay_samples, batch) : training_;
+  decay_ = has_decay ? to_samples(config.lr_decay_iters, config.lr_decay_samples, batch) : training_;
   warmup_ = config.lr_warmup_fraction > 0 ? config.lr_warmup_fraction * decay_
-                                          : in_samples(config.lr_warmup_iters, config.lr_warmup_samples, batch);
-  wsd_decay_ = in_samples(config.lr_wsd_decay_iters, config.lr_wsd_decay_samples, batch);
+                                          : to_samples(config.lr_warmup_iters, config.lr_warmup_samples, batch);
+  wsd_decay_ = to_samples(config.lr_wsd_decay_iters, config.lr_wsd_decay_samples, batch);
   check_input(warmup_ < decay_, "optimizer.lr_warmup_iters, lr_warmup_samples: the warm-up of ", warmup_,
               " samples must be shorter than the decay of ", decay_,
-              " samples (optimizer.lr_decay_iters, lr_decay_samples; by default the whole training)");
+              " samples (optimizer.lr_decay_iters, lr_decay_samples; by default the entire training)");
   check_input(wsd_decay_ <= decay_, "optimizer.lr_wsd_decay_iters, lr_wsd_decay_samples: ", wsd_decay_,
-              " samples are more than the whole decay of ", decay_,
-              " samples (optimizer.lr_decay_iters, lr_decay_samples; by default the whole training)");
+              " samples are more than the entire decay of ", decay_,
+              " samples (optimizer.lr_decay_iters, lr_decay_samples; by default the entire training)");
 }
 
 i64 LrSchedule::position(i64 trained_iterations, i64 trained_samples) const {
@@ -79,7 +79,7 @@ double LrSchedule::decay_coefficient(double position) const {
     case LrDecayStyle::Linear:
       return 1.0 - ratio;
     case LrDecayStyle::Cosine:
-      return cosine(ratio);
+      return cosine_decay(ratio);
     case LrDecayStyle::Wsd: {
       const double anneal_start = decay_ - wsd_decay_;
       if (position <= anneal_start) return 1.0;
@@ -97,7 +97,7 @@ double LrSchedule::weight_decay(i64 position) const {
   const double ratio = static_cast<double>(position) / training_;
   if (ratio > 1) return config_.end_weight_decay;
   const bool is_linear = config_.weight_decay_incr_style == WeightDecayIncrStyle::Linear;
-  const double coefficient = is_linear ? ratio : cosine(1 - ratio);
+  const double coefficient = is_linear ? ratio : cosine_decay(1 - ratio);
   return config_.start_weight_decay + coefficient * (config_.end_weight_decay - config_.start_weight_decay);
 }
 

@@ -9,13 +9,13 @@ namespace mcpp {
 struct TrainingLength {
   i64 train_iters = 0;
   i64 train_samples = 0;
-  i64 global_batch_size = 1;  ///< samples per iteration, wherever iterations are turned into samples
+  i64 global_batch_size = 1;  ///< samples per iteration, used where iterations are converted to samples
 };
 
-/// Schedule of the learning rate and of weight decay. Stateless: the position is all that a resumed run needs.
+/// Schedule of the learning rate and of weight decay. Stateless: a resumed run only needs the position.
 ///
 /// A schedule whose lengths are given in iterations follows the finished iterations, and one whose lengths are given in
-/// samples follows the samples, whatever batch sizes the training had so far. Positions and lengths are measured in
+/// samples follows the samples, regardless of the batch sizes that were used. Positions and lengths are measured in
 /// samples; an iteration counts as global_batch_size samples.
 class LrSchedule {
  public:
@@ -34,7 +34,7 @@ class LrSchedule {
 
   OptimizerConfig config_;
   i64 samples_per_iteration_ = 0;  // 0 if lengths are given in samples
-  // Lengths in samples; a warm-up given as a fraction need not be whole.
+  // Lengths in samples; a warm-up given as a fraction need not be an integer.
   double warmup_ = 0;
   double decay_ = 0;
   double wsd_decay_ = 0;

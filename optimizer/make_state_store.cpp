@@ -9,7 +9,7 @@ namespace mcpp {
 
 std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool supports_snapshots) {
   std::unique_ptr<StateStore> device_store = make_resident_states(device), offload_store;
-  const i64 longest = config.offload_segment_size / kQuantizedBlock * kQuantizedBlock;  // whole blocks
+  const i64 longest = config.offload_segment_size / kQuantizedBlock * kQuantizedBlock;  // a multiple of the block size
   switch (config.offload) {
     case OffloadTier::Device:
       return device_store;

@@ -5,7 +5,7 @@
 
 namespace mcpp {
 
-/// Returns the store for weights on `device`. `supports_snapshots`: there will be asynchronous saves.
+/// Returns the store for weights on `device`. `supports_snapshots` allows asynchronous saves.
 std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool supports_snapshots);
 
 }  // namespace mcpp

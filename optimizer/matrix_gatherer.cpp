@@ -11,8 +11,8 @@
 namespace mcpp {
 namespace {
 
-/// Operations of a Newton-Schulz step, up to a constant factor.
-double work(i64 rows, i64 columns) {
+/// Returns the operations of a Newton-Schulz step, up to a constant factor.
+double newton_schulz_flops(i64 rows, i64 columns) {
   const auto n = static_cast<double>(std::min(rows, columns)), m = static_cast<double>(std::max(rows, columns));
   return 2 * n * n * m + n * n * n;
 }
@@ -24,26 +24,26 @@ template <class F>
 void for_each_span(const Region& piece, const Region& matrix, Side side, F&& f) {
   i64 begin = 0, count = 0;
   for_each_run(piece, matrix, [&](i64 in_piece, i64 in_matrix, i64 length) {
-    const i64 at = side == Side::Piece ? in_piece : in_matrix;
-    if (count > 0 && at != begin + count) f(begin, count), count = 0;
-    if (count == 0) begin = at;
+    const i64 offset = side == Side::Piece ? in_piece : in_matrix;
+    if (count > 0 && offset != begin + count) f(begin, count), count = 0;
+    if (count == 0) begin = offset;
     count += length;
   });
   if (count > 0) f(begin, count);
 }
 
-/// Copies the intersection of both regions from `numbers`, the values of one side, into the message, or back.
+/// Copies the intersection of both regions from `values`, those of one side, into the message, or back.
 template <bool kIntoMessage>
-void copy_part(const Region& piece, const Region& matrix, Side side, const Tensor& numbers, const Tensor& message) {
-  i64 at = 0;
+void copy_part(const Region& piece, const Region& matrix, Side side, const Tensor& values, const Tensor& message) {
+  i64 offset = 0;
   for_each_span(piece, matrix, side, [&](i64 begin, i64 count) {
-    Tensor there = numbers.flat(begin, count), own = message.flat(at, count);
-    kIntoMessage ? ops::copy(there, own) : ops::copy(own, there);
-    at += count;
+    Tensor span = values.flat(begin, count), own = message.flat(offset, count);
+    kIntoMessage ? ops::copy(span, own) : ops::copy(own, span);
+    offset += count;
   });
 }
 
-bool same(const Region& a, const Region& b) {
+bool is_same_region(const Region& a, const Region& b) {
   return a.box.offset == b.box.offset && a.box.shape == b.box.shape && a.flat_begin == b.flat_begin &&
          a.flat_end == b.flat_end;
 }
@@ -95,18 +95,18 @@ void MatrixGatherer::exchange_pieces() {
   std::erase(others, rank_);
   holders_->connect(others);
 
-  std::vector<i64> mine;
-  for (const Piece& piece : pieces_[static_cast<std::size_t>(rank_)]) encode(piece.param, piece.region, mine);
-  const double longest = reduce_scalar(static_cast<double>(mine.size() + 1), ReduceOp::Max, *holders_, device_);
-  mine.resize(static_cast<std::size_t>(longest), -1);
-  const auto length = static_cast<i64>(mine.size());
+  std::vector<i64> encoded;
+  for (const Piece& piece : pieces_[static_cast<std::size_t>(rank_)]) encode(piece.param, piece.region, encoded);
+  const double longest = reduce_scalar(static_cast<double>(encoded.size() + 1), ReduceOp::Max, *holders_, device_);
+  encoded.resize(static_cast<std::size_t>(longest), -1);
+  const auto length = static_cast<i64>(encoded.size());
   Tensor own = Tensor::empty({length}, DType::I64, device_, MemoryClass::Workspace);
   Tensor all = Tensor::empty({length * ranks_}, DType::I64, device_, MemoryClass::Workspace);
-  write_values(mine, own);
+  write_values(encoded, own);
   holders_->all_gather(own, all).wait();
-  const std::vector<i64> texts = read_values<i64>(all);
+  const std::vector<i64> all_encoded = read_values<i64>(all);
   for (const int rank : others) {
-    auto next = texts.begin() + rank * length;
+    auto next = all_encoded.begin() + rank * length;
     while (*next >= 0) {
       const i64 param = *next++;
       const Shape& global = globals_[static_cast<std::size_t>(param)];
@@ -125,7 +125,7 @@ void MatrixGatherer::find_parts(Matrix& matrix) const {
       const i64 count = piece.param == matrix.param ? overlap(piece.region, matrix.region) : 0;
       if (count == 0) continue;
       const bool is_copy = std::ranges::any_of(matrix.parts, [&](const Part& other) {
-        return other.rank < rank && same(other.piece->region, piece.region);
+        return other.rank < rank && is_same_region(other.piece->region, piece.region);
       });
       matrix.parts.push_back({.rank = rank, .piece = &piece, .count = count, .is_copy = is_copy});
     }
@@ -136,12 +136,12 @@ void MatrixGatherer::choose_owners() {
   std::vector<Matrix*> largest_first;
   for (Matrix& matrix : matrices_) largest_first.push_back(&matrix);
   std::ranges::stable_sort(largest_first, std::greater(),
-                           [](const Matrix* m) { return work(m->rows(), m->columns()); });
+                           [](const Matrix* m) { return newton_schulz_flops(m->rows(), m->columns()); });
   std::vector<double> loads(static_cast<std::size_t>(ranks_));
   for (Matrix* matrix : largest_first) {
-    const auto least = std::ranges::min_element(loads);
-    *least += work(matrix->rows(), matrix->columns());
-    matrix->owner = static_cast<int>(least - loads.begin());
+    const auto least_loaded = std::ranges::min_element(loads);
+    *least_loaded += newton_schulz_flops(matrix->rows(), matrix->columns());
+    matrix->owner = static_cast<int>(least_loaded - loads.begin());
     owned_[static_cast<std::size_t>(matrix->owner)].push_back(matrix);
   }
 }
@@ -153,8 +153,8 @@ void MatrixGatherer::transform(const std::function<void(Tensor&)>& f) {
   for (std::size_t round = 0; round < rounds; ++round) {
     const auto for_each_other = [&](auto&& g) {
       for (int rank = 0; rank < ranks_; ++rank) {
-        const auto& theirs = owned_[static_cast<std::size_t>(rank)];
-        if (rank != rank_ && round < theirs.size()) g(*theirs[round]);
+        const auto& matrices = owned_[static_cast<std::size_t>(rank)];
+        if (rank != rank_ && round < matrices.size()) g(*matrices[round]);
       }
     };
     for_each_other([&](const Matrix& matrix) { send_parts(matrix); });
@@ -174,36 +174,36 @@ void MatrixGatherer::for_each_part(const Matrix& matrix, int rank, F&& f) {
   }
 }
 
-i64 MatrixGatherer::elements(const Matrix& matrix, int rank, bool with_copies) {
+i64 MatrixGatherer::count_elements(const Matrix& matrix, int rank, bool includes_copies) {
   i64 sum = 0;
-  for_each_part(matrix, rank, [&](const Part& part) { sum += with_copies || !part.is_copy ? part.count : 0; });
+  for_each_part(matrix, rank, [&](const Part& part) { sum += includes_copies || !part.is_copy ? part.count : 0; });
   return sum;
 }
 
-Tensor MatrixGatherer::message(i64 elements) const {
+Tensor MatrixGatherer::make_message(i64 elements) const {
   return Tensor::empty({elements}, type_, device_, MemoryClass::Workspace);
 }
 
 void MatrixGatherer::send_parts(const Matrix& matrix) {
-  const Tensor out = message(elements(matrix, rank_, false));
+  const Tensor out = make_message(count_elements(matrix, rank_, false));
   if (out.numel() == 0) return;
-  i64 at = 0;
+  i64 offset = 0;
   for_each_part(matrix, rank_, [&](const Part& part) {
     if (part.is_copy) return;
-    copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, out.flat(at, part.count));
-    at += part.count;
+    copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, out.flat(offset, part.count));
+    offset += part.count;
   });
   holders_->send(out, matrix.owner).wait();
 }
 
 void MatrixGatherer::receive_parts(const Matrix& matrix) {
-  Tensor in = message(elements(matrix, rank_, true));
+  Tensor in = make_message(count_elements(matrix, rank_, true));
   if (in.numel() == 0) return;
   holders_->recv(in, matrix.owner).wait();
-  i64 at = 0;
+  i64 offset = 0;
   for_each_part(matrix, rank_, [&](const Part& part) {
-    copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, in.flat(at, part.count));
-    at += part.count;
+    copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, in.flat(offset, part.count));
+    offset += part.count;
   });
 }
 
@@ -221,34 +221,34 @@ Tensor MatrixGatherer::contiguous_view(const Matrix& matrix) const {
 Tensor MatrixGatherer::gather(const Matrix& matrix) {
   if (const Tensor local = contiguous_view(matrix); local.defined())
     return local.view({matrix.rows(), matrix.columns()});
-  const Tensor whole = message(matrix.region.numel());
+  const Tensor full = make_message(matrix.region.numel());
   for (int rank = 0; rank < ranks_; ++rank) {
-    Tensor in = message(elements(matrix, rank, false));
+    Tensor in = make_message(count_elements(matrix, rank, false));
     if (in.numel() == 0) continue;
     if (rank != rank_) holders_->recv(in, rank).wait();
-    i64 at = 0;
+    i64 offset = 0;
     for_each_part(matrix, rank, [&](const Part& part) {
       if (part.is_copy) return;
-      const Tensor numbers = in.flat(at, part.count);
-      if (rank == rank_) copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, numbers);
-      copy_part<false>(part.piece->region, matrix.region, Side::Matrix, whole, numbers);
-      at += part.count;
+      const Tensor values = in.flat(offset, part.count);
+      if (rank == rank_) copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, values);
+      copy_part<false>(part.piece->region, matrix.region, Side::Matrix, full, values);
+      offset += part.count;
     });
   }
-  return whole.view({matrix.rows(), matrix.columns()});
+  return full.view({matrix.rows(), matrix.columns()});
 }
 
-void MatrixGatherer::scatter(const Matrix& matrix, const Tensor& whole) {
+void MatrixGatherer::scatter(const Matrix& matrix, const Tensor& full) {
   if (contiguous_view(matrix).defined()) return;
   for (int rank = 0; rank < ranks_; ++rank) {
-    const Tensor out = message(elements(matrix, rank, true));
+    const Tensor out = make_message(count_elements(matrix, rank, true));
     if (out.numel() == 0) continue;
-    i64 at = 0;
+    i64 offset = 0;
     for_each_part(matrix, rank, [&](const Part& part) {
-      const Tensor numbers = out.flat(at, part.count);
-      copy_part<true>(part.piece->region, matrix.region, Side::Matrix, whole, numbers);
-      if (rank == rank_) copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, numbers);
-      at += part.count;
+      const Tensor values = out.flat(offset, part.count);
+      copy_part<true>(part.piece->region, matrix.region, Side::Matrix, full, values);
+      if (rank == rank_) copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, values);
+      offset += part.count;
     });
     if (rank != rank_) holders_->send(out, rank).wait();
   }

@@ -19,7 +19,7 @@ class MatrixGatherer {
   using ParamFilter = std::function<bool(const Param&)>;
 
   /// Selects the matrices (Param::matrices) of the parameters accepted by `filter`. Each rank of `holders` has the
-  /// gradients in its buffers' shard(). Collective over `holders`; nullptr: this rank has all.
+  /// gradients in its buffers' shard(). Collective over `holders`; nullptr if this rank has all of them.
   MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter, Communicator* holders);
   MatrixGatherer(const MatrixGatherer&) = delete;
   MatrixGatherer& operator=(const MatrixGatherer&) = delete;
@@ -33,9 +33,9 @@ class MatrixGatherer {
   struct Piece {
     i64 param;
     Region region;
-    Tensor values;  // the gradient; undefined for those of other ranks
+    Tensor values;  // gradient; undefined for pieces of other ranks
   };
-  /// A piece that overlaps a matrix.
+  /// Piece that overlaps a matrix.
   struct Part {
     int rank;
     const Piece* piece;
@@ -60,21 +60,21 @@ class MatrixGatherer {
   /// Calls f(part) for the rank's parts of a matrix.
   template <class F>
   static void for_each_part(const Matrix& matrix, int rank, F&& f);
-  static i64 elements(const Matrix& matrix, int rank, bool with_copies);
-  Tensor message(i64 elements) const;
+  static i64 count_elements(const Matrix& matrix, int rank, bool includes_copies);
+  Tensor make_message(i64 elements) const;
 
-  // For a matrix owned by another rank.
+  // Transfers for a matrix that another rank owns.
   void send_parts(const Matrix& matrix);
   void receive_parts(const Matrix& matrix);
-  // For a matrix owned by this rank.
+  // Transfers for a matrix that this rank owns.
   Tensor gather(const Matrix& matrix);
-  void scatter(const Matrix& matrix, const Tensor& whole);
+  void scatter(const Matrix& matrix, const Tensor& full);
   Tensor contiguous_view(const Matrix& matrix) const;
 
   Communicator* holders_;
   int rank_, ranks_;
   Device& device_;
-  DType type_;                              // of gradients
+  DType type_;                              // accumulate dtype of gradients
   std::map<std::string, i64> params_;       // index of each parameter, identical on all ranks
   std::vector<Shape> globals_;              // global shape by index
   std::vector<std::vector<Piece>> pieces_;  // by rank

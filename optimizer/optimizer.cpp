@@ -23,23 +23,23 @@ std::vector<std::pair<i64, i64>> counted_ranges(const ParamAndGradBuffer& buffer
                                                 const NormScope& scope) {
   if (!scope.is_counted) return {{0, end - begin}};
   std::vector<std::pair<i64, i64>> ranges;
-  bool joins = false;
+  bool was_counted = false;
   for (std::size_t i = 0; i < buffer.params().size(); ++i) {
     const ParamPart part = part_inside(buffer.plan(), i, begin, end);
     if (part.count <= 0) continue;
     const bool is_counted = scope.is_counted(*buffer.params()[i]);
     const i64 from = buffer.plan().offsets[i] + part.first - begin;
-    if (is_counted && joins) {
+    if (is_counted && was_counted) {
       ranges.back().second = from + part.count;
     } else if (is_counted) {
       ranges.emplace_back(from, from + part.count);
     }
-    joins = is_counted;
+    was_counted = is_counted;
   }
   return ranges;
 }
 
-void sum_over(std::span<Communicator* const> groups, Tensor& values) {
+void all_reduce_sum(std::span<Communicator* const> groups, Tensor& values) {
   for (Communicator* group : groups) {
     if (group->size() > 1) group->all_reduce(values, ReduceOp::Sum).wait();
   }
@@ -83,28 +83,28 @@ void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, co
     return rule_of(group_of(param, config_).rule).needs_matrices();
   };
   for (const GridKind grid : {GridKind::Dense, GridKind::Expert}) {
-    std::vector<ParamAndGradBuffer*> of_grid;
-    std::ranges::copy_if(buffers, std::back_inserter(of_grid), [&](const auto* b) { return b->grid() == grid; });
-    if (of_grid.empty()) continue;  // empty on all ranks of this stage
+    std::vector<ParamAndGradBuffer*> grid_buffers;
+    std::ranges::copy_if(buffers, std::back_inserter(grid_buffers), [&](const auto* b) { return b->grid() == grid; });
+    if (grid_buffers.empty()) continue;  // empty on all ranks of this stage
     const auto group = holders.find(grid);
     Communicator* ranks = group == holders.end() ? nullptr : group->second;
-    matrices_.push_back(std::make_unique<MatrixGatherer>(of_grid, needs_matrices, ranks));
+    matrices_.push_back(std::make_unique<MatrixGatherer>(grid_buffers, needs_matrices, ranks));
   }
 }
 
 void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
   std::vector<ParamGroup> groups;
   for (const Param* param : buffer.params()) groups.push_back(group_of(*param, config_));
-  const i64 longest = states_->longest_segment();
-  std::map<OptimizerKind, std::vector<Run>> by_rule;  // of the segment that is not complete
+  const i64 max_segment = states_->longest_segment();
+  std::map<OptimizerKind, std::vector<Run>> by_rule;  // runs of the incomplete segment
   for (const GroupRun& run : group_runs(buffer.plan(), groups, shard.begin, shard.begin + shard.count)) {
     std::vector<Run>& runs = by_rule[run.group.rule];
     for (i64 begin = run.begin; begin < run.end;) {
-      const i64 at = runs.empty() ? 0 : runs.back().at + runs.back().count;
-      const i64 count = longest > 0 ? std::min(run.end - begin, longest - at) : run.end - begin;
-      runs.push_back({.begin = begin - shard.begin, .count = count, .at = at, .group = run.group});
+      const i64 offset = runs.empty() ? 0 : runs.back().offset + runs.back().count;
+      const i64 count = max_segment > 0 ? std::min(run.end - begin, max_segment - offset) : run.end - begin;
+      runs.push_back({.begin = begin - shard.begin, .count = count, .offset = offset, .group = run.group});
       begin += count;
-      if (at + count == longest) add_segment(buffer, shard, run.group.rule, std::exchange(runs, {}));
+      if (offset + count == max_segment) add_segment(buffer, shard, run.group.rule, std::exchange(runs, {}));
     }
   }
   for (auto& [kind, runs] : by_rule) {
@@ -119,17 +119,17 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
   if (has_master_copy())
     forms.insert(forms.begin(), config_.store_param_remainders ? StateForm::Remainder : StateForm::AccumulateType);
   StateCodec codec(std::move(forms), accumulate_dtype(dtype_));
-  states_->add(codec.vectors(runs.back().at + runs.back().count));
+  states_->add(codec.vectors(runs.back().offset + runs.back().count));
   segments_.push_back({.buffer = &buffer,
                        .begin = shard.begin,
-                       .model = {shard.params, shard.offload_store, shard.place},
+                       .model = {shard.params, shard.offload_store, shard.offload_segment},
                        .grads = shard.grads,
                        .rule = &rule,
                        .codec = std::move(codec),
                        .runs = std::move(runs)});
 }
 
-/// Adds the ranges whose gradient this rank counts.
+/// Adds the gradient ranges that this rank counts in the norm.
 void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
   for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
     norm_grads_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
@@ -147,17 +147,17 @@ std::vector<Optimizer::PartRange> Optimizer::split_into_parts(const std::vector<
   return parts;
 }
 
-Tensor Optimizer::gradient_of(const PartRange& place) const {
-  const Tensor grads = segments_[place.segment].grads.flat(place.in_segment(), place.count);
+Tensor Optimizer::gradient_of(const PartRange& range) const {
+  const Tensor grads = segments_[range.segment].grads.flat(range.segment_offset(), range.count);
   if (grads.dtype() == accumulate_dtype(dtype_)) return grads;
-  Tensor widened = Tensor::empty({place.count}, accumulate_dtype(dtype_), device_, MemoryClass::Workspace);
+  Tensor widened = Tensor::empty({range.count}, accumulate_dtype(dtype_), device_, MemoryClass::Workspace);
   ops::copy(grads, widened);
   return widened;
 }
 
-UpdatePart Optimizer::part_of(const PartRange& place, const Tensor& gradient, const Tensor& model,
-                              std::span<const Tensor> states) const {
-  UpdatePart part{.weights = model.flat(place.in_segment(), place.count),
+UpdatePart Optimizer::make_part(const PartRange& range, const Tensor& gradient, const Tensor& model,
+                                std::span<const Tensor> states) const {
+  UpdatePart part{.weights = model.flat(range.segment_offset(), range.count),
                   .states = {states.begin(), states.end()},
                   .grads = gradient,
                   .model = {}};
@@ -177,14 +177,14 @@ std::vector<std::size_t> Optimizer::segments_of(PassKind kind) const {
 }
 
 void Optimizer::prefetch_weights(const std::vector<std::size_t>& order) const {
-  std::map<StateStore*, std::vector<std::size_t>> places;
+  std::map<StateStore*, std::vector<std::size_t>> by_store;
   for (const std::size_t s : order) {
-    const WeightLocation& place = segments_[s].model;
-    if (!place.offload_store) continue;
-    std::vector<std::size_t>& list = places[place.offload_store];
-    if (list.empty() || list.back() != place.place) list.push_back(place.place);
+    const WeightLocation& location = segments_[s].model;
+    if (!location.offload_store) continue;
+    std::vector<std::size_t>& list = by_store[location.offload_store];
+    if (list.empty() || list.back() != location.segment) list.push_back(location.segment);
   }
-  for (const auto& [store, list] : places) store->prefetch(list);
+  for (const auto& [store, list] : by_store) store->prefetch(list);
 }
 
 bool Optimizer::is_resident() const {
@@ -192,25 +192,25 @@ bool Optimizer::is_resident() const {
          std::ranges::none_of(segments_, [](const Segment& segment) { return segment.model.offload_store != nullptr; });
 }
 
-void Optimizer::prefetch_part(const PartRange& place, const Tensor& gradient, RemoteUpdateStaging& remote) const {
-  if (states_->is_segment_resident(place.segment)) return;
-  const Tensor& model = segments_[place.segment].model.resident;
+void Optimizer::prefetch_part(const PartRange& range, const Tensor& gradient, RemoteUpdateStaging& remote) const {
+  if (states_->is_segment_resident(range.segment)) return;
+  const Tensor& model = segments_[range.segment].model.resident;
   std::vector<Tensor> tensors{gradient};
-  if (model.defined()) tensors.push_back(model.flat(place.in_segment(), place.count));
+  if (model.defined()) tensors.push_back(model.flat(range.segment_offset(), range.count));
   remote.prefetch(tensors);
 }
 
 template <class Change>
 void Optimizer::update_part(PassKind kind, UpdatePart& part, RemoteUpdateStaging& remote, Change&& change) {
-  Device& there = part.states.front().device();
+  Device& states = part.states.front().device();
   const Device& weights = part.model.defined() ? part.model.device() : part.weights.device();
-  if (&there == &device_ && &weights == &device_) {
+  if (&states == &device_ && &weights == &device_) {
     change(part);
     return;
   }
-  UpdatePart far = remote.stage_on(part, there);
-  change(far);
-  kind == PassKind::Update ? remote.copy_back_weights(far, part) : remote.copy_back_gradient(far, part);
+  UpdatePart staged = remote.stage_on(part, states);
+  change(staged);
+  kind == PassKind::Update ? remote.copy_back_weights(staged, part) : remote.copy_back_gradient(staged, part);
 }
 
 template <class F>
@@ -224,24 +224,24 @@ void Optimizer::for_each_part(PassKind kind, F&& f) {
   std::vector<Tensor> vectors;
   Tensor next;  // prefetched gradient of the next part
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const PartRange& place = parts[i];
-    const Segment& segment = segments_[place.segment];
-    if (i == 0 || parts[i - 1].segment != place.segment) vectors = states_->fetch(place.segment);
-    const Tensor gradient = next.defined() ? std::exchange(next, Tensor()) : gradient_of(place);
-    const std::vector<Tensor> states = segment.codec.decode(vectors, place.in_states(), place.count);
-    UpdatePart part = part_of(place, gradient, weights.of(segment.model), states);
-    update_part(kind, part, remote, [&](UpdatePart& there) {
+    const PartRange& range = parts[i];
+    const Segment& segment = segments_[range.segment];
+    if (i == 0 || parts[i - 1].segment != range.segment) vectors = states_->fetch(range.segment);
+    const Tensor gradient = next.defined() ? std::exchange(next, Tensor()) : gradient_of(range);
+    const std::vector<Tensor> states = segment.codec.decode(vectors, range.state_offset(), range.count);
+    UpdatePart part = make_part(range, gradient, weights.acquire(segment.model), states);
+    update_part(kind, part, remote, [&](UpdatePart& local) {
       if (remote.is_asynchronous() && i + 1 < parts.size())
         prefetch_part(parts[i + 1], next = gradient_of(parts[i + 1]), remote);
-      const bool joins = kind == PassKind::Update && segment.codec.has_remainders();
-      if (joins) segment.codec.join(vectors, place.in_states(), there.model, there.weights);
-      f(*segment.rule, there, place.run->group);
-      if (joins) segment.codec.split(there.weights, vectors, place.in_states());
+      const bool has_remainders = kind == PassKind::Update && segment.codec.has_remainders();
+      if (has_remainders) segment.codec.join(vectors, range.state_offset(), local.model, local.weights);
+      f(*segment.rule, local, range.run->group);
+      if (has_remainders) segment.codec.split(local.weights, vectors, range.state_offset());
     });
-    segment.codec.encode(states, vectors, place.in_states());
-    if (i + 1 == parts.size() || parts[i + 1].segment != place.segment) states_->drop(place.segment);
+    segment.codec.encode(states, vectors, range.state_offset());
+    if (i + 1 == parts.size() || parts[i + 1].segment != range.segment) states_->drop(range.segment);
   }
-  weights.done();
+  weights.release();
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
@@ -250,22 +250,24 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
   const Tensor scalars = compute_update_scale(totals, {.grad_scale = grad_scale});
   update(lr, weight_decay, scalars.flat(StepScalars::kFactor, 1));
   const std::vector<double> values = read_values<double>(scalars);
-  const bool taken = std::isfinite(values[StepScalars::kFactor]);
-  if (taken) count_step();
-  return {.grad_norm = values[StepScalars::kGradNorm], .skipped = !taken, .lr = lr, .weight_decay = weight_decay};
+  const bool is_applied = std::isfinite(values[StepScalars::kFactor]);
+  if (is_applied) count_step();
+  return {
+      .grad_norm = values[StepScalars::kGradNorm], .is_skipped = !is_applied, .lr = lr, .weight_decay = weight_decay};
 }
 
 Tensor Optimizer::compute_update_scale(const Tensor& totals, StepRule rule) const {
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
   for (const auto& [grid, gradients] : norm_grads_) {
-    Tensor of_grid = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
-    for (const Tensor& grads : gradients) ops::add_sum_of_squares(grads, of_grid);
-    if (const auto groups = scope_.groups.find(grid); groups != scope_.groups.end()) sum_over(groups->second, of_grid);
-    ops::add_to(of_grid, squares);
+    Tensor grid_sum = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
+    for (const Tensor& grads : gradients) ops::add_sum_of_squares(grads, grid_sum);
+    if (const auto groups = scope_.groups.find(grid); groups != scope_.groups.end())
+      all_reduce_sum(groups->second, grid_sum);
+    ops::add_to(grid_sum, squares);
   }
   rule.clip_grad = config_.clip_grad;
-  // Layouts shard the vector at different places, so their fp64 sums differ in the last bits. Rounding to fp32 hides
-  // that, which keeps the clipped gradient, and therefore the whole run, bitwise identical.
+  // Layouts shard the vector at different offsets, so their fp64 sums differ in the last bits. Rounding to fp32 hides
+  // that, which keeps the clipped gradient, and therefore the entire run, bitwise identical.
   rule.round_norm_to_fp32 = dtype_ != DType::F64;
   Tensor scalars = Tensor::empty({StepScalars::kCount}, DType::F64, device_, MemoryClass::Workspace);
   ops::compute_update_scale(totals, squares, rule, scalars);
@@ -276,21 +278,23 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   // Avoids fetching data for a skipped update.
   if (!is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
   std::map<Device*, Tensor> factors;  // by device of the parts, because copying it to the host blocks on the device
-  const auto step_of = [&](const UpdatePart& part, const ParamGroup& group) {
-    Tensor& there = factors[&part.weights.device()];
-    if (!there.defined()) there = copy_to(part.weights.device(), factor);
-    return UpdateStep{
-        .lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = there};
+  const auto make_step = [&](const UpdatePart& part, const ParamGroup& group) {
+    Tensor& local_factor = factors[&part.weights.device()];
+    if (!local_factor.defined()) local_factor = copy_to(part.weights.device(), factor);
+    return UpdateStep{.lr = lr * group.lr_mult,
+                      .weight_decay = weight_decay * group.wd_mult,
+                      .step = steps_ + 1,
+                      .factor = local_factor};
   };
   if (!matrices_.empty()) {
     for_each_part(PassKind::Prepare, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
-      rule.prepare(part, step_of(part, group));
+      rule.prepare(part, make_step(part, group));
     });
     for (const auto& matrices : matrices_)
       matrices->transform([this](Tensor& matrix) { rule_of(config_.optimizer).transform(matrix); });
   }
   for_each_part(PassKind::Update, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
-    rule.update(part, step_of(part, group));
+    rule.update(part, make_step(part, group));
   });
   states_->prefetch(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
 }
@@ -322,20 +326,21 @@ void Optimizer::visit_state(const StateVisitor& f) const {
       });
 }
 
-void Optimizer::visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const {
-  const Segment& of = segments_[segment];
-  std::vector<std::string_view> names(of.rule->states().begin(), of.rule->states().end());
+void Optimizer::visit_run(std::size_t index, const Run& run, const StoredStateVisitor& f) const {
+  const Segment& segment = segments_[index];
+  std::vector<std::string_view> names(segment.rule->states().begin(), segment.rule->states().end());
   if (has_master_copy()) names.insert(names.begin(), kMasterState);
-  const BufferPlan& plan = of.buffer->plan();
-  const i64 begin = of.begin + run.begin;  // in the flat vectors
+  const BufferPlan& plan = segment.buffer->plan();
+  const i64 begin = segment.begin + run.begin;  // in the flat vectors
   for (std::size_t i = 0; i < plan.params.size(); ++i) {
     const ParamPart part = part_inside(plan, i, begin, begin + run.count);
     if (part.count <= 0) continue;
-    const i64 from = plan.offsets[i] + part.first, at = run.at + from - begin;
-    const auto model = of.codec.has_remainders() ? of.model.stored_view(from - of.begin, part.count) : nullptr;
+    const i64 from = plan.offsets[i] + part.first, offset = run.offset + from - begin;
+    const auto model =
+        segment.codec.has_remainders() ? segment.model.stored_view(from - segment.begin, part.count) : nullptr;
     for (std::size_t k = 0; k < names.size(); ++k)
-      f(names[k], *of.buffer->params()[i], part.first,
-        of.codec.stored_view(*states_, segment, k, at, part.count, model));
+      f(names[k], *segment.buffer->params()[i], part.first,
+        segment.codec.stored_view(*states_, index, k, offset, part.count, model));
   }
 }
 

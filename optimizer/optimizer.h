@@ -21,24 +21,24 @@ namespace mcpp {
 
 struct StepResult {
   double grad_norm = 0;     ///< global L2 norm of gradient * grad_scale, before clipping
-  bool skipped = false;     ///< the norm was not finite: nothing was changed
-  double lr = 0;            ///< as passed to step()
-  double weight_decay = 0;  ///< as passed to step()
+  bool is_skipped = false;  ///< the norm was not finite: nothing was changed
+  double lr = 0;            ///< learning rate passed to step()
+  double weight_decay = 0;  ///< weight decay passed to step()
 };
 
 /// Name of the state with the fp32 master weights of a bf16 or fp16 model; other states are UpdateRule::states().
 inline constexpr std::string_view kMasterState = "master";
 
-/// Per grid, the ranks whose shard()s together contain whole matrices. For a grid without an entry this rank alone
-/// holds them.
+/// Per grid, the ranks whose shard()s together contain complete matrices. For a grid without an entry this rank
+/// alone holds them.
 using MatrixGroups = std::map<GridKind, Communicator*>;
 
 class Optimizer {
  public:
   /// Allocates the states for the elements in each buffer's shard() in `states`, which must be empty (nullptr: a new
   /// store on the device). Master weights are initialized from the model's weights. `holders`: for rules that need
-  /// whole matrices; collective over these ranks. `copies`: engine for copies between the buffers' device and the host,
-  /// for remote updates (nullptr: a new one).
+  /// complete matrices; collective over these ranks. `copies`: engine for copies between the buffers' device and the
+  /// host, for remote updates (nullptr: a new one).
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
             const MatrixGroups& holders = {}, std::unique_ptr<StateStore> states = nullptr,
             std::unique_ptr<AsyncCopyEngine> copies = nullptr);
@@ -49,12 +49,12 @@ class Optimizer {
   /// that is below 1. group_of() decides which parameters get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
-  /// The parts of step(), for callers that must not block: queue compute_update_scale(), reduce the factor over the
+  /// Parts of step() for callers that must not block: queue compute_update_scale(), reduce the factor over the
   /// ranks that hold other gradients or the same weights, queue update(), and call count_step() before the next
   /// update() if this one was applied.
   ///
   /// Queues ops::compute_update_scale() for this gradient by `rule`, whose clip_grad and round_norm_to_fp32 are set
-  /// here, and for the loss in `totals`.
+  /// by this function, and for the loss in `totals`.
   Tensor compute_update_scale(const Tensor& totals, StepRule rule) const;
   /// Queues the update. `factor`: fp64 [1]; if it is not finite nothing is changed.
   void update(double lr, double weight_decay, const Tensor& factor);
@@ -88,14 +88,14 @@ class Optimizer {
   /// Elements of a segment in the same parameter group. The states contain only what the segment's rule updates, run
   /// after run.
   struct Run {
-    i64 begin, count;  // in the tensors of the segment
-    i64 at;            // in the states
+    i64 begin, count;  // range in the tensors of the segment
+    i64 offset;        // offset in the states
     ParamGroup group;
   };
   /// Elements of one contiguous range of a buffer's flat vectors that one rule updates.
   struct Segment {
     const ParamAndGradBuffer* buffer;
-    i64 begin;  // in the flat vectors
+    i64 begin;  // offset in the flat vectors
     WeightLocation model;
     Tensor grads;
     const UpdateRule* rule;
@@ -114,19 +114,19 @@ class Optimizer {
   struct PartRange {
     std::size_t segment;
     const Run* run;
-    i64 begin, count;  // in the run
+    i64 begin, count;  // range in the run
 
-    i64 in_states() const { return run->at + begin; }
-    i64 in_segment() const { return run->begin + begin; }
+    i64 state_offset() const { return run->offset + begin; }
+    i64 segment_offset() const { return run->begin + begin; }
   };
   std::vector<PartRange> split_into_parts(const std::vector<std::size_t>& order) const;
   /// Returns the gradient, converted to the accumulate dtype if necessary.
-  Tensor gradient_of(const PartRange& place) const;
+  Tensor gradient_of(const PartRange& range) const;
   /// `model`: the weights of the segment.
-  UpdatePart part_of(const PartRange& place, const Tensor& gradient, const Tensor& model,
-                     std::span<const Tensor> states) const;
-  /// Prefetches the tensors of the part that is updated next, on another device than that of its weights.
-  void prefetch_part(const PartRange& place, const Tensor& gradient, RemoteUpdateStaging& remote) const;
+  UpdatePart make_part(const PartRange& range, const Tensor& gradient, const Tensor& model,
+                       std::span<const Tensor> states) const;
+  /// Prefetches the tensors of the part that is updated next, on a device other than that of its weights.
+  void prefetch_part(const PartRange& range, const Tensor& gradient, RemoteUpdateStaging& remote) const;
   /// Kind of a pass over the states: which segments it visits, and what it changes in addition to the states.
   enum class PassKind { Update, Prepare };
   std::vector<std::size_t> segments_of(PassKind kind) const;
@@ -135,18 +135,18 @@ class Optimizer {
   /// Returns true if an update moves no data between devices.
   bool is_resident() const;
   /// Calls f(rule, part, group) for parts of each run of each segment, prefetching the next states; with Prepare only
-  /// where the rule needs whole matrices. A part is on the device of its states, entirely in the accumulate dtype.
+  /// where the rule needs complete matrices. A part is on the device of its states, entirely in the accumulate dtype.
   template <class F>
   void for_each_part(PassKind kind, F&& f);
-  /// Calls change(part) on the device of its states.
+  /// Calls change(part) with the part on the device of its states.
   template <class Change>
   void update_part(PassKind kind, UpdatePart& part, RemoteUpdateStaging& remote, Change&& change);
-  void visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const;
+  void visit_run(std::size_t index, const Run& run, const StoredStateVisitor& f) const;
 
   OptimizerConfig config_;
   NormScope scope_;
   Device& device_;
-  DType dtype_;  // of the model
+  DType dtype_;  // dtype of the model
   std::map<OptimizerKind, std::unique_ptr<UpdateRule>> rules_;
   std::vector<Segment> segments_;
   /// States by segment: the master weights if they are a copy, or their remainders, then the states of its rule.

@@ -9,8 +9,8 @@ OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config) {
 }
 
 ParamGroup group_of(const Param& param, const OptimizerConfig& config) {
-  const bool decays = param.box.shape.size() > 1 && !param.name.ends_with(".bias");
-  return {.rule = rule_for(!param.matrices.empty(), config), .lr_mult = 1, .wd_mult = decays ? 1.0 : 0.0};
+  const bool has_decay = param.box.shape.size() > 1 && !param.name.ends_with(".bias");
+  return {.rule = rule_for(!param.matrices.empty(), config), .lr_mult = 1, .wd_mult = has_decay ? 1.0 : 0.0};
 }
 
 std::vector<GroupRun> group_runs(const BufferPlan& plan, std::span<const ParamGroup> groups, i64 begin, i64 end) {

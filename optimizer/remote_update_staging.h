@@ -1,6 +1,6 @@
-// Updates of parts whose states are on another device than their weights or gradient: copies these to the states'
+// Updates of parts whose states are on a different device than their weights or gradient: copies these to the states'
 // device, prefetching the next part during the update of the current one. Usually states are on the host and weights on
-// a GPU; if weights are offloaded and states are not, it is the other way round.
+// a GPU; if weights are offloaded and states are not, the roles are reversed.
 #pragma once
 #include <deque>
 #include <functional>
@@ -19,45 +19,47 @@ namespace mcpp {
 struct WeightLocation {
   Tensor resident;  ///< undefined if they are offloaded
   StateStore* offload_store = nullptr;
-  std::size_t place = 0;
+  std::size_t segment = 0;  ///< segment of the store
 
   bool operator==(const WeightLocation& other) const {
-    return offload_store == other.offload_store && place == other.place;
+    return offload_store == other.offload_store && segment == other.segment;
   }
-  /// Weights [first, first + count), as stored between uses.
+  /// Returns weights [first, first + count), as stored between uses.
   std::shared_ptr<TensorStorage> stored_view(i64 first, i64 count) const {
-    return offload_store ? offload_store->stored_view(place, 0, first, count)
+    return offload_store ? offload_store->stored_view(segment, 0, first, count)
                          : make_tensor_storage(resident.flat(first, count));
   }
 };
 
+/// Access to the weights of one location at a time.
 class WeightLease {
  public:
-  /// `changes`: modified weights are written back, after `finish_writes` has waited for all writes to them.
-  WeightLease(bool changes, std::function<void()> finish_writes)
-      : changes_(changes), finish_writes_(std::move(finish_writes)) {}
+  /// `modifies_weights`: weights are written back, after `finish_writes` has waited for all writes to them.
+  WeightLease(bool modifies_weights, std::function<void()> finish_writes)
+      : modifies_weights_(modifies_weights), finish_writes_(std::move(finish_writes)) {}
 
-  /// Returns the weights; valid until the next call for another location.
-  Tensor of(const WeightLocation& place) {
-    if (!place.offload_store) return place.resident;
-    if (place_ == place) return weights_;
-    done();
-    weights_ = place.offload_store->fetch(place.place).front();
-    place_ = place;
+  /// Returns the weights; valid until the next call for a different location.
+  Tensor acquire(const WeightLocation& location) {
+    if (!location.offload_store) return location.resident;
+    if (location_ == location) return weights_;
+    release();
+    weights_ = location.offload_store->fetch(location.segment).front();
+    location_ = location;
     return weights_;
   }
   /// Releases the weights. Call after the last use.
-  void done() {
-    if (!place_) return;
+  void release() {
+    if (!location_) return;
     finish_writes_();
-    changes_ ? place_->offload_store->drop(place_->place) : place_->offload_store->release_clean(place_->place);
-    place_.reset();
+    modifies_weights_ ? location_->offload_store->drop(location_->segment)
+                      : location_->offload_store->release_clean(location_->segment);
+    location_.reset();
   }
 
  private:
-  bool changes_;
+  bool modifies_weights_;
   std::function<void()> finish_writes_;
-  std::optional<WeightLocation> place_;
+  std::optional<WeightLocation> location_;
   Tensor weights_;
 };
 
@@ -65,7 +67,8 @@ class WeightLease {
 class RemoteUpdateStaging {
  public:
   /// `copies` must belong to the device of the gradients.
-  RemoteUpdateStaging(AsyncCopyEngine& copies, PinnedBufferPool& rooms) : copies_(copies), pinned_buffers_(rooms) {}
+  RemoteUpdateStaging(AsyncCopyEngine& copies, PinnedBufferPool& pinned_buffers)
+      : copies_(copies), pinned_buffers_(pinned_buffers) {}
 
   /// Returns true if prefetching with prefetch() has any effect.
   bool is_asynchronous() const { return !copies_.is_synchronous(); }
@@ -81,13 +84,13 @@ class RemoteUpdateStaging {
   void wait_for_copies_back();
 
  private:
-  /// A tensor in flight, and its host buffer.
+  /// Tensor in flight and its host buffer.
   struct PendingCopy {
     Tensor original;
     std::shared_ptr<const Tensor> buffer;
     AsyncCopy copy;
   };
-  /// Max number of copies back in flight before buffers are reused: weights and model of two parts.
+  /// Maximum number of copies back in flight before buffers are reused: weights and model of two parts.
   static constexpr std::size_t kMaxCopiesBack = 4;
 
   PendingCopy start(const Tensor& original);

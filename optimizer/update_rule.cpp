@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-Tensor* model_of(UpdatePart& part) {
+Tensor* model_or_null(UpdatePart& part) {
   return part.model.defined() ? &part.model : nullptr;
 }
 
@@ -23,14 +23,14 @@ class AdamWRule final : public UpdateRule {
   }
   std::vector<StateForm> forms() const override { return {first_moment_form(config_), second_moment_form(config_)}; }
   void update(UpdatePart& part, const UpdateStep& step) const override {
-    const AdamWStep how{.lr = step.lr,
-                        .beta1 = config_.adam_beta1,
-                        .beta2 = config_.adam_beta2,
-                        .eps = config_.adam_eps,
-                        .weight_decay = step.weight_decay,
-                        .step = step.step,
-                        .factor = step.factor};
-    ops::adamw(part.weights, part.states[0], part.states[1], part.grads, how, model_of(part));
+    const AdamWStep settings{.lr = step.lr,
+                             .beta1 = config_.adam_beta1,
+                             .beta2 = config_.adam_beta2,
+                             .eps = config_.adam_eps,
+                             .weight_decay = step.weight_decay,
+                             .step = step.step,
+                             .factor = step.factor};
+    ops::adamw(part.weights, part.states[0], part.states[1], part.grads, settings, model_or_null(part));
   }
 
  private:
@@ -47,8 +47,9 @@ class SgdRule final : public UpdateRule {
   }
   std::vector<StateForm> forms() const override { return {form_}; }
   void update(UpdatePart& part, const UpdateStep& step) const override {
-    const SgdStep how{.lr = step.lr, .momentum = momentum_, .weight_decay = step.weight_decay, .factor = step.factor};
-    ops::sgd(part.weights, part.states[0], part.grads, how, model_of(part));
+    const SgdStep settings{
+        .lr = step.lr, .momentum = momentum_, .weight_decay = step.weight_decay, .factor = step.factor};
+    ops::sgd(part.weights, part.states[0], part.grads, settings, model_or_null(part));
   }
 
  private:

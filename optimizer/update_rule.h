@@ -15,8 +15,8 @@ namespace mcpp {
 /// Elements with the same update settings; all tensors have one axis of the same length.
 struct UpdatePart {
   Tensor weights;              ///< master weights: fp32 (fp64 in an fp64 model)
-  std::vector<Tensor> states;  ///< of the same dtype, in the order of UpdateRule::states()
-  Tensor grads;                ///< of the same dtype
+  std::vector<Tensor> states;  ///< states in the same dtype, in the order of UpdateRule::states()
+  Tensor grads;                ///< gradients in the same dtype
   Tensor model;                ///< receives the new weights rounded to its dtype; undefined if it would be `weights`
 };
 
@@ -32,13 +32,13 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
-  /// Names of the states per weight, as used in checkpoints: PyTorch's. Initialized to zero.
+  /// Returns the names of the states per weight, as used in checkpoints (PyTorch's). States are initialized to zero.
   virtual std::span<const std::string_view> states() const = 0;
-  /// Storage form of each state between updates.
+  /// Returns the storage form of each state between updates.
   virtual std::vector<StateForm> forms() const = 0;
   virtual void update(UpdatePart& part, const UpdateStep& step) const = 0;
 
-  /// A rule whose update of a weight depends on the whole matrix works in three steps: prepare() replaces each part's
+  /// A rule whose update of a weight depends on the entire matrix works in three steps: prepare() replaces each part's
   /// gradient by the matrix to transform; transform() overwrites each matrix [out, in], in the dtype of gradients, on
   /// one of the ranks that hold parts of it; update() finds the result in place of the gradient.
   virtual bool needs_matrices() const { return false; }

@@ -8,33 +8,40 @@
 namespace mcpp {
 namespace {
 
-std::string values(const std::vector<i64>& list) {
+/// Formats a suggestion of one or two values.
+std::string format_nearest(const std::vector<i64>& list) {
   std::string text = list.size() == 1 ? "the nearest that does is " : "the nearest that do are ";
   for (std::size_t i = 0; i < list.size(); ++i) text += str(i > 0 ? " and " : "", list[i]);
   return text;
 }
 
+std::string format_nearest_multiples(i64 step, i64 value) {
+  const std::vector<i64> list = nearest_multiples(step, value);
+  return list.size() == 1 ? str("the nearest multiple is ", list[0])
+                          : str("the nearest multiples are ", list[0], " and ", list[1]);
+}
+
 /// Collects violated rules.
 class Conflicts {
  public:
-  /// Requires that `size` divides `dividend`; suggests values of size.
+  /// Requires that `size` divides `dividend`; suggests values of `size`.
   void divides(const char* size_name, i64 size, const std::string& dividend_name, i64 dividend) {
     if (dividend == 0 || size < 1 || dividend % size == 0) return;
     list_.push_back(str(size_name, " = ", size, " does not divide ", dividend_name, " = ", dividend, "; ",
-                        values(nearest_divisors(dividend, size))));
+                        format_nearest(nearest_divisors(dividend, size))));
   }
-  /// Requires that `size` divides `dividend` or is a multiple of it; suggests values of size.
+  /// Requires that `size` divides `dividend` or is a multiple of it; suggests values of `size`.
   void divides_or_is_multiple(const char* size_name, i64 size, const std::string& dividend_name, i64 dividend) {
     if (dividend == 0 || size < 1 || dividend % size == 0 || size % dividend == 0) return;
     list_.push_back(
         str(size_name, " = ", size, " neither divides ", dividend_name, " = ", dividend, " nor is a multiple of it; ",
-            values(size < dividend ? nearest_divisors(dividend, size) : nearest_multiples(dividend, size))));
+            format_nearest(size < dividend ? nearest_divisors(dividend, size) : nearest_multiples(dividend, size))));
   }
-  /// Requires that `dividend` is a multiple of `step`; suggests values of whole.
+  /// Requires that `dividend` is a multiple of `step`; suggests values of `dividend`.
   void is_multiple(const char* dividend_name, i64 dividend, const std::string& step_name, i64 step) {
     if (dividend == 0 || step < 1 || dividend % step == 0) return;
     list_.push_back(str(dividend_name, " = ", dividend, " is not a multiple of ", step_name, " = ", step, "; ",
-                        values(nearest_multiples(step, dividend))));
+                        format_nearest_multiples(step, dividend)));
   }
   void at_least_one(const char* name, i64 value) {
     if (value < 1) list_.push_back(str(name, " = ", value, " must be at least 1"));
@@ -94,11 +101,11 @@ void check_sequence(const LayoutRules& rules, Conflicts& conflicts) {
     text += "tensor_model_parallel_size (sequence_parallel)";
   else
     text += "both 2 and tensor_model_parallel_size (sequence_parallel) x context_parallel_size";
-  text += str(" = ", step, "; ", values(nearest_multiples(step, rules.seq_length)));
+  text += str(" = ", step, "; ", format_nearest_multiples(step, rules.seq_length));
   std::vector<i64> sizes;
   for (i64 size = 1; size <= 2 * cp; ++size)
     if (size != cp && rules.seq_length % step_of(size) == 0) sizes.push_back(size);
-  if (cp > 1 && !sizes.empty()) text += str("; this length goes with context_parallel_size ", join_alternatives(sizes));
+  if (cp > 1 && !sizes.empty()) text += str("; with context_parallel_size ", join_alternatives(sizes), " it is valid");
   conflicts.add(text);
 }
 
@@ -107,14 +114,14 @@ void check_experts(const LayoutRules& rules, Conflicts& conflicts) {
   if (rules.num_experts == 0) {
     if (s.expert_model_parallel_size > 1)
       conflicts.add(str("expert_model_parallel_size = ", s.expert_model_parallel_size,
-                        " needs a model with experts; without, it must be 1"));
+                        " needs a model with experts; without experts it must be 1"));
     return;
   }
   const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size;
   conflicts.divides("expert_model_parallel_size", s.expert_model_parallel_size, "num_experts", rules.num_experts);
   conflicts.divides("expert_tensor_parallel_size", s.expert_tensor_parallel_size, "moe_ffn_hidden_size",
                     rules.moe_ffn_hidden_size);
-  if (tp > 1 && !rules.sequence_parallel)  // each rank still routes its part of the tokens
+  if (tp > 1 && !rules.sequence_parallel)  // each rank still routes a part of the tokens
     conflicts.is_multiple("seq_length", rules.seq_length,
                           "tensor_model_parallel_size x context_parallel_size (experts)", tp * cp);
 }
@@ -144,8 +151,9 @@ void check_nodes(const ParallelSizes& s, i64 shards, Conflicts& conflicts) {
   if (size == 1) return;
   conflicts.divides(kSize, size, "the number of ranks that share the weights", shards);
   if (size == shards)
-    conflicts.add(str(kSize, " = ", size, " is the number of all ranks that share the weights or their states, of ",
-                      "which it makes parts; use fewer, or 1"));
+    conflicts.add(str(kSize, " = ", size,
+                      " must be smaller than the number of ranks that share the weights or their states; ",
+                      "use a proper divisor of it, or 1"));
 }
 
 void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
@@ -181,11 +189,11 @@ std::vector<std::string> layout_conflicts(const LayoutRules& rules) {
   check_sizes(rules, conflicts);
   std::vector<std::string> found = conflicts.take();
   if (!found.empty()) return found;  // sizes below 1 rule out all other checks
-  Conflicts others;
-  check_world(rules, others);
-  check_model(rules, others);
-  check_batch(rules, others);
-  return others.take();
+  Conflicts remaining;
+  check_world(rules, remaining);
+  check_model(rules, remaining);
+  check_batch(rules, remaining);
+  return remaining.take();
 }
 
 }  // namespace mcpp

@@ -27,8 +27,9 @@ void visit_partial(std::span<ParamAndGradBuffer* const> buffers, int copies, int
   }
 }
 
-/// Ranks that sum their shards of a parameter must have sharded it identically.
-bool is_alone_in_its_bucket(const ParamAndGradBuffer& buffer, const Param& param) {
+/// Returns true if the bucket of the parameter has no other one. All ranks that hold the parameter then shard it
+/// identically.
+bool has_own_bucket(const ParamAndGradBuffer& buffer, const Param& param) {
   for (const Bucket& bucket : buffer.plan().buckets) {
     if (bucket.end_param - bucket.first_param == 1 && buffer.params()[bucket.first_param] == &param) return true;
   }
@@ -67,18 +68,18 @@ void PartialGradients::add_groups(const ParamAndGradBuffer& buffer, const Param&
             members = embedding_ ? embedding_->size() : 0;
   MCPP_CHECK(holders == members, param.name, " is placed Partial along pp on ", holders,
              " ranks of the pipeline, but gradients are summed over ", members);
-  MCPP_CHECK(!buffer.reduces_every_microbatch() || is_alone_in_its_bucket(buffer, param), param.name,
+  MCPP_CHECK(!buffer.reduces_every_microbatch() || has_own_bucket(buffer, param), param.name,
              " is held by several pipeline stages and not alone in its unit");
 }
 
 void PartialGradients::finish() {
-  sum_whole_over_stages();
+  sum_full_over_stages();
   for (ParamAndGradBuffer* buffer : buffers_) buffer->finish();
   sum_shards_over_stages();
   for (const auto& [copies, group] : tp_groups_) sum_over_tp(copies, *group);
 }
 
-void PartialGradients::sum_whole_over_stages() {
+void PartialGradients::sum_full_over_stages() {
   for (const ParamAndGradBuffer* buffer : buffers_) {
     if (buffer->reduces_every_microbatch()) continue;
     for (Param* param : buffer->params()) {
@@ -103,15 +104,17 @@ void PartialGradients::sum_over_tp(int copies, Communicator& group) {
   visit_partial(buffers_, copies, tp_size_, [&](const Tensor& grads) { count += grads.numel(); });
   if (count == 0) return;  // identical on all ranks of the group, which hold the same shards
   const ParamAndGradBuffer& first = *buffers_.front();
-  Tensor all = Tensor::empty({count}, accumulate_dtype(first.dtype()), first.device(), MemoryClass::Workspace);
-  i64 at = 0;
-  const auto next = [&](const Tensor& grads) { return all.flat(std::exchange(at, at + grads.numel()), grads.numel()); };
+  Tensor message = Tensor::empty({count}, accumulate_dtype(first.dtype()), first.device(), MemoryClass::Workspace);
+  i64 offset = 0;
+  const auto next = [&](const Tensor& grads) {
+    return message.flat(std::exchange(offset, offset + grads.numel()), grads.numel());
+  };
   visit_partial(buffers_, copies, tp_size_, [&](const Tensor& grads) {
-    Tensor place = next(grads);
-    ops::copy(grads, place);
+    Tensor part = next(grads);
+    ops::copy(grads, part);
   });
-  group.all_reduce(all, ReduceOp::Sum).wait();
-  at = 0;
+  group.all_reduce(message, ReduceOp::Sum).wait();
+  offset = 0;
   visit_partial(buffers_, copies, tp_size_, [&](Tensor& grads) { ops::copy(next(grads), grads); });
 }
 

@@ -37,7 +37,7 @@ class PartialGradients {
 
  private:
   void add_groups(const ParamAndGradBuffer& buffer, const Param& param, Communicator& tp);
-  void sum_whole_over_stages();
+  void sum_full_over_stages();
   void sum_shards_over_stages();
   void sum_over_tp(int copies, Communicator& group);
 

@@ -12,26 +12,26 @@ class GroupMaker {
   GroupMaker(Communicator& world, ParallelState& state, FlightRecorder* recorder, Profiler* profiler)
       : world_(world), state_(state), recorder_(recorder), profiler_(profiler) {}
 
-  std::unique_ptr<Communicator> over(const char* name, const Grid& grid, Axes axes) {
-    return of(name, grid.group(world_.rank(), axes));
+  std::unique_ptr<Communicator> make_along(const char* name, const Grid& grid, Axes axes) {
+    return make_of_ranks(name, grid.group(world_.rank(), axes));
   }
   /// Creates the group of these ranks, in order, which include this one. Every rank must be in one group of this name.
-  std::unique_ptr<Communicator> of(const char* name, std::vector<int> ranks) {
+  std::unique_ptr<Communicator> make_of_ranks(const char* name, std::vector<int> ranks) {
     const int first = ranks.front();
-    return ranks.size() == 1 ? alone(name) : split(name, first, std::move(ranks));
+    return ranks.size() == 1 ? make_self_group(name) : make_by_color(name, first, std::move(ranks));
   }
   /// Creates the group of the ranks with this color; `ranks` lists its members in order. Collective over the world.
-  std::unique_ptr<Communicator> split(const char* name, int color, std::vector<int> ranks) {
-    return with_metering(name, world_.split(color, world_.rank()), std::move(ranks));
+  std::unique_ptr<Communicator> make_by_color(const char* name, int color, std::vector<int> ranks) {
+    return add_metering(name, world_.split(color, world_.rank()), std::move(ranks));
   }
   /// Creates a group of this rank alone, which needs no communication.
-  std::unique_ptr<Communicator> alone(const char* name) {
-    return with_metering(name, make_self_communicator(), {world_.rank()});
+  std::unique_ptr<Communicator> make_self_group(const char* name) {
+    return add_metering(name, make_self_communicator(), {world_.rank()});
   }
 
  private:
-  std::unique_ptr<Communicator> with_metering(const char* name, std::unique_ptr<Communicator> group,
-                                              std::vector<int> ranks) {
+  std::unique_ptr<Communicator> add_metering(const char* name, std::unique_ptr<Communicator> group,
+                                             std::vector<int> ranks) {
     const auto meter = state_.meters[name] = std::make_shared<CommMeter>();
     meter->profiler = profiler_;
     meter->kind = ParallelState::is_pipeline(name) ? RangeKind::Message : RangeKind::Communication;
@@ -70,13 +70,13 @@ void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int he
   const int own = dense.group_rank(rank, {Axis::Cp}), all = static_cast<int>(ranks.size());
   check_input(heads >= 1 && all % heads == 0, "context_parallel_heads = ", heads,
               " does not divide context_parallel_size = ", all);
-  state.cp_heads = groups.of("cp_heads", strided_ranks(ranks, own / heads * heads, 1, heads));
-  state.cp_ring = groups.of("cp_ring", strided_ranks(ranks, own % heads, heads, all / heads));
+  state.cp_heads = groups.make_of_ranks("cp_heads", strided_ranks(ranks, own / heads * heads, 1, heads));
+  state.cp_ring = groups.make_of_ranks("cp_ring", strided_ranks(ranks, own % heads, heads, all / heads));
   std::vector<int> others;  // keys go to the successor; gradients return from the last rank that saw the keys
   for (int other = 0; other < state.cp_ring->size(); ++other)
     if (other != state.cp_ring->rank()) others.push_back(other);
   state.cp_ring->connect(others);
-  state.tp_cp = all == 1 ? state.tp : groups.over("tp_cp", dense, {Axis::Tp, Axis::Cp});
+  state.tp_cp = all == 1 ? state.tp : groups.make_along("tp_cp", dense, {Axis::Tp, Axis::Cp});
 }
 
 /// Ranks among which ZeRO shards, and ranks that hold the same shard.
@@ -101,14 +101,14 @@ void make_node_groups(GroupMaker& groups, const std::vector<int>& shard, int ran
   check_input(neighborhood_size > 1 && all % neighborhood_size == 0, "zero_hpz_partition_size = ", partition,
               " does not divide the ", all, " ranks that share the weights");
   const int own = static_cast<int>(std::ranges::find(shard, rank) - shard.begin());
-  state.dp_node =
-      groups.of("dp_node", strided_ranks(shard, own / neighborhood_size * neighborhood_size, 1, neighborhood_size));
-  state.dp_across =
-      groups.of("dp_across", strided_ranks(shard, own % neighborhood_size, neighborhood_size, all / neighborhood_size));
+  state.dp_node = groups.make_of_ranks(
+      "dp_node", strided_ranks(shard, own / neighborhood_size * neighborhood_size, 1, neighborhood_size));
+  state.dp_across = groups.make_of_ranks(
+      "dp_across", strided_ranks(shard, own % neighborhood_size, neighborhood_size, all / neighborhood_size));
 }
 
 /// Returns these ranks and their tensor-parallel neighbors.
-std::vector<int> with_tp_neighbors(const Grid& grid, const std::vector<int>& holders) {
+std::vector<int> add_tp_neighbors(const Grid& grid, const std::vector<int>& holders) {
   std::vector<int> slices;
   for (const int holder : holders) {
     for (const int slice : grid.group(holder, {Axis::Tp})) slices.push_back(slice);
@@ -117,11 +117,11 @@ std::vector<int> with_tp_neighbors(const Grid& grid, const std::vector<int>& hol
 }
 
 void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& state) {
-  state.pp = groups.over("pp", dense, {Axis::Pp});
-  state.pp_backward = groups.over("pp_backward", dense, {Axis::Pp});
+  state.pp = groups.make_along("pp", dense, {Axis::Pp});
+  state.pp_backward = groups.make_along("pp_backward", dense, {Axis::Pp});
   for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
     pipeline->connect(pipeline_neighbors(pipeline->rank(), pipeline->size()));
-  state.tp_pp = groups.over("model", dense, {Axis::Tp, Axis::Pp});
+  state.tp_pp = groups.make_along("model", dense, {Axis::Tp, Axis::Pp});
 }
 
 /// Creates the groups that reduce the gradients of dense layers, along ZeRO shards.
@@ -130,10 +130,10 @@ void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const Pa
   const DataParallelRanks ranks =
       split_instances(dense.group(rank, {Axis::Cp, Axis::Dp}), dense.group_rank(rank, {Axis::Cp, Axis::Dp}),
                       sizes.num_distributed_optimizer_instances, "data-parallel x context-parallel");
-  state.dp_shard = groups.of("dp_shard", ranks.shard);
-  state.dp_replicate = groups.of("dp_replicate", ranks.replicas);
+  state.dp_shard = groups.make_of_ranks("dp_shard", ranks.shard);
+  state.dp_replicate = groups.make_of_ranks("dp_replicate", ranks.replicas);
   make_node_groups(groups, ranks.shard, rank, sizes.zero_hpz_partition_size, state);
-  state.tp_dp_shard = groups.of("tp_dp_shard", with_tp_neighbors(dense, ranks.shard));
+  state.tp_dp_shard = groups.make_of_ranks("tp_dp_shard", add_tp_neighbors(dense, ranks.shard));
 }
 
 void make_embedding_group(GroupMaker& groups, int rank, ParallelState& state) {
@@ -141,17 +141,17 @@ void make_embedding_group(GroupMaker& groups, int rank, ParallelState& state) {
   const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
   if (topology.pp() == 1) {
-    state.embedding = groups.alone("embedding");
+    state.embedding = groups.make_self_group("embedding");
   } else {
     // A single split for all ranks; those without embeddings discard the result.
     const int pipeline = 2 * topology.dense().group_index(rank, {Axis::Pp});
-    auto embedding = groups.split("embedding", is_member ? pipeline : pipeline + 1, members);
+    auto embedding = groups.make_by_color("embedding", is_member ? pipeline : pipeline + 1, members);
     if (is_member) state.embedding = std::move(embedding);
   }
 }
 
 /// Returns the ranks that communicate within a layer, in attention and expert exchange. They are consecutive, because
-/// both grids place a pipeline stage on the same consecutive ranks.
+/// both grids assign a pipeline stage to the same consecutive ranks.
 std::vector<int> layer_ranks(int rank, const Grid& dense, const Grid& expert) {
   const AxisValues &d = dense.sizes(), &e = expert.sizes();
   const int layer_size = std::lcm(d.tp * d.cp, e.tp * e.ep);
@@ -162,24 +162,25 @@ std::vector<int> layer_ranks(int rank, const Grid& dense, const Grid& expert) {
 
 void make_expert_groups(GroupMaker& groups, int rank, const ParallelSizes& sizes, ParallelState& state) {
   const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
-  state.expert_exchange = groups.over("ep", expert, {Axis::Tp, Axis::Ep});
-  state.expert_tp_pp = groups.over("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
+  state.expert_exchange = groups.make_along("ep", expert, {Axis::Tp, Axis::Ep});
+  state.expert_tp_pp = groups.make_along("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
   const DataParallelRanks ranks = split_instances(expert.group(rank, {Axis::Dp}), expert.group_rank(rank, {Axis::Dp}),
                                                   sizes.num_distributed_optimizer_instances, "expert-data-parallel");
-  state.expert_tp = groups.over("expert_tp", expert, {Axis::Tp});
-  state.expert_dp = groups.over("expert_dp", expert, {Axis::Dp});
-  state.expert_dp_shard = groups.of("expert_dp_shard", ranks.shard);
-  state.expert_dp_replicate = groups.of("expert_dp_replicate", ranks.replicas);
-  state.expert_tp_dp_shard = groups.of("expert_tp_dp_shard", with_tp_neighbors(expert, ranks.shard));
+  state.expert_tp = groups.make_along("expert_tp", expert, {Axis::Tp});
+  state.expert_dp = groups.make_along("expert_dp", expert, {Axis::Dp});
+  state.expert_dp_shard = groups.make_of_ranks("expert_dp_shard", ranks.shard);
+  state.expert_dp_replicate = groups.make_of_ranks("expert_dp_replicate", ranks.replicas);
+  state.expert_tp_dp_shard = groups.make_of_ranks("expert_tp_dp_shard", add_tp_neighbors(expert, ranks.shard));
   std::vector<int> layer = layer_ranks(rank, dense, expert);
-  if (static_cast<int>(layer.size()) > state.tp_cp->size()) state.layer_group = groups.of("layer", std::move(layer));
+  if (static_cast<int>(layer.size()) > state.tp_cp->size())
+    state.layer_group = groups.make_of_ranks("layer", std::move(layer));
 }
 
 }  // namespace
 
 std::vector<NamedGroup> ParallelState::groups() const {
   using enum CollectiveUse;
-  // Skips groups that are the same object as another one.
+  // Skips groups that are the same object as one listed before.
   const auto unless_same = [](const auto& group, const auto& other) { return group == other ? nullptr : group.get(); };
   std::vector<NamedGroup> all{{"world", &world, Serialized},
                               {"tp", tp.get(), Overlapped},
@@ -240,10 +241,10 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .output_rank = output_rank < 0 ? topology.pp() - 1 : output_rank,
                       .world = world};
   GroupMaker groups(world, state, recorder, profiler);
-  state.tp = groups.over("tp", dense, {Axis::Tp});
+  state.tp = groups.make_along("tp", dense, {Axis::Tp});
   make_context_groups(groups, rank, dense, static_cast<int>(sizes.context_parallel_heads), state);
-  state.dp = groups.over("dp", dense, {Axis::Dp});
-  state.dp_cp = topology.cp() == 1 ? state.dp : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
+  state.dp = groups.make_along("dp", dense, {Axis::Dp});
+  state.dp_cp = topology.cp() == 1 ? state.dp : groups.make_along("dp_cp", dense, {Axis::Cp, Axis::Dp});
   make_pipeline_groups(groups, dense, state);
   make_shard_groups(groups, rank, dense, sizes, state);
   state.layer_group = state.tp_cp;

@@ -44,7 +44,7 @@ struct NamedGroup {
 ///                    dp_shard; null if that is 1
 ///   dp_across        dp_shard ranks at the same index of dp_node;  sums across nodes
 ///                    null if dp_node is
-///   tp_dp_shard      tp x dp_shard: one copy of a stage's weights  whole matrices of sharded weights
+///   tp_dp_shard      tp x dp_shard: one copy of a stage's weights  complete matrices of sharded weights
 ///   layer_group      communicate within a layer: tp x cp, and all  agreement on a step
 ///                    ranks that exchange tokens
 ///   expert_exchange  tp x ep of the expert grid                    token dispatch
@@ -79,8 +79,7 @@ struct ParallelState {
   std::unique_ptr<Communicator> tp_pp = {};
   std::unique_ptr<Communicator> embedding = {};
 
-  /// Communication statistics by group name: "tp", "dp", "dp_cp" (dp_cp, if distinct), "dp_shard" and so
-  /// on.
+  /// Communication statistics by group name: "tp", "dp", "dp_cp" (if distinct from dp), "dp_shard" ...
   std::map<std::string, std::shared_ptr<CommMeter>> meters = {};
 
   /// Returns every distinct group of this rank under its name in `meters`; "world" has all ranks.

@@ -91,11 +91,11 @@ std::vector<int> Grid::group(int rank, Axes axes) const {
   return members;
 }
 
-int Grid::index(int rank, Axes axes, bool inside) const {
+int Grid::index(int rank, Axes axes, bool is_inside) const {
   const AxisValues at = coordinates(rank);
   int index = 0, stride = 1;
   for (const Axis axis : kOrder) {
-    if (contains(axes, axis) != inside) continue;
+    if (contains(axes, axis) != is_inside) continue;
     index += at[axis] * stride;
     stride *= sizes_[axis];
   }

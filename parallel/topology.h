@@ -28,8 +28,8 @@ class Grid {
   int group_index(int rank, Axes axes) const;
 
  private:
-  /// Returns the coordinates of `rank` along the axes in `axes` (inside = false: not in `axes`) as one number.
-  int index(int rank, Axes axes, bool inside) const;
+  /// Returns the coordinates of `rank` along the axes in `axes` (is_inside = false: not in `axes`) as one number.
+  int index(int rank, Axes axes, bool is_inside) const;
 
   AxisValues sizes_;
 };
@@ -39,11 +39,11 @@ struct ParallelSizes {
   i64 tensor_model_parallel_size = 1;
   i64 pipeline_model_parallel_size = 1;
   i64 context_parallel_size = 1;
-  i64 context_parallel_heads = 1;  ///< of these, neighbors that exchange heads (SequencePartition::heads)
-  bool has_experts = false;        ///< if false, groups of the expert grid are not created
+  i64 context_parallel_heads = 1;  ///< neighbors that exchange heads (SequencePartition::heads)
+  bool has_experts = false;        ///< groups of the expert grid are created
   i64 expert_model_parallel_size = 1;
   i64 expert_tensor_parallel_size = 1;
-  /// Groups of neighboring data-parallel ranks that each hold everything (HSDP).
+  /// Groups of neighboring data-parallel ranks that each hold a complete copy of the weights and states (HSDP).
   i64 num_distributed_optimizer_instances = 1;
   /// Neighbors within such a group that hold a second copy of the weights, or sum encoded gradients first; 1 disables
   /// both.
@@ -63,11 +63,11 @@ struct ParallelSizes {
 };
 
 /// Pair of grids over the same ranks: the dense one, where ep is 1, and the expert one, where cp is 1 and tp and dp are
-/// the experts' own. Both place pipeline stages on the same ranks.
+/// the experts' own. Both assign pipeline stages to the same ranks.
 class Topology {
  public:
-  /// Throws BadInput if the world is not divisible; layout_conflicts() in parallel/layout.h reports all reasons at
-  /// once.
+  /// Throws BadInput if the world is not divisible; layout_conflicts() in parallel/layout.h reports all
+  /// conflicts.
   Topology(int world_size, const ParallelSizes& sizes);
 
   const Grid& dense() const { return dense_; }

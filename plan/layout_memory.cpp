@@ -7,23 +7,23 @@
 namespace mcpp {
 namespace {
 
-/// Pipeline ranks of which one needs the most memory. Among those with the same number of layers in each chunk it is
-/// the first, which has most microbatches in flight, or the last if weight gradients are delayed or the stages form a
-/// V. The rank with the output is also included.
+/// Returns the pipeline ranks of which one needs the most memory. Among those with the same number of layers in each
+/// chunk it is the first, which has the most microbatches in flight, or the last if weight gradients are delayed or the
+/// stages form a V. The rank with the output is also included.
 std::vector<int> peak_candidate_ranks(const RankMemorySpec& share, ScheduleKind kind) {
   const Schedule& schedule = share.schedule;
   struct Ends {
     int first, last;
   };
-  std::map<std::vector<i64>, Ends> alike;
+  std::map<std::vector<i64>, Ends> ranks_by_layers;
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     std::vector<i64> layers;
     for (int chunk = 0; chunk < schedule.chunks_per_rank; ++chunk)
       layers.push_back(share.stages[static_cast<std::size_t>(schedule.stage_of(rank, chunk))].num_layers());
-    alike.try_emplace(layers, Ends{rank, rank}).first->second.last = rank;
+    ranks_by_layers.try_emplace(layers, Ends{rank, rank}).first->second.last = rank;
   }
   std::set<int> ranks{schedule.rank_of(schedule.stages() - 1)};
-  for (const auto& [layers, ends] : alike) {
+  for (const auto& [layers, ends] : ranks_by_layers) {
     ranks.insert(ends.first);
     if (row_of(kind).splits_backward) ranks.insert(ends.last);
   }
@@ -34,13 +34,15 @@ std::vector<int> peak_candidate_ranks(const RankMemorySpec& share, ScheduleKind 
 
 LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
   // Once the pipeline is full, the number of microbatches in flight does not grow.
-  const i64 all = layout.microbatches(work_.global_batch_size), few = std::min(all, 3 * layout.pp + all % layout.pp);
-  const auto [found, is_new] = pipelines_.try_emplace({layout.schedule, layout.pp, layout.chunks, few, layout.stages});
+  const i64 all = layout.microbatches(work_.global_batch_size),
+            scheduled = std::min(all, 3 * layout.pp + all % layout.pp);
+  const auto [found, is_new] =
+      pipelines_.try_emplace({layout.schedule, layout.pp, layout.chunks, scheduled, layout.stages});
   Pipeline& pipeline = found->second;
   RankMemorySpec& share = pipeline.share;
   if (is_new) {
     share.stages = split_stages(layout.stage_split(work_.model));
-    share.schedule = make_schedule(layout.schedule, static_cast<int>(layout.pp), static_cast<int>(few),
+    share.schedule = make_schedule(layout.schedule, static_cast<int>(layout.pp), static_cast<int>(scheduled),
                                    static_cast<int>(layout.chunks));
     pipeline.peak_candidate_ranks = peak_candidate_ranks(share, layout.schedule);
   }
@@ -54,7 +56,7 @@ LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
   share.segment_elements = work_.segment_elements;
   share.params = layout.params_tier;
   share.node_ranks = layout.node_ranks;
-  share.bf16_grads = layout.rounding.bf16_gradients;
+  share.has_bf16_grads = layout.rounding.bf16_gradients;
   share.quantized_weights = layout.rounding.packed_weights;
   share.grad_reduce_format = layout.rounding.gradients;
   share.power_sgd_rank = layout.rounding.power_sgd_rank;
@@ -90,14 +92,14 @@ const PeakActivations& LayoutMemory::get_peak(LayerSizes& sizes, Pipeline& pipel
   return found->second;
 }
 
-MemoryEstimate LayoutMemory::for_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank) {
+MemoryEstimate LayoutMemory::estimate_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank) {
   pipeline.share.pipeline_rank = rank;
   return estimate_memory(sizes, work_.states, pipeline.share, get_parameters(layout, sizes.setup(), pipeline.share),
                          get_peak(sizes, pipeline));
 }
 
-MemoryEstimate LayoutMemory::for_rank(const Layout& layout, int pipeline_rank) {
-  return for_rank(layout, get_sizes(layout), get_pipeline(layout), pipeline_rank);
+MemoryEstimate LayoutMemory::estimate_rank(const Layout& layout, int pipeline_rank) {
+  return estimate_rank(layout, get_sizes(layout), get_pipeline(layout), pipeline_rank);
 }
 
 MemoryEstimate LayoutMemory::peak(const Layout& layout) {
@@ -105,7 +107,7 @@ MemoryEstimate LayoutMemory::peak(const Layout& layout) {
   LayerSizes& sizes = get_sizes(layout);
   MemoryEstimate peak;
   for (const int rank : pipeline.peak_candidate_ranks) {
-    const MemoryEstimate estimate = for_rank(layout, sizes, pipeline, rank);
+    const MemoryEstimate estimate = estimate_rank(layout, sizes, pipeline, rank);
     if (estimate.total() > peak.total()) peak = estimate;
   }
   return peak;
@@ -113,8 +115,8 @@ MemoryEstimate LayoutMemory::peak(const Layout& layout) {
 
 namespace {
 
-/// Tiers for which the hardware has rates.
-std::vector<OffloadTier> tiers(const HostRates& host) {
+/// Returns the tiers for which the hardware has rates.
+std::vector<OffloadTier> known_tiers(const HostRates& host) {
   std::vector<OffloadTier> list{OffloadTier::Device};
   if (host.memory_bandwidth <= 0 || host.link_bandwidth <= 0) return list;
   if (host.memory > 0) list.push_back(OffloadTier::Host);
@@ -124,10 +126,10 @@ std::vector<OffloadTier> tiers(const HostRates& host) {
 
 double bytes_in_host(const Layout& layout, const MemoryEstimate& memory) {
   double sum = 0;
-  for (const auto& [fit_with_offload, bytes] : {std::pair(layout.states_tier, memory.offloaded),
-                                                {layout.params_tier, memory.offloaded_params},
-                                                {layout.activations_tier, memory.offloaded_activations}})
-    if (fit_with_offload == OffloadTier::Host) sum += bytes;
+  for (const auto& [tier, bytes] : {std::pair(layout.states_tier, memory.offloaded),
+                                    {layout.params_tier, memory.offloaded_params},
+                                    {layout.activations_tier, memory.offloaded_activations}})
+    if (tier == OffloadTier::Host) sum += bytes;
   return sum;
 }
 
@@ -135,7 +137,7 @@ double bytes_in_host(const Layout& layout, const MemoryEstimate& memory) {
 struct MemoryLimits {
   double device = 0, host = 0;
 
-  bool has(const Layout& layout, const MemoryEstimate& memory) const {
+  bool fits(const Layout& layout, const MemoryEstimate& memory) const {
     return memory.total() <= device && bytes_in_host(layout, memory) <= host;
   }
 };
@@ -145,26 +147,26 @@ struct MemoryLimits {
 FittedLayout fit_states(LayoutMemory& memory, Layout layout, const MemoryLimits& limits, OnDeviceStates states) {
   layout.offloaded_state_fraction = 1;
   const MemoryEstimate all = memory.peak(layout);
-  const FittedLayout without{layout, all, limits.has(layout, all)};
-  if (all.offloaded <= 0 || all.total() > limits.device || states == OnDeviceStates::None) return without;
-  const double least = 100 * (1 - (limits.device - all.total()) / all.offloaded);
-  // Estimates are in whole pages and segments, so the proportional minimum may be slightly too large.
-  for (i64 hundredths = std::max<i64>(1, std::llround(std::floor(least))); hundredths < 100; ++hundredths) {
-    layout.offloaded_state_fraction = static_cast<double>(hundredths) / 100;
-    const MemoryEstimate part = memory.peak(layout);
-    if (part.total() > limits.device) continue;
-    return {layout, part, limits.has(layout, part)};
+  const FittedLayout fully_offloaded{layout, all, limits.fits(layout, all)};
+  if (all.offloaded <= 0 || all.total() > limits.device || states == OnDeviceStates::None) return fully_offloaded;
+  const double min_percent = 100 * (1 - (limits.device - all.total()) / all.offloaded);
+  // Estimates are multiples of pages and segments, so the proportional minimum may be slightly too large.
+  for (i64 percent = std::max<i64>(1, std::llround(std::floor(min_percent))); percent < 100; ++percent) {
+    layout.offloaded_state_fraction = static_cast<double>(percent) / 100;
+    const MemoryEstimate partial = memory.peak(layout);
+    if (partial.total() > limits.device) continue;
+    return {layout, partial, limits.fits(layout, partial)};
   }
-  return without;
+  return fully_offloaded;
 }
 
 }  // namespace
 
 std::vector<OffloadPlacement> offload_placements(const HostRates& host) {
-  const std::vector<OffloadTier> all = tiers(host);
+  const std::vector<OffloadTier> all = known_tiers(host);
   std::vector<OffloadPlacement> list;
   for (const OffloadTier states : all) list.push_back({.states = states});
-  // Weights follow, to a tier at least as fast.
+  // Weights follow, to a tier that is at least as fast.
   for (const OffloadTier params : all)
     for (const OffloadTier states : all)
       if (params != OffloadTier::Device && states >= params) list.push_back({.states = states, .params = params});
@@ -174,17 +176,17 @@ std::vector<OffloadPlacement> offload_placements(const HostRates& host) {
 FittedLayout fit_with_offload(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes,
                               OnDeviceStates states) {
   const MemoryLimits limits{device_bytes, 1e9 * hardware.host.memory};
-  FittedLayout least;
-  for (const OffloadTier tier : tiers(hardware.host)) {
+  FittedLayout smallest;
+  for (const OffloadTier tier : known_tiers(hardware.host)) {
     layout.activations_tier = tier;
     FittedLayout fitted = fit_states(memory, layout, limits, states);
     if (fitted.fits) return fitted;
     const bool is_first = tier == OffloadTier::Device;
-    if (is_first || fitted.memory.total() < least.memory.total()) least = fitted;
+    if (is_first || fitted.memory.total() < smallest.memory.total()) smallest = fitted;
     // Does not fit even without activations.
     if (is_first && fitted.memory.total() - fitted.memory.activations > device_bytes) break;
   }
-  return least;
+  return smallest;
 }
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Memory estimates of many layouts, with a cache of what layouts have in common.
+// Memory estimates of many layouts, with a cache of the parts that layouts share.
 #pragma once
 #include <map>
 #include <string>
@@ -16,11 +16,11 @@ class LayoutMemory {
  public:
   explicit LayoutMemory(const Workload& work) : work_(work) {}
 
-  /// Returns the estimate for the pipeline rank that needs the most device memory: the first, which has most
+  /// Returns the estimate for the pipeline rank that needs the most device memory: the first, which has the most
   /// microbatches in flight, or the one with the output layer.
   MemoryEstimate peak(const Layout& layout);
   /// Returns the estimate for one pipeline rank.
-  MemoryEstimate for_rank(const Layout& layout, int pipeline_rank);
+  MemoryEstimate estimate_rank(const Layout& layout, int pipeline_rank);
 
  private:
   /// State shared by layouts with the same stages and schedule.
@@ -36,7 +36,7 @@ class LayoutMemory {
 
   Pipeline& get_pipeline(const Layout& layout);
   LayerSizes& get_sizes(const Layout& layout);
-  MemoryEstimate for_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
+  MemoryEstimate estimate_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
   const RankParameters& get_parameters(const Layout& layout, const ActivationSetup& setup, const RankMemorySpec& share);
   const PeakActivations& get_peak(LayerSizes& sizes, Pipeline& pipeline);
 
@@ -46,22 +46,22 @@ class LayoutMemory {
   std::map<ParametersKey, RankParameters> parameters_;
 };
 
-// Offload placement: where a training stores what does not fit in device memory.
+// Offload placement: storage of data that does not fit in device memory.
 
 /// Offload tiers of the optimizer states and of the weights. Only ZeRO 3 can offload weights.
 struct OffloadPlacement {
   OffloadTier states = OffloadTier::Device, params = OffloadTier::Device;
 
-  bool can_be(const Layout& layout) const { return params == OffloadTier::Device || layout.zero_stage == 3; }
+  bool is_valid_for(const Layout& layout) const { return params == OffloadTier::Device || layout.zero_stage == 3; }
 };
-/// Returns the placements for which the hardware has rates, the fastest first, which is all on the device. States are
+/// Returns the placements for which the hardware has rates, the fastest first: everything on the device. States are
 /// offloaded before weights because they are the largest and used once per step.
 std::vector<OffloadPlacement> offload_placements(const HostRates& host);
 
-/// Layout with the offloads that make it fit.
+/// Layout with the offloading that makes it fit.
 struct FittedLayout {
   Layout layout;
-  MemoryEstimate memory;  ///< of the rank that needs most
+  MemoryEstimate memory;  ///< estimate of the rank that needs the most
   bool fits = false;
 };
 /// Treatment of offloadable states: keep the largest part that fits on the device, or none.

@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-/// Compute of the embedding, in layers: small, but it breaks ties in favor of other stages.
+/// Compute of the embedding, in layers. It is small, but breaks ties in favor of other stages.
 constexpr double kEmbedding = 0.01;
 
 /// Returns the number of layers with the same operations as the output.
@@ -21,36 +21,36 @@ double output_in_layers(const ModelConfig& m) {
   return output / (flops_per_token(m) - output) * real(m.num_layers);
 }
 
-/// Assigns layers one by one to the stage with the least load; ties go to the last stage, which has fewest microbatches
-/// in flight.
+/// Assigns layers one by one to the stage with the least load; ties go to the last stage, which has the fewest
+/// microbatches in flight.
 std::vector<i64> balance_layers(const ModelConfig& m, i64 stages) {
   std::vector<double> load(static_cast<std::size_t>(stages), 0);
   load.front() += kEmbedding;
   load.back() += output_in_layers(m);
   std::vector<i64> layers(load.size(), 0);
   for (i64 i = 0; i < m.num_layers; ++i) {
-    const auto least = std::ranges::min_element(load.rbegin(), load.rend());
-    const auto stage = static_cast<std::size_t>(load.rend() - least - 1);
+    const auto least_loaded = std::ranges::min_element(load.rbegin(), load.rend());
+    const auto stage = static_cast<std::size_t>(load.rend() - least_loaded - 1);
     load[stage] += 1;
     ++layers[stage];
   }
   return layers;
 }
 
-std::string layers_text(i64 layers) {
+std::string format_layers(i64 layers) {
   return layers == 0 ? "" : layers == 1 ? "t" : str("t*", layers);
 }
 
 /// Returns text like "Et*7|(t*8|)*14t*7L".
-std::string layout_text(const std::vector<i64>& layers) {
-  std::string text = str("E", layers_text(layers.front()), "|");
+std::string format_layout(const std::vector<i64>& layers) {
+  std::string text = str("E", format_layers(layers.front()), "|");
   for (std::size_t i = 1; i + 1 < layers.size();) {
     std::size_t end = i;
     while (end + 1 < layers.size() && layers[end] == layers[i]) ++end;
-    text += end - i > 1 ? str("(", layers_text(layers[i]), "|)*", end - i) : str(layers_text(layers[i]), "|");
+    text += end - i > 1 ? str("(", format_layers(layers[i]), "|)*", end - i) : str(format_layers(layers[i]), "|");
     i = end;
   }
-  return str(text, layers_text(layers.back()), "L");
+  return str(text, format_layers(layers.back()), "L");
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages) {
   const std::vector<i64> layers = balance_layers(model, stages);
   const bool is_even = model.num_layers % stages == 0;
   if (is_even) list.emplace_back();
-  if (!is_even || std::ranges::count(layers, layers.front()) != stages) list.push_back(layout_text(layers));
+  if (!is_even || std::ranges::count(layers, layers.front()) != stages) list.push_back(format_layout(layers));
   return list;
 }
 
@@ -92,8 +92,8 @@ bool splits_model(const ModelConfig& m, i64 tp) {
          m.padded_vocab_size() % tp == 0;
 }
 
-/// Rules for the sizes only; requirements of schedules and stages are checked where they are chosen.
-LayoutRules rules_of(const Workload& work, const Layout& layout) {
+/// Returns the rules for the sizes only; requirements of schedules and stages are checked where they are chosen.
+LayoutRules make_layout_rules(const Workload& work, const Layout& layout) {
   const ModelConfig& m = work.model;
   LayoutRules rules = layout_rules(m);
   rules.world_size = layout.world_size;
@@ -112,10 +112,10 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
   return rules;
 }
 
-class Enumeration {
+class LayoutEnumerator {
  public:
-  Enumeration(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
-              const OffloadPlacement& placement, const std::function<void(const Layout&)>& f)
+  LayoutEnumerator(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
+                   const OffloadPlacement& placement, const std::function<void(const Layout&)>& f)
       : hardware_(hardware),
         nearest_tier_ranks_(hardware.links.ranks.front()),
         work_(work),
@@ -131,7 +131,7 @@ class Enumeration {
         if (world % (tp * cp) != 0) continue;
         for (const i64 pp :
              choices(limits_.pipeline_model_parallel_size, divisors(world / tp / cp, work_.model.num_layers)))
-          if (world % (tp * cp * pp) == 0) split(tp, cp, pp);
+          if (world % (tp * cp * pp) == 0) for_each_micro_batch(tp, cp, pp);
       }
     }
   }
@@ -145,19 +145,19 @@ class Enumeration {
     return list;
   }
 
-  /// 1 to 8, and for short samples also 12, 16, 24, 32 ...: sizes that fill a device, and half of that.
-  std::vector<i64> micro_batches(i64 of_rank) const {
+  /// Returns micro batch sizes: 1 to 8, and for short samples also 12, 16, 24, 32 ..., which fill a device.
+  std::vector<i64> micro_batches(i64 rank_samples) const {
     const i64 max_count = std::max(limits_.max_micro_batch_size, kMaxUsefulTokens / work_.model.seq_length);
     std::vector<i64> list;
-    for (const i64 size : divisors(of_rank, max_count)) {
-      i64 odd = size;
-      while (odd % 2 == 0) odd /= 2;
-      if (size <= limits_.max_micro_batch_size || odd <= 3) list.push_back(size);
+    for (const i64 size : divisors(rank_samples, max_count)) {
+      i64 odd_part = size;
+      while (odd_part % 2 == 0) odd_part /= 2;
+      if (size <= limits_.max_micro_batch_size || odd_part <= 3) list.push_back(size);
     }
     return list;
   }
 
-  void split(i64 tp, i64 cp, i64 pp) {
+  void for_each_micro_batch(i64 tp, i64 cp, i64 pp) {
     Layout layout{.world_size = limits_.world_size,
                   .tp = tp,
                   .cp = cp,
@@ -176,13 +176,13 @@ class Enumeration {
         layout.sequence_parallel = sequence_parallel;
         for (const auto& [type, heads] : context_parallel_modes(layout)) {
           layout.cp_comm_type = type, layout.cp_heads = heads;
-          experts(layout);
+          for_each_expert_layout(layout);
         }
       }
     }
   }
 
-  /// Ways in which attention meets the keys of other context-parallel ranks, with the number of ranks that exchange
+  /// Returns the communication types of context-parallel attention to consider, with the number of ranks that exchange
   /// heads.
   std::vector<std::pair<CpCommType, i64>> context_parallel_modes(const Layout& layout) const {
     using enum CpCommType;
@@ -194,8 +194,8 @@ class Enumeration {
     const auto exchange = [&](i64 ranks) { return HeadExchange::is_possible(ranks, heads, groups); };
     if (exchange(layout.cp)) modes.emplace_back(A2a, layout.cp);
     if (exchange(layout.cp) && layout.cp <= nearest_ranks) return modes;
-    // If not all can exchange heads, or most of it would go over links between machines: the ranks that share the
-    // nearest links.
+    // If not all ranks can exchange heads, or most of the exchange would cross nodes: the ranks that share the nearest
+    // links.
     for (i64 ranks = std::min(nearest_ranks, layout.cp / 2); ranks > 1; --ranks) {
       if (layout.cp % ranks != 0 || !exchange(ranks)) continue;
       modes.emplace_back(A2aP2p, ranks);
@@ -204,9 +204,9 @@ class Enumeration {
     return modes;
   }
 
-  void experts(Layout layout) {
+  void for_each_expert_layout(Layout layout) {
     const ModelConfig& m = work_.model;
-    if (m.moe.num_experts == 0) return schedules(layout);
+    if (m.moe.num_experts == 0) return for_each_schedule(layout);
     const bool splits_tokens = layout.sequence_parallel || layout.tp == 1;
     if (!splits_tokens && m.seq_length % (layout.tp * layout.cp) != 0) return;
     const i64 stage = layout.world_size / layout.pp;
@@ -216,13 +216,13 @@ class Enumeration {
            choices(limits_.expert_model_parallel_size, divisors(m.moe.num_experts, kMaxExpertParallel))) {
         if (m.moe.num_experts % ep != 0 || stage % (ep * etp) != 0) continue;
         layout.ep = ep, layout.etp = etp;
-        schedules(layout);
+        for_each_schedule(layout);
       }
     }
   }
 
-  void schedules(Layout layout) {
-    if (layout.pp == 1) return stores(layout);
+  void for_each_schedule(Layout layout) {
+    if (layout.pp == 1) return for_each_zero_stage(layout);
     for (const ScheduleRow& row : kSchedules) {
       if (row.kind == ScheduleKind::GPipe) continue;  // 1F1B takes as long with less memory
       layout.schedule = row.kind;
@@ -233,32 +233,33 @@ class Enumeration {
                                 static_cast<int>(microbatches))
                  .empty())
           continue;
-        for (const std::string& stages : layouts_of(layout.pp * layout.chunks)) {
+        for (const std::string& stages : cached_stage_layouts(layout.pp * layout.chunks)) {
           // For many chunks it is enough to consider those that divide the layers, with or without the two ends.
           const bool divides = (work_.model.num_layers + 2) % (layout.pp * layout.chunks) == 0;
           if (!stages.empty() && layout.chunks > row.min_chunks && !divides) continue;
           layout.stages = stages;
-          stores(layout);
+          for_each_zero_stage(layout);
         }
       }
     }
   }
 
-  /// stage_layouts(), which counts a model's operations, cached by number of stages.
-  const std::vector<std::string>& layouts_of(i64 stages) {
+  /// Returns stage_layouts(), which counts a model's operations, cached by number of stages.
+  const std::vector<std::string>& cached_stage_layouts(i64 stages) {
     const auto [found, is_new] = stage_layouts_.try_emplace(stages);
     if (is_new) found->second = stage_layouts(work_.model, stages);
     return found->second;
   }
 
-  void stores(Layout layout) {
+  void for_each_zero_stage(Layout layout) {
     for (layout.zero_stage = 0; layout.zero_stage <= 3; ++layout.zero_stage) {
-      if (!is_worthwhile(layout) || !placement_.can_be(layout) || !work_.rounding.is_compatible_with(layout.zero_stage))
+      if (!is_worthwhile(layout) || !placement_.is_valid_for(layout) ||
+          !work_.rounding.is_compatible_with(layout.zero_stage))
         continue;
       const i64 shards = layout.cp * layout.dp();
       for (const i64 instances : instance_counts(layout, shards)) {
         layout.instances = instances;
-        roundings(layout);
+        for_each_rounding(layout);
       }
     }
   }
@@ -275,7 +276,8 @@ class Enumeration {
     return zero < 2 || layout.pp == 1 || work_.rounding.bf16_gradients;
   }
 
-  /// ZeRO 3 shards among all data-parallel ranks, or among those joined by the nearest links (HSDP).
+  /// Returns the numbers of shard groups: ZeRO 3 shards among all data-parallel ranks, or among those joined by the
+  /// nearest links (HSDP).
   std::vector<i64> instance_counts(const Layout& layout, i64 shards) const {
     const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp;
     if (layout.zero_stage < 3 || nearest_ranks < 2 || shards <= nearest_ranks || shards % nearest_ranks != 0)
@@ -284,27 +286,27 @@ class Enumeration {
     return {1, shards / nearest_ranks};
   }
 
-  void roundings(Layout layout) {
-    nodes(layout);
+  void for_each_rounding(Layout layout) {
+    for_each_node_size(layout);
     if (!limits_.allow_lossy_comm) return;
     for (const Rounding& rounding : lossy_comm_options(hardware_, work_, layout)) {
       layout.rounding = rounding;
-      nodes(layout);
+      for_each_node_size(layout);
     }
   }
 
   /// Among the ranks that share ZeRO shards, those joined by the nearest links may keep a secondary weight shard, and
   /// reduce compressed gradients first.
-  void nodes(Layout layout) {
-    recomputations(layout);
+  void for_each_node_size(Layout layout) {
+    for_each_recompute(layout);
     const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp, shards = layout.shard_group().ranks;
-    const bool has_use = layout.zero_stage == 3 || layout.rounding.gradients != GradReduceFormat::Full;
-    if (!has_use || nearest_ranks < 2 || shards <= nearest_ranks || shards % nearest_ranks != 0) return;
+    const bool is_useful = layout.zero_stage == 3 || layout.rounding.gradients != GradReduceFormat::Full;
+    if (!is_useful || nearest_ranks < 2 || shards <= nearest_ranks || shards % nearest_ranks != 0) return;
     layout.node_ranks = nearest_ranks;
-    recomputations(layout);
+    for_each_recompute(layout);
   }
 
-  void recomputations(Layout layout) {
+  void for_each_recompute(Layout layout) {
     using enum Recompute::Granularity;
     const bool has_experts = work_.model.moe.num_experts > 0;
     for (const Recompute& recompute :
@@ -329,22 +331,24 @@ class Enumeration {
 
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
                      const std::function<void(const Layout&)>& f, const OffloadPlacement& placement) {
-  Enumeration(hardware, work, limits, placement, f).run();
+  LayoutEnumerator(hardware, work, limits, placement, f).run();
 }
 
 std::vector<Rounding> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout) {
-  const bool is_far = layout.shard_group().ranks * layout.tp > hardware.links.ranks.front();
+  const bool leaves_first_tier = layout.shard_group().ranks * layout.tp > hardware.links.ranks.front();
   std::vector<Rounding> list;
   for (const bool weights : {false, true}) {
-    for (const GradReduceFormat wire : {GradReduceFormat::Full, GradReduceFormat::Bf16, GradReduceFormat::Int8}) {
-      for (const bool in_bf16 : {false, true}) {
+    for (const GradReduceFormat format : {GradReduceFormat::Full, GradReduceFormat::Bf16, GradReduceFormat::Int8}) {
+      for (const bool has_bf16_sums : {false, true}) {
         Rounding r = work.rounding;
         r.packed_weights |= weights;
-        if (r.power_sgd_rank == 0) r.gradients = std::max(r.gradients, wire);
-        r.bf16_gradients |= in_bf16 && work.can_round_gradients;
-        const bool has_quantized_comm = weights || wire != GradReduceFormat::Full;
-        if (r == work.rounding || !r.is_compatible_with(layout.zero_stage) || (has_quantized_comm && !is_far)) continue;
-        if (r.bf16_gradients && wire == GradReduceFormat::Bf16)
+        if (r.power_sgd_rank == 0) r.gradients = std::max(r.gradients, format);
+        r.bf16_gradients |= has_bf16_sums && work.can_round_gradients;
+        const bool has_quantized_comm = weights || format != GradReduceFormat::Full;
+        if (r == work.rounding || !r.is_compatible_with(layout.zero_stage) ||
+            (has_quantized_comm && !leaves_first_tier))
+          continue;
+        if (r.bf16_gradients && format == GradReduceFormat::Bf16)
           continue;  // gradients kept in bf16 are sent as bf16 anyway
         if (std::ranges::count(list, r) == 0) list.push_back(r);
       }
@@ -355,9 +359,9 @@ std::vector<Rounding> lossy_comm_options(const Hardware& hardware, const Workloa
 
 bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
   if (!limit_conflicts(hardware, work, limits).empty()) return false;
-  bool has = false;
-  for_each_layout(hardware, work, limits, [&](const Layout&) { has = true; });
-  return has;
+  bool is_found = false;
+  for_each_layout(hardware, work, limits, [&](const Layout&) { is_found = true; });
+  return is_found;
 }
 
 std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
@@ -365,14 +369,14 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
   if (const i64 max_count = hardware.links.ranks.back(); limits.world_size > max_count)
     found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name, " join ",
                         max_count, " at most (links.ranks)"));
-  const auto requested = [](i64 value) { return std::max<i64>(value, 1); };
+  const auto value_or_one = [](i64 value) { return std::max<i64>(value, 1); };
   const Layout layout{.world_size = limits.world_size,
-                      .tp = requested(limits.tensor_model_parallel_size),
-                      .cp = requested(limits.context_parallel_size),
-                      .pp = requested(limits.pipeline_model_parallel_size),
-                      .ep = requested(limits.expert_model_parallel_size),
+                      .tp = value_or_one(limits.tensor_model_parallel_size),
+                      .cp = value_or_one(limits.context_parallel_size),
+                      .pp = value_or_one(limits.pipeline_model_parallel_size),
+                      .ep = value_or_one(limits.expert_model_parallel_size),
                       .micro_batch_size = limits.micro_batch_size};
-  LayoutRules rules = rules_of(work, layout);
+  LayoutRules rules = make_layout_rules(work, layout);
   rules.stages.num_layers = 0;  // chunks and uneven stages may help
   rules.global_batch_size = 0;  // and so may other axes
   for (std::string& text : layout_conflicts(rules)) found.push_back(std::move(text));

@@ -30,7 +30,7 @@ std::vector<Rounding> lossy_comm_options(const Hardware& hardware, const Workloa
 /// Returns true if for_each_layout() would visit any layout.
 bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 
-/// Returns every reason why `limits` allow no layout at all, regardless of memory; empty if some layout may exist.
+/// Returns every reason why `limits` allow no layout at all, regardless of memory; empty if a layout may exist.
 std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 
 }  // namespace mcpp

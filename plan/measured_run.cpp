@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kRelativeTolerance = 0.2, kAbsoluteTolerance = 0.02;
 
-/// All time that a rank does not wait for others.
+/// Returns the time in which a rank does not wait for others.
 double computing(const StepTime& t) {
   return t.work.computing() + t.work.offloaded + t.turns + t.optimizer + t.data;
 }
@@ -46,7 +46,7 @@ constexpr std::array<ModuleClass, 4> kModuleClasses{{{"parameters", &ModuleMemor
                                                      {"optimizer state", &ModuleMemory::optimizer_state},
                                                      {"activations", &ModuleMemory::activations}}};
 
-/// Position of a module in forward order.
+/// Returns the position of a module in forward order.
 i64 forward_index(const std::string& module) {
   if (module == embedding_module()) return -1;
   i64 layer = std::numeric_limits<i64>::max();
@@ -55,24 +55,24 @@ i64 forward_index(const std::string& module) {
   return layer;
 }
 
-/// Bytes that a rank offloads to `tier`.
-double offloaded(const Layout& layout, const MemoryEstimate& rank, OffloadTier tier) {
-  const auto there = [&](OffloadTier place, double bytes) { return place == tier ? bytes : 0; };
+/// Returns the bytes that a rank offloads to `tier`.
+double offloaded_bytes(const Layout& layout, const MemoryEstimate& rank, OffloadTier tier) {
+  const auto tier_bytes = [&](OffloadTier part_tier, double bytes) { return part_tier == tier ? bytes : 0; };
   const double activations =
       tier == OffloadTier::File ? static_cast<double>(rank.activations_on_disk) : rank.offloaded_activations;
-  return there(layout.states_tier, rank.offloaded) + there(layout.params_tier, rank.offloaded_params) +
-         there(layout.activations_tier, activations);
+  return tier_bytes(layout.states_tier, rank.offloaded) + tier_bytes(layout.params_tier, rank.offloaded_params) +
+         tier_bytes(layout.activations_tier, activations);
 }
 
-/// Index of the row of compare_groups() that groups of this name (ParallelState) belong to; norm groups count as
-/// gradients.
+/// Returns the index of the row of compare_groups() that groups of this name (ParallelState) belong to; norm groups
+/// count as gradients.
 std::size_t comparison_row(const std::string& group) {
   if (group == "tp" || group == "expert_tp" || group == "tp_cp") return 0;
   if (group.starts_with("cp_")) return 1;
   return group == "ep" ? 2 : 3;
 }
 
-std::string off_text(const RunPart& part) {
+std::string error_text(const RunPart& part) {
   if (part.predicted <= 0) return "";
   constexpr double kTimes = 10;
   const double times = part.measured / part.predicted;
@@ -84,7 +84,7 @@ std::string parts_text(const std::vector<RunPart>& parts, const MeasuredRun& mea
       str("  ", pad_right("", 36), pad_left("predicted", 12), pad_left("measured", 12), pad_left("off", 14), "\n");
   for (const RunPart& part : parts)
     text += str("  ", pad_right(part.name, 36), pad_left(value_text(part, part.predicted), 12),
-                pad_left(value_text(part, part.measured), 12), pad_left(off_text(part), 14),
+                pad_left(value_text(part, part.measured), 12), pad_left(error_text(part), 14),
                 exceeds_tolerance(part, measured) ? " *" : "", "\n");
   return text;
 }
@@ -125,14 +125,14 @@ std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory,
 
 bool exceeds_tolerance(const RunPart& part, const MeasuredRun& measured) {
   const double difference = std::abs(part.measured - part.predicted),
-               whole = part.is_memory ? measured.peak_memory_bytes : measured.seconds;
-  return difference > kAbsoluteTolerance * whole &&
+               total = part.is_memory ? measured.peak_memory_bytes : measured.seconds;
+  return difference > kAbsoluteTolerance * total &&
          difference > kRelativeTolerance * std::max(part.predicted, part.measured);
 }
 
 std::string tolerance_warning(const RunPart& part) {
   const std::string measured = value_text(part, part.measured), predicted = value_text(part, part.predicted);
-  const std::string relative_error = part.predicted <= 0 ? "" : str(", ", off_text(part));
+  const std::string relative_error = part.predicted <= 0 ? "" : str(", ", error_text(part));
   return str(part.name, " is more than 20 % off: ", measured, part.is_memory ? "" : " of a step", ", predicted ",
              predicted, relative_error);
 }
@@ -140,8 +140,9 @@ std::string tolerance_warning(const RunPart& part) {
 RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured) {
   RunSpeed speed{.computing = computing(predicted) / measured.computing()};
   const double communication = predicted.communication() - predicted.messages,
-               real = measured.exposed_communication * measured.seconds;
-  if (communication > kAbsoluteTolerance * predicted.seconds && real > 0) speed.links = communication / real;
+               measured_seconds = measured.exposed_communication * measured.seconds;
+  if (communication > kAbsoluteTolerance * predicted.seconds && measured_seconds > 0)
+    speed.links = communication / measured_seconds;
   return speed;
 }
 
@@ -165,13 +166,13 @@ std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, cons
   std::vector<RunPart> parts;
   const std::size_t stages = predicted.size(), ranks = measured.computing_by_rank.size();
   if (stages < 2 || ranks % stages != 0 || ranks == 0) return parts;
-  const std::size_t together = ranks / stages;  // the pipeline is the outermost axis
+  const std::size_t ranks_per_stage = ranks / stages;  // the pipeline is the outermost axis
   for (std::size_t stage = 0; stage < stages; ++stage) {
     double sum = 0;
-    for (std::size_t i = 0; i < together; ++i) sum += measured.computing_by_rank[stage * together + i];
+    for (std::size_t i = 0; i < ranks_per_stage; ++i) sum += measured.computing_by_rank[stage * ranks_per_stage + i];
     parts.push_back({.name = str("computing of pipeline rank ", stage),
                      .predicted = computing(predicted[stage]),
-                     .measured = sum / static_cast<double>(together)});
+                     .measured = sum / static_cast<double>(ranks_per_stage)});
   }
   return parts;
 }
@@ -208,7 +209,7 @@ std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredR
         for (const auto& [half, name] :
              {std::pair(LayerHalf::Attention, "self_attention"), std::pair(LayerHalf::Mlp, "mlp")}) {
           const UnitTime t = half_time(job, kind, half);
-          add(str("decoder.layers.", layer, ".", name), all(group.is_recomputed ? recomputed(t) : t));
+          add(str("decoder.layers.", layer, ".", name), all(group.is_recomputed ? add_full_recompute(t) : t));
         }
       }
     }
@@ -233,25 +234,25 @@ std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<Memo
       add(name, bytes, [](const MemoryEstimate&) { return 0.0; });
   if (measured.peak_by_class.empty()) return parts;
   add("kept in host memory", measured.in_host_bytes,
-      [&](const MemoryEstimate& rank) { return offloaded(layout, rank, OffloadTier::Host); });
+      [&](const MemoryEstimate& rank) { return offloaded_bytes(layout, rank, OffloadTier::Host); });
   add("kept on disk", measured.on_disk_bytes,
-      [&](const MemoryEstimate& rank) { return offloaded(layout, rank, OffloadTier::File); });
+      [&](const MemoryEstimate& rank) { return offloaded_bytes(layout, rank, OffloadTier::File); });
   return parts;
 }
 
 std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>& predicted,
                                                const MeasuredRun& measured) {
-  std::map<std::string, std::vector<const ModuleMemory*>> of_ranks;
+  std::map<std::string, std::vector<const ModuleMemory*>> by_module;
   for (const MemoryByModule& rank : predicted)
-    for (const auto& [module, memory] : rank) of_ranks[module].push_back(&memory);
+    for (const auto& [module, memory] : rank) by_module[module].push_back(&memory);
   std::vector<ModuleParts> parts;
-  for (const auto& [module, ranks] : of_ranks) {
-    const auto told = measured.module_bytes.find(module);
-    if (told == measured.module_bytes.end()) continue;
+  for (const auto& [module, ranks] : by_module) {
+    const auto bytes_by_class = measured.module_bytes.find(module);
+    if (bytes_by_class == measured.module_bytes.end()) continue;
     ModuleParts part{.name = module, .classes = {}};
     for (const auto& [name, bytes] : kModuleClasses) {
-      const auto found = told->second.find(std::string(name));
-      if (found == told->second.end()) continue;
+      const auto found = bytes_by_class->second.find(std::string(name));
+      if (found == bytes_by_class->second.end()) continue;
       double sum = 0, count = 0;
       for (const ModuleMemory* rank : ranks)  // the copy of tied embeddings at the output has no activations
         if (rank->*bytes > 0) sum += rank->*bytes, ++count;
@@ -277,21 +278,21 @@ std::string module_memory_text(const std::vector<ModuleParts>& modules, const Me
     std::string row = "  " + pad_right(module.name, kName);
     for (const ModuleClass& c : kModuleClasses) {
       const auto part = std::ranges::find(module.classes, c.name, &RunPart::name);
-      const bool is_told = part != module.classes.end();
-      row += str(pad_left(is_told ? human_bytes(part->predicted) : "", kValue),
-                 pad_left(is_told ? human_bytes(part->measured) : "", kValue),
-                 is_told && exceeds_tolerance(*part, measured) ? " *" : "  ");
+      const bool has_part = part != module.classes.end();
+      row += str(pad_left(has_part ? human_bytes(part->predicted) : "", kValue),
+                 pad_left(has_part ? human_bytes(part->measured) : "", kValue),
+                 has_part && exceeds_tolerance(*part, measured) ? " *" : "  ");
     }
     text += line(row);
   }
   return text;
 }
 
-std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,
+std::string comparison_text(const std::vector<RunPart>& totals, const std::vector<RunPart>& details,
                             const MeasuredRun& measured) {
-  std::string text = parts_text(whole, measured);
+  std::string text = parts_text(totals, measured);
   if (!details.empty()) text += "of these\n" + parts_text(details, measured);
-  for (const RunPart& part : whole)
+  for (const RunPart& part : totals)
     if (exceeds_tolerance(part, measured))
       text += str("  ", part.name,
                   " is more than 20 % off: a slow device or link, or hardware that the file does not describe\n");

@@ -12,8 +12,8 @@ namespace mcpp {
 /// Predicted step of a training.
 struct PredictedStep {
   StepTime time;
-  std::vector<StepTime> stages;  ///< by pipeline rank
-  double memory_bytes = 0;       ///< of the rank that needs most
+  std::vector<StepTime> stages;  ///< times by pipeline rank
+  double memory_bytes = 0;       ///< memory of the rank that needs the most
   i64 global_batch_size = 0;
 };
 PredictedStep predict_step(const PredictionInput& job, double memory_bytes);
@@ -22,9 +22,9 @@ PredictedStep predict_step(const PredictionInput& job, double memory_bytes);
 struct MeasuredRun {
   double seconds = 0;
   double bubble = 0, exposed_communication = 0;      ///< shares of `seconds`
-  double peak_memory_bytes = 0;                      ///< of the rank that needed most; 0 = not known
-  std::map<std::string, double> peak_by_class = {};  ///< of each class of memory, of the rank that needed most of it
-  double in_host_bytes = 0, on_disk_bytes = 0;       ///< offloaded bytes, of the rank that had most
+  double peak_memory_bytes = 0;                      ///< peak of the rank that needed the most; 0 = not known
+  std::map<std::string, double> peak_by_class = {};  ///< peak by class of memory, of the rank that needed the most
+  double in_host_bytes = 0, on_disk_bytes = 0;       ///< offloaded bytes, of the rank that had the most
   std::vector<double> computing_by_rank = {};        ///< seconds per step; empty = not known
   std::map<std::string, double> groups = {};         ///< seconds per step that ranks wait in each kind of group
   std::map<std::string, double> modules = {};        ///< seconds per step in each, forward and backward, if traced
@@ -52,7 +52,7 @@ std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, cons
 std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun& measured);
 /// Compares the embedding, the two halves of each layer, and the output, as far as they were traced.
 std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured);
-/// Compares classes of memory and offloaded bytes, each of the rank that needs most of it.
+/// Compares classes of memory and offloaded bytes, each for the rank that needs the most of it.
 std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
                                     const MeasuredRun& measured);
 /// Comparison of each traced memory class of a module.
@@ -70,8 +70,8 @@ bool exceeds_tolerance(const RunPart& part, const MeasuredRun& measured);
 std::string tolerance_warning(const RunPart& part);
 
 /// Measured speed relative to the predicted rates, for compute and for links. `links` is only derived if a sufficient
-/// part of the step was predicted to be exposed communication: ranks that wait for one another count as communication,
-/// too.
+/// part of the step was predicted to be exposed communication: time in which ranks wait for each other also counts as
+/// communication.
 struct RunSpeed {
   double computing = 1, links = 1;
 };
@@ -79,8 +79,8 @@ RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured);
 /// Returns the hardware scaled by `speed`. Peaks that the scaled rates exceed are raised with them.
 Hardware scale_hardware(Hardware hardware, const RunSpeed& speed);
 
-/// Returns tables of the run as a whole and of its parts, including deviations.
-std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,
+/// Returns tables of the entire run and of its parts, including deviations.
+std::string comparison_text(const std::vector<RunPart>& totals, const std::vector<RunPart>& details,
                             const MeasuredRun& measured);
 /// Returns a table of modules by class of memory, including deviations; "" if nothing was traced.
 std::string module_memory_text(const std::vector<ModuleParts>& modules, const MeasuredRun& measured);

@@ -16,25 +16,25 @@ constexpr double kShardedParameters = 1e9, kManyParameters = 50e9;
 std::vector<RuleOfThumb> rule_of_thumb_layout(const Hardware& hardware, const Workload& work, i64 world_size) {
   const double parameters = static_cast<double>(count_parameters(work.model).total());
   const bool is_large = parameters > kManyParameters, is_long = work.model.seq_length > kLongSample;
-  const bool many = world_size > kManyRanks, shards = parameters > kShardedParameters;
-  const Layout one{.world_size = world_size};
+  const bool has_many_ranks = world_size > kManyRanks, needs_sharding = parameters > kShardedParameters;
+  const Layout plain_layout{.world_size = world_size};
   const double activations =
-      static_cast<double>(layer_activation_bytes(work.model, one.activations(work)) * work.model.num_layers);
-  const bool recompute = activations > 0.5 * hardware.memory_bytes();
+      static_cast<double>(layer_activation_bytes(work.model, plain_layout.activations(work)) * work.model.num_layers);
+  const bool needs_recompute = activations > 0.5 * hardware.memory_bytes();
   const i64 nearest_ranks = hardware.links.ranks.front();
-  const auto yes = [](bool condition, const std::string& what) { return (condition ? "yes: " : "no: ") + what; };
+  const auto answer = [](bool condition, const std::string& what) { return (condition ? "yes: " : "no: ") + what; };
   return {
-      {"1. data parallelism alone up to about 128 ranks", yes(world_size <= kPlainRanks, str(world_size, " ranks"))},
+      {"1. data parallelism alone up to about 128 ranks", answer(world_size <= kPlainRanks, str(world_size, " ranks"))},
       {"2. sharded weights, gradients and states (zero_stage 3) above 1 B parameters",
-       yes(shards, human_count(parameters) + " parameters")},
+       answer(needs_sharding, human_count(parameters) + " parameters")},
       {"3. recomputation where activations do not fit",
-       yes(recompute,
-           str(human_bytes(activations), " for one sample on a rank of ", human_bytes(hardware.memory_bytes())))},
+       answer(needs_recompute,
+              str(human_bytes(activations), " for one sample on a rank of ", human_bytes(hardware.memory_bytes())))},
       {"4. sharding in groups, copies between them (HSDP) above 256 ranks",
-       yes(shards && world_size > kGroupedRanks, str("groups of ", nearest_ranks))},
-      {"5. context parallelism above 16 K tokens in a sample", yes(is_long, str(work.model.seq_length, " tokens"))},
+       answer(needs_sharding && world_size > kGroupedRanks, str("groups of ", nearest_ranks))},
+      {"5. context parallelism above 16 K tokens in a sample", answer(is_long, str(work.model.seq_length, " tokens"))},
       {"6. tensor parallelism inside a node, then pipeline parallelism, above 1 K ranks or 50 B parameters",
-       yes(many || is_large, str("tp ", nearest_ranks, " at most; pp as memory asks"))}};
+       answer(has_many_ranks || is_large, str("tp ", nearest_ranks, " at most; pp as memory requires"))}};
 }
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Rule-of-thumb layout, as a first answer that can be checked by eye.
+// Rule-of-thumb layout, as a first answer that is easy to verify.
 #pragma once
 #include "plan/cost/layout.h"
 

@@ -30,24 +30,24 @@ std::string LayoutTag::text() const {
 }
 
 std::vector<LayoutTag> layout_tags(const Layout& l, bool has_experts) {
-  std::vector<LayoutTag> kinds;
-  kinds.reserve(16);
-  const auto of_number = [&](std::string_view name, i64 number) { kinds.push_back({name, "", number}); };
-  const auto of_value = [&](std::string_view name, std::string_view value) { kinds.push_back({name, value}); };
-  of_number("tp", l.tp), of_number("cp", l.cp), of_number("pp", l.pp), of_number("ZeRO", l.zero_stage);
-  of_number("micro batch", l.micro_batch_size);
-  if (l.cp > 1) of_value("cp", enum_name(l.cp_comm_type));
-  if (has_experts) of_number("ep", l.ep);
-  if (l.pp > 1) of_value("schedule", enum_name(l.schedule)), of_value("stages", l.stages.empty() ? "even" : "uneven");
-  of_value("recompute", recompute_text(l.recompute));
-  of_value("activations", enum_name(l.activations_tier));
-  if (l.has_secondary_shard()) of_value("weights", "twice");
-  if (l.rounding.packed_weights) of_value("weights", "packed");
-  if (l.rounding.gradients == GradReduceFormat::Int8) of_value("gradients", "packed");
-  if (l.rounding.gradients == GradReduceFormat::Bf16) of_value("gradients", "sent in bf16");
-  if (l.rounding.gradients != GradReduceFormat::Full && l.node_ranks > 1) of_value("gradients", "by nodes");
-  if (l.rounding.bf16_gradients) of_value("gradients", "bf16");
-  return kinds;
+  std::vector<LayoutTag> tags;
+  tags.reserve(16);
+  const auto add_number = [&](std::string_view name, i64 number) { tags.push_back({name, "", number}); };
+  const auto add_value = [&](std::string_view name, std::string_view value) { tags.push_back({name, value}); };
+  add_number("tp", l.tp), add_number("cp", l.cp), add_number("pp", l.pp), add_number("ZeRO", l.zero_stage);
+  add_number("micro batch", l.micro_batch_size);
+  if (l.cp > 1) add_value("cp", enum_name(l.cp_comm_type));
+  if (has_experts) add_number("ep", l.ep);
+  if (l.pp > 1) add_value("schedule", enum_name(l.schedule)), add_value("stages", l.stages.empty() ? "even" : "uneven");
+  add_value("recompute", recompute_text(l.recompute));
+  add_value("activations", enum_name(l.activations_tier));
+  if (l.has_secondary_shard()) add_value("weights", "twice");
+  if (l.rounding.packed_weights) add_value("weights", "packed");
+  if (l.rounding.gradients == GradReduceFormat::Int8) add_value("gradients", "packed");
+  if (l.rounding.gradients == GradReduceFormat::Bf16) add_value("gradients", "sent in bf16");
+  if (l.rounding.gradients != GradReduceFormat::Full && l.node_ranks > 1) add_value("gradients", "by nodes");
+  if (l.rounding.bf16_gradients) add_value("gradients", "bf16");
+  return tags;
 }
 
 bool NaturalLess::operator()(const std::string& a, const std::string& b) const {
@@ -96,22 +96,17 @@ struct Entry {
 
 /// Returns the entries by the text of their tag, in output order.
 template <class T>
-std::map<std::string, T, NaturalLess> by_text(const std::map<LayoutTag, T>& kinds) {
+std::map<std::string, T, NaturalLess> by_text(const std::map<LayoutTag, T>& tags) {
   std::map<std::string, T, NaturalLess> sorted;
-  for (const auto& [kind, what] : kinds) sorted.emplace(kind.text(), what);
+  for (const auto& [kind, what] : tags) sorted.emplace(kind.text(), what);
   return sorted;
 }
 
 class Search {
  public:
   Search(const Hardware& hardware, const KernelTraits& program, const Workload& work, const SearchLimits& limits,
-         const OffloadPlacement& offload_placements)
-      : hardware_(hardware),
-        program_(program),
-        work_(work),
-        limits_(limits),
-        placement_(offload_placements),
-        memory_(work) {}
+         const OffloadPlacement& placement)
+      : hardware_(hardware), program_(program), work_(work), limits_(limits), placement_(placement), memory_(work) {}
 
   SearchResult run() {
     for_each_layout(
@@ -124,7 +119,7 @@ class Search {
       add_best(i);
     }
     for (const std::size_t i : best_) result_.best.push_back(candidate(fitting_[i]));
-    if (!best_.empty()) tell_alternatives(order);
+    if (!best_.empty()) report_alternatives(order);
     return std::move(result_);
   }
 
@@ -141,7 +136,7 @@ class Search {
   Cost lower_bound_cost(const Entry& entry) const { return cost(entry, entry.lower_bound); }
   Cost cost_of(std::size_t i) { return cost(fitting_[i], simulated(fitting_[i]).seconds); }
 
-  std::vector<LayoutTag> kinds(const Layout& layout) const {
+  std::vector<LayoutTag> tags(const Layout& layout) const {
     return layout_tags(layout, work_.model.moe.num_experts > 0);
   }
 
@@ -160,7 +155,7 @@ class Search {
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
-      for (const LayoutTag& kind : kinds(layout)) {
+      for (const LayoutTag& kind : tags(layout)) {
         const auto [found, is_new] = smallest_by_tag_.try_emplace(kind);
         if (is_new || memory.total() < found->second.memory.total()) found->second = {layout, {}, memory};
       }
@@ -180,31 +175,31 @@ class Search {
   }
 
   void add_best(std::size_t i) {
-    const Cost mine = cost_of(i);
+    const Cost new_cost = cost_of(i);
     // Equal layouts, such as two halves of a sample on two ranks instead of one sample on each: the simpler one came
     // first.
     const auto is_as_good = [&](std::size_t other) {
       const auto [is_offloaded, memory, seconds] = cost_of(other);
-      return is_offloaded == std::get<0>(mine) && memory == std::get<1>(mine) &&
-             std::abs(seconds / std::get<2>(mine) - 1) < 1e-9;
+      return is_offloaded == std::get<0>(new_cost) && memory == std::get<1>(new_cost) &&
+             std::abs(seconds / std::get<2>(new_cost) - 1) < 1e-9;
     };
     if (std::ranges::any_of(best_, is_as_good)) return;
-    const auto fit_with_offload = std::ranges::find_if(best_, [&](std::size_t other) { return mine < cost_of(other); });
-    best_.insert(fit_with_offload, i);
+    const auto position = std::ranges::find_if(best_, [&](std::size_t other) { return new_cost < cost_of(other); });
+    best_.insert(position, i);
     if (best_.size() > keep()) best_.pop_back();
   }
 
-  void tell_alternatives(const std::vector<std::size_t>& order) {
+  void report_alternatives(const std::vector<std::size_t>& order) {
     const Candidate& best = result_.best.front();
-    const std::vector<LayoutTag> of_best = kinds(best.layout);
+    const std::vector<LayoutTag> best_tags = tags(best.layout);
     std::map<LayoutTag, std::size_t> promising;
     for (const std::size_t i : order)
-      for (const LayoutTag& kind : kinds(fitting_[i].layout)) promising.try_emplace(kind, i);
+      for (const LayoutTag& kind : tags(fitting_[i].layout)) promising.try_emplace(kind, i);
     for (const auto& [kind, found] : promising) smallest_by_tag_.erase(kind);
-    for (const LayoutTag& kind : of_best) promising.erase(kind);
+    for (const LayoutTag& kind : best_tags) promising.erase(kind);
     for (const auto& [kind, i] : by_text(promising)) {
       const Candidate other = candidate(fitting_[i]);
-      result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = worse_because(other, best)});
+      result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = disadvantage(other, best)});
     }
     for (const auto& [kind, smallest] : by_text(smallest_by_tag_))
       result_.alternatives.push_back({.kind = kind,
@@ -230,12 +225,13 @@ class Search {
     }
     if (fastest)
       result_.alternatives.push_back(
-          {.kind = "other numbers",
+          {.kind = "lossy formats",
            .candidate = *fastest,
-           .reason = str(fixed(100 * peak, 1), " % faster, as less is sent; --allow_lossy_comm looks at such")});
+           .reason =
+               str(fixed(100 * peak, 1), " % faster, as less is sent; --allow_lossy_comm considers such formats")});
   }
 
-  std::string worse_because(const Candidate& other, const Candidate& best) const {
+  std::string disadvantage(const Candidate& other, const Candidate& best) const {
     return is_for_memory() ? memory_reason(other, best) : slowdown_reason(other, best);
   }
 
@@ -274,7 +270,7 @@ class Search {
         {a.data_parallel - b.data_parallel, "gradients and weights are less hidden"},
         {a.bubble - b.bubble, "the pipeline waits longer"},
         {a.messages - b.messages, "more messages between stages"},
-        {a.optimizer - b.optimizer, "the update is shared by fewer"},
+        {a.optimizer - b.optimizer, "the update is shared by fewer ranks"},
         {a.work.offloaded - b.work.offloaded, "offloaded data arrives later than it is needed"},
         {a.work.elementwise - b.work.elementwise, "elementwise operations take longer"},
         {a.work.attention - b.work.attention, "more attention is recomputed"},
@@ -305,8 +301,8 @@ SearchResult search_layouts(const Hardware& hardware, const KernelTraits& progra
   const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
   SearchResult result;
-  for (const OffloadPlacement& where : offload_placements(hardware.host)) {
-    SearchResult found = Search(hardware, program, work, limits, where).run();
+  for (const OffloadPlacement& placement : offload_placements(hardware.host)) {
+    SearchResult found = Search(hardware, program, work, limits, placement).run();
     if (!found.best.empty()) return found;
     const bool needs_less_memory = found.possible > 0 && found.smallest.memory.total() < result.smallest.memory.total();
     if (result.possible == 0 || needs_less_memory) result = std::move(found);
@@ -320,14 +316,14 @@ SearchResult search_layouts(const Hardware& hardware, const KernelTraits& progra
 bool any_layout_fits(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
   LayoutMemory memory(work);
   bool fits = false;
-  for (const OffloadPlacement& where : offload_placements(hardware.host)) {
+  for (const OffloadPlacement& placement : offload_placements(hardware.host)) {
     if (fits) break;
     for_each_layout(
         hardware, work, limits,
         [&](const Layout& layout) {
           fits = fits || fit_with_offload(memory, hardware, layout, limits.memory_bytes).fits;
         },
-        where);
+        placement);
   }
   return fits;
 }

@@ -1,4 +1,4 @@
-// Search for the layouts of a number of ranks that train fastest or need least memory.
+// Search for the layouts of a number of ranks that train fastest or need the least memory.
 #pragma once
 #include <array>
 #include <compare>
@@ -16,9 +16,9 @@ namespace mcpp {
 
 // Objective that a plan minimizes.
 
-/// Objective of a search. Among the layouts of one world size, `Memory` selects the one whose ranks need least memory,
-/// and all others the fastest. Among several world sizes, they select the fastest, the one whose ranks need least
-/// memory, the one with fewest device hours for the same tokens, or the smallest one that meets the deadline.
+/// Objective of a search. Among the layouts of one world size, `Memory` selects the one whose ranks need the least
+/// memory, and all others the fastest. Among several world sizes, they select the fastest, the one whose ranks need the
+/// least memory, the one with the fewest device hours for the same tokens, or the smallest one that meets the deadline.
 enum class Objective : u8 { Time, Memory, DeviceHours, Deadline };
 
 template <>
@@ -26,7 +26,7 @@ struct EnumNames<Objective> {
   static constexpr std::array<std::string_view, 4> value{"time", "memory", "device_hours", "deadline"};
 };
 
-// Layout tags: properties of layouts that a user may ask about.
+// Layout tags: properties of layouts by which users compare them.
 
 /// Tag of a layout, such as "tp 8", "recompute full" or "weights twice". A search tags many layouts and prints few of
 /// them, so the text is composed late. The views refer to constants.
@@ -63,7 +63,7 @@ struct SearchLimits {
   i64 pipeline_model_parallel_size = 0;
   i64 micro_batch_size = 0;
   i64 max_micro_batch_size = 8;
-  double memory_bytes = 0;  ///< that a rank may use
+  double memory_bytes = 0;  ///< memory that a rank may use
   Objective objective = Objective::Time;
   /// Also considers layouts with lossy formats that the workload does not use (Rounding).
   bool allow_lossy_comm = false;
@@ -73,10 +73,10 @@ struct SearchLimits {
 struct Candidate {
   Layout layout;
   StepTime time;
-  MemoryEstimate memory;  ///< of the rank that needs most
+  MemoryEstimate memory;  ///< estimate for the rank that needs the most
 };
 
-/// Best layout with a tag that a user may ask about, and the reason why it is not the best of all.
+/// Best layout with a tag, and the reason why it is not the best of all.
 struct Alternative {
   std::string kind;  ///< "tp 16", "ZeRO 3"
   Candidate candidate;
@@ -87,16 +87,16 @@ struct Alternative {
 struct SearchResult {
   std::vector<Candidate> best;  ///< best first, one of each set of equal layouts; empty if nothing fits
   std::vector<Alternative> alternatives;
-  Candidate smallest;  ///< the one that needs least memory
+  Candidate smallest;  ///< layout that needs the least memory
   i64 possible = 0, fitting = 0, simulated = 0;
 };
 
 /// Finds the best layouts under `limits`. Deterministic. Throws BadInput with all reasons if the limits contradict the
-/// model or one another.
+/// model or each other.
 /// Offloading is only used for layouts that do not fit otherwise, and only to tiers with known rates: activations to
 /// host memory or disk; if still no layout fits, optimizer states, and then weights (layout_memory.h).
 /// Objective::Memory minimizes device memory: layouts that keep activations on the device win; ties go to the faster
-/// one. If nothing fits, `best` is empty and `smallest` is the layout that needs least device memory.
+/// one. If nothing fits, `best` is empty and `smallest` is the layout that needs the least device memory.
 SearchResult search_layouts(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                             const SearchLimits& limits);
 

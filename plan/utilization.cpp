@@ -6,8 +6,8 @@
 namespace mcpp {
 namespace {
 
-/// Fraction by which recomputation increases the model's operations: a forward pass is a third of all.
-double recomputed_part(const ModelConfig& m, const Layout& layout) {
+/// Returns the fraction by which recomputation increases the model's operations: a forward pass is a third of all.
+double recomputed_fraction(const ModelConfig& m, const Layout& layout) {
   using enum Recompute::Granularity;
   const double all = flops_per_token(m), output = 6 * real(m.hidden_size) * real(m.padded_vocab_size());
   if (layout.recompute.granularity == Full) {
@@ -18,9 +18,9 @@ double recomputed_part(const ModelConfig& m, const Layout& layout) {
     return (all - output) * layers / real(m.num_layers) / 3 / all;
   }
   if (layout.recompute.granularity != Selective || !layout.recompute.core_attn) return 0;
-  double seen = 0;
-  for (i64 layer = 0; layer < m.num_layers; ++layer) seen += attended_keys(m, layer);
-  return 4 * real(m.num_attention_heads * m.head_dim()) * seen / all;
+  double keys = 0;
+  for (i64 layer = 0; layer < m.num_layers; ++layer) keys += attended_keys(m, layer);
+  return 4 * real(m.num_attention_heads * m.head_dim()) * keys / all;
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ double model_flops_utilization(const PredictionInput& job, double step_seconds) 
 }
 
 double hardware_flops_utilization(const PredictionInput& job, double step_seconds) {
-  return model_flops_utilization(job, step_seconds) * (1 + recomputed_part(job.work.model, job.layout));
+  return model_flops_utilization(job, step_seconds) * (1 + recomputed_fraction(job.work.model, job.layout));
 }
 
 }  // namespace mcpp

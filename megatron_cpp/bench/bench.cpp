@@ -76,8 +76,8 @@ class OpBench {
   }
 
   void activations() {
-    const Activation kind = config_.gated() ? Activation::SwiGlu : Activation::Gelu;
-    const Tensor up = random({tokens_, config_.ffn() * (config_.gated() ? 2 : 1)}),
+    const Activation kind = config_.is_gated() ? Activation::SwiGlu : Activation::Gelu;
+    const Tensor up = random({tokens_, config_.ffn() * (config_.is_gated() ? 2 : 1)}),
                  dy = random({tokens_, config_.ffn()});
     Tensor y = Tensor::like(dy), dx = Tensor::like(up);
     const double in = static_cast<double>(up.bytes()), out = static_cast<double>(dy.bytes());
@@ -185,7 +185,7 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
     const char* name;
     i64 tokens, in, out, count;
   };
-  const i64 halves = config.gated() ? 2 : 1, experts = config.moe.num_experts;
+  const i64 halves = config.is_gated() ? 2 : 1, experts = config.moe.num_experts;
   const auto sparse = static_cast<i64>(layers_with_experts(config.moe, 0, config.num_layers).size());
   std::vector<Linear> linears{{"qkv", tokens, h, heads + 2 * kv, config.num_layers},
                               {"proj", tokens, heads, h, config.num_layers}};

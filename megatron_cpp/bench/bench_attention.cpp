@@ -53,10 +53,11 @@ class AttentionRun {
                              .windows = {config.window_of(0)}};
     options_.window = config.window_of(0);
     partition_ = std::make_shared<const SamplePartition>(balance_sequence_partition(cp_.partition, work));
-    options_.queries.ranges = options_.keys = partition_->of_rank(cp_.rank);
+    options_.queries.ranges = options_.keys = partition_->rank_positions(cp_.rank);
     if (work.starts.empty()) return;
     const Tensor starts = integers(work.starts, {config.seq_length, bench.batch}, device);
-    options_.queries.starts = rows_at(starts, partition_->of_member(cp_.member()), rows * cp_.partition.heads);
+    options_.queries.starts =
+        select_rows(starts, partition_->member_positions(cp_.member()), rows * cp_.partition.heads);
   }
 
   AttentionRow measure(const BenchTiming& timing) {
@@ -81,7 +82,7 @@ class AttentionRun {
  private:
   void run_once() {
     world_.barrier();
-    const CoreAttentionOptions attention_options = attention_.options(options_, partition_);
+    const CoreAttentionOptions attention_options = attention_.make_options(options_, partition_);
     ContextAttention::SavedAttention kept;
     forwards_.push_back(seconds_of(device_, [&] {
       kept = attention_.forward(qkv_, attention_options);

@@ -195,7 +195,7 @@ class WindowScorer {
     seq_ = round_up(longest, step);
     rows_ = seq_ / cp.size();
     partition_ = std::make_shared<const SamplePartition>(SamplePartition::zigzag(cp.partition, seq_));
-    at_ = partition_->of_rank(cp.rank);
+    at_ = partition_->rank_positions(cp.rank);
   }
 
   std::vector<double> sum_over_ranks(const std::vector<double>& local) {
@@ -221,9 +221,9 @@ class WindowScorer {
     Tensor starts = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(document_starts(index), starts);
     const ContextParallel& cp = stage_.context().cp;
-    if (documents_.resets_positions) context.position_starts = rows_at(starts, at_, rows_);
+    if (documents_.resets_positions) context.position_starts = select_rows(starts, at_, rows_);
     if (documents_.resets_attention)
-      context.attention_starts = rows_at(starts, partition_->of_member(cp.member()), rows_ * cp.partition.heads);
+      context.attention_starts = select_rows(starts, partition_->member_positions(cp.member()), rows_ * cp.partition.heads);
   }
   /// Returns the position in its window at which the document of each token begins, [seq, batch], as in training
   /// samples.
@@ -249,7 +249,7 @@ class WindowScorer {
   Tensor to_tensor(const std::vector<i32>& values) const {
     Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(values, t);
-    return rows_at(t, at_, rows_);
+    return select_rows(t, at_, rows_);
   }
 
   /// Calls visit(row of the batch, token of the text) for each prediction of this rank that counts.

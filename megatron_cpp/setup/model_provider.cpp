@@ -85,7 +85,7 @@ TrainingLayout layout_provider(const Config& config, Session& session) {
           .data_parallel = {.zero_stage = static_cast<int>(parallel.zero_stage),
                             .bucket_elements = parallel.ddp_bucket_size,
                             .overlap_grad_reduce = parallel.overlap_grad_reduce,
-                            .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
+                            .has_bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
                             .overlap_param_gather = parallel.overlap_param_gather,
                             .quantized_weights = parallel.zero_quantized_weights,
                             .grad_reduce_format = parallel.grad_reduce_format(),

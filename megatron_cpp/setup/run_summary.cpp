@@ -97,7 +97,7 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
   if (largest->offloaded_activations > 0)
     add_line(text, tier_label(config.training.offload_activations), human_bytes(largest->offloaded_activations));
   if (config.model.moe.num_experts > 0) {
-    const double peak = largest_total(estimate_memory_by_stage(config, world_size, ExpertLoad::Most));
+    const double peak = largest_total(estimate_memory_by_stage(config, world_size, ExpertLoad::Max));
     if (const double more = peak - largest->total(); more > 0)
       add_line(
           text, "experts",
@@ -236,7 +236,7 @@ RankMemorySpec make_rank_spec(const Config& config, int world_size) {
           config.optimizer.offload == OffloadTier::Device ? 0 : config.optimizer.offload_fraction,
       .is_offloaded_to_disk = config.optimizer.offload == OffloadTier::File,
       .segment_elements = config.optimizer.offload_segment_size,
-      .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
+      .has_bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
       .quantized_weights = p.zero_quantized_weights,
       .grad_reduce_format = p.grad_reduce_format(),
       .power_sgd_rank = p.power_sgd_rank,
@@ -280,9 +280,9 @@ std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int wor
 StatesPerWeight states_per_weight(const Config& config) {
   return {.matrix_states = state_elements_per_weight(config, true),
           .other_states = state_elements_per_weight(config, false),
-          .param_remainders = config.optimizer.store_param_remainders,
-          .encoded_moments = config.optimizer.exp_avg_dtype != StateDType::Fp32 ||
-                             config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
+          .has_param_remainders = config.optimizer.store_param_remainders,
+          .has_encoded_moments = config.optimizer.exp_avg_dtype != StateDType::Fp32 ||
+                                 config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
 }
 
 std::string describe_run(const Config& config, int world_size, int cores_per_rank) {

@@ -9,7 +9,7 @@
 namespace mcpp {
 
 /// Returns the peak memory of a rank for each pipeline position with the largest global batch. It does not depend on
-/// the tensor- and data-parallel position; with ExpertLoad::Most it is the maximum over them.
+/// the tensor- and data-parallel position; with ExpertLoad::Max it is the maximum over them.
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
 

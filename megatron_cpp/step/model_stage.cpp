@@ -23,14 +23,14 @@ MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, 
       std::make_shared<const SamplePartition>(balance_sequence_partition(cp.partition, attention_work(whole, config)));
   const i64 rows = config.seq_length / cp.size();
   const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 count) {
-    return t.defined() ? rows_at(t, at, count) : t;
+    return t.defined() ? select_rows(t, at, count) : t;
   };
-  const PositionRanges at = partition->of_rank(cp.rank);
+  const PositionRanges at = partition->rank_positions(cp.rank);
   return {
       .tokens = rows_of(whole.tokens, at, rows),
       .targets = rows_of(whole.targets, at, rows),
       .samples = whole.samples,
-      .attention_starts = rows_of(whole.attention_starts, partition->of_member(cp.member()), rows * cp.partition.heads),
+      .attention_starts = rows_of(whole.attention_starts, partition->member_positions(cp.member()), rows * cp.partition.heads),
       .position_starts = rows_of(whole.position_starts, at, rows),
       .partition = partition};
 }
@@ -50,7 +50,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, do
     context.grad_scale = grad_scale;
     context.samples = batch.samples;
     context.partition = batch.partition;
-    if (context.partition) context.positions = context.partition->of_rank(model_.context().cp.rank);
+    if (context.partition) context.positions = context.partition->rank_positions(model_.context().cp.rank);
     context.attention_starts = batch.attention_starts;
     context.position_starts = batch.position_starts;
   }

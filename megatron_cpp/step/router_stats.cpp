@@ -38,7 +38,7 @@ void RouterStats::sum() {
   if (is_empty()) return;
   std::vector<double> table(static_cast<std::size_t>(table_.numel()), 0);
   for (const auto& [layer, router] : routers_) {
-    const std::vector<double> tally = router->tally().numbers();
+    const std::vector<double> tally = router->tally().values();
     std::ranges::copy(tally, table.begin() + static_cast<std::ptrdiff_t>(row_of(layer)) * columns_);
   }
   write_values(table, table_);
@@ -53,7 +53,8 @@ bool RouterStats::has_state() const {
 
 void RouterStats::end_step() {
   const std::vector<double> table = read_values<double>(table_);
-  for (const auto& [layer, router] : routers_) router->end_step(RoutingCounts::of(row(table, row_of(layer))).tokens);
+  for (const auto& [layer, router] : routers_)
+    router->end_step(RoutingCounts::from_values(row(table, row_of(layer))).tokens);
 }
 
 std::vector<LayerRoutingStats> RouterStats::layer_stats() const {
@@ -61,7 +62,7 @@ std::vector<LayerRoutingStats> RouterStats::layer_stats() const {
   const std::vector<double> table = table_readback_->values();
   std::vector<LayerRoutingStats> layer_stats;
   for (std::size_t i = 0; i < layers_.size(); ++i)
-    layer_stats.push_back({layers_[i], RoutingCounts::of(row(table, i))});
+    layer_stats.push_back({layers_[i], RoutingCounts::from_values(row(table, i))});
   return layer_stats;
 }
 

@@ -147,8 +147,9 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool is_training, d
     stages.push_back(chunk.stage.get());
   }
   pipeline_waiting_ +=
-      run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages,
-                   {.profiler = profiler_, .waits = pipeline_wait_timer_.get(), .one_at_a_time = loads_kernels})
+      run_schedule(
+          schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages,
+          {.profiler = profiler_, .wait_timer = pipeline_wait_timer_.get(), .serializes_receives = loads_kernels})
           .waiting;
 }
 

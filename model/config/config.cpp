@@ -14,8 +14,8 @@ void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& errors
   const auto& layers = m.window_attn_skip_freq;
   if (!window.empty() && (window.size() != 2 || window[1] != 0)) {
     errors.push_back(
-        "model.window_size: must be [before, 0], the keys that a query sees before its own and, in a causal model, "
-        "none after");
+        "model.window_size: must be [before, 0], the number of keys that a query sees before its own and, in a causal "
+        "model, none after");
   }
   if (layers.empty()) return;
   if (window.empty()) errors.push_back("model.window_attn_skip_freq: only read when window_size is set");
@@ -23,7 +23,7 @@ void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& errors
     if (layers[0] == 0) errors.push_back("model.window_attn_skip_freq: [n] must be at least 1");
   } else if (static_cast<i64>(layers.size()) != m.num_layers) {
     errors.push_back(str("model.window_attn_skip_freq: has ", layers.size(),
-                         " numbers; allowed are one, or one for each ", "of the ", m.num_layers, " layers"));
+                         " values; must have one, or one for each of the ", m.num_layers, " layers"));
   } else if (std::ranges::any_of(layers, [](i64 x) { return x > 1; })) {
     errors.push_back("model.window_attn_skip_freq: each entry must be 1 (window) or 0 (all keys)");
   }

@@ -93,7 +93,7 @@ struct ModelConfig {
           between(0, 2147483647));
     visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
           "pad the embedding to a multiple of this, independently of the layout", between(1, 1e6));
-    visit("position_embedding_type", self.position_embedding_type, "how positions are encoded");
+    visit("position_embedding_type", self.position_embedding_type, "type of position encoding");
     visit("rotary_base", self.rotary_base, "base of RoPE's wavelengths", greater_than(1));
     visit("rotary_percent", self.rotary_percent, "fraction of each head that RoPE rotates", between(0, 1));
     visit("rope_local_base_freq", self.rope_local_base_freq,
@@ -108,12 +108,12 @@ struct ModelConfig {
           "[] = all layers",
           between(0, 1e5));
     visit("normalization", self.normalization, "type of all norms");
-    visit("norm_epsilon", self.norm_epsilon, "added to the variance in a norm", greater_than(0));
+    visit("norm_epsilon", self.norm_epsilon, "term added to the variance in a norm", greater_than(0));
     visit("norm_position", self.norm_position, "position of norms: before attention and MLP, after them, or both");
     visit("apply_layernorm_1p", self.apply_layernorm_1p, "norms multiply by 1 + weight; weights are initialized to 0");
     visit("qk_layernorm", self.qk_layernorm, "normalize the queries and keys of each head separately");
     visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads,
-          "normalize over all heads of a token together instead");
+          "with qk_layernorm: normalize over all heads of a token together");
     visit("use_parallel_residual", self.use_parallel_residual,
           "the MLP reads the input of attention instead of its output; both are added to the residual");
     visit("activation_func", self.activation_func, "activation of the MLP");
@@ -147,17 +147,17 @@ struct ModelConfig {
   i64 head_dim() const { return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads; }
   i64 max_positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }
   i64 padded_vocab_size() const { return round_up(vocab_size, make_vocab_size_divisible_by); }
-  bool gated() const {
+  bool is_gated() const {
     return activation_func == ActivationFunction::SwiGLU || activation_func == ActivationFunction::GeGLU;
   }
   bool has_pre_norms() const { return norm_position != NormPosition::Post; }
   bool has_post_norms() const { return norm_position != NormPosition::Pre; }
-  /// Factor of the attention scores.
+  /// Returns the factor of the attention scores.
   double softmax_scale() const;
   bool qkv_bias() const { return add_bias_linear || add_qkv_bias; }
   bool attention_output_bias() const { return add_bias_linear || add_attention_output_bias; }
   bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
-  /// Number of a head's dimensions that RoPE rotates; even.
+  /// Returns the number of a head's dimensions that RoPE rotates; even.
   i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
   /// Returns true if a layer uses rope_local_base_freq.
   bool has_local_rope(i64 layer) const { return rope_local_base_freq > 0 && window_of(layer) > 0; }

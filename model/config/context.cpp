@@ -12,10 +12,10 @@ namespace mcpp {
 std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers) {
   const bool is_uniform = recompute.method == Recompute::Method::Uniform;
   std::vector<LayerGroup> groups;
-  for (i64 done = 0; done < layers; done += groups.back().layers) {
+  for (i64 first = 0; first < layers; first += groups.back().layers) {
     const bool is_recomputed =
-        recompute.granularity == Recompute::Granularity::Full && (is_uniform || done < recompute.num_layers);
-    const i64 count = is_recomputed && is_uniform ? std::min(recompute.num_layers, layers - done) : 1;
+        recompute.granularity == Recompute::Granularity::Full && (is_uniform || first < recompute.num_layers);
+    const i64 count = is_recomputed && is_uniform ? std::min(recompute.num_layers, layers - first) : 1;
     groups.push_back({count, is_recomputed});
   }
   return groups;
@@ -25,18 +25,18 @@ double ModelContext::output_init_std() const {
   return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
 }
 
-Positions ModelContext::positions(const Tensor& x, const MicrobatchContext& pass) const {
-  const Positions all{pass.positions, pass.position_starts};
-  if (!splits_sequence()) return all;
-  return all.slice(tp.rank() * x.dim(0), (tp.rank() + 1) * x.dim(0));
+Positions ModelContext::positions(const Tensor& x, const MicrobatchContext& microbatch) const {
+  const Positions sample{microbatch.positions, microbatch.position_starts};
+  if (!splits_sequence()) return sample;
+  return sample.slice(tp.rank() * x.dim(0), (tp.rank() + 1) * x.dim(0));
 }
 
 Dropout ModelContext::dropout_for(double p, const std::string& site, const PositionRanges& positions,
-                                  const MicrobatchContext& pass) const {
-  if (p == 0 || !pass.training) return {};
+                                  const MicrobatchContext& microbatch) const {
+  if (p == 0 || !microbatch.training) return {};
   return {.p = static_cast<float>(p),
           .key = philox_key(seed, "dropout." + site),
-          .samples = pass.samples,
+          .samples = microbatch.samples,
           .positions = positions};
 }
 
@@ -45,7 +45,7 @@ AlongAxis ModelContext::word_embedding_ranks() const {
   return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = output_rank}};
 }
 
-std::optional<Fp8Recipe> ModelContext::fp8_of(i64 layer) const {
+std::optional<Fp8Recipe> ModelContext::fp8_recipe(i64 layer) const {
   if (!fp8.has(layer)) return std::nullopt;
   Fp8Recipe recipe{.forward = Fp8Format::E4M3, .gradients = fp8.gradients, .holders = {}};
   for (Communicator* group : {&tp, cp.heads, cp.ring})

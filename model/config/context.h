@@ -51,8 +51,8 @@ struct Fp8Layers {
 
 struct ModelContext {
   ModelConfig config;
-  DType dtype = DType::F32;  ///< of weights and activations
-  u64 seed = 1234;           ///< of dropout
+  DType dtype = DType::F32;  ///< dtype of weights and activations
+  u64 seed = 1234;           ///< seed of dropout
   Recompute recompute;
   Device& device;
   Communicator& tp;
@@ -68,31 +68,33 @@ struct ModelContext {
   bool gelu_epilogue = false;
   /// Store for offloaded activations; nullptr: they stay on the device.
   ActivationStore* activations = nullptr;
-  Profiler* profiler = nullptr;  ///< of this rank; may be null
+  Profiler* profiler = nullptr;  ///< profiler of this rank; may be null
 
-  /// Standard deviation of layers that write to the residual stream: reduced because there are 2 per layer (GPT-2).
+  /// Returns the standard deviation of layers that write to the residual stream: reduced because there are 2 per layer
+  /// (GPT-2).
   double output_init_std() const;
   /// Pipeline rank with the output layer; the embedding is on the first. Tied embeddings are one parameter on both
   /// ranks.
   int output_rank = 0;
 
-  /// Positions of each sample that this rank processes, out of model.seq_length.
+  /// Returns the number of positions of each sample that this rank processes, out of model.seq_length.
   i64 local_seq_length() const { return config.seq_length / cp.size(); }
   /// Returns true if the sequence is sharded across more than one rank.
   bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
-  /// Placement of activations between the parallel regions and between pipeline stages.
+  /// Returns the placement of activations between the parallel regions and between pipeline stages.
   ActivationPlacement stream() const {
     return splits_sequence() ? ActivationPlacement::SequenceSharded : ActivationPlacement::Replicated;
   }
-  /// Ranks along pp that hold the word embeddings. Each has a part of their gradient.
+  /// Returns the ranks along pp that hold the word embeddings. Each has a part of their gradient.
   AlongAxis word_embedding_ranks() const;
-  /// Positions of the rows of x [s or s / tp, b, h] outside the parallel regions, for learned positions and dropout.
-  Positions positions(const Tensor& x, const MicrobatchContext& pass) const;
-  /// Dropout of a site such as "decoder.layers.3.mlp" for rows at `positions`.
+  /// Returns the positions of the rows of x [s or s / tp, b, h] outside the parallel regions, for learned positions and
+  /// dropout.
+  Positions positions(const Tensor& x, const MicrobatchContext& microbatch) const;
+  /// Returns the dropout of a site such as "decoder.layers.3.mlp" for rows at `positions`.
   Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions,
-                      const MicrobatchContext& pass) const;
-  /// fp8 recipe of the linear layers of a global layer; std::nullopt: they use the model's dtype.
-  std::optional<Fp8Recipe> fp8_of(i64 layer) const;
+                      const MicrobatchContext& microbatch) const;
+  /// Returns the fp8 recipe of the linear layers of a global layer; std::nullopt: they use the model's dtype.
+  std::optional<Fp8Recipe> fp8_recipe(i64 layer) const;
   /// Sets the placement of a parameter that is replicated on tensor-parallel ranks and used between the parallel
   /// regions.
   void place_in_stream(Param& param) const;

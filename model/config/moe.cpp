@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 /// Appends a conflict for keys that are set although there are no experts.
-void add_unread(const MoeConfig& config, std::vector<std::string>& errors) {
+void add_unread_keys(const MoeConfig& config, std::vector<std::string>& errors) {
   std::vector<std::any> default_values;
   const auto collect = [&](std::string_view, const auto& member, std::string_view, const Constraint& = {}) {
     default_values.emplace_back(member);
@@ -23,40 +23,40 @@ void add_unread(const MoeConfig& config, std::vector<std::string>& errors) {
   };
   MoeConfig::fields(config, compare);
   if (!names.empty())
-    errors.push_back(str("model.num_experts: must be set for any of the moe_ keys to be read; set it, or leave out ",
+    errors.push_back(str("model.num_experts: must be set for any of the moe_ keys to be read; set it, or remove ",
                          join(names, ", ")));
 }
 
 void add_layer_conflicts(const MoeConfig& c, i64 num_layers, std::vector<std::string>& errors) {
   if (c.layer_freq.empty()) {
-    errors.push_back("model.moe_layer_freq: must be [n], or have a number for each layer");
+    errors.push_back("model.moe_layer_freq: must be [n] or have one value for each layer");
   } else if (c.layer_freq.size() == 1) {
     if (c.layer_freq[0] == 0) errors.push_back("model.moe_layer_freq: [n] must be at least 1");
   } else if (static_cast<i64>(c.layer_freq.size()) != num_layers) {
     errors.push_back(str("model.moe_layer_freq: has ", c.layer_freq.size(),
-                         " numbers; allowed are one, or one for each of the ", num_layers, " layers"));
+                         " values; must have one, or one for each of the ", num_layers, " layers"));
   } else if (std::ranges::any_of(c.layer_freq, [](i64 x) { return x > 1; })) {
     errors.push_back("model.moe_layer_freq: each entry must be 1 (experts) or 0 (dense)");
   } else if (std::ranges::count(c.layer_freq, 1) == 0) {
     errors.push_back(
-        "model.moe_layer_freq: gives no layer any of the num_experts experts; leave those out, or name one");
+        "model.moe_layer_freq: selects no layer for the num_experts experts; select a layer, or remove num_experts");
   }
 }
 
 void add_group_conflicts(const MoeConfig& c, std::vector<std::string>& errors) {
-  const i64 groups = c.router_num_groups, chosen = c.router_group_topk;
-  if ((groups == 0) != (chosen == 0)) {
+  const i64 groups = c.router_num_groups, selected = c.router_group_topk;
+  if ((groups == 0) != (selected == 0)) {
     errors.push_back("model.moe_router_num_groups and moe_router_group_topk: must be set together, or not at all");
   }
-  if (groups == 0 || chosen == 0) return;
+  if (groups == 0 || selected == 0) return;
   if (c.num_experts % groups != 0) {
     errors.push_back(str("model.moe_router_num_groups: ", groups, " does not divide num_experts = ", c.num_experts));
-  } else if (chosen > groups || c.router_topk > chosen * (c.num_experts / groups)) {
-    errors.push_back(str("model.moe_router_group_topk: ", chosen, " of ", groups, " groups must have at least ",
+  } else if (selected > groups || c.router_topk > selected * (c.num_experts / groups)) {
+    errors.push_back(str("model.moe_router_group_topk: ", selected, " of ", groups, " groups must have at least ",
                          "moe_router_topk = ", c.router_topk, " experts; each has ", c.num_experts / groups));
-  } else if (c.router_topk < chosen) {
-    errors.push_back(str("model.moe_router_group_topk: ", chosen, " is more than moe_router_topk = ", c.router_topk,
-                         ", so that not every group could give an expert"));
+  } else if (c.router_topk < selected) {
+    errors.push_back(str("model.moe_router_group_topk: ", selected, " is more than moe_router_topk = ", c.router_topk,
+                         ", so some selected groups would contribute no expert"));
   }
 }
 
@@ -78,20 +78,19 @@ RoutingRule MoeConfig::routing() const {
 }
 
 void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) const {
-  if (num_experts == 0) return add_unread(*this, errors);
+  if (num_experts == 0) return add_unread_keys(*this, errors);
   add_layer_conflicts(*this, num_layers, errors);
   add_group_conflicts(*this, errors);
-  const bool softmax = router_score_function == RouterScore::Softmax;
+  const bool is_softmax = router_score_function == RouterScore::Softmax;
   if (router_topk > num_experts)
     errors.push_back(str("model.moe_router_topk: ", router_topk, " is more than num_experts = ", num_experts));
-  if (router_topk == 1 && softmax && !router_pre_softmax)
+  if (router_topk == 1 && is_softmax && !router_pre_softmax)
     errors.push_back(
         "model.moe_router_pre_softmax: must be true with moe_router_topk = 1, as the softmax over one expert is always "
-        "1 "
-        "and the router would learn nothing");
-  if (router_pre_softmax && !softmax)
+        "1 and the router would learn nothing");
+  if (router_pre_softmax && !is_softmax)
     errors.push_back("model.moe_router_pre_softmax: only read when moe_router_score_function is \"softmax\"");
-  if (router_enable_expert_bias && softmax)
+  if (router_enable_expert_bias && is_softmax)
     errors.push_back("model.moe_router_enable_expert_bias: needs moe_router_score_function = \"sigmoid\"");
   if (!router_enable_expert_bias && router_bias_update_rate != MoeConfig().router_bias_update_rate)
     errors.push_back("model.moe_router_bias_update_rate: only read when moe_router_enable_expert_bias is true");

@@ -75,7 +75,8 @@ struct MoeConfig {
           "factor of the expert weights of a token; 0 = 1", at_least(0));
     visit("moe_router_enable_expert_bias", self.router_enable_expert_bias,
           "sigmoid scores: balance by a bias per expert that affects selection only, without a loss");
-    visit("moe_router_bias_update_rate", self.router_bias_update_rate, "change of that bias per step", at_least(0));
+    visit("moe_router_bias_update_rate", self.router_bias_update_rate, "change of the expert bias per step",
+          at_least(0));
     visit("moe_router_load_balancing_type", self.router_load_balancing_type,
           "tokens that the balancing loss covers: those of a microbatch, of each sample, or of the previous step");
     visit("moe_aux_loss_coeff", self.aux_loss_coeff, "weight of the balancing loss", at_least(0));

@@ -73,23 +73,23 @@ void RopeScaling::add_conflicts(bool has_rope, std::vector<std::string>& errors)
     if (is_set && !is_read)
       errors.push_back(str("model.rope_scaling_", key, ": only read when rope_scaling_type is ", types));
   };
-  const bool scales = type != RopeScalingType::None, llama3 = type == RopeScalingType::Llama3,
-             yarn = type == RopeScalingType::Yarn;
-  only_with(factor != defaults.factor, scales, "factor", "not \"none\"");
-  only_with(original_max_position_embeddings != 0, yarn || llama3, "original_max_position_embeddings",
+  const bool is_scaled = type != RopeScalingType::None, is_llama3 = type == RopeScalingType::Llama3,
+             is_yarn = type == RopeScalingType::Yarn;
+  only_with(factor != defaults.factor, is_scaled, "factor", "not \"none\"");
+  only_with(original_max_position_embeddings != 0, is_yarn || is_llama3, "original_max_position_embeddings",
             "\"yarn\" or \"llama3\"");
-  only_with(low_freq_factor != defaults.low_freq_factor, llama3, "low_freq_factor", "\"llama3\"");
-  only_with(high_freq_factor != defaults.high_freq_factor, llama3, "high_freq_factor", "\"llama3\"");
-  only_with(beta_fast != defaults.beta_fast, yarn, "beta_fast", "\"yarn\"");
-  only_with(beta_slow != defaults.beta_slow, yarn, "beta_slow", "\"yarn\"");
-  only_with(mscale != 0, yarn, "mscale", "\"yarn\"");
-  only_with(mscale_all_dim != 0, yarn, "mscale_all_dim", "\"yarn\"");
-  only_with(attention_factor != 0, yarn, "attention_factor", "\"yarn\"");
-  only_with(!truncate, yarn, "truncate", "\"yarn\"");
-  if (llama3 && low_freq_factor >= high_freq_factor)
+  only_with(low_freq_factor != defaults.low_freq_factor, is_llama3, "low_freq_factor", "\"llama3\"");
+  only_with(high_freq_factor != defaults.high_freq_factor, is_llama3, "high_freq_factor", "\"llama3\"");
+  only_with(beta_fast != defaults.beta_fast, is_yarn, "beta_fast", "\"yarn\"");
+  only_with(beta_slow != defaults.beta_slow, is_yarn, "beta_slow", "\"yarn\"");
+  only_with(mscale != 0, is_yarn, "mscale", "\"yarn\"");
+  only_with(mscale_all_dim != 0, is_yarn, "mscale_all_dim", "\"yarn\"");
+  only_with(attention_factor != 0, is_yarn, "attention_factor", "\"yarn\"");
+  only_with(!truncate, is_yarn, "truncate", "\"yarn\"");
+  if (is_llama3 && low_freq_factor >= high_freq_factor)
     errors.push_back(str("model.rope_scaling_high_freq_factor: ", high_freq_factor,
                          " must be above rope_scaling_low_freq_factor, which is ", low_freq_factor));
-  if (yarn && beta_slow >= beta_fast)
+  if (is_yarn && beta_slow >= beta_fast)
     errors.push_back(str("model.rope_scaling_beta_fast: ", beta_fast,
                          " must be above rope_scaling_beta_slow, which is ", beta_slow));
 }

@@ -56,7 +56,8 @@ struct RopeScaling {
           "yarn: weight of log(factor) in the divisor of the attention factor", at_least(0));
     visit("rope_scaling_attention_factor", self.attention_factor,
           "yarn: factor of cosines and sines; 0 = from factor and mscale", at_least(0));
-    visit("rope_scaling_truncate", self.truncate, "yarn: round the bounds of the transition to whole channels");
+    visit("rope_scaling_truncate", self.truncate,
+          "yarn: round the bounds of the transition to integer channel indices");
   }
 
   bool operator==(const RopeScaling&) const = default;
@@ -67,11 +68,11 @@ struct RopeScaling {
   /// Returns the angles [dim / 2] by which channels rotate per position; base^(-2 i / dim) without scaling. `longest`:
   /// context length that replaces original_max_position_embeddings = 0.
   std::vector<double> frequencies(double base, i64 dim, i64 longest) const;
-  /// Context length in tokens before scaling.
+  /// Returns the context length in tokens before scaling.
   i64 original_context(i64 longest) const {
     return original_max_position_embeddings > 0 ? original_max_position_embeddings : longest;
   }
-  /// Factor of cosines and sines.
+  /// Returns the factor of cosines and sines.
   double magnitude() const;
 };
 

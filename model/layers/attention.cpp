@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 /// Splits the weight [groups, (q + 2) * head_dim, h].
-std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
+std::vector<Box> qkv_matrices(const Shape& weight, i64 head_dim) {
   const i64 keys = weight[1] - 2 * head_dim;
   return {slab(weight, 1, 0, keys), slab(weight, 1, keys, head_dim), slab(weight, 1, keys + head_dim, head_dim)};
 }
@@ -17,7 +17,7 @@ std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
 }  // namespace
 
 QkvProjection::QkvProjection(const std::string& name, i64 layer, StoredRef<ModelContext> context)
-    : context_(context), region_(context_.tp, context_.sequence_parallel), fp8_(context_.fp8_of(layer)) {
+    : context_(context), region_(context_.tp, context_.sequence_parallel), fp8_(context_.fp8_recipe(layer)) {
   const ModelConfig& config = context_.config;
   const i64 tp = context_.tp.size(), groups = config.query_groups(), head_dim = config.head_dim();
   const i64 q_rows = config.num_attention_heads / groups * head_dim;
@@ -26,18 +26,18 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, StoredRef<Model
     return;
   }
   MCPP_CHECK(tp % groups == 0, groups, " query groups over ", tp, " ranks");
-  const i64 sharing = tp / groups, own_rows = q_rows / sharing;
-  queries_ = make_slice(name, 1, context_.tp.rank() % sharing * own_rows, own_rows);
+  const i64 ranks_per_group = tp / groups, own_rows = q_rows / ranks_per_group;
+  queries_ = make_slice(name, 1, context_.tp.rank() % ranks_per_group * own_rows, own_rows);
   keys_values_ = make_slice(name, 1, q_rows, 2 * head_dim);
   keys_values_->visit([&](Param& param) {
-    param.placement.tp = {
-        gradient_spread(ActivationPlacement::ColumnSharded),
-        Holders{.first = static_cast<int>(context_.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
+    param.placement.tp = {gradient_spread(ActivationPlacement::ColumnSharded),
+                          Holders{.first = static_cast<int>(context_.tp.rank() / ranks_per_group * ranks_per_group),
+                                  .count = static_cast<int>(ranks_per_group)}};
   });
 }
 
-/// Takes `groups` query groups starting at this rank's first one, and of each the output rows [first_row, first_row +
-/// rows).
+/// Creates the slice of `groups` query groups starting at this rank's first one, with in each group the output rows
+/// [first_row, first_row + rows).
 std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, i64 groups, i64 first_row,
                                                        i64 rows) const {
   const ModelConfig& config = context_.config;
@@ -48,23 +48,24 @@ std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, 
       Box{{all, rows_per_group}, {first, first_row}, {groups, rows}},
       LinearOptions{.bias = config.qkv_bias(),
                     .init_std = config.init_method_std,
-                    .matrices = queries_keys_values({all, rows_per_group, h}, config.head_dim())});
+                    .matrices = qkv_matrices({all, rows_per_group, h}, config.head_dim())});
 }
 
-Qkv QkvProjection::forward(const Tensor& x, MicrobatchContext& pass) {
-  pass.save(this, x);
+Qkv QkvProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {
+  microbatch.save(this, x);
   const Tensor& own_queries = queries_->weight.value;
-  const LinearScales scales = keys_values_ ? fp8_.forward(this, x, {own_queries, keys_values_->weight.value}, pass)
-                                           : fp8_.forward(this, x, {own_queries}, pass);
-  const Tensor whole_x = region_.whole(x).wait();
-  const i64 head_dim = context_.config.head_dim(), s = whole_x.dim(0), b = whole_x.dim(1);
-  const Tensor queries = queries_->multiply_add(whole_x, scales);
+  const LinearScales scales = keys_values_
+                                  ? fp8_.forward(this, x, {own_queries, keys_values_->weight.value}, microbatch)
+                                  : fp8_.forward(this, x, {own_queries}, microbatch);
+  const Tensor full_x = region_.gather_sequence(x).wait();
+  const i64 head_dim = context_.config.head_dim(), s = full_x.dim(0), b = full_x.dim(1);
+  const Tensor queries = queries_->multiply_add(full_x, scales);
   if (keys_values_)
-    return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(whole_x, scales).view({s, b, 2, head_dim})};
+    return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(full_x, scales).view({s, b, 2, head_dim})};
   return {queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}};
 }
 
-Qkv QkvProjection::empty(i64 s, i64 b) const {
+Qkv QkvProjection::make_empty(i64 s, i64 b) const {
   const Shape& box = queries_->weight.box.shape;
   const i64 head_dim = context_.config.head_dim(), heads = box[1] / head_dim;
   const auto make = [&](Shape shape) { return Tensor::empty(std::move(shape), context_.dtype, context_.device); };
@@ -72,22 +73,23 @@ Qkv QkvProjection::empty(i64 s, i64 b) const {
   return {make({s, b, box[0], heads, head_dim}), {}};
 }
 
-Tensor QkvProjection::backward(const Qkv& gradient, MicrobatchContext& pass) {
+Tensor QkvProjection::backward(const Qkv& gradient, MicrobatchContext& microbatch) {
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0), t.dim(1), -1}); };
   const Tensor d_queries = rows(gradient.queries);
   const Tensor d_keys_values = keys_values_ ? rows(gradient.keys_values) : Tensor();
-  const LinearScales scales =
-      keys_values_ ? fp8_.backward(this, {d_queries, d_keys_values}, pass) : fp8_.backward(this, {d_queries}, pass);
-  const Tensor x = pass.take(this);
+  const LinearScales scales = keys_values_ ? fp8_.backward(this, {d_queries, d_keys_values}, microbatch)
+                                           : fp8_.backward(this, {d_queries}, microbatch);
+  const Tensor x = microbatch.take(this);
   const auto input_gradient = [&] {
     Tensor dx = queries_->input_gradient(d_queries, scales);
     if (keys_values_) keys_values_->add_input_gradient(d_keys_values, scales, dx);
     return dx;
   };
-  return region_.backward(x, pass, input_gradient, [this, d_queries, d_keys_values, scales](const Tensor& whole_x) {
-    queries_->weight_gradient(d_queries, whole_x, scales);
-    if (keys_values_) keys_values_->weight_gradient(d_keys_values, whole_x, scales);
-  });
+  return region_.backward(x, microbatch, input_gradient,
+                          [this, d_queries, d_keys_values, scales](const Tensor& full_x) {
+                            queries_->weight_gradient(d_queries, full_x, scales);
+                            if (keys_values_) keys_values_->weight_gradient(d_keys_values, full_x, scales);
+                          });
 }
 
 ActivationPlacement QkvProjection::output_placement(ActivationPlacement x) const {
@@ -108,14 +110,14 @@ void QkvProjection::visit(const ParamVisitor& f) {
 
 namespace {
 
-/// Query heads per tensor-parallel rank.
+/// Returns the number of query heads per tensor-parallel rank.
 i64 heads_of(const ModelContext& context) {
   return context.config.num_attention_heads / context.tp.size();
 }
 
 }  // namespace
 
-RotaryTable::Table RotaryTable::make(bool is_local) const {
+RotaryTable::Table RotaryTable::make_table(bool is_local) const {
   const ModelConfig& config = context_.config;
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
   Table table;
@@ -126,11 +128,11 @@ RotaryTable::Table RotaryTable::make(bool is_local) const {
   return table;
 }
 
-void RotaryTable::rotate(Heads& x, const Positions& positions, bool inverse, bool is_local) {
+void RotaryTable::rotate(Heads& x, const Positions& positions, bool is_inverse, bool is_local) {
   if (context_.config.position_embedding_type != PositionEmbedding::Rope) return;
-  Table& table = is_local ? local_ : all_;
-  if (!table.cos.defined()) table = make(is_local);
-  ops::rope(x, table.cos, table.sin, positions, inverse);
+  Table& table = is_local ? local_ : global_;
+  if (!table.cos.defined()) table = make_table(is_local);
+  ops::rope(x, table.cos, table.sin, positions, is_inverse);
 }
 
 SelfAttention::SelfAttention(const std::string& name, i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary)
@@ -146,83 +148,88 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, StoredRef<Model
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(),
                     .sequence_parallel = context_.sequence_parallel,
-                    .fp8 = context_.fp8_of(layer)}) {
+                    .fp8 = context_.fp8_recipe(layer)}) {
   if (!context_.config.qk_layernorm) return;
   q_layernorm_ = std::make_unique<HeadNorm>(name + ".q_layernorm", context_, context_.config.num_attention_heads);
   k_layernorm_ = std::make_unique<HeadNorm>(name + ".k_layernorm", context_, context_.config.query_groups());
 }
 
-AttentionOptions SelfAttention::options(const MicrobatchContext& pass) const {
+AttentionOptions SelfAttention::make_options(const MicrobatchContext& microbatch) const {
   AttentionOptions options;
   options.softmax_scale = context_.config.softmax_scale();
   options.soft_cap = context_.config.attn_logit_softcapping;
-  options.queries = {pass.positions, pass.attention_starts};
-  options.keys = pass.positions;
+  options.queries = {microbatch.positions, microbatch.attention_starts};
+  options.keys = microbatch.positions;
   options.window = context_.config.window_of(layer_);
-  options.dropout =
-      context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass.positions, pass);
+  options.dropout = context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention",
+                                         microbatch.positions, microbatch);
   options.dropout.first_column = context_.tp.rank() * heads_of(context_);
   return options;
 }
 
-void SelfAttention::rotate(QkvHeads heads, const MicrobatchContext& pass, bool inverse) const {
-  const Positions positions{pass.positions, pass.position_starts};
+void SelfAttention::rotate(QkvHeads heads, const MicrobatchContext& microbatch, bool is_inverse) const {
+  const Positions positions{microbatch.positions, microbatch.position_starts};
   const bool is_local = context_.config.has_local_rope(layer_);
-  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, inverse, is_local);
+  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, is_inverse, is_local);
 }
 
-Tensor SelfAttention::attend_cached(const QkvHeads& heads, MicrobatchContext& pass) {
-  const KvCache::View cache = pass.kv_cache->append(layer_, heads.k, heads.v, pass.positions.first);
-  AttentionOptions with_past = options(pass);
-  with_past.keys = {};
-  return LocalAttention().forward({heads.q, cache.k, cache.v}, {with_past, nullptr}).out;
+Tensor SelfAttention::attend_cached(const QkvHeads& heads, MicrobatchContext& microbatch) {
+  const KvCache::View cache = microbatch.kv_cache->append(layer_, heads.k, heads.v, microbatch.positions.first);
+  AttentionOptions cached_options = make_options(microbatch);
+  cached_options.keys = {};
+  return LocalAttention().forward({heads.q, cache.k, cache.v}, {cached_options, nullptr}).out;
 }
 
-void SelfAttention::save(const ContextAttention::SavedAttention& kept, MicrobatchContext& pass) const {
-  pass.save(this, kept.qkv.queries);
-  if (!kept.qkv.is_fused()) pass.save(this, kept.qkv.keys_values);
-  pass.save(this, kept.result.lse);
-  pass.save(this, kept.result.out);
+void SelfAttention::save(const ContextAttention::SavedAttention& saved, MicrobatchContext& microbatch) const {
+  microbatch.save(this, saved.qkv.queries);
+  if (!saved.qkv.is_fused()) microbatch.save(this, saved.qkv.keys_values);
+  microbatch.save(this, saved.result.lse);
+  microbatch.save(this, saved.result.out);
 }
 
-ContextAttention::SavedAttention SelfAttention::take(MicrobatchContext& pass) const {
-  ContextAttention::SavedAttention kept;
-  kept.result.out = pass.take(this), kept.result.lse = pass.take(this);
-  if (core_attention_.shares_groups(linear_qkv_.shares_groups())) kept.qkv.keys_values = pass.take(this);
-  kept.qkv.queries = pass.take(this);
-  return kept;
+ContextAttention::SavedAttention SelfAttention::take(MicrobatchContext& microbatch) const {
+  ContextAttention::SavedAttention saved;
+  saved.result.out = microbatch.take(this), saved.result.lse = microbatch.take(this);
+  if (core_attention_.shares_groups(linear_qkv_.shares_groups())) saved.qkv.keys_values = microbatch.take(this);
+  saved.qkv.queries = microbatch.take(this);
+  return saved;
 }
 
-Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& pass) {
-  const Qkv qkv = linear_qkv_.forward(x, pass);
-  if (q_layernorm_) q_layernorm_->forward(qkv.heads().q, pass), k_layernorm_->forward(qkv.heads().k, pass);
-  rotate(qkv.heads(), pass, false);
-  if (pass.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), pass), pass);
+Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& microbatch) {
+  const Qkv qkv = linear_qkv_.forward(x, microbatch);
+  if (q_layernorm_) q_layernorm_->forward(qkv.heads().q, microbatch), k_layernorm_->forward(qkv.heads().k, microbatch);
+  rotate(qkv.heads(), microbatch, false);
+  if (microbatch.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), microbatch), microbatch);
 
-  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.partition);
-  const ContextAttention::SavedAttention kept = core_attention_.forward(qkv, how);
+  const CoreAttentionOptions core_options =
+      core_attention_.make_options(make_options(microbatch), microbatch.partition);
+  const ContextAttention::SavedAttention saved = core_attention_.forward(qkv, core_options);
   std::optional<MicrobatchContext::DiscardScope>
       discard;  // the output may also be linear_proj's input, so one recomputation serves both
   if (context_.recompute.core_attn) {
-    std::vector<Tensor> inputs{kept.qkv.queries};
-    if (!kept.qkv.is_fused()) inputs.push_back(kept.qkv.keys_values);
-    discard.emplace(pass, kept.result.out, std::move(inputs), [this, how](std::span<const Tensor> kept_qkv) {
-      return core_attention_.recompute_output({kept_qkv[0], kept_qkv.size() > 1 ? kept_qkv[1] : Tensor()}, how);
-    });
+    std::vector<Tensor> inputs{saved.qkv.queries};
+    if (!saved.qkv.is_fused()) inputs.push_back(saved.qkv.keys_values);
+    discard.emplace(microbatch, saved.result.out, std::move(inputs),
+                    [this, core_options](std::span<const Tensor> saved_qkv) {
+                      return core_attention_.recompute_output(
+                          {saved_qkv[0], saved_qkv.size() > 1 ? saved_qkv[1] : Tensor()}, core_options);
+                    });
   }
-  save(kept, pass);
-  return linear_proj_.forward(core_attention_.output(kept, how), pass);
+  save(saved, microbatch);
+  return linear_proj_.forward(core_attention_.output(saved, core_options), microbatch);
 }
 
-Tensor SelfAttention::backward(const Tensor& dy, MicrobatchContext& pass) {
-  const Tensor d_output = linear_proj_.backward(dy, pass);
+Tensor SelfAttention::backward(const Tensor& dy, MicrobatchContext& microbatch) {
+  const Tensor d_output = linear_proj_.backward(dy, microbatch);
   const i64 s = d_output.dim(0), b = d_output.dim(1);
-  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.partition);
-  const Qkv empty = core_attention_.exchanges_heads() ? linear_qkv_.empty(s, b) : Qkv();
-  const Qkv gradient = core_attention_.backward(d_output, take(pass), how, empty);
-  rotate(gradient.heads(), pass, true);
-  if (q_layernorm_) k_layernorm_->backward(gradient.heads().k, pass), q_layernorm_->backward(gradient.heads().q, pass);
-  return linear_qkv_.backward(gradient, pass);
+  const CoreAttentionOptions core_options =
+      core_attention_.make_options(make_options(microbatch), microbatch.partition);
+  const Qkv empty = core_attention_.exchanges_heads() ? linear_qkv_.make_empty(s, b) : Qkv();
+  const Qkv gradient = core_attention_.backward(d_output, take(microbatch), core_options, empty);
+  rotate(gradient.heads(), microbatch, true);
+  if (q_layernorm_)
+    k_layernorm_->backward(gradient.heads().k, microbatch), q_layernorm_->backward(gradient.heads().q, microbatch);
+  return linear_qkv_.backward(gradient, microbatch);
 }
 
 ActivationPlacement SelfAttention::output_placement(ActivationPlacement x) const {

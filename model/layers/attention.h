@@ -16,7 +16,7 @@ namespace mcpp {
 // Projection to queries, keys and values, sharded by query group across the tensor-parallel group.
 
 /// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> Qkv. The weight is a box of [groups, (q + 2) * head_dim, h] with
-/// whole groups. With fewer groups than ranks it is two boxes: the rows of this rank's query heads, and the key and
+/// complete groups. With fewer groups than ranks it is two boxes: the rows of this rank's query heads, and the key and
 /// value rows of their group, which are replicated on the ranks that share it. Each of these ranks has the part of the
 /// keys' and values' gradient that comes from its own queries.
 class QkvProjection {
@@ -24,16 +24,16 @@ class QkvProjection {
   /// `layer`: global index, starting at 0.
   QkvProjection(const std::string& name, i64 layer, StoredRef<ModelContext> context);
 
-  Qkv forward(const Tensor& x, MicrobatchContext& pass);
+  Qkv forward(const Tensor& x, MicrobatchContext& microbatch);
   /// Returns uninitialized tensors of the shapes that forward returns for s positions of b samples.
-  Qkv empty(i64 s, i64 b) const;
+  Qkv make_empty(i64 s, i64 b) const;
   /// Returns dx.
-  Tensor backward(const Qkv& gradient, MicrobatchContext& pass);
+  Tensor backward(const Qkv& gradient, MicrobatchContext& microbatch);
   /// See Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
   bool shares_groups() const { return keys_values_ != nullptr; }
-  /// Number of query groups whose keys and values this rank has.
+  /// Returns the number of query groups whose keys and values this rank has.
   i64 query_groups() const { return queries_->weight.box.shape[0]; }
 
  private:
@@ -52,18 +52,18 @@ class RotaryTable {
  public:
   explicit RotaryTable(StoredRef<ModelContext> context) : context_(context) {}
 
-  /// Rotates the heads of x in place to the positions of its tokens, or back if `inverse`; does nothing without RoPE.
-  /// `is_local`: uses the base of layers with a window, if they have their own.
-  void rotate(Heads& x, const Positions& positions, bool inverse, bool is_local);
+  /// Rotates the heads of x in place to the positions of its tokens, or back if `is_inverse`; does nothing without
+  /// RoPE. `is_local`: uses the base of layers with a window, if they have their own.
+  void rotate(Heads& x, const Positions& positions, bool is_inverse, bool is_local);
 
  private:
   struct Table {
     Tensor cos, sin;  // [max_positions, rotary_dim / 2]
   };
-  Table make(bool is_local) const;
+  Table make_table(bool is_local) const;
 
   const ModelContext& context_;
-  Table all_, local_;
+  Table global_, local_;
 };
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
@@ -74,18 +74,18 @@ class SelfAttention final : public Branch {
  public:
   SelfAttention(const std::string& name, i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
 
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return linear_proj_.bias(); }
 
  private:
-  AttentionOptions options(const MicrobatchContext& pass) const;
-  void rotate(QkvHeads heads, const MicrobatchContext& pass, bool inverse) const;
-  Tensor attend_cached(const QkvHeads& heads, MicrobatchContext& pass);
-  void save(const ContextAttention::SavedAttention& kept, MicrobatchContext& pass) const;
-  ContextAttention::SavedAttention take(MicrobatchContext& pass) const;
+  AttentionOptions make_options(const MicrobatchContext& microbatch) const;
+  void rotate(QkvHeads heads, const MicrobatchContext& microbatch, bool is_inverse) const;
+  Tensor attend_cached(const QkvHeads& heads, MicrobatchContext& microbatch);
+  void save(const ContextAttention::SavedAttention& saved, MicrobatchContext& microbatch) const;
+  ContextAttention::SavedAttention take(MicrobatchContext& microbatch) const;
 
   std::string name_;
   i64 layer_;

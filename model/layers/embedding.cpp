@@ -17,36 +17,36 @@ LanguageModelEmbedding::LanguageModelEmbedding(StoredRef<ModelContext> context)
   }
 }
 
-Dropout LanguageModelEmbedding::dropout(const Tensor& y, const MicrobatchContext& pass) const {
-  return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.positions(y, pass).ranges, pass);
+Dropout LanguageModelEmbedding::dropout(const Tensor& y, const MicrobatchContext& microbatch) const {
+  return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.positions(y, microbatch).ranges,
+                              microbatch);
 }
 
-/// Rounded to the model's dtype, as in the training of Gemma.
+/// Returns the multiplier rounded to the model's dtype, as in the training of Gemma.
 double LanguageModelEmbedding::multiplier() const {
-  double rounded = 0;
-  on_float(context_.dtype,
-           [&]<class T>() { rounded = to_double(from_double<T>(context_.config.embedding_multiplier)); });
-  return rounded;
+  double value = 0;
+  on_float(context_.dtype, [&]<class T>() { value = to_double(from_double<T>(context_.config.embedding_multiplier)); });
+  return value;
 }
 
-Tensor LanguageModelEmbedding::forward(const Tensor& tokens, MicrobatchContext& pass) {
+Tensor LanguageModelEmbedding::forward(const Tensor& tokens, MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "embedding");
-  Tensor y = word_embeddings_.forward(tokens, pass);
+  Tensor y = word_embeddings_.forward(tokens, microbatch);
   if (const double factor = multiplier(); factor != 1) ops::scale(y, factor);
-  if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.positions(y, pass));
-  if (const Dropout drop = dropout(y, pass); drop.p > 0) ops::dropout(y, drop, y);
+  if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.positions(y, microbatch));
+  if (const Dropout drop = dropout(y, microbatch); drop.p > 0) ops::dropout(y, drop, y);
   return y;
 }
 
-Tensor LanguageModelEmbedding::backward(const Tensor& dy, MicrobatchContext& pass) {
+Tensor LanguageModelEmbedding::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor dx = dy;
-  if (const Dropout drop = dropout(dy, pass); drop.p > 0) {
+  if (const Dropout drop = dropout(dy, microbatch); drop.p > 0) {
     dx = Tensor::like(dy);
     ops::dropout(dy, drop, dx);
   }
   if (position_embeddings_) {
-    pass.run_or_delay_wgrad([this, dx, positions = context_.positions(dx, pass)] {
+    microbatch.run_or_delay_wgrad([this, dx, positions = context_.positions(dx, microbatch)] {
       position_embeddings_->add_grad(
           [&](Tensor& sum, float beta) { ops::add_positions_backward(dx, positions, sum, beta); });
     });
@@ -57,7 +57,7 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, MicrobatchContext& pas
     ops::scale(scaled, factor);
     dx = scaled;
   }
-  return word_embeddings_.backward(dx, pass);
+  return word_embeddings_.backward(dx, microbatch);
 }
 
 ActivationPlacement LanguageModelEmbedding::output_placement(ActivationPlacement tokens) const {

@@ -13,8 +13,8 @@ class LanguageModelEmbedding final : public Module {
  public:
   explicit LanguageModelEmbedding(StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& tokens, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& tokens, MicrobatchContext& microbatch) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override;
   void visit_word_embeddings(const ParamVisitor& f) { word_embeddings_.visit(f); }
@@ -23,7 +23,7 @@ class LanguageModelEmbedding final : public Module {
   Param& word_embeddings() { return word_embeddings_.weight(); }
 
  private:
-  Dropout dropout(const Tensor& y, const MicrobatchContext& pass) const;
+  Dropout dropout(const Tensor& y, const MicrobatchContext& microbatch) const;
   double multiplier() const;
 
   const ModelContext& context_;

@@ -24,8 +24,8 @@ Tensor Fp32Linear::input_gradient(const Tensor& dy) const {
   return dx;
 }
 
-void Fp32Linear::weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& pass) {
-  pass.run_or_delay_wgrad([this, dy, x = std::move(x)] {
+void Fp32Linear::weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& microbatch) {
+  microbatch.run_or_delay_wgrad([this, dy, x = std::move(x)] {
     weight_.add_grad([&](Tensor& dw, float beta) {
       ops::matmul(dy, to_accumulate_dtype(x()), dw, {.transpose_a = true, .beta = beta});
     });

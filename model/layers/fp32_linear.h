@@ -19,7 +19,7 @@ class Fp32Linear {
   /// Returns the gradient of x, [T, h] fp32 (fp64).
   Tensor input_gradient(const Tensor& dy) const;
   /// Accumulates the weight gradient, now or later if weight gradients are delayed. `x` returns forward()'s argument.
-  void weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& pass);
+  void weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& microbatch);
 
   Param& weight() { return weight_; }
   const Param& weight() const { return weight_; }

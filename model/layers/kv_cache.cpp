@@ -29,9 +29,9 @@ Heads select_from_pairs(Heads pairs, i64 offset) {
   return pairs;
 }
 
-Heads with_values(const Heads& k, const Heads& v) {
+Heads key_value_view(const Heads& k, const Heads& v) {
   MCPP_CHECK(k.group_size == 1 && v.base.raw() == k.base.raw() && v.offset == k.offset + k.head_dim,
-             "a value does not lie behind its key");
+             "each value must directly follow its key");
   Heads pairs = k;
   pairs.heads *= 2;
   pairs.group_size = 2;
@@ -65,7 +65,7 @@ KvCache::View KvCache::append(i64 index, const Heads& k, const Heads& v, i64 fir
   MCPP_CHECK(length <= max_length(), "the cache holds ", max_length(), " positions, ", length, " are needed");
   const Tensor& layer_cache = layer(index);
   Heads added = key_value_pairs(layer_cache, first_position, k.seq);
-  ops::copy_heads(with_values(k, v), added);
+  ops::copy_heads(key_value_view(k, v), added);
   const Heads all = key_value_pairs(layer_cache, 0, length);
   return {select_from_pairs(all, 0), select_from_pairs(all, all.head_dim)};
 }

@@ -1,4 +1,4 @@
-// Cache of keys and values of the tokens generated so far, so that a new token costs one position instead of the whole
+// Cache of keys and values of the tokens generated so far, so that a new token costs one position instead of the full
 // context.
 #pragma once
 #include <vector>

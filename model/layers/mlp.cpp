@@ -24,14 +24,14 @@ namespace {
 
 /// Output axes of the up projection: gate and up as separate slices if gated, each sharded across ranks.
 Shape up_shape(const ModelConfig& config, i64 ffn) {
-  return config.gated() ? Shape{2, ffn} : Shape{ffn};
+  return config.is_gated() ? Shape{2, ffn} : Shape{ffn};
 }
 
 /// Returns the boxes of gate and up, or of up alone.
 std::vector<Box> up_matrices(const ModelConfig& config, i64 ffn) {
   Shape weight = up_shape(config, ffn);
   weight.push_back(config.hidden_size);
-  if (!config.gated()) return {slab(weight, 0, 0, weight[0])};
+  if (!config.is_gated()) return {slab(weight, 0, 0, weight[0])};
   return {slab(weight, 0, 0, 1), slab(weight, 0, 1, 1)};
 }
 
@@ -41,19 +41,19 @@ Mlp::Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i6
     : context_(context),
       activation_(activation_of(context_.config.activation_func)),
       linear_fc1_(name + ".linear_fc1", context_.config.hidden_size, up_shape(context_.config, ffn),
-                  context_.config.gated() ? 1 : 0, context_.tp,
+                  context_.config.is_gated() ? 1 : 0, context_.tp,
                   {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context_.config.init_method_std,
                    .matrices = up_matrices(context_.config, ffn),
                    .sequence_parallel = context_.sequence_parallel,
-                   .fp8 = context_.fp8_of(layer)}),
+                   .fp8 = context_.fp8_recipe(layer)}),
       linear_fc2_(name + ".linear_fc2", ffn, context_.config.hidden_size, context_.tp,
                   {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context_.output_init_std(),
                    .sequence_parallel = context_.sequence_parallel,
-                   .fp8 = context_.fp8_of(layer)}) {}
+                   .fp8 = context_.fp8_recipe(layer)}) {}
 
 Tensor Mlp::activate(const Tensor& up) const {
   const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);
@@ -62,30 +62,31 @@ Tensor Mlp::activate(const Tensor& up) const {
   return y;
 }
 
-Tensor Mlp::forward(const Tensor& x, MicrobatchContext& pass) {
+Tensor Mlp::forward(const Tensor& x, MicrobatchContext& microbatch) {
   Tensor up, activated;
   if (context_.gelu_epilogue) {
-    activated = linear_fc1_.forward_gelu(x, pass, up);
+    activated = linear_fc1_.forward_gelu(x, microbatch, up);
   } else {
-    up = linear_fc1_.forward(x, pass);
+    up = linear_fc1_.forward(x, microbatch);
     activated = activate(up);
   }
-  pass.save(this, up);
+  microbatch.save(this, up);
   std::optional<MicrobatchContext::DiscardScope> discard;
   if (context_.recompute.mlp_act)  // never with gelu_epilogue, where `up` includes its bias
-    discard.emplace(pass, activated, std::vector{up},
-                    [this](std::span<const Tensor> kept) { return activate(kept[0]); });
-  return linear_fc2_.forward(activated, pass);
+    discard.emplace(microbatch, activated, std::vector{up},
+                    [this](std::span<const Tensor> saved) { return activate(saved[0]); });
+  return linear_fc2_.forward(activated, microbatch);
 }
 
-Tensor Mlp::backward(const Tensor& dy, MicrobatchContext& pass) {
+Tensor Mlp::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   if (context_.gelu_epilogue)
-    return linear_fc1_.backward(linear_fc2_.backward_gelu(dy, pass, [&] { return pass.take(this); }), pass);
-  const Tensor d_activated = linear_fc2_.backward(dy, pass);
-  Tensor up = pass.take(this);
+    return linear_fc1_.backward(linear_fc2_.backward_gelu(dy, microbatch, [&] { return microbatch.take(this); }),
+                                microbatch);
+  const Tensor d_activated = linear_fc2_.backward(dy, microbatch);
+  Tensor up = microbatch.take(this);
   Tensor d_up = up;  // overwrites its input, which is no longer needed
   ops::activation_backward(activation_, d_activated, up, linear_fc1_.bias(), d_up);
-  return linear_fc1_.backward(d_up, pass);
+  return linear_fc1_.backward(d_up, microbatch);
 }
 
 ActivationPlacement Mlp::output_placement(ActivationPlacement x) const {

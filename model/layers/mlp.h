@@ -20,8 +20,8 @@ class Mlp final : public Branch {
   /// `layer`: global index, starting at 0. `ffn`: the width f.
   Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i64 ffn);
 
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return linear_fc2_.bias(); }

@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-NormRule rule_of(const ModelConfig& config) {
+NormRule make_rule(const ModelConfig& config) {
   NormRule rule(config.norm_epsilon);
   rule.weight_offset = config.apply_layernorm_1p ? 1 : 0;
   return rule;
@@ -27,7 +27,7 @@ Norm::Norm(const std::string& name, const ModelContext& context) : Norm(name, co
 
 Norm::Norm(const std::string& name, const ModelContext& context, const NormColumns& columns)
     : is_in_stream_(false),
-      rule_(rule_of(context.config)),
+      rule_(make_rule(context.config)),
       ranks_(columns.ranks && columns.ranks->size() > 1 ? columns.ranks : nullptr),
       weight_(name + ".weight", columns.box, context.config.apply_layernorm_1p ? Init::Zeros : Init::Ones) {
   if (context.config.normalization == Normalization::LayerNorm)
@@ -64,24 +64,24 @@ Tensor Norm::normalize(const Tensor& x) const {
   return compute(x).y;
 }
 
-Tensor Norm::forward(const Tensor& x, MicrobatchContext& pass) {
+Tensor Norm::forward(const Tensor& x, MicrobatchContext& microbatch) {
   Output out = compute(x);
-  pass.save(this, x);
-  pass.save(this, out.rstd);
-  if (bias_) pass.save(this, out.mean);
+  microbatch.save(this, x);
+  microbatch.save(this, out.rstd);
+  if (bias_) microbatch.save(this, out.mean);
   return out.y;
 }
 
-void Norm::input_gradient(const Tensor& dy, MicrobatchContext& pass, Tensor& dx, bool add) {
+void Norm::input_gradient(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx, bool adds_to_dx) {
   NormForward y{.x = {}, .w = weight_.value, .mean = {}, .rstd = {}, .weight_offset = rule_.weight_offset};
-  if (bias_) y.mean = pass.take(this);
-  y.rstd = pass.take(this);
-  y.x = pass.take(this);
+  if (bias_) y.mean = microbatch.take(this);
+  y.rstd = microbatch.take(this);
+  y.x = microbatch.take(this);
   // Ranks with the same columns each have a partial dy, so each subtracts its part of the mean.
   if (ranks_) y.dots = sum_of_dots(dy, y.x, &weight_.value), y.all_columns = ranks_->size() * dy.dim(-1);
-  // One kernel computes the weight and input gradients from dy and x, so a split backward does both here.
+  // One kernel computes the weight and input gradients from dy and x, so a split backward also computes both.
   weight_.add_grad([&](Tensor& dw, float beta_dw) {
-    NormGradients gradients{.dx = dx, .add_to_dx = add, .dw = dw, .beta_dw = beta_dw};
+    NormGradients gradients{.dx = dx, .add_to_dx = adds_to_dx, .dw = dw, .beta_dw = beta_dw};
     if (!bias_) return ops::rms_norm_backward(dy, y, gradients);
     bias_->add_grad([&](Tensor& db, float beta_db) {
       gradients.db = db, gradients.beta_db = beta_db;
@@ -90,20 +90,20 @@ void Norm::input_gradient(const Tensor& dy, MicrobatchContext& pass, Tensor& dx,
   });
 }
 
-Tensor Norm::backward(const Tensor& dy, MicrobatchContext& pass) {
+Tensor Norm::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   Tensor dx = Tensor::like(dy);
-  input_gradient(dy, pass, dx, false);
+  input_gradient(dy, microbatch, dx, false);
   return dx;
 }
 
-void Norm::backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx) {
-  input_gradient(dy, pass, dx, true);
+void Norm::backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx) {
+  input_gradient(dy, microbatch, dx, true);
 }
 
 ActivationPlacement Norm::output_placement(ActivationPlacement x) const {
-  const bool is_whole = x == ActivationPlacement::Replicated || x == ActivationPlacement::SequenceSharded;
-  MCPP_CHECK(is_in_stream_ ? is_whole : x == ActivationPlacement::ColumnSharded, weight_.name, " takes ",
-             is_in_stream_ ? "whole rows" : "columns", ", but receives activations that are ", name_of(x));
+  const bool has_full_rows = x == ActivationPlacement::Replicated || x == ActivationPlacement::SequenceSharded;
+  MCPP_CHECK(is_in_stream_ ? has_full_rows : x == ActivationPlacement::ColumnSharded, weight_.name, " expects ",
+             is_in_stream_ ? "full rows" : "columns", ", but receives activations that are ", name_of(x));
   check_gradient_spread(weight_, x);
   if (bias_) check_gradient_spread(*bias_, x);
   return x;
@@ -116,18 +116,19 @@ void Norm::visit(const ParamVisitor& f) {
 
 namespace {
 
-/// Returns this rank's columns of the weight for `heads` heads of the whole model.
-NormColumns columns_of(const ModelContext& context, i64 heads) {
+/// Returns this rank's columns of the weight for `heads` heads of the full model.
+NormColumns head_columns(const ModelContext& context, i64 heads) {
   const i64 dim = context.config.head_dim();
   if (!context.config.qk_layernorm_all_heads)
     return {.box = slab({dim}, 0, 0, dim), .tp = {gradient_spread(ActivationPlacement::ColumnSharded)}};
-  const i64 tp = context.tp.size(), sharing = std::max<i64>(tp / heads, 1), first = context.tp.rank() * heads / tp;
+  const i64 tp = context.tp.size(), ranks_per_group = std::max<i64>(tp / heads, 1),
+            first = context.tp.rank() * heads / tp;
   NormColumns columns{
       .box = slab({heads * dim}, 0, first * dim, std::max<i64>(heads / tp, 1) * dim), .tp = {}, .ranks = &context.tp};
-  if (sharing > 1)  // ranks share a query group
-    columns.tp = {
-        gradient_spread(ActivationPlacement::ColumnSharded),
-        Holders{.first = static_cast<int>(context.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
+  if (ranks_per_group > 1)  // ranks share a query group
+    columns.tp = {gradient_spread(ActivationPlacement::ColumnSharded),
+                  Holders{.first = static_cast<int>(context.tp.rank() / ranks_per_group * ranks_per_group),
+                          .count = static_cast<int>(ranks_per_group)}};
   return columns;
 }
 
@@ -135,22 +136,22 @@ NormColumns columns_of(const ModelContext& context, i64 heads) {
 
 HeadNorm::HeadNorm(const std::string& name, StoredRef<ModelContext> context, i64 heads)
     : normalizes_all_heads_(context.get().config.qk_layernorm_all_heads),
-      norm_(name, context, columns_of(context, heads)) {}
+      norm_(name, context, head_columns(context, heads)) {}
 
 /// Copies x to the dense rows that the norm operates on.
-Tensor HeadNorm::rows_of(const Heads& x) const {
+Tensor HeadNorm::to_dense_rows(const Heads& x) const {
   const Tensor rows = Tensor::like(x.base, {x.seq, x.batch, x.heads * x.head_dim});
   Heads dense = dense_heads(rows, x.heads);
   ops::copy_heads(x, dense);
   return normalizes_all_heads_ ? rows : rows.view({x.seq, x.batch, x.heads, x.head_dim});
 }
 
-void HeadNorm::forward(Heads x, MicrobatchContext& pass) {
-  ops::copy_heads(dense_heads(norm_.forward(rows_of(x), pass), x.heads), x);
+void HeadNorm::forward(Heads x, MicrobatchContext& microbatch) {
+  ops::copy_heads(dense_heads(norm_.forward(to_dense_rows(x), microbatch), x.heads), x);
 }
 
-void HeadNorm::backward(Heads gradient, MicrobatchContext& pass) {
-  ops::copy_heads(dense_heads(norm_.backward(rows_of(gradient), pass), gradient.heads), gradient);
+void HeadNorm::backward(Heads gradient, MicrobatchContext& microbatch) {
+  ops::copy_heads(dense_heads(norm_.backward(to_dense_rows(gradient), microbatch), gradient.heads), gradient);
 }
 
 }  // namespace mcpp

@@ -28,11 +28,11 @@ class Norm final : public Module {
   /// Norm inside the tensor-parallel region.
   Norm(const std::string& name, const ModelContext& context, const NormColumns& columns);
 
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
-  /// dx += the gradient; dx already holds that of the residual branch.
-  void backward_add(const Tensor& dy, MicrobatchContext& pass, Tensor& dx);
+  /// Adds the gradient to dx, which already holds that of the residual branch.
+  void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);
   void visit(const ParamVisitor& f) override;
 
   /// Recomputes the output without saving anything.
@@ -44,7 +44,7 @@ class Norm final : public Module {
   };
   Output compute(const Tensor& x) const;
   Tensor sum_of_dots(const Tensor& a, const Tensor& b, const Tensor* weight) const;
-  void input_gradient(const Tensor& dy, MicrobatchContext& pass, Tensor& dx, bool add);
+  void input_gradient(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx, bool adds_to_dx);
 
   bool is_in_stream_;
   NormRule rule_;
@@ -59,19 +59,19 @@ class Norm final : public Module {
 /// value per token in forward and in backward. Saves a dense copy of the input and the norm's statistics.
 class HeadNorm {
  public:
-  /// heads: query heads, or query groups, of the whole model.
+  /// heads: query heads, or query groups, of the full model.
   HeadNorm(const std::string& name, StoredRef<ModelContext> context, i64 heads);
 
   /// Normalizes x in place.
-  void forward(Heads x, MicrobatchContext& pass);
+  void forward(Heads x, MicrobatchContext& microbatch);
   /// Replaces the gradient of forward's result by that of its input, in place.
-  void backward(Heads gradient, MicrobatchContext& pass);
+  void backward(Heads gradient, MicrobatchContext& microbatch);
   /// Checks the placement like Module::output_placement(); the norm does not change it.
   void check_placement(ActivationPlacement heads) const { norm_.output_placement(heads); }
   void visit(const ParamVisitor& f) { norm_.visit(f); }
 
  private:
-  Tensor rows_of(const Heads& x) const;
+  Tensor to_dense_rows(const Heads& x) const;
 
   bool normalizes_all_heads_;
   Norm norm_;

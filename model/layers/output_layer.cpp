@@ -25,38 +25,40 @@ OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
   weight_.placement.pp = context_.word_embedding_ranks();
 }
 
-Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& pass) {
-  const Tensor normalized = final_layernorm_.forward(hidden, pass);
-  pass.save(this, normalized);
-  const Tensor rows = region_.whole(normalized).wait().as_matrix();
+Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) {
+  const Tensor normalized = final_layernorm_.forward(hidden, microbatch);
+  microbatch.save(this, normalized);
+  const Tensor rows = region_.gather_sequence(normalized).wait().as_matrix();
   Tensor y = Tensor::like(rows, {rows.dim(0), weight().dim(0)});
   ops::matmul(rows, weight(), y, {.transpose_b = true});
   if (context_.config.final_logit_softcapping > 0) ops::soft_cap(y, context_.config.final_logit_softcapping);
   return y;
 }
 
-TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& pass) {
+TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale,
+                              MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer and loss");
-  Tensor y = logits(hidden, pass);
+  Tensor y = logits(hidden, microbatch);
   TokenLosses losses = vocab_parallel_cross_entropy(
       y, targets.view({-1}), weight_.box.offset[0], context_.config.vocab_size,
-      pass.saves_for_backward ? grad_scale : 0, context_.tp, context_.config.final_logit_softcapping);
-  pass.save(this, y);
+      microbatch.saves_for_backward ? grad_scale : 0, context_.tp, context_.config.final_logit_softcapping);
+  microbatch.save(this, y);
   return losses;
 }
 
-Tensor OutputLayer::backward(MicrobatchContext& pass) {
+Tensor OutputLayer::backward(MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer");
-  const Tensor d_logits = pass.take(this), normalized = pass.take(this);
+  const Tensor d_logits = microbatch.take(this), normalized = microbatch.take(this);
   const auto input_gradient = [&] {
     Tensor dx = Tensor::like(normalized, {d_logits.dim(0) / normalized.dim(1), normalized.dim(1), normalized.dim(2)});
     Tensor rows = dx.as_matrix();
     ops::matmul(d_logits, weight(), rows);
     return dx;
   };
-  const Tensor d_normalized = region_.backward(
-      normalized, pass, input_gradient, [this, d_logits](const Tensor& whole) { weight_gradient(d_logits, whole); });
-  return final_layernorm_.backward(d_normalized, pass);
+  const Tensor d_normalized =
+      region_.backward(normalized, microbatch, input_gradient,
+                       [this, d_logits](const Tensor& full) { weight_gradient(d_logits, full); });
+  return final_layernorm_.backward(d_normalized, microbatch);
 }
 
 void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& normalized) {

@@ -8,21 +8,21 @@
 namespace mcpp {
 
 /// Output matrix and loss. Its weight is one of three: its own "output_layer.weight"; the word embeddings' weight,
-/// shared with the embedding on the same rank; or, tied to an embedding in another pipeline stage, a separate parameter
-/// with that one's name, box and initial values, whose gradient is summed with it between the stages.
+/// shared with the embedding on the same rank; or, tied to an embedding in a different pipeline stage, a separate
+/// parameter with the same name, box and initial values, whose gradient is summed with it between the stages.
 class OutputLayer {
  public:
   /// `shared`: the word embeddings' weight if embeddings are tied and both are on this rank, otherwise nullptr.
   OutputLayer(StoredRef<ModelContext> context, Param* shared);
 
-  /// hidden [s, b, h] (sequence parallel: [s / tp, b, h]) -> logits [s * b, padded vocabulary / tp].
-  Tensor logits(const Tensor& hidden, MicrobatchContext& pass);
+  /// Maps hidden [s, b, h] (sequence parallel: [s / tp, b, h]) to logits [s * b, padded vocabulary / tp].
+  Tensor logits(const Tensor& hidden, MicrobatchContext& microbatch);
   /// Returns the loss of the microbatch. targets: int32 [s, b]; negative targets are ignored. If backward will follow,
-  /// saves the gradient of (sum of the losses x grad_scale) with respect to the logits, computed in place of the
+  /// saves the gradient of (sum of the losses x grad_scale) with respect to the logits, which overwrites the
   /// logits.
-  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& pass);
+  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& microbatch);
   /// Returns the gradient with respect to hidden.
-  Tensor backward(MicrobatchContext& pass);
+  Tensor backward(MicrobatchContext& microbatch);
   /// Returns the placement of the logits, like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement hidden) const;
 

@@ -19,22 +19,22 @@ class RecomputedLayers final : public Module {
   explicit RecomputedLayers(std::vector<std::unique_ptr<Module>> layers, Communicator* holders = nullptr)
       : layers_(std::move(layers)), holders_(holders) {}
 
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override {
-    if (pass.saves_for_backward) pass.save(this, holders_ ? shard_input(x) : x);
-    MicrobatchContext forward_context = pass.clone_for_recompute();
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override {
+    if (microbatch.saves_for_backward) microbatch.save(this, holders_ ? shard_input(x) : x);
+    MicrobatchContext forward_context = microbatch.clone_for_recompute();
     forward_context.saves_for_backward = false;
     return run(x, forward_context);
   }
 
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override {
-    MicrobatchContext recompute_context = pass.clone_for_recompute();
-    Tensor x = pass.take(this);
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override {
+    MicrobatchContext recompute_context = microbatch.clone_for_recompute();
+    Tensor x = microbatch.take(this);
     if (holders_) x = gather_input(x, dy.shape());
     run(std::move(x), recompute_context);
     Tensor dx = dy;
     for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer)
       dx = (*layer)->backward(dx, recompute_context);
-    pass.take_delayed_wgrads(recompute_context);
+    microbatch.take_delayed_wgrads(recompute_context);
     return dx;
   }
 
@@ -62,8 +62,8 @@ class RecomputedLayers final : public Module {
     holders_->all_gather(part, x).wait();
     return x;
   }
-  Tensor run(Tensor x, MicrobatchContext& pass) {
-    for (const auto& layer : layers_) x = layer->forward(x, pass);
+  Tensor run(Tensor x, MicrobatchContext& microbatch) {
+    for (const auto& layer : layers_) x = layer->forward(x, microbatch);
     return x;
   }
 

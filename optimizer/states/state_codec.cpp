@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-Tensor room(i64 count, DType type, Device& device) {
+Tensor make_zeros(i64 count, DType type, Device& device) {
   return Tensor::zeros({count}, type, device, MemoryClass::Workspace);
 }
 
@@ -25,49 +25,51 @@ class ReconstructedMaster final : public EncodedStorage {
   std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
     const i64 first = (parts_.offset + begin) / kRemainderBlock * kRemainderBlock;
     const i64 end = round_up(parts_.offset + begin + count, kRemainderBlock);
-    return reconstructed_master({.model = parts_.model->part(begin, count),
-                                 .low = parts_.low->part(first / 2, (end - first) / 2),
-                                 .rounded_up = parts_.rounded_up->part(first / 32, (end - first) / 32),
-                                 .offset = parts_.offset + begin - first});
+    return make_reconstructed_master({.model = parts_.model->part(begin, count),
+                                      .low = parts_.low->part(first / 2, (end - first) / 2),
+                                      .rounded_up = parts_.rounded_up->part(first / 32, (end - first) / 32),
+                                      .offset = parts_.offset + begin - first});
   }
   std::shared_ptr<const TensorStorage> snapshot() const override {
-    const auto of = [](const std::shared_ptr<TensorStorage>& numbers) {
-      return std::const_pointer_cast<TensorStorage>(numbers->snapshot());
+    const auto take_snapshot = [](const std::shared_ptr<TensorStorage>& values) {
+      return std::const_pointer_cast<TensorStorage>(values->snapshot());
     };
-    return reconstructed_master({of(parts_.model), of(parts_.low), of(parts_.rounded_up), parts_.offset});
+    return make_reconstructed_master(
+        {take_snapshot(parts_.model), take_snapshot(parts_.low), take_snapshot(parts_.rounded_up), parts_.offset});
   }
 
  private:
   void decode(Tensor& to) const override {
-    Tensor model = room(elements(), DType::BF16, to.device());
+    Tensor model = make_zeros(elements(), DType::BF16, to.device());
     Tensor own = model.flat(parts_.offset, numel());
     parts_.model->read(own);
-    std::memcpy(to.raw(), joined(model).flat(parts_.offset, numel()).raw(), static_cast<std::size_t>(to.bytes()));
+    std::memcpy(to.raw(), join_blocks(model).flat(parts_.offset, numel()).raw(), static_cast<std::size_t>(to.bytes()));
   }
   /// Remainders of other elements in the blocks are preserved for any model weights, so zeros are used for those.
   void encode(const Tensor& from) override {
     Device& device = from.device();
-    Tensor master = joined(room(elements(), DType::BF16, device));
+    Tensor master = join_blocks(make_zeros(elements(), DType::BF16, device));
     std::memcpy(master.flat(parts_.offset, numel()).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
-    ParamRemainders remainders = remainders_on(device);
+    ParamRemainders remainders = allocate_remainders(device);
     ops::param_remainders(master, remainders);
     parts_.low->write(remainders.low);
     parts_.rounded_up->write(remainders.rounded_up);
-    Tensor model = room(numel(), DType::BF16, device);
+    Tensor model = make_zeros(numel(), DType::BF16, device);
     ops::copy(from, model);
     parts_.model->write(model);
   }
   i64 offset() const override { return parts_.offset; }
   i64 elements() const { return 2 * parts_.low->numel(); }
-  ParamRemainders remainders_on(Device& device) const {
-    return {.low = room(elements() / 2, DType::I32, device), .rounded_up = room(elements() / 32, DType::I32, device)};
+  ParamRemainders allocate_remainders(Device& device) const {
+    return {.low = make_zeros(elements() / 2, DType::I32, device),
+            .rounded_up = make_zeros(elements() / 32, DType::I32, device)};
   }
-  /// Returns all elements of its blocks.
-  Tensor joined(const Tensor& model) const {
-    ParamRemainders remainders = remainders_on(model.device());
+  /// Returns all elements of the blocks.
+  Tensor join_blocks(const Tensor& model) const {
+    ParamRemainders remainders = allocate_remainders(model.device());
     parts_.low->read(remainders.low);
     parts_.rounded_up->read(remainders.rounded_up);
-    Tensor master = room(elements(), DType::F32, model.device());
+    Tensor master = make_zeros(elements(), DType::F32, model.device());
     ops::join_param_remainders(model, remainders, master);
     return master;
   }
@@ -77,7 +79,7 @@ class ReconstructedMaster final : public EncodedStorage {
 
 }  // namespace
 
-std::shared_ptr<TensorStorage> reconstructed_master(MasterParts parts) {
+std::shared_ptr<TensorStorage> make_reconstructed_master(MasterParts parts) {
   return std::make_shared<ReconstructedMaster>(std::move(parts));
 }
 
@@ -93,16 +95,16 @@ QuantizedRange range_of(StateForm form) {
   return form == StateForm::NonNegative ? QuantizedRange::NonNegative : QuantizedRange::Signed;
 }
 
-Tensor temporary(i64 count, DType type, Device& device) {
+Tensor make_workspace(i64 count, DType type, Device& device) {
   return Tensor::empty({count}, type, device, MemoryClass::Workspace);
 }
 
 /// View of an encoded state, for reading and writing in host memory.
-class Encoded final : public EncodedStorage {
+class EncodedState final : public EncodedStorage {
  public:
   /// `vectors`: the state's vectors from the block that contains element 0 on. `offset`: offset of element 0 in that
   /// block.
-  Encoded(StateForm form, DType wide, std::vector<std::shared_ptr<TensorStorage>> vectors, i64 offset, i64 count)
+  EncodedState(StateForm form, DType wide, std::vector<std::shared_ptr<TensorStorage>> vectors, i64 offset, i64 count)
       : form_(form), wide_(wide), vectors_(std::move(vectors)), offset_(offset), count_(count) {}
 
   DType dtype() const override { return wide_; }
@@ -116,50 +118,50 @@ class Encoded final : public EncodedStorage {
     else
       vectors = {vectors_[0]->part(first / 4, (end - first) / 4),
                  vectors_[1]->part(first / kBlock, (end - first) / kBlock)};
-    return std::make_shared<Encoded>(form_, wide_, std::move(vectors), offset_ + begin - first, count);
+    return std::make_shared<EncodedState>(form_, wide_, std::move(vectors), offset_ + begin - first, count);
   }
   std::shared_ptr<const TensorStorage> snapshot() const override {
     std::vector<std::shared_ptr<TensorStorage>> vectors;
     for (const auto& vector : vectors_) vectors.push_back(std::const_pointer_cast<TensorStorage>(vector->snapshot()));
-    return std::make_shared<Encoded>(form_, wide_, std::move(vectors), offset_, count_);
+    return std::make_shared<EncodedState>(form_, wide_, std::move(vectors), offset_, count_);
   }
 
  private:
   void decode(Tensor& to) const override {
-    const Tensor blocks = decoded(to.device());
+    const Tensor blocks = decode_blocks(to.device());
     std::memcpy(to.raw(), blocks.flat(offset_, count_).raw(), static_cast<std::size_t>(to.bytes()));
   }
   void encode(const Tensor& from) override {
-    Tensor blocks = decoded(from.device());  // may include other elements at both ends
+    Tensor blocks = decode_blocks(from.device());  // may include other elements at both ends
     std::memcpy(blocks.flat(offset_, count_).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
     if (form_ == StateForm::Bf16) {
-      Tensor narrow = temporary(blocks.numel(), DType::BF16, from.device());
+      Tensor narrow = make_workspace(blocks.numel(), DType::BF16, from.device());
       ops::copy(blocks, narrow);
       vectors_[0]->write(narrow);
       return;
     }
-    Quantized quantized = room(from.device());
+    Quantized quantized = allocate_quantized(from.device());
     ops::quantize(blocks, quantized);
     vectors_[0]->write(quantized.codes);
     vectors_[1]->write(quantized.scales);
   }
   i64 offset() const override { return offset_; }
   i64 elements() const { return form_ == StateForm::Bf16 ? vectors_[0]->numel() : vectors_[1]->numel() * kBlock; }
-  Quantized room(Device& device) const {
-    return {.codes = temporary(elements() / 4, DType::I32, device),
-            .scales = temporary(elements() / kBlock, DType::F32, device),
+  Quantized allocate_quantized(Device& device) const {
+    return {.codes = make_workspace(elements() / 4, DType::I32, device),
+            .scales = make_workspace(elements() / kBlock, DType::F32, device),
             .range = range_of(form_)};
   }
-  /// Returns all elements of its blocks.
-  Tensor decoded(Device& device) const {
-    Tensor wide = temporary(elements(), wide_, device);
+  /// Returns all elements of the blocks.
+  Tensor decode_blocks(Device& device) const {
+    Tensor wide = make_workspace(elements(), wide_, device);
     if (form_ == StateForm::Bf16) {
-      Tensor narrow = temporary(elements(), DType::BF16, device);
+      Tensor narrow = make_workspace(elements(), DType::BF16, device);
       vectors_[0]->read(narrow);
       ops::copy(narrow, wide);
       return wide;
     }
-    Quantized quantized = room(device);
+    Quantized quantized = allocate_quantized(device);
     vectors_[0]->read(quantized.codes);
     vectors_[1]->read(quantized.scales);
     ops::dequantize(quantized, wide);
@@ -173,7 +175,7 @@ class Encoded final : public EncodedStorage {
 };
 
 /// Returns a part of the vectors of a quantized state.
-Quantized part_of(std::span<const Tensor> vectors, StateForm form, i64 first, i64 count) {
+Quantized slice_quantized(std::span<const Tensor> vectors, StateForm form, i64 first, i64 count) {
   return {.codes = vectors[0].flat(first / 4, count / 4),
           .scales = vectors[1].flat(first / kBlock, count / kBlock),
           .range = range_of(form)};
@@ -181,7 +183,7 @@ Quantized part_of(std::span<const Tensor> vectors, StateForm form, i64 first, i6
 
 static_assert(kRemainderBlock == kBlock);
 
-ParamRemainders remainders_of(std::span<const Tensor> vectors, i64 first, i64 count) {
+ParamRemainders slice_remainders(std::span<const Tensor> vectors, i64 first, i64 count) {
   return {.low = vectors[0].flat(first / 2, count / 2), .rounded_up = vectors[1].flat(first / 32, count / 32)};
 }
 
@@ -200,7 +202,7 @@ StateCodec::StateCodec(std::vector<StateForm> forms, DType wide) : wide_(wide) {
 
 std::vector<StateVector> StateCodec::vectors(i64 count) const {
   std::vector<StateVector> all;
-  MCPP_CHECK(is_plain_ || count % kBlock == 0, count, " elements are not whole blocks");
+  MCPP_CHECK(is_plain_ || count % kBlock == 0, count, " elements are not a multiple of the block size");
   for (const State& state : states_) {
     if (is_quantized(state.form))
       all.insert(all.end(), {{DType::I32, count / 4}, {DType::F32, count / kBlock}});
@@ -215,16 +217,16 @@ std::vector<StateVector> StateCodec::vectors(i64 count) const {
 std::vector<Tensor> StateCodec::decode(std::span<const Tensor> vectors, i64 first, i64 count) const {
   std::vector<Tensor> states;
   for (const State& state : states_) {
-    const Tensor& kept = vectors[state.vector];
+    const Tensor& stored = vectors[state.vector];
     if (state.form == StateForm::AccumulateType) {
-      states.push_back(kept.flat(first, count));
+      states.push_back(stored.flat(first, count));
       continue;
     }
-    Tensor& wide = states.emplace_back(temporary(count, wide_, kept.device()));
+    Tensor& wide = states.emplace_back(make_workspace(count, wide_, stored.device()));
     if (state.form == StateForm::Bf16)
-      ops::copy(kept.flat(first, count), wide);
+      ops::copy(stored.flat(first, count), wide);
     else if (is_quantized(state.form))
-      ops::dequantize(part_of(vectors.subspan(state.vector), state.form, first, count), wide);
+      ops::dequantize(slice_quantized(vectors.subspan(state.vector), state.form, first, count), wide);
   }
   return states;
 }
@@ -234,22 +236,22 @@ void StateCodec::encode(std::span<const Tensor> states, std::span<const Tensor> 
     const auto [form, vector] = states_[s];
     const i64 count = states[s].numel();
     if (form == StateForm::Bf16) {
-      Tensor kept = vectors[vector].flat(first, count);
-      ops::copy(states[s], kept);
+      Tensor stored = vectors[vector].flat(first, count);
+      ops::copy(states[s], stored);
     } else if (is_quantized(form)) {
-      Quantized kept = part_of(vectors.subspan(vector), form, first, count);
-      ops::quantize(states[s], kept);
+      Quantized stored = slice_quantized(vectors.subspan(vector), form, first, count);
+      ops::quantize(states[s], stored);
     }
   }
 }
 
 void StateCodec::join(std::span<const Tensor> vectors, i64 first, const Tensor& model, Tensor& master) const {
-  ops::join_param_remainders(model, remainders_of(vectors, first, master.numel()), master);
+  ops::join_param_remainders(model, slice_remainders(vectors, first, master.numel()), master);
 }
 
 void StateCodec::split(const Tensor& master, std::span<const Tensor> vectors, i64 first) const {
-  ParamRemainders kept = remainders_of(vectors, first, master.numel());
-  ops::param_remainders(master, kept);
+  ParamRemainders stored = slice_remainders(vectors, first, master.numel());
+  ops::param_remainders(master, stored);
 }
 
 std::shared_ptr<TensorStorage> StateCodec::stored_view(StateStore& store, std::size_t segment, std::size_t state,
@@ -259,17 +261,18 @@ std::shared_ptr<TensorStorage> StateCodec::stored_view(StateStore& store, std::s
   if (form == StateForm::AccumulateType) return store.stored_view(segment, vector, first, count);
   const i64 begin = first / kBlock * kBlock, end = round_up(first + count, kBlock);
   if (form == StateForm::Remainder)
-    return reconstructed_master({.model = model,
-                                 .low = store.stored_view(segment, vector, begin / 2, (end - begin) / 2),
-                                 .rounded_up = store.stored_view(segment, vector + 1, begin / 32, (end - begin) / 32),
-                                 .offset = first - begin});
+    return make_reconstructed_master(
+        {.model = model,
+         .low = store.stored_view(segment, vector, begin / 2, (end - begin) / 2),
+         .rounded_up = store.stored_view(segment, vector + 1, begin / 32, (end - begin) / 32),
+         .offset = first - begin});
   std::vector<std::shared_ptr<TensorStorage>> vectors;
   if (form == StateForm::Bf16)
     vectors = {store.stored_view(segment, vector, begin, end - begin)};
   else
     vectors = {store.stored_view(segment, vector, begin / 4, (end - begin) / 4),
                store.stored_view(segment, vector + 1, begin / kBlock, (end - begin) / kBlock)};
-  return std::make_shared<Encoded>(form, wide_, std::move(vectors), first - begin, count);
+  return std::make_shared<EncodedState>(form, wide_, std::move(vectors), first - begin, count);
 }
 
 }  // namespace mcpp

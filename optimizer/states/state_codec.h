@@ -13,14 +13,14 @@ namespace mcpp {
 
 /// Stored parts of some master weights.
 struct MasterParts {
-  std::shared_ptr<TensorStorage> model;            ///< the model's weight of each
-  std::shared_ptr<TensorStorage> low, rounded_up;  ///< ParamRemainders, of whole blocks
-  i64 offset = 0;                                  ///< of the first element in its block
+  std::shared_ptr<TensorStorage> model;            ///< model weights of the same elements
+  std::shared_ptr<TensorStorage> low, rounded_up;  ///< ParamRemainders of complete blocks
+  i64 offset = 0;                                  ///< offset of the first element in its block
 };
 
 /// Returns fp32 weights that are composed from their parts on read, and split into them on write, including the model's
 /// weights.
-std::shared_ptr<TensorStorage> reconstructed_master(MasterParts parts);
+std::shared_ptr<TensorStorage> make_reconstructed_master(MasterParts parts);
 
 /// Storage form of a state. AccumulateType: fp32, or fp64 in fp64 models. Signed and NonNegative: see
 /// tensor/ops/low_precision/quantize.h. Remainder: master weights minus the model's bf16 weights

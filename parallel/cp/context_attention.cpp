@@ -5,31 +5,31 @@ namespace mcpp {
 ContextAttention::ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups)
     : exchange_(cp.make_head_exchange(query_groups)), core_(cp.make_core_attention()), cp_(cp), heads_(heads) {}
 
-CoreAttentionOptions ContextAttention::options(const AttentionOptions& local,
-                                               std::shared_ptr<const SamplePartition> partition) const {
+CoreAttentionOptions ContextAttention::make_options(const AttentionOptions& local,
+                                                    std::shared_ptr<const SamplePartition> partition) const {
   MCPP_CHECK(partition || cp_.size() == 1, "samples of ", cp_.size(), " ranks have no partition");
-  CoreAttentionOptions how{local, std::move(partition)};
-  if (!exchange_) return how;
-  how.queries.ranges = how.keys = how.dropout.positions = how.partition->of_member(cp_.member());
-  how.dropout.first_column += exchange_->first_head(heads_);
-  return how;
+  CoreAttentionOptions result{local, std::move(partition)};
+  if (!exchange_) return result;
+  result.queries.ranges = result.keys = result.dropout.positions = result.partition->member_positions(cp_.member());
+  result.dropout.first_column += exchange_->first_head(heads_);
+  return result;
 }
 
-ContextAttention::SavedAttention ContextAttention::forward(const Qkv& local, const CoreAttentionOptions& how) {
-  SavedAttention kept{.qkv = exchange_ ? exchange_->to_heads(local, how.partition->runs()) : local, .result = {}};
-  kept.result = core_->forward(kept.qkv.heads(), how);
-  return kept;
+ContextAttention::SavedAttention ContextAttention::forward(const Qkv& local, const CoreAttentionOptions& options) {
+  SavedAttention saved{.qkv = exchange_ ? exchange_->to_heads(local, options.partition->runs()) : local, .result = {}};
+  saved.result = core_->forward(saved.qkv.heads(), options);
+  return saved;
 }
 
-Qkv ContextAttention::backward(const Tensor& d_output, const SavedAttention& kept, const CoreAttentionOptions& how,
-                               Qkv empty) {
-  Qkv gradient = exchange_ ? exchange_->gradient_of_heads(kept.qkv) : kept.qkv.like();
+Qkv ContextAttention::backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options,
+                               Qkv buffer) {
+  Qkv gradient = exchange_ ? exchange_->gradient_of_heads(saved.qkv) : saved.qkv.like();
   QkvHeads heads = gradient.heads();
-  core_->backward(exchange_ ? exchange_->to_heads(d_output, how.partition->runs()) : d_output, kept.qkv.heads(),
-                  kept.result, how, heads);
+  core_->backward(exchange_ ? exchange_->to_heads(d_output, options.partition->runs()) : d_output, saved.qkv.heads(),
+                  saved.result, options, heads);
   if (!exchange_) return gradient;
-  exchange_->to_positions(gradient, empty, how.partition->runs());
-  return empty;
+  exchange_->to_positions(gradient, buffer, options.partition->runs());
+  return buffer;
 }
 
 }  // namespace mcpp

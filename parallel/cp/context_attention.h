@@ -21,23 +21,26 @@ class ContextAttention {
 
   /// Returns the options of core attention for a microbatch partitioned as `partition` (null without context
   /// parallelism). In `local`, the first head, which keys dropout, is that before an exchange, but document starts are
-  /// for the rows after it (SamplePartition::of_member).
-  CoreAttentionOptions options(const AttentionOptions& local, std::shared_ptr<const SamplePartition> partition) const;
-  SavedAttention forward(const Qkv& local, const CoreAttentionOptions& how);
+  /// for the rows after it (SamplePartition::member_positions).
+  CoreAttentionOptions make_options(const AttentionOptions& local,
+                                    std::shared_ptr<const SamplePartition> partition) const;
+  SavedAttention forward(const Qkv& local, const CoreAttentionOptions& options);
   /// Recomputes result.out from what forward saved.
-  Tensor recompute_output(const Qkv& kept, const CoreAttentionOptions& how) {
-    return core_->forward(kept.heads(), how).out;
+  Tensor recompute_output(const Qkv& saved, const CoreAttentionOptions& options) {
+    return core_->forward(saved.heads(), options).out;
   }
   /// Returns result.out exchanged back: all heads of this rank at its own positions.
-  Tensor output(const SavedAttention& kept, const CoreAttentionOptions& how) {
-    return exchange_ ? exchange_->to_positions(kept.result.out, how.partition->runs()) : kept.result.out;
+  Tensor output(const SavedAttention& saved, const CoreAttentionOptions& options) {
+    return exchange_ ? exchange_->to_positions(saved.result.out, options.partition->runs()) : saved.result.out;
   }
-  /// Returns the gradient of `local` given that of output(). With a head exchange, `empty`, shaped like `local`, is
+  /// Returns the gradient of `local` given that of output(). With a head exchange, `buffer`, shaped like `local`, is
   /// overwritten and returned.
-  Qkv backward(const Tensor& d_output, const SavedAttention& kept, const CoreAttentionOptions& how, Qkv empty);
+  Qkv backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options, Qkv buffer);
 
   /// Returns true if keys and values are stored apart from queries, given whether the projection stores them so.
-  bool shares_groups(bool mine_do) const { return exchange_ ? exchange_->shares_groups() : mine_do; }
+  bool shares_groups(bool projection_shares_groups) const {
+    return exchange_ ? exchange_->shares_groups() : projection_shares_groups;
+  }
   bool exchanges_heads() const { return exchange_ != nullptr; }
 
  private:

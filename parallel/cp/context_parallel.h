@@ -1,6 +1,6 @@
 // Context parallelism: ranks see the same samples, and each holds some of the positions of every sample. Attention
 // combines queries, keys and values across ranks; all other layers treat their positions as a sequence of its own. See
-// docs/context_parallelism.md for who holds what, and for which algorithm to choose.
+// docs/context_parallelism.md for the distribution of positions and the choice of the algorithm.
 #pragma once
 #include <memory>
 
@@ -23,7 +23,7 @@ struct CoreAttentionOptions : AttentionOptions {
 class CoreAttention {
  public:
   virtual ~CoreAttention() = default;
-  /// Returns the attention of the queries over all visible keys, on whichever rank they are.
+  /// Returns the attention of the queries over all visible keys, including those on other ranks.
   virtual AttentionResult forward(const QkvHeads& x, const CoreAttentionOptions& options) = 0;
   /// Overwrites dx, shaped like x. `y` is the result of forward.
   virtual void backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
@@ -42,7 +42,7 @@ class LocalAttention final : public CoreAttention {
 struct ContextParallel {
   CpCommType comm_type = CpCommType::P2p;
   SequencePartition partition;
-  i64 rank = 0;                   ///< in [0, partition.ranks())
+  i64 rank = 0;                   ///< rank in [0, partition.ranks())
   Communicator* heads = nullptr;  ///< ranks that exchange heads; null = none
   Communicator* ring = nullptr;   ///< ranks that share keys and values; null = none
 

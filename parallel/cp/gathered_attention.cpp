@@ -27,51 +27,51 @@ void KeyValues::copy_to(QkvHeads& x) const {
 
 namespace {
 
-CoreAttentionOptions over_all_keys(CoreAttentionOptions options) {
+CoreAttentionOptions options_for_all_keys(CoreAttentionOptions options) {
   options.keys = {};
   return options;
 }
 
-Shape with_rows(const Tensor& x, i64 rows) {
+Shape shape_with_rows(const Tensor& x, i64 rows) {
   Shape shape = x.shape();
   shape[0] = rows;
   return shape;
 }
 
 /// Gathers the pieces of all ranks [s / n, ...] into sequence order [s, ...].
-Tensor gather_sequence(Communicator& group, const SamplePartition& cut, const Tensor& local) {
-  const i64 n = group.size(), piece = cut.piece();
-  Tensor full = Tensor::like(local, with_rows(local, n * local.dim(0)));
-  if (cut.is_consecutive()) {
+Tensor gather_sequence(Communicator& group, const SamplePartition& partition, const Tensor& local) {
+  const i64 n = group.size(), piece = partition.piece();
+  Tensor full = Tensor::like(local, shape_with_rows(local, n * local.dim(0)));
+  if (partition.is_consecutive()) {
     group.all_gather(local, full).wait();
     return full;
   }
-  Tensor run_of_all = Tensor::like(local, with_rows(local, n * piece));
-  for (i64 run = 0; run < cut.runs(); ++run) {
+  Tensor run_of_all = Tensor::like(local, shape_with_rows(local, n * piece));
+  for (i64 run = 0; run < partition.runs(); ++run) {
     group.all_gather(local.slice(run * piece, (run + 1) * piece), run_of_all).wait();
     for (i64 rank = 0; rank < n; ++rank) {
-      const i64 at = cut.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
-      Tensor place = full.slice(at, at + piece);
-      ops::copy(run_of_all.slice(rank * piece, (rank + 1) * piece), place);
+      const i64 offset = partition.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
+      Tensor destination = full.slice(offset, offset + piece);
+      ops::copy(run_of_all.slice(rank * piece, (rank + 1) * piece), destination);
     }
   }
   return full;
 }
 
 /// Reduce-scatters `full`; returns this rank's pieces of the sum.
-Tensor scatter_sequence(Communicator& group, const SamplePartition& cut, const Tensor& full) {
-  const i64 n = group.size(), piece = cut.piece();
-  Tensor local = Tensor::like(full, with_rows(full, full.dim(0) / n));
-  if (cut.is_consecutive()) {
+Tensor scatter_sequence(Communicator& group, const SamplePartition& partition, const Tensor& full) {
+  const i64 n = group.size(), piece = partition.piece();
+  Tensor local = Tensor::like(full, shape_with_rows(full, full.dim(0) / n));
+  if (partition.is_consecutive()) {
     group.reduce_scatter(full, local).wait();
     return local;
   }
-  Tensor run_of_all = Tensor::like(full, with_rows(full, n * piece));
-  for (i64 run = 0; run < cut.runs(); ++run) {
+  Tensor run_of_all = Tensor::like(full, shape_with_rows(full, n * piece));
+  for (i64 run = 0; run < partition.runs(); ++run) {
     for (i64 rank = 0; rank < n; ++rank) {
-      const i64 at = cut.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
-      Tensor place = run_of_all.slice(rank * piece, (rank + 1) * piece);
-      ops::copy(full.slice(at, at + piece), place);
+      const i64 offset = partition.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
+      Tensor destination = run_of_all.slice(rank * piece, (rank + 1) * piece);
+      ops::copy(full.slice(offset, offset + piece), destination);
     }
     Tensor sum = local.slice(run * piece, (run + 1) * piece);
     group.reduce_scatter(run_of_all, sum).wait();
@@ -81,21 +81,21 @@ Tensor scatter_sequence(Communicator& group, const SamplePartition& cut, const T
 
 }  // namespace
 
-QkvHeads GatheredAttention::with_all_keys(const QkvHeads& x, const SamplePartition& cut) {
-  const KeyValues all{gather_sequence(group_, cut, KeyValues::of(x).both)};
+QkvHeads GatheredAttention::gather_keys(const QkvHeads& x, const SamplePartition& partition) {
+  const KeyValues all{gather_sequence(group_, partition, KeyValues::of(x).both)};
   return {x.q, all.keys(), all.values()};
 }
 
 AttentionResult GatheredAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
-  return LocalAttention().forward(with_all_keys(x, *options.partition), over_all_keys(options));
+  return LocalAttention().forward(gather_keys(x, *options.partition), options_for_all_keys(options));
 }
 
 void GatheredAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                  const CoreAttentionOptions& options, QkvHeads& dx) {
-  const QkvHeads full = with_all_keys(x, *options.partition);
+  const QkvHeads full = gather_keys(x, *options.partition);
   const KeyValues all = KeyValues::like(x, full.k.seq, accumulate_dtype(x.k.base.dtype()));
-  QkvHeads d_whole{dx.q, all.keys(), all.values()};
-  ops::attention_backward(dout, full, y, over_all_keys(options), d_whole);
+  QkvHeads d_full{dx.q, all.keys(), all.values()};
+  ops::attention_backward(dout, full, y, options_for_all_keys(options), d_full);
   KeyValues{scatter_sequence(group_, *options.partition, all.both)}.copy_to(dx);
 }
 

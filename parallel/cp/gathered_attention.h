@@ -43,7 +43,7 @@ class GatheredAttention final : public CoreAttention {
                 QkvHeads& dx) override;
 
  private:
-  QkvHeads with_all_keys(const QkvHeads& x, const SamplePartition& cut);
+  QkvHeads gather_keys(const QkvHeads& x, const SamplePartition& partition);
 
   Communicator& group_;
 };

@@ -81,8 +81,8 @@ void HeadExchange::gather_columns(const Tensor& exchanged, Heads& columns, i64 r
   }
   for (i64 run = 0; run < runs; ++run) {
     works[static_cast<std::size_t>(run)].wait();
-    Heads place = run_of(columns, run, runs);
-    ops::copy_heads(parts_as_columns(packed[static_cast<std::size_t>(run)]), place);
+    Heads destination = run_of(columns, run, runs);
+    ops::copy_heads(parts_as_columns(packed[static_cast<std::size_t>(run)]), destination);
   }
 }
 
@@ -94,12 +94,12 @@ Qkv HeadExchange::to_heads(const Qkv& local, i64 runs) {
     const Tensor full = scatter_columns(dense_heads(local.queries, n), runs);
     return {full.view({n * s, b, query_groups_ / n, local.queries.dim(3), head_dim}), {}};
   }
-  const i64 sharing = n / query_groups_;  // ranks that get the same group
+  const i64 ranks_per_group = n / query_groups_;
   const Tensor queries = scatter_columns(query_columns(local, n), runs);
   const Tensor copies = Tensor::like(local.queries, {s, b, n * 2 * head_dim});
   const Heads columns = dense_heads(copies, n), key_values = keys_and_values(local);
-  for (i64 i = 0; i < sharing; ++i) {
-    Heads column = strided_heads(columns, i, sharing);
+  for (i64 i = 0; i < ranks_per_group; ++i) {
+    Heads column = strided_heads(columns, i, ranks_per_group);
     ops::copy_heads(key_values, column);
   }
   return {queries.view({n * s, b, heads.q.heads / n, head_dim}),
@@ -120,14 +120,14 @@ void HeadExchange::to_positions(const Qkv& gradient, Qkv& local, i64 runs) {
   }
   Heads queries = query_columns(local, n), key_values = keys_and_values(local);
   gather_columns(gradient.queries, queries, runs);
-  const i64 sharing = n / key_values.heads, width = key_values.head_dim;
+  const i64 ranks_per_group = n / key_values.heads, width = key_values.head_dim;
   const Tensor parts = Tensor::like(gradient.keys_values, {s, b, n * width});
   Heads columns = dense_heads(parts, n);
   gather_columns(gradient.keys_values, columns, runs);
   Tensor sum = Tensor::like(parts, {s, b, key_values.heads * width}), part = Tensor::like(sum);
-  for (i64 i = 0; i < sharing; ++i) {
+  for (i64 i = 0; i < ranks_per_group; ++i) {
     Heads to = dense_heads(i == 0 ? sum : part, key_values.heads);
-    ops::copy_heads(strided_heads(columns, i, sharing), to);
+    ops::copy_heads(strided_heads(columns, i, ranks_per_group), to);
     if (i > 0) ops::add_to(part, sum);
   }
   ops::copy_heads(dense_heads(sum, key_values.heads), key_values);

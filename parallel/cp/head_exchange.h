@@ -21,7 +21,7 @@ struct Qkv {
 };
 
 /// All-to-all between positions and heads. The n ranks of `group` each hold an equal part of every piece
-/// (SamplePartition); there are `runs` pieces. After the exchange each rank has its share of the heads for whole
+/// (SamplePartition); there are `runs` pieces. After the exchange each rank has its share of the heads for complete
 /// pieces, [n s, b, ...]. Query groups move with their heads; with fewer groups than ranks, several ranks get the same
 /// one.
 ///
@@ -33,7 +33,7 @@ class HeadExchange {
   /// `query_groups` is the number on this rank before the exchange.
   HeadExchange(Communicator& group, i64 query_groups) : group_(group), query_groups_(query_groups) {}
 
-  /// Returns true if `ranks` ranks can exchange these numbers of heads and query groups per rank.
+  /// Returns true if `ranks` ranks can exchange `heads` heads and `query_groups` query groups per rank.
   static constexpr bool is_possible(i64 ranks, i64 heads, i64 query_groups) {
     return heads % ranks == 0 && (query_groups % ranks == 0 || ranks % query_groups == 0);
   }
@@ -42,7 +42,7 @@ class HeadExchange {
   bool shares_groups() const { return query_groups_ % group_.size() != 0; }
 
   Qkv to_heads(const Qkv& local, i64 runs);
-  /// Returns an uninitialized tensor for the gradient of to_heads(mine).
+  /// Returns an uninitialized tensor for the gradient of the result of to_heads().
   Qkv gradient_of_heads(const Qkv& exchanged) const;
   /// Writes the gradient of the tensors before the exchange, given that of the exchanged ones, to `local`.
   void to_positions(const Qkv& gradient, Qkv& local, i64 runs);

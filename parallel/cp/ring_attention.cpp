@@ -6,12 +6,12 @@
 namespace mcpp {
 namespace {
 
-QkvHeads with_keys(const Heads& queries, const KeyValues& key_values) {
+QkvHeads replace_keys(const Heads& queries, const KeyValues& key_values) {
   return {queries, key_values.keys(), key_values.values()};
 }
 
 /// Allocates the attention result of `q` in the accumulation type.
-AttentionResult wide_result(const Heads& q) {
+AttentionResult make_accumulation_result(const Heads& q) {
   const DType type = accumulate_dtype(q.base.dtype());
   Device& device = q.base.device();
   return {.out = Tensor::empty({q.seq, q.batch, q.heads * q.head_dim}, type, device),
@@ -37,14 +37,14 @@ class RingRoute {
 
   bool has_arrival(i64 hop) const { return hop < size_ && reach(hop) >= hop; }
   bool should_forward(i64 hop) const { return reach(hop) > hop; }
-  bool is_seen_here(i64 hop) const { return hop == 0 || partition_.sees(rank_, owner(hop), window_); }
+  bool is_visible(i64 hop) const { return hop == 0 || partition_.sees(rank_, owner(hop), window_); }
   /// Returns true if a rank between the owner and this one saw the keys.
   bool was_seen_before(i64 hop) const {
     for (i64 back = 1; back < hop; ++back)
       if (partition_.sees(rank_after(size_ - back), owner(hop), window_)) return true;
     return false;
   }
-  PositionRanges positions(i64 hop) const { return partition_.of_member(owner(hop)); }
+  PositionRanges positions(i64 hop) const { return partition_.member_positions(owner(hop)); }
 
  private:
   int rank_after(i64 hops) const { return static_cast<int>((rank_ + hops) % size_); }
@@ -53,7 +53,7 @@ class RingRoute {
   i64 rank_, size_;
   const SamplePartition& partition_;
   i64 window_;
-  std::vector<i64> reach_;  // by rank: how far its keys travel
+  std::vector<i64> reach_;  // by rank: number of hops that its keys travel
 };
 
 /// Double-buffered ring messages of one kind, all shaped like one tensor: the next one arrives while one is being used.
@@ -78,7 +78,7 @@ class RingChannel {
     arrival_ = ring_.recv(incoming_, from);
   }
   /// Returns the received tensor; undefined if none was expected.
-  Tensor arrived() {
+  Tensor take_received() {
     arrival_.wait();
     return std::exchange(incoming_, {});
   }
@@ -92,7 +92,7 @@ class RingChannel {
   Work sent_, arrival_;  // declared after the tensors: their destructors wait
 };
 
-/// Keys and values in use: this rank's own, then the received ones.
+/// Keys and values of the current hop: this rank's own, then the received ones.
 class RingKeyValues {
  public:
   RingKeyValues(Communicator& ring, const RingRoute& route, const QkvHeads& x)
@@ -108,7 +108,7 @@ class RingKeyValues {
       channel_.release_sent();
     if (route_.has_arrival(hop + 1)) channel_.receive(route_.previous());
   }
-  void end() { current_.both = channel_.arrived(); }
+  void end() { current_.both = channel_.take_received(); }
 
  private:
   const RingRoute& route_;
@@ -121,17 +121,17 @@ class RingKeyValues {
 AttentionResult RingAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
   const RingRoute route(ring_, options);
-  AttentionOptions how = options;
-  AttentionResult total = wide_result(q), part;
+  AttentionOptions block_options = options;
+  AttentionResult total = make_accumulation_result(q), part;
   RingKeyValues keys(ring_, route, x);
   for (i64 hop = 0; hop < route.hops(); ++hop) {
     keys.begin(hop);
-    how.keys = route.positions(hop);
+    block_options.keys = route.positions(hop);
     if (hop == 0) {
-      ops::attention(with_keys(q, *keys), how, total);
-    } else if (route.is_seen_here(hop)) {
-      if (!part.out.defined()) part = wide_result(q);
-      ops::attention(with_keys(q, *keys), how, part);
+      ops::attention(replace_keys(q, *keys), block_options, total);
+    } else if (route.is_visible(hop)) {
+      if (!part.out.defined()) part = make_accumulation_result(q);
+      ops::attention(replace_keys(q, *keys), block_options, part);
       ops::merge_attention(part, total);
     }
     keys.end();
@@ -147,36 +147,36 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
   const Heads& q = x.q;
   const DType type = accumulate_dtype(q.base.dtype());
   const RingRoute route(ring_, options);
-  AttentionOptions how = options;
+  AttentionOptions block_options = options;
   RingKeyValues keys(ring_, route, x);
-  const auto share_of_queries = [&] {
+  const auto make_query_gradient = [&] {
     return dense_heads(Tensor::empty({q.seq, q.batch, q.heads, q.head_dim}, type, q.base.device()), q.heads);
   };
-  Heads dq = share_of_queries(), dq_share;
+  Heads dq = make_query_gradient(), dq_part;
   KeyValues own = KeyValues::like(x, x.k.seq, type);  // this rank's contribution to the gradient of its own keys
   RingChannel sums(ring_, own.both);                  // contributions of other ranks, accumulated along the ring
   const auto compute = [&](const Heads& d_queries, const KeyValues& d_keys) {
     QkvHeads d_part{d_queries, d_keys.keys(), d_keys.values()};
-    ops::attention_backward(dout, with_keys(q, *keys), y, how, d_part);
+    ops::attention_backward(dout, replace_keys(q, *keys), y, block_options, d_part);
   };
   for (i64 hop = 0; hop < route.hops(); ++hop) {
     keys.begin(hop);
-    how.keys = route.positions(hop);
+    block_options.keys = route.positions(hop);
     Tensor sum;
     if (hop == 0) {
       compute(dq, own);
-    } else if (route.is_seen_here(hop)) {
-      if (!dq_share.base.defined()) dq_share = share_of_queries();
-      KeyValues share = KeyValues::like(x, x.k.seq, type);
-      compute(dq_share, share);
-      ops::add_to(dq_share.base, dq.base);
-      sum = sums.arrived();
+    } else if (route.is_visible(hop)) {
+      if (!dq_part.base.defined()) dq_part = make_query_gradient();
+      KeyValues part = KeyValues::like(x, x.k.seq, type);
+      compute(dq_part, part);
+      ops::add_to(dq_part.base, dq.base);
+      sum = sums.take_received();
       if (sum.defined())
-        ops::add_to(share.both, sum);
+        ops::add_to(part.both, sum);
       else
-        sum = share.both;
+        sum = part.both;
     } else {
-      sum = sums.arrived();
+      sum = sums.take_received();
     }
     if (sum.defined()) sums.send(sum, route.should_forward(hop) ? route.next() : route.owner(hop));
     if (route.has_arrival(hop + 1) && route.was_seen_before(hop + 1)) sums.receive(route.previous());
@@ -185,7 +185,7 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
   ops::copy_heads(dq, dx.q);
   if (route.own_reach() > 0) {
     sums.receive(route.last_consumer());
-    ops::add_to(sums.arrived(), own.both);
+    ops::add_to(sums.take_received(), own.both);
   }
   own.copy_to(dx);
 }

@@ -31,21 +31,21 @@ std::span<const i64> SamplePartition::pieces_of(i64 member) const {
   return std::span(pieces_).subspan(static_cast<std::size_t>(member * runs()), static_cast<std::size_t>(runs()));
 }
 
-PositionRanges SamplePartition::positions(i64 member, i64 inside, i64 rows) const {
+PositionRanges SamplePartition::positions(i64 member, i64 offset, i64 rows) const {
   std::vector<i64> begins;
-  for (const i64 number : pieces_of(member)) begins.push_back(number * piece() + inside);
+  for (const i64 piece_index : pieces_of(member)) begins.push_back(piece_index * piece() + offset);
   return PositionRanges::runs(begins, rows);
 }
 
-PositionRanges SamplePartition::of_rank(i64 rank) const {
+PositionRanges SamplePartition::rank_positions(i64 rank) const {
   const i64 part = piece() / ranks_.heads;
   return positions(rank / ranks_.heads, rank % ranks_.heads * part, part);
 }
 
 bool SamplePartition::sees(i64 queries, i64 keys, i64 window) const {
-  for (const i64 number : pieces_of(queries)) {
-    const i64 begin = number * piece(), end = begin + piece();
-    i64 first = first_keys_.empty() ? 0 : first_keys_[static_cast<std::size_t>(number)];
+  for (const i64 piece_index : pieces_of(queries)) {
+    const i64 begin = piece_index * piece(), end = begin + piece();
+    i64 first = first_keys_.empty() ? 0 : first_keys_[static_cast<std::size_t>(piece_index)];
     if (window > 0) first = std::max(first, begin - window + 1);
     for (const i64 key : pieces_of(keys)) {
       if (key * piece() < end && (key + 1) * piece() > first) return true;
@@ -61,13 +61,13 @@ i64 SamplePartition::reach(i64 keys, i64 window) const {
   return 0;
 }
 
-Tensor rows_at(const Tensor& full, const PositionRanges& at, i64 rows) {
-  if (at.first == 0 && rows == full.dim(0)) return full;
+Tensor select_rows(const Tensor& full, const PositionRanges& positions, i64 rows) {
+  if (positions.first == 0 && rows == full.dim(0)) return full;
   Shape shape = full.shape();
   shape[0] = rows;
   Tensor part = Tensor::like(full, shape);
   for (i64 row = 0; row < rows;) {
-    const PositionRanges rest = at.from(row);
+    const PositionRanges rest = positions.from(row);
     const i64 run = std::min(rest.split, rows - row);
     Tensor to = part.slice(row, row + run);
     ops::copy(full.slice(rest.first, rest.first + run), to);
@@ -120,16 +120,16 @@ std::vector<i64> assign_pieces(const std::vector<i64>& costs, i64 members) {
     std::vector<i64> pieces;
     i64 load = 0;
   };
-  std::vector<Member> all(static_cast<std::size_t>(members));
+  std::vector<Member> by_member(static_cast<std::size_t>(members));
   for (const i64 piece : order) {
-    Member* least = nullptr;
-    for (Member& member : all) {
-      if (member.pieces.size() < runs && (!least || member.load < least->load)) least = &member;
+    Member* least_loaded = nullptr;
+    for (Member& member : by_member) {
+      if (member.pieces.size() < runs && (!least_loaded || member.load < least_loaded->load)) least_loaded = &member;
     }
-    least->pieces.push_back(piece), least->load += cost(piece);
+    least_loaded->pieces.push_back(piece), least_loaded->load += cost(piece);
   }
   std::vector<i64> assignment;
-  for (Member& member : all) {
+  for (Member& member : by_member) {
     std::sort(member.pieces.begin(), member.pieces.end());
     assignment.insert(assignment.end(), member.pieces.begin(), member.pieces.end());
   }
@@ -179,14 +179,14 @@ SamplePartition balance_sequence_partition(const SequencePartition& ranks, const
   SamplePartition best = SamplePartition::zigzag(ranks, work.seq_length);
   if (ranks.rings == 1) return best;
   const std::vector<i64> prefix_costs = prefix_costs_of(work);
-  i64 least = std::numeric_limits<i64>::max();
+  i64 min_load = std::numeric_limits<i64>::max();
   for (i64 runs = 1; runs <= PositionRanges::kMaxRuns; runs *= 2) {
     if (!is_possible(runs, ranks, work.seq_length)) continue;
     SamplePartition partition = partition_into(runs, ranks, work, prefix_costs);
     const std::vector<i64> sums = loads(ranks, partition, prefix_costs);
     const i64 max_load = *std::max_element(sums.begin(), sums.end());
-    if (max_load >= least) continue;
-    best = std::move(partition), least = max_load;
+    if (max_load >= min_load) continue;
+    best = std::move(partition), min_load = max_load;
     if (static_cast<double>(max_load * ranks.rings) <= kBalanced * static_cast<double>(prefix_costs.back())) break;
   }
   return best;

@@ -39,25 +39,25 @@ class SamplePartition {
   /// Returns true if each member has one piece, in order.
   bool is_consecutive() const { return runs() == 1 && std::ranges::is_sorted(pieces_); }
   /// Return the positions of a rank's rows, and those of all rows of a ring member.
-  PositionRanges of_rank(i64 rank) const;
-  PositionRanges of_member(i64 member) const { return positions(member, 0, piece()); }
+  PositionRanges rank_positions(i64 rank) const;
+  PositionRanges member_positions(i64 member) const { return positions(member, 0, piece()); }
 
-  /// Returns true if a query of one member may see a key of another, in a layer with this window (0 = none).
+  /// Returns true if a query of one member may see a key of the other, in a layer with this window (0 = none).
   bool sees(i64 queries, i64 keys, i64 window) const;
   /// Returns how many hops the keys of a member must travel around the ring to reach every member that sees some of
   /// them.
   i64 reach(i64 keys, i64 window) const;
 
  private:
-  PositionRanges positions(i64 member, i64 inside, i64 rows) const;
+  PositionRanges positions(i64 member, i64 offset, i64 rows) const;
 
   SequencePartition ranks_;
   i64 seq_length_;
   std::vector<i64> pieces_, first_keys_;
 };
 
-/// Copies the rows of `full` [s, ...] at the positions `at`: [rows, ...].
-Tensor rows_at(const Tensor& full, const PositionRanges& at, i64 rows);
+/// Copies the rows of `full` [s, ...] at the `positions`: [rows, ...].
+Tensor select_rows(const Tensor& full, const PositionRanges& positions, i64 rows);
 
 // Load balancing of attention over the context-parallel ranks for samples packed from documents.
 

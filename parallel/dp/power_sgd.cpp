@@ -21,11 +21,11 @@ PowerSgd::PowerSgd(const StoreContext& context, DType dtype, i64 rank)
     : context_(context), rank_(rank), layouts_(context.plan.buckets.size()) {
   for (std::size_t b = 0; b < layouts_.size(); ++b) {
     const Bucket& bucket = context_.plan.buckets[b];
-    for (std::size_t i = bucket.first_param; i < bucket.end_param; ++i) add(b, i);
+    for (std::size_t i = bucket.first_param; i < bucket.end_param; ++i) add_param(b, i);
   }
   next_ = states_;
-  for (std::vector<PowerSgdState>* all : {&states_, &next_}) {
-    for (PowerSgdState& state : *all) {
+  for (std::vector<PowerSgdState>* states : {&states_, &next_}) {
+    for (PowerSgdState& state : *states) {
       const Shape& shape = state.param->box.shape;
       state.error = Tensor::zeros(shape, dtype, context_.device, MemoryClass::OptimizerState);
       state.factor = Tensor::zeros({shape.back(), rank_}, dtype, context_.device, MemoryClass::OptimizerState);
@@ -34,13 +34,13 @@ PowerSgd::PowerSgd(const StoreContext& context, DType dtype, i64 rank)
   }
 }
 
-void PowerSgd::add(std::size_t bucket, std::size_t param) {
+void PowerSgd::add_param(std::size_t bucket, std::size_t param) {
   Layout& layout = layouts_[bucket];
   Param& p = *context_.params[param];
   const i64 begin = context_.plan.offsets[param] - context_.plan.buckets[bucket].begin;
   if (!is_low_rank(p, rank_)) {
-    layout.rest.push_back({begin, p.numel()});
-    layout.rest_elements += p.numel();
+    layout.uncompressed.push_back({begin, p.numel()});
+    layout.uncompressed_elements += p.numel();
     return;
   }
   const i64 columns = p.box.shape.back(), rows = p.numel() / columns;
@@ -54,7 +54,10 @@ void PowerSgd::add(std::size_t bucket, std::size_t param) {
 class PowerSgd::Sum {
  public:
   Sum(PowerSgd& owner, const Layout& layout, const Tensor& grads)
-      : owner_(owner), layout_(layout), grads_(grads), left_(room(layout.left_elements + layout.rest_elements)) {
+      : owner_(owner),
+        layout_(layout),
+        grads_(grads),
+        left_(make_buffer(layout.left_elements + layout.uncompressed_elements)) {
     for (const Matrix& m : layout_.matrices) {
       const PowerSgdState& state = owner_.states_[m.state];
       Tensor sent = next_error(m), p = left(m);
@@ -62,22 +65,22 @@ class PowerSgd::Sum {
       ops::add_to(gradient(m), sent);  // M
       ops::matmul(sent, state.factor, p);
     }
-    for_each_rest([](Tensor& gradient, Tensor& sent) { ops::copy(gradient, sent); });
+    for_each_uncompressed([](Tensor& gradient, Tensor& sent) { ops::copy(gradient, sent); });
     work_ = group().all_reduce(left_, ReduceOp::Sum);
   }
 
   void finish() {
     work_.wait();
-    for_each_rest([](Tensor& gradient, Tensor& sent) { ops::copy(sent, gradient); });
-    Tensor right = room(layout_.right_elements);
-    i64 at = 0;
+    for_each_uncompressed([](Tensor& gradient, Tensor& sent) { ops::copy(sent, gradient); });
+    Tensor right = make_buffer(layout_.right_elements);
+    i64 offset = 0;
     std::vector<Tensor> factors;
     for (const Matrix& m : layout_.matrices) {
-      Tensor p = left(m), q = right.flat(at, m.columns * owner_.rank_).view({m.columns, owner_.rank_});
+      Tensor p = left(m), q = right.flat(offset, m.columns * owner_.rank_).view({m.columns, owner_.rank_});
       ops::orthonormalize(p);
       ops::matmul(next_error(m), p, q, {.transpose_a = true});
       factors.push_back(q);
-      at += q.numel();
+      offset += q.numel();
     }
     group().all_reduce(right, ReduceOp::Sum).wait();
     for (std::size_t i = 0; i < factors.size(); ++i) write_sum(layout_.matrices[i], factors[i]);
@@ -85,28 +88,29 @@ class PowerSgd::Sum {
 
  private:
   Communicator& group() const { return owner_.context_.groups.shard; }
-  Tensor room(i64 count) const {
+  Tensor make_buffer(i64 count) const {
     return Tensor::empty({count}, grads_.dtype(), owner_.context_.device, MemoryClass::Grads);
   }
   Tensor gradient(const Matrix& m) const { return grads_.flat(m.begin, m.rows * m.columns).view({m.rows, m.columns}); }
   Tensor next_error(const Matrix& m) const { return owner_.next_[m.state].error.view({m.rows, m.columns}); }
   /// Returns the matrix's P, stored after those of earlier matrices.
   Tensor left(const Matrix& m) const {
-    i64 at = 0;
-    for (const Matrix& before : layout_.matrices) {
-      if (before.state == m.state) break;
-      at += before.rows * owner_.rank_;
+    i64 offset = 0;
+    for (const Matrix& previous : layout_.matrices) {
+      if (previous.state == m.state) break;
+      offset += previous.rows * owner_.rank_;
     }
-    return left_.flat(at, m.rows * owner_.rank_).view({m.rows, owner_.rank_});
+    return left_.flat(offset, m.rows * owner_.rank_).view({m.rows, owner_.rank_});
   }
   /// Calls f(part of the bucket, corresponding part of the message).
   template <class F>
-  void for_each_rest(const F& f) {
-    i64 at = layout_.left_elements;
-    for (const Rest& rest : layout_.rest) {
-      Tensor inside = grads_.flat(rest.begin, rest.count), sent = left_.flat(at, rest.count);
-      f(inside, sent);
-      at += rest.count;
+  void for_each_uncompressed(const F& f) {
+    i64 offset = layout_.left_elements;
+    for (const UncompressedRange& uncompressed : layout_.uncompressed) {
+      Tensor range_grads = grads_.flat(uncompressed.begin, uncompressed.count),
+             sent = left_.flat(offset, uncompressed.count);
+      f(range_grads, sent);
+      offset += uncompressed.count;
     }
   }
   void write_sum(const Matrix& m, const Tensor& q) {

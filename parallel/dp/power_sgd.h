@@ -35,21 +35,22 @@ class PowerSgd {
     i64 rows, columns;
   };
   /// Range of a bucket that is summed uncompressed.
-  struct Rest {
+  struct UncompressedRange {
     i64 begin, count;
   };
   struct Layout {
     std::vector<Matrix> matrices;
-    std::vector<Rest> rest;
-    i64 rest_elements = 0, left_elements = 0, right_elements = 0;  // of all uncompressed ranges, all P and all Q
+    std::vector<UncompressedRange> uncompressed;
+    i64 uncompressed_elements = 0, left_elements = 0,
+        right_elements = 0;  // of all uncompressed ranges, of all P and of all Q
   };
   class Sum;
 
-  void add(std::size_t bucket, std::size_t param);
+  void add_param(std::size_t bucket, std::size_t param);
 
   StoreContext context_;
   i64 rank_;
-  std::vector<PowerSgdState> states_, next_;  // next_: of the step that is not committed yet
+  std::vector<PowerSgdState> states_, next_;  // next_: states of the step that is not committed yet
   std::vector<Layout> layouts_;               // by bucket
 };
 

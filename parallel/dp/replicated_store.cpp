@@ -4,10 +4,10 @@
 
 namespace mcpp {
 
-ReplicatedParams::ReplicatedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool overlap)
+ReplicatedParams::ReplicatedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool overlaps)
     : context_(context),
       codec_(codec),
-      overlap_(overlap),
+      overlaps_(overlaps),
       flat_(Tensor::zeros({context.plan.total}, dtype, context.device, MemoryClass::Params)),
       gathers_(context.plan.buckets.size()) {
   if (codec_.is_packed())
@@ -25,10 +25,10 @@ void ReplicatedParams::publish() {
   // First bucket first, because the next forward pass needs it first.
   for (std::size_t b = 0; b < gathers_.size(); ++b) {
     Gather& gather = gathers_[b];
-    gather.message = codec_.is_packed() ? codec_.message(bucket_view(b).numel(), context_.device) : bucket_view(b);
+    gather.message = codec_.is_packed() ? codec_.make_message(bucket_view(b).numel(), context_.device) : bucket_view(b);
     gather.work = context_.groups.shard.all_gather(codec_.encode(shard(b)), gather.message);
   }
-  if (!overlap_) finish_gathers();
+  if (!overlaps_) finish_gathers();
 }
 
 void ReplicatedParams::finish_gathers() {
@@ -52,9 +52,9 @@ Tensor ReplicatedParams::bucket_view(std::size_t bucket) const {
   return flat_.flat(context_.plan.buckets[bucket].begin, context_.plan.buckets[bucket].size());
 }
 
-ReplicatedGrads::ReplicatedGrads(const StoreContext& context, DType dtype, bool overlap, i64 power_sgd_rank)
+ReplicatedGrads::ReplicatedGrads(const StoreContext& context, DType dtype, bool overlaps, i64 power_sgd_rank)
     : context_(context),
-      overlap_(overlap),
+      overlaps_(overlaps),
       flat_(Tensor::zeros({context.plan.total}, dtype, context.device, MemoryClass::Grads)) {
   for (std::size_t b = 0; b < context_.plan.buckets.size(); ++b)
     context_.make_views(b, bucket_view(b), &Param::main_grad);
@@ -72,12 +72,12 @@ void ReplicatedGrads::begin_step() {
   }
 }
 
-void ReplicatedGrads::release(std::size_t bucket, int unit, bool last) {
-  if (!last) return;
+void ReplicatedGrads::release(std::size_t bucket, int unit, bool is_last) {
+  if (!is_last) return;
   Reduction& reduction = reductions_[bucket];
   MCPP_CHECK(!reduction.is_started, "unit ", unit, " was released after its gradients had been reduced");
   reduction.pending.erase(unit);
-  if (overlap_ && reduction.pending.empty()) start_reduction(bucket);
+  if (overlaps_ && reduction.pending.empty()) start_reduction(bucket);
 }
 
 void ReplicatedGrads::start_reduction(std::size_t bucket) {
@@ -85,18 +85,18 @@ void ReplicatedGrads::start_reduction(std::size_t bucket) {
   reduction.is_started = true;
   // A parameter not used in this step still holds the gradient of an earlier one.
   context_.zero_missing_grads(bucket);
-  // A block with a non-finite gradient arrives as NaN, padding included. Without this the padding would make the same
-  // block of every later step NaN.
+  // A block with a non-finite gradient arrives as NaN, padding included. Zeroing the padding keeps the same block of
+  // later steps finite.
   if (context_.grad_reduce_format == GradReduceFormat::Int8) context_.zero_padding(bucket, bucket_view(bucket));
   // Waits one bucket late, when the sum has been overlapped with backward of this bucket. Every rank does so at the
   // same bucket, regardless of which sums have completed.
-  const std::optional<std::size_t> before = std::exchange(latest_, bucket);
-  if (has_replicas()) sum_over_replicas(before);
+  const std::optional<std::size_t> previous = std::exchange(latest_, bucket);
+  if (has_replicas()) sum_over_replicas(previous);
   if (context_.groups.shard.size() == 1) return;
   // Bounds the memory of messages in flight: one bucket with factors, two with encoded gradients, of which one is sent
   // while the next is encoded.
   if (uses_power_sgd()) wait_for_reductions();
-  if (context_.grad_reduce_format != GradReduceFormat::Full) wait_for_reductions(before);
+  if (context_.grad_reduce_format != GradReduceFormat::Full) wait_for_reductions(previous);
   reduction.work = sum(bucket);
 }
 

@@ -13,7 +13,7 @@ namespace mcpp {
 /// publish() all-gathers the shards.
 class ReplicatedParams final : public ParamStore {
  public:
-  ReplicatedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool overlap);
+  ReplicatedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool overlaps);
 
   void fetch(std::size_t bucket, Use use, bool is_nested) override;
   void drop(std::size_t) override {}
@@ -33,7 +33,7 @@ class ReplicatedParams final : public ParamStore {
 
   StoreContext context_;
   WeightCodec codec_;
-  bool overlap_;
+  bool overlaps_;
   Tensor flat_;
   Tensor shards_;                // with encoded weights: the full-precision shard that is updated
   std::vector<Gather> gathers_;  // by bucket
@@ -44,12 +44,12 @@ class ReplicatedParams final : public ParamStore {
 /// updates it (stage 1); then those parts over the ranks that hold the same one (HSDP).
 class ReplicatedGrads final : public GradStore {
  public:
-  /// If `overlap`, reduces a bucket as soon as its units are complete. `power_sgd_rank` is as in DataParallelOptions.
-  ReplicatedGrads(const StoreContext& context, DType dtype, bool overlap, i64 power_sgd_rank);
+  /// If `overlaps`, reduces a bucket as soon as its units are complete. `power_sgd_rank` is as in DataParallelOptions.
+  ReplicatedGrads(const StoreContext& context, DType dtype, bool overlaps, i64 power_sgd_rank);
 
   void begin_step() override;
   void acquire(std::size_t) override {}
-  void release(std::size_t bucket, int unit, bool last) override;
+  void release(std::size_t bucket, int unit, bool is_last) override;
   void finish() override;
   Tensor shard(std::size_t bucket) const override { return context_.own_part(bucket_view(bucket)); }
   void set_exact_reduction(bool is_exact) override { is_reduction_exact_ = is_exact; }
@@ -74,7 +74,7 @@ class ReplicatedGrads final : public GradStore {
   void sum_over_replicas(std::optional<std::size_t> bucket);
 
   StoreContext context_;
-  bool overlap_;
+  bool overlaps_;
   bool is_reduction_exact_ = false;
   Tensor flat_;
   std::unique_ptr<PowerSgd> power_sgd_;  // null if sums are exact

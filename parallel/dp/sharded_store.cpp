@@ -32,7 +32,7 @@ void OffloadedParams::copy_into(std::size_t bucket, Tensor& part) {
   store_->release_clean(bucket);
 }
 
-/// Waits here, so that the host is one unit ahead of the device and neither waits for the other.
+/// Waits so that the host is one unit ahead of the device and neither waits for the other.
 void OffloadedParams::finish_fetch() {
   if (!pending_copy_) return;
   pending_copy_->copy.wait();
@@ -42,24 +42,24 @@ void OffloadedParams::finish_fetch() {
 
 SecondaryWeightShard::SecondaryWeightShard(const BufferPlan& plan, Communicator& node, const WeightCodec& codec,
                                            Device& device)
-    : plan_(plan), node_(node), codec_(codec), has_(plan.buckets.size()) {
+    : plan_(plan), node_(node), codec_(codec), is_stored_(plan.buckets.size()) {
   MCPP_CHECK(plan.dp % node.size() == 0, plan.dp, " ranks in nodes of ", node.size());
   i64 end = 0;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-    begins_.push_back(end);
+    offsets_.push_back(end);
     end += numel(b);
   }
   parts_ = Tensor::zeros({end}, codec.dtype(), device, MemoryClass::Params);
 }
 
-void SecondaryWeightShard::forget() {
-  has_.assign(has_.size(), false);
+void SecondaryWeightShard::invalidate() {
+  is_stored_.assign(is_stored_.size(), false);
 }
 
-void SecondaryWeightShard::keep(std::size_t bucket, const Tensor& message) {
+void SecondaryWeightShard::store_part(std::size_t bucket, const Tensor& message) {
   Tensor to = part(bucket);
   ops::copy(message.flat(node_.rank() * to.numel(), to.numel()), to);
-  has_[bucket] = true;
+  is_stored_[bucket] = true;
 }
 
 Work SecondaryWeightShard::gather(std::size_t bucket, Tensor& message) const {
@@ -70,15 +70,15 @@ i64 SecondaryWeightShard::numel(std::size_t bucket) const {
   return codec_.numel(plan_.buckets[bucket].size() / node_.size());
 }
 
-ShardedParams::ShardedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool prefetch,
+ShardedParams::ShardedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool should_prefetch,
                              std::unique_ptr<OffloadedParams> offload_store)
     : context_(context),
       codec_(codec),
       dtype_(dtype),
-      prefetch_(prefetch),
+      should_prefetch_(should_prefetch),
       offloaded_params_(std::move(offload_store)),
       gathered_(context.plan.buckets.size()) {
-  if (Communicator* node = context_.groups.node)
+  if (Communicator* node = context_.groups.intra_node)
     secondary_shard_ = std::make_unique<SecondaryWeightShard>(context_.plan, *node, codec_, context_.device);
   if (!offloaded_params_) {
     shards_ = Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Params);
@@ -91,16 +91,16 @@ ShardedParams::ShardedParams(const StoreContext& context, const WeightCodec& cod
 
 void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
   if (prefetched_ == bucket) prefetched_.reset();
-  if (!is_nested) forget_prefetched();  // the loop did not use the prefetched unit
+  if (!is_nested) discard_prefetched();  // the loop did not use the prefetched unit
   start_gather(bucket);
   // Starts before waiting, to overlap with this unit's computation. Below 0 the index wraps around and is no bucket.
   const std::size_t next = use == Use::Forward ? bucket + 1 : bucket - 1;
-  if (prefetch_ && !is_nested) start_prefetch(next);
-  if (offloaded_params_ && !is_nested) prefetch_after(prefetch_ ? next : bucket, use);
+  if (should_prefetch_ && !is_nested) start_prefetch(next);
+  if (offloaded_params_ && !is_nested) prefetch_after(should_prefetch_ ? next : bucket, use);
   Gathered& gathered = *gathered_[bucket];
   gathered.work.wait();
-  if (secondary_shard_ && !secondary_shard_->has(bucket)) secondary_shard_->keep(bucket, gathered.message);
-  gathered.full = codec_.read(gathered.message, size(bucket));
+  if (secondary_shard_ && !secondary_shard_->contains(bucket)) secondary_shard_->store_part(bucket, gathered.message);
+  gathered.full = codec_.decode(gathered.message, size(bucket));
   gathered.message = Tensor();
   context_.make_views(bucket, gathered.full, &Param::value);
 }
@@ -120,15 +120,15 @@ void ShardedParams::drop(std::size_t bucket) {
 }
 
 void ShardedParams::publish() {
-  forget_prefetched();
-  if (secondary_shard_) secondary_shard_->forget();
+  discard_prefetched();
+  if (secondary_shard_) secondary_shard_->invalidate();
   if (offloaded_params_ && !gathered_.empty()) offloaded_params_->prefetch({0});
 }
 
 void ShardedParams::start_gather(std::size_t bucket) {
   if (gathered_[bucket]) return;
   Gathered& gathered = gathered_[bucket].emplace();
-  gathered.message = codec_.message(size(bucket), context_.device);
+  gathered.message = codec_.make_message(size(bucket), context_.device);
   gathered.work =
       has_secondary_shard(bucket)
           ? secondary_shard_->gather(bucket, gathered.message)
@@ -151,7 +151,7 @@ void ShardedParams::start_prefetch(std::size_t bucket) {
   prefetched_ = bucket;
 }
 
-void ShardedParams::forget_prefetched() {
+void ShardedParams::discard_prefetched() {
   finish_gathers();
   if (prefetched_) gathered_[*prefetched_].reset();
   prefetched_.reset();
@@ -162,19 +162,19 @@ void ShardedParams::finish_gathers() {
   if (offloaded_params_) offloaded_params_->finish_fetch();
 }
 
-ShardedGrads::ShardedGrads(const StoreContext& context, DType dtype, DType kept, bool overlap)
+ShardedGrads::ShardedGrads(const StoreContext& context, DType dtype, DType shard_dtype, bool overlaps)
     : context_(context),
       dtype_(dtype),
-      overlap_(overlap),
-      shards_(Tensor::zeros({context.plan.total / context.parts}, kept, context.device, MemoryClass::Grads)),
+      overlaps_(overlaps),
+      shards_(Tensor::zeros({context.plan.total / context.parts}, shard_dtype, context.device, MemoryClass::Grads)),
       full_(context.plan.buckets.size()),
       has_grads_(full_.size()),
-      replicas_(full_.size()) {}
+      replica_sums_(full_.size()) {}
 
 void ShardedGrads::begin_step() {
-  collect();
+  finish_reduction();
   has_grads_.assign(full_.size(), false);
-  for (std::optional<Work>& sum : replicas_) sum.reset();
+  for (std::optional<Work>& sum : replica_sums_) sum.reset();
 }
 
 void ShardedGrads::acquire(std::size_t bucket) {
@@ -185,16 +185,16 @@ void ShardedGrads::acquire(std::size_t bucket) {
   for (std::size_t i = b.first_param; i < b.end_param; ++i) context_.params[i]->clear_grad();
 }
 
-void ShardedGrads::release(std::size_t bucket, int unit, bool last) {
-  MCPP_CHECK(!replicas_[bucket], "unit ", unit, " was released after its gradients had been reduced");
-  collect();
+void ShardedGrads::release(std::size_t bucket, int unit, bool is_last) {
+  MCPP_CHECK(!replica_sums_[bucket], "unit ", unit, " was released after its gradients had been reduced");
+  finish_reduction();
   context_.zero_missing_grads(bucket);
   context_.drop_views(bucket, &Param::main_grad);
-  reduce(bucket, std::exchange(full_[bucket], Tensor()), last);
-  if (!overlap_) collect();
+  reduce(bucket, std::exchange(full_[bucket], Tensor()), is_last);
+  if (!overlaps_) finish_reduction();
 }
 
-Tensor ShardedGrads::rounded(const Tensor& grads) const {
+Tensor ShardedGrads::to_shard_dtype(const Tensor& grads) const {
   if (grads.dtype() == shards_.dtype()) return grads;
   Tensor rounded_grads = Tensor::empty(grads.shape(), shards_.dtype(), context_.device, MemoryClass::Grads);
   ops::copy(grads, rounded_grads);
@@ -203,42 +203,42 @@ Tensor ShardedGrads::rounded(const Tensor& grads) const {
 
 void ShardedGrads::reduce(std::size_t bucket, const Tensor& full, bool is_last) {
   const bool is_packed = context_.grad_reduce_format != GradReduceFormat::Full;
-  const Tensor sent = is_packed ? full : rounded(full);
-  // The gradients were encoded and are not needed any more, which frees their memory for the next unit.
+  const Tensor message = is_packed ? full : to_shard_dtype(full);
+  // The gradients were encoded and are no longer needed, which frees their memory for the next unit.
   Tensor part = is_packed ? Tensor::empty({full.numel() / context_.parts}, dtype_, context_.device, MemoryClass::Grads)
-                          : context_.own_part(sent);
-  Work work = context_.reduce_scatter(sent, part);
+                          : context_.own_part(message);
+  Work work = context_.reduce_scatter(message, part);
   reduction_ = std::make_unique<Reduction>(Reduction{bucket, part, is_last, std::move(work)});
 }
 
-void ShardedGrads::collect() {
+void ShardedGrads::finish_reduction() {
   if (!reduction_) return;
   reduction_->work.wait();
   const std::size_t bucket = reduction_->bucket;
-  const Tensor part = rounded(reduction_->part);
+  const Tensor part = to_shard_dtype(reduction_->part);
   Tensor sum = shard(bucket);
   has_grads_[bucket] ? ops::add_to(part, sum) : ops::copy(part, sum);
   has_grads_[bucket] = true;
   const bool is_last = reduction_->is_last;
   reduction_.reset();
-  if (is_last && overlap_) sum_over_replicas(bucket);
+  if (is_last && overlaps_) sum_over_replicas(bucket);
 }
 
 void ShardedGrads::sum_over_replicas(std::size_t bucket) {
-  if (context_.groups.replicate.size() == 1 || replicas_[bucket]) return;
+  if (context_.groups.replicate.size() == 1 || replica_sums_[bucket]) return;
   Tensor part = shard(bucket);
-  replicas_[bucket] = context_.groups.replicate.all_reduce(part, ReduceOp::Sum);
+  replica_sums_[bucket] = context_.groups.replicate.all_reduce(part, ReduceOp::Sum);
 }
 
 void ShardedGrads::finish() {
-  collect();
+  finish_reduction();
   for (std::size_t b = 0; b < has_grads_.size(); ++b) {
     Tensor part = shard(b);
     if (!has_grads_[b]) ops::fill_zero(part);
   }
   // In backward order: every rank must start them in the same order.
   for (std::size_t b = has_grads_.size(); b-- > 0;) sum_over_replicas(b);
-  for (std::optional<Work>& sum : replicas_) {
+  for (std::optional<Work>& sum : replica_sums_) {
     if (sum) sum->wait();
   }
 }

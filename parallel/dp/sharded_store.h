@@ -43,46 +43,46 @@ class OffloadedParams {
 
   Device& device_;
   std::unique_ptr<StateStore> store_;
-  std::unique_ptr<AsyncCopyEngine> copies_;  // destroyed before the store, whose memory its copies may use
+  std::unique_ptr<AsyncCopyEngine> copies_;  // destroyed before the store, because its copies may use their memory
   std::optional<PendingCopy> pending_copy_;
 };
 
-/// Secondary weight shards within a node (hpZ of ZeRO++, Wang et al. 2023, section 3.2): once a unit's weights were
-/// gathered from all ranks, the ranks of a node keep them sharded among themselves, and later uses in the step gather
-/// within the node.
+/// Secondary weight shards within a node (hpZ of ZeRO++, Wang et al. 2023, section 3.2): once a unit's weights have
+/// been gathered from all ranks, the ranks of a node keep them sharded among themselves, and later uses in the step
+/// gather within the node.
 class SecondaryWeightShard {
  public:
   /// `node` is the group of ranks that keep a copy together; its size must divide the plan's buckets.
   SecondaryWeightShard(const BufferPlan& plan, Communicator& node, const WeightCodec& codec, Device& device);
 
   /// Invalidates the copy after a weight update.
-  void forget();
-  bool has(std::size_t bucket) const { return has_[bucket]; }
-  /// Keeps this rank's part of the message of a whole bucket.
-  void keep(std::size_t bucket, const Tensor& message);
-  /// Starts gathering the kept message of a bucket.
+  void invalidate();
+  bool contains(std::size_t bucket) const { return is_stored_[bucket]; }
+  /// Stores this rank's part of the message of a full bucket.
+  void store_part(std::size_t bucket, const Tensor& message);
+  /// Starts gathering the stored message of a bucket.
   Work gather(std::size_t bucket, Tensor& message) const;
 
  private:
-  /// Returns the elements of this rank's part of a bucket's message.
+  /// Returns the number of elements of this rank's part of a bucket's message.
   i64 numel(std::size_t bucket) const;
-  Tensor part(std::size_t bucket) const { return parts_.flat(begins_[bucket], numel(bucket)); }
+  Tensor part(std::size_t bucket) const { return parts_.flat(offsets_[bucket], numel(bucket)); }
 
   const BufferPlan& plan_;
   Communicator& node_;
   WeightCodec codec_;
-  std::vector<i64> begins_;  // offsets of buckets in parts_
+  std::vector<i64> offsets_;  // offsets of buckets in parts_
   Tensor parts_;
-  std::vector<bool> has_;  // by bucket
+  std::vector<bool> is_stored_;  // by bucket
 };
 
 /// Sharded parameters, for stage 3 (FSDP): a unit's full weights exist only while it is in use. This rank's shard may
 /// be offloaded (sharded_store.h); it is fetched for each gather and prefetched ahead.
 class ShardedParams final : public ParamStore {
  public:
-  /// If `prefetch`, gathers one unit ahead. `offload_store` must have an empty store; null keeps this rank's shard on
-  /// the device.
-  ShardedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool prefetch,
+  /// If `should_prefetch`, gathers one unit ahead. `offload_store` must have an empty store; null keeps this rank's
+  /// shard on the device.
+  ShardedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool should_prefetch,
                 std::unique_ptr<OffloadedParams> offload_store = nullptr);
 
   void fetch(std::size_t bucket, Use use, bool is_nested) override;
@@ -104,20 +104,20 @@ class ShardedParams final : public ParamStore {
 
   void start_gather(std::size_t bucket);
   /// Returns this rank's shard of a bucket about to be gathered. An offloaded shard that is not being copied
-  /// asynchronously is fetched directly into its place in the message, if weights are not encoded.
+  /// asynchronously is fetched directly into its part of the message, if weights are not encoded.
   Tensor own_part(std::size_t bucket, const Tensor& message) const;
   /// Announces the buckets after this one in the loop to the offload store.
   void prefetch_after(std::size_t bucket, Use use);
   void start_prefetch(std::size_t bucket);
-  void forget_prefetched();
+  void discard_prefetched();
   /// Returns true if the full weights can be gathered from the ranks of this node.
-  bool has_secondary_shard(std::size_t bucket) const { return secondary_shard_ && secondary_shard_->has(bucket); }
+  bool has_secondary_shard(std::size_t bucket) const { return secondary_shard_ && secondary_shard_->contains(bucket); }
   i64 size(std::size_t bucket) const { return context_.plan.buckets[bucket].size(); }
 
   StoreContext context_;
   WeightCodec codec_;
   DType dtype_;
-  bool prefetch_;
+  bool should_prefetch_;
   std::unique_ptr<OffloadedParams> offloaded_params_;
   Tensor shards_;                                          // undefined if offloaded
   std::unique_ptr<SecondaryWeightShard> secondary_shard_;  // null without nodes
@@ -130,13 +130,13 @@ class ShardedParams final : public ParamStore {
 /// microbatch, shards are summed over the ranks that hold the same one (HSDP).
 class ShardedGrads final : public GradStore {
  public:
-  /// `dtype` is the type of a unit's gradients during backward and `kept` that of messages and shards. If `overlap`, a
-  /// unit's gradients are reduced while backward computes the next one's.
-  ShardedGrads(const StoreContext& context, DType dtype, DType kept, bool overlap);
+  /// `dtype` is the type of a unit's gradients during backward and `shard_dtype` that of messages and shards. If
+  /// `overlaps`, a unit's gradients are reduced while backward computes the next one's.
+  ShardedGrads(const StoreContext& context, DType dtype, DType shard_dtype, bool overlaps);
 
   void begin_step() override;
   void acquire(std::size_t bucket) override;
-  void release(std::size_t bucket, int unit, bool last) override;
+  void release(std::size_t bucket, int unit, bool is_last) override;
   void finish() override;
   Tensor shard(std::size_t bucket) const override { return context_.shard_of(shards_, bucket); }
 
@@ -149,22 +149,22 @@ class ShardedGrads final : public GradStore {
   };
 
   /// Returns the gradients in the dtype of the shards.
-  Tensor rounded(const Tensor& grads) const;
+  Tensor to_shard_dtype(const Tensor& grads) const;
   /// Starts the sum of a unit's gradients over the ranks.
   void reduce(std::size_t bucket, const Tensor& full, bool is_last);
   /// Waits for the reduction in flight and adds its result to the shard.
-  void collect();
+  void finish_reduction();
   /// Starts the sum of this rank's shard over the replicas, once.
   void sum_over_replicas(std::size_t bucket);
 
   StoreContext context_;
   DType dtype_;
-  bool overlap_;
+  bool overlaps_;
   Tensor shards_;
   std::vector<Tensor> full_;     // by bucket; undefined unless acquired
   std::vector<bool> has_grads_;  // by bucket: whether its shard holds gradients of this step
   std::unique_ptr<Reduction> reduction_;
-  std::vector<std::optional<Work>> replicas_;  // by bucket: sum over the replicas
+  std::vector<std::optional<Work>> replica_sums_;  // by bucket: sum over the replicas
 };
 
 }  // namespace mcpp

@@ -11,18 +11,18 @@ i64 WeightCodec::numel(i64 weights) const {
   return is_packed_ ? packed_words(weights) : weights;
 }
 
-Tensor WeightCodec::message(i64 weights, Device& device) const {
+Tensor WeightCodec::make_message(i64 weights, Device& device) const {
   return Tensor::empty({numel(weights)}, dtype(), device, MemoryClass::Params);
 }
 
 Tensor WeightCodec::encode(const Tensor& weights) const {
   if (!is_packed_) return weights;
-  Tensor to = message(weights.numel(), weights.device());
+  Tensor to = make_message(weights.numel(), weights.device());
   ops::pack(weights, to);
   return to;
 }
 
-Tensor WeightCodec::read(const Tensor& message, i64 weights) const {
+Tensor WeightCodec::decode(const Tensor& message, i64 weights) const {
   if (!is_packed_) return message;
   Tensor to = Tensor::empty({weights}, dtype_, message.device(), MemoryClass::Params);
   ops::unpack(message, to);
@@ -36,17 +36,17 @@ void WeightCodec::decode_into(const Tensor& message, Tensor& weights) const {
 
 namespace {
 
-/// Encoded all-to-all of equal pieces of a tensor, one piece per rank of a group, in flight.
+/// Pending all-to-all of encoded equal pieces of a tensor.
 class Exchange {
  public:
   /// Encodes the `pieces` equal pieces of `from` in the order piece(0), piece(1), ..., which groups them by destination
   /// rank.
   template <class Piece>
-  Exchange(Communicator& group, GradReduceFormat wire, const Tensor& from, i64 pieces, const Piece& piece)
-      : sent_(room(wire, from)), received_(room(wire, from)) {
-    const i64 count = from.numel() / pieces, each = message_elements(sent_.dtype(), count);
+  Exchange(Communicator& group, GradReduceFormat format, const Tensor& from, i64 pieces, const Piece& piece)
+      : sent_(make_message(format, from)), received_(make_message(format, from)) {
+    const i64 count = from.numel() / pieces, message_size = message_elements(sent_.dtype(), count);
     for (i64 i = 0; i < pieces; ++i) {
-      Tensor to = sent_.flat(i * each, each);
+      Tensor to = sent_.flat(i * message_size, message_size);
       ops::pack(from.flat(piece(i) * count, count), to);
     }
     work_ = group.all_to_all(sent_, received_);
@@ -65,45 +65,45 @@ class Exchange {
   }
 
  private:
-  static Tensor room(GradReduceFormat wire, const Tensor& numbers) {
-    const DType type = message_type(wire);
-    return Tensor::empty({message_elements(type, numbers.numel())}, type, numbers.device(), MemoryClass::Grads);
+  static Tensor make_message(GradReduceFormat format, const Tensor& values) {
+    const DType type = message_type(format);
+    return Tensor::empty({message_elements(type, values.numel())}, type, values.device(), MemoryClass::Grads);
   }
 
   Tensor sent_, received_;
   Work work_;
 };
 
-Work reduce_at_once(Communicator& group, GradReduceFormat wire, const Tensor& full, const Tensor& part) {
-  const auto exchange = std::make_shared<Exchange>(group, wire, full, 1, [](i64 i) { return i; });
+Work start_compressed_reduce(Communicator& group, GradReduceFormat format, const Tensor& full, const Tensor& part) {
+  const auto exchange = std::make_shared<Exchange>(group, format, full, 1, [](i64 i) { return i; });
   return Work([exchange, to = Tensor(part)]() mutable { exchange->sum_into(to); });
 }
 
 /// Reduces within a node of k ranks, where `full` has part n * k + j for rank j of node n. Returns the parts j, k + j,
 /// ... for this rank's index j, summed over the node.
-Tensor reduce_within_node(Communicator& node, GradReduceFormat wire, i64 nodes, const Tensor& full) {
+Tensor reduce_within_node(Communicator& node, GradReduceFormat format, i64 nodes, const Tensor& full) {
   const i64 k = node.size();
-  Exchange inside(node, wire, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
-  inside.wait();
+  Exchange exchange(node, format, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
+  exchange.wait();
   Tensor sum = Tensor::empty({full.numel() / k}, full.dtype(), full.device(), MemoryClass::Grads);
-  inside.sum_into(sum);
+  exchange.sum_into(sum);
   return sum;
 }
 
 /// Waits for the sums within the node immediately, which leaves the inter-node network the time until the caller waits.
-Work reduce_by_nodes(Communicator& node, Communicator& across, GradReduceFormat wire, const Tensor& full,
-                     const Tensor& part) {
-  return reduce_at_once(across, wire, reduce_within_node(node, wire, across.size(), full), part);
+Work start_hierarchical_reduce(Communicator& node, Communicator& inter_node, GradReduceFormat format,
+                               const Tensor& full, const Tensor& part) {
+  return start_compressed_reduce(inter_node, format, reduce_within_node(node, format, inter_node.size(), full), part);
 }
 
 }  // namespace
 
-Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceFormat wire, const Tensor& full,
+Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceFormat format, const Tensor& full,
                                const Tensor& part) {
   MCPP_CHECK(full.numel() == groups.shard.size() * part.numel(), "a part of ", part.numel(), " of ", full.numel(),
              " gradients");
-  if (!groups.node) return reduce_at_once(groups.shard, wire, full, part);
-  return reduce_by_nodes(*groups.node, *groups.across, wire, full, part);
+  if (!groups.intra_node) return start_compressed_reduce(groups.shard, format, full, part);
+  return start_hierarchical_reduce(*groups.intra_node, *groups.inter_node, format, full, part);
 }
 
 Work StoreContext::reduce_scatter(const Tensor& full, Tensor& own) const {

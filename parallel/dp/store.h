@@ -18,14 +18,14 @@ class WeightCodec {
   bool is_packed() const { return is_packed_; }
   /// Returns the dtype of messages. A slice of a message is the message of a slice.
   DType dtype() const { return is_packed_ ? DType::I32 : dtype_; }
-  /// Returns the elements of the message of `weights` weights.
+  /// Returns the number of elements of the message of `weights` weights.
   i64 numel(i64 weights) const;
   /// Allocates a message of `weights` weights.
-  Tensor message(i64 weights, Device& device) const;
+  Tensor make_message(i64 weights, Device& device) const;
   /// Returns the message of these weights; unencoded, that is `weights` itself.
   Tensor encode(const Tensor& weights) const;
   /// Returns the decoded weights; unencoded, that is `message` itself.
-  Tensor read(const Tensor& message, i64 weights) const;
+  Tensor decode(const Tensor& message, i64 weights) const;
   /// Decodes into `weights`, which may be the message itself if it is unencoded.
   void decode_into(const Tensor& message, Tensor& weights) const;
 
@@ -38,13 +38,13 @@ class WeightCodec {
 // reduce_scatter_with_fp32_accumulation, or int8 (qgZ of ZeRO++, Wang et al. 2023, section 3.3).
 
 /// Reduce-scatters `full` (fp32 or fp64) over groups.shard into `part`, like Communicator::reduce_scatter, but sends
-/// every part, including this rank's own, encoded by ops::pack(). `wire` must not be Full. Parts are exchanged by
+/// every part, including this rank's own, encoded by ops::pack(). `format` must not be Full. Parts are exchanged by
 /// all-to-all, decoded, and summed in rank order.
 ///
 /// With nodes, it reduces twice: within the node, where each rank receives the parts for all ranks with its index on
 /// their nodes, and then the node sums among those ranks. A node thus sends each gradient once instead of once per
 /// rank. A value that is not finite on any rank is not finite in the sum. Works may outlive `full` but not the groups.
-Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceFormat wire, const Tensor& full,
+Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceFormat format, const Tensor& full,
                                const Tensor& part);
 
 /// Properties of the buffer that its stores use.
@@ -53,11 +53,11 @@ struct StoreContext {
   std::span<Param* const> params;
   Device& device;
   DataParallelGroups groups;
-  /// This rank updates part `part` of `parts` equal parts of every bucket: those of groups.shard, or the whole bucket.
+  /// This rank updates part `part` of `parts` equal parts of every bucket: those of groups.shard, or the entire bucket.
   int part = 0, parts = 1;
   GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
 
-  /// Returns this rank's part of a tensor of a whole bucket.
+  /// Returns this rank's part of a tensor of a full bucket.
   Tensor own_part(const Tensor& bucket) const {
     const i64 count = bucket.numel() / parts;
     return bucket.flat(part * count, count);
@@ -66,10 +66,10 @@ struct StoreContext {
   Tensor shard_of(const Tensor& shards, std::size_t bucket) const {
     return shards.flat(plan.buckets[bucket].begin / parts, plan.buckets[bucket].size() / parts);
   }
-  /// Starts summing a whole bucket's gradients over groups.shard and stores this rank's part in `own`, which may be its
+  /// Starts summing a full bucket's gradients over groups.shard and stores this rank's part in `own`, which may be its
   /// part of `full`; the rest of `full` is unchanged. Both tensors must stay alive until wait().
   Work reduce_scatter(const Tensor& full, Tensor& own) const;
-  /// Makes `member` (value or main_grad) of the bucket's parameters views of `full`, the tensor of the whole bucket.
+  /// Makes `member` (value or main_grad) of the bucket's parameters views of `full`, the tensor of the full bucket.
   void make_views(std::size_t bucket, const Tensor& full, Tensor Param::*member) const;
   void drop_views(std::size_t bucket, Tensor Param::*member) const;
   /// Zeroes the padding between and after the bucket's parameters.
@@ -78,7 +78,7 @@ struct StoreContext {
   void zero_missing_grads(std::size_t bucket) const;
 };
 
-/// Implements zero_missing_grads for one parameter.
+/// Zeroes the gradient of a parameter if it was not written since clear_grad().
 void zero_missing_grad(Param& param);
 
 class ParamStore {
@@ -91,7 +91,7 @@ class ParamStore {
   virtual void publish() = 0;
   /// Waits until no communication reads this rank's shards, so that they may be modified.
   virtual void finish_gathers() = 0;
-  /// Returns what this rank updates of the bucket. The storage never moves. Undefined if offloaded.
+  /// Returns the part of the bucket that this rank updates. The storage never moves. Undefined if offloaded.
   virtual Tensor shard(std::size_t bucket) const = 0;
   /// Returns the store of offloaded weights, with one segment of one vector per bucket; null if they are in memory.
   virtual StateStore* offload_store() const { return nullptr; }
@@ -103,11 +103,11 @@ class GradStore {
   virtual void begin_step() = 0;
   /// Makes Param::main_grad of the bucket's parameters valid until release(). Must not be called again in between.
   virtual void acquire(std::size_t bucket) = 0;
-  virtual void release(std::size_t bucket, int unit, bool last) = 0;
+  virtual void release(std::size_t bucket, int unit, bool is_last) = 0;
   virtual void finish() = 0;
-  /// Returns what this rank updates of the bucket. The storage never moves.
+  /// Returns the part of the bucket that this rank updates. The storage never moves.
   virtual Tensor shard(std::size_t bucket) const = 0;
-  /// Same contracts as in ParamAndGradBuffer.
+  /// Implement the functions of the same names in ParamAndGradBuffer.
   virtual void set_exact_reduction(bool) {}
   virtual void end_step(const Tensor&) {}
   virtual std::span<const PowerSgdState> power_sgd_states() const { return {}; }

@@ -41,23 +41,23 @@ std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType 
                                              const DataParallelOptions& options) {
   MCPP_CHECK(options.zero_stage == 3 || options.params.tier == OffloadTier::Device,
              "replicated weights cannot be offloaded");
-  const WeightCodec wire(dtype, options.quantized_weights);
-  const bool overlap = options.overlap_param_gather;
+  const WeightCodec codec(dtype, options.quantized_weights);
+  const bool overlaps = options.overlap_param_gather;
   if (options.zero_stage == 3)
-    return std::make_unique<ShardedParams>(context, wire, dtype, overlap,
+    return std::make_unique<ShardedParams>(context, codec, dtype, overlaps,
                                            make_offloaded_params(options.params, context.device));
-  return std::make_unique<ReplicatedParams>(context, wire, dtype, overlap);
+  return std::make_unique<ReplicatedParams>(context, codec, dtype, overlaps);
 }
 
 std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype,
                                            const DataParallelOptions& options) {
-  const bool overlap = options.overlap_grad_reduce;
+  const bool overlaps = options.overlap_grad_reduce;
   if (options.zero_stage >= 2)
-    return std::make_unique<ShardedGrads>(context, dtype, options.bf16_grads ? DType::BF16 : dtype, overlap);
-  return std::make_unique<ReplicatedGrads>(context, dtype, overlap, options.power_sgd_rank);
+    return std::make_unique<ShardedGrads>(context, dtype, options.has_bf16_grads ? DType::BF16 : dtype, overlaps);
+  return std::make_unique<ReplicatedGrads>(context, dtype, overlaps, options.power_sgd_rank);
 }
 
-bool packs(const DataParallelOptions& options) {
+bool uses_packed_messages(const DataParallelOptions& options) {
   return options.quantized_weights || options.grad_reduce_format != GradReduceFormat::Full;
 }
 
@@ -65,14 +65,15 @@ bool packs(const DataParallelOptions& options) {
 
 ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
                        const DataParallelOptions& options)
-    : ParamAndGradBuffer(params, dtype, device, groups.shard.size(),
-                         bucket_close_threshold(options.zero_stage, options.bucket_elements, packs(options))),
+    : ParamAndGradBuffer(
+          params, dtype, device, groups.shard.size(),
+          bucket_close_threshold(options.zero_stage, options.bucket_elements, uses_packed_messages(options))),
       stage_(options.zero_stage),
       groups_(groups),
       context_{plan(), this->params(), device, groups} {
   MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1,
              "ZeRO stage 0 shards nothing: its shard group must be all ranks");
-  MCPP_CHECK(stage_ > 0 || !packs(options), "ZeRO stage 0 does not support encoded messages");
+  MCPP_CHECK(stage_ > 0 || !uses_packed_messages(options), "ZeRO stage 0 does not support encoded messages");
   MCPP_CHECK(stage_ < 2 || options.power_sgd_rank == 0, "ZeRO stage ", stage_,
              " has no unsharded gradients to factorize");
   context_.grad_reduce_format = options.grad_reduce_format;
@@ -94,21 +95,21 @@ void ZeroBuffer::acquire(int unit, Use use) {
   if (!bucket) return;
   Uses& uses = in_use_[unit];
   const bool is_nested = in_use_.rbegin()->first > unit;
-  if (!uses.any()) params_->fetch(*bucket, use, is_nested);
+  if (!uses.is_active()) params_->fetch(*bucket, use, is_nested);
   if (++uses.of(use) == 1 && use == Use::Backward) grads_->acquire(*bucket);
 }
 
-void ZeroBuffer::release(int unit, Use use, bool last) {
+void ZeroBuffer::release(int unit, Use use, bool is_last) {
   const std::optional<std::size_t> bucket = plan().bucket_of(unit);
   if (!bucket) return;
   const auto found = in_use_.find(unit);
   MCPP_CHECK(found != in_use_.end() && found->second.of(use) > 0, "unit ", unit, " is released, but was not acquired");
   Uses& uses = found->second;
-  if (use == Use::Backward) uses.last_backward |= last;
+  if (use == Use::Backward) uses.has_last_backward |= is_last;
   if (--uses.of(use) == 0 && use == Use::Backward) {
-    grads_->release(*bucket, unit, std::exchange(uses.last_backward, false));
+    grads_->release(*bucket, unit, std::exchange(uses.has_last_backward, false));
   }
-  if (uses.any()) return;
+  if (uses.is_active()) return;
   params_->drop(*bucket);
   in_use_.erase(found);
 }
@@ -134,7 +135,7 @@ std::vector<ShardSegment> ZeroBuffer::shard() const {
                         .params = params_->shard(b),
                         .grads = grads_->shard(b),
                         .offload_store = params_->offload_store(),
-                        .place = b});
+                        .offload_segment = b});
   }
   return segments;
 }
@@ -148,7 +149,7 @@ std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const U
 }
 
 ChunkParamBuffers::ChunkParamBuffers(std::span<const UnitParam> params, DType dtype, Device& device,
-                                     const GroupsOf& groups, const DataParallelOptions& options) {
+                                     const GroupLookup& groups, const DataParallelOptions& options) {
   std::map<GridKind, std::vector<UnitParam>> by_grid;
   if (params.empty()) by_grid[GridKind::Dense];  // a stage without layers also takes part in the schedule
   for (const UnitParam& p : params) {
@@ -156,7 +157,7 @@ ChunkParamBuffers::ChunkParamBuffers(std::span<const UnitParam> params, DType dt
     for (const Axis axis : {Axis::Cp, Axis::Dp}) {
       MCPP_CHECK(placement[axis].spread == Spread::Partial && !placement[axis].holders, p.param->name, " is placed ",
                  name_of(placement[axis].spread), " along ", name_of(axis),
-                 ", over all of which its buffer sums gradients: it must be Partial there");
+                 ", along which its buffer sums gradients: it must be Partial");
     }
     by_grid[placement.grid].push_back(p);
   }
@@ -168,8 +169,8 @@ void ChunkParamBuffers::acquire(int unit, Use use) const {
   for (const auto& buffer : buffers_) buffer->acquire(unit, use);
 }
 
-void ChunkParamBuffers::release(int unit, Use use, bool last) const {
-  for (const auto& buffer : buffers_) buffer->release(unit, use, last);
+void ChunkParamBuffers::release(int unit, Use use, bool is_last) const {
+  for (const auto& buffer : buffers_) buffer->release(unit, use, is_last);
 }
 
 void ChunkParamBuffers::clear_grads() const {

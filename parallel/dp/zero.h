@@ -17,7 +17,7 @@ class ZeroBuffer final : public ParamAndGradBuffer {
              const DataParallelOptions& options);
 
   void acquire(int unit, Use use) override;
-  void release(int unit, Use use, bool last) override;
+  void release(int unit, Use use, bool is_last) override;
   void finish() override;
   void publish() override;
   std::vector<ShardSegment> shard() const override;
@@ -31,10 +31,10 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   /// Number of active uses of a unit.
   struct Uses {
     int forward = 0, backward = 0;
-    bool last_backward = false;  ///< a use nested in the active one was the last
+    bool has_last_backward = false;  ///< a use nested in the active one was the last
 
     int& of(Use use) { return use == Use::Forward ? forward : backward; }
-    bool any() const { return forward + backward > 0; }
+    bool is_active() const { return forward + backward > 0; }
   };
 
   void begin_step() override { grads_->begin_step(); }
@@ -50,7 +50,7 @@ class ZeroBuffer final : public ParamAndGradBuffer {
 /// Plans and allocates (zero-filled) the parameters and gradients, and makes value and main_grad of each Param views of
 /// them (if sharded, while the unit is acquired). Their previous contents are dropped. `dtype` is the model's type:
 /// fp32, bf16, fp16 or fp64. Throws BadInput for an unknown ZeRO stage. In stage 0 nothing is sharded: groups.shard is
-/// the whole data-parallel group and groups.replicate has one rank.
+/// the entire data-parallel group and groups.replicate has one rank.
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
                                                                Device& device, const DataParallelGroups& groups,
                                                                const DataParallelOptions& options);
@@ -60,16 +60,16 @@ std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const U
 class ChunkParamBuffers {
  public:
   /// Returns the ranks of a grid over which gradients are summed. Called for the grids with parameters.
-  using GroupsOf = std::function<DataParallelGroups(GridKind)>;
+  using GroupLookup = std::function<DataParallelGroups(GridKind)>;
 
   /// Creates the buffers, as make_param_and_grad_buffer() does, for the parameters of each grid. Throws an Internal
   /// error for a parameter whose gradients are not Partial along dp and cp.
-  ChunkParamBuffers(std::span<const UnitParam> params, DType dtype, Device& device, const GroupsOf& groups,
+  ChunkParamBuffers(std::span<const UnitParam> params, DType dtype, Device& device, const GroupLookup& groups,
                     const DataParallelOptions& options);
 
-  /// Same contracts as in ParamAndGradBuffer, applied to all buffers.
+  /// Call the functions of the same names on all buffers.
   void acquire(int unit, Use use) const;
-  void release(int unit, Use use, bool last) const;
+  void release(int unit, Use use, bool is_last) const;
   void clear_grads() const;
   void publish() const;
   void set_exact_reduction(bool is_exact) const;

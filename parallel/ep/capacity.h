@@ -21,8 +21,8 @@ struct CapacityRule {
   i64 num_experts, capacity;
 };
 /// Returns the experts with dropped choices set to -1. `sample` is the group of ranks with the other tokens of the
-/// microbatch, equally many each; null if there are no others. Collective over `sample`. The result does not depend on
-/// the layout.
+/// microbatch, the same number on each; null if there are no others. Collective over `sample`. The result does not
+/// depend on the layout.
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample);
 
 }  // namespace mcpp

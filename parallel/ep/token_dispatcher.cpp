@@ -12,7 +12,7 @@ namespace mcpp {
 namespace {
 
 /// Returns consecutive parts of these sizes.
-std::vector<Part> parts_of(std::span<const i64> sizes) {
+std::vector<Part> make_parts(std::span<const i64> sizes) {
   std::vector<Part> parts;
   i64 begin = 0;
   for (const i64 size : sizes) {
@@ -26,15 +26,15 @@ std::vector<Part> parts_of(std::span<const i64> sizes) {
 std::vector<i32> order_by_expert(const std::vector<std::vector<i64>>& rows_of_ranks,
                                  const std::vector<Part>& received) {
   std::vector<std::vector<Part>> runs;
-  for (const std::vector<i64>& rows : rows_of_ranks) runs.push_back(parts_of(rows));
+  for (const std::vector<i64>& rows : rows_of_ranks) runs.push_back(make_parts(rows));
   std::vector<i32> order;
-  i64 place = 0;
+  i64 destination = 0;
   for (std::size_t e = 0; e < runs[0].size(); ++e) {
     for (std::size_t r = 0; r < runs.size(); ++r) {
       const Part& run = runs[r][e];
-      for (const i64 number : {received[r].first + run.first, place, run.count})
-        order.push_back(static_cast<i32>(number));
-      place += run.count;
+      for (const i64 value : {received[r].first + run.first, destination, run.count})
+        order.push_back(static_cast<i32>(value));
+      destination += run.count;
     }
   }
   return order;
@@ -58,7 +58,7 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
   for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p)
     sent.push_back(sum(static_cast<std::size_t>(rank), p * num_local_experts));
   plan.choices = std::accumulate(sent.begin(), sent.end(), i64{0});
-  plan.sent = parts_of(sent);
+  plan.sent = make_parts(sent);
   std::vector<std::vector<i64>> rows_of_ranks;
   plan.rows.assign(num_local_experts, 0);
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -67,7 +67,7 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
     for (std::size_t e = 0; e < num_local_experts; ++e) plan.rows[e] += local_counts[e];
     received.push_back(sum(r, first));
   }
-  plan.received = parts_of(received);
+  plan.received = make_parts(received);
   plan.runs = order_by_expert(rows_of_ranks, plan.received);
   return plan;
 }
@@ -123,12 +123,12 @@ AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const Exper
   ops::sort_choices(choice.gathered_choices, local_experts, tokens_, slots_);
 }
 
-Tensor AllGatherDispatcher::all(const Tensor& own, const OverlapFn& overlap_fn) const {
-  Tensor whole = Tensor::like(own, {own.dim(0) * parallel_.exchange->size(), own.dim(1)});
-  Work gather = parallel_.exchange->all_gather(own, whole);
+Tensor AllGatherDispatcher::gather_rows(const Tensor& own, const OverlapFn& overlap_fn) const {
+  Tensor gathered = Tensor::like(own, {own.dim(0) * parallel_.exchange->size(), own.dim(1)});
+  Work gather = parallel_.exchange->all_gather(own, gathered);
   overlap_fn();
   gather.wait();
-  return whole;
+  return gathered;
 }
 
 Tensor AllGatherDispatcher::reduce_scatter_rows(const Tensor& parts, const OverlapFn& overlap_fn) const {
@@ -141,7 +141,7 @@ Tensor AllGatherDispatcher::reduce_scatter_rows(const Tensor& parts, const Overl
 
 Tensor AllGatherDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
   Tensor rows = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
-  ops::gather_rows(all(tokens, overlap_fn), tokens_, rows);
+  ops::gather_rows(gather_rows(tokens, overlap_fn), tokens_, rows);
   return rows;
 }
 
@@ -152,7 +152,7 @@ Tensor AllGatherDispatcher::dispatch_backward(const Tensor& d_rows, const Overla
 }
 
 TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Tensor& weights) {
-  const Tensor all_weights = all(weights);
+  const Tensor all_weights = gather_rows(weights);
   Tensor parts = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(y, slots_, &all_weights, parts);
   return {.out = reduce_scatter_rows(parts), .kept = y};
@@ -160,33 +160,33 @@ TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Te
 
 TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
                                                                  const Tensor& weights) {
-  const Tensor all_weights = all(weights);
+  const Tensor all_weights = gather_rows(weights);
   Tensor d_rows = kept, d_weights = Tensor::like(all_weights);
-  ops::combine_rows_backward(all(d_out), kept, slots_, all_weights, d_rows, d_weights);
+  ops::combine_rows_backward(gather_rows(d_out), kept, slots_, all_weights, d_rows, d_weights);
   return {.rows = d_rows, .weights = reduce_scatter_rows(d_weights)};
 }
 
 namespace {
 
-DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel) {
+DispatchPlan make_plan(const ExpertChoice& choice, const ExpertParallel& parallel) {
   const HostValues<i32> counts(choice.gathered_choices);  // the host needs the message sizes
   const int rank = parallel.exchange ? parallel.exchange->rank() : 0;
   return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
 }
 
 /// Returns indices [rows, copies]: copy c of row r is row c * rows + r.
-std::vector<i32> places_of_copies(i64 rows, i64 copies) {
-  std::vector<i32> places;
+std::vector<i32> copy_indices(i64 rows, i64 copies) {
+  std::vector<i32> indices;
   for (i64 row = 0; row < rows; ++row) {
-    for (i64 copy = 0; copy < copies; ++copy) places.push_back(static_cast<i32>(copy * rows + row));
+    for (i64 copy = 0; copy < copies; ++copy) indices.push_back(static_cast<i32>(copy * rows + row));
   }
-  return places;
+  return indices;
 }
 
 }  // namespace
 
 AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
-    : parallel_(parallel), plan_(plan_of(choice, parallel)) {
+    : parallel_(parallel), plan_(make_plan(choice, parallel)) {
   Device& device = choice.experts.device();
   tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
   slots_ = Tensor::like(choice.experts);
@@ -196,7 +196,7 @@ AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertP
   by_rank_ = Tensor::like(by_expert_);
   ops::permutation_from_runs(integers(plan_.runs, device).view({-1, 3}), by_expert_, by_rank_);
   if (parallel_.tp > 1)
-    copies_ = integers(places_of_copies(tokens_.numel(), parallel_.tp), {tokens_.numel(), parallel_.tp}, device);
+    copies_ = integers(copy_indices(tokens_.numel(), parallel_.tp), {tokens_.numel(), parallel_.tp}, device);
 }
 
 std::vector<Part> AllToAllDispatcher::sent(i64 width, i64 copy_stride) const {
@@ -214,31 +214,31 @@ std::vector<Part> AllToAllDispatcher::received(i64 width) const {
   return parts;
 }
 
-Tensor AllToAllDispatcher::to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const {
+Tensor AllToAllDispatcher::send_to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const {
   if (plan_.is_sorted()) {
     overlap_fn();
     return choices;
   }
   const i64 width = choices.dim(1);
-  Tensor arrived = Tensor::like(choices, {by_expert_.numel(), width});
-  Work exchange = parallel_.exchange->all_to_all_v(choices, sent(width, 0), arrived, received(width));
+  Tensor received_rows = Tensor::like(choices, {by_expert_.numel(), width});
+  Work exchange = parallel_.exchange->all_to_all_v(choices, sent(width, 0), received_rows, received(width));
   overlap_fn();
   exchange.wait();
-  Tensor rows = Tensor::like(arrived);
-  ops::gather_rows(arrived, by_expert_, rows);
+  Tensor rows = Tensor::like(received_rows);
+  ops::gather_rows(received_rows, by_expert_, rows);
   return rows;
 }
 
-Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const {
+Tensor AllToAllDispatcher::return_from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const {
   if (plan_.is_sorted()) {
     overlap_fn();
     return rows;
   }
   const i64 width = rows.dim(1), count = tokens_.numel(), copies = parallel_.tp;
-  Tensor leaving = Tensor::like(rows);
-  ops::gather_rows(rows, by_rank_, leaving);
+  Tensor sent_rows = Tensor::like(rows);
+  ops::gather_rows(rows, by_rank_, sent_rows);
   Tensor parts = Tensor::like(rows, {copies * count, width});
-  Work exchange = parallel_.exchange->all_to_all_v(leaving, received(width), parts, sent(width, count));
+  Work exchange = parallel_.exchange->all_to_all_v(sent_rows, received(width), parts, sent(width, count));
   overlap_fn();
   exchange.wait();
   if (copies == 1) return parts;
@@ -250,17 +250,17 @@ Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const OverlapFn& ove
 Tensor AllToAllDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
   Tensor choices = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
   ops::gather_rows(tokens, tokens_, choices);
-  return to_experts(choices, overlap_fn);
+  return send_to_experts(choices, overlap_fn);
 }
 
 Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
   Tensor d_tokens = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
-  ops::combine_rows(from_experts(d_rows, overlap_fn), slots_, nullptr, d_tokens);
+  ops::combine_rows(return_from_experts(d_rows, overlap_fn), slots_, nullptr, d_tokens);
   return d_tokens;
 }
 
 TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Tensor& weights) {
-  const Tensor choices = from_experts(y, [] {});
+  const Tensor choices = return_from_experts(y, [] {});
   Tensor out = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(choices, slots_, &weights, out);
   return {.out = out, .kept = choices};
@@ -270,78 +270,78 @@ TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_
                                                                 const Tensor& weights) {
   Tensor d_choices = kept, d_weights = Tensor::like(weights);
   ops::combine_rows_backward(d_out, kept, slots_, weights, d_choices, d_weights);
-  return {.rows = to_experts(d_choices, [] {}), .weights = d_weights};
+  return {.rows = send_to_experts(d_choices, [] {}), .weights = d_weights};
 }
 
 PaddedDispatcher::PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device)
     : inner_(std::move(inner)), rows_(inner_->rows().size(), rows) {
-  std::vector<i32> sources, places;
+  std::vector<i32> sources, indices;
   for (const i64 count : inner_->rows()) {
     MCPP_CHECK(count <= rows, "an expert takes ", count, " rows, more than ", rows);
     for (i64 row = 0; row < rows; ++row) {
-      const bool is_taken = row < count;
-      if (is_taken) places.push_back(static_cast<i32>(sources.size()));
-      sources.push_back(is_taken ? static_cast<i32>(places.size()) - 1 : -1);
+      const bool is_filled = row < count;
+      if (is_filled) indices.push_back(static_cast<i32>(sources.size()));
+      sources.push_back(is_filled ? static_cast<i32>(indices.size()) - 1 : -1);
     }
   }
-  places_ = integers(places, device);
+  padded_indices_ = integers(indices, device);
   sources_ = integers(sources, {static_cast<i64>(sources.size()), 1}, device);
 }
 
-Tensor PaddedDispatcher::padded(const Tensor& rows) const {
+Tensor PaddedDispatcher::add_padding(const Tensor& rows) const {
   Tensor all = Tensor::like(rows, {sources_.dim(0), rows.dim(1)});
   ops::combine_rows(rows, sources_, nullptr, all);
   return all;
 }
 
-Tensor PaddedDispatcher::without_padding(const Tensor& rows) const {
-  Tensor taken = Tensor::like(rows, {places_.numel(), rows.dim(1)});
-  ops::gather_rows(rows, places_, taken);
-  return taken;
+Tensor PaddedDispatcher::remove_padding(const Tensor& rows) const {
+  Tensor unpadded = Tensor::like(rows, {padded_indices_.numel(), rows.dim(1)});
+  ops::gather_rows(rows, padded_indices_, unpadded);
+  return unpadded;
 }
 
 Tensor PaddedDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
-  return padded(inner_->dispatch(tokens, overlap_fn));
+  return add_padding(inner_->dispatch(tokens, overlap_fn));
 }
 
 TokenDispatcher::Combined PaddedDispatcher::combine(const Tensor& y, const Tensor& weights) {
-  return inner_->combine(without_padding(y), weights);
+  return inner_->combine(remove_padding(y), weights);
 }
 
 TokenDispatcher::Gradients PaddedDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
                                                               const Tensor& weights) {
   Gradients gradients = inner_->combine_backward(d_out, kept, weights);
-  gradients.rows = padded(gradients.rows);
+  gradients.rows = add_padding(gradients.rows);
   return gradients;
 }
 
 Tensor PaddedDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
-  return inner_->dispatch_backward(without_padding(d_rows), overlap_fn);
+  return inner_->dispatch_backward(remove_padding(d_rows), overlap_fn);
 }
 
-i64 SequenceShard::rows_each(i64 rows) const {
+i64 SequenceShard::rows_per_rank(i64 rows) const {
   return tp_ ? ceil_div(rows, tp_->size()) : rows;
 }
 
 i64 SequenceShard::first_row(i64 rows) const {
-  return tp_ ? std::min(rows, rows_each(rows) * tp_->rank()) : 0;
+  return tp_ ? std::min(rows, rows_per_rank(rows) * tp_->rank()) : 0;
 }
 
 i64 SequenceShard::count(i64 rows) const {
-  return std::min(rows - first_row(rows), rows_each(rows));
+  return std::min(rows - first_row(rows), rows_per_rank(rows));
 }
 
-Tensor SequenceShard::of(const Tensor& x) const {
+Tensor SequenceShard::scatter(const Tensor& x) const {
   if (!tp_) return x;
   const i64 rows = x.dim(0), first = first_row(rows), own = count(rows);
-  if (own == rows_each(rows)) return x.slice(first, first + own);
-  Tensor part = Tensor::zeros({rows_each(rows), x.dim(1)}, x.dtype(), x.device());
+  if (own == rows_per_rank(rows)) return x.slice(first, first + own);
+  Tensor part = Tensor::zeros({rows_per_rank(rows), x.dim(1)}, x.dtype(), x.device());
   Tensor filled = part.slice(0, own);
   if (own > 0) ops::copy(x.slice(first, first + own), filled);
   return part;
 }
 
-Tensor SequenceShard::whole(const Tensor& part, i64 rows) const {
+Tensor SequenceShard::gather(const Tensor& part, i64 rows) const {
   if (!tp_) return part;
   Tensor all = Tensor::like(part, {part.dim(0) * tp_->size(), part.dim(1)});
   tp_->all_gather(part, all).wait();

@@ -55,7 +55,7 @@ class TokenDispatcher {
  public:
   virtual ~TokenDispatcher() = default;
 
-  /// Sends tokens [T, h] to their experts; returns the M rows of this rank's experts, one expert after another. Calls
+  /// Sends tokens [T, h] to their experts; returns the M rows of this rank's experts, in the order of experts. Calls
   /// `overlap_fn` once.
   virtual Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) = 0;
   /// Returns the number of rows of each expert of this rank.
@@ -99,7 +99,7 @@ class AllGatherDispatcher final : public TokenDispatcher {
 
  private:
   /// Gathers the rows of all ranks.
-  Tensor all(
+  Tensor gather_rows(
       const Tensor& own, const OverlapFn& overlap_fn = [] {}) const;
   /// Returns this rank's part of the sum over ranks.
   Tensor reduce_scatter_rows(
@@ -124,17 +124,17 @@ class AllToAllDispatcher final : public TokenDispatcher {
 
  private:
   /// Sends the rows [N, h] of choices, in the order of tokens_, to their experts; returns [M, h] by expert.
-  Tensor to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const;
+  Tensor send_to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const;
   /// Sends rows back, summed over ranks that share an expert's width. Each of the two is the backward of the other.
-  Tensor from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const;
-  /// Convert parts in rows to parts in elements, one per rank of the exchange.
+  Tensor return_from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const;
+  /// Convert parts in rows to parts in elements, one part per rank of the exchange.
   std::vector<Part> sent(i64 width, i64 copy_stride) const;
   std::vector<Part> received(i64 width) const;
 
   ExpertParallel parallel_;
   DispatchPlan plan_;
   Tensor tokens_, slots_, by_expert_, by_rank_;  // device copies of the plan
-  Tensor copies_;  // int32 [N, tp]: location of the partial sums of each choice; undefined with tp = 1
+  Tensor copies_;  // int32 [N, tp]: rows of the partial sums of each choice; undefined with tp = 1
 };
 
 /// Dispatcher decorator that pads every expert's rows to a fixed number with zeros. Padding is not sent.
@@ -150,13 +150,13 @@ class PaddedDispatcher final : public TokenDispatcher {
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
-  Tensor padded(const Tensor& rows) const;
-  Tensor without_padding(const Tensor& rows) const;
+  Tensor add_padding(const Tensor& rows) const;
+  Tensor remove_padding(const Tensor& rows) const;
 
   std::unique_ptr<TokenDispatcher> inner_;
   std::vector<i64> rows_;
-  Tensor sources_;  // int32 [padded rows, 1]: source row; -1 = padding
-  Tensor places_;   // int32 [received rows]: index among the padded rows
+  Tensor sources_;         // int32 [padded rows, 1]: source row; -1 = padding
+  Tensor padded_indices_;  // int32 [received rows]: index among the padded rows
 };
 
 /// Shard of the tokens that a tensor-parallel rank routes if all ranks have all tokens, so that none is routed twice.
@@ -169,12 +169,12 @@ class SequenceShard {
   i64 first_row(i64 rows) const;
   i64 count(i64 rows) const;
   /// Returns this rank's part of x [rows, h], padded with zeros to the same size on every rank.
-  Tensor of(const Tensor& x) const;
-  /// Gathers all `rows` rows from the parts returned by of(). Collective.
-  Tensor whole(const Tensor& part, i64 rows) const;
+  Tensor scatter(const Tensor& x) const;
+  /// Gathers all `rows` rows from the parts returned by scatter(). Collective.
+  Tensor gather(const Tensor& part, i64 rows) const;
 
  private:
-  i64 rows_each(i64 rows) const;
+  i64 rows_per_rank(i64 rows) const;
 
   Communicator* tp_;
 };

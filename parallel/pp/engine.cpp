@@ -22,17 +22,17 @@ class Transit {
       : schedule_(schedule), channel_(channel), step_(step) {}
 
   /// Stores the result of `stage` for a stage on this rank or for send(). Does nothing for the stage at the end.
-  void put(int stage, int microbatch, Tensor result) {
+  void store(int stage, int microbatch, Tensor result) {
     const int receiver_stage = stage + step_;
     if (receiver_stage < 0 || receiver_stage >= schedule_.stages()) return;
     MCPP_CHECK(result.defined(), "stage ", stage, " has no result for microbatch ", microbatch);
-    parcels_[{receiver_stage, microbatch}].tensor = std::move(result);
+    entries_[{receiver_stage, microbatch}].tensor = std::move(result);
   }
   /// Returns the input of `stage`; undefined for the stage at the beginning.
   Tensor take(int stage, int microbatch) {
     const int sender_stage = stage - step_;
     if (sender_stage < 0 || sender_stage >= schedule_.stages()) return {};
-    const auto node = parcels_.extract({stage, microbatch});
+    const auto node = entries_.extract({stage, microbatch});
     MCPP_CHECK(!node.empty(), "no input for microbatch ", microbatch, " in stage ", stage);
     return std::move(node.mapped().tensor);
   }
@@ -43,26 +43,26 @@ class Transit {
     sends_.push_back(channel_.send(take(receiver_stage, microbatch), schedule_.rank_of(receiver_stage)));
   }
   void post_receive(int stage, int microbatch, Tensor buffer) {
-    Parcel& parcel = parcels_[{stage, microbatch}];
-    parcel.tensor = std::move(buffer);
-    parcel.work = channel_.recv(parcel.tensor, schedule_.rank_of(stage - step_));
+    Entry& entry = entries_[{stage, microbatch}];
+    entry.tensor = std::move(buffer);
+    entry.work = channel_.recv(entry.tensor, schedule_.rank_of(stage - step_));
   }
-  void wait(int stage, int microbatch) { parcels_.at({stage, microbatch}).work.wait(); }
+  void wait(int stage, int microbatch) { entries_.at({stage, microbatch}).work.wait(); }
 
   void finish() {
     for (Work& work : sends_) work.wait();
-    MCPP_CHECK(parcels_.empty(), "the schedule leaves ", parcels_.size(), " tensors unused");
+    MCPP_CHECK(entries_.empty(), "the schedule leaves ", entries_.size(), " tensors unused");
   }
 
  private:
-  struct Parcel {
+  struct Entry {
     Tensor tensor;
     Work work;
   };
   const Schedule& schedule_;
   Communicator& channel_;
   int step_;
-  std::map<std::pair<int, int>, Parcel> parcels_;
+  std::map<std::pair<int, int>, Entry> entries_;
   std::vector<Work> sends_;
 };
 
@@ -74,7 +74,7 @@ class Engine {
         actions_(schedule.per_rank[static_cast<std::size_t>(forward_channel.rank())]),
         chunks_(chunks),
         options_(options),
-        one_at_a_time_(options.one_at_a_time && options.waits),
+        serializes_receives_(options.serializes_receives && options.wait_timer),
         activations_(schedule, forward_channel, +1),
         gradients_(schedule, backward_channel, -1),
         weight_grads_left_(chunks.size()) {
@@ -86,7 +86,7 @@ class Engine {
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       post_receives(i);
       if (computes(actions_[i].kind)) prefetch_after(i);
-      act(actions_[i]);
+      execute(actions_[i]);
     }
     activations_.finish();
     gradients_.finish();
@@ -101,17 +101,18 @@ class Engine {
 
   /// Starts all receives up to action i and, if that computes, up to the next action that does, to overlap them.
   void post_receives(std::size_t i) {
-    const auto is_in_reach = [&] {
-      return posted_ < actions_.size() && (posted_ <= i || (!one_at_a_time_ && !computes(actions_[posted_].kind)));
+    const auto should_post = [&] {
+      return posted_ < actions_.size() &&
+             (posted_ <= i || (!serializes_receives_ && !computes(actions_[posted_].kind)));
     };
-    for (; is_in_reach(); ++posted_) {
+    for (; should_post(); ++posted_) {
       const Action& a = actions_[posted_];
       if (a.kind == RecvForward) activations_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
       if (a.kind == RecvBackward) gradients_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
     }
   }
 
-  /// Lets the backward pass after action i prefetch during it.
+  /// Announces the next computation to its stage if it is a backward pass, which can then prefetch during action i.
   void prefetch_after(std::size_t i) {
     do ++i;
     while (i < actions_.size() && !computes(actions_[i].kind));
@@ -119,17 +120,18 @@ class Engine {
       stage_of(actions_[i]).prefetch_backward(actions_[i].microbatch);
   }
 
-  void act(const Action& a) {
+  void execute(const Action& a) {
     const int stage = a.stage, microbatch = a.microbatch;
     PipelineStage& chunk = stage_of(a);
     switch (a.kind) {
       case Forward:
-        return activations_.put(stage, microbatch, chunk.forward(microbatch, activations_.take(stage, microbatch)));
+        return activations_.store(stage, microbatch, chunk.forward(microbatch, activations_.take(stage, microbatch)));
       case Backward:
-        return gradients_.put(stage, microbatch,
-                              chunk.backward(microbatch, gradients_.take(stage, microbatch), is_last_weight_grad(a)));
+        return gradients_.store(stage, microbatch,
+                                chunk.backward(microbatch, gradients_.take(stage, microbatch), is_last_weight_grad(a)));
       case BackwardInput:
-        return gradients_.put(stage, microbatch, chunk.backward_input(microbatch, gradients_.take(stage, microbatch)));
+        return gradients_.store(stage, microbatch,
+                                chunk.backward_input(microbatch, gradients_.take(stage, microbatch)));
       case BackwardWeight:
         return chunk.backward_weight(microbatch, is_last_weight_grad(a));
       case SendForward:
@@ -146,18 +148,18 @@ class Engine {
   }
 
   void wait(Transit& transit, const Action& a) {
-    const WaitRange range(times_.waiting, options_.waits, options_.profiler,
+    const WaitRange range(times_.waiting, options_.wait_timer, options_.profiler,
                           a.kind == RecvForward ? "forward-recv" : "backward-recv", RangeKind::Bubble,
                           {.microbatch = a.microbatch, .chunk = schedule_.chunk_of(a.stage)});
     transit.wait(a.stage, a.microbatch);
-    if (one_at_a_time_) options_.waits->wait_for_device();
+    if (serializes_receives_) options_.wait_timer->wait_for_device();
   }
 
   const Schedule& schedule_;
   const std::vector<Action>& actions_;
   std::span<PipelineStage* const> chunks_;
   EngineOptions options_;
-  bool one_at_a_time_;
+  bool serializes_receives_;
   Transit activations_, gradients_;
   std::vector<int> weight_grads_left_;  // by chunk
   std::size_t posted_ = 0;              // receives of actions before this index have been started

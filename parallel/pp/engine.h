@@ -34,18 +34,18 @@ class PipelineStage {
 /// Time breakdown of a rank's schedule, in seconds.
 struct PipelineTimes {
   double total = 0;
-  double waiting = 0;  ///< for messages: the pipeline bubble and transfers that were not overlapped
+  double waiting = 0;  ///< wait time for messages: the pipeline bubble and transfers that were not overlapped
 };
 
 struct EngineOptions {
   Profiler* profiler = nullptr;  ///< records each wait
   /// Wait timer of a device that runs asynchronously to the host. The device then does the waiting, and its wait time
   /// may be included in the times of a later call.
-  DeviceWaitTimer* waits = nullptr;
-  /// Disables posting receives ahead; requires `waits`, and makes the host wait for each receive. Used for the first
-  /// run of a schedule with serialized first microbatches, because loading a kernel may wait for all queued device
-  /// work: it would deadlock with a pending receive of the answer to what that kernel computes.
-  bool one_at_a_time = false;
+  DeviceWaitTimer* wait_timer = nullptr;
+  /// Disables posting receives ahead; requires `wait_timer`, and makes the host wait for each receive. Used for the
+  /// first run of a schedule with serialized first microbatches, because loading a kernel may wait for all queued
+  /// device work: it would deadlock with a pending receive of data that depends on the result of that kernel.
+  bool serializes_receives = false;
 };
 
 /// Runs rank `forward_channel.rank()` of `lowered`. Both channels contain the ranks of the pipeline in order; separate

@@ -17,7 +17,7 @@ Schedule empty_schedule(ScheduleKind kind, int ranks, int microbatches, int chun
 }
 
 /// Writer of one rank's action list. Every kind of work processes the microbatches of a chunk in ascending order, so
-/// only the kind and the chunk are given.
+/// only the kind and the chunk are passed.
 class RankWriter {
  public:
   RankWriter(Schedule& schedule, int rank) : schedule_(schedule), rank_(rank), next_(schedule.chunks_per_rank) {}
@@ -54,11 +54,11 @@ void shorten(Schedule& schedule, int microbatches) {
     std::erase_if(actions, [&](const Action& action) { return action.microbatch >= microbatches; });
 }
 
-/// Writes 1F1B for a rank with `later` ranks after it in the pipeline. `backward` is called once per microbatch.
+/// Writes 1F1B for a rank with `ranks_after` ranks after it in the pipeline. `backward` is called once per microbatch.
 template <class Backward>
-void write_1f1b(RankWriter& writer, int later, int microbatches, Backward&& backward) {
+void write_1f1b(RankWriter& writer, int ranks_after, int microbatches, Backward&& backward) {
   // Warm-up: forwards needed by later ranks before the first backward can return.
-  for (int i = 0; i < std::min(microbatches, later); ++i) writer.forward();
+  for (int i = 0; i < std::min(microbatches, ranks_after); ++i) writer.forward();
   while (writer.backwards() < microbatches) {
     if (writer.forwards() < microbatches) writer.forward();
     backward();
@@ -126,7 +126,7 @@ Schedule zb_h1(int ranks, int microbatches) {
     RankWriter writer(schedule, rank);
     write_1f1b(writer, ranks - 1 - rank, microbatches, [&] {
       writer.backward_input();
-      // 1F1B holds ranks - rank microbatches here; `rank` more may wait for their weight gradients.
+      // 1F1B holds ranks - rank microbatches at this point; `rank` more may wait for their weight gradients.
       if (writer.backwards() > rank) writer.backward_weight();
     });
     while (writer.weights() < microbatches) writer.backward_weight();
@@ -137,27 +137,27 @@ Schedule zb_h1(int ranks, int microbatches) {
 Schedule zb_v(int ranks, int microbatches) {
   Schedule schedule = empty_schedule(ScheduleKind::ZbV, ranks, microbatches, 2);
   // Fewer microbatches than fill the V form a prefix of a longer schedule.
-  const int filled = std::max(microbatches, 2 * ranks);
-  schedule.microbatches = filled;
+  const int full_count = std::max(microbatches, 2 * ranks);
+  schedule.microbatches = full_count;
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
-    const int below = ranks - rank;  // ranks from here to the turn of the V
+    const int ranks_to_turn = ranks - rank;  // including this one
     // Fill: all forwards that fit until the first microbatch returns from the turn, ...
-    for (int i = 0; i < 2 * below - 1; ++i) writer.forward(0);
+    for (int i = 0; i < 2 * ranks_to_turn - 1; ++i) writer.forward(0);
     // ... then alternate with returning ones, ...
     for (int i = 0; i < rank; ++i) {
       writer.forward(1);
       writer.forward(0);
     }
     // ... whose first backwards begin at the end of the V, on rank 0.
-    for (int i = 0; i < below; ++i) {
+    for (int i = 0; i < ranks_to_turn; ++i) {
       writer.forward(1);
       writer.backward_input(1);
       writer.backward_weight(1);
     }
     // Steady state: all six units of work of one microbatch.
-    while (writer.forwards(1) < filled) {
-      if (writer.forwards(0) < filled) writer.forward(0);
+    while (writer.forwards(1) < full_count) {
+      if (writer.forwards(0) < full_count) writer.forward(0);
       writer.backward_input(0);
       writer.backward_weight(0);
       writer.forward(1);
@@ -169,12 +169,12 @@ Schedule zb_v(int ranks, int microbatches) {
       writer.backward_input(0);
       writer.backward_input(1);
     }
-    for (int i = 0; i < below; ++i) {
+    for (int i = 0; i < ranks_to_turn; ++i) {
       writer.backward_input(0);
       writer.backward_weight(0);
     }
-    while (writer.weights(1) < filled) writer.backward_weight(1);
-    while (writer.weights(0) < filled) writer.backward_weight(0);
+    while (writer.weights(1) < full_count) writer.backward_weight(1);
+    while (writer.weights(0) < full_count) writer.backward_weight(0);
   }
   shorten(schedule, microbatches);
   return schedule;
@@ -189,7 +189,7 @@ Schedule forward_schedule(const Schedule& schedule) {
 }
 
 Schedule serialize_first_microbatches(const Schedule& schedule, int microbatches) {
-  const auto place = [](const Action& action) {
+  const auto sort_key = [](const Action& action) {
     const bool is_forward = action.kind == ActionKind::Forward;
     return std::tuple(action.microbatch, !is_forward, is_forward ? action.stage : -action.stage, action.kind);
   };
@@ -197,7 +197,7 @@ Schedule serialize_first_microbatches(const Schedule& schedule, int microbatches
   for (auto& actions : result.per_rank) {
     const auto others = std::stable_partition(actions.begin(), actions.end(),
                                               [=](const Action& action) { return action.microbatch < microbatches; });
-    std::sort(actions.begin(), others, [&](const Action& a, const Action& b) { return place(a) < place(b); });
+    std::sort(actions.begin(), others, [&](const Action& a, const Action& b) { return sort_key(a) < sort_key(b); });
   }
   return result;
 }
@@ -225,13 +225,13 @@ Schedule lower(const Schedule& schedule) {
     };
     for (const Action& action : schedule.per_rank[rank]) {
       const auto add = [&](ActionKind kind) { actions.push_back({kind, action.stage, action.microbatch}); };
-      const bool forward = action.kind == ActionKind::Forward, backward = computes_input_grad(action.kind);
+      const bool is_forward = action.kind == ActionKind::Forward, is_backward = computes_input_grad(action.kind);
       const bool has_rank_before = is_remote(action.stage - 1), has_rank_after = is_remote(action.stage + 1);
-      if (forward && has_rank_before) add(ActionKind::RecvForward);
-      if (backward && has_rank_after) add(ActionKind::RecvBackward);
+      if (is_forward && has_rank_before) add(ActionKind::RecvForward);
+      if (is_backward && has_rank_after) add(ActionKind::RecvBackward);
       actions.push_back(action);
-      if (forward && has_rank_after) add(ActionKind::SendForward);
-      if (backward && has_rank_before) add(ActionKind::SendBackward);
+      if (is_forward && has_rank_after) add(ActionKind::SendForward);
+      if (is_backward && has_rank_before) add(ActionKind::SendBackward);
       if (computes_weight_grad(action.kind) && --weight_grads_left[action.stage] == 0)
         actions.push_back({ActionKind::ReduceGrad, action.stage});
     }

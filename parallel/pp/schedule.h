@@ -1,6 +1,6 @@
-// Pipeline schedules as data: an ordered list of actions per rank. A schedule is built here, lowered to include
-// messages (schedule.h), validated and timed (simulate.h), drawn (draw.h), and run by an engine that is independent of
-// its kind.
+// Pipeline schedules as data: an ordered list of actions per rank. A schedule is built by the functions below, lowered
+// to include messages (schedule.h), validated and timed (simulate.h), drawn (draw.h), and run by an engine that is
+// independent of the kind of schedule.
 //
 // The model is split into stages 0 .. stages()-1; a rank holds chunks_per_rank of them. A microbatch passes forward
 // through all stages and backward through all in reverse.
@@ -15,9 +15,9 @@ namespace mcpp {
 
 enum class ActionKind : u8 {
   Forward,
-  Backward,        ///< both gradients
-  BackwardInput,   ///< gradient of the activations only, followed later by
-  BackwardWeight,  ///< the weight gradients; frees what forward saved
+  Backward,        ///< gradients of the activations and of the weights
+  BackwardInput,   ///< gradient of the activations only; BackwardWeight follows later
+  BackwardWeight,  ///< weight gradients; frees what forward saved
   SendForward,     ///< output of this stage, to the next stage's rank
   RecvForward,     ///< input of this stage
   SendBackward,    ///< gradient of this stage's input, to the previous stage's rank
@@ -32,7 +32,7 @@ struct Action {
   auto operator<=>(const Action&) const = default;
 };
 
-/// Returns e.g. "forward of microbatch 3 in stage 1".
+/// Describes an action, e.g. "forward of microbatch 3 in stage 1".
 std::string describe(const Action& action);
 
 /// Placement of stages. Loop: stage s is on rank s % ranks. V: the direction alternates between chunks, so that the
@@ -47,21 +47,21 @@ struct StageMap {
 
   int stages() const { return ranks * chunks_per_rank; }
   int rank_of(int stage) const {
-    const int place = stage % ranks;
-    return placement == StagePlacement::V && chunk_of(stage) % 2 == 1 ? ranks - 1 - place : place;
+    const int position = stage % ranks;
+    return placement == StagePlacement::V && chunk_of(stage) % 2 == 1 ? ranks - 1 - position : position;
   }
   /// Returns the index of a stage among the chunks of its rank.
   int chunk_of(int stage) const { return stage / ranks; }
   int stage_of(int rank, int chunk) const {
-    const bool back = placement == StagePlacement::V && chunk % 2 == 1;
-    return chunk * ranks + (back ? ranks - 1 - rank : rank);
+    const bool is_reversed = placement == StagePlacement::V && chunk % 2 == 1;
+    return chunk * ranks + (is_reversed ? ranks - 1 - rank : rank);
   }
 };
 
 struct Schedule : StageMap {
   int microbatches = 1;
   std::vector<std::vector<Action>> per_rank;
-  bool forward_only = false;  ///< evaluation: no backward, nothing is saved for it
+  bool forward_only = false;  ///< evaluation: no backward passes; nothing is saved for them
 
   /// Returns the number of compute actions of a rank: forward and backward passes of a microbatch through a stage.
   i64 passes(int rank) const;

@@ -11,7 +11,7 @@ constexpr bool is_in_order() {
     if (static_cast<std::size_t>(kSchedules[i].kind) != i) return false;
   return true;
 }
-static_assert(is_in_order(), "row_of() finds a kind by its number");
+static_assert(is_in_order(), "row_of() indexes the table by kind");
 
 }  // namespace
 
@@ -48,24 +48,24 @@ std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int ch
   at_least_one("num_virtual_stages_per_pipeline_rank", chunks);
   at_least_one("num_microbatches", microbatches);
   if (!problems.empty()) return problems;
-  // Every rank stores the whole schedule. This limit corresponds to some hundred MiB, more than any training needs.
+  // Every rank stores the entire schedule. This limit corresponds to some hundred MiB, more than any training needs.
   constexpr i64 kMaxActions = i64{1} << 23;
   if (i64{ranks} * chunks > kMaxActions / microbatches)
     problems.push_back(str(i64{ranks} * chunks, " pipeline stages x ", microbatches, " microbatches are more than ",
                            kMaxActions, "; raise micro_batch_size, or use fewer stages"));
 
   const ScheduleRow& row = row_of(kind);
-  const std::string name = str("pipeline_schedule = ", row.name), simplest(enum_name(ScheduleKind::OneFOneB));
+  const std::string name = str("pipeline_schedule = ", row.name), fallback(enum_name(ScheduleKind::OneFOneB));
   if (!row.allows_more_chunks && chunks != row.min_chunks)
     problems.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank = ", row.min_chunks, ", not ", chunks,
-                           "; with ", chunks, " there is ",
-                           chunks == 1 ? simplest : std::string(enum_name(ScheduleKind::Interleaved))));
+                           "; for ", chunks, ", use ",
+                           chunks == 1 ? fallback : std::string(enum_name(ScheduleKind::Interleaved))));
   if (ranks < row.min_ranks)
     problems.push_back(str(name, " needs pipeline_model_parallel_size of at least ", row.min_ranks, ", not ", ranks,
-                           "; with ", ranks, " there is ", simplest));
+                           "; for ", ranks, ", use ", fallback));
   if (row.allows_more_chunks && chunks < row.min_chunks)
     problems.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank of at least ", row.min_chunks, ", not ",
-                           chunks, "; with ", chunks, " there is ", simplest));
+                           chunks, "; for ", chunks, ", use ", fallback));
   if (row.needs_multiple_of_ranks && microbatches % ranks != 0)
     problems.push_back(str(name,
                            " needs num_microbatches, which is global_batch_size / (micro_batch_size x data-parallel",

@@ -20,12 +20,12 @@ struct PipelineSize {
 
 struct ScheduleRow {
   ScheduleKind kind;
-  std::string_view name;  ///< in the configuration and on the command line
+  std::string_view name;  ///< name in the configuration and on the command line
   StagePlacement placement;
-  bool splits_backward;  ///< weight gradients are computed after input gradients
+  bool splits_backward;  ///< weight gradients are computed separately, after input gradients
   int min_ranks;
   int min_chunks;                ///< model chunks per rank
-  bool allows_more_chunks;       ///< if false, exactly min_chunks
+  bool allows_more_chunks;       ///< more than min_chunks are allowed
   bool needs_multiple_of_ranks;  ///< microbatches must be a multiple of the ranks
   Schedule (*build)(const PipelineSize&);
   /// Returns the fraction of idle time according to the paper, which ignores communication, or nothing if there is no

@@ -17,7 +17,7 @@ struct Message {
   double arrival;
 };
 
-/// Messages in sending order. Most pairs of ranks have none, which costs nothing.
+/// Messages in sending order. Channels of most pairs of ranks stay empty.
 struct Channel {
   std::vector<Message> messages;
   std::size_t received = 0;
@@ -30,28 +30,28 @@ class Simulation {
  public:
   /// `costs` are those of each stage, or one entry for all.
   Simulation(const Schedule& schedule, std::span<const ScheduleCosts> costs)
-      : s_(schedule),
+      : schedule_(schedule),
         costs_(costs),
-        stages_(s_.stages()),
-        done_(kKinds * stages_ * s_.microbatches, false),
+        stages_(schedule_.stages()),
+        is_done_(kKinds * stages_ * schedule_.microbatches, false),
         next_weight_grad_(stages_, 0),
         reduced_(stages_, false),
-        channels_(2 * s_.ranks * s_.ranks),
-        step_(s_.ranks, 0),
-        clock_(s_.ranks, 0),
-        in_flight_(s_.ranks, 0) {
-    timeline_.per_rank.resize(s_.ranks);
-    timeline_.busy.assign(s_.ranks, 0);
-    timeline_.idle.assign(s_.ranks, 0);
-    timeline_.peak_in_flight.assign(s_.ranks, 0);
-    for (int rank = 0; rank < s_.ranks; ++rank) timeline_.per_rank[rank].reserve(actions(rank).size());
-    for (int stage = 0; stage < stages_; ++stage) ranks_.push_back(s_.rank_of(stage));
+        channels_(2 * schedule_.ranks * schedule_.ranks),
+        step_(schedule_.ranks, 0),
+        clock_(schedule_.ranks, 0),
+        in_flight_(schedule_.ranks, 0) {
+    timeline_.per_rank.resize(schedule_.ranks);
+    timeline_.busy.assign(schedule_.ranks, 0);
+    timeline_.idle.assign(schedule_.ranks, 0);
+    timeline_.peak_in_flight.assign(schedule_.ranks, 0);
+    for (int rank = 0; rank < schedule_.ranks; ++rank) timeline_.per_rank[rank].reserve(actions(rank).size());
+    for (int stage = 0; stage < stages_; ++stage) ranks_.push_back(schedule_.rank_of(stage));
   }
 
   Timeline run() {
     for (bool progress = true; progress;) {
       progress = false;
-      for (int rank = 0; rank < s_.ranks; ++rank)
+      for (int rank = 0; rank < schedule_.ranks; ++rank)
         while (step_[rank] < actions(rank).size() && take_step(rank)) progress = true;
     }
     check_end();
@@ -63,39 +63,41 @@ class Simulation {
   static constexpr int kKinds = 8;  // kinds with a microbatch
 
   int rank_of(int stage) const { return ranks_[stage]; }
-  const std::vector<Action>& actions(int rank) const { return s_.per_rank[rank]; }
+  const std::vector<Action>& actions(int rank) const { return schedule_.per_rank[rank]; }
   const ScheduleCosts& costs(int stage) const { return costs_.size() == 1 ? costs_[0] : costs_[stage]; }
   std::size_t index(ActionKind kind, int stage, int microbatch) const {
-    return (static_cast<std::size_t>(kind) * stages_ + stage) * s_.microbatches + microbatch;
+    return (static_cast<std::size_t>(kind) * stages_ + stage) * schedule_.microbatches + microbatch;
   }
-  bool is_done(ActionKind kind, int stage, int microbatch) const { return done_[index(kind, stage, microbatch)]; }
+  bool is_done(ActionKind kind, int stage, int microbatch) const { return is_done_[index(kind, stage, microbatch)]; }
   bool has_input_grad(int stage, int microbatch) const {
     return is_done(Backward, stage, microbatch) || is_done(BackwardInput, stage, microbatch);
   }
-  Channel& channel(int from, int to, bool forward) { return channels_[2 * (from * s_.ranks + to) + forward]; }
-
-  [[noreturn]] void reject(int rank, const std::string& why) const {
-    const bool at_end = step_[rank] >= actions(rank).size();
-    fail(ExitCode::Internal, "pipeline schedule, rank ", rank, ", step ", step_[rank], " (",
-         at_end ? "end" : describe(actions(rank)[step_[rank]]), "): ", why);
+  Channel& channel(int from, int to, bool is_forward) {
+    return channels_[2 * (from * schedule_.ranks + to) + is_forward];
   }
-  void require(bool condition, int rank, const char* why) const {
-    if (!condition) reject(rank, why);
+
+  [[noreturn]] void reject(int rank, const std::string& reason) const {
+    const bool is_at_end = step_[rank] >= actions(rank).size();
+    fail(ExitCode::Internal, "pipeline schedule, rank ", rank, ", step ", step_[rank], " (",
+         is_at_end ? "end" : describe(actions(rank)[step_[rank]]), "): ", reason);
+  }
+  void require(bool condition, int rank, const char* reason) const {
+    if (!condition) reject(rank, reason);
   }
 
   /// Executes the next action of the rank. Returns false if it must wait for a message.
   bool take_step(int rank) {
     const Action& a = actions(rank)[step_[rank]];
     require(a.stage >= 0 && a.stage < stages_ && rank_of(a.stage) == rank, rank, "the stage is not on this rank");
-    require(!s_.forward_only || a.kind == Forward || a.kind == SendForward || a.kind == RecvForward, rank,
+    require(!schedule_.forward_only || a.kind == Forward || a.kind == SendForward || a.kind == RecvForward, rank,
             "the schedule has forwards only");
     if (a.kind == ReduceGrad) {
       reduce_grad(rank, a);
     } else {
-      require(a.microbatch >= 0 && a.microbatch < s_.microbatches, rank, "there is no such microbatch");
-      require(!is_done(a.kind, a.stage, a.microbatch), rank, "done twice");
+      require(a.microbatch >= 0 && a.microbatch < schedule_.microbatches, rank, "the microbatch does not exist");
+      require(!is_done(a.kind, a.stage, a.microbatch), rank, "it is executed twice");
       if (!act(rank, a)) return false;
-      done_[index(a.kind, a.stage, a.microbatch)] = true;
+      is_done_[index(a.kind, a.stage, a.microbatch)] = true;
     }
     ++step_[rank];
     return true;
@@ -121,50 +123,50 @@ class Simulation {
 
   bool receive(int rank, const Action& a) {
     const bool is_forward = a.kind == RecvForward;
-    const int other = a.stage + (is_forward ? -1 : 1);
-    require(other >= 0 && other < stages_, rank, "there is no stage to receive from");
-    Channel& messages = channel(rank_of(other), rank, is_forward);
+    const int peer_stage = a.stage + (is_forward ? -1 : 1);
+    require(peer_stage >= 0 && peer_stage < stages_, rank, "no stage precedes it in this direction");
+    Channel& messages = channel(rank_of(peer_stage), rank, is_forward);
     if (messages.empty()) return false;
-    const Action expected{is_forward ? SendForward : SendBackward, other, a.microbatch};
+    const Action expected{is_forward ? SendForward : SendBackward, peer_stage, a.microbatch};
     if (messages.front().sent != expected)
       reject(rank, str("the next message is the ", describe(messages.front().sent)));
     const double arrival = messages.front().arrival;
     ++messages.received;
-    record(rank, a, std::max(0.0, arrival - clock_[rank]), /*works=*/false);
+    record(rank, a, std::max(0.0, arrival - clock_[rank]), /*is_compute=*/false);
     return true;
   }
 
   void send(int rank, const Action& a) {
     const bool is_forward = a.kind == SendForward;
-    const int other = a.stage + (is_forward ? 1 : -1);
-    require(other >= 0 && other < stages_, rank, "there is no stage to send to");
+    const int peer_stage = a.stage + (is_forward ? 1 : -1);
+    require(peer_stage >= 0 && peer_stage < stages_, rank, "no stage follows it in this direction");
     require(is_forward ? is_done(Forward, a.stage, a.microbatch) : has_input_grad(a.stage, a.microbatch), rank,
-            "sent before it is computed");
-    channel(rank, rank_of(other), is_forward).messages.push_back({a, clock_[rank] + costs(a.stage).message});
-    record(rank, a, 0, /*works=*/false);
+            "it is sent before it is computed");
+    channel(rank, rank_of(peer_stage), is_forward).messages.push_back({a, clock_[rank] + costs(a.stage).message});
+    record(rank, a, 0, /*is_compute=*/false);
   }
 
   void forward(int rank, const Action& a) {
-    const int before = a.stage - 1;
-    if (before >= 0) {
-      const bool is_there = rank_of(before) == rank ? is_done(Forward, before, a.microbatch)
-                                                    : is_done(RecvForward, a.stage, a.microbatch);
-      require(is_there, rank, "its input is not there");
+    const int previous_stage = a.stage - 1;
+    if (previous_stage >= 0) {
+      const bool is_available = rank_of(previous_stage) == rank ? is_done(Forward, previous_stage, a.microbatch)
+                                                                : is_done(RecvForward, a.stage, a.microbatch);
+      require(is_available, rank, "its input is missing");
     }
     timeline_.peak_in_flight[rank] = std::max(timeline_.peak_in_flight[rank], ++in_flight_[rank]);
-    if (s_.forward_only) --in_flight_[rank];  // no backward will use it
+    if (schedule_.forward_only) --in_flight_[rank];  // no backward will use it
     record(rank, a, costs(a.stage).forward);
   }
 
   void backward(int rank, const Action& a) {
-    require(is_done(Forward, a.stage, a.microbatch), rank, "its forward comes later");
+    require(is_done(Forward, a.stage, a.microbatch), rank, "its forward has not been computed");
     if (computes_input_grad(a.kind)) check_output_grad(rank, a);
     if (a.kind == BackwardWeight)
-      require(is_done(BackwardInput, a.stage, a.microbatch), rank, "its input gradient comes later");
+      require(is_done(BackwardInput, a.stage, a.microbatch), rank, "its input gradient has not been computed");
     if (computes_weight_grad(a.kind)) {
       int& next = next_weight_grad_[a.stage];
       require(a.microbatch >= next, rank, "its weight gradient is added twice");
-      require(a.microbatch == next, rank, "weight gradients are added in another order than that of the microbatches");
+      require(a.microbatch == next, rank, "weight gradients are not added in microbatch order");
       ++next;
       --in_flight_[rank];
     }
@@ -175,48 +177,49 @@ class Simulation {
 
   void check_output_grad(int rank, const Action& a) const {
     require(!has_input_grad(a.stage, a.microbatch), rank, "its gradient is computed twice");
-    const int after = a.stage + 1;
-    if (after >= stages_) return;
-    const bool is_there =
-        rank_of(after) == rank ? has_input_grad(after, a.microbatch) : is_done(RecvBackward, a.stage, a.microbatch);
-    require(is_there, rank, "the gradient of its output is not there");
+    const int next_stage = a.stage + 1;
+    if (next_stage >= stages_) return;
+    const bool is_available = rank_of(next_stage) == rank ? has_input_grad(next_stage, a.microbatch)
+                                                          : is_done(RecvBackward, a.stage, a.microbatch);
+    require(is_available, rank, "the gradient of its output is missing");
   }
 
   void reduce_grad(int rank, const Action& a) {
-    require(!reduced_[a.stage], rank, "done twice");
-    require(next_weight_grad_[a.stage] == s_.microbatches, rank, "weight gradients are still missing");
+    require(!reduced_[a.stage], rank, "it is executed twice");
+    require(next_weight_grad_[a.stage] == schedule_.microbatches, rank, "weight gradients are still missing");
     reduced_[a.stage] = true;
     record(rank, a, costs(a.stage).reduce_grad);
   }
 
-  void record(int rank, const Action& a, double time, bool works = true) {
+  void record(int rank, const Action& a, double time, bool is_compute = true) {
     const double begin = clock_[rank];
     clock_[rank] += time;
-    if (works) timeline_.busy[rank] += time;
+    if (is_compute) timeline_.busy[rank] += time;
     timeline_.per_rank[rank].push_back({a, begin, clock_[rank]});
   }
 
   void check_end() const {
-    for (int rank = 0; rank < s_.ranks; ++rank)
-      require(step_[rank] == actions(rank).size(), rank, "deadlock: the message never comes");
+    for (int rank = 0; rank < schedule_.ranks; ++rank)
+      require(step_[rank] == actions(rank).size(), rank, "deadlock: the message is never sent");
     for (int stage = 0; stage < stages_; ++stage) {
       const int rank = rank_of(stage);
-      for (int i = 0; i < s_.microbatches; ++i)
-        if (!is_done(Forward, stage, i) || !(s_.forward_only || has_input_grad(stage, i)))
+      for (int i = 0; i < schedule_.microbatches; ++i)
+        if (!is_done(Forward, stage, i) || !(schedule_.forward_only || has_input_grad(stage, i)))
           reject(rank, str("microbatch ", i, " is lost in stage ", stage));
-      if (s_.forward_only) continue;
-      if (next_weight_grad_[stage] != s_.microbatches)
+      if (schedule_.forward_only) continue;
+      if (next_weight_grad_[stage] != schedule_.microbatches)
         reject(rank, str("weight gradients are missing in stage ", stage));
       if (!reduced_[stage]) reject(rank, str("the gradients of stage ", stage, " are never reduced"));
     }
     for (int k = 0; const Channel& messages : channels_) {
-      if (!messages.empty()) reject(k / 2 % s_.ranks, str("never received: the ", describe(messages.front().sent)));
+      if (!messages.empty())
+        reject(k / 2 % schedule_.ranks, str("never received: the ", describe(messages.front().sent)));
       ++k;
     }
   }
 
   void measure() {
-    for (int rank = 0; rank < s_.ranks; ++rank) {
+    for (int rank = 0; rank < schedule_.ranks; ++rank) {
       std::optional<double> first;
       double last = 0;
       for (const TimedAction& timed : timeline_.per_rank[rank]) {
@@ -231,12 +234,12 @@ class Simulation {
     }
   }
 
-  const Schedule& s_;
+  const Schedule& schedule_;
   const std::span<const ScheduleCosts> costs_;
   const int stages_;
   std::vector<int> ranks_;  // by stage
   Timeline timeline_;
-  std::vector<bool> done_;             // by index()
+  std::vector<bool> is_done_;          // by index()
   std::vector<int> next_weight_grad_;  // microbatch, by stage
   std::vector<bool> reduced_;          // by stage
   std::vector<Channel> channels_;
@@ -268,71 +271,77 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class OversubscribedSimulation {
  public:
-  OversubscribedSimulation(const Schedule& schedule, std::span<const ScheduleCosts> costs, double at_once)
-      : s_(schedule), costs_(costs), at_once_(at_once), ranks_(schedule.ranks), channels_(2 * s_.ranks * s_.ranks) {}
+  OversubscribedSimulation(const Schedule& schedule, std::span<const ScheduleCosts> costs, double cores)
+      : schedule_(schedule),
+        costs_(costs),
+        cores_(cores),
+        ranks_(schedule.ranks),
+        channels_(2 * schedule_.ranks * schedule_.ranks) {}
 
   double run() {
     while (true) {
       while (start_all()) {
       }
       const auto working =
-          static_cast<double>(std::ranges::count_if(ranks_, [](const Rank& rank) { return rank.left > 0; }));
-      const double speed = std::min(1.0, at_once_ / std::max(1.0, working));
+          static_cast<double>(std::ranges::count_if(ranks_, [](const Rank& rank) { return rank.remaining > 0; }));
+      const double speed = std::min(1.0, cores_ / std::max(1.0, working));
       const double until = next_event(speed);
       if (until == kNever) break;
-      for (Rank& rank : ranks_) rank.left = now_ + rank.left / speed <= until ? 0 : rank.left - (until - now_) * speed;
-      now_ = until;
+      for (Rank& rank : ranks_)
+        rank.remaining = time_ + rank.remaining / speed <= until ? 0 : rank.remaining - (until - time_) * speed;
+      time_ = until;
     }
-    for (int rank = 0; rank < s_.ranks; ++rank)
-      MCPP_CHECK(ranks_[rank].step == s_.per_rank[rank].size(), "the schedule has a deadlock at rank ", rank);
-    return now_;
+    for (int rank = 0; rank < schedule_.ranks; ++rank)
+      MCPP_CHECK(ranks_[rank].step == schedule_.per_rank[rank].size(), "the schedule has a deadlock at rank ", rank);
+    return time_;
   }
 
  private:
   struct Rank {
     std::size_t step = 0;
-    bool is_started = false;  // of the action at `step`
-    double left = 0;          // its remaining seconds at full speed
-    double awaits = kNever;   // arrival time of the awaited message
+    bool is_started = false;          // the action at `step` has been started
+    double remaining = 0;             // seconds of it at full speed
+    double awaited_arrival = kNever;  // arrival time of the awaited message
   };
 
   const ScheduleCosts& costs(int stage) const { return costs_.size() == 1 ? costs_[0] : costs_[stage]; }
-  std::deque<double>& channel(int from, int to, bool forward) {
-    return channels_[2 * (from * s_.ranks + to) + forward];
+  std::deque<double>& channel(int from, int to, bool is_forward) {
+    return channels_[2 * (from * schedule_.ranks + to) + is_forward];
   }
 
   /// Advances ranks without computing. Returns true if any rank advanced.
   bool start_all() {
     bool progress = false;
-    for (int rank = 0; rank < s_.ranks; ++rank)
-      while (ranks_[rank].step < s_.per_rank[rank].size() && take_step(rank)) progress = true;
+    for (int rank = 0; rank < schedule_.ranks; ++rank)
+      while (ranks_[rank].step < schedule_.per_rank[rank].size() && take_step(rank)) progress = true;
     return progress;
   }
 
   /// Starts the next action of the rank. Returns false while the rank computes or waits.
-  bool take_step(int number) {
-    Rank& rank = ranks_[number];
-    const Action& a = s_.per_rank[number][rank.step];
+  bool take_step(int rank_index) {
+    Rank& rank = ranks_[rank_index];
+    const Action& a = schedule_.per_rank[rank_index][rank.step];
     if (a.kind == RecvForward || a.kind == RecvBackward) {
-      if (!receive(rank, number, a)) return false;
+      if (!receive(rank, rank_index, a)) return false;
     } else if (a.kind == SendForward || a.kind == SendBackward) {
-      const bool forward = a.kind == SendForward;
-      channel(number, s_.rank_of(a.stage + (forward ? 1 : -1)), forward).push_back(now_ + costs(a.stage).message);
+      const bool is_forward = a.kind == SendForward;
+      channel(rank_index, schedule_.rank_of(a.stage + (is_forward ? 1 : -1)), is_forward)
+          .push_back(time_ + costs(a.stage).message);
     } else {
-      if (!rank.is_started) rank.left = work(a);
+      if (!rank.is_started) rank.remaining = work(a);
       rank.is_started = true;
-      if (rank.left > 0) return false;
+      if (rank.remaining > 0) return false;
     }
     rank.is_started = false;
     ++rank.step;
     return true;
   }
 
-  bool receive(Rank& rank, int number, const Action& a) {
-    const bool forward = a.kind == RecvForward;
-    std::deque<double>& messages = channel(s_.rank_of(a.stage + (forward ? -1 : 1)), number, forward);
-    rank.awaits = messages.empty() || messages.front() <= now_ ? kNever : messages.front();
-    if (messages.empty() || messages.front() > now_) return false;
+  bool receive(Rank& rank, int rank_index, const Action& a) {
+    const bool is_forward = a.kind == RecvForward;
+    std::deque<double>& messages = channel(schedule_.rank_of(a.stage + (is_forward ? -1 : 1)), rank_index, is_forward);
+    rank.awaited_arrival = messages.empty() || messages.front() <= time_ ? kNever : messages.front();
+    if (messages.empty() || messages.front() > time_) return false;
     messages.pop_front();
     return true;
   }
@@ -348,22 +357,23 @@ class OversubscribedSimulation {
   /// Returns the time of the next completed computation or message arrival.
   double next_event(double speed) const {
     double next = kNever;
-    for (const Rank& rank : ranks_) next = std::min(next, rank.left > 0 ? now_ + rank.left / speed : rank.awaits);
+    for (const Rank& rank : ranks_)
+      next = std::min(next, rank.remaining > 0 ? time_ + rank.remaining / speed : rank.awaited_arrival);
     return next;
   }
 
-  const Schedule& s_;
+  const Schedule& schedule_;
   const std::span<const ScheduleCosts> costs_;
-  const double at_once_;
+  const double cores_;
   std::vector<Rank> ranks_;
   std::vector<std::deque<double>> channels_;
-  double now_ = 0;
+  double time_ = 0;
 };
 
 }  // namespace
 
-double oversubscribed_makespan(const Schedule& lowered, std::span<const ScheduleCosts> costs, double at_once) {
-  return OversubscribedSimulation(lowered, costs, at_once).run();
+double oversubscribed_makespan(const Schedule& lowered, std::span<const ScheduleCosts> costs, double cores) {
+  return OversubscribedSimulation(lowered, costs, cores).run();
 }
 
 }  // namespace mcpp

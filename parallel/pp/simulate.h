@@ -12,8 +12,8 @@ struct ScheduleCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  double message = 0;      ///< from the end of the sending action to the earliest start of the receiving one
-  double reduce_grad = 0;  ///< if not overlapped
+  double message = 0;      ///< time from the end of the sending action to the earliest start of the receiving one
+  double reduce_grad = 0;  ///< time of the reduction that is not overlapped
 };
 
 struct TimedAction {
@@ -25,8 +25,8 @@ struct Timeline {
   std::vector<std::vector<TimedAction>> per_rank;
   std::vector<double> busy;         ///< compute time of each rank
   std::vector<double> idle;         ///< waiting time of each rank between its first and last action
-  std::vector<int> peak_in_flight;  ///< by rank: maximum number of stage inputs waiting for their weight gradient
-  double makespan = 0;              ///< from the first start to the last end
+  std::vector<int> peak_in_flight;  ///< maximum number of stage inputs waiting for their weight gradient, by rank
+  double makespan = 0;              ///< time from the first start to the last end
   /// Largest fraction of a rank's time, between its first and last action, that it waits. Ranks may start and end at
   /// different times, because the next step can begin on a rank that is done.
   double bubble = 0;
@@ -47,8 +47,8 @@ Timeline simulate(const Schedule& lowered, std::span<const ScheduleCosts> costs)
 
 // Simulation of pipeline ranks that share too few cores. A rank that waits for a message leaves its core to others.
 
-/// Returns the makespan of a lowered schedule (valid for simulate()) if all ranks together compute as fast as `at_once`
+/// Returns the makespan of a lowered schedule (valid for simulate()) if all ranks together compute as fast as `cores`
 /// cores. It may be fractional, because one simulated rank may represent several ranks.
-double oversubscribed_makespan(const Schedule& lowered, std::span<const ScheduleCosts> costs, double at_once);
+double oversubscribed_makespan(const Schedule& lowered, std::span<const ScheduleCosts> costs, double cores);
 
 }  // namespace mcpp

@@ -40,17 +40,17 @@ class LayoutReader {
   static constexpr int kMaxDepth = 16;
 
   bool next_is(char c) const { return at_ < text_.size() && text_[at_] == c; }
-  void require(bool condition, const std::string& why) const {
-    check_input(condition, "pipeline_model_parallel_layout: ", why, " after \"", text_.substr(0, at_), "\"");
+  void require(bool condition, const std::string& reason) const {
+    check_input(condition, "pipeline_model_parallel_layout: ", reason, " after \"", text_.substr(0, at_), "\"");
   }
 
   std::string sequence() {
     std::string items;
     while (at_ < text_.size() && !next_is(')')) {
-      const std::string one = item();
+      const std::string repeated = item();
       const std::size_t times = next_is('*') ? number() : 1;
-      require(items.size() + one.size() * times <= kMaxExpandedLength, "too many stages and layers");
-      for (std::size_t i = 0; i < times; ++i) items += one;
+      require(items.size() + repeated.size() * times <= kMaxExpandedLength, "too many stages and layers");
+      for (std::size_t i = 0; i < times; ++i) items += repeated;
     }
     return items;
   }
@@ -60,11 +60,11 @@ class LayoutReader {
     if (c != '(') {
       require(c != 'm', "multi-token prediction (m) is not supported,");
       require(std::string_view("EtL|").find(c) != std::string_view::npos,
-              str("\"", c, "\" is none of E (embedding), t (layer), L (output), | (border), (...)*n, x*n"));
+              str("\"", c, "\" is not one of E (embedding), t (layer), L (output), | (border), (...)*n, x*n"));
       ++at_;
       return {c};
     }
-    require(++depth_ <= kMaxDepth, str("more than ", kMaxDepth, " \"(\" within one another"));
+    require(++depth_ <= kMaxDepth, str("more than ", kMaxDepth, " nested \"(\""));
     ++at_;
     std::string items = sequence();
     require(next_is(')'), "a \")\" is missing");
@@ -100,7 +100,7 @@ class Splitter {
     at_least(kLast, last(), 0);
     if (!conflicts.empty()) return;
     if (!split.pipeline_model_parallel_layout.empty())
-      follow_layout();
+      apply_layout();
     else if (first() > 0 || last() > 0)
       split_unevenly();
     else
@@ -122,8 +122,8 @@ class Splitter {
   }
 
   void add(std::string text) { conflicts.push_back(std::move(text)); }
-  void at_least(const char* name, i64 value, i64 least) {
-    if (value < least) add(str(name, " = ", value, " must be at least ", least));
+  void at_least(const char* name, i64 value, i64 min_value) {
+    if (value < min_value) add(str(name, " = ", value, " must be at least ", min_value));
   }
 
   /// Fills the stages in order; layers_of_rank returns the number of layers of each chunk of a rank.
@@ -144,8 +144,8 @@ class Splitter {
       const std::vector<i64> nearest = nearest_multiples(stages_, split_.num_layers);
       add(str("num_layers = ", split_.num_layers, " is not a multiple of ",
               times_chunks("pipeline_model_parallel_size", ranks()),
-              nearest.size() == 1 ? "; the nearest that does is " : "; the nearest that do are ", nearest[0],
-              nearest.size() == 1 ? "" : str(" and ", nearest[1]), "; or give ", kFirst, ", ", kLast,
+              nearest.size() == 1 ? "; the nearest multiple is " : "; the nearest multiples are ", nearest[0],
+              nearest.size() == 1 ? "" : str(" and ", nearest[1]), "; or set ", kFirst, ", ", kLast,
               " or pipeline_model_parallel_layout"));
     }
     fill_stages([&](i64) { return split_.num_layers / ranks(); });
@@ -170,25 +170,27 @@ class Splitter {
 
   /// Suggests values of one key (the last one that is set) with which the remaining layers divide evenly.
   std::string describe_uneven_rest(i64 others, i64 rest) const {
-    const std::string given = first() > 0 && last() > 0 ? str(kFirst, " = ", first(), " and ", kLast, " = ", last())
-                              : first() > 0             ? str(kFirst, " = ", first())
-                                                        : str(kLast, " = ", last());
+    const std::string settings = first() > 0 && last() > 0 ? str(kFirst, " = ", first(), " and ", kLast, " = ", last())
+                                 : first() > 0             ? str(kFirst, " = ", first())
+                                                           : str(kLast, " = ", last());
     const i64 step = others * chunks(), own = last() > 0 ? last() : first();
-    std::vector<i64> good;
+    std::vector<i64> suggestions;
     const std::vector<i64> nearest_rests =
         others == 0 ? std::vector<i64>{0} : nearest_multiples(step, std::max<i64>(rest, 1));
     for (const i64 shared : nearest_rests)
-      if (const i64 value = own + rest - shared; value > 0 && value % chunks() == 0) good.insert(good.begin(), value);
-    return str(given, " leave ", rest, " of num_layers = ", split_.num_layers, " for the ", others,
-               " other pipeline ranks, which must be ",
+      if (const i64 value = own + rest - shared; value > 0 && value % chunks() == 0)
+        suggestions.insert(suggestions.begin(), value);
+    return str(settings, first() > 0 && last() > 0 ? " leave " : " leaves ", rest,
+               " of num_layers = ", split_.num_layers, " for the ", others, " other pipeline ranks, which must be ",
                others == 0 ? "0" : str("a multiple of ", times_chunks(str(others, " ranks"), others)),
-               good.empty() ? "" : str("; nearest ", last() > 0 ? kLast : kFirst, ": ", join_alternatives(good)));
+               suggestions.empty()
+                   ? ""
+                   : str("; nearest ", last() > 0 ? kLast : kFirst, ": ", join_alternatives(suggestions)));
   }
 
-  void follow_layout() {
+  void apply_layout() {
     if (first() > 0 || last() > 0)
-      add(str("pipeline_model_parallel_layout defines all stages; ", kFirst, " and ", kLast,
-              " cannot be given with it"));
+      add(str("pipeline_model_parallel_layout defines all stages; ", kFirst, " and ", kLast, " cannot be set with it"));
     std::string items;
     try {
       items = LayoutReader(split_.pipeline_model_parallel_layout).read();
@@ -206,8 +208,8 @@ class Splitter {
   }
 
   void check_layout(const std::string& items) {
-    const auto require = [&](bool condition, const std::string& why) {
-      if (!condition) add("pipeline_model_parallel_layout: " + why);
+    const auto require = [&](bool condition, const std::string& reason) {
+      if (!condition) add("pipeline_model_parallel_layout: " + reason);
     };
     require(count_of(items, 'E') == 1 && items.front() == 'E', "it must begin with E, and have no other E");
     require(count_of(items, 'L') == 1 && items.back() == 'L', "it must end with L, and have no other L");

@@ -13,7 +13,7 @@ Tensor zeros(i64 count, const Tensor& like) {
 }  // namespace
 
 /// Takes the maximum over all ranks that hold parts. Replicas do not change a maximum.
-void Fp8Scaling::agree(Tensor& amax) const {
+void Fp8Scaling::reduce_amax(Tensor& amax) const {
   for (Communicator* group : recipe_->holders) group->all_reduce(amax, ReduceOp::Max).wait();
 }
 
@@ -24,23 +24,23 @@ LinearScales Fp8Scaling::scales(const Tensor& saved) const {
 }
 
 LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight,
-                                 MicrobatchContext& pass) const {
+                                 MicrobatchContext& context) const {
   if (!recipe_) return {};
-  Tensor amax = zeros(kSaved, input), of_input = amax.flat(kInput, 1), of_weight = amax.flat(kWeight, 1);
-  ops::add_amax(input, of_input);
-  for (const Tensor& part : weight) ops::add_amax(part, of_weight);
-  agree(amax);
-  pass.save(owner, amax);
+  Tensor amax = zeros(kSaved, input), input_amax = amax.flat(kInput, 1), weight_amax = amax.flat(kWeight, 1);
+  ops::add_amax(input, input_amax);
+  for (const Tensor& part : weight) ops::add_amax(part, weight_amax);
+  reduce_amax(amax);
+  context.save(owner, amax);
   return scales(amax);
 }
 
 LinearScales Fp8Scaling::backward(const void* owner, std::initializer_list<Tensor> gradient,
-                                  MicrobatchContext& pass) const {
+                                  MicrobatchContext& context) const {
   if (!recipe_) return {};
-  LinearScales all = scales(pass.take(owner));
+  LinearScales all = scales(context.take(owner));
   Tensor amax = zeros(1, *gradient.begin());
   for (const Tensor& part : gradient) ops::add_amax(part, amax);
-  agree(amax);
+  reduce_amax(amax);
   all.gradient = Fp8Scale{recipe_->gradients, amax};
   return all;
 }

@@ -1,5 +1,6 @@
-// FP8 scales of the products of a linear layer. A tensor has one scale, derived from the largest magnitude of the whole
-// tensor. Ranks that hold parts of it determine that jointly, so rounding does not depend on the sharding.
+// FP8 scales of the products of a linear layer. A tensor has one scale, derived from the largest magnitude of the
+// entire tensor. Ranks that hold parts of it determine that magnitude jointly, so rounding does not depend on the
+// sharding.
 #pragma once
 #include <initializer_list>
 #include <optional>
@@ -13,8 +14,8 @@ namespace mcpp {
 
 /// FP8 settings of the linear layers of a transformer layer.
 struct Fp8Recipe {
-  Fp8Format forward = Fp8Format::E4M3;    ///< of inputs and weights
-  Fp8Format gradients = Fp8Format::E4M3;  ///< of output gradients in backward
+  Fp8Format forward = Fp8Format::E4M3;    ///< format of inputs and weights
+  Fp8Format gradients = Fp8Format::E4M3;  ///< format of output gradients in backward
   /// Groups over which the tensors of one microbatch are sharded: tensor- and context-parallel ranks.
   std::vector<Communicator*> holders = {};
 };
@@ -32,13 +33,13 @@ class Fp8Scaling {
   /// Returns the scales of a layer's input and weight. Both may consist of several tensors or be sharded over ranks.
   /// Saves 8 bytes for backward() under `owner`.
   LinearScales forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight,
-                       MicrobatchContext& pass) const;
-  /// Returns the scales of forward(), taken from the pass, and of the output's gradient.
-  LinearScales backward(const void* owner, std::initializer_list<Tensor> gradient, MicrobatchContext& pass) const;
+                       MicrobatchContext& context) const;
+  /// Returns the scales of forward(), taken from the context, and of the output's gradient.
+  LinearScales backward(const void* owner, std::initializer_list<Tensor> gradient, MicrobatchContext& context) const;
 
  private:
   LinearScales scales(const Tensor& saved) const;
-  void agree(Tensor& amax) const;
+  void reduce_amax(Tensor& amax) const;
 
   std::optional<Fp8Recipe> recipe_;
 };

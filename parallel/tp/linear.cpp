@@ -94,27 +94,27 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, cons
   MCPP_CHECK(!gather_output || out.size() == 1, name, " gathers an output of shape ", out);
 }
 
-Tensor ColumnParallelLinear::forward(const Tensor& x, MicrobatchContext& pass) {
-  pass.save(this, x);
-  const LinearScales scales = fp8_.forward(this, x, {slice_.weight.value}, pass);
-  const Tensor whole_x = region_.whole(x).wait();
-  const Tensor y = skip_bias_add_ ? slice_.multiply(whole_x, scales) : slice_.multiply_add(whole_x, scales);
+Tensor ColumnParallelLinear::forward(const Tensor& x, MicrobatchContext& context) {
+  context.save(this, x);
+  const LinearScales scales = fp8_.forward(this, x, {slice_.weight.value}, context);
+  const Tensor full_x = region_.gather_sequence(x).wait();
+  const Tensor y = skip_bias_add_ ? slice_.multiply(full_x, scales) : slice_.multiply_add(full_x, scales);
   return gather_output_ ? gather_from_tensor_parallel_region(y, region_.tp()) : y;
 }
 
-Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, MicrobatchContext& pass, Tensor& u) {
+Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, MicrobatchContext& context, Tensor& u) {
   MCPP_CHECK(skip_bias_add_ && !gather_output_, slice_.weight.name, " is not made for a GELU");
-  pass.save(this, x);
-  return slice_.multiply_gelu(region_.whole(x).wait(), u);
+  context.save(this, x);
+  return slice_.multiply_gelu(region_.gather_sequence(x).wait(), u);
 }
 
-Tensor ColumnParallelLinear::backward(const Tensor& dy, MicrobatchContext& pass) {
+Tensor ColumnParallelLinear::backward(const Tensor& dy, MicrobatchContext& context) {
   const Tensor own_dy = gather_output_ ? scatter_to_tensor_parallel_region(dy, region_.tp()) : dy;
-  const LinearScales scales = fp8_.backward(this, {own_dy}, pass);
-  const Tensor x = pass.take(this);
+  const LinearScales scales = fp8_.backward(this, {own_dy}, context);
+  const Tensor x = context.take(this);
   return region_.backward(
-      x, pass, [&] { return slice_.input_gradient(own_dy, scales); },
-      [this, own_dy, scales](const Tensor& whole_x) { slice_.weight_gradient(own_dy, whole_x, scales); });
+      x, context, [&] { return slice_.input_gradient(own_dy, scales); },
+      [this, own_dy, scales](const Tensor& full_x) { slice_.weight_gradient(own_dy, full_x, scales); });
 }
 
 ActivationPlacement ColumnParallelLinear::output_placement(ActivationPlacement x) const {
@@ -132,51 +132,52 @@ RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, C
   if (slice_.bias) slice_.bias->placement.tp = {gradient_spread(ActivationPlacement::Replicated)};
 }
 
-Tensor RowParallelLinear::forward(const Tensor& x, MicrobatchContext& pass) {
+Tensor RowParallelLinear::forward(const Tensor& x, MicrobatchContext& context) {
   const Tensor own_x = input_is_parallel_ ? x : scatter_to_tensor_parallel_region(x, region_.tp());
-  pass.save(this, own_x);
-  const LinearScales scales = fp8_.forward(this, own_x, {slice_.weight.value}, pass);
+  context.save(this, own_x);
+  const LinearScales scales = fp8_.forward(this, own_x, {slice_.weight.value}, context);
   Tensor y = region_.sum(slice_.multiply(own_x, scales)).wait();
   if (slice_.bias && !skip_bias_add_) ops::add_bias(y, slice_.bias->value);
   return y;
 }
 
-Tensor RowParallelLinear::backward(const Tensor& dy, MicrobatchContext& pass) {
-  const LinearScales scales = fp8_.backward(this, {dy}, pass);
-  const Tensor x = pass.take(this);
-  const Tensor whole_dy = region_.whole(dy).wait();
-  const Tensor dx = slice_.input_gradient(whole_dy, scales);
-  weight_gradient(dy, whole_dy, x, scales, pass);
+Tensor RowParallelLinear::backward(const Tensor& dy, MicrobatchContext& context) {
+  const LinearScales scales = fp8_.backward(this, {dy}, context);
+  const Tensor x = context.take(this);
+  const Tensor full_dy = region_.gather_sequence(dy).wait();
+  const Tensor dx = slice_.input_gradient(full_dy, scales);
+  weight_gradient(dy, full_dy, x, scales, context);
   return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
 }
 
-Tensor RowParallelLinear::backward_gelu(const Tensor& dy, MicrobatchContext& pass,
+Tensor RowParallelLinear::backward_gelu(const Tensor& dy, MicrobatchContext& context,
                                         const std::function<Tensor()>& take_u) {
   MCPP_CHECK(input_is_parallel_, slice_.weight.name, " is not made for a GELU");
-  const Tensor x = pass.take(this), u = take_u();
-  const Tensor whole_dy = region_.whole(dy).wait();
-  const Tensor du = slice_.input_gradient_gelu(whole_dy, u);
-  weight_gradient(dy, whole_dy, x, {}, pass);
+  const Tensor x = context.take(this), u = take_u();
+  const Tensor full_dy = region_.gather_sequence(dy).wait();
+  const Tensor du = slice_.input_gradient_gelu(full_dy, u);
+  weight_gradient(dy, full_dy, x, {}, context);
   return du;
 }
 
-void RowParallelLinear::weight_gradient(const Tensor& dy, const Tensor& whole_dy, const Tensor& x,
-                                        const LinearScales& scales, MicrobatchContext& pass) {
-  if (pass.delay_wgrad_compute) {  // keeps only this rank's part, like TensorParallelRegion::backward()
-    pass.run_or_delay_wgrad([this, dy, x, scales] { slice_.weight_gradient(region_.whole(dy).wait(), x, scales); });
+void RowParallelLinear::weight_gradient(const Tensor& dy, const Tensor& full_dy, const Tensor& x,
+                                        const LinearScales& scales, MicrobatchContext& context) {
+  if (context.delay_wgrad_compute) {  // keeps only this rank's part, like TensorParallelRegion::backward()
+    context.run_or_delay_wgrad(
+        [this, dy, x, scales] { slice_.weight_gradient(region_.gather_sequence(dy).wait(), x, scales); });
   } else {
-    slice_.weight_gradient(whole_dy, x, scales);
+    slice_.weight_gradient(full_dy, x, scales);
   }
 }
 
 ActivationPlacement RowParallelLinear::output_placement(ActivationPlacement x) const {
-  const ActivationPlacement taken =
+  const ActivationPlacement expected =
       input_is_parallel_ ? ActivationPlacement::ColumnSharded : ActivationPlacement::Replicated;
-  MCPP_CHECK(x == taken, slice_.weight.name, " expects activations that are ", name_of(taken),
+  MCPP_CHECK(x == expected, slice_.weight.name, " expects activations that are ", name_of(expected),
              ", but receives activations that are ", name_of(x));
   // The bias gradient is always computed from the full dy, which backward gathers.
   if (slice_.bias) check_gradient_spread(*slice_.bias, ActivationPlacement::Replicated);
-  return region_.outside();
+  return region_.outer_placement();
 }
 
 }  // namespace mcpp

@@ -17,11 +17,12 @@ namespace mcpp {
 
 struct LinearOptions {
   bool bias = true;
-  bool skip_bias_add = false;  ///< the caller adds bias(), fused with the next op; its gradient is still computed here
+  /// The caller adds bias(), fused with the next op; its gradient is computed by backward().
+  bool skip_bias_add = false;
   double init_std = 0.02;
   std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = one matrix
   bool sequence_parallel = false;     ///< activations outside the region are [s / tp, b, h]
-  std::optional<Fp8Recipe> fp8 = {};  ///< none: products use the model's dtype
+  std::optional<Fp8Recipe> fp8 = {};  ///< if not set, products use the model's dtype
 };
 
 /// One rank's slice of a weight [.., out, in] and its bias, and the local products with them: in the model's dtype, or
@@ -53,11 +54,11 @@ class ColumnParallelLinear final : public Module {
   /// If `gather_output`, y and dy are [s, b, out] on every rank; `out` must then have one axis.
   ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis, Communicator& tp,
                        const LinearOptions& options, bool gather_output = false);
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& context) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& context) override;
   /// Replaces forward() with skip_bias_add and without fp8: returns gelu(y + bias) and stores the input of GELU in `u`.
   /// dy of backward() is then the gradient of u.
-  Tensor forward_gelu(const Tensor& x, MicrobatchContext& pass, Tensor& u);
+  Tensor forward_gelu(const Tensor& x, MicrobatchContext& context, Tensor& u);
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   /// Returns the bias, or null without one.
@@ -78,18 +79,18 @@ class RowParallelLinear final : public Module {
   /// Without `input_is_parallel`, x and dx are [s, b, in] on every rank.
   RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp, const LinearOptions& options,
                     bool input_is_parallel = true);
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
-  /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u, which is obtained from `take_u` after
-  /// what forward() saved was taken.
-  Tensor backward_gelu(const Tensor& dy, MicrobatchContext& pass, const std::function<Tensor()>& take_u);
+  Tensor forward(const Tensor& x, MicrobatchContext& context) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& context) override;
+  /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u, which `take_u` returns; called after
+  /// the tensors saved by forward() have been taken.
+  Tensor backward_gelu(const Tensor& dy, MicrobatchContext& context, const std::function<Tensor()>& take_u);
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
 
  private:
-  void weight_gradient(const Tensor& dy, const Tensor& whole_dy, const Tensor& x, const LinearScales& scales,
-                       MicrobatchContext& pass);
+  void weight_gradient(const Tensor& dy, const Tensor& full_dy, const Tensor& x, const LinearScales& scales,
+                       MicrobatchContext& context);
 
   TensorParallelRegion region_;
   Fp8Scaling fp8_;

@@ -16,8 +16,8 @@ template <bool kIntoBlock>
 void copy_columns(const Tensor& full, const Tensor& block, i64 first) {
   const i64 columns = block.dim(-1), n = full.dim(-1);
   for (i64 row = 0; row < full.numel() / n; ++row) {
-    Tensor inside = full.flat(row * n + first, columns), own = block.flat(row * columns, columns);
-    kIntoBlock ? ops::copy(inside, own) : ops::copy(own, inside);
+    Tensor slice = full.flat(row * n + first, columns), own = block.flat(row * columns, columns);
+    kIntoBlock ? ops::copy(slice, own) : ops::copy(own, slice);
   }
 }
 
@@ -29,9 +29,9 @@ PendingTensor reduce_from_tensor_parallel_region(Tensor x, Communicator& tp) {
 }
 
 PendingTensor gather_from_sequence_parallel_region(const Tensor& x, Communicator& tp) {
-  Tensor whole = Tensor::like(x, with_dim(x, 0, x.dim(0) * tp.size()));
-  Work work = tp.all_gather(x, whole);
-  return {std::move(whole), std::move(work)};
+  Tensor full = Tensor::like(x, with_dim(x, 0, x.dim(0) * tp.size()));
+  Work work = tp.all_gather(x, full);
+  return {std::move(full), std::move(work)};
 }
 
 PendingTensor reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp) {
@@ -61,11 +61,11 @@ Tensor scatter_to_tensor_parallel_region(const Tensor& x, Communicator& tp) {
 }
 
 void TensorParallelRegion::check_entry(ActivationPlacement x, const std::string& user) const {
-  MCPP_CHECK(x == outside(), user, " expects activations that are ", name_of(outside()),
+  MCPP_CHECK(x == outer_placement(), user, " expects activations that are ", name_of(outer_placement()),
              ", but receives activations that are ", name_of(x));
 }
 
-PendingTensor TensorParallelRegion::whole(const Tensor& x) const {
+PendingTensor TensorParallelRegion::gather_sequence(const Tensor& x) const {
   if (!sequence_parallel_) return {x, Work()};
   return gather_from_sequence_parallel_region(x, tp_);
 }
@@ -76,19 +76,19 @@ PendingTensor TensorParallelRegion::sum(const Tensor& x) const {
   return reduce_from_tensor_parallel_region(x, tp_);
 }
 
-Tensor TensorParallelRegion::backward(const Tensor& x, MicrobatchContext& pass,
+Tensor TensorParallelRegion::backward(const Tensor& x, MicrobatchContext& context,
                                       const std::function<Tensor()>& input_gradient,
-                                      std::function<void(const Tensor& whole_x)> weight_gradient) const {
-  if (pass.delay_wgrad_compute) {
+                                      std::function<void(const Tensor& full_x)> weight_gradient) const {
+  if (context.delay_wgrad_compute) {
     // A delayed weight gradient keeps only this rank's part of x: schedules that hold many microbatches need the memory
     // more than the overlap. All ranks of the group run the same schedule, so they gather in the same order.
-    pass.run_or_delay_wgrad(
-        [this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(whole(x).wait()); });
+    context.run_or_delay_wgrad(
+        [this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(gather_sequence(x).wait()); });
     return sum(input_gradient()).wait();
   }
-  PendingTensor whole_x = whole(x);
+  PendingTensor full_x = gather_sequence(x);
   PendingTensor dx = sum(input_gradient());
-  weight_gradient(whole_x.wait());
+  weight_gradient(full_x.wait());
   return dx.wait();
 }
 

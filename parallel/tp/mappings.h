@@ -1,5 +1,5 @@
 // Collectives at the boundaries of a tensor-parallel region. Names are Megatron-LM's; each function is the backward of
-// another one.
+// one of the others.
 #pragma once
 #include <functional>
 #include <string>
@@ -47,24 +47,24 @@ class TensorParallelRegion {
 
   Communicator& tp() const { return tp_; }
   bool sequence_parallel() const { return sequence_parallel_; }
-  /// Returns the placement of activations outside the region: the input of whole() and the output of sum().
-  ActivationPlacement outside() const {
+  /// Returns the placement of activations outside the region: the input of gather_sequence() and the output of sum().
+  ActivationPlacement outer_placement() const {
     return sequence_parallel_ ? ActivationPlacement::SequenceSharded : ActivationPlacement::Replicated;
   }
-  /// Throws an error that names `user` unless whole() accepts such activations.
+  /// Throws an error that names `user` unless gather_sequence() accepts such activations.
   void check_entry(ActivationPlacement x, const std::string& user) const;
 
-  /// Returns the whole sequence of x: x itself, or gathered.
-  PendingTensor whole(const Tensor& x) const;
+  /// Returns the full sequence of x: x itself, or gathered.
+  PendingTensor gather_sequence(const Tensor& x) const;
   /// Sums the partial results x [s, b, h] over the ranks; returns the replicated sum or this rank's part of the
   /// sequence. May overwrite x.
   PendingTensor sum(const Tensor& x) const;
 
-  /// Backward pass of products of whole(x) with weights sharded along their outputs; returns dx. Overlaps each
-  /// collective with a product: the gathering of x with the input gradient, the reduction of dx with the weight
+  /// Backward pass of products of gather_sequence(x) with weights sharded along their outputs; returns dx. Overlaps
+  /// each collective with a product: the gathering of x with the input gradient, the reduction of dx with the weight
   /// gradient.
-  Tensor backward(const Tensor& x, MicrobatchContext& pass, const std::function<Tensor()>& input_gradient,
-                  std::function<void(const Tensor& whole_x)> weight_gradient) const;
+  Tensor backward(const Tensor& x, MicrobatchContext& context, const std::function<Tensor()>& input_gradient,
+                  std::function<void(const Tensor& full_x)> weight_gradient) const;
 
  private:
   Communicator& tp_;

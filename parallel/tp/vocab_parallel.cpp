@@ -14,20 +14,20 @@ VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, i64 padd
     : region_(tp, sequence_parallel),
       weight_(name + ".weight", split_box({padded_vocab_size, hidden_size}, 0, tp), Init::Normal, init_std) {}
 
-Tensor VocabParallelEmbedding::forward(const Tensor& tokens, MicrobatchContext& pass) {
-  pass.save(this, tokens);
+Tensor VocabParallelEmbedding::forward(const Tensor& tokens, MicrobatchContext& context) {
+  context.save(this, tokens);
   const Tensor& table = weight_.value;
   Tensor y = Tensor::empty({tokens.dim(0), tokens.dim(1), table.dim(1)}, table.dtype(), table.device());
   ops::embedding(tokens, table, weight_.box.offset[0], y);
   return region_.sum(y).wait();
 }
 
-Tensor VocabParallelEmbedding::backward(const Tensor& dy, MicrobatchContext& pass) {
-  const Tensor tokens = pass.take(this);
-  pass.run_or_delay_wgrad([this, dy, tokens] {
-    const Tensor whole_dy = region_.whole(dy).wait();
+Tensor VocabParallelEmbedding::backward(const Tensor& dy, MicrobatchContext& context) {
+  const Tensor tokens = context.take(this);
+  context.run_or_delay_wgrad([this, dy, tokens] {
+    const Tensor full_dy = region_.gather_sequence(dy).wait();
     weight_.add_grad(
-        [&](Tensor& sum, float beta) { ops::embedding_backward(whole_dy, tokens, weight_.box.offset[0], sum, beta); });
+        [&](Tensor& sum, float beta) { ops::embedding_backward(full_dy, tokens, weight_.box.offset[0], sum, beta); });
   });
   return {};
 }
@@ -35,7 +35,7 @@ Tensor VocabParallelEmbedding::backward(const Tensor& dy, MicrobatchContext& pas
 ActivationPlacement VocabParallelEmbedding::output_placement(ActivationPlacement tokens) const {
   MCPP_CHECK(tokens == ActivationPlacement::Replicated, weight_.name,
              " expects all tokens, but receives activations that are ", name_of(tokens));
-  return region_.outside();
+  return region_.outer_placement();
 }
 
 namespace {

@@ -19,8 +19,8 @@ class VocabParallelEmbedding final : public Module {
   VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size, Communicator& tp,
                          double init_std, bool sequence_parallel = false);
 
-  Tensor forward(const Tensor& tokens, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& tokens, MicrobatchContext& context) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& context) override;
   ActivationPlacement output_placement(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override { f(weight_); }
   /// Returns the weight, which the output layer shares if embeddings are tied.

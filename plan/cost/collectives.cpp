@@ -20,38 +20,38 @@ i64 Collectives::members(std::size_t tier, const RankGroup& group) const {
 
 double Collectives::volume_seconds(double bytes, const RankGroup& group) const {
   double seconds = 0;
-  i64 before = 1;
-  for (std::size_t tier = 0; tier < tiers() && before < group.ranks; ++tier) {
-    const i64 now = tier + 1 == tiers() ? group.ranks : members(tier, group);
-    const double share = static_cast<double>(before), parts = static_cast<double>(now) / share;
+  i64 inner_ranks = 1;
+  for (std::size_t tier = 0; tier < tiers() && inner_ranks < group.ranks; ++tier) {
+    const i64 outer_ranks = tier + 1 == tiers() ? group.ranks : members(tier, group);
+    const double share = static_cast<double>(inner_ranks), parts = static_cast<double>(outer_ranks) / share;
     seconds += bytes / share * (parts - 1) / parts / bandwidth(tier);
-    before = now;
+    inner_ranks = outer_ranks;
   }
   return seconds;
 }
 
 double Collectives::ring_latency(const RankGroup& group) const {
   double seconds = 0;
-  double crossings = static_cast<double>(group.ranks);  // ring steps not yet assigned to a tier
+  double remaining_crossings = static_cast<double>(group.ranks);  // ring steps not yet assigned to a tier
   for (std::size_t tier = 0; tier < tiers(); ++tier) {
-    const double leaving =
+    const double tier_crossings =
         tier + 1 == tiers() ? 0
                             : std::ceil(static_cast<double>(group.ranks) / static_cast<double>(members(tier, group)));
-    const double outside = leaving > 1 ? leaving : 0;
-    seconds += (crossings - outside) * latency(tier);
-    crossings = outside;
+    const double outer_crossings = tier_crossings > 1 ? tier_crossings : 0;
+    seconds += (remaining_crossings - outer_crossings) * latency(tier);
+    remaining_crossings = outer_crossings;
   }
   return seconds;
 }
 
 double Collectives::tree_latency(const RankGroup& group) const {
   double seconds = 0;
-  i64 before = 1;
-  for (std::size_t tier = 0; tier < tiers() && before < group.ranks; ++tier) {
-    const i64 now = tier + 1 == tiers() ? group.ranks : members(tier, group);
-    const double steps = std::log2(static_cast<double>(now) / static_cast<double>(before));
+  i64 inner_ranks = 1;
+  for (std::size_t tier = 0; tier < tiers() && inner_ranks < group.ranks; ++tier) {
+    const i64 outer_ranks = tier + 1 == tiers() ? group.ranks : members(tier, group);
+    const double steps = std::log2(static_cast<double>(outer_ranks) / static_cast<double>(inner_ranks));
     seconds += kTreeStep * steps * latency(tier);
-    before = now;
+    inner_ranks = outer_ranks;
   }
   return seconds;
 }
@@ -68,13 +68,14 @@ double Collectives::all_reduce(double bytes, const RankGroup& group) const {
 
 double Collectives::all_to_all(double bytes, const RankGroup& group) const {
   if (group.ranks < 2 || bytes <= 0) return 0;
-  // Data for a rank of another tier uses that tier's links all the way.
+  // Data for a rank beyond a tier uses the links of the farther tier all the way.
   double seconds = kStart + ring_latency(group);
-  i64 before = 1;
-  for (std::size_t tier = 0; tier < tiers() && before < group.ranks; ++tier) {
-    const i64 now = tier + 1 == tiers() ? group.ranks : members(tier, group);
-    seconds += bytes * static_cast<double>(now - before) / static_cast<double>(group.ranks) / bandwidth(tier);
-    before = now;
+  i64 inner_ranks = 1;
+  for (std::size_t tier = 0; tier < tiers() && inner_ranks < group.ranks; ++tier) {
+    const i64 outer_ranks = tier + 1 == tiers() ? group.ranks : members(tier, group);
+    seconds +=
+        bytes * static_cast<double>(outer_ranks - inner_ranks) / static_cast<double>(group.ranks) / bandwidth(tier);
+    inner_ranks = outer_ranks;
   }
   return seconds;
 }

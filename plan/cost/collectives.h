@@ -4,7 +4,7 @@
 
 namespace mcpp {
 
-/// Every `stride`-th of a range of consecutive ranks, like the groups along one axis of a layout.
+/// Group of every `stride`-th rank in a range of consecutive ranks, like the groups along one axis of a layout.
 struct RankGroup {
   i64 ranks = 1;
   i64 stride = 1;
@@ -23,7 +23,7 @@ class Collectives {
   double all_reduce(double bytes, const RankGroup& group) const;
   /// Returns seconds. Each rank holds `bytes` and sends an equal part to every rank.
   double all_to_all(double bytes, const RankGroup& group) const;
-  /// Returns the seconds of a message from a rank to the one `stride` further.
+  /// Returns the seconds of a message to the rank `stride` ranks away.
   double message(double bytes, i64 stride) const;
 
   /// Returns the name of the farthest tier that a group needs; "" for one rank.
@@ -38,7 +38,7 @@ class Collectives {
     return 1e9 * hardware_.links.bandwidth[tier] * hardware_.links.attained[tier];
   }
   double latency(std::size_t tier) const { return 1e-6 * hardware_.links.latency[tier]; }
-  /// Number of members of the group that are joined by links of this tier or a nearer one.
+  /// Returns the number of members of the group that are joined by links of this tier or a nearer one.
   i64 members(std::size_t tier, const RankGroup& group) const;
   double ring_latency(const RankGroup& group) const;
   double tree_latency(const RankGroup& group) const;

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-KernelTimes by_bytes(const Hardware& hardware, const KernelTraits& program, const Workload& work) {
+KernelTimes estimate_kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work) {
   const double wide = 4, element = static_cast<double>(size_of(work.dtype));
   const double sweep = hardware.traffic_seconds(element);
   const auto seconds = [&](const MemoryPasses& s) { return PassSeconds{s.forward * sweep, s.backward * sweep}; };
@@ -29,22 +29,22 @@ KernelTimes by_bytes(const Hardware& hardware, const KernelTraits& program, cons
           .update = hardware.traffic_seconds(wide * (2 + 2 * states) + element)};
 }
 
-/// Fraction of queries, keys and values that is rotated.
-double rotated_part(const ModelConfig& m) {
+/// Returns the fraction of queries, keys and values that RoPE rotates.
+double rotated_fraction(const ModelConfig& m) {
   if (m.position_embedding_type != PositionEmbedding::Rope) return 0;
   const auto queries = static_cast<double>(m.num_attention_heads), keys = static_cast<double>(m.query_groups());
   return (queries + keys) / (queries + 2 * keys);
 }
 
-KernelTimes as_measured(const Hardware& hardware, const MeasuredRates& rates, const Workload& work) {
+KernelTimes measured_kernel_times(const Hardware& hardware, const MeasuredRates& rates, const Workload& work) {
   const ModelConfig& m = work.model;
   const auto pair = [](const std::vector<double>& forward, const std::vector<double>& backward, std::size_t kind) {
     return PassSeconds{1e-9 * forward[kind], 1e-9 * backward[kind]};
   };
-  const double rotated = 1e-9 * rotated_part(m);
+  const double rotated_seconds = 1e-9 * rotated_fraction(m);
   return {.norm = pair(rates.norm_forward, rates.norm_backward, static_cast<std::size_t>(m.normalization)),
           .residual = pair(rates.residual_forward, rates.residual_backward, m.hidden_dropout > 0 ? 1 : 0),
-          .heads = {rotated * rates.rope_forward, rotated * rates.rope_backward},
+          .heads = {rotated_seconds * rates.rope_forward, rotated_seconds * rates.rope_backward},
           .activation =
               pair(rates.activation_forward, rates.activation_backward, static_cast<std::size_t>(m.activation_func)),
           .bias = {1e-9 * rates.bias_forward, 1e-9 * rates.bias_backward},
@@ -59,7 +59,7 @@ KernelTimes as_measured(const Hardware& hardware, const MeasuredRates& rates, co
 
 KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work) {
   const MeasuredRates* measured = hardware.measured(work.products);
-  return measured ? as_measured(hardware, *measured, work) : by_bytes(hardware, program, work);
+  return measured ? measured_kernel_times(hardware, *measured, work) : estimate_kernel_times(hardware, program, work);
 }
 
 namespace {
@@ -77,7 +77,7 @@ struct Tile {
   double penalty;
 };
 
-/// Seconds with tiles of one size, each of which has 1 / split of the depth.
+/// Returns the seconds with tiles of one size, each of which has 1 / split of the depth.
 double tiled_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, const Tile& tile, i64 split) {
   const i64 cores = hardware.device.cores;
   const i64 tiles = ceil_div(s.m, tile.rows) * ceil_div(s.n, tile.columns) * s.batch * split;
@@ -114,13 +114,13 @@ namespace {
 /// Mean document length, in samples, above which documents count as unbounded.
 constexpr double kLongDocument = 1e4;
 
-/// Mean of the minimum of three: preceding tokens in the document, preceding tokens in the sample, and the window. The
-/// first exceeds x with probability exp(-x / mean), the second with 1 - x / s; this is the integral of their product up
-/// to the window.
+/// Returns the mean of the minimum of three: preceding tokens in the document, preceding tokens in the sample, and the
+/// window. The first exceeds x with probability exp(-x / mean), the second with 1 - x / s; this is the integral of
+/// their product up to the window.
 double attended_in_documents(const ModelConfig& m, i64 layer, double mean) {
   const double s = real(m.seq_length), window = m.window_of(layer) == 0 ? s : std::min(s, real(m.window_of(layer)));
-  const double left = std::exp(-window / mean);
-  return mean * -std::expm1(-window / mean) - mean * (mean * (1 - left) - left * window) / s;
+  const double survival = std::exp(-window / mean);
+  return mean * -std::expm1(-window / mean) - mean * (mean * (1 - survival) - survival * window) / s;
 }
 
 }  // namespace
@@ -130,8 +130,9 @@ double mean_attended_keys(const Workload& work) {
   double sum = 0;
   for (i64 layer = 0; layer < m.num_layers; ++layer) {
     // For much longer documents a sample is a part of one, and the difference below would cancel catastrophically.
-    const bool ends = work.document_tokens > 0 && work.document_tokens < kLongDocument * real(m.seq_length);
-    sum += ends ? attended_in_documents(m, layer, work.document_tokens) : attended_keys(m, layer);
+    const bool has_document_ends =
+        work.document_tokens > 0 && work.document_tokens < kLongDocument * real(m.seq_length);
+    sum += has_document_ends ? attended_in_documents(m, layer, work.document_tokens) : attended_keys(m, layer);
   }
   return sum / real(m.num_layers);
 }

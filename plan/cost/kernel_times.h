@@ -9,19 +9,20 @@ struct PassSeconds {
   double forward = 0, backward = 0;
 };
 
+/// Times in seconds per element.
 struct KernelTimes {
-  PassSeconds norm, residual;  ///< per element of the residual stream, for each of a layer's two
-  PassSeconds heads;           ///< per element of queries, keys and values
-  PassSeconds activation;      ///< per element read or written
-  PassSeconds bias;  ///< per element that has a bias; 0 where it is fused into a kernel that reads the element anyway
-  PassSeconds dropped_score;  ///< cost of dropout per query and key that it attends to
-  PassSeconds embedding;      ///< per element of the residual stream
-  double loss = 0;            ///< per logit, forward and backward together
-  double copy = 0;            ///< per element read and written
-  double update = 0;          ///< per weight: gradient norm and optimizer
+  PassSeconds norm, residual;  ///< each norm or residual of a layer, per element of the residual stream
+  PassSeconds heads;           ///< seconds per element of queries, keys and values
+  PassSeconds activation;      ///< seconds per element read or written
+  PassSeconds bias;  ///< seconds per element with a bias; 0 if fused into a kernel that reads the element anyway
+  PassSeconds dropped_score;  ///< seconds of dropout per query and key that it attends to
+  PassSeconds embedding;      ///< seconds per element of the residual stream
+  double loss = 0;            ///< seconds per logit, forward and backward together
+  double copy = 0;            ///< seconds per element read and written
+  double update = 0;          ///< seconds per weight of gradient norm and optimizer
 };
 
-/// Returns the times measured on the machine if there are any, otherwise those of the kernels' passes over memory.
+/// Returns the measured times if there are any, otherwise estimates from the kernels' passes over memory.
 KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work);
 
 // Predicted time of matrix products.

@@ -34,7 +34,7 @@ class Layer {
         queries_(heads_ * model_.head_dim()),
         keys_(std::max<i64>(model_.query_groups() / layout_.tp, 1) * model_.head_dim()),
         ffn_(model_.ffn() / layout_.tp),
-        up_((model_.gated() ? 2 : 1) * ffn_) {}
+        up_((model_.is_gated() ? 2 : 1) * ffn_) {}
 
   UnitTime time(LayerKind kind) const {
     UnitTime t = half(kind, LayerHalf::Attention);
@@ -42,13 +42,13 @@ class Layer {
     return t;
   }
 
-  UnitTime half(LayerKind kind, LayerHalf which) const {
-    const bool is_attention = which == LayerHalf::Attention;
+  UnitTime half(LayerKind kind, LayerHalf layer_half) const {
+    const bool is_attention = layer_half == LayerHalf::Attention;
     UnitTime t = is_attention ? attention_branch() : kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
-    t += elementwise(which);
-    if (work_.products == ProductType::Fp8 && (is_attention || kind == LayerKind::Dense)) t += fp8_overhead(which);
+    t += elementwise(layer_half);
+    if (work_.products == ProductType::Fp8 && (is_attention || kind == LayerKind::Dense)) t += fp8_overhead(layer_half);
     if (is_attention) t += context_parallel(t);
-    add_selective_recompute(t, kind, which);
+    add_selective_recompute(t, kind, layer_half);
     return t;
   }
 
@@ -113,22 +113,18 @@ class Layer {
     return t;
   }
 
-  bool goes_around_ring() const {
-    return layout_.keys_group().ranks > 1 && layout_.cp_comm_type != CpCommType::AllGather;
-  }
-  /// Number of keys that one kernel sees.
-  i64 kernel_length() const {
-    return goes_around_ring() ? model_.seq_length / layout_.keys_group().ranks : model_.seq_length;
-  }
+  bool uses_ring() const { return layout_.keys_group().ranks > 1 && layout_.cp_comm_type != CpCommType::AllGather; }
+  /// Returns the number of keys that one kernel processes.
+  i64 kernel_length() const { return uses_ring() ? model_.seq_length / layout_.keys_group().ranks : model_.seq_length; }
 
   /// Returns attention's operations per second.
   double attention_rate(bool is_backward) const {
     const i64 length = kernel_length(), width = model_.head_dim();
     if (const MeasuredRates* measured = hw_.measured(work_.products))
       return measured->attention_rate(length, width, is_backward);
-    const double of_bf16 = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
-    const double s = real(length), rate = 1e12 * hw_.device.attention_attained * program_.attention * of_bf16 * s /
-                                          (s + kAttentionRamp) * (width >= 128 ? 1 : kSmallHeadEfficiency);
+    const double relative_rate = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
+    const double s = real(length), rate = 1e12 * hw_.device.attention_attained * program_.attention * relative_rate *
+                                          s / (s + kAttentionRamp) * (width >= 128 ? 1 : kSmallHeadEfficiency);
     return is_backward ? rate * kBackwardSpeed : rate;
   }
 
@@ -143,22 +139,23 @@ class Layer {
     return t;
   }
 
-  /// Two products in forward and four in backward over all keys, and passes over the scores in between.
+  /// Returns the time of two products in forward and four in backward over all keys, and of passes over the scores.
   UnitTime stored_scores() const {
     const i64 s = model_.seq_length, d = model_.head_dim(), batch = heads_ * layout_.micro_batch_size;
-    const auto one = [&](i64 n, i64 k) {
+    const auto product_time = [&](i64 n, i64 k) {
       return rank_.product_seconds(ProductType::Bf16, {.m = s, .n = n, .k = k, .batch = batch}, element_,
                                    ProductPass::Forward);
     };
     const double scores = real(batch) * real(s) * real(s);
     UnitTime t;
-    t.forward.attention = one(s, d) + one(d, s) + rank_.traffic_seconds(program_.scores.forward * scores, 2);
+    t.forward.attention =
+        product_time(s, d) + product_time(d, s) + rank_.traffic_seconds(program_.scores.forward * scores, 2);
     t.backward_input.attention =
-        one(s, d) + 3 * one(d, s) + rank_.traffic_seconds(program_.scores.backward * scores, 2);
+        product_time(s, d) + 3 * product_time(d, s) + rank_.traffic_seconds(program_.scores.backward * scores, 2);
     return t;
   }
 
-  /// Biases that no other kernel adds, and the gradients of all biases.
+  /// Returns the time of bias additions that are not fused and of all bias gradients.
   UnitTime biases() const {
     const PassSeconds& bias = rank_.kernels().bias;
     const double qkv = model_.qkv_bias() ? real(tokens_) * real(queries_ + 2 * keys_) : 0;
@@ -169,7 +166,7 @@ class Layer {
     return t;
   }
 
-  /// A norm, a residual and, for attention, also the heads.
+  /// Returns the time of a norm, a residual and, for attention, also of the heads.
   UnitTime elementwise(LayerHalf half) const {
     const bool is_attention = half == LayerHalf::Attention;
     const KernelTimes& kernels = rank_.kernels();
@@ -184,7 +181,7 @@ class Layer {
     return t;
   }
 
-  /// Overhead of fp8 products.
+  /// Returns the overhead of fp8 products.
   UnitTime fp8_overhead(LayerHalf half) const {
     const bool is_attention = half == LayerHalf::Attention;
     const double hidden = real(tokens_ * model_.hidden_size), end = real(tokens_ * (is_attention ? queries_ : ffn_));
@@ -212,7 +209,7 @@ class Layer {
       pass->tensor_parallel += tensor_parallel, pass->context_parallel += context_parallel;
   }
 
-  /// Elements of keys per token that a rank holds if ranks exchange heads afterwards. Query groups are duplicated if
+  /// Returns the elements of keys per token that a rank holds before a head exchange. Query groups are duplicated if
   /// there are fewer of them than ranks.
   i64 exchanged_keys() const {
     const i64 groups = keys_ / model_.head_dim();
@@ -223,24 +220,24 @@ class Layer {
   double key_gradient_bytes() const { return key_bytes() * kAccumulateBytes / element_; }
 
   UnitTime context_parallel(const UnitTime& partial_time) const {
-    UnitTime t = exchanged_heads();
-    if (layout_.keys_group().ranks > 1) t += goes_around_ring() ? ring(partial_time) : gathered_keys();
+    UnitTime t = head_exchange_time();
+    if (layout_.keys_group().ranks > 1) t += uses_ring() ? ring(partial_time) : key_gather_time();
     return t;
   }
 
-  /// Sends queries, keys and values, and receives the output; gradients in the opposite direction.
-  UnitTime exchanged_heads() const {
+  /// Returns the time to send queries, keys and values and to receive the output, and of the reverse for gradients.
+  UnitTime head_exchange_time() const {
     UnitTime t;
     if (layout_.cp_heads == 1) return t;
-    const double outside = 2 * real(tokens_ * queries_) * element_;
+    const double query_bytes = 2 * real(tokens_ * queries_) * element_;
     const bool shares_groups = exchanged_keys() != keys_;  // their gradients need a sum over several ranks
     const auto exchange = [&](double bytes) { return collectives_.all_to_all(bytes, layout_.heads_group()); };
-    t.forward.context_parallel = exchange(outside + key_bytes());
-    t.backward_input.context_parallel = exchange(outside + (shares_groups ? key_gradient_bytes() : key_bytes()));
+    t.forward.context_parallel = exchange(query_bytes + key_bytes());
+    t.backward_input.context_parallel = exchange(query_bytes + (shares_groups ? key_gradient_bytes() : key_bytes()));
     return t;
   }
 
-  UnitTime gathered_keys() const {
+  UnitTime key_gather_time() const {
     const RankGroup group = layout_.keys_group();
     const double ranks = real(group.ranks), gather = collectives_.all_gather(ranks * key_bytes(), group);
     UnitTime t;
@@ -249,8 +246,8 @@ class Layer {
     return t;
   }
 
-  /// Keys and values travel around the ring concurrently with compute. In backward their gradients follow, and the last
-  /// hop back to the owner is exposed.
+  /// Returns the exposed time of the ring: keys and values travel concurrently with compute. In backward their
+  /// gradients follow, and the last hop back to the owner is exposed.
   UnitTime ring(const UnitTime& partial_time) const {
     const RankGroup group = layout_.keys_group();
     const double hops = real(group.ranks - 1), keys = collectives_.message(key_bytes(), group.stride),
@@ -258,15 +255,16 @@ class Layer {
     const auto exposed = [&](double sent, double computed) {
       return std::max(hw_.communication_slowdown() * sent, sent - computed);
     };
-    UnitTime t = merging(hops);
+    UnitTime t = merge_time(hops);
     t.forward.context_parallel += exposed(hops * keys, partial_time.forward.attention);
     t.backward_input.context_parallel +=
         exposed(hops * keys + (hops - 1) * gradients, partial_time.backward_input.attention) + gradients;
     return t;
   }
 
-  /// Merges the fp32 results of each hop after the first: outputs, and gradients of queries, keys and values.
-  UnitTime merging(double hops) const {
+  /// Returns the time to merge the fp32 results of each hop after the first: outputs, and gradients of queries, keys
+  /// and values.
+  UnitTime merge_time(double hops) const {
     const double wide = kAccumulateBytes / element_, queries = real(tokens_ * queries_);
     UnitTime t;
     t.forward.context_parallel = rank_.traffic_seconds(hops * 3 * wide * queries, hops);
@@ -280,18 +278,19 @@ class Layer {
     const Recompute& r = layout_.recompute;
     if (r.granularity != Recompute::Granularity::Selective) return;
     const bool is_mlp = half == LayerHalf::Mlp;
-    PassTime again;
-    if (r.core_attn) again.attention = t.forward.attention;
-    if (r.layernorm) again.elementwise += rank_.seconds(rank_.stream_elements() * rank_.kernels().norm.forward, 1);
+    PassTime recompute_time;
+    if (r.core_attn) recompute_time.attention = t.forward.attention;
+    if (r.layernorm)
+      recompute_time.elementwise += rank_.seconds(rank_.stream_elements() * rank_.kernels().norm.forward, 1);
     if (r.mlp_act && is_mlp && kind == LayerKind::Dense)
-      again.elementwise += rank_.activation(tokens_, ffn_).forward.elementwise + rank_.seconds(0, 1);
+      recompute_time.elementwise += rank_.activation(tokens_, ffn_).forward.elementwise + rank_.seconds(0, 1);
     if (r.moe_act && is_mlp && kind == LayerKind::Experts)
-      again.elementwise += expert_activation_seconds(rank_) + rank_.seconds(0, 1);
+      recompute_time.elementwise += expert_activation_seconds(rank_) + rank_.seconds(0, 1);
     if (program_.recomputed_products > 0) {
-      again.products = program_.recomputed_products * t.forward.products;
-      again.elementwise = t.forward.elementwise;
+      recompute_time.products = program_.recomputed_products * t.forward.products;
+      recompute_time.elementwise = t.forward.elementwise;
     }
-    t.backward_input += again;
+    t.backward_input += recompute_time;
   }
 
   RankCostModel rank_;
@@ -354,7 +353,7 @@ class ExpertLayer {
     t += rank_.weight_products(rows_per_expert_, up(width_), hidden, type, local_experts_);
     t += rank_.weight_products(rows_per_expert_, hidden, width_, type, local_experts_);
     t += rank_.activation(rows(), width_);
-    t += moves();
+    t += row_move_time();
     t += exchange();
     t += shared();
     return t;
@@ -369,33 +368,34 @@ class ExpertLayer {
   }
 
  private:
-  i64 up(i64 width) const { return (model_.gated() ? 2 : 1) * width; }
+  i64 up(i64 width) const { return (model_.is_gated() ? 2 : 1) * width; }
   i64 rows() const { return rows_per_expert_ * local_experts_; }
-  bool exchanges() const { return layout_.ep * layout_.etp > 1; }
+  bool has_exchange() const { return layout_.ep * layout_.etp > 1; }
 
-  /// A thin fp32 product over tokens that are converted to fp32.
+  /// Returns the time of a thin fp32 product over tokens that are converted to fp32.
   UnitTime router() const {
     const Hardware& hardware = rank_.job().hardware;
-    const double numbers = real(tokens_) * real(model_.hidden_size), wide = 4;
-    const double flops = 2 * numbers * real(model_.moe.num_experts);
-    const double one = rank_.seconds(std::max(flops / hardware.product_flops(ProductType::Fp32),
-                                              hardware.traffic_seconds(numbers * (rank_.element_bytes() + 2 * wide))),
-                                     2);
+    const double elements = real(tokens_) * real(model_.hidden_size), wide = 4;
+    const double flops = 2 * elements * real(model_.moe.num_experts);
+    const double product_time =
+        rank_.seconds(std::max(flops / hardware.product_flops(ProductType::Fp32),
+                               hardware.traffic_seconds(elements * (rank_.element_bytes() + 2 * wide))),
+                      2);
     UnitTime t;
-    t.forward.products = t.backward_input.products = t.backward_weight.products = one;
+    t.forward.products = t.backward_input.products = t.backward_weight.products = product_time;
     return t;
   }
 
-  /// Rows are packed by expert and unpacked on arrival, in both directions; then summed with their weights.
-  UnitTime moves() const {
-    const double moved = real(model_.hidden_size) * (2 * real(choices_) + (exchanges() ? 2 * real(rows()) : 0));
+  /// Returns the time to sort rows by expert and restore their order, in both directions, and to sum them.
+  UnitTime row_move_time() const {
+    const double moved = real(model_.hidden_size) * (2 * real(choices_) + (has_exchange() ? 2 * real(rows()) : 0));
     UnitTime t;
     t.forward.elementwise = rank_.seconds(moved * rank_.kernels().copy, kForwardKernels);
     t.backward_input.elementwise = rank_.seconds(moved * rank_.kernels().copy, kBackwardKernels);
     return t;
   }
 
-  /// Dispatch and combine, in both passes.
+  /// Returns the time of dispatch and combine, in both passes.
   UnitTime exchange() const {
     const Collectives& collectives = rank_.collectives();
     const RankGroup group = layout_.exchange_group();

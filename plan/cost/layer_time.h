@@ -14,6 +14,7 @@ enum class LayerKind { Dense, Experts };
 
 /// One of the two branches of a layer, including its norm and its residual addition.
 enum class LayerHalf { Attention, Mlp };
+/// Returns the time of one branch of a layer.
 UnitTime half_time(const PredictionInput& job, LayerKind kind, LayerHalf half);
 /// Returns the time of a layer with average attention. Selective recomputation is included, full recomputation is not.
 UnitTime layer_time(const PredictionInput& job, LayerKind kind = LayerKind::Dense);
@@ -28,9 +29,9 @@ UnitTime output_time(const PredictionInput& job);
 
 /// Returns the time of a layer with experts except its attention, norms and residuals.
 UnitTime expert_time(const RankCostModel& rank);
-/// Returns the seconds of its activation function in forward.
+/// Returns the seconds of the experts' activation function in forward.
 double expert_activation_seconds(const RankCostModel& rank);
-/// Returns its matrix products in forward, by name.
+/// Returns the experts' matrix products in forward, by name.
 std::vector<std::pair<std::string, ProductShape>> expert_products(const RankCostModel& rank);
 
 }  // namespace mcpp

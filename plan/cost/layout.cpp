@@ -6,12 +6,12 @@
 namespace mcpp {
 namespace {
 
-const char* place_name(OffloadTier tier) {
+const char* tier_text(OffloadTier tier) {
   return tier == OffloadTier::Host ? "in host memory" : "on disk";
 }
 
-/// Text for "full": all layers one by one, groups of layers, or some layers.
-std::string count_text(const Recompute& recompute) {
+/// Describes which layers full recomputation covers: all one by one, groups of layers, or some layers.
+std::string recompute_count_text(const Recompute& recompute) {
   if (recompute.method == Recompute::Method::Block) return str(" of ", recompute.num_layers, " layers a stage");
   return recompute.num_layers > 1 ? str(" in groups of ", recompute.num_layers) : "";
 }
@@ -88,12 +88,13 @@ std::string Layout::describe() const {
   if (rounding.bf16_gradients) text += ", gradients in bf16";
   if (rounding.power_sgd_rank > 0) text += str(", factors of rank ", rounding.power_sgd_rank);
   text += str(", micro batch ", micro_batch_size);
-  if (recompute.granularity == Recompute::Granularity::Full) text += ", recompute full" + count_text(recompute);
+  if (recompute.granularity == Recompute::Granularity::Full)
+    text += ", recompute full" + recompute_count_text(recompute);
   if (recompute.granularity == Recompute::Granularity::Selective) text += ", recompute selective";
   const std::string part = offloaded_state_fraction < 1 ? str(fixed(100 * offloaded_state_fraction, 0), " % of ") : "";
-  for (const auto& [place, what] :
+  for (const auto& [tier, what] :
        {std::pair(states_tier, part + "optimizer state"), {params_tier, "weights"}, {activations_tier, "activations"}})
-    if (place != OffloadTier::Device) text += str(", ", what, " ", place_name(place));
+    if (tier != OffloadTier::Device) text += str(", ", what, " ", tier_text(tier));
   return text;
 }
 

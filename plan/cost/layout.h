@@ -30,7 +30,7 @@ struct Workload {
   StatesPerWeight states = {};
   i64 bucket_elements = 40'000'000;     ///< ddp_bucket_size
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
-  Rounding rounding = {};               ///< required of every layout
+  Rounding rounding = {};               ///< formats that every layout must use
   bool can_round_gradients = true;      ///< the optimizer accepts gradients in bf16
   /// Expert load imbalance: tokens routed to the experts of the busiest rank over an even share.
   double expert_imbalance = 1.1;
@@ -38,7 +38,7 @@ struct Workload {
   double document_tokens = 0;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
-  /// Precision of the products of the experts and of the output layer, which never use fp8.
+  /// Returns the precision of the products of the experts and of the output layer, which never use fp8.
   ProductType non_fp8_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
 };
 
@@ -48,8 +48,8 @@ struct Layout {
   i64 tp = 1, cp = 1, pp = 1;
   bool sequence_parallel = false;
   CpCommType cp_comm_type = CpCommType::P2p;
-  i64 cp_heads = 1;     ///< consecutive cp ranks that exchange heads
-  i64 ep = 1, etp = 1;  ///< for a model with experts
+  i64 cp_heads = 1;     ///< number of consecutive cp ranks that exchange heads
+  i64 ep = 1, etp = 1;  ///< expert parallelism; only for models with experts
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   i64 chunks = 1;                         ///< num_virtual_stages_per_pipeline_rank
@@ -73,30 +73,30 @@ struct Layout {
   i64 microbatches(i64 global_batch_size) const { return global_batch_size / (micro_batch_size * dp()); }
   RankGroup tp_group() const { return {.ranks = tp, .stride = 1}; }
   RankGroup cp_group() const { return {.ranks = cp, .stride = tp}; }
-  /// Consecutive cp ranks that exchange heads, and the ranks with the same position in each such group, which form a
-  /// ring or gather keys.
+  /// Return the consecutive cp ranks that exchange heads, and the ranks with the same position in each such group,
+  /// which form a ring or gather keys.
   RankGroup heads_group() const { return {.ranks = cp_heads, .stride = tp}; }
   RankGroup keys_group() const { return {.ranks = cp / cp_heads, .stride = tp * cp_heads}; }
-  /// Ranks among which ZeRO shards: consecutive along cp and dp.
+  /// Returns the ranks among which ZeRO shards: consecutive along cp and dp.
   RankGroup shard_group() const;
-  /// Ranks of different instances that hold the same shard.
+  /// Returns the ranks of different instances that hold the same shard.
   RankGroup instance_group() const;
   bool has_secondary_shard() const { return node_ranks > 1 && zero_stage == 3; }
-  /// Consecutive ranks of shard_group() given by zero_hpz_partition_size, and the ranks with the same position in each
-  /// such group.
+  /// Return the consecutive ranks of shard_group() given by zero_hpz_partition_size, and the ranks with the same
+  /// position in each such group.
   RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
-  RankGroup across_nodes() const {
+  RankGroup inter_node_group() const {
     return {.ranks = shard_group().ranks / node_ranks, .stride = shard_group().stride * node_ranks};
   }
-  /// Ranks that exchange tokens for experts.
+  /// Returns the ranks that exchange tokens for experts.
   RankGroup exchange_group() const { return {.ranks = ep * etp, .stride = 1}; }
   i64 expert_dp() const { return world_size / (pp * ep * etp); }
-  /// shard_group() and instance_group() of the experts' parameters.
+  /// Return shard_group() and instance_group() of the experts' parameters.
   RankGroup expert_shard_group() const { return {.ranks = expert_dp() / instances, .stride = ep * etp}; }
   RankGroup expert_instance_group() const;
   i64 pipeline_stride() const { return tp * cp * (is_pipeline_innermost ? 1 : dp()); }
 
-  /// Fraction of the optimizer states that is offloaded.
+  /// Returns the fraction of the optimizer states that is offloaded.
   double effective_offloaded_fraction() const {
     return states_tier == OffloadTier::Device ? 0 : offloaded_state_fraction;
   }

@@ -47,7 +47,7 @@ UnitTime UnitTime::operator*(double factor) const {
           .backward_weight = backward_weight * factor};
 }
 
-UnitTime recomputed(const UnitTime& layer) {
+UnitTime add_full_recompute(const UnitTime& layer) {
   UnitTime t = layer;
   t.backward_input += layer.forward;
   return t;
@@ -57,12 +57,12 @@ RankCostModel::RankCostModel(const PredictionInput& job)
     : job_(job),
       collectives_(job.hardware),
       kernels_(kernel_times(job.hardware, job.program, job.work)),
-      slow_(job.hardware.slowest_device_factor(job.layout.world_size)),
-      element_(real(size_of(job.work.dtype))),
+      slowdown_(job.hardware.slowest_device_factor(job.layout.world_size)),
+      element_bytes_(real(size_of(job.work.dtype))),
       tokens_(job.work.model.seq_length / job.layout.cp * job.layout.micro_batch_size) {}
 
 double RankCostModel::unsharded_bytes() const {
-  return real(tokens_ * model().hidden_size) * element_;
+  return real(tokens_ * model().hidden_size) * element_bytes_;
 }
 
 double RankCostModel::stream_elements() const {
@@ -70,24 +70,24 @@ double RankCostModel::stream_elements() const {
 }
 
 double RankCostModel::seconds(double kernel_seconds, double kernels) const {
-  return slow_ * (kernel_seconds + kernels * job_.hardware.gap_seconds());
+  return slowdown_ * (kernel_seconds + kernels * job_.hardware.gap_seconds());
 }
 
 double RankCostModel::traffic_seconds(double elements, double kernels) const {
-  return seconds(job_.hardware.traffic_seconds(elements * element_), kernels);
+  return seconds(job_.hardware.traffic_seconds(elements * element_bytes_), kernels);
 }
 
 double RankCostModel::product_seconds(ProductType type, const ProductShape& shape, double output_bytes,
                                       ProductPass pass) const {
-  return slow_ * mcpp::product_seconds(job_.hardware, type, shape, output_bytes, pass);
+  return slowdown_ * mcpp::product_seconds(job_.hardware, type, shape, output_bytes, pass);
 }
 
 UnitTime RankCostModel::weight_products(i64 rows, i64 out, i64 in, ProductType type, i64 batch) const {
   using enum ProductPass;
   UnitTime t;
-  t.forward.products = product_seconds(type, {.m = rows, .n = out, .k = in, .batch = batch}, element_, Forward);
+  t.forward.products = product_seconds(type, {.m = rows, .n = out, .k = in, .batch = batch}, element_bytes_, Forward);
   t.backward_input.products =
-      product_seconds(type, {.m = rows, .n = in, .k = out, .batch = batch}, element_, InputGradient);
+      product_seconds(type, {.m = rows, .n = in, .k = out, .batch = batch}, element_bytes_, InputGradient);
   // Accumulated into existing gradients, in their dtype.
   t.backward_weight.products = product_seconds(type, {.m = out, .n = in, .k = rows, .batch = batch},
                                                job_.program.gradient_bytes, WeightGradient);
@@ -95,7 +95,7 @@ UnitTime RankCostModel::weight_products(i64 rows, i64 out, i64 in, ProductType t
 }
 
 UnitTime RankCostModel::activation(i64 rows, i64 width) const {
-  const double up = real(rows * width) * (model().gated() ? 2 : 1), out = real(rows * width);
+  const double up = real(rows * width) * (model().is_gated() ? 2 : 1), out = real(rows * width);
   UnitTime t;
   t.forward.elementwise = seconds((up + out) * kernels_.activation.forward, 0);
   t.backward_input.elementwise = seconds((2 * up + out) * kernels_.activation.backward, 0);

@@ -13,7 +13,7 @@ struct PassTime {
   /// Exposed communication.
   double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0, data_parallel = 0;
 
-  double offloaded = 0;  ///< waiting for activations and weights that are offloaded to host memory or disk
+  double offloaded = 0;  ///< wait time for activations and weights that are offloaded to host memory or disk
 
   double communication() const { return tensor_parallel + context_parallel + expert_parallel + data_parallel; }
   double computing() const { return products + attention + elementwise; }
@@ -30,8 +30,8 @@ struct UnitTime {
   UnitTime operator*(double factor) const;
 };
 
-/// Returns `layer` with its whole forward pass recomputed, which is added to backward_input.
-UnitTime recomputed(const UnitTime& layer);
+/// Returns the time of a layer whose entire forward pass is recomputed: its time is added to backward_input.
+UnitTime add_full_recompute(const UnitTime& layer);
 
 class RankCostModel {
  public:
@@ -42,9 +42,9 @@ class RankCostModel {
   const Layout& layout() const { return job_.layout; }
   const Collectives& collectives() const { return collectives_; }
   const KernelTimes& kernels() const { return kernels_; }
-  /// Tokens of a microbatch on this rank, before sequence parallelism shards them.
+  /// Returns the tokens of a microbatch on this rank, before sequence parallelism shards them.
   i64 tokens() const { return tokens_; }
-  double element_bytes() const { return element_; }
+  double element_bytes() const { return element_bytes_; }
   double unsharded_bytes() const;
   double stream_elements() const;
 
@@ -63,7 +63,7 @@ class RankCostModel {
   const PredictionInput job_;
   Collectives collectives_;
   KernelTimes kernels_;
-  double slow_, element_;
+  double slowdown_, element_bytes_;
   i64 tokens_;
 };
 

@@ -21,22 +21,22 @@ struct Interpolation {
 Interpolation interpolation_point(const std::vector<i64>& values, i64 value) {
   const auto above = std::ranges::upper_bound(values, value);
   if (above == values.begin()) return {};
-  const auto at = static_cast<std::size_t>(above - values.begin());
-  if (above == values.end()) return {at - 1, at - 1, 0};
+  const auto index = static_cast<std::size_t>(above - values.begin());
+  if (above == values.end()) return {index - 1, index - 1, 0};
   const auto log = [](i64 x) { return std::log(static_cast<double>(x)); };
-  return {at - 1, at, (log(value) - log(values[at - 1])) / (log(values[at]) - log(values[at - 1]))};
+  return {index - 1, index, (log(value) - log(values[index - 1])) / (log(values[index]) - log(values[index - 1]))};
 }
 
-/// Interpolates in a table with one axis per place, the last one fastest. Averages times, not rates.
-double rate_at(const std::vector<double>& table, std::span<const Interpolation> places,
+/// Interpolates in a table with one axis per interpolation point, the last one fastest. Averages times, not rates.
+double rate_at(const std::vector<double>& table, std::span<const Interpolation> points,
                std::span<const std::size_t> sizes, std::size_t first = 0) {
-  if (places.empty()) return table[first];
-  const Interpolation& place = places.front();
-  const auto of = [&](std::size_t at) {
-    return rate_at(table, places.subspan(1), sizes.subspan(1), (first + at) * (sizes.size() > 1 ? sizes[1] : 1));
+  if (points.empty()) return table[first];
+  const Interpolation& point = points.front();
+  const auto slice_rate = [&](std::size_t index) {
+    return rate_at(table, points.subspan(1), sizes.subspan(1), (first + index) * (sizes.size() > 1 ? sizes[1] : 1));
   };
-  const double below = of(place.below);
-  return place.share == 0 ? below : 1 / ((1 - place.share) / below + place.share / of(place.above));
+  const double below = slice_rate(point.below);
+  return point.share == 0 ? below : 1 / ((1 - point.share) / below + point.share / slice_rate(point.above));
 }
 
 }  // namespace
@@ -75,23 +75,23 @@ double MeasuredRates::product_seconds(const ProductShape& shape, ProductPass pas
   const std::vector<double>& table = pass == ProductPass::Forward         ? forward
                                      : pass == ProductPass::InputGradient ? input_gradient
                                                                           : weight_gradient;
-  const std::array places{interpolation_point(sizes, shape.m), interpolation_point(sizes, shape.n),
+  const std::array points{interpolation_point(sizes, shape.m), interpolation_point(sizes, shape.n),
                           interpolation_point(sizes, shape.k)};
   const std::array counts{sizes.size(), sizes.size(), sizes.size()};
-  return shape.flops() / (1e9 * rate_at(table, places, counts));
+  return shape.flops() / (1e9 * rate_at(table, points, counts));
 }
 
 double MeasuredRates::attention_rate(i64 length, i64 width, bool is_backward) const {
-  const std::array places{interpolation_point(attention_lengths, length), interpolation_point(attention_widths, width)};
+  const std::array points{interpolation_point(attention_lengths, length), interpolation_point(attention_widths, width)};
   const std::array counts{attention_lengths.size(), attention_widths.size()};
-  return 1e9 * rate_at(is_backward ? attention_backward : attention_forward, places, counts);
+  return 1e9 * rate_at(is_backward ? attention_backward : attention_forward, points, counts);
 }
 
 namespace {
 
 void check_attained(const DeviceRates& d, std::vector<std::string>& errors) {
-  const auto check = [&](const char* key, double attained, double limit, const char* of) {
-    if (attained > limit) errors.push_back(str("device.", key, ": ", attained, " is above ", of, " = ", limit));
+  const auto check = [&](const char* key, double attained, double limit, const char* limit_name) {
+    if (attained > limit) errors.push_back(str("device.", key, ": ", attained, " is above ", limit_name, " = ", limit));
   };
   check("bf16_attained", d.bf16_attained, d.bf16_peak, "bf16_peak");
   check("fp8_attained", d.fp8_attained, d.fp8_peak, "fp8_peak");
@@ -109,7 +109,7 @@ void check_tiers(const LinkTiers& l, std::vector<std::string>& errors) {
       errors.push_back(str("links.", key, ": has ", size, " elements, but links.tier has ", tiers, "; one for each"));
   };
   if (tiers == 0)
-    errors.push_back("links.tier: is empty; name one at least, all devices of one machine as \"machine\"");
+    errors.push_back("links.tier: is empty; list at least one tier, such as \"node\" for all devices of a host");
   check("ranks", l.ranks.size());
   check("bandwidth", l.bandwidth.size());
   check("attained", l.attained.size());
@@ -117,7 +117,7 @@ void check_tiers(const LinkTiers& l, std::vector<std::string>& errors) {
   for (std::size_t i = 1; i < l.ranks.size(); ++i)
     if (l.ranks[i] <= l.ranks[i - 1] || l.ranks[i] % l.ranks[i - 1] != 0)
       errors.push_back(
-          str("links.ranks: ", l.ranks[i], " is not a multiple of the ", l.ranks[i - 1], " of the tier before"));
+          str("links.ranks: ", l.ranks[i], " is not a multiple of the ", l.ranks[i - 1], " of the previous tier"));
 }
 
 }  // namespace
@@ -158,9 +158,9 @@ double Hardware::slowest_device_factor(i64 ranks) const {
 }
 
 double Hardware::concurrent_ranks(i64 ranks) const {
-  const auto here = static_cast<double>(std::min(ranks, links.ranks.front()));
-  if (host.cores == 0) return here;
-  return std::min(here, std::max(1.0, static_cast<double>(host.cores) / static_cast<double>(device.cores)));
+  const auto node_ranks = static_cast<double>(std::min(ranks, links.ranks.front()));
+  if (host.cores == 0) return node_ranks;
+  return std::min(node_ranks, std::max(1.0, static_cast<double>(host.cores) / static_cast<double>(device.cores)));
 }
 
 double Hardware::communication_slowdown() const {

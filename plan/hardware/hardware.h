@@ -12,9 +12,9 @@
 
 namespace mcpp {
 
-// Performance model of the training program: how often its kernels pass over memory, and what communication overlaps
-// with what. Matrix products and attention belong to the hardware. The defaults describe this program; tests describe
-// others to compare predictions with published results.
+// Performance model of the training program: how often its kernels pass over memory, and which communication overlaps
+// with compute. Matrix products and attention belong to the hardware. The defaults describe this program; tests
+// describe others to compare predictions with published results.
 
 /// Number of times a tensor is read or written, in elements of the training precision.
 struct MemoryPasses {
@@ -22,26 +22,26 @@ struct MemoryPasses {
 };
 
 struct KernelTraits {
-  MemoryPasses norm{2, 4};  ///< over the residual stream, for each of a layer's two norms; backward adds to a gradient
-  MemoryPasses residual{3, 1};    ///< the residual stream again, for the addition of a branch with its bias and dropout
-  MemoryPasses heads{2, 2};       ///< over queries, keys and values: rotation and layout changes
-  MemoryPasses activation{1, 1};  ///< times the minimum
-  double loss = 2;                ///< over the logits, forward and backward together
+  MemoryPasses norm{2, 4};        ///< passes over the residual stream, per norm; backward adds to a gradient
+  MemoryPasses residual{3, 1};    ///< passes over the residual stream to add a branch with its bias and dropout
+  MemoryPasses heads{2, 2};       ///< passes over queries, keys and values: rotation and layout changes
+  MemoryPasses activation{1, 1};  ///< passes relative to the minimum
+  double loss = 2;                ///< passes over the logits, forward and backward together
   MemoryPasses kernels{12, 20};   ///< kernels launched per layer, except products
   double attention = 1;           ///< speed of attention relative to the rate that the hardware attains
   bool stores_scores = false;     ///< attention stores its scores [s, s] in memory, in the training precision
-  MemoryPasses scores{4.5, 5.5};  ///< over stored scores, for softmax and dropout
+  MemoryPasses scores{4.5, 5.5};  ///< passes over stored scores, for softmax and dropout
   /// fp8 products: passes to find scales and to round, over inputs and weights, and over output gradients.
   MemoryPasses quantize{2.5, 4};
-  double requantize = 1.5;  ///< over inputs and weights again, in backward
-  double recomputed_products =
-      0;  ///< fraction of a layer's products that backward recomputes although the layer is partly kept
+  double requantize = 1.5;  ///< additional passes over inputs and weights in backward
+  /// Fraction of a layer's products that backward recomputes although the layer is partly kept.
+  double recomputed_products = 0;
   bool overlaps_data_parallel = true;  ///< gradients are reduced and weights gathered concurrently with compute
-  int gradient_bytes = 4;              ///< per element of a gradient that is reduced across ranks
+  int gradient_bytes = 4;              ///< bytes per element of a gradient that is reduced across ranks
   bool scatters_messages = false;      ///< between stages without sequence parallelism: each rank sends its shard
   // Handling of a layer's weights in ZeRO 3.
   bool gathers_again_to_recompute = false;  ///< gathers once more between recomputation and backward
-  bool gathers_each_tensor = false;         ///< gathers tensors one after another instead of a whole layer
+  bool gathers_each_tensor = false;         ///< gathers tensors one by one instead of all of a layer together
   bool all_reduces_gradients = false;       ///< all-reduces instead of reduce-scatters: twice the volume
 };
 
@@ -60,8 +60,8 @@ struct ProductShape {
 /// One of the three products of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.
 enum class ProductPass : u8 { Forward, InputGradient, WeightGradient };
 
-// Rates that `megatron_cpp plan calibrate` measures on a machine for which tiles and memory bandwidth are no good
-// model, such as a CPU with caches. Rates are per rank while all ranks of the machine are busy.
+// Rates that `megatron_cpp plan calibrate` measures on a host for which tiles and memory bandwidth are not a good
+// model, such as a CPU with caches. Rates are per rank while all ranks of the host are busy.
 
 /// Measured rates for one precision. An empty `sizes` means that nothing was measured.
 struct MeasuredRates {
@@ -143,7 +143,7 @@ struct EnumNames<ProductType> {
   static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
 };
 
-// Plausible range of every rate, in the units of the files; values outside are typing errors.
+// Plausible range of every rate, in the units of the files; other values are typing errors.
 inline constexpr double kMinRate = 1e-6, kMaxRate = 1e9, kMaxUnits = 1e7;
 
 /// Rates of one device, in the units of the files: TFLOP/s, GB, GB/s, microseconds; G = 1e9.
@@ -219,8 +219,7 @@ struct HostRates {
   static void fields(Self& self, Visitor& visit) {
     visit("memory", self.memory, "GB of host memory per device", between(0, kMaxRate));
     visit("memory_bandwidth", self.memory_bandwidth,
-          "GB/s of host memory per device, for updates of offloaded states; 0 = unknown, no offloading"
-          "",
+          "GB/s of host memory per device, for updates of offloaded states; 0 = unknown, no offloading",
           between(0, kMaxRate));
     visit("link_bandwidth", self.link_bandwidth, "GB/s per direction between a device and its host",
           between(0, kMaxRate));
@@ -260,7 +259,7 @@ struct Hardware {
   double gap_seconds() const { return 1e-6 * device.kernel_gap; }
   /// Returns the expected slowdown of the slowest of `ranks` devices relative to a typical one, e.g. 1.04.
   double slowest_device_factor(i64 ranks) const;
-  /// Returns how many of `ranks` can compute at the same time on their machine: all of them without host.cores.
+  /// Returns how many of `ranks` ranks of one host can compute at the same time: all of them without host.cores.
   double concurrent_ranks(i64 ranks) const;
   /// Returns the fraction of its speed that a device loses while it communicates.
   double communication_slowdown() const;

@@ -70,9 +70,9 @@ std::string search_text(const PredictionInput& job, const SearchResult& result) 
                          pad_left("TFLOP/s", 9), pad_left("MFU", 9), pad_left("memory", 12), "  layout\n");
   for (const Candidate& candidate : result.best) text += row(job, candidate);
   text += "and not:\n";
-  for (const Alternative& other : result.alternatives)
-    text += str("  ", pad_right(other.kind, 22), other.reason,
-                other.fits ? str(" (", other.candidate.layout.describe(), ")") : "", "\n");
+  for (const Alternative& alternative : result.alternatives)
+    text += str("  ", pad_right(alternative.kind, 22), alternative.reason,
+                alternative.fits ? str(" (", alternative.candidate.layout.describe(), ")") : "", "\n");
   return text;
 }
 
@@ -112,8 +112,9 @@ std::string gains_text(const std::vector<Speedup>& gains) {
 }
 
 std::string failures_text(const FailureLoss& loss) {
-  return str("failures: ", fixed(loss.failures_per_day, 2), " a day; a checkpoint each ",
-             human_seconds(loss.interval_seconds), " loses least, ", percent(loss.lost_fraction), " of the time\n");
+  return str("failures: ", fixed(loss.failures_per_day, 2), " a day; a checkpoint every ",
+             human_seconds(loss.interval_seconds), " minimizes the loss, ", percent(loss.lost_fraction),
+             " of the time\n");
 }
 
 std::string cost_text(const TrainingCost& cost, double price) {
@@ -126,19 +127,19 @@ std::string cost_text(const TrainingCost& cost, double price) {
 std::string deadline_text(const PredictionInput& job, const FewestDevices& devices, const Deadline& deadline) {
   const std::string name = job.hardware.device.name,
                     what = str(human_count(deadline.tokens), " tokens in ", hours_text(deadline.hours), " hours: ");
-  const auto text_of = [&](const ScalingPoint& point) {
+  const auto describe_point = [&](const ScalingPoint& point) {
     return str(point.world_size, " x ", name, " ", cost_text(point.cost, deadline.price), "\n  ",
                point.found.best.front().layout.describe());
   };
-  if (devices.found) return what + text_of(*devices.found) + "\n";
-  const std::string none = str(what, "no number of ", name, " that its links join is enough; ");
+  if (devices.found) return what + describe_point(*devices.found) + "\n";
+  const std::string prefix = str(what, "no number of ", name, " that its links join is enough; ");
   if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
-    return none + "devices fail before any progress is made";
-  if (devices.fastest) return none + "of those looked at the fastest, " + text_of(*devices.fastest);
+    return prefix + "devices fail before any progress is made";
+  if (devices.fastest) return prefix + "of those looked at the fastest, " + describe_point(*devices.fastest);
   if (devices.min_hours > deadline.hours)
-    return none + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
-                      hours_text(devices.min_hours), " hours");
-  return none + "no layout fits for any number that was tried";
+    return prefix + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
+                        hours_text(devices.min_hours), " hours");
+  return prefix + "no layout fits for any number that was tried";
 }
 
 std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,
@@ -155,8 +156,8 @@ std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPo
       continue;
     }
     const Candidate& best = point.found.best.front();
-    const double of_step = static_cast<double>(point.global_batch_size * job.work.model.seq_length);
-    text += str(pad_left(fixed(best.time.seconds, 3), 10), pad_left(human_count(of_step / best.time.seconds), 10),
+    const double step_tokens = static_cast<double>(point.global_batch_size * job.work.model.seq_length);
+    text += str(pad_left(fixed(best.time.seconds, 3), 10), pad_left(human_count(step_tokens / best.time.seconds), 10),
                 pad_left(percent(point.efficiency), 12), pad_left(human_bytes(best.memory.total()), 12),
                 pad_left(std::isfinite(point.cost.hours) ? hours_text(point.cost.device_hours) : "never", 14), "  ",
                 best.layout.describe(), "\n");

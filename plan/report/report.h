@@ -12,8 +12,8 @@ namespace mcpp {
 
 /// Named parts of a step's time.
 struct StepPart {
-  const char* key;    ///< in JSON
-  const char* name;   ///< in tables
+  const char* key;    ///< key in JSON
+  const char* name;   ///< name in tables
   const char* color;  ///< CSS color, in pictures
   double seconds;
 };
@@ -28,7 +28,7 @@ std::string recipe_text(const std::vector<RuleOfThumb>& recipe);
 std::string search_text(const PredictionInput& job, const SearchResult& result);
 /// Returns the breakdown of a step.
 std::string step_text(const PredictionInput& job, const StepTime& time);
-/// Memory of the rank that needs most.
+/// Memory of the rank that needs the most.
 struct PredictedMemory {
   double bytes = 0;
   bool fits = true;
@@ -41,7 +41,7 @@ std::string gains_text(const std::vector<Speedup>& gains);
 std::string failures_text(const FailureLoss& loss);
 /// Returns text like "take 30.2 hours, 25.1K device hours, at 2.00 each 50.2K"; a price of 0 is omitted.
 std::string cost_text(const TrainingCost& cost, double price);
-/// Returns what was found; or, without a trailing newline, why there is nothing.
+/// Returns the result; or, without a trailing newline, the reason why there is none.
 std::string deadline_text(const PredictionInput& job, const FewestDevices& devices, const Deadline& deadline);
 /// Returns a table of the points. `tokens`: number of tokens that their costs refer to.
 std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,

@@ -45,11 +45,11 @@ class Roofline {
   void attention() {
     const double queries = real(std::max<i64>(model_.num_attention_heads / job_.layout.tp, 1) * model_.head_dim()),
                  keys = real(std::max<i64>(model_.query_groups() / job_.layout.tp, 1) * model_.head_dim());
-    const double seen = mean_attended_keys(job_.work);
+    const double attended_keys_per_query = mean_attended_keys(job_.work);
     rows_.push_back({.name = "attention",
                      .size = str(model_.seq_length, " tokens"),
                      .seconds = half_time(job_, any_kind(), LayerHalf::Attention).forward.attention,
-                     .flops = 4 * real(tokens_) * seen * queries,
+                     .flops = 4 * real(tokens_) * attended_keys_per_query * queries,
                      .bytes = element_ * real(tokens_) * 2 * (queries + keys)});
   }
   LayerKind any_kind() const {
@@ -61,23 +61,23 @@ class Roofline {
     const KernelTimes& t = rank_.kernels();
     const KernelTraits& p = job_.program;
     const double stream = rank_.stream_elements(), logits = real(tokens_) * real(vocabulary());
-    sweep("norm", stream, t.norm.forward, p.norm.forward);
-    sweep("residual", stream, t.residual.forward, p.residual.forward);
-    sweep("embedding", stream, t.embedding.forward, 2);
-    sweep("loss", logits, t.loss, p.loss);
+    add_kernel("norm", stream, t.norm.forward, p.norm.forward);
+    add_kernel("residual", stream, t.residual.forward, p.residual.forward);
+    add_kernel("embedding", stream, t.embedding.forward, 2);
+    add_kernel("loss", logits, t.loss, p.loss);
     const i64 width = model_.ffn() / job_.layout.tp;
     if (any_kind() == LayerKind::Dense) {
-      const double elements = real(tokens_ * width) * (model_.gated() ? 3 : 2);
-      sweep("activation", elements, t.activation.forward, p.activation.forward);
+      const double elements = real(tokens_ * width) * (model_.is_gated() ? 3 : 2);
+      add_kernel("activation", elements, t.activation.forward, p.activation.forward);
     }
   }
-  void sweep(const std::string& name, double elements, double seconds_each, double sweeps) {
-    if (elements * seconds_each <= 0) return;
+  void add_kernel(const std::string& name, double elements, double seconds_per_element, double passes) {
+    if (elements * seconds_per_element <= 0) return;
     rows_.push_back({.name = name,
                      .size = str(human_count(elements), " elements"),
-                     .seconds = rank_.seconds(elements * seconds_each, 0),
+                     .seconds = rank_.seconds(elements * seconds_per_element, 0),
                      .flops = 0,
-                     .bytes = elements * sweeps * element_});
+                     .bytes = elements * passes * element_});
   }
 
   const PredictionInput& job_;

@@ -26,7 +26,7 @@ svg { display: block; } text { font-size: 11px; fill: var(--ink); } .wait { fill
 )";
 constexpr double kLeft = 64, kBarWidth = 900, kRow = 30, kMemoryRow = 56, kMaxWidth = 20000;
 
-std::string escaped(const std::string& text) {
+std::string escape_html(const std::string& text) {
   std::string html;
   for (const char c : text) html += c == '&' ? "&amp;" : c == '<' ? "&lt;" : std::string(1, c);
   return html;
@@ -39,7 +39,7 @@ std::string time_text(double seconds) {
 /// Returns a rectangle with a tooltip.
 std::string box(double x, double y, double width, double height, const std::string& look, const std::string& title) {
   return str("<rect x=\"", fixed(x, 2), "\" y=\"", fixed(y, 2), "\" width=\"", fixed(width, 3), "\" height=\"",
-             fixed(height, 1), "\" ", look, "><title>", escaped(title), "</title></rect>\n");
+             fixed(height, 1), "\" ", look, "><title>", escape_html(title), "</title></rect>\n");
 }
 
 std::string svg(double width, double height, const std::string& name, const std::string& content) {
@@ -90,8 +90,8 @@ bool is_pass(const TimedAction& timed) {
 }
 
 /// Returns the breakdown of a pass.
-PassTime pass_breakdown(const StepTimeline& drawn, const Action& action) {
-  const UnitTime& stage = drawn.stages[static_cast<std::size_t>(action.stage)];
+PassTime pass_breakdown(const StepTimeline& step, const Action& action) {
+  const UnitTime& stage = step.stages[static_cast<std::size_t>(action.stage)];
   if (action.kind == ActionKind::Forward) return stage.forward;
   PassTime sum;
   if (computes_input_grad(action.kind)) sum += stage.backward_input;
@@ -100,85 +100,87 @@ PassTime pass_breakdown(const StepTimeline& drawn, const Action& action) {
 }
 
 /// Returns pixels per second: the shortest pass is wide enough to be visible, and the picture's width is bounded.
-double scale_of(const StepTimeline& drawn) {
-  double shortest = drawn.timeline.makespan;
-  for (const auto& actions : drawn.timeline.per_rank)
+double choose_scale(const StepTimeline& step) {
+  double shortest = step.timeline.makespan;
+  for (const auto& actions : step.timeline.per_rank)
     for (const TimedAction& timed : actions)
       if (is_pass(timed)) shortest = std::min(shortest, timed.end - timed.begin);
-  return std::min(24 / shortest, kMaxWidth / drawn.timeline.makespan);
+  return std::min(24 / shortest, kMaxWidth / step.timeline.makespan);
 }
 
-std::string passes(const StepTimeline& drawn, double scale) {
+std::string passes(const StepTimeline& step, double scale) {
   std::string text;
-  const auto& ranks = drawn.timeline.per_rank;
+  const auto& ranks = step.timeline.per_rank;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const double y = static_cast<double>(rank) * kRow;
-    text += row_name(rank, y + 18) +
-            box(kLeft, y + 3, drawn.timeline.makespan * scale, kRow - 6, "class=\"wait\"", "waits");
+    text +=
+        row_name(rank, y + 18) + box(kLeft, y + 3, step.timeline.makespan * scale, kRow - 6, "class=\"wait\"", "waits");
     for (const TimedAction& timed : ranks[rank]) {
       if (!is_pass(timed)) continue;
-      const PassTime all = pass_breakdown(drawn, timed.action);
+      const PassTime all = pass_breakdown(step, timed.action);
       // Timeline durations include waiting for shared cores.
-      const double longer = (timed.end - timed.begin) / all.total();
-      text += strip(pass_parts(all * longer), kLeft + timed.begin * scale, y + 3, kRow - 6, scale,
+      const double stretch = (timed.end - timed.begin) / all.total();
+      text += strip(pass_parts(all * stretch), kLeft + timed.begin * scale, y + 3, kRow - 6, scale,
                     describe(timed.action) + ": ");
     }
   }
-  return svg(kLeft + drawn.timeline.makespan * scale + 8, kRow * static_cast<double>(ranks.size()), "passes", text);
+  return svg(kLeft + step.timeline.makespan * scale + 8, kRow * static_cast<double>(ranks.size()), "passes", text);
 }
 
 struct MemoryPoint {
-  double at = 0, bytes = 0;
+  double seconds = 0, bytes = 0;
 };
 
 /// Returns the activation memory of a rank at the beginning and end of each pass.
-std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimeline& drawn, std::size_t rank) {
+std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimeline& step, std::size_t rank) {
   const ActivationSetup setup = job.layout.activations(job.work);
   const std::vector<StageContents> stages = split_stages(job.layout.stage_split(job.work.model));
   std::vector<MemoryPoint> points{{0, 0}};
   i64 kept = 0;
-  for (const TimedAction& timed : drawn.timeline.per_rank[rank]) {
+  for (const TimedAction& timed : step.timeline.per_rank[rank]) {
     if (!is_pass(timed)) continue;
     const StageActivations stage =
         stage_activations(job.work.model, setup, stages[static_cast<std::size_t>(timed.action.stage)]);
     const ActionKind kind = timed.action.kind;
     const bool delays_wgrad = kind == ActionKind::BackwardInput;
-    const i64 works = !computes_input_grad(kind) ? 0 : delays_wgrad ? stage.working_delayed_wgrad : stage.working;
-    points.push_back({timed.begin, static_cast<double>(kept + works)});
+    const i64 working_bytes = !computes_input_grad(kind) ? 0
+                              : delays_wgrad             ? stage.working_delayed_wgrad
+                                                         : stage.working;
+    points.push_back({timed.begin, static_cast<double>(kept + working_bytes)});
     if (kind == ActionKind::Forward) kept += stage.kept;
-    points.push_back({timed.end, static_cast<double>(kept + works)});
+    points.push_back({timed.end, static_cast<double>(kept + working_bytes)});
     if (computes_input_grad(kind)) kept += (delays_wgrad ? stage.waiting : 0) - stage.kept;
     if (kind == ActionKind::BackwardWeight) kept -= stage.waiting;
     points.push_back({timed.end, static_cast<double>(kept)});
   }
-  points.push_back({drawn.timeline.makespan, static_cast<double>(kept)});
+  points.push_back({step.timeline.makespan, static_cast<double>(kept)});
   return points;
 }
 
-std::string memory(const PredictionInput& job, const StepTimeline& drawn, double scale) {
-  LayoutMemory estimates(job.work);
+std::string memory(const PredictionInput& job, const StepTimeline& step, double scale) {
+  LayoutMemory memory_model(job.work);
   const double limit = job.hardware.memory_bytes();
-  const std::size_t ranks = drawn.timeline.per_rank.size();
-  std::vector<MemoryEstimate> needs;
+  const std::size_t ranks = step.timeline.per_rank.size();
+  std::vector<MemoryEstimate> estimates;
   double peak = limit;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    needs.push_back(estimates.for_rank(job.layout, static_cast<int>(rank)));
-    peak = std::max(peak, needs.back().total());
+    estimates.push_back(memory_model.estimate_rank(job.layout, static_cast<int>(rank)));
+    peak = std::max(peak, estimates.back().total());
   }
   std::string text;
-  const double end = kLeft + drawn.timeline.makespan * scale;
+  const double end = kLeft + step.timeline.makespan * scale;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const double floor = static_cast<double>(rank + 1) * kMemoryRow - 4, height = kMemoryRow - 10;
     const auto y = [&](double bytes) { return fixed(floor - bytes / peak * height, 2); };
-    const double stays = needs[rank].total() - needs[rank].activations;
+    const double persistent_bytes = estimates[rank].total() - estimates[rank].activations;
     std::string line = str(fixed(kLeft, 2), ",", fixed(floor, 2));
-    for (const MemoryPoint& point : activations(job, drawn, rank))
-      line += str(" ", fixed(kLeft + point.at * scale, 2), ",", y(stays + point.bytes));
+    for (const MemoryPoint& point : activations(job, step, rank))
+      line += str(" ", fixed(kLeft + point.seconds * scale, 2), ",", y(persistent_bytes + point.bytes));
     text += row_name(rank, floor - height / 2) +
             str("<polygon class=\"level\" points=\"", line, " ", fixed(end, 2), ",", fixed(floor, 2), "\"><title>",
-                human_bytes(stays), " stay, at most ", human_bytes(needs[rank].total()), "</title></polygon>\n",
-                "<line class=\"limit\" x1=\"", fixed(kLeft, 0), "\" x2=\"", fixed(end, 2), "\" y1=\"", y(limit),
-                "\" y2=\"", y(limit), "\"/>\n");
+                human_bytes(persistent_bytes), " persistent, at most ", human_bytes(estimates[rank].total()),
+                "</title></polygon>\n", "<line class=\"limit\" x1=\"", fixed(kLeft, 0), "\" x2=\"", fixed(end, 2),
+                "\" y1=\"", y(limit), "\" y2=\"", y(limit), "\"/>\n");
   }
   return svg(end + 8, kMemoryRow * static_cast<double>(ranks), "memory", text);
 }
@@ -187,23 +189,23 @@ std::string memory(const PredictionInput& job, const StepTimeline& drawn, double
 
 std::string step_html(const PredictionInput& job, const StepTime& time) {
   const std::vector<StepTime> ranks = step_time_by_rank(job);
-  const StepTimeline drawn = step_timeline(job, 4 * job.layout.pp);
-  const double scale = scale_of(drawn);
+  const StepTimeline step = step_timeline(job, 4 * job.layout.pp);
+  const double scale = choose_scale(step);
   const std::string title =
-      escaped(str(job.layout.world_size, " x ", job.hardware.device.name, ": ", job.layout.describe()));
+      escape_html(str(job.layout.world_size, " x ", job.hardware.device.name, ": ", job.layout.describe()));
   return str(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", title, "</title><style>", kStyle,
       "</style></head><body>\n<h1>", title, "</h1>\n<p>A step is predicted to take ", time_text(time.seconds), ": ",
       human_count(job.work.tokens() / time.seconds), " tokens/s, MFU ",
       fixed(100 * model_flops_utilization(job, time.seconds), 1), " %, HFU ",
       fixed(100 * hardware_flops_utilization(job, time.seconds), 1), " %.</p>\n",
-      "<h2>Where the time of each rank of the pipeline goes</h2>\n", legend(ranks), shares(ranks),
-      "<h2>Passes</h2>\n<p class=\"quiet\">The first ", drawn.schedule.microbatches, " of ",
-      job.layout.microbatches(job.work.global_batch_size), " microbatches; communication is what nothing hides.</p>\n",
-      passes(drawn, scale),
+      "<h2>Time of each pipeline rank</h2>\n", legend(ranks), shares(ranks),
+      "<h2>Passes</h2>\n<p class=\"quiet\">The first ", step.schedule.microbatches, " of ",
+      job.layout.microbatches(job.work.global_batch_size), " microbatches; only exposed communication is shown.</p>\n",
+      passes(step, scale),
       "<h2>Memory</h2>\n<p class=\"quiet\">Parameters, gradients and optimizer states, and the activations of the "
       "passes above; the dashed line is the memory of a device, ",
-      human_bytes(job.hardware.memory_bytes()), ".</p>\n", memory(job, drawn, scale), "</body></html>\n");
+      human_bytes(job.hardware.memory_bytes()), ".</p>\n", memory(job, step, scale), "</body></html>\n");
 }
 
 }  // namespace mcpp

@@ -14,7 +14,7 @@ namespace {
 double step_seconds(const ScalingPoint& point) {
   return point.found.best.front().time.seconds;
 }
-/// Samples per second and rank.
+/// Returns the samples per second and rank.
 double rate(const ScalingPoint& point) {
   return real(point.global_batch_size) / step_seconds(point) / real(point.world_size);
 }
@@ -24,8 +24,8 @@ std::string no_layout_reason(const Hardware& hardware, const Workload& work, con
   return conflicts.empty() ? "no layout divides the model and the batch" : conflicts.front();
 }
 
-/// Value to minimize.
-double measure(const ScalingPoint& point, Objective objective) {
+/// Returns the value that the objective minimizes.
+double objective_value(const ScalingPoint& point, Objective objective) {
   switch (objective) {
     case Objective::Time:
       return point.cost.hours;
@@ -36,7 +36,7 @@ double measure(const ScalingPoint& point, Objective objective) {
     case Objective::Deadline:
       return real(point.world_size);
   }
-  fail(ExitCode::Internal, "no such objective");
+  fail(ExitCode::Internal, "unknown objective");
 }
 
 }  // namespace
@@ -47,22 +47,22 @@ std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& 
   const ScalingPoint* first = nullptr;
   points.reserve(request.worlds.size());
   for (const i64 world : request.worlds) {
-    Workload grown = work;
-    if (request.is_weak) grown.global_batch_size = work.global_batch_size * world / request.worlds.front();
-    SearchLimits of_world = limits;
-    of_world.world_size = world;
-    of_world.keep = 1;
-    ScalingPoint point{.world_size = world, .global_batch_size = grown.global_batch_size, .found = {}};
-    if (has_layouts(hardware, grown, of_world))
-      point.found = search_layouts(hardware, program, grown, of_world);
+    Workload scaled_work = work;
+    if (request.is_weak) scaled_work.global_batch_size = work.global_batch_size * world / request.worlds.front();
+    SearchLimits world_limits = limits;
+    world_limits.world_size = world;
+    world_limits.keep = 1;
+    ScalingPoint point{.world_size = world, .global_batch_size = scaled_work.global_batch_size, .found = {}};
+    if (has_layouts(hardware, scaled_work, world_limits))
+      point.found = search_layouts(hardware, program, scaled_work, world_limits);
     else
-      point.conflict = no_layout_reason(hardware, grown, of_world);
+      point.conflict = no_layout_reason(hardware, scaled_work, world_limits);
     points.push_back(std::move(point));
     ScalingPoint& last = points.back();
     if (!last.fits()) continue;
     if (first == nullptr) first = &last;
     last.efficiency = rate(last) / rate(*first);
-    const PredictionInput job{hardware, program, grown, last.found.best.front().layout};
+    const PredictionInput job{hardware, program, scaled_work, last.found.best.front().layout};
     last.cost = training_cost(job, step_seconds(last), request.tokens, request.failures);
   }
   return points;
@@ -79,7 +79,9 @@ double serial_fraction(const std::vector<ScalingPoint>& points) {
 }
 
 const ScalingPoint* best_point(const std::vector<ScalingPoint>& points, Objective objective, double deadline_hours) {
-  const auto value = [&](const ScalingPoint& point) { return std::pair(measure(point, objective), point.cost.hours); };
+  const auto value = [&](const ScalingPoint& point) {
+    return std::pair(objective_value(point, objective), point.cost.hours);
+  };
   const ScalingPoint* best = nullptr;
   for (const ScalingPoint& point : points) {
     if (!point.fits() || (deadline_hours > 0 && point.cost.hours > deadline_hours)) continue;
@@ -90,8 +92,8 @@ const ScalingPoint* best_point(const std::vector<ScalingPoint>& points, Objectiv
 
 namespace {
 
-/// Lower bound in device hours: all operations of the model at the highest of the device's rates. 0 if each product
-/// size has its own rate.
+/// Returns a lower bound in device hours: all operations of the model at the highest of the device's rates. 0 if each
+/// product size has its own rate.
 double min_device_hours(const Hardware& hardware, const Workload& work, double tokens) {
   if (hardware.measured(work.products)) return 0;
   const double highest = std::max({hardware.peak_flops(work.products), hardware.product_flops(work.products),
@@ -101,9 +103,9 @@ double min_device_hours(const Hardware& hardware, const Workload& work, double t
 
 /// Returns the odd part of the factor that the limits require of every world size.
 i64 odd_factor(const SearchLimits& limits) {
-  const auto requested = [](i64 size) { return std::max<i64>(size, 1); };
-  i64 factor = requested(limits.tensor_model_parallel_size) * requested(limits.context_parallel_size) *
-               requested(limits.pipeline_model_parallel_size);
+  const auto value_or_one = [](i64 size) { return std::max<i64>(size, 1); };
+  i64 factor = value_or_one(limits.tensor_model_parallel_size) * value_or_one(limits.context_parallel_size) *
+               value_or_one(limits.pipeline_model_parallel_size);
   while (factor % 2 == 0) factor /= 2;
   return factor;
 }
@@ -113,11 +115,11 @@ i64 odd_factor(const SearchLimits& limits) {
 FewestDevices find_fewest_devices(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                                   const SearchLimits& limits, const Deadline& deadline, const Failures& failures) {
   const i64 max_world = hardware.links.ranks.back();
-  const double least = min_device_hours(hardware, work, deadline.tokens);
-  FewestDevices result{.found = {}, .fastest = {}, .min_hours = least / real(max_world)};
+  const double device_hours = min_device_hours(hardware, work, deadline.tokens);
+  FewestDevices result{.found = {}, .fastest = {}, .min_hours = device_hours / real(max_world)};
   // Returns true if this world size meets the deadline, and stores it as found.
   const auto try_world = [&](i64 world) {
-    if (least > deadline.hours * real(world)) return false;
+    if (device_hours > deadline.hours * real(world)) return false;
     ScalingPoint point =
         scaling(hardware, program, work, limits, {.worlds = {world}, .tokens = deadline.tokens, .failures = failures})
             .front();

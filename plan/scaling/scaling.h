@@ -13,17 +13,17 @@ struct ScalingPoint {
   SearchResult found;         ///< `best` is empty if nothing fits
   std::string conflict = {};  ///< why no layout exists, regardless of memory
   double efficiency = 0;      ///< tokens per second and rank, relative to the first point that fits
-  TrainingCost cost = {};     ///< of the best layout
+  TrainingCost cost = {};     ///< cost with the best layout
 
   bool fits() const { return !found.best.empty(); }
 };
 
 struct ScalingRequest {
-  std::vector<i64> worlds;  ///< in ascending order
+  std::vector<i64> worlds;  ///< world sizes in ascending order
   /// Weak scaling: the batch grows with the ranks, starting from the workload's for the first of `worlds`; otherwise it
   /// is constant.
   bool is_weak = false;
-  double tokens = 1e9;  ///< to train on
+  double tokens = 1e9;  ///< number of tokens to train on
   Failures failures = {};
 };
 
@@ -43,7 +43,7 @@ const ScalingPoint* best_point(const std::vector<ScalingPoint>& points, Objectiv
 
 struct Deadline {
   double tokens = 0, hours = 0;
-  double price = 0;  ///< per device hour; 0 = ignored
+  double price = 0;  ///< price per device hour; 0 = ignored
 };
 
 struct FewestDevices {

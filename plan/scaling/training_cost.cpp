@@ -40,24 +40,26 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& job) {
 }
 
 FailureLoss failure_loss(const Failures& failures, i64 world_size) {
-  const double between = 3600 * failures.device_hours / static_cast<double>(world_size);
-  const double interval = std::sqrt(2 * failures.save_seconds * between);
-  const double again = interval / 2 + failures.save_seconds + failures.restart_seconds;  // repeated work per failure
-  const double saves = failures.save_seconds > 0 ? failures.save_seconds / (interval + failures.save_seconds) : 0;
-  const double lost_fraction = saves + again / between;
-  return {
-      .interval_seconds = interval, .failures_per_day = 86400 / between, .lost_fraction = std::min(1.0, lost_fraction)};
+  const double mean_time_between = 3600 * failures.device_hours / static_cast<double>(world_size);
+  const double interval = std::sqrt(2 * failures.save_seconds * mean_time_between);
+  const double repeated_seconds = interval / 2 + failures.save_seconds + failures.restart_seconds;  // per failure
+  const double save_fraction =
+      failures.save_seconds > 0 ? failures.save_seconds / (interval + failures.save_seconds) : 0;
+  const double lost_fraction = save_fraction + repeated_seconds / mean_time_between;
+  return {.interval_seconds = interval,
+          .failures_per_day = 86400 / mean_time_between,
+          .lost_fraction = std::min(1.0, lost_fraction)};
 }
 
 SaveTime save_time(const PredictionInput& job) {
   const Workload& work = job.work;
-  const double element = real(size_of(work.dtype)), masters = work.dtype == DType::F32 ? 0 : 4;
+  const double element = real(size_of(work.dtype)), master_bytes = work.dtype == DType::F32 ? 0 : 4;
   const HostRates& host = job.hardware.host;
-  SaveTime save{.bytes =
-                    real(count_parameters(work.model).total()) * (element + masters + 4 * work.states.matrix_states)};
-  const double of_rank = save.bytes / real(job.layout.world_size);
-  if (host.nvme_bandwidth > 0) save.seconds = of_rank / (1e9 * host.nvme_bandwidth);
-  if (host.link_bandwidth > 0) save.stops = of_rank / (1e9 * host.link_bandwidth);
+  SaveTime save{.bytes = real(count_parameters(work.model).total()) *
+                         (element + master_bytes + 4 * work.states.matrix_states)};
+  const double bytes_per_rank = save.bytes / real(job.layout.world_size);
+  if (host.nvme_bandwidth > 0) save.seconds = bytes_per_rank / (1e9 * host.nvme_bandwidth);
+  if (host.link_bandwidth > 0) save.stall_seconds = bytes_per_rank / (1e9 * host.link_bandwidth);
   return save;
 }
 
@@ -65,7 +67,8 @@ std::string save_text(const PredictionInput& job, const SaveTime& save) {
   std::string text = str("a checkpoint has ", human_bytes(save.bytes));
   if (save.seconds == 0) return text + "; how fast disks are is not known (host.nvme_bandwidth)\n";
   text += str(": ", fixed(save.seconds, 1), " s on the local disks of ", job.layout.world_size, " devices");
-  if (save.stops > 0) text += str(", of which the training waits for ", fixed(save.stops, 1), " s with async_save");
+  if (save.stall_seconds > 0)
+    text += str(", of which the training waits for ", fixed(save.stall_seconds, 1), " s with async_save");
   return text + "\n";
 }
 

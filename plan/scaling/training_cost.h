@@ -20,12 +20,13 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& job);
 /// Device failures. Unsaved work is repeated.
 struct Failures {
   double device_hours = 0;     ///< mean time between failures of one device
-  double save_seconds = 0;     ///< that training waits for a checkpoint
-  double restart_seconds = 0;  ///< from a failure to the first new step
+  double save_seconds = 0;     ///< time that training waits for a checkpoint
+  double restart_seconds = 0;  ///< time from a failure to the first new step
 };
 struct FailureLoss {
-  double interval_seconds = 0;  ///< between checkpoints, minimizing the loss: sqrt(2 x save x time between failures)
-  double failures_per_day = 0;  ///< of all devices together
+  /// Time between checkpoints that minimizes the loss: sqrt(2 x save x time between failures).
+  double interval_seconds = 0;
+  double failures_per_day = 0;  ///< failures of all devices together
   double lost_fraction = 0;     ///< fraction of the time spent on saves, restarts and repeated work
 };
 /// Returns the loss by Young (1974), with Daly's (2006) first-order terms.
@@ -33,9 +34,9 @@ FailureLoss failure_loss(const Failures& failures, i64 world_size);
 
 /// Predicted cost of a checkpoint.
 struct SaveTime {
-  double bytes = 0;    ///< of all ranks: weights, master weights and optimizer states, each once
-  double seconds = 0;  ///< to write them to the local disks of all ranks; 0 = disk speed unknown
-  double stops = 0;    ///< time that training stops for an asynchronous save: a copy
+  double bytes = 0;          ///< bytes of all ranks: weights, master weights and optimizer states, each once
+  double seconds = 0;        ///< time to write them to the local disks of all ranks; 0 = disk speed unknown
+  double stall_seconds = 0;  ///< time that training waits for an asynchronous save, which copies first
 };
 SaveTime save_time(const PredictionInput& job);
 std::string save_text(const PredictionInput& job, const SaveTime& save);

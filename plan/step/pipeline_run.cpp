@@ -23,9 +23,9 @@ PipelineRun::PipelineRun(const PredictionInput& job, std::vector<StageWork> stag
       turns_(real(std::min(layout_.world_size, job.hardware.links.ranks.front())) /
              job.hardware.concurrent_ranks(layout_.world_size)) {}
 
-PassTime PipelineRun::work_of(int rank) const {
+PassTime PipelineRun::rank_work(int rank) const {
   PassTime work;
-  for_stages_of(rank, [&](const StageWork& stage) { work += stage.passes.total() * real(microbatches_); });
+  for_each_stage_of(rank, [&](const StageWork& stage) { work += stage.passes.total() * real(microbatches_); });
   return work;
 }
 
@@ -33,7 +33,7 @@ int PipelineRun::busiest() const {
   int busiest = 0;
   double max_seconds = 0;
   for (int rank = 0; rank < map_.ranks; ++rank) {
-    const double seconds = work_of(rank).total();
+    const double seconds = rank_work(rank).total();
     if (seconds > max_seconds) max_seconds = seconds, busiest = rank;
   }
   return busiest;
@@ -57,59 +57,59 @@ std::vector<ScheduleCosts> PipelineRun::costs(double message, double turns) cons
   return list;
 }
 
-std::pair<Schedule, Timeline> PipelineRun::begin(i64 microbatches, double message) const {
+std::pair<Schedule, Timeline> PipelineRun::simulate_first(i64 microbatches, double message) const {
   const i64 round = row_of(layout_.schedule).needs_multiple_of_ranks ? layout_.pp : 1;
   const Schedule& schedule = lowered(std::min(microbatches_, std::max(round, microbatches / round * round)));
   return {schedule, simulate(schedule, costs(message, turns_))};
 }
 
-PipelineRun::Times PipelineRun::simulated(i64 microbatches, double message) const {
+PipelineRun::Times PipelineRun::simulate_all(i64 microbatches, double message) const {
   const Schedule& schedule = lowered(microbatches);
-  if (turns_ > 1) return run_oversubscribed(schedule, message);
+  if (turns_ > 1) return simulate_oversubscribed(schedule, message);
   const Timeline timeline = simulate(schedule, costs(message, 1));
   Times times{.seconds = timeline.makespan, .reduced = timeline.makespan};
-  for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, reduced_at(actions));
+  for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, reduce_end(actions));
   return times;
 }
 
 /// On shared cores gradients are reduced after all compute because no core is free during it.
-PipelineRun::Times PipelineRun::run_oversubscribed(const Schedule& schedule, double message) const {
+PipelineRun::Times PipelineRun::simulate_oversubscribed(const Schedule& schedule, double message) const {
   const double seconds = oversubscribed_makespan(schedule, costs(message, 1), real(layout_.pp) / turns_);
   double longest = 0;
   for (int rank = 0; rank < map_.ranks; ++rank) {
     double sums = 0;
-    for_stages_of(rank, [&](const StageWork& stage) { sums += stage.sums; });
+    for_each_stage_of(rank, [&](const StageWork& stage) { sums += stage.sums; });
     longest = std::max(longest, sums);
   }
   return {.seconds = seconds, .reduced = seconds + longest};
 }
 
-/// Returns when a rank's gradients are reduced. Reductions run one after another, each concurrent with the passes after
-/// its stage's last one.
-double PipelineRun::reduced_at(const std::vector<TimedAction>& actions) const {
-  double at = 0, computed = 0, all = 0;
+/// Returns the time at which a rank's gradients are reduced. Reductions are serialized, each concurrent with the passes
+/// after its stage's last one.
+double PipelineRun::reduce_end(const std::vector<TimedAction>& actions) const {
+  double reduced = 0, computed = 0, all = 0;
   for (const TimedAction& timed : actions) {
     computed = std::max(computed, timed.end);
     if (timed.action.kind != ActionKind::ReduceGrad) continue;
     const StageWork& work = stage(timed.action.stage);
     all += work.sums;
-    at = std::max(std::max(at, timed.begin - work.backward_seconds() * (1 - 1 / work.units())) + work.sums,
-                  timed.begin + work.sums / work.units());
+    reduced = std::max(std::max(reduced, timed.begin - work.backward_seconds() * (1 - 1 / work.units())) + work.sums,
+                       timed.begin + work.sums / work.units());
   }
   if (!job_.program.overlaps_data_parallel) return computed + all;
-  return std::max(at, computed + job_.hardware.communication_slowdown() * all);
+  return std::max(reduced, computed + job_.hardware.communication_slowdown() * all);
 }
 
 /// A schedule is periodic once the pipeline is full, so two runs give the time of further rounds of microbatches.
 PipelineRun::Times PipelineRun::run(double message) const {
   const i64 round = layout_.pp, base_microbatches = 4 * round + microbatches_ % round;
-  if (microbatches_ <= base_microbatches + round) return simulated(microbatches_, message);
-  const Times short_run = simulated(base_microbatches, message),
-              longer_run = simulated(base_microbatches + round, message);
-  const double busiest_microbatch = work_of(busiest()).total() / real(microbatches_);
+  if (microbatches_ <= base_microbatches + round) return simulate_all(microbatches_, message);
+  const Times short_run = simulate_all(base_microbatches, message),
+              longer_run = simulate_all(base_microbatches + round, message);
+  const double busiest_microbatch = rank_work(busiest()).total() / real(microbatches_);
   const double round_seconds = std::max(longer_run.seconds - short_run.seconds, real(round) * busiest_microbatch);
-  const double rest = real((microbatches_ - base_microbatches) / round) * round_seconds;
-  return {.seconds = short_run.seconds + rest, .reduced = short_run.reduced + rest};
+  const double remaining_seconds = real((microbatches_ - base_microbatches) / round) * round_seconds;
+  return {.seconds = short_run.seconds + remaining_seconds, .reduced = short_run.reduced + remaining_seconds};
 }
 
 }  // namespace mcpp

@@ -15,12 +15,12 @@ namespace mcpp {
 /// Work of one stage.
 struct StageWork {
   StageContents contents;
-  UnitTime passes;              ///< for one microbatch
+  UnitTime passes;              ///< times for one microbatch
   double sums = 0;              ///< seconds per step to reduce its gradients over links
   double boundary_exposed = 0;  ///< extra seconds of its first and last pass of a step (ExposedComm)
 
   double backward_seconds() const { return passes.backward_input.total() + passes.backward_weight.total(); }
-  /// Number of parts in which its gradients are reduced one after another as backward finishes them.
+  /// Returns the number of parts in which its gradients are reduced as backward finishes them.
   double units() const;
 };
 
@@ -31,34 +31,34 @@ class PipelineRun {
 
   /// Returns the stages in pipeline order.
   const std::vector<StageWork>& stages() const { return stages_; }
-  const StageWork& first_of(int rank) const { return stage(map_.stage_of(rank, 0)); }
+  const StageWork& first_stage(int rank) const { return stage(map_.stage_of(rank, 0)); }
   template <class F>
-  void for_stages_of(int rank, F f) const {
+  void for_each_stage_of(int rank, F f) const {
     for (int chunk = 0; chunk < map_.chunks_per_rank; ++chunk) f(stage(map_.stage_of(rank, chunk)));
   }
   i64 microbatches() const { return microbatches_; }
-  /// Ranks per machine over ranks that can compute at the same time.
+  /// Returns the ratio of ranks per host to ranks that can compute at the same time.
   double turns() const { return turns_; }
 
   /// Returns the compute time of all microbatches of a rank. busiest() returns the rank with the most.
-  PassTime work_of(int rank) const;
+  PassTime rank_work(int rank) const;
   int busiest() const;
 
   struct Times {
-    double seconds = 0, reduced = 0;  ///< until the last pass ends; until all gradients are reduced
+    double seconds = 0, reduced = 0;  ///< time until the last pass ends, and until all gradients are reduced
   };
   /// Simulates a step in which a message to the next stage takes `message` seconds.
   Times run(double message) const;
   /// Simulates the first `microbatches` microbatches, rounded down to a number that the schedule supports.
-  std::pair<Schedule, Timeline> begin(i64 microbatches, double message) const;
+  std::pair<Schedule, Timeline> simulate_first(i64 microbatches, double message) const;
 
  private:
   const StageWork& stage(int index) const { return stages_[static_cast<std::size_t>(index)]; }
   const Schedule& lowered(i64 microbatches) const;
   std::vector<ScheduleCosts> costs(double message, double turns) const;
-  Times simulated(i64 microbatches, double message) const;
-  Times run_oversubscribed(const Schedule& schedule, double message) const;
-  double reduced_at(const std::vector<TimedAction>& actions) const;
+  Times simulate_all(i64 microbatches, double message) const;
+  Times simulate_oversubscribed(const Schedule& schedule, double message) const;
+  double reduce_end(const std::vector<TimedAction>& actions) const;
 
   const PredictionInput& job_;
   const Layout& layout_;

@@ -16,12 +16,12 @@ double OffloadCost::element() const {
   return real(size_of(job_.work.dtype));
 }
 
-double OffloadCost::over_link(double bytes) const {
+double OffloadCost::link_seconds(double bytes) const {
   const double rate = 1e9 * job_.hardware.host.link_bandwidth;
   return rate > 0 ? bytes / rate : job_.hardware.traffic_seconds(2 * bytes);
 }
 
-double OffloadCost::in_host(double bytes) const {
+double OffloadCost::host_memory_seconds(double bytes) const {
   const double rate = 1e9 * job_.hardware.host.memory_bandwidth;
   return rate > 0 ? bytes / rate : job_.hardware.traffic_seconds(bytes);
 }
@@ -32,30 +32,32 @@ void OffloadCost::add_to(UnitTime& passes, const StageContents& stage, const Wei
     activations = real(stage_activations(job_.work.model, layout_.activations(job_.work), stage).offloaded);
   // If the node has a secondary weight shard, weights are gathered once per step, which is negligible.
   const bool fetches_weights = layout_.params_tier != OffloadTier::Device && !layout_.has_secondary_shard();
-  const auto wait = [&](PassTime& pass, double of_weights, double beside) {
-    const double bytes = fetches_weights ? element() * of_weights : 0;
-    const double on_disk = (layout_.activations_tier == OffloadTier::File ? activations : 0) +
-                           (layout_.params_tier == OffloadTier::File ? bytes : 0);
-    pass.offloaded += over_link(activations + bytes) + checked(on_disk);
-    if (on_disk > 0) pass.offloaded += std::max(0.0, over_disk(on_disk) - pass.total() - beside);
+  const auto wait = [&](PassTime& pass, double weight_count, double overlapped_seconds) {
+    const double bytes = fetches_weights ? element() * weight_count : 0;
+    const double disk_bytes = (layout_.activations_tier == OffloadTier::File ? activations : 0) +
+                              (layout_.params_tier == OffloadTier::File ? bytes : 0);
+    pass.offloaded += link_seconds(activations + bytes) + checksum_seconds(disk_bytes);
+    if (disk_bytes > 0) pass.offloaded += std::max(0.0, disk_seconds(disk_bytes) - pass.total() - overlapped_seconds);
   };
   wait(passes.forward, weights.forward, 0);
   wait(passes.backward_input, weights.backward, passes.backward_weight.total());
 }
 
 double OffloadCost::update_seconds(double weights) const {
-  const double there = weights * layout_.effective_offloaded_fraction(), w = element();
+  const double offloaded_weights = weights * layout_.effective_offloaded_fraction(), element_bytes = element();
   const double states = 4 * (job_.work.states.matrix_states + job_.work.states.master(job_.work.dtype));
-  double copied = there * (4 + 2 * w), on_disk = 0;
-  if (layout_.states_tier == OffloadTier::File) on_disk += 2 * states * there;
-  if (layout_.params_tier != OffloadTier::Device) copied += w * weights;
-  if (layout_.params_tier == OffloadTier::File) on_disk += 2 * w * weights;
-  return over_link(copied) + std::max(updated(there, states) + checked(on_disk), on_disk > 0 ? over_disk(on_disk) : 0);
+  double link_bytes = offloaded_weights * (4 + 2 * element_bytes), disk_bytes = 0;
+  if (layout_.states_tier == OffloadTier::File) disk_bytes += 2 * states * offloaded_weights;
+  if (layout_.params_tier != OffloadTier::Device) link_bytes += element_bytes * weights;
+  if (layout_.params_tier == OffloadTier::File) disk_bytes += 2 * element_bytes * weights;
+  return link_seconds(link_bytes) +
+         std::max(host_update_seconds(offloaded_weights, states) + checksum_seconds(disk_bytes),
+                  disk_bytes > 0 ? disk_seconds(disk_bytes) : 0);
 }
 
-/// Updates in host memory; on CPUs, which are their own host, as fast as for weights that stay there.
-double OffloadCost::updated(double weights, double states) const {
-  if (job_.hardware.host.memory_bandwidth > 0) return in_host(weights * (4 + 2 * states + element()));
+/// Returns the time of updates in host memory; on CPUs, which are their own host, that of resident weights.
+double OffloadCost::host_update_seconds(double weights, double states) const {
+  if (job_.hardware.host.memory_bandwidth > 0) return host_memory_seconds(weights * (4 + 2 * states + element()));
   return weights * kernel_times(job_.hardware, job_.program, job_.work).update;
 }
 
@@ -71,7 +73,7 @@ namespace {
 
 class Step {
  public:
-  /// `sums_gradients` is false only for least(), which is called for many layouts and ignores gradient reduction.
+  /// `sums_gradients` is false only for lower_bound(), which is called for many layouts and ignores gradient reduction.
   explicit Step(const PredictionInput& job, bool sums_gradients = true)
       : job_(job),
         layout_(job.layout),
@@ -85,7 +87,7 @@ class Step {
   StepTime time() const {
     StepTime step;
     step.rank = pipeline_.busiest();
-    step.work = pipeline_.work_of(step.rank);
+    step.work = pipeline_.rank_work(step.rank);
     if (layout_.pp == 1) {
       step.data_parallel = exposed_reduce_without_pipeline();
       step.turns = (pipeline_.turns() - 1) * step.work.computing();
@@ -103,13 +105,13 @@ class Step {
     return step;
   }
 
-  std::vector<StepTime> by_rank() const {
+  std::vector<StepTime> times_by_rank() const {
     const StepTime all = time();
     std::vector<StepTime> ranks;
     for (int rank = 0; rank < layout_.pp; ++rank) {
       StepTime t = all;
       t.rank = rank;
-      t.work = pipeline_.work_of(rank);
+      t.work = pipeline_.rank_work(rank);
       t.optimizer = pipeline_.turns() * optimizer(rank);
       const double waits = all.seconds - t.work.total() - t.messages - t.data_parallel - t.optimizer - t.data;
       t.turns = std::clamp((pipeline_.turns() - 1) * t.work.computing(), 0.0, std::max(0.0, waits));
@@ -119,19 +121,19 @@ class Step {
     return ranks;
   }
 
-  StepTimeline drawn(i64 most) const {
-    auto [schedule, timeline] = pipeline_.begin(most, message_seconds());
-    StepTimeline drawn{.schedule = std::move(schedule), .timeline = std::move(timeline), .stages = {}};
-    for (const StageWork& stage : pipeline_.stages()) drawn.stages.push_back(stage.passes);
-    return drawn;
+  StepTimeline timeline(i64 max_microbatches) const {
+    auto [schedule, timeline] = pipeline_.simulate_first(max_microbatches, message_seconds());
+    StepTimeline result{.schedule = std::move(schedule), .timeline = std::move(timeline), .stages = {}};
+    for (const StageWork& stage : pipeline_.stages()) result.stages.push_back(stage.passes);
+    return result;
   }
 
-  double least() const {
+  double lower_bound() const {
     // The first microbatch reaches a rank through all earlier ones, and the last gradient returns through them.
     double longest = 0, before = 0;
     const bool splits_backward = row_of(layout_.schedule).splits_backward;
     for (int rank = 0; rank < layout_.pp; ++rank) {
-      longest = std::max(longest, before + pipeline_.work_of(rank).total());
+      longest = std::max(longest, before + pipeline_.rank_work(rank).total());
       const StageWork& stage = pipeline_.stages()[static_cast<std::size_t>(rank)];
       before += stage.passes.forward.total() + (splits_backward ? 0 : stage.backward_seconds());
     }
@@ -140,10 +142,10 @@ class Step {
 
  private:
   struct LayerTimes {
-    UnitTime kept, again;
-    UnitTraffic traffic, traffic_again;
+    UnitTime kept, recomputed;
+    UnitTraffic traffic, recomputed_traffic;
 
-    const UnitTime& time(bool is_recomputed) const { return is_recomputed ? again : kept; }
+    const UnitTime& time(bool is_recomputed) const { return is_recomputed ? recomputed : kept; }
   };
 
   std::map<LayerKind, LayerTimes> layer_times() const {
@@ -152,12 +154,12 @@ class Step {
       if (!traffic_.weights().has_layers(kind)) continue;
       LayerTimes& times = all[kind];
       times.kept = layer_time(job_, kind);
-      times.again = recomputed(times.kept);
+      times.recomputed = add_full_recompute(times.kept);
       if (layout_.recompute.shards_saved_inputs)
-        times.again.backward_input.tensor_parallel += collectives_.all_gather(
+        times.recomputed.backward_input.tensor_parallel += collectives_.all_gather(
             real(residual_bytes(job_.work.model, layout_.activations(job_.work))), layout_.tp_group());
-      times.traffic = traffic_.of_layer(kind, false);
-      times.traffic_again = traffic_.of_layer(kind, true);
+      times.traffic = traffic_.layer_traffic(kind, false);
+      times.recomputed_traffic = traffic_.layer_traffic(kind, true);
     }
     return all;
   }
@@ -183,28 +185,28 @@ class Step {
   }
 
   WeightFetchCounts weight_fetches(const StageContents& stage) const {
-    const double once = traffic_.kept(stage);
-    return {.forward = once + traffic_.regathered_weights(stage), .backward = once};
+    const double stored_weights = traffic_.stored_weights(stage);
+    return {.forward = stored_weights + traffic_.regathered_weights(stage), .backward = stored_weights};
   }
 
   /// Calls f(group, times, is_recomputed, count) for the layers of each kind in each recomputation group of a stage.
   template <class F>
-  void for_layers(const StageContents& stage, F f) const {
+  void for_each_layer_kind(const StageContents& stage, F f) const {
     i64 first = stage.first_layer;
-    std::size_t number = 0;
+    std::size_t group_index = 0;
     for (const LayerGroup& group : layer_groups(layout_.recompute, stage.num_layers())) {
       const i64 sparse = traffic_.weights().layers(LayerKind::Experts, first, first + group.layers);
       for (const auto& [kind, count] :
            {std::pair(LayerKind::Dense, group.layers - sparse), std::pair(LayerKind::Experts, sparse)})
-        if (count > 0) f(number, layers_.at(kind), group.is_recomputed, count);
+        if (count > 0) f(group_index, layers_.at(kind), group.is_recomputed, count);
       first += group.layers;
-      ++number;
+      ++group_index;
     }
   }
 
   UnitTime time_of_layers(const StageContents& stage) const {
     UnitTime sum;
-    for_layers(stage, [&](std::size_t, const LayerTimes& times, bool is_recomputed, i64 count) {
+    for_each_layer_kind(stage, [&](std::size_t, const LayerTimes& times, bool is_recomputed, i64 count) {
       sum += times.time(is_recomputed) * real(count);
     });
     return sum;
@@ -213,35 +215,36 @@ class Step {
   /// Returns the units of a stage in ZeRO 2 and 3: each group of layers is one.
   std::vector<UnitCost> unit_costs(const StageContents& stage, const UnitTime& embedding,
                                    const UnitTime& output) const {
-    std::vector<UnitCost> row;
+    std::vector<UnitCost> units;
     const auto add = [&](const UnitTime& time, const UnitTraffic& traffic, i64 count) {
-      row.back().forward += time.forward.total() * real(count);
-      row.back().backward += (time.backward_input.total() + time.backward_weight.total()) * real(count);
-      for (i64 i = 0; i < count; ++i) row.back().traffic += traffic;
+      units.back().forward += time.forward.total() * real(count);
+      units.back().backward += (time.backward_input.total() + time.backward_weight.total()) * real(count);
+      for (i64 i = 0; i < count; ++i) units.back().traffic += traffic;
     };
-    if (stage.has_embedding) row.emplace_back(), add(embedding, traffic_.embedding_traffic(stage), 1);
-    const std::size_t before = row.size();
-    for_layers(stage, [&](std::size_t group, const LayerTimes& times, bool is_recomputed, i64 count) {
-      if (row.size() == before + group) row.emplace_back();
-      add(times.time(is_recomputed), is_recomputed ? times.traffic_again : times.traffic, count);
+    if (stage.has_embedding) units.emplace_back(), add(embedding, traffic_.embedding_traffic(stage), 1);
+    const std::size_t before = units.size();
+    for_each_layer_kind(stage, [&](std::size_t group, const LayerTimes& times, bool is_recomputed, i64 count) {
+      if (units.size() == before + group) units.emplace_back();
+      add(times.time(is_recomputed), is_recomputed ? times.recomputed_traffic : times.traffic, count);
     });
-    if (stage.has_output) row.emplace_back(), add(output, traffic_.of_output(stage), 1);
-    return row;
+    if (stage.has_output) units.emplace_back(), add(output, traffic_.output_traffic(stage), 1);
+    return units;
   }
 
-  /// Returns the max over pipeline ranks of the sum of f(stage) over their stages.
+  /// Returns the maximum over pipeline ranks of the sum of f(stage) over their stages.
   template <class F>
   double max_over_ranks(const F& f) const {
-    double most = 0;
+    double max_seconds = 0;
     for (int rank = 0; rank < layout_.pp; ++rank) {
       double sum = 0;
-      pipeline_.for_stages_of(rank, [&](const StageWork& stage) { sum += f(stage); });
-      most = std::max(most, sum);
+      pipeline_.for_each_stage_of(rank, [&](const StageWork& stage) { sum += f(stage); });
+      max_seconds = std::max(max_seconds, sum);
     }
-    return most;
+    return max_seconds;
   }
 
-  /// Exposed gradient reduction without a pipeline: all but the first unit's overlaps with the last backward pass.
+  /// Returns the exposed gradient reduction without a pipeline: all but the first unit's overlaps with the last
+  /// backward pass.
   double exposed_reduce_without_pipeline() const {
     const StageWork& all = pipeline_.stages().front();
     const double window = all.backward_seconds() * (1 - 1 / all.units());
@@ -249,13 +252,13 @@ class Step {
                     job_.program.overlaps_data_parallel ? all.sums / all.units() : 0);
   }
 
-  /// Exposed gathering of weights before or during the first pass.
+  /// Returns the exposed gathering of weights before or during the first pass.
   double exposed_initial_gather() const {
     const auto links = [&](const StageWork& stage) { return traffic_.gather(stage.contents).links; };
     if (!job_.program.overlaps_data_parallel) return max_over_ranks(links);
     double longest = 0;
     for (int rank = 0; rank < layout_.pp; ++rank) {
-      const StageWork& first = pipeline_.first_of(rank);
+      const StageWork& first = pipeline_.first_stage(rank);
       const double gather = links(first);
       longest =
           std::max({longest, traffic_.exposed_seconds(first.passes.forward.total(), gather), gather / first.units()});
@@ -273,20 +276,21 @@ class Step {
 
   double optimizer(int rank) const {
     double weights = 0;
-    pipeline_.for_stages_of(rank, [&](const StageWork& stage) { weights += traffic_.updated(stage.contents); });
+    pipeline_.for_each_stage_of(rank,
+                                [&](const StageWork& stage) { weights += traffic_.updated_weights(stage.contents); });
     return job_.hardware.slowest_device_factor(layout_.world_size) * update_ * weights *
                (1 - layout_.effective_offloaded_fraction()) +
            offload_cost_.update_seconds(weights) +
-           collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // of the gradient norm
+           collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // gradient norm
   }
 
-  /// Tokens as stored in data files, and tokens and targets as copied to the device.
+  /// Returns the time to read tokens from data files, and to copy tokens and targets to the device.
   double data() const {
     const ModelConfig& m = job_.work.model;
     const HostRates& host = job_.hardware.host;
     const double tokens = real(pipeline_.microbatches() * layout_.micro_batch_size * m.seq_length);
-    const double of_token = m.vocab_size > (i64{1} << 16) ? 4 : 2;
-    return (host.nvme_bandwidth > 0 ? tokens * of_token / (1e9 * host.nvme_bandwidth) : 0) +
+    const double bytes_per_token = m.vocab_size > (i64{1} << 16) ? 4 : 2;
+    return (host.nvme_bandwidth > 0 ? tokens * bytes_per_token / (1e9 * host.nvme_bandwidth) : 0) +
            (host.link_bandwidth > 0 ? tokens * 8 / (1e9 * host.link_bandwidth) : 0);
   }
 
@@ -299,12 +303,12 @@ class Step {
   }
 
   void run_pipeline(StepTime& step) const {
-    const PipelineRun::Times free = pipeline_.run(0), real_run = pipeline_.run(message_seconds());
-    const double waits = std::max(0.0, free.seconds - step.work.total());
+    const PipelineRun::Times without_messages = pipeline_.run(0), with_messages = pipeline_.run(message_seconds());
+    const double waits = std::max(0.0, without_messages.seconds - step.work.total());
     step.turns = std::min(waits, (pipeline_.turns() - 1) * step.work.computing());
     step.bubble = waits - step.turns;
-    step.messages = real_run.seconds - free.seconds;
-    step.data_parallel = real_run.reduced - real_run.seconds;
+    step.messages = with_messages.seconds - without_messages.seconds;
+    step.data_parallel = with_messages.reduced - with_messages.seconds;
   }
 
   const PredictionInput& job_;
@@ -324,15 +328,15 @@ StepTime step_time(const PredictionInput& job) {
 }
 
 std::vector<StepTime> step_time_by_rank(const PredictionInput& job) {
-  return Step(job).by_rank();
+  return Step(job).times_by_rank();
 }
 
 StepTimeline step_timeline(const PredictionInput& job, i64 max_microbatches) {
-  return Step(job).drawn(max_microbatches);
+  return Step(job).timeline(max_microbatches);
 }
 
 double step_time_lower_bound(const PredictionInput& job) {
-  return Step(job, false).least();
+  return Step(job, false).lower_bound();
 }
 
 }  // namespace mcpp

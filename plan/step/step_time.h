@@ -19,8 +19,8 @@ struct WeightFetchCounts {
   double forward = 0, backward = 0;
 };
 
-/// Predicts offload time. Copies between a device and its host wait for one another; disk I/O overlaps with both. If
-/// links or host memory have no rates, the device is its own host and its memory's rate applies.
+/// Predicts offload time. Copies between a device and its host are serialized; disk I/O overlaps with both. If
+/// links or host memory have no rates, the device is treated as its own host, with the rate of its memory.
 class OffloadCost {
  public:
   explicit OffloadCost(const PredictionInput& job) : job_(job), layout_(job.layout) {}
@@ -33,12 +33,12 @@ class OffloadCost {
   double update_seconds(double weights) const;
 
  private:
-  double over_link(double bytes) const;
-  double in_host(double bytes) const;
-  /// Checksums of data written to or read from a disk, which are never hidden.
-  double checked(double bytes) const { return in_host(bytes); }
-  double updated(double weights, double states) const;
-  double over_disk(double bytes) const { return bytes / (1e9 * job_.hardware.host.nvme_bandwidth); }
+  double link_seconds(double bytes) const;
+  double host_memory_seconds(double bytes) const;
+  /// Returns the time of checksums of data written to or read from a disk, which are never hidden.
+  double checksum_seconds(double bytes) const { return host_memory_seconds(bytes); }
+  double host_update_seconds(double weights, double states) const;
+  double disk_seconds(double bytes) const { return bytes / (1e9 * job_.hardware.host.nvme_bandwidth); }
   double element() const;
 
   const PredictionInput& job_;
@@ -51,10 +51,10 @@ std::vector<std::string> missing_rates(const Hardware& hardware, const Layout& l
 /// Time of a step in seconds. The parts belong to the busiest rank and add up to `seconds`.
 struct StepTime {
   double seconds = 0;
-  PassTime work;             ///< of all microbatches
-  double turns = 0;          ///< waiting for a core used by another rank
+  PassTime work;             ///< passes of all microbatches
+  double turns = 0;          ///< wait time for a core that another rank uses
   double bubble = 0;         ///< pipeline bubble, assuming that messages take no time
-  double messages = 0;       ///< added by messages between stages
+  double messages = 0;       ///< time added by messages between stages
   double data_parallel = 0;  ///< exposed gradient reduction and weight gathering before and after the passes
   double optimizer = 0;
   double data = 0;  ///< samples from a local disk to the device; never hidden
@@ -67,8 +67,8 @@ struct StepTime {
 StepTime step_time(const PredictionInput& job);
 /// Predicts the same step for each pipeline rank: its own work, and waiting for the rest of the time.
 std::vector<StepTime> step_time_by_rank(const PredictionInput& job);
-/// Returns a lower bound of step_time() that is much faster to compute: a rank's work, the first microbatch's way to
-/// it, the last gradient's way back, and the update.
+/// Returns a lower bound of step_time() that is much faster to compute: a rank's work, the first microbatch's path to
+/// it, the last gradient's path back, and the update.
 double step_time_lower_bound(const PredictionInput& job);
 
 /// Pipeline timeline of the first microbatches of a step, for drawing.

@@ -9,13 +9,13 @@
 namespace mcpp {
 namespace {
 
-WeightCount in_full(i64 rows, i64 columns) {
+WeightCount uncompressed(i64 rows, i64 columns) {
   const double all = real(rows) * real(columns);
   return {.all = all, .summed = all};
 }
 
 WeightCount matrix(i64 rows, i64 columns, i64 low_rank) {
-  WeightCount count = in_full(rows, columns);
+  WeightCount count = uncompressed(rows, columns);
   if (!is_low_rank({rows, columns}, low_rank)) return count;
   count.summed = real(low_rank * (rows + columns)), count.factorized = count.all;
   return count;
@@ -23,7 +23,7 @@ WeightCount matrix(i64 rows, i64 columns, i64 low_rank) {
 
 /// Weights of an MLP's two products of this width, sharded over `parts` ranks.
 WeightCount mlp(const ModelConfig& m, i64 width, i64 parts, i64 low_rank) {
-  WeightCount sum = matrix((m.gated() ? 2 : 1) * width / parts, m.hidden_size, low_rank);
+  WeightCount sum = matrix((m.is_gated() ? 2 : 1) * width / parts, m.hidden_size, low_rank);
   return sum += matrix(m.hidden_size, width / parts, low_rank);
 }
 
@@ -43,14 +43,14 @@ WeightCounts::WeightCounts(const ModelConfig& m, const Layout& layout) : model_(
   attention += matrix(h, queries / tp, low_rank);
   dense_ = attention;
   dense_ += mlp(m, m.ffn(), tp, low_rank);
-  vocabulary_ = in_full(m.padded_vocab_size() / tp, h);
+  vocabulary_ = uncompressed(m.padded_vocab_size() / tp, h);
   const bool has_biases = m.normalization == Normalization::LayerNorm;
   tensors_ =
       4 + (has_biases ? 4 : 2) + (m.qkv_bias() ? 1 : 0) + (m.attention_output_bias() ? 1 : 0) + (m.mlp_bias() ? 2 : 0);
   if (m.moe.num_experts == 0) return;
   sparse_ = attention;
   if (const i64 shared = m.moe.shared_expert_intermediate_size; shared > 0) sparse_ += mlp(m, shared, tp, low_rank);
-  sparse_ += in_full(m.moe.num_experts, h);
+  sparse_ += uncompressed(m.moe.num_experts, h);
   experts_ = mlp(m, m.moe_ffn(), layout.etp, low_rank) * real(m.moe.num_experts / layout.ep);
 }
 
@@ -59,7 +59,7 @@ i64 WeightCounts::layers(LayerKind kind, i64 first, i64 end) const {
   return kind == LayerKind::Experts ? sparse : end - first - sparse;
 }
 
-WeightCount WeightCounts::of(const StageContents& stage) const {
+WeightCount WeightCounts::stage_weights(const StageContents& stage) const {
   const int matrices = (stage.has_embedding ? 1 : 0) + (stage.has_output ? 1 : 0);
   const bool is_tied = !model_.untie_embeddings_and_output_weights;
   WeightCount sum = dense_ * real(layers(LayerKind::Dense, stage.first_layer, stage.end_layer));
@@ -67,7 +67,7 @@ WeightCount WeightCounts::of(const StageContents& stage) const {
   return sum += vocabulary_ * (is_tied ? std::min(matrices, 1) : matrices);
 }
 
-WeightCount WeightCounts::experts_of(const StageContents& stage) const {
+WeightCount WeightCounts::stage_experts(const StageContents& stage) const {
   return experts_ * real(layers(LayerKind::Experts, stage.first_layer, stage.end_layer));
 }
 

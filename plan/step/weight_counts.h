@@ -23,16 +23,16 @@ class WeightCounts {
   i64 layers(LayerKind kind, i64 first, i64 end) const;
   bool has_layers(LayerKind kind) const { return layers(kind, 0, model_.num_layers) > 0; }
 
-  /// Weights of one layer that are on the ranks of the dense layers, and the weights of its experts.
-  double of_layer(LayerKind kind) const { return (kind == LayerKind::Dense ? dense_ : sparse_).all; }
-  double experts_of_layer() const { return experts_.all; }
-  /// Number of weight tensors of a dense layer.
+  /// Return the weights of one layer that are on the ranks of the dense layers, and the weights of its experts.
+  double layer_weights(LayerKind kind) const { return (kind == LayerKind::Dense ? dense_ : sparse_).all; }
+  double layer_experts() const { return experts_.all; }
+  /// Returns the number of weight tensors of a dense layer.
   double layer_tensors() const { return tensors_; }
-  /// Weights of the embedding, equal to those of the output.
+  /// Returns the weights of the embedding, equal to those of the output.
   double vocabulary() const { return vocabulary_.all; }
-  /// Weights of a stage without its experts, and of its experts.
-  WeightCount of(const StageContents& stage) const;
-  WeightCount experts_of(const StageContents& stage) const;
+  /// Return the weights of a stage without its experts, and of its experts.
+  WeightCount stage_weights(const StageContents& stage) const;
+  WeightCount stage_experts(const StageContents& stage) const;
 
  private:
   const ModelConfig& model_;

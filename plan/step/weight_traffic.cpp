@@ -39,7 +39,7 @@ WeightTraffic::WeightTraffic(const PredictionInput& job)
       collectives_(job.hardware),
       weights_(job.work.model, job.layout),
       element_(real(size_of(job.work.dtype))),
-      lost_(job.hardware.communication_slowdown()),
+      slowdown_(job.hardware.communication_slowdown()),
       weight_bytes_(layout_.rounding.packed_weights ? kPackedBytes : element_),
       gradient_bytes_(layout_.rounding.bf16_gradients ? kBf16 : job.program.gradient_bytes) {}
 
@@ -49,17 +49,17 @@ bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
 
 double WeightTraffic::exposed_seconds(double work, double links) const {
   if (links <= 0) return 0;
-  return job_.program.overlaps_data_parallel ? std::max(lost_ * links, links - work) : links;
+  return job_.program.overlaps_data_parallel ? std::max(slowdown_ * links, links - work) : links;
 }
 
 std::vector<WeightTraffic::Group> WeightTraffic::groups_of(LayerKind kind) const {
-  std::vector<Group> groups{{.weights = {weights_.of_layer(kind), weights_.of_layer(kind)},
+  std::vector<Group> groups{{.weights = {weights_.layer_weights(kind), weights_.layer_weights(kind)},
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
                              .tensors = job_.program.gathers_each_tensor ? weights_.layer_tensors() : 1,
                              .has_nodes = layout_.node_ranks > 1}};
   if (kind == LayerKind::Experts)
-    groups.push_back({.weights = {weights_.experts_of_layer(), weights_.experts_of_layer()},
+    groups.push_back({.weights = {weights_.layer_experts(), weights_.layer_experts()},
                       .shards = layout_.expert_shard_group(),
                       .instances = layout_.expert_instance_group()});
   return groups;
@@ -73,11 +73,11 @@ WeightTraffic::Group WeightTraffic::vocabulary() const {
 }
 
 std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& stage) const {
-  std::vector<Group> groups{{.weights = weights_.of(stage),
+  std::vector<Group> groups{{.weights = weights_.stage_weights(stage),
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
                              .has_nodes = layout_.node_ranks > 1}};
-  if (const WeightCount experts = weights_.experts_of(stage); experts.all > 0)
+  if (const WeightCount experts = weights_.stage_experts(stage); experts.all > 0)
     groups.push_back(
         {.weights = experts, .shards = layout_.expert_shard_group(), .instances = layout_.expert_instance_group()});
   return groups;
@@ -88,8 +88,8 @@ double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& 
   return measured && group.ranks > 1 && collectives_.is_within_first_tier(group) ? measured->*rate : 0;
 }
 
-Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
-  const RankGroup ranks = from_copy && group.has_nodes ? layout_.node_group() : group.shards;
+Transfer WeightTraffic::gather(const Group& group, bool uses_secondary_shard) const {
+  const RankGroup ranks = uses_secondary_shard && group.has_nodes ? layout_.node_group() : group.shards;
   const double elements = group.weights.all;
   if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.rounding.packed_weights)
     return {.links = 1e-9 * ns * elements};
@@ -100,19 +100,21 @@ Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
   return sum;
 }
 
-Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
+Transfer WeightTraffic::packed_reduce_scatter(double elements, const Group& group) const {
   const double bytes = layout_.rounding.gradients == GradReduceFormat::Int8 ? kPackedBytes : kBf16;
   // Each element is read and packed; each received message is added to the sum.
-  const auto device = [&](double of) { return job_.hardware.traffic_seconds((3 * kAccumulateBytes + 2 * bytes) * of); };
+  const auto device = [&](double count) {
+    return job_.hardware.traffic_seconds((3 * kAccumulateBytes + 2 * bytes) * count);
+  };
   if (!group.has_nodes) return {collectives_.all_to_all(bytes * elements, group.shards), device(elements)};
-  const double of_node = elements / real(layout_.node_ranks);
+  const double node_elements = elements / real(layout_.node_ranks);
   return {collectives_.all_to_all(bytes * elements, layout_.node_group()) +
-              collectives_.all_to_all(bytes * of_node, layout_.across_nodes()),
-          device(elements) + device(of_node)};
+              collectives_.all_to_all(bytes * node_elements, layout_.inter_node_group()),
+          device(elements) + device(node_elements)};
 }
 
-Transfer WeightTraffic::scatter_sums(const Group& group) const {
-  if (layout_.rounding.gradients != GradReduceFormat::Full) return packed_sums(group.weights.all, group);
+Transfer WeightTraffic::reduce_scatter_gradients(const Group& group) const {
+  if (layout_.rounding.gradients != GradReduceFormat::Full) return packed_reduce_scatter(group.weights.all, group);
   if (const double ns = measured_ns(&MeasuredRates::scattered, group.shards);
       ns > 0 && !layout_.rounding.bf16_gradients)
     return {.links = 1e-9 * ns * group.weights.summed};
@@ -126,9 +128,9 @@ double WeightTraffic::factor_seconds(double elements) const {
          job_.hardware.traffic_seconds(kFactorBytes * elements);
 }
 
-/// Scattered, and accumulated over microbatches.
-Transfer WeightTraffic::unit_sums(const Group& group) const {
-  Transfer sums = scatter_sums(group);
+/// Returns the reduce-scatter of a unit's gradients and their accumulation over microbatches.
+Transfer WeightTraffic::reduce_unit(const Group& group) const {
+  Transfer sums = reduce_scatter_gradients(group);
   if (job_.program.all_reduces_gradients) sums.links *= 2;
   sums.device += job_.hardware.traffic_seconds(3 * gradient_bytes_ * group.weights.all / real(group.shards.ranks));
   return sums;
@@ -137,14 +139,14 @@ Transfer WeightTraffic::unit_sums(const Group& group) const {
 UnitTraffic WeightTraffic::unit_traffic(const Group& group) const {
   UnitTraffic unit;
   if (layout_.zero_stage < 2) return unit;
-  unit.sums = unit_sums(group);
+  unit.sums = reduce_unit(group);
   if (layout_.zero_stage < 3) return unit;
   unit.first = gather(group, false);
   unit.forward = unit.backward = gather(group, true);
   return unit;
 }
 
-UnitTraffic WeightTraffic::of_layer(LayerKind kind, bool is_recomputed) const {
+UnitTraffic WeightTraffic::layer_traffic(LayerKind kind, bool is_recomputed) const {
   UnitTraffic layer;
   for (const Group& group : groups_of(kind)) layer += unit_traffic(group);
   if (is_recomputed && job_.program.gathers_again_to_recompute) layer.backward = layer.backward * 2;
@@ -157,7 +159,7 @@ UnitTraffic WeightTraffic::embedding_traffic(const StageContents& stage) const {
   return unit;
 }
 
-UnitTraffic WeightTraffic::of_output(const StageContents& stage) const {
+UnitTraffic WeightTraffic::output_traffic(const StageContents& stage) const {
   UnitTraffic unit = unit_traffic(vocabulary());
   if (!ties_own_embedding(stage)) return unit;
   unit.first = unit.forward;  // the embedding has gathered a secondary shard
@@ -169,7 +171,7 @@ UnitTraffic WeightTraffic::of_output(const StageContents& stage) const {
 Transfer WeightTraffic::reduce(const StageContents& stage) const {
   Transfer sum;
   for (const Group& group : groups_of(stage)) {
-    if (layout_.zero_stage == 1) sum += scatter_sums(group);
+    if (layout_.zero_stage == 1) sum += reduce_scatter_gradients(group);
     if (layout_.zero_stage == 0)
       sum.links += collectives_.all_reduce(gradient_bytes_ * group.weights.summed, group.shards);
     if (layout_.rounding.power_sgd_rank > 0) sum.device += factor_seconds(group.weights.factorized);
@@ -187,7 +189,7 @@ Transfer WeightTraffic::gather(const StageContents& stage) const {
   return sum;
 }
 
-double WeightTraffic::kept(const StageContents& stage) const {
+double WeightTraffic::stored_weights(const StageContents& stage) const {
   double elements = 0;
   for (const Group& group : groups_of(stage)) elements += group.weights.all / real(group.shards.ranks);
   return elements;
@@ -197,8 +199,8 @@ double WeightTraffic::regathered_weights(const StageContents& stage) const {
   return ties_own_embedding(stage) ? weights_.vocabulary() / real(layout_.shard_group().ranks) : 0;
 }
 
-double WeightTraffic::updated(const StageContents& stage) const {
-  if (layout_.zero_stage > 0) return kept(stage);
+double WeightTraffic::updated_weights(const StageContents& stage) const {
+  if (layout_.zero_stage > 0) return stored_weights(stage);
   double elements = 0;
   for (const Group& group : groups_of(stage)) elements += group.weights.all;
   return elements;
@@ -206,43 +208,44 @@ double WeightTraffic::updated(const StageContents& stage) const {
 
 namespace {
 
-/// Exposed gathers of the weights that `of` selects.
-double exposed_forward_comm(const std::vector<UnitCost>& row, const WeightTraffic& traffic, Transfer UnitTraffic::*of) {
-  double waits = 0, before = 0;
-  for (const UnitCost& unit : row) {
-    const Transfer& weights = unit.traffic.*of;
-    waits += traffic.exposed_seconds(unit.traffic.is_ahead ? before : 0, weights.links) + weights.device;
-    before = unit.forward;
+/// Returns the exposed gathers of the weights that `member` selects.
+double exposed_forward_comm(const std::vector<UnitCost>& units, const WeightTraffic& traffic,
+                            Transfer UnitTraffic::*member) {
+  double waits = 0, previous = 0;
+  for (const UnitCost& unit : units) {
+    const Transfer& weights = unit.traffic.*member;
+    waits += traffic.exposed_seconds(unit.traffic.is_ahead ? previous : 0, weights.links) + weights.device;
+    previous = unit.forward;
   }
   return waits;
 }
 
-/// Exposed communication until the last unit has computed.
-double exposed_backward_comm(const std::vector<UnitCost>& row, const WeightTraffic& traffic) {
-  double waits = 0, before = 0;
-  double in_flight = 0, next = 0;  // reductions concurrent with `before`, and reductions it leaves for the next unit
-  for (auto unit = row.rbegin(); unit != row.rend(); ++unit) {
+/// Returns the exposed communication until the last unit has computed.
+double exposed_backward_comm(const std::vector<UnitCost>& units, const WeightTraffic& traffic) {
+  double waits = 0, previous = 0;
+  double in_flight = 0, next = 0;  // reductions concurrent with `previous`, and reductions it leaves for the next unit
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
     const UnitTraffic& t = unit->traffic;
-    waits += traffic.exposed_seconds(before, t.backward.links + in_flight) + t.backward.device + t.sums.device;
-    before = unit->backward;
+    waits += traffic.exposed_seconds(previous, t.backward.links + in_flight) + t.backward.device + t.sums.device;
+    previous = unit->backward;
     in_flight = std::exchange(next, t.sums.links);
   }
-  return waits + traffic.exposed_seconds(before, in_flight);
+  return waits + traffic.exposed_seconds(previous, in_flight);
 }
 
 }  // namespace
 
-ExposedComm exposed_comm(const std::vector<UnitCost>& row, const WeightTraffic& traffic) {
-  if (row.empty()) return {};
+ExposedComm exposed_comm(const std::vector<UnitCost>& units, const WeightTraffic& traffic) {
+  if (units.empty()) return {};
   double computed = 0, gathered = 0;
-  for (const UnitCost& unit : row) computed += unit.forward, gathered += unit.traffic.forward.links;
-  const double last = row.front().traffic.sums.links,
-               last_beside = traffic.exposed_seconds(std::max(0.0, computed - gathered), last),
-               first = exposed_forward_comm(row, traffic, &UnitTraffic::first),
-               forward = exposed_forward_comm(row, traffic, &UnitTraffic::forward);
-  return {.forward = forward + last_beside,
-          .backward = exposed_backward_comm(row, traffic),
-          .boundary_exposed = first - forward + last - last_beside};
+  for (const UnitCost& unit : units) computed += unit.forward, gathered += unit.traffic.forward.links;
+  const double last = units.front().traffic.sums.links,
+               exposed_last = traffic.exposed_seconds(std::max(0.0, computed - gathered), last),
+               first = exposed_forward_comm(units, traffic, &UnitTraffic::first),
+               forward = exposed_forward_comm(units, traffic, &UnitTraffic::forward);
+  return {.forward = forward + exposed_last,
+          .backward = exposed_backward_comm(units, traffic),
+          .boundary_exposed = first - forward + last - exposed_last};
 }
 
 }  // namespace mcpp

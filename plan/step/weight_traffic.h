@@ -34,28 +34,28 @@ class WeightTraffic {
   /// remainder, or the slowdown of the work.
   double exposed_seconds(double work, double links) const;
 
-  UnitTraffic of_layer(LayerKind kind, bool is_recomputed) const;
+  UnitTraffic layer_traffic(LayerKind kind, bool is_recomputed) const;
   UnitTraffic embedding_traffic(const StageContents& stage) const;
-  UnitTraffic of_output(const StageContents& stage) const;
+  UnitTraffic output_traffic(const StageContents& stage) const;
 
   /// Returns the gradient reduction of a stage, once per step.
   Transfer reduce(const StageContents& stage) const;
   /// Returns the weight gathering of a stage after the update.
   Transfer gather(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank stores where ZeRO 3 shards them.
-  double kept(const StageContents& stage) const;
-  /// Returns the number of the stored weights (kept()) that are gathered twice in a forward pass.
+  double stored_weights(const StageContents& stage) const;
+  /// Returns the number of the stored weights (stored_weights()) that are gathered twice in a forward pass.
   double regathered_weights(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank updates.
-  double updated(const StageContents& stage) const;
+  double updated_weights(const StageContents& stage) const;
 
  private:
   /// Weights with the same ZeRO groups: ranks among which they are sharded, and ranks that hold the same shard.
   struct Group {
     WeightCount weights;
     RankGroup shards, instances;
-    double tensors = 1;      ///< number of tensors gathered one after another
-    bool has_nodes = false;  ///< see zero_hpz_partition_size
+    double tensors = 1;      ///< number of tensors that are gathered separately
+    bool has_nodes = false;  ///< zero_hpz_partition_size is above 1
   };
   std::vector<Group> groups_of(LayerKind kind) const;
   Group vocabulary() const;
@@ -63,26 +63,26 @@ class WeightTraffic {
 
   /// Returns true if the stage's output uses the weights of its own embedding.
   bool ties_own_embedding(const StageContents& stage) const;
-  /// Returns the measured time per element inside a machine, scaled to the group's ranks; 0 = not measured.
+  /// Returns the measured time per element within a host, scaled to the group's ranks; 0 = not measured.
   double measured_ns(double MeasuredRates::*rate, const RankGroup& group) const;
-  Transfer gather(const Group& group, bool from_copy) const;
-  Transfer scatter_sums(const Group& group) const;
-  Transfer packed_sums(double elements, const Group& group) const;
-  /// Device time of low-rank factors: products, and passes over gradients and error feedback.
+  Transfer gather(const Group& group, bool uses_secondary_shard) const;
+  Transfer reduce_scatter_gradients(const Group& group) const;
+  Transfer packed_reduce_scatter(double elements, const Group& group) const;
+  /// Returns the device time of low-rank factors: products, and passes over gradients and error feedback.
   double factor_seconds(double elements) const;
-  Transfer unit_sums(const Group& group) const;
+  Transfer reduce_unit(const Group& group) const;
   UnitTraffic unit_traffic(const Group& group) const;
 
   const PredictionInput& job_;
   const Layout& layout_;
   Collectives collectives_;
   WeightCounts weights_;
-  double element_, lost_;
+  double element_, slowdown_;
   double weight_bytes_, gradient_bytes_;  // bytes per element sent
 };
 
-// Exposed communication of a microbatch in ZeRO 2 and 3, which gather the weights and reduce the gradients of one unit
-// after another: embedding, layers, output.
+// Exposed communication of a microbatch in ZeRO 2 and 3, which gather the weights and reduce the gradients unit by
+// unit: embedding, layers, output.
 
 /// Compute and communication of a unit. Units are in the order of forward passes.
 struct UnitCost {
@@ -93,13 +93,12 @@ struct UnitCost {
 /// Seconds that communication adds to the passes through all units.
 struct ExposedComm {
   double forward = 0, backward = 0;
-  double boundary_exposed =
-      0;  ///< additional seconds of the first forward and the last backward pass of a step together
+  double boundary_exposed = 0;  ///< additional seconds of the first forward plus the last backward pass of a step
 };
 
 /// Returns the exposed communication. Weights are gathered while the previous unit computes, and gradients are reduced
 /// while the next one does. Nothing hides the first unit's gather, and the weights that forward used last are gathered
 /// again for backward. The last unit's gradients are reduced during the next microbatch's forward pass.
-ExposedComm exposed_comm(const std::vector<UnitCost>& row, const WeightTraffic& traffic);
+ExposedComm exposed_comm(const std::vector<UnitCost>& units, const WeightTraffic& traffic);
 
 }  // namespace mcpp

@@ -133,11 +133,11 @@ TEST_P(GPTModelDeviceTest, ThreadsAndDelayedWeightGradientsAreBitwiseIdentical) 
   EXPECT_EQ(plain.gradients(), expected);
 }
 
-TEST_P(GPTModelDeviceTest, CachedGenerationMatchesLogitsOfWholeContext) {
+TEST_P(GPTModelDeviceTest, CachedGenerationMatchesLogitsOfFullContext) {
   TinyModel m(device(), config(), DType::F64);
   m.make_batch(1);
-  MicrobatchContext whole = m.pass(false);
-  const Tensor expected = m.model.logits(m.tokens, whole);
+  MicrobatchContext full_context = m.pass(false);
+  const Tensor expected = m.model.logits(m.tokens, full_context);
   const i64 vocab = expected.dim(1), length = m.tokens.dim(0);
   KvCache cache(m.model.context(), 1, length);
   for (i64 done = 0; done < length;) {
@@ -164,27 +164,28 @@ TEST_P(GPTModelDeviceTest, LowPrecisionFollowsDoublePrecision) {
 }
 
 TEST(GPTModelBatchTest, MicrobatchesAddUpToBatch) {
-  TinyModel whole(test::tiny_llama(), DType::F64);
-  whole.make_batch(4);
-  const double loss = whole.step();
-  const test::Numbers expected = whole.gradients();
-  whole.memory->clear_grads();
+  TinyModel batch_model(test::tiny_llama(), DType::F64);
+  batch_model.make_batch(4);
+  const double loss = batch_model.step();
+  const test::Numbers expected = batch_model.gradients();
+  batch_model.memory->clear_grads();
   double sum = 0;
   for (i64 b = 0; b < 4; ++b) {
-    Tensor tokens = Tensor::empty({whole.tokens.dim(0), 1}, DType::I32, whole.device), targets = Tensor::like(tokens);
+    Tensor tokens = Tensor::empty({batch_model.tokens.dim(0), 1}, DType::I32, batch_model.device),
+           targets = Tensor::like(tokens);
     for (i64 s = 0; s < tokens.dim(0); ++s) {
-      tokens.data<i32>()[s] = whole.tokens.data<i32>()[s * 4 + b];
-      targets.data<i32>()[s] = whole.targets.data<i32>()[s * 4 + b];
+      tokens.data<i32>()[s] = batch_model.tokens.data<i32>()[s * 4 + b];
+      targets.data<i32>()[s] = batch_model.targets.data<i32>()[s * 4 + b];
     }
-    MicrobatchContext p = whole.pass(true);
-    p.samples = {whole.samples[static_cast<std::size_t>(b)]};
+    MicrobatchContext p = batch_model.pass(true);
+    p.samples = {batch_model.samples[static_cast<std::size_t>(b)]};
     p.is_last = b == 3;
-    sum += whole.model.loss(tokens, targets, 1, p).sum();
-    whole.model.backward({}, p);
+    sum += batch_model.model.loss(tokens, targets, 1, p).sum();
+    batch_model.model.backward({}, p);
   }
-  whole.partial_gradients->finish();
+  batch_model.partial_gradients->finish();
   EXPECT_NEAR(sum / loss, 1, 1e-13);
-  const test::Numbers parts = whole.gradients();
+  const test::Numbers parts = batch_model.gradients();
   for (std::size_t i = 0; i < parts.size(); ++i) ASSERT_NEAR(parts[i], expected[i], 1e-12) << i;
 }
 

@@ -103,15 +103,15 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
   layer->forward(Tensor::zeros(input, dtype, device), first);
 
   const i64 before = activations();
-  MicrobatchContext pass;
-  pass.samples = {0, 1};
+  MicrobatchContext microbatch;
+  microbatch.samples = {0, 1};
   Tensor x = Tensor::zeros(input, dtype, device);
-  Tensor y = layer->forward(x, pass);
+  Tensor y = layer->forward(x, microbatch);
   const Shape shape = y.shape();
   x = y = {};
   const i64 kept = activations() - before;
-  EXPECT_EQ(pass.saved_tensors.bytes(), kept);
-  layer->backward(Tensor::zeros(shape, dtype, device), pass);
+  EXPECT_EQ(microbatch.saved_tensors.bytes(), kept);
+  layer->backward(Tensor::zeros(shape, dtype, device), microbatch);
   EXPECT_EQ(activations(), before) << "something is kept after backward";
   return kept;
 }
@@ -133,7 +133,7 @@ i64 formula(const ModelConfig& c, i64 e, const Recompute& recompute, Split split
       c.qk_layernorm ? s * b * (heads * d * e + (c.qk_layernorm_all_heads ? 2 : heads) * means_and_deviations * 4) : 0;
   const i64 qkv = s * b * (a + 2 * std::max(g, t)) * d / t * e;                   // ranks share the keys of a group
   const i64 attention = s * b * a / t * ((recompute.core_attn ? 0 : d * e) + 4);  // output, log of sum of exp
-  const i64 mlp = s * b * ((c.gated() ? 2 : 1) * f + (recompute.mlp_act ? 0 : f)) / t * e;  // input of GELU, of fc2
+  const i64 mlp = s * b * ((c.is_gated() ? 2 : 1) * f + (recompute.mlp_act ? 0 : f)) / t * e;  // input of GELU, of fc2
   return norms + norm_outputs + qkv + head_norms + attention + mlp;
 }
 
@@ -180,8 +180,8 @@ TEST(Fp8LayerMemoryTest, DiffersFromOtherLayers) {
   setup.fp8 = {.first = 1, .end = c.num_layers - 1};
   LayerSizes sizes(c, setup);
   for (i64 layer = 0; layer < c.num_layers; ++layer)
-    EXPECT_EQ(sizes.of(layer).kept, layer_activation_bytes(c, setup, layer)) << layer;
-  EXPECT_NE(sizes.of(0).kept, sizes.of(1).kept);
+    EXPECT_EQ(sizes.layer(layer).kept, layer_activation_bytes(c, setup, layer)) << layer;
+  EXPECT_NE(sizes.layer(0).kept, sizes.layer(1).kept);
 }
 
 /// Table 2 of the paper: with tensor parallelism alone 10 sbh stay unsharded on every rank (here 8, without the masks),

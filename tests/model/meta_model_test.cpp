@@ -25,13 +25,13 @@ TEST(MetaModelTest, HasSameParametersAsRealModel) {
   for (const bool is_llama : {false, true}) {
     for (const bool is_untied : {false, true}) {
       const ModelConfig config = config_of(is_llama, is_untied);
-      NamesAndShapes on_paper, real;
-      visit_meta_params(config, [&](const Param& param) { on_paper.emplace_back(param.name, param.box.global); });
+      NamesAndShapes on_meta_device, real;
+      visit_meta_params(config, [&](const Param& param) { on_meta_device.emplace_back(param.name, param.box.global); });
       CpuDevice device;
       const auto self = make_self_communicator();
       GPTModel model({.config = config, .recompute = {}, .device = device, .tp = *self});
       model.visit([&](Param& param, int) { real.emplace_back(param.name, param.box.global); });
-      EXPECT_EQ(on_paper, real) << is_llama << is_untied;
+      EXPECT_EQ(on_meta_device, real) << is_llama << is_untied;
       EXPECT_EQ(device.memory().total.peak, 0) << "nor does a real one own any before it is given memory";
     }
   }
@@ -45,7 +45,7 @@ TEST(MetaModelTest, AllocationAndCommunicationFail) {
   EXPECT_THROW(context.tp.barrier(), Error);
 }
 
-// A thousand layers of a width that no machine has memory for.
+// A thousand layers of a width that no host has memory for.
 TEST(MetaModelTest, HandlesHugeModels) {
   ModelConfig config = config_of(true, false);
   config.num_layers = 1000;

@@ -52,7 +52,7 @@ TEST(MoeConfigTest, ReportsAllConflictsAtOnce) {
   EXPECT_THAT(
       config.conflicts(),
       UnorderedElementsAre(HasSubstr("model.moe_router_topk: 9 is more than num_experts = 8"),
-                           HasSubstr("model.moe_layer_freq: has 2 numbers; allowed are one, or one for each of the 4"),
+                           HasSubstr("model.moe_layer_freq: has 2 values; must have one, or one for each of the 4"),
                            HasSubstr("model.moe_router_enable_expert_bias: needs"),
                            HasSubstr("model.moe_router_num_groups: 3 does not divide num_experts = 8"),
                            HasSubstr("model.moe_token_drop_policy: only read"),
@@ -81,7 +81,7 @@ TEST(MoeConfigTest, GroupsMustHaveEnoughExperts) {
 TEST(MoeConfigTest, RequiresAtLeastOneExpertLayer) {
   ModelConfig config = with_experts();
   config.moe.layer_freq = {0, 0, 0, 0};
-  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_layer_freq: gives no layer any")));
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_layer_freq: selects no layer")));
   config.moe.layer_freq = {0, 0, 0, 1};
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }

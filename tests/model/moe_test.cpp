@@ -76,8 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Models, MoeModelTest, testing::ValuesIn(models()), [](c
 /// Returns the total loss: that of the tokens, and the losses added by routers, which they report without coefficients.
 double whole_loss(TinyModel& m) {
   for (const auto& [layer, router] : m.model.routers()) router->clear_counts();
-  MicrobatchContext pass = m.pass(true);
-  double loss = m.model.loss(m.tokens, m.targets, 1, pass).sum();
+  MicrobatchContext microbatch = m.pass(true);
+  double loss = m.model.loss(m.tokens, m.targets, 1, microbatch).sum();
   const MoeConfig& moe = m.model.context().config.moe;
   for (const auto& [layer, router] : m.model.routers())
     loss += moe.aux_loss_coeff * router->tally().balance_loss + moe.z_loss_coeff * router->tally().z_loss;
@@ -102,7 +102,7 @@ TEST_P(MoeModelTest, RecomputationAndDelayedWeightGradientsAreBitwiseIdentical) 
     m.step(defers);
     test::Numbers all = m.gradients();
     for (const auto& [layer, router] : m.model.routers()) {
-      const std::vector<double> tally = router->tally().numbers();
+      const std::vector<double> tally = router->tally().values();
       all.insert(all.end(), tally.begin(), tally.end());
     }
     return all;
@@ -140,8 +140,8 @@ TEST(MoeCapacityTest, IsIgnoredOutsideTraining) {
   TinyModel m(config, DType::F64);
   m.make_batch(kBatch);
   const auto losses_of = [&](const Tensor& tokens, const Tensor& targets, bool training) {
-    MicrobatchContext pass = m.pass(training);
-    return test::numbers(m.model.loss(tokens, targets, 0, pass).per_token);
+    MicrobatchContext microbatch = m.pass(training);
+    return test::numbers(m.model.loss(tokens, targets, 0, microbatch).per_token);
   };
   const auto first_sample = [&](const auto& all) {
     std::decay_t<decltype(all)> first;
@@ -192,7 +192,7 @@ TEST(MoeBalanceTest, IsForcedByRandomChoices) {
 
 /// Routers compute in fp32 whatever the model's type: results equal those of a router in double precision, rounded
 /// once.
-TEST(MoeRouterTest, ComputesInFp32WhateverModelType) {
+TEST(MoeRouterTest, ComputesInFp32ForEveryModelType) {
   ModelConfig config = with_experts();
   config.num_layers = 1;
   const auto route = [&](DType dtype) {
@@ -206,8 +206,8 @@ TEST(MoeRouterTest, ComputesInFp32WhateverModelType) {
     });
     Tensor x = Tensor::empty({8, config.hidden_size}, dtype, m.device);
     test::set_numbers(x, values);
-    MicrobatchContext pass = m.pass(false);
-    return test::numbers(m.model.routers()[0].router->forward(x, {.count = 8}, pass).weights);
+    MicrobatchContext microbatch = m.pass(false);
+    return test::numbers(m.model.routers()[0].router->forward(x, {.count = 8}, microbatch).weights);
   };
   const test::Numbers expected = route(DType::F64);
   for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {

@@ -1,4 +1,4 @@
-// Moments of a schedule with the most activations in flight, against a simulation of the whole schedule with actual
+// Moments of a schedule with the most activations in flight, against a simulation of the full schedule with actual
 // byte counts.
 #include "model/peak_activations.h"
 
@@ -29,46 +29,46 @@ std::vector<Bytes> made_up_chunks(int trial, int count) {
   return chunks;
 }
 
-struct Most {
+struct Peaks {
   i64 in_backward = 0, after_forward = 0;
-  bool operator==(const Most&) const = default;
+  bool operator==(const Peaks&) const = default;
 };
 
 /// Simulates the schedule without messages, whose memory is counted separately.
-Most walked(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks) {
+Peaks walked(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks) {
   i64 kept = 0, waiting = 0;
-  Most most;
+  Peaks peak;
   for (const Action& action : schedule.per_rank[static_cast<std::size_t>(rank)]) {
     const Bytes& chunk = chunks[static_cast<std::size_t>(schedule.chunk_of(action.stage))];
-    if (action.kind == ActionKind::Forward) most.after_forward = std::max(most.after_forward, kept += chunk.kept);
+    if (action.kind == ActionKind::Forward) peak.after_forward = std::max(peak.after_forward, kept += chunk.kept);
     if (computes_input_grad(action.kind)) {
       const bool delays_wgrad = action.kind == ActionKind::BackwardInput;
-      most.in_backward =
-          std::max(most.in_backward, kept + waiting + (delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
+      peak.in_backward =
+          std::max(peak.in_backward, kept + waiting + (delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
       kept -= chunk.kept;
       waiting += delays_wgrad ? chunk.waiting : 0;
     }
     if (action.kind == ActionKind::BackwardWeight) waiting -= chunk.waiting;
   }
-  return most;
+  return peak;
 }
 
-Most at_fullest(const PeakCandidates& moments, const std::vector<Bytes>& chunks) {
+Peaks at_fullest(const PeakCandidates& moments, const std::vector<Bytes>& chunks) {
   const auto bytes = [&](const std::vector<i64>& counts, i64 Bytes::*kind) {
     i64 sum = 0;
     for (std::size_t i = 0; i < counts.size(); ++i) sum += counts[i] * chunks[i].*kind;
     return sum;
   };
-  Most most;
+  Peaks peak;
   for (const std::vector<i64>& kept : moments.after_forward)
-    most.after_forward = std::max(most.after_forward, bytes(kept, &Bytes::kept));
+    peak.after_forward = std::max(peak.after_forward, bytes(kept, &Bytes::kept));
   for (const PeakCandidate& moment : moments.in_backward) {
     const Bytes& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
-    most.in_backward =
-        std::max(most.in_backward, bytes(moment.kept, &Bytes::kept) + bytes(moment.waiting, &Bytes::waiting) +
+    peak.in_backward =
+        std::max(peak.in_backward, bytes(moment.kept, &Bytes::kept) + bytes(moment.waiting, &Bytes::waiting) +
                                        (moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
   }
-  return most;
+  return peak;
 }
 
 void expect_most_at_fullest(const Schedule& schedule) {

@@ -66,7 +66,7 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
       EXPECT_EQ(refusal(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
                 "");
       EXPECT_CONTAINS(refusal(stream, std::make_unique<WithoutSum>(), norm()),
-                      "norm.weight takes whole rows, but receives activations that are partial");
+                      "norm.weight expects full rows, but receives activations that are partial");
       EXPECT_CONTAINS(refusal(stream, norm(), std::make_unique<WithoutSum>(), column(context, sequence_parallel)),
                       "fc1.weight expects activations that are ");
       EXPECT_CONTAINS(refusal(stream, column(context, sequence_parallel), norm()), "are column-sharded");

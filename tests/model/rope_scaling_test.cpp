@@ -102,10 +102,10 @@ TEST(RopeScalingTest, MatchesTransformers) {
 }
 
 TEST(RopeScalingTest, OriginalContextDefaultsToMaxPositionEmbeddings) {
-  RopeScaling said = llama31(), unsaid = llama31();
-  unsaid.original_max_position_embeddings = 0;
-  EXPECT_EQ(said.frequencies(500000, 128, 100), unsaid.frequencies(500000, 128, 8192));
-  EXPECT_NE(said.frequencies(500000, 128, 100), unsaid.frequencies(500000, 128, 100));
+  RopeScaling explicit_context = llama31(), default_context = llama31();
+  default_context.original_max_position_embeddings = 0;
+  EXPECT_EQ(explicit_context.frequencies(500000, 128, 100), default_context.frequencies(500000, 128, 8192));
+  EXPECT_NE(explicit_context.frequencies(500000, 128, 100), default_context.frequencies(500000, 128, 100));
 }
 
 TEST(RopeScalingTest, UsesExplicitAttentionFactor) {
@@ -197,7 +197,7 @@ TEST(SlidingWindowTest, RejectsInvalidValues) {
   EXPECT_THAT(conflicts({4, 1}, {}), ElementsAre(HasSubstr("model.window_size: must be [before, 0]")));
   EXPECT_THAT(conflicts({}, {2}), ElementsAre(HasSubstr("only read when window_size is set")));
   EXPECT_THAT(conflicts({4, 0}, {0}), ElementsAre(HasSubstr("at least 1")));
-  EXPECT_THAT(conflicts({4, 0}, {1, 0}), ElementsAre(HasSubstr("has 2 numbers")));
+  EXPECT_THAT(conflicts({4, 0}, {1, 0}), ElementsAre(HasSubstr("has 2 values")));
   EXPECT_THAT(conflicts({4, 0}, {1, 2, 0}), ElementsAre(HasSubstr("1 (window) or 0")));
 }
 

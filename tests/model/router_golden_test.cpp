@@ -57,10 +57,10 @@ TEST_P(RouterGoldenTest, ChoicesWeightsLossesAndGradientsMatchPyTorch) {
   const Tensor x = tensor("x");
   const TokenRows rows{.count = x.dim(0), .batch = 2};
   Router& router = *m.model.routers()[0].router;
-  MicrobatchContext pass = m.pass(true);
-  const Router::Output routed = router.forward(x, rows, pass);
+  MicrobatchContext microbatch = m.pass(true);
+  const Router::Output routed = router.forward(x, rows, microbatch);
   Tensor dx = Tensor::zeros(x.shape(), DType::F64, m.device);
-  router.backward(tensor("d_weights"), x, rows, dx, pass);
+  router.backward(tensor("d_weights"), x, rows, dx, microbatch);
 
   EXPECT_EQ(read_values<i32>(routed.experts), golden.read<i32>(name + "/experts").values);
   expect_near(numbers(routed.weights), golden.read<double>(name + "/weights").values, "weights");

@@ -78,7 +78,7 @@ void prepare(TinyModel& m, bool is_packed = false) {
 }
 
 /// Returns the gradients on one rank by name.
-std::map<std::string, Numbers> whole_gradients(TinyModel& m) {
+std::map<std::string, Numbers> full_gradients(TinyModel& m) {
   std::map<std::string, Numbers> result;
   m.model.visit([&](Param& param, int) { result[param.name] = test::numbers(param.main_grad); });
   return result;
@@ -104,10 +104,10 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallelTest,
 TEST_P(TensorParallelTest, LossAndGradientsMatchSingleRank) {
   for (const ModelConfig& model : {config(), with_dropout(config())}) {
     const bool is_packed = model.hidden_dropout > 0;
-    TinyModel whole(model, DType::F64);
-    prepare(whole, is_packed);
-    const double loss = whole.step();
-    const auto expected = whole_gradients(whole);
+    TinyModel single_rank(model, DType::F64);
+    prepare(single_rank, is_packed);
+    const double loss = single_rank.step();
+    const auto expected = full_gradients(single_rank);
     for (const bool sequence_parallel : {false, true}) {
       run_local_ranks(ranks(), [&](Communicator& tp, int) {
         TinyModel m(model, DType::F64, {}, 1, &tp, sequence_parallel);
@@ -124,8 +124,8 @@ TEST_P(TensorParallelTest, LossAndGradientsMatchSingleRank) {
 
 /// Compares the number of ranks that hold each element, as given by the placement, with an actual count.
 TEST_P(TensorParallelTest, BoxesAndCopiesCoverEveryParameter) {
-  TinyModel whole(config(), DType::F64);
-  const auto tensors = whole_gradients(whole);
+  TinyModel single_rank(config(), DType::F64);
+  const auto tensors = full_gradients(single_rank);
   run_local_ranks(ranks(), [&](Communicator& tp, int) {
     TinyModel m(config(), DType::F64, {}, 1, &tp);
     std::map<std::string, double> held;
@@ -177,10 +177,10 @@ TEST_P(TensorParallelTest, SequenceParallelismKeepsLossBitwiseIdentical) {
 }
 
 TEST_P(TensorParallelTest, CachedGenerationMatchesLogitsOfSingleRank) {
-  TinyModel whole(config(), DType::F64);
-  prepare(whole);
-  MicrobatchContext all = whole.pass(false);
-  const Tensor expected = whole.model.logits(whole.tokens, all);
+  TinyModel single_rank(config(), DType::F64);
+  prepare(single_rank);
+  MicrobatchContext all = single_rank.pass(false);
+  const Tensor expected = single_rank.model.logits(single_rank.tokens, all);
   const Numbers logits = test::numbers(expected);
   run_local_ranks(ranks(), [&](Communicator& tp, int) {
     TinyModel m(config(), DType::F64, {}, 1, &tp);
@@ -232,17 +232,17 @@ TEST(TensorParallelVolumeTest, MatchesFormulaPerLayer) {
 /// Outside the parallel regions, a rank keeps only its part (Korthikanti et al. 2022, equation 4).
 TEST(TensorParallelMemoryTest, SequenceParallelismShardsAllSavedTensors) {
   const ModelConfig model = cases()[3].config;
-  const auto kept = [](TinyModel& m) {
+  const auto saved_bytes = [](TinyModel& m) {
     m.make_batch(2);
     MicrobatchContext p = m.pass(true);
     m.model.loss(m.tokens, m.targets, 1, p);
     return p.saved_tensors.bytes();
   };
-  TinyModel whole(model, DType::F32);
-  const i64 all = kept(whole), tokens = whole.tokens.bytes();
+  TinyModel single_rank(model, DType::F32);
+  const i64 all = saved_bytes(single_rank), tokens = single_rank.tokens.bytes();
   run_local_ranks(4, [&](Communicator& tp, int) {
     TinyModel m(model, DType::F32, {}, 1, &tp, true);
-    EXPECT_EQ(kept(m) - tokens, (all - tokens) / 4);
+    EXPECT_EQ(saved_bytes(m) - tokens, (all - tokens) / 4);
   });
 }
 
@@ -252,10 +252,10 @@ TEST(TensorParallelOutputTest, HasCopyOfTiedWeightWhenEmbeddingIsOnAnotherStage)
   const auto self = make_self_communicator();
   const ModelContext context{.config = model, .recompute = {}, .device = device, .tp = *self};
   LanguageModelEmbedding embedding(context);
-  OutputLayer beside(context, &embedding.word_embeddings()), apart(context, nullptr);
-  EXPECT_EQ(beside.own_weight(), nullptr);
-  ASSERT_NE(apart.own_weight(), nullptr);
-  const Param &a = *apart.own_weight(), &b = embedding.word_embeddings();
+  OutputLayer shared_output(context, &embedding.word_embeddings()), separate_output(context, nullptr);
+  EXPECT_EQ(shared_output.own_weight(), nullptr);
+  ASSERT_NE(separate_output.own_weight(), nullptr);
+  const Param &a = *separate_output.own_weight(), &b = embedding.word_embeddings();
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.box.global, b.box.global);
   EXPECT_EQ(a.box.offset, b.box.offset);
@@ -271,35 +271,35 @@ TEST(TensorParallelOutputTest, AddsSharedGradientOnceAfterBackward) {
   const ModelContext context{.config = model, .dtype = DType::F32, .recompute = {}, .device = device, .tp = *self};
   LanguageModelEmbedding embedding(context);
   Param& words = embedding.word_embeddings();
-  OutputLayer beside(context, &words), apart(context, nullptr);
+  OutputLayer shared_output(context, &words), separate_output(context, nullptr);
   const auto allocate = [&](Param& param) {
     param.value = Tensor::empty(param.box.shape, DType::F32, device);
     param.main_grad = test::garbage(param.box.shape, DType::F32, device);
     initialize(param, 5);
   };
-  embedding.visit(allocate), beside.visit(allocate), apart.visit(allocate);
+  embedding.visit(allocate), shared_output.visit(allocate), separate_output.visit(allocate);
   const Tensor targets = Tensor::zeros({model.seq_length, 2}, DType::I32, device);
   const auto microbatch = [&](OutputLayer& output, u64 seed) {
-    MicrobatchContext pass;
+    MicrobatchContext microbatch_context;
     output.loss(test::random_tensor({model.seq_length, 2, model.hidden_size}, DType::F32, device, seed), targets, 1,
-                pass);
-    output.backward(pass);
+                microbatch_context);
+    output.backward(microbatch_context);
   };
   for (int step = 0; step < 2; ++step) {
     embedding.visit([](Param& param) { param.clear_grad(); });
-    apart.visit([](Param& param) { param.clear_grad(); });
-    for (const u64 seed : {1, 2, 3}) microbatch(beside, seed), microbatch(apart, seed);
+    separate_output.visit([](Param& param) { param.clear_grad(); });
+    for (const u64 seed : {1, 2, 3}) microbatch(shared_output, seed), microbatch(separate_output, seed);
     EXPECT_FALSE(words.has_grad());
-    beside.add_shared_gradient();
-    EXPECT_TRUE(test::same_bits(words.main_grad, apart.own_weight()->main_grad));
-    beside.add_shared_gradient();  // nothing is left to add
-    EXPECT_TRUE(test::same_bits(words.main_grad, apart.own_weight()->main_grad));
+    shared_output.add_shared_gradient();
+    EXPECT_TRUE(test::same_bits(words.main_grad, separate_output.own_weight()->main_grad));
+    shared_output.add_shared_gradient();  // nothing is left to add
+    EXPECT_TRUE(test::same_bits(words.main_grad, separate_output.own_weight()->main_grad));
   }
   Numbers twice = test::numbers(words.main_grad);
   for (double& x : twice) x *= 2;
-  apart.visit([](Param& param) { param.clear_grad(); });
-  for (const u64 seed : {1, 2, 3}) microbatch(beside, seed);
-  beside.add_shared_gradient();  // added to the gradient of the embedding's backward
+  separate_output.visit([](Param& param) { param.clear_grad(); });
+  for (const u64 seed : {1, 2, 3}) microbatch(shared_output, seed);
+  shared_output.add_shared_gradient();  // added to the gradient of the embedding's backward
   EXPECT_EQ(test::numbers(words.main_grad), twice);
 }
 

@@ -111,7 +111,7 @@ TEST(LrScheduleTest, FollowsSamplesWhenLengthsAreInSamples) {
     EXPECT_DOUBLE_EQ(schedule.lr(schedule.position(trained_iterations, 60)), 0.25);
 }
 
-TEST(LrScheduleTest, DecaysOverWholeTrainingByDefault) {
+TEST(LrScheduleTest, DecaysOverEntireTrainingByDefault) {
   OptimizerConfig config;
   config.lr = 1;
   config.lr_warmup_fraction = 0.25;

@@ -69,17 +69,17 @@ void rework(Tensor& matrix) {
 Numbers expected(const Param& param) {
   CpuDevice device;
   const Box all = slab(param.box.global, 0, 0, param.box.global[0]);
-  Numbers whole(static_cast<std::size_t>(numel(all.shape)));
-  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = made_up(param.name, static_cast<i64>(i));
+  Numbers full(static_cast<std::size_t>(numel(all.shape)));
+  for (std::size_t i = 0; i < full.size(); ++i) full[i] = made_up(param.name, static_cast<i64>(i));
   for (const Box& box : param.matrices) {
-    Tensor matrix = test::tensor_of(test::part_of(whole, box), {numel(box.shape) / box.shape.back(), box.shape.back()},
+    Tensor matrix = test::tensor_of(test::part_of(full, box), {numel(box.shape) / box.shape.back(), box.shape.back()},
                                     DType::F64, device);
     rework(matrix);
-    const Numbers made = numbers(matrix);
-    for (std::size_t i = 0; i < made.size(); ++i)
-      whole[static_cast<std::size_t>(test::global_index(box, static_cast<i64>(i)))] = made[i];
+    const Numbers transformed = numbers(matrix);
+    for (std::size_t i = 0; i < transformed.size(); ++i)
+      full[static_cast<std::size_t>(test::global_index(box, static_cast<i64>(i)))] = transformed[i];
   }
-  return whole;
+  return full;
 }
 
 class MatrixGathererTest : public testing::TestWithParam<std::tuple<int, int, i64>> {};
@@ -111,9 +111,9 @@ TEST_P(MatrixGathererTest, MatchesResultOfSingleRank) {
       workers.insert(rank);
     });
     memory->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
-      const Numbers whole = expected(param), part = numbers(values);
+      const Numbers full = expected(param), part = numbers(values);
       for (std::size_t i = 0; i < part.size(); ++i)
-        EXPECT_EQ(part[i], whole[static_cast<std::size_t>(test::global_index(param.box, first + static_cast<i64>(i)))])
+        EXPECT_EQ(part[i], full[static_cast<std::size_t>(test::global_index(param.box, first + static_cast<i64>(i)))])
             << param.name << " " << i;
     });
   });

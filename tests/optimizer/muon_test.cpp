@@ -119,7 +119,7 @@ TEST(MuonTest, OrthogonalizeInBf16LosesNoMoreThanRounding) {
   }
 }
 
-/// The purpose of the algorithm is singular values near 1, measured here by X X^T close to the identity.
+/// The purpose of the algorithm is singular values near 1, measured by X X^T close to the identity.
 TEST(MuonTest, OrthogonalizeMakesSingularValuesAboutOne) {
   CpuDevice device;
   constexpr i64 kRows = 16, kColumns = 40;
@@ -182,7 +182,7 @@ struct Step {
   double lr = 0.02, weight_decay = 0.1, clip = 1;
 };
 
-/// Performs one update in double precision of the matrices in `weight`, which are stored one after another.
+/// Performs one update in double precision of the matrices in `weight`, which are stored consecutively.
 void reference_update(Numbers& weight, Numbers& momentum, const Numbers& grad, i64 rows, i64 columns, const Step& step,
                       const OptimizerConfig& config) {
   const auto count = static_cast<std::size_t>(rows * columns);
@@ -240,7 +240,7 @@ TEST_P(MuonStepsTest, MatchesFormulaInDoublePrecision) {
                        shape.back(), step, config);
     }
     for (MuonModel* m : {&model, &with_adam})
-      EXPECT_FALSE(m->optimizer->step(step.lr, step.weight_decay, step.clip).skipped);
+      EXPECT_FALSE(m->optimizer->step(step.lr, step.weight_decay, step.clip).is_skipped);
     for (const Param& param : model.params) {
       if (param.matrices.empty()) continue;
       EXPECT_LE(distance(numbers(param.value), weights[param.name]), GetParam().tolerance) << param.name << " " << i;
@@ -290,11 +290,11 @@ TEST(MuonTest, ChangesNothingWhenGradientIsNotFinite) {
     return bytes;
   };
   model.make_grads(1);
-  EXPECT_FALSE(model.optimizer->step(0.02, 0.1).skipped);
+  EXPECT_FALSE(model.optimizer->step(0.02, 0.1).is_skipped);
   const auto before = everything();
   model.make_grads(2);
   model.params.back().main_grad.data<float>()[5] = std::nanf("");
-  EXPECT_TRUE(model.optimizer->step(0.02, 0.1).skipped);
+  EXPECT_TRUE(model.optimizer->step(0.02, 0.1).is_skipped);
   EXPECT_EQ(everything(), before);
 }
 

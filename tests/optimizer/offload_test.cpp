@@ -52,15 +52,15 @@ class OptimizerOffloadTest : public testing::Test {
 TEST_F(OptimizerOffloadTest, UpdatesAreBitwiseIdentical) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     for (const DType dtype : {DType::F32, DType::BF16, DType::F16, DType::F64}) {
-      SmallModel near(dtype, config_of(kind));
-      for (int i = 0; i < 20; ++i) near.step();
-      const auto expected = near.numbers();
+      SmallModel resident(dtype, config_of(kind));
+      for (int i = 0; i < 20; ++i) resident.step();
+      const auto expected = resident.state_bytes();
       for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
         for (const double fraction : {1.0, 0.4}) {
           SCOPED_TRACE(str(enum_name(kind), " ", name_of(dtype), " ", enum_name(tier), " ", fraction));
-          SmallModel away(dtype, offloaded(kind, tier, fraction));
-          for (int i = 0; i < 20; ++i) away.step();
-          EXPECT_TRUE(away.numbers() == expected);
+          SmallModel offloaded_model(dtype, offloaded(kind, tier, fraction));
+          for (int i = 0; i < 20; ++i) offloaded_model.step();
+          EXPECT_TRUE(offloaded_model.state_bytes() == expected);
         }
       }
     }
@@ -90,8 +90,8 @@ TEST_F(OptimizerOffloadTest, OverlappedUpdatesAreBitwiseIdentical) {
           OptimizerConfig config = config_of(kind), far = offloaded(kind, tier, fraction);
           config.store_param_remainders = far.store_param_remainders = has_remainders;
           const test::LazyCopies* copies = nullptr;
-          SmallModel near(dtype, config);
-          SmallModel away(
+          SmallModel resident(dtype, config);
+          SmallModel offloaded_model(
               dtype, far, [&](Device& device) { return store_of(far, device); },
               [&](Device& device) {
                 auto made = std::make_unique<test::LazyCopies>(device);
@@ -99,8 +99,8 @@ TEST_F(OptimizerOffloadTest, OverlappedUpdatesAreBitwiseIdentical) {
                 return made;
               });
           const std::size_t at_the_start = copies->begun();
-          for (int i = 0; i < 5; ++i) near.step(), away.step();
-          EXPECT_TRUE(away.numbers() == near.numbers());
+          for (int i = 0; i < 5; ++i) resident.step(), offloaded_model.step();
+          EXPECT_TRUE(offloaded_model.state_bytes() == resident.state_bytes());
           EXPECT_GT(copies->begun() - at_the_start, 50U);
           EXPECT_EQ(copies->num_pending(), 0U);
         }
@@ -110,11 +110,11 @@ TEST_F(OptimizerOffloadTest, OverlappedUpdatesAreBitwiseIdentical) {
 }
 
 TEST_F(OptimizerOffloadTest, ThreadQueueMatchesRingQueue) {
-  SmallModel near(DType::BF16, config_of(OptimizerKind::Adam));
-  SmallModel away(DType::BF16, config_of(OptimizerKind::Adam),
-                  [&](Device& device) { return on_file(device, make_thread_queue()); });
-  for (int i = 0; i < 20; ++i) near.step(), away.step();
-  EXPECT_TRUE(away.numbers() == near.numbers());
+  SmallModel resident(DType::BF16, config_of(OptimizerKind::Adam));
+  SmallModel offloaded_model(DType::BF16, config_of(OptimizerKind::Adam),
+                             [&](Device& device) { return on_file(device, make_thread_queue()); });
+  for (int i = 0; i < 20; ++i) resident.step(), offloaded_model.step();
+  EXPECT_TRUE(offloaded_model.state_bytes() == resident.state_bytes());
 }
 
 /// Only FileStates::kSlots segments and the resident fraction are in device memory.
@@ -122,26 +122,26 @@ TEST_F(OptimizerOffloadTest, UsesMemoryOfFewSegmentsOnly) {
   const auto bytes = [](SmallModel& model) {
     return model.device().memory().by_class[static_cast<std::size_t>(MemoryClass::OptimizerState)].peak;
   };
-  SmallModel near(DType::BF16, config_of(OptimizerKind::Adam)),
+  SmallModel resident(DType::BF16, config_of(OptimizerKind::Adam)),
       host(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::Host)),
       half(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::Host, 0.5)),
       file(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
-  for (SmallModel* model : {&near, &host, &half, &file}) model->step();
+  for (SmallModel* model : {&resident, &host, &half, &file}) model->step();
   EXPECT_EQ(bytes(host), 0);
-  EXPECT_NEAR(static_cast<double>(bytes(half)) / static_cast<double>(bytes(near)), 0.5, 0.15);
+  EXPECT_NEAR(static_cast<double>(bytes(half)) / static_cast<double>(bytes(resident)), 0.5, 0.15);
   EXPECT_LE(bytes(file), FileStates::kSlots * 3 * (kSegment * 4 + 2 * ScratchFile::kAlignment + 1024));
   EXPECT_CONTAINS(file.optimizer().describe_states(), "100% on the disk of " + folder_.path().string());
   EXPECT_CONTAINS(host.optimizer().describe_states(), "100% in host memory, ");
-  EXPECT_EQ(near.optimizer().describe_states(), "");
+  EXPECT_EQ(resident.optimizer().describe_states(), "");
 }
 
 TEST_F(OptimizerOffloadTest, SkippedStepChangesNothing) {
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
     SmallModel model(DType::BF16, offloaded(OptimizerKind::Muon, tier));
     model.step();
-    const auto before = model.numbers();
-    EXPECT_TRUE(model.step(std::nan("")).skipped);
-    EXPECT_TRUE(model.numbers() == before);
+    const auto before = model.state_bytes();
+    EXPECT_TRUE(model.step(std::nan("")).is_skipped);
+    EXPECT_TRUE(model.state_bytes() == before);
     EXPECT_EQ(model.optimizer().steps(), 1);
   }
 }
@@ -152,27 +152,28 @@ TEST_F(OptimizerOffloadTest, ContinuesFromValuesWrittenIntoStore) {
       to(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
   for (int i = 0; i < 3; ++i) from.step(), to.step();
   from.step();  // `to` has not taken this step
-  std::list<std::shared_ptr<TensorStorage>> places;
-  to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first,
-                                        const std::shared_ptr<TensorStorage>& values) {
-    from.optimizer().visit_state([&](std::string_view other, const Param& source, i64 begin, const Tensor& numbers) {
-      if (other != state || source.name != param.name) return;
-      const i64 at = std::max(first, begin), end = std::min(first + values->numel(), begin + numbers.numel());
-      if (at < end) values->part(at - first, end - at)->write(numbers.flat(at - begin, end - at));
-    });
-  });
+  std::list<std::shared_ptr<TensorStorage>> storages;
+  to.optimizer().visit_stored_state(
+      [&](std::string_view state, const Param& param, i64 first, const std::shared_ptr<TensorStorage>& values) {
+        from.optimizer().visit_state([&](std::string_view other, const Param& source, i64 begin,
+                                         const Tensor& source_values) {
+          if (other != state || source.name != param.name) return;
+          const i64 at = std::max(first, begin), end = std::min(first + values->numel(), begin + source_values.numel());
+          if (at < end) values->part(at - first, end - at)->write(source_values.flat(at - begin, end - at));
+        });
+      });
   to.optimizer().set_steps(from.optimizer().steps());
   to.optimizer().copy_master_to_model();
-  EXPECT_TRUE(to.numbers() == from.numbers());
+  EXPECT_TRUE(to.state_bytes() == from.state_bytes());
 }
 
 /// A concurrent save writes the values of its step, which it reads while later steps run.
 TEST_F(OptimizerOffloadTest, SnapshotsKeepTheirValues) {
   SmallModel model(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
-  SmallModel near(DType::BF16, config_of(OptimizerKind::Adam));
+  SmallModel resident(DType::BF16, config_of(OptimizerKind::Adam));
   for (int round = 0; round < 3; ++round) {
-    model.step(), near.step();
-    const auto expected = model.numbers();
+    model.step(), resident.step();
+    const auto expected = model.state_bytes();
     std::vector<std::pair<std::string, std::shared_ptr<const TensorStorage>>> snapshots;
     model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
       snapshots.emplace_back(str(state, " ", param.name), values->snapshot());
@@ -180,19 +181,19 @@ TEST_F(OptimizerOffloadTest, SnapshotsKeepTheirValues) {
     std::map<std::string, Bytes> seen;
     std::thread reader([&] {
       CpuDevice host;
-      for (const auto& [name, numbers] : snapshots) {
-        Tensor copy = Tensor::empty({numbers->numel()}, numbers->dtype(), host, MemoryClass::Other);
-        numbers->read(copy);
+      for (const auto& [name, snapshot] : snapshots) {
+        Tensor copy = Tensor::empty({snapshot->numel()}, snapshot->dtype(), host, MemoryClass::Other);
+        snapshot->read(copy);
         const auto* data = static_cast<const std::byte*>(copy.raw());
         seen[name].insert(seen[name].end(), data, data + copy.bytes());
       }
     });
-    for (int i = 0; i < 3; ++i) model.step(), near.step();
+    for (int i = 0; i < 3; ++i) model.step(), resident.step();
     reader.join();
     for (const auto& [name, bytes] : seen) EXPECT_TRUE(bytes == expected.at(name)) << name;
     EXPECT_GT(seen.size(), 10U);
   }
-  EXPECT_TRUE(model.numbers() == near.numbers());
+  EXPECT_TRUE(model.state_bytes() == resident.state_bytes());
 }
 
 TEST_F(OptimizerOffloadTest, DiskErrorsAreNamedAndEndRun) {
@@ -209,35 +210,35 @@ TEST_F(OptimizerOffloadTest, DiskErrorsAreNamedAndEndRun) {
       };
     });
   };
-  const std::string place = "the scratch file in " + folder_.path().string();
+  const std::string file = "the scratch file in " + folder_.path().string();
   EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
-                  "cannot write " + place + ": No space left on device; the stored part of the optimizer's state is");
+                  "cannot write " + file + ": No space left on device; the stored part of the optimizer's state is");
   EXPECT_CONTAINS(error_with(Fault::ReadFails),
-                  "cannot read " + place + ": Input/output error; the stored part of the optimizer's state is lost");
-  EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), place + ": segment ");
+                  "cannot read " + file + ": Input/output error; the stored part of the optimizer's state is lost");
+  EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), file + ": segment ");
   EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), "of the optimizer's state differs from its checksum");
   EXPECT_EQ(error_with(Fault::None), "");
 }
 
 TEST_F(OptimizerOffloadTest, SlowDiskOrRemovedFolderChangesNothing) {
   FaultyQueue::Plan plan{FaultyQueue::Fault::DiskIsSlow, 0};
-  SmallModel near(DType::F32, config_of(OptimizerKind::Adam));
+  SmallModel resident(DType::F32, config_of(OptimizerKind::Adam));
   SmallModel slow(DType::F32, config_of(OptimizerKind::Adam),
                   [&](Device& device) { return on_file(device, std::make_unique<FaultyQueue>(plan)); });
   std::filesystem::remove_all(folder_.path());
-  for (int i = 0; i < 3; ++i) near.step(), slow.step();
-  EXPECT_TRUE(slow.numbers() == near.numbers());
+  for (int i = 0; i < 3; ++i) resident.step(), slow.step();
+  EXPECT_TRUE(slow.state_bytes() == resident.state_bytes());
 }
 
 /// A flipped bit on the disk must be detected, also by the read of a checkpoint save.
 TEST_F(OptimizerOffloadTest, VerifiesChecksumsOfDataOnDisk) {
   auto file = std::make_shared<ScratchFile>(folder_.path(), 3 * FileRegion::kPiece, "key");
   FileRegion region(file, FileRegion::kPiece, 2 * FileRegion::kPiece, "a vector");
-  Bytes numbers(1000, std::byte{7}), back(3000);
+  Bytes data(1000, std::byte{7}), back(3000);
   EXPECT_TRUE(region.is_blank());
   region.read(FileRegion::kPiece - 1500, back);
   EXPECT_TRUE(back == Bytes(3000)) << "never written";
-  region.write(FileRegion::kPiece - 500, numbers);
+  region.write(FileRegion::kPiece - 500, data);
   region.read(FileRegion::kPiece - 1500, back);
   Bytes expected(3000);
   std::fill(expected.begin() + 1000, expected.begin() + 2000, std::byte{7});

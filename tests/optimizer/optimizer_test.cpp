@@ -162,7 +162,7 @@ TEST_P(OptimizerStepsTest, MatchesDoublePrecisionReference) {
     const double lr = 1e-2 * (i + 1) / 12, weight_decay = 0.1;
     const double norm = reference.step(f, lr, weight_decay, grad_scale);
     const StepResult result = f.optimizer->step(lr, weight_decay, grad_scale);
-    EXPECT_FALSE(result.skipped);
+    EXPECT_FALSE(result.is_skipped);
     EXPECT_NEAR(result.grad_norm / norm, 1, 1e-7);
     EXPECT_EQ(result.lr, lr);
     EXPECT_EQ(result.weight_decay, weight_decay);
@@ -215,13 +215,13 @@ TEST_P(NonFiniteGradientsTest, ChangeNothing) {
   f.make_grads(1);
   set_element(f.params.back().main_grad, 3, poison);
   const StepResult result = f.optimizer->step(1e-2, 0.1);
-  EXPECT_TRUE(result.skipped);
+  EXPECT_TRUE(result.is_skipped);
   EXPECT_FALSE(std::isfinite(result.grad_norm));
   EXPECT_EQ(f.all_bytes(), before);
   EXPECT_EQ(f.optimizer->steps(), 1);
 
   f.make_grads(1);
-  EXPECT_FALSE(f.optimizer->step(1e-2, 0.1).skipped);
+  EXPECT_FALSE(f.optimizer->step(1e-2, 0.1).is_skipped);
   EXPECT_NE(f.all_bytes(), before);
   EXPECT_EQ(f.optimizer->steps(), 2);
 }
@@ -351,14 +351,14 @@ class ParkedStates final : public StateStore {
 
 TEST(OptimizerTest, UpdatesOffloadedStates) {
   CpuDevice device;
-  Fixture here(DType::BF16), elsewhere(DType::BF16, {}, {}, std::make_unique<ParkedStates>(device));
+  Fixture on_device(DType::BF16), offloaded(DType::BF16, {}, {}, std::make_unique<ParkedStates>(device));
   for (int step = 0; step < 3; ++step) {
-    for (Fixture* f : {&here, &elsewhere}) {
+    for (Fixture* f : {&on_device, &offloaded}) {
       f->make_grads(1);
       f->optimizer->step(1e-2, 0.1);
     }
   }
-  EXPECT_EQ(here.all_bytes(), elsewhere.all_bytes());
+  EXPECT_EQ(on_device.all_bytes(), offloaded.all_bytes());
 }
 
 TEST(OptimizerTest, GradNormExcludesParametersCountedByOtherRanks) {

@@ -41,14 +41,14 @@ class ParamRemaindersTest : public testing::Test {
 TEST_F(ParamRemaindersTest, TrainingIsBitwiseIdentical) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     for (const StateDType moments : {StateDType::Fp32, StateDType::Bf16, StateDType::Uint8}) {
-      SmallModel near(DType::BF16, copied(kind, moments));
-      for (int i = 0; i < 20; ++i) near.step();
+      SmallModel resident(DType::BF16, copied(kind, moments));
+      for (int i = 0; i < 20; ++i) resident.step();
       for (const OffloadTier tier : kTiers) {
         for (const double fraction : {1.0, 0.4}) {
           SCOPED_TRACE(str(enum_name(kind), " ", enum_name(moments), " ", enum_name(tier), " ", fraction));
-          SmallModel away(DType::BF16, kept_in(tier, joined(copied(kind, moments)), fraction));
-          for (int i = 0; i < 20; ++i) away.step();
-          EXPECT_TRUE(away.numbers() == near.numbers());
+          SmallModel offloaded_model(DType::BF16, kept_in(tier, joined(copied(kind, moments)), fraction));
+          for (int i = 0; i < 20; ++i) offloaded_model.step();
+          EXPECT_TRUE(offloaded_model.state_bytes() == resident.state_bytes());
         }
       }
     }
@@ -68,7 +68,7 @@ TEST_F(ParamRemaindersTest, UsesExpectedMemory) {
   EXPECT_NEAR(bytes(joined(small)) / bytes(small), (2 + 1.0 / 8 + kMomentum) / (4 + kMomentum), 0.04);
 }
 
-/// Loads states as a checkpoint does, from the other representation and from another tier, also with skipped steps.
+/// Loads states as a checkpoint does, from the other representation and from a different tier, also with skipped steps.
 TEST_F(ParamRemaindersTest, ConvertsToAndFromFp32Copies) {
   for (const OffloadTier tier : kTiers) {
     for (const bool joins : {false, true}) {
@@ -79,13 +79,13 @@ TEST_F(ParamRemaindersTest, ConvertsToAndFromFp32Copies) {
       from.step();  // `to` has not taken this step
       to.draw_as(from);
       test::load_states(from, to);
-      EXPECT_TRUE(to.numbers() == from.numbers());
+      EXPECT_TRUE(to.state_bytes() == from.state_bytes());
       for (SmallModel* model : {&from, &to}) {
         model->step();
-        EXPECT_TRUE(model->step(std::nan("")).skipped);
+        EXPECT_TRUE(model->step(std::nan("")).is_skipped);
         model->step();
       }
-      EXPECT_TRUE(to.numbers() == from.numbers());
+      EXPECT_TRUE(to.state_bytes() == from.state_bytes());
     }
   }
 }
@@ -109,10 +109,10 @@ TEST_F(ParamRemaindersTest, ReadsAndWritesParts) {
             test::append(*part, own);
             EXPECT_EQ(own, std::vector<float>(all + first, all + first + count));
             CpuDevice host;
-            Tensor numbers = Tensor::zeros({count}, DType::F32, host, MemoryClass::Other);
-            part->write(numbers);
-            std::copy(own.begin(), own.end(), numbers.data<float>());
-            part->write(numbers);
+            Tensor part_values = Tensor::zeros({count}, DType::F32, host, MemoryClass::Other);
+            part->write(part_values);
+            std::copy(own.begin(), own.end(), part_values.data<float>());
+            part->write(part_values);
             ++parts;
           }
         });
@@ -138,9 +138,9 @@ TEST_F(ParamRemaindersTest, AreClearedWhenWeightsAreReplaced) {
       model->copy_weights(other);
       model->optimizer().copy_model_to_master();
     }
-    EXPECT_TRUE(a.numbers() == b.numbers()) << enum_name(tier);
+    EXPECT_TRUE(a.state_bytes() == b.state_bytes()) << enum_name(tier);
     a.step(), b.step();
-    EXPECT_TRUE(a.numbers() == b.numbers()) << enum_name(tier);
+    EXPECT_TRUE(a.state_bytes() == b.state_bytes()) << enum_name(tier);
   }
 }
 

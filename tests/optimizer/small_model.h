@@ -18,10 +18,10 @@
 namespace mcpp::test {
 
 /// Appends the fp32 values to `all`.
-inline void append(const TensorStorage& numbers, std::vector<float>& all) {
+inline void append(const TensorStorage& values, std::vector<float>& all) {
   CpuDevice host;
-  Tensor copy = Tensor::empty({numbers.numel()}, numbers.dtype(), host, MemoryClass::Other);
-  numbers.read(copy);
+  Tensor copy = Tensor::empty({values.numel()}, values.dtype(), host, MemoryClass::Other);
+  values.read(copy);
   all.insert(all.end(), copy.data<float>(), copy.data<float>() + copy.numel());
 }
 
@@ -68,7 +68,7 @@ class SmallModel {
   }
 
   /// Returns weights and states by name.
-  std::map<std::string, Bytes> numbers() const {
+  std::map<std::string, Bytes> state_bytes() const {
     std::map<std::string, Bytes> all;
     const auto add = [&](const std::string& name, const Tensor& values) {
       const auto* data = static_cast<const std::byte*>(values.raw());

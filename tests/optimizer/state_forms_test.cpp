@@ -28,9 +28,9 @@ std::string name_of(const OptimizerConfig& config) {
 
 double distance(const SmallModel& a, const SmallModel& b) {
   const std::vector<double> x = a.weights(), y = b.weights();
-  double difference = 0, whole = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), whole += y[i] * y[i];
-  return std::sqrt(difference / whole);
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), norm += y[i] * y[i];
+  return std::sqrt(difference / norm);
 }
 
 class LowPrecisionMomentsTest : public testing::Test {
@@ -105,22 +105,22 @@ TEST_F(LowPrecisionMomentsTest, ReadAndWriteInPieces) {
 TEST_F(LowPrecisionMomentsTest, ContinueBitwiseIdenticallyAfterLoad) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     for (const StateDType type : {StateDType::Bf16, StateDType::Uint8}) {
-      const OptimizerConfig near = config_of(kind, type);
+      const OptimizerConfig resident = config_of(kind, type);
       for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
-        OptimizerConfig away = near;
-        away.offload = tier;
-        away.offload_segment_size = 700;
-        if (tier == OffloadTier::File) away.offload_folder = folder_.path().string();
-        SCOPED_TRACE(str(name_of(near), " ", enum_name(tier)));
-        SmallModel a(DType::BF16, near), b(DType::BF16, away);
+        OptimizerConfig offloaded = resident;
+        offloaded.offload = tier;
+        offloaded.offload_segment_size = 700;
+        if (tier == OffloadTier::File) offloaded.offload_folder = folder_.path().string();
+        SCOPED_TRACE(str(name_of(resident), " ", enum_name(tier)));
+        SmallModel a(DType::BF16, resident), b(DType::BF16, offloaded);
         for (int i = 0; i < 5; ++i) a.step(), b.step();
-        EXPECT_TRUE(a.numbers() == b.numbers());
+        EXPECT_TRUE(a.state_bytes() == b.state_bytes());
         a.step();  // b has not taken this step
         b.draw_as(a);
         test::load_states(a, b);
-        EXPECT_TRUE(a.numbers() == b.numbers());
+        EXPECT_TRUE(a.state_bytes() == b.state_bytes());
         for (int i = 0; i < 5; ++i) a.step(), b.step();
-        EXPECT_TRUE(a.numbers() == b.numbers());
+        EXPECT_TRUE(a.state_bytes() == b.state_bytes());
       }
     }
   }
@@ -138,15 +138,15 @@ TEST_F(LowPrecisionMomentsTest, LoadFromAnyOtherFormat) {
       for (const auto& [name, values] : a.states()) {
         const std::vector<float> loaded = b.states().at(name);
         const bool is_master = name.starts_with("master");
-        double difference = 0, whole = 0;
+        double difference = 0, norm = 0;
         for (std::size_t i = 0; i < values.size(); ++i) {
           difference += std::pow(double(loaded[i]) - values[i], 2);
-          whole += std::pow(values[i], 2);
+          norm += std::pow(values[i], 2);
         }
         if (is_master || from == to || to == StateDType::Fp32) {
           EXPECT_EQ(loaded, values) << name;
         }
-        EXPECT_LE(std::sqrt(difference / whole), to == StateDType::Uint8 ? 0.02 : 0.003) << name;
+        EXPECT_LE(std::sqrt(difference / norm), to == StateDType::Uint8 ? 0.02 : 0.003) << name;
       }
     }
   }

@@ -60,8 +60,8 @@ struct Types {
 };
 
 /// Queries, keys and values of the full sequence, and the gradient of the output.
-struct Whole {
-  Whole(const Problem& p, const Types& t, Device& device) {
+struct FullTensors {
+  FullTensors(const Problem& p, const Types& t, Device& device) {
     const auto draw = [&](const Shape& shape, u64 seed) {
       return test::tensor_of(test::normals(numel(shape), seed, t.inputs), shape, t.type, device);
     };
@@ -88,16 +88,16 @@ struct Outcome {
 Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Positions& at, const ContextParallel& cp,
                std::shared_ptr<const SamplePartition> partition) {
   ContextAttention attention(cp, p.heads(), p.groups);
-  const CoreAttentionOptions how = attention.options(options_for(p, at), std::move(partition));
-  const ContextAttention::SavedAttention kept = attention.forward(qkv, how);
-  return {attention.output(kept, how), attention.backward(dout, kept, how, qkv.like())};
+  const CoreAttentionOptions core_options = attention.make_options(options_for(p, at), std::move(partition));
+  const ContextAttention::SavedAttention saved = attention.forward(qkv, core_options);
+  return {attention.output(saved, core_options), attention.backward(dout, saved, core_options, qkv.like())};
 }
 
 /// Partition of the samples, identical on all ranks. If the last two pieces are swapped and there is a window, partial
 /// sums for keys pass through a rank that does not see these keys.
 enum class Cut : u8 { Zigzag, Consecutive, Swapped, Random };
 
-SamplePartition cut_of(Cut kind, const Problem& p, const SequencePartition& ranks, const Tensor& starts) {
+SamplePartition make_partition(Cut kind, const Problem& p, const SequencePartition& ranks, const Tensor& starts) {
   if (kind == Cut::Zigzag) return SamplePartition::zigzag(ranks, p.seq);
   i64 runs = 1;
   if (kind == Cut::Random) runs = p.seq % (4 * ranks.ranks()) == 0 ? 4 : 3;
@@ -116,12 +116,12 @@ SamplePartition cut_of(Cut kind, const Problem& p, const SequencePartition& rank
 }
 
 /// Copies the rows of a tensor, at positions `at`, into the full tensor.
-void scatter(const Tensor& part, const PositionRanges& at, Numbers& whole, i64 seq) {
+void scatter(const Tensor& part, const PositionRanges& at, Numbers& full, i64 seq) {
   const Numbers values = test::numbers(part);
-  whole.resize(values.size() / static_cast<std::size_t>(part.dim(0)) * static_cast<std::size_t>(seq));
+  full.resize(values.size() / static_cast<std::size_t>(part.dim(0)) * static_cast<std::size_t>(seq));
   const i64 row = part.numel() / part.dim(0);
   for (i64 i = 0; i < part.numel(); ++i)
-    whole[static_cast<std::size_t>(at.at(i / row) * row + i % row)] = values[static_cast<std::size_t>(i)];
+    full[static_cast<std::size_t>(at.at(i / row) * row + i % row)] = values[static_cast<std::size_t>(i)];
 }
 
 struct Numeric {
@@ -142,16 +142,16 @@ Numeric on_ranks(const Problem& p, const Types& t, const Way& way, Cut kind) {
     const ParallelState state =
         make_parallel_state(world, {.context_parallel_size = way.ranks(), .context_parallel_heads = way.heads});
     const ContextParallel cp = state.context_parallel(way.type);
-    const Whole whole(p, t, device);
+    const FullTensors full(p, t, device);
     const i64 rows = p.seq / cp.size();
-    const auto cut = std::make_shared<const SamplePartition>(cut_of(kind, p, cp.partition, whole.starts));
-    const PositionRanges at = cut->of_rank(cp.rank);
-    const auto mine = [&](const Tensor& x) { return x.defined() ? rows_at(x, at, rows) : x; };
-    Positions place{at, {}};
-    if (whole.starts.defined())
-      place.starts = rows_at(whole.starts, cut->of_member(cp.member()), rows * cp.partition.heads);
-    const Outcome outcome =
-        attend(p, {mine(whole.qkv.queries), mine(whole.qkv.keys_values)}, mine(whole.dout), place, cp, cut);
+    const auto partition = std::make_shared<const SamplePartition>(make_partition(kind, p, cp.partition, full.starts));
+    const PositionRanges at = partition->rank_positions(cp.rank);
+    const auto local_rows = [&](const Tensor& x) { return x.defined() ? select_rows(x, at, rows) : x; };
+    Positions positions{at, {}};
+    if (full.starts.defined())
+      positions.starts = select_rows(full.starts, partition->member_positions(cp.member()), rows * cp.partition.heads);
+    const Outcome outcome = attend(p, {local_rows(full.qkv.queries), local_rows(full.qkv.keys_values)},
+                                   local_rows(full.dout), positions, cp, partition);
     const std::lock_guard lock(mutex);
     result.add(outcome, at, p.seq);
   });
@@ -164,8 +164,8 @@ const Numeric& on_one_rank(const Problem& p, const Types& t) {
   const auto [found, is_new] = results.try_emplace(str(p.name(), " in ", name_of(t.type), " of ", name_of(t.inputs)));
   if (!is_new) return found->second;
   CpuDevice device;
-  const Whole whole(p, t, device);
-  found->second.add(attend(p, whole.qkv, whole.dout, {{}, whole.starts}, {}, nullptr), {}, p.seq);
+  const FullTensors full(p, t, device);
+  found->second.add(attend(p, full.qkv, full.dout, {{}, full.starts}, {}, nullptr), {}, p.seq);
   return found->second;
 }
 
@@ -203,10 +203,10 @@ TEST_P(ContextParallelAttentionTest, MatchesSingleRank) {
   for (const Problem& p : kProblems) {
     SCOPED_TRACE(p.name());
     const Numeric& truth = on_one_rank(p, {DType::F64, type});
-    const double most = type == DType::F64 ? 1e-14 : 1.1 * distance(on_one_rank(p, {type, type}), truth);
+    const double tolerance = type == DType::F64 ? 1e-14 : 1.1 * distance(on_one_rank(p, {type, type}), truth);
     for (const Cut kind : {Cut::Zigzag, Cut::Consecutive, Cut::Swapped, Cut::Random}) {
       if (kind == Cut::Swapped && way.rings == 1) continue;
-      EXPECT_LT(distance(on_ranks(p, {type, type}, way, kind), truth), most) << static_cast<int>(kind);
+      EXPECT_LT(distance(on_ranks(p, {type, type}, way, kind), truth), tolerance) << static_cast<int>(kind);
     }
   }
 }
@@ -215,11 +215,11 @@ TEST(SamplePartitionTest, ZigzagAssignsEveryPositionOnceAndEvenly) {
   for (const auto& [heads, rings] : {std::pair{1, 1}, {1, 4}, {4, 1}, {2, 3}, {3, 2}}) {
     const SequencePartition ranks{heads, rings};
     const i64 rows = 12, length = rows * ranks.ranks();
-    const SamplePartition cut = SamplePartition::zigzag(ranks, length);
+    const SamplePartition partition = SamplePartition::zigzag(ranks, length);
     std::vector<int> owners(static_cast<std::size_t>(length), 0);
     std::vector<i64> work(static_cast<std::size_t>(rings), 0);  // keys seen by the queries of a ring member
     for (i64 rank = 0; rank < ranks.ranks(); ++rank) {
-      const PositionRanges at = cut.of_rank(rank);
+      const PositionRanges at = partition.rank_positions(rank);
       for (i64 row = 0; row < rows; ++row) {
         ++owners.at(static_cast<std::size_t>(at.at(row)));
         work[static_cast<std::size_t>(rank / heads)] += at.at(row) + 1;

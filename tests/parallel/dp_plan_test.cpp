@@ -99,7 +99,7 @@ void expect_sound_buckets(const BufferPlan& plan, i64 bucket_elements) {
   EXPECT_EQ(next_param, plan.params.size());
 }
 
-/// Checks that the parts of each parameter in the pieces of the vector add up to the whole parameter.
+/// Checks that the parts of each parameter in the pieces of the vector add up to the full parameter.
 void expect_pieces_cover(const BufferPlan& plan, i64 piece) {
   std::vector<i64> elements(plan.params.size(), 0);
   for (i64 begin = 0; begin < plan.total; begin += piece) {
@@ -127,7 +127,7 @@ TEST(BufferPlanTest, HoldsInvariantsForRandomParameters) {
   }
 }
 
-TEST(ClosingElementsTest, AreFewerForCompressedGradients) {
+TEST(BucketCloseThresholdTest, AreFewerForCompressedGradients) {
   constexpr i64 kWanted = 40'000'000;
   EXPECT_EQ(bucket_close_threshold(0, kWanted, false), kWanted);
   EXPECT_EQ(bucket_close_threshold(1, 0, false), 0);

@@ -299,12 +299,12 @@ TEST(PowerSgdTest, SendsVolumeOfFormula) {
       training.run_step(0);
       r.meter->reset();
       training.run_step(1);
-      i64 numbers = 0;
+      i64 elements = 0;
       for (const ToyModel::Entry& e : r.model.entries) {
         const Shape& shape = e.param.box.shape;
-        numbers += is_low_rank(e.param, kRank) ? kRank * (shape[0] + shape[1]) : e.param.numel();
+        elements += is_low_rank(e.param, kRank) ? kRank * (shape[0] + shape[1]) : e.param.numel();
       }
-      const i64 bytes = 2 * 4 * numbers * (d - 1) / d;
+      const i64 bytes = 2 * 4 * elements * (d - 1) / d;
       EXPECT_LE(r.meter->total_bytes(), bytes);
       EXPECT_GE(r.meter->total_bytes(), bytes - 6) << "each call is rounded down";
       EXPECT_EQ(r.meter->total_bytes(), (*r.meter)[CommOp::AllReduce].bytes);
@@ -321,10 +321,10 @@ TEST(PowerSgdTest, SupportsHybridSharding) {
     r.end_step();
     Tensor squares = Tensor::zeros({1}, DType::F64, r.device, MemoryClass::Other);
     for (const ShardSegment& segment : r.buffer->shard()) *squares.data<double>() += ops::sum_of_squares(segment.grads);
-    Tensor most = Tensor::zeros({1}, DType::F64, r.device, MemoryClass::Other);
-    *most.data<double>() = *squares.data<double>();
-    r.groups.replicate->all_reduce(most, ReduceOp::Max).wait();
-    EXPECT_EQ(*most.data<double>(), *squares.data<double>()) << "replicas differ";
+    Tensor max_squares = Tensor::zeros({1}, DType::F64, r.device, MemoryClass::Other);
+    *max_squares.data<double>() = *squares.data<double>();
+    r.groups.replicate->all_reduce(max_squares, ReduceOp::Max).wait();
+    EXPECT_EQ(*max_squares.data<double>(), *squares.data<double>()) << "replicas differ";
     EXPECT_GT(*squares.data<double>(), 0);
   });
 }

@@ -104,20 +104,20 @@ TEST(QuantizedWeightsTest, AreIdenticalOnAllRanksAndKeptInFullPrecision) {
 }
 
 /// Returns the compressed part of a parameter's gradient sum, computed from the definition.
-Floats narrow_sum(GradReduceFormat wire, const std::vector<Floats>& parts) {
+Floats narrow_sum(GradReduceFormat format, const std::vector<Floats>& parts) {
   Floats sum;
   for (const Floats& part : parts) {
-    const Floats arrived = wire == GradReduceFormat::Int8 ? test::packed_and_back(part) : test::rounded_to_bf16(part);
+    const Floats decoded = format == GradReduceFormat::Int8 ? test::packed_and_back(part) : test::rounded_to_bf16(part);
     if (sum.empty())
-      sum = arrived;
+      sum = decoded;
     else
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += arrived[i];
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += decoded[i];
   }
   return sum;
 }
 
 /// Returns the sum over the ranks of a shard group, in one microbatch.
-Floats expected_sum(GradReduceFormat wire, const DpLayout& layout, int replica, int step, const Param& param) {
+Floats expected_sum(GradReduceFormat format, const DpLayout& layout, int replica, int step, const Param& param) {
   std::vector<Floats> of_nodes;
   for (int first = 0; first < layout.shards; first += layout.node) {
     std::vector<Floats> of_ranks;
@@ -127,9 +127,9 @@ Floats expected_sum(GradReduceFormat wire, const DpLayout& layout, int replica, 
         return ToyModel::is_used(param) ? test::made_up_grad(step, 0, rank, 0, param.name, i) : 0;
       }));
     }
-    of_nodes.push_back(layout.node > 1 ? narrow_sum(wire, of_ranks) : of_ranks.front());
+    of_nodes.push_back(layout.node > 1 ? narrow_sum(format, of_ranks) : of_ranks.front());
   }
-  return narrow_sum(wire, of_nodes);
+  return narrow_sum(format, of_nodes);
 }
 
 TEST(CompressedGradientsTest, AreSummedInFullPrecisionByRankAndNode) {
@@ -167,7 +167,7 @@ TEST(CompressedGradientsTest, PropagateNonFiniteValues) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   struct Case {
     int stage;
-    GradReduceFormat wire;
+    GradReduceFormat format;
     float number;
     double bad;
   };
@@ -177,7 +177,7 @@ TEST(CompressedGradientsTest, PropagateNonFiniteValues) {
                         {2, GradReduceFormat::Bf16, -kInfinity, 1},
                         {3, GradReduceFormat::Bf16, kNan, 1}}) {
     run_local_ranks(4, [&](Communicator& world, int rank) {
-      Rank r(world, {4, 1, 2}, {c.stage, true, false, c.wire});
+      Rank r(world, {4, 1, 2}, {c.stage, true, false, c.format});
       test::reduce_gradients(r.model, *r.buffer, [&](const Param& param, Tensor& sum) {
         ops::fill_zero(sum);
         if (param.name == "layer2.bias" && rank == 3) sum.data<float>()[2] = c.number;
@@ -224,7 +224,7 @@ TEST_P(TrafficVolumeTest, MatchesFormula) {
     const i64 p = r.buffer->plan().total, d = layout.shards, k = layout.node, bytes = packed_words(p);
     const i64 weights = o.weights ? bytes : p;
     const bool is_low_precision = o.gradients != GradReduceFormat::Full;
-    const i64 width = size_of(message_type(o.gradients)), numbers = message_elements(message_type(o.gradients), p);
+    const i64 width = size_of(message_type(o.gradients)), words = message_elements(message_type(o.gradients), p);
     const i64 gathers = o.stage == 3 ? 2 * m : 1, reductions = o.stage == 1 ? 1 : m;
     const bool has_nodes = k > 1;
     const bool has_copy = has_nodes && o.stage == 3;
@@ -234,9 +234,9 @@ TEST_P(TrafficVolumeTest, MatchesFormula) {
     const auto exchanged = [&](bool is_so, i64 n, i64 ranks) {
       return is_low_precision && is_so ? reductions * sent(n, ranks, width) : 0;
     };
-    EXPECT_EQ((*r.shard)[CommOp::AllToAll].bytes, exchanged(!has_nodes, numbers, d));
-    EXPECT_EQ((*r.node)[CommOp::AllToAll].bytes, exchanged(has_nodes, numbers, k));
-    EXPECT_EQ((*r.across)[CommOp::AllToAll].bytes, exchanged(has_nodes, numbers / k, d / k));
+    EXPECT_EQ((*r.shard)[CommOp::AllToAll].bytes, exchanged(!has_nodes, words, d));
+    EXPECT_EQ((*r.node)[CommOp::AllToAll].bytes, exchanged(has_nodes, words, k));
+    EXPECT_EQ((*r.across)[CommOp::AllToAll].bytes, exchanged(has_nodes, words / k, d / k));
     EXPECT_EQ(r.across->total_bytes(), (*r.across)[CommOp::AllToAll].bytes);
   });
 }

@@ -45,7 +45,7 @@ TEST(DispatchPlanTest, SortsReceivedRowsByExpert) {
   EXPECT_THROW(plan_dispatch(counts, 3, 1, 1, 0), Error);
 }
 
-/// The output of experts is known here without computing them: expert e multiplies by e + 1. All dispatchers must give
+/// The output of experts is known without computing them: expert e multiplies by e + 1. All dispatchers must give
 /// the sums and gradients that one rank computes by itself.
 struct Case {
   const char* name;
@@ -93,7 +93,7 @@ Brought brought_by(int rank, int ranks) {
   return own;
 }
 
-/// Applies this rank's experts to their rows [n, kWidth], one expert after another. Each rank of an expert's
+/// Applies this rank's experts to their rows [n, kWidth], in the order of experts. Each rank of an expert's
 /// tensor-parallel group contributes an equal part of the sum.
 Tensor through_experts(const Tensor& from, std::span<const i64> rows, const ExpertParallel& parallel) {
   Tensor y = Tensor::like(from);
@@ -269,7 +269,7 @@ TEST(SequenceShardTest, ScattersAndGathersRows) {
       Tensor x = Tensor::empty({rows, 2}, DType::F32, device);
       test::set_numbers(x, values);
       const SequenceShard part(&world);
-      EXPECT_EQ(numbers(part.whole(part.of(x), rows)), values) << rows << " rows";
+      EXPECT_EQ(numbers(part.gather(part.scatter(x), rows)), values) << rows << " rows";
     });
   }
 }

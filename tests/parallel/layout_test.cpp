@@ -39,13 +39,13 @@ TEST(LayoutTest, ReportsAllConflictsWithNearestValidValues) {
           HasSubstr("the number of ranks = 16 is not a multiple of"),
           "tensor_model_parallel_size = 3 does not divide num_attention_heads = 16; the nearest that do are 2 and 4",
           "tensor_model_parallel_size = 3 neither divides num_query_groups = 8 nor is a multiple of it; the nearest "
-          "that "
-          "do are 2 and 4",
+          "that do are 2 and 4",
           "tensor_model_parallel_size = 3 does not divide ffn_hidden_size = 4096; the nearest that do are 2 and 4",
-          HasSubstr("num_layers = 22 is not a multiple of pipeline_model_parallel_size = 4; the nearest that do are 20 "
-                    "and 24"),
+          HasSubstr(
+              "num_layers = 22 is not a multiple of pipeline_model_parallel_size = 4; the nearest multiples are 20 "
+              "and 24"),
           HasSubstr("global_batch_size = 33 is not a multiple of micro_batch_size x data-parallel ranks (1) = 2; the "
-                    "nearest that do are 32 and 34")));
+                    "nearest multiples are 32 and 34")));
 }
 
 TEST(LayoutTest, UnevenStagesReplaceDivisibilityRule) {
@@ -77,7 +77,8 @@ TEST(LayoutTest, HpzPartitionMustDivideRanksThatShareWeights) {
               ElementsAre("zero_hpz_partition_size = 3 does not divide the number of ranks that share the weights = 8; "
                           "the nearest that do are 2 and 4"));
   rules.sizes.zero_hpz_partition_size = 8;
-  EXPECT_THAT(layout_conflicts(rules), ElementsAre(HasSubstr("= 8 is the number of all ranks that share the weights")));
+  EXPECT_THAT(layout_conflicts(rules),
+              ElementsAre(HasSubstr("= 8 must be smaller than the number of ranks that share the weights")));
   rules.world_size = 0;
   EXPECT_THAT(layout_conflicts(rules), IsEmpty());
 }
@@ -103,18 +104,18 @@ TEST(LayoutTest, ChecksSequenceAndExpertRules) {
   rules.seq_length = 1026;
   rules.sequence_parallel = true;
   EXPECT_THAT(layout_conflicts(rules),
-              UnorderedElementsAre(HasSubstr("x context_parallel_size = 8; the nearest that do are 1024 and 1032"),
+              UnorderedElementsAre(HasSubstr("x context_parallel_size = 8; the nearest multiples are 1024 and 1032"),
                                    HasSubstr("needs a model with experts")));
   rules.sizes = {.tensor_model_parallel_size = 3, .context_parallel_size = 2};
   rules.world_size = 6, rules.num_attention_heads = rules.num_query_groups = 3, rules.ffn_hidden_size = 96;
   rules.padded_vocab_size = 387, rules.seq_length = 20;
-  EXPECT_THAT(layout_conflicts(rules), ElementsAre(HasSubstr("= 12; the nearest that do are 12 and 24")))
-      << "one that does for all rules";
+  EXPECT_THAT(layout_conflicts(rules), ElementsAre(HasSubstr("= 12; the nearest multiples are 12 and 24")))
+      << "one that satisfies all rules";
   rules.sequence_parallel = false;
   rules.seq_length = 1026;
   EXPECT_THAT(layout_conflicts(rules), ElementsAre("seq_length = 1026 is not a multiple of 2 x context_parallel_size = "
-                                                   "4; the nearest that do are 1024 and 1028; this length goes with "
-                                                   "context_parallel_size 1 or 3"));
+                                                   "4; the nearest multiples are 1024 and 1028; with "
+                                                   "context_parallel_size 1 or 3 it is valid"));
 }
 
 TEST(LayoutTest, ChecksOtherRulesWhenWorldSizeIsUnknown) {
@@ -124,8 +125,8 @@ TEST(LayoutTest, ChecksOtherRulesWhenWorldSizeIsUnknown) {
   rules.sizes.context_parallel_size = 3, rules.global_batch_size = 33;
   EXPECT_THAT(layout_conflicts(rules),
               UnorderedElementsAre(HasSubstr("is not a multiple of 2 x context_parallel_size = 6"),
-                                   "global_batch_size = 33 is not a multiple of micro_batch_size = 2; the nearest that "
-                                   "do are 32 and 34"));
+                                   "global_batch_size = 33 is not a multiple of micro_batch_size = 2; the nearest "
+                                   "multiples are 32 and 34"));
 }
 
 TEST(LayoutTest, HeadExchangeMustDivideHeadsOfTensorParallelRank) {

@@ -94,7 +94,7 @@ Stages make_stages(int count, Device& device) {
   return stages;
 }
 
-/// Runs one microbatch after another forward and backward through all stages, without the engine.
+/// Runs the microbatches one by one forward and backward through all stages, without the engine.
 Stages reference(int stage_count, int microbatches, Device& device, bool forward_only = false) {
   Stages stages = make_stages(stage_count, device);
   for (int i = 0; i < microbatches; ++i) {
@@ -108,7 +108,7 @@ Stages reference(int stage_count, int microbatches, Device& device, bool forward
 }
 
 /// Returns the stages of all ranks after threads ran the schedule.
-Stages run_on_threads(const Schedule& schedule, Device& device, bool one_at_a_time = false) {
+Stages run_on_threads(const Schedule& schedule, Device& device, bool serializes_receives = false) {
   const Schedule lowered = lower(schedule);
   simulate(lowered);
   Stages stages = make_stages(lowered.stages(), device);
@@ -117,9 +117,9 @@ Stages run_on_threads(const Schedule& schedule, Device& device, bool one_at_a_ti
     std::vector<PipelineStage*> chunks;
     for (int c = 0; c < lowered.chunks_per_rank; ++c) chunks.push_back(stages[lowered.stage_of(rank, c)].get());
     test::FakeWaitTimer waits;
-    const PipelineTimes times =
-        run_schedule(lowered, world, *backward_channel, chunks,
-                     one_at_a_time ? EngineOptions{.waits = &waits, .one_at_a_time = true} : EngineOptions{});
+    const PipelineTimes times = run_schedule(
+        lowered, world, *backward_channel, chunks,
+        serializes_receives ? EngineOptions{.wait_timer = &waits, .serializes_receives = true} : EngineOptions{});
     EXPECT_GE(times.waiting, 0);
     EXPECT_GE(times.total, times.waiting);
   });
@@ -146,9 +146,9 @@ TEST_P(PipelineScheduleRunTest, MatchesSequentialMicrobatchesBitwise) {
       if (!schedule_conflicts(kind, ranks, chunks, microbatches).empty()) continue;
       SCOPED_TRACE(str(ranks, " ranks, ", microbatches, " microbatches"));
       const Schedule schedule = make_schedule(kind, ranks, microbatches, chunks);
-      for (const bool one_at_a_time : {false, true}) {
+      for (const bool serializes_receives : {false, true}) {
         for (const int in_turn : {0, 2, 100})
-          expect_same(run_on_threads(serialize_first_microbatches(schedule, in_turn), device, one_at_a_time),
+          expect_same(run_on_threads(serialize_first_microbatches(schedule, in_turn), device, serializes_receives),
                       reference(schedule.stages(), microbatches, device), 1);
       }
       expect_same(run_on_threads(forward_schedule(schedule), device),
@@ -211,7 +211,7 @@ TEST(PipelineEngineTest, CountsTimeUntilMessagesArriveAsWaiting) {
     PipelineStage* const chunk = &slow;
     world.barrier();
     const PipelineTimes times = run_schedule(lowered, world, *backward_channel, {&chunk, 1});
-    // Each rank computes for 200 ms and waits equally long for the other one, minus delays on a busy machine.
+    // Each rank computes for 200 ms and waits equally long for the other one, minus delays on a busy host.
     EXPECT_GE(times.total, 0.3);
     EXPECT_GE(times.waiting, 0.1);
     EXPECT_GE(times.total - times.waiting, 0.199);
@@ -227,7 +227,7 @@ TEST(PipelineEngineTest, CountsWaitTimeOfComputeDevice) {
     const auto waited = [&] {
       ToyStage stage(rank, 2, device);
       PipelineStage* const chunk = &stage;
-      return run_schedule(lowered, world, *backward_channel, {&chunk, 1}, {.waits = &waits}).waiting;
+      return run_schedule(lowered, world, *backward_channel, {&chunk, 1}, {.wait_timer = &waits}).waiting;
     };
     EXPECT_EQ(waited(), 0) << "not what the host waited";
     EXPECT_EQ(waits.count(), 1) << "for the message of the other rank";
@@ -298,14 +298,15 @@ TEST(PipelineEngineTest, StartsReceivesBeforeComputationThatHidesThem) {
                        "forward 2", "send x", "wait dy", "post dy", "backward 1", "wait dy", "backward 2", "reduce"));
 }
 
-TEST(PipelineEngineTest, HasNoReceiveInFlightDuringComputeWhenOneAtATime) {
+TEST(PipelineEngineTest, HasNoReceiveInFlightDuringComputeWhenSerialized) {
   CpuDevice device;
   std::vector<std::string> log;
   RecordingChannel activations("x", log), gradients("dy", log);
   RecordingStage stage(device, log);
   PipelineStage* const chunk = &stage;
   test::FakeWaitTimer waits;
-  run_schedule(lower(one_f_one_b(2, 3)), activations, gradients, {&chunk, 1}, {.waits = &waits, .one_at_a_time = true});
+  run_schedule(lower(one_f_one_b(2, 3)), activations, gradients, {&chunk, 1},
+               {.wait_timer = &waits, .serializes_receives = true});
   EXPECT_THAT(log,
               ElementsAre("forward 0", "send x", "forward 1", "send x", "post dy", "wait dy", "backward 0", "forward 2",
                           "send x", "post dy", "wait dy", "backward 1", "post dy", "wait dy", "backward 2", "reduce"));

@@ -28,8 +28,8 @@ constexpr bool sends(ActionKind k) {
 /// sides were queued; until then either side blocks the queue.
 class LateKernels {
  public:
-  LateKernels(const Schedule& schedule, int loads, bool one_at_a_time)
-      : schedule_(schedule), loads_(loads), one_at_a_time_(one_at_a_time), ranks_(schedule.per_rank.size()) {}
+  LateKernels(const Schedule& schedule, int loads, bool serializes_receives)
+      : schedule_(schedule), loads_(loads), one_at_a_time_(serializes_receives), ranks_(schedule.per_rank.size()) {}
 
   /// Returns true if all ranks complete their actions.
   bool end() {
@@ -109,9 +109,9 @@ class LateKernels {
 
 constexpr int kAlways = 1000, kSettingAndAdding = 2;
 
-bool ends(const Schedule& schedule, int loads, bool one_at_a_time) {
+bool ends(const Schedule& schedule, int loads, bool serializes_receives) {
   const Schedule lowered = lower(schedule);
-  return LateKernels(lowered, loads, one_at_a_time).end();
+  return LateKernels(lowered, loads, serializes_receives).end();
 }
 
 /// Calls f(schedule, description) for schedules of every kind.
@@ -130,15 +130,16 @@ void for_each_schedule(const std::function<void(const Schedule&, const std::stri
 TEST(LateKernelsTest, SchedulesCompleteWhenFirstMicrobatchesAreSerialized) {
   for_each_schedule([](const Schedule& schedule, const std::string& what) {
     for (const Schedule& passes : {schedule, forward_schedule(schedule)})
-      EXPECT_TRUE(
-          ends(serialize_first_microbatches(passes, kSettingAndAdding), kSettingAndAdding, /*one_at_a_time=*/true))
+      EXPECT_TRUE(ends(serialize_first_microbatches(passes, kSettingAndAdding), kSettingAndAdding,
+                       /*serializes_receives=*/true))
           << what;
   });
 }
 
-TEST(LateKernelsTest, RanksThatAnswerEachOtherDeadlock) {
-  EXPECT_FALSE(ends(one_f_one_b(2, 4), kSettingAndAdding, /*one_at_a_time=*/false)) << "a gradient is awaited ahead";
-  EXPECT_FALSE(ends(zb_v(2, 4), kSettingAndAdding, /*one_at_a_time=*/true))
+TEST(LateKernelsTest, RanksThatWaitForEachOtherDeadlock) {
+  EXPECT_FALSE(ends(one_f_one_b(2, 4), kSettingAndAdding, /*serializes_receives=*/false))
+      << "a gradient is awaited ahead";
+  EXPECT_FALSE(ends(zb_v(2, 4), kSettingAndAdding, /*serializes_receives=*/true))
       << "both have sent what the other does not take yet";
 }
 
@@ -146,7 +147,7 @@ TEST(LateKernelsTest, RanksThatAnswerEachOtherDeadlock) {
 TEST(LateKernelsTest, ForwardOnlySchedulesCompleteWithPostedReceives) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
     for (int microbatches = 1; microbatches <= 12; ++microbatches)
-      EXPECT_TRUE(ends(forward_schedule(gpipe(ranks, microbatches)), kAlways, /*one_at_a_time=*/false))
+      EXPECT_TRUE(ends(forward_schedule(gpipe(ranks, microbatches)), kAlways, /*serializes_receives=*/false))
           << ranks << " ranks, " << microbatches << " microbatches";
   }
 }

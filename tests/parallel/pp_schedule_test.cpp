@@ -155,19 +155,18 @@ TEST(ScheduleTest, ReportsAllConflictsInConfigurationTerms) {
   using enum ScheduleKind;
   EXPECT_THAT(
       schedule_conflicts(Interleaved, 1, 1, 3),
-      ElementsAre("pipeline_schedule = interleaved needs pipeline_model_parallel_size of at least 2, not 1; with "
-                  "1 there is 1f1b",
+      ElementsAre("pipeline_schedule = interleaved needs pipeline_model_parallel_size of at least 2, not 1; for "
+                  "1, use 1f1b",
                   "pipeline_schedule = interleaved needs num_virtual_stages_per_pipeline_rank of at least 2, not "
-                  "1; with 1 there is 1f1b"));
+                  "1; for 1, use 1f1b"));
   EXPECT_THAT(schedule_conflicts(Interleaved, 4, 1, 3),
-              ElementsAre(HasSubstr("not 1; with 1 there is 1f1b"), HasSubstr("size = 4, not 3; nearest: 4")));
-  EXPECT_THAT(
-      schedule_conflicts(ZbV, 4, 3, 1),
-      ElementsAre("pipeline_schedule = zb-v needs num_virtual_stages_per_pipeline_rank = 2, not 3; with 3 there "
-                  "is interleaved"));
-  EXPECT_THAT(schedule_conflicts(ZbV, 4, 1, 1), ElementsAre(HasSubstr("= 2, not 1; with 1 there is 1f1b")));
+              ElementsAre(HasSubstr("not 1; for 1, use 1f1b"), HasSubstr("size = 4, not 3; nearest: 4")));
+  EXPECT_THAT(schedule_conflicts(ZbV, 4, 3, 1),
+              ElementsAre("pipeline_schedule = zb-v needs num_virtual_stages_per_pipeline_rank = 2, not 3; for 3, "
+                          "use interleaved"));
+  EXPECT_THAT(schedule_conflicts(ZbV, 4, 1, 1), ElementsAre(HasSubstr("= 2, not 1; for 1, use 1f1b")));
   for (const ScheduleKind kind : {GPipe, OneFOneB, ZbH1})
-    EXPECT_THAT(schedule_conflicts(kind, 4, 2, 1), ElementsAre(HasSubstr("= 1, not 2; with 2 there is interleaved")));
+    EXPECT_THAT(schedule_conflicts(kind, 4, 2, 1), ElementsAre(HasSubstr("= 1, not 2; for 2, use interleaved")));
 }
 
 // A schedule is rejected if and only if it cannot be built.
@@ -257,21 +256,22 @@ TEST(SimulateTest, NamesMistake) {
     std::swap(bad.per_rank[rank][a], bad.per_rank[rank][b]);
     return rejection(bad);
   };
-  EXPECT_THAT(swapped(0, 0, 1), HasSubstr("rank 0, step 0 (send of output of microbatch 0 in stage 0): sent before"));
+  EXPECT_THAT(swapped(0, 0, 1),
+              HasSubstr("rank 0, step 0 (send of output of microbatch 0 in stage 0): it is sent before"));
   Schedule overtaken = good;
   auto& first = overtaken.per_rank[0];
   std::rotate(first.begin() + 1, first.begin() + 2, first.begin() + 4);  // F0 F1 sF1 sF0
   EXPECT_THAT(rejection(overtaken), HasSubstr("the next message is the send of output of microbatch 1"));
   EXPECT_THAT(swapped(0, 1, 4), HasSubstr("deadlock"));
-  EXPECT_THAT(swapped(0, 4, 5), HasSubstr("the gradient of its output is not there"));
-  EXPECT_THAT(swapped(1, 0, 1), HasSubstr("its input is not there"));
-  EXPECT_THAT(swapped(1, 1, 2), HasSubstr("its forward comes later"));
+  EXPECT_THAT(swapped(0, 4, 5), HasSubstr("the gradient of its output is missing"));
+  EXPECT_THAT(swapped(1, 0, 1), HasSubstr("its input is missing"));
+  EXPECT_THAT(swapped(1, 1, 2), HasSubstr("its forward has not been computed"));
   EXPECT_EQ(swapped(1, 7, 8), "");  // a reduction before the last message is allowed
   EXPECT_THAT(swapped(1, 6, 8), HasSubstr("weight gradients are still missing"));
 
   Schedule twice = good;
   twice.per_rank[1].insert(twice.per_rank[1].begin() + 3, {ActionKind::BackwardWeight, 1, 0});
-  EXPECT_THAT(rejection(twice), HasSubstr("its input gradient comes later"));
+  EXPECT_THAT(rejection(twice), HasSubstr("its input gradient has not been computed"));
   Schedule split = lower(zb_h1(2, 2));
   const auto weight =
       std::find(split.per_rank[0].begin(), split.per_rank[0].end(), Action{ActionKind::BackwardWeight, 0, 0});
@@ -288,7 +288,7 @@ TEST(SimulateTest, NamesMistake) {
               HasSubstr("microbatch 1 is lost in stage 0"));
   Schedule reversed = lower(gpipe(1, 3));
   std::swap(reversed.per_rank[0][3], reversed.per_rank[0][5]);
-  EXPECT_THAT(rejection(reversed), HasSubstr("another order than that of the microbatches"));
+  EXPECT_THAT(rejection(reversed), HasSubstr("weight gradients are not added in microbatch order"));
 }
 
 TEST(SimulateTest, CountsTimeOfMessagesAndReductions) {

@@ -41,11 +41,11 @@ TEST(PipelineStagesTest, SplitsLayersEvenly) {
   EXPECT_THAT(
       stage_conflicts({.num_layers = 10, .pipeline_model_parallel_size = 4}),
       ElementsAre(HasSubstr("num_layers = 10 is not a multiple of pipeline_model_parallel_size = 4; the nearest "
-                            "that do are 8 and 12; or give decoder_first_pipeline_num_layers")));
+                            "multiples are 8 and 12; or set decoder_first_pipeline_num_layers")));
   EXPECT_THAT(
       stage_conflicts({.num_layers = 3, .pipeline_model_parallel_size = 4, .virtual_stages = 2}),
       ElementsAre(HasSubstr("pipeline_model_parallel_size x num_virtual_stages_per_pipeline_rank = 8; the nearest "
-                            "that does is 8")));
+                            "multiple is 8")));
 }
 
 TEST(PipelineStagesTest, SplitsWithFirstAndLastRankCounts) {
@@ -81,7 +81,7 @@ TEST(PipelineStagesTest, ReportsNearestValidCounts) {
   EXPECT_THAT(
       stage_conflicts({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_first_pipeline_num_layers = 2}),
       ElementsAre(
-          "decoder_first_pipeline_num_layers = 2 leave 8 of num_layers = 10 for the 3 other pipeline ranks, which "
+          "decoder_first_pipeline_num_layers = 2 leaves 8 of num_layers = 10 for the 3 other pipeline ranks, which "
           "must be a multiple of 3 ranks = 3; nearest decoder_first_pipeline_num_layers: 1 or 4"));
   EXPECT_THAT(
       stage_conflicts({.num_layers = 16,
@@ -100,7 +100,7 @@ TEST(PipelineStagesTest, ReportsNearestValidCounts) {
               ElementsAre(HasSubstr("which must be 0; nearest decoder_last_pipeline_num_layers: 3")));
   EXPECT_THAT(
       stage_conflicts({.num_layers = 6, .pipeline_model_parallel_size = 3, .decoder_last_pipeline_num_layers = 6}),
-      ElementsAre(HasSubstr("leave 0 of num_layers = 6 for the 2 other pipeline ranks, which must be a multiple of 2 "
+      ElementsAre(HasSubstr("leaves 0 of num_layers = 6 for the 2 other pipeline ranks, which must be a multiple of 2 "
                             "ranks = 2; nearest decoder_last_pipeline_num_layers: 4")));
   EXPECT_THAT(stage_conflicts({.num_layers = 6, .decoder_first_pipeline_num_layers = 6}),
               ElementsAre(HasSubstr("need pipeline_model_parallel_size of at least 2, not 1")));
@@ -156,19 +156,19 @@ TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
   };
   EXPECT_THAT(conflicts("Ett|ttmL"), ElementsAre("pipeline_model_parallel_layout: multi-token prediction (m) is not "
                                                  "supported, after \"Ett|tt\""));
-  EXPECT_THAT(conflicts("Ett|xL"), ElementsAre(HasSubstr("\"x\" is none of E (embedding)")));
+  EXPECT_THAT(conflicts("Ett|xL"), ElementsAre(HasSubstr("\"x\" is not one of E (embedding)")));
   EXPECT_THAT(conflicts("E(tt|"), ElementsAre(HasSubstr("a \")\" is missing after \"E(tt|\"")));
   EXPECT_THAT(conflicts("Ett)|L"), ElementsAre(HasSubstr("\")\" without its \"(\" after \"Ett\"")));
   EXPECT_THAT(conflicts("Et*|L"), ElementsAre(HasSubstr("a number of at least 1 is missing after \"Et*\"")));
   EXPECT_THAT(conflicts("Et*0|L"), ElementsAre(HasSubstr("a number of at least 1")));
-  EXPECT_THAT(conflicts("*3"), ElementsAre(HasSubstr("\"*\" is none of")));
+  EXPECT_THAT(conflicts("*3"), ElementsAre(HasSubstr("\"*\" is not one of")));
   EXPECT_THAT(conflicts("Et*99999999999999999999|L"), ElementsAre(HasSubstr("a number of at least 1 is missing")));
   EXPECT_THAT(conflicts("E((t*9999)*9999)*9999|L"), ElementsAre(HasSubstr("too many stages and layers")));
   EXPECT_THAT(conflicts("Ett|tt()*99999L"), ElementsAre(HasSubstr("nothing between \"(\" and \")\" after")));
   const auto nested = [](std::size_t depth) { return std::string(depth, '(') + "Ett|ttL" + std::string(depth, ')'); };
   EXPECT_THAT(conflicts(nested(16)), IsEmpty());
-  EXPECT_THAT(conflicts(nested(17)), ElementsAre(HasSubstr("more than 16 \"(\" within one another")));
-  EXPECT_THAT(conflicts(nested(4000)), ElementsAre(HasSubstr("more than 16 \"(\" within one another")));
+  EXPECT_THAT(conflicts(nested(17)), ElementsAre(HasSubstr("more than 16 nested \"(\"")));
+  EXPECT_THAT(conflicts(nested(4000)), ElementsAre(HasSubstr("more than 16 nested \"(\"")));
   EXPECT_THAT(conflicts("tE|tL", 2), ElementsAre(HasSubstr("it must begin with E, and have no other E")));
   EXPECT_THAT(conflicts("EtEL|t", 2), ElementsAre(HasSubstr("it must begin with E"), HasSubstr("it must end with L")));
   EXPECT_THAT(conflicts(",", 2), ElementsAre(HasSubstr("begin with E"), HasSubstr("end with L"),
@@ -181,7 +181,7 @@ TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
                           "num_virtual_stages_per_pipeline_rank = 6"));
   StageSplit both = layout(4, 2, "Ett|ttL");
   both.decoder_last_pipeline_num_layers = 2;
-  EXPECT_THAT(stage_conflicts(both), ElementsAre(HasSubstr("cannot be given with it")));
+  EXPECT_THAT(stage_conflicts(both), ElementsAre(HasSubstr("cannot be set with it")));
 }
 
 }  // namespace

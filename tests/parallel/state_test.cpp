@@ -97,15 +97,16 @@ TEST(ParallelStateTest, BuildsSecondaryShardGroupsOfNeighbors) {
     const ParallelState state = make_parallel_state(
         world,
         {.tensor_model_parallel_size = 2, .num_distributed_optimizer_instances = 2, .zero_hpz_partition_size = 2});
-    const int first = rank / 8 * 8 + rank % 2, place = rank % 8 / 2;  // of the shard group: first, first + 2, ...
+    const int first = rank / 8 * 8 + rank % 2,
+              index_in_shard = rank % 8 / 2;  // of the shard group: first, first + 2, ...
     const DataParallelGroups groups = state.gradient_groups(GridKind::Dense);
     EXPECT_EQ(members(groups.shard, rank, device), (std::vector{first, first + 2, first + 4, first + 6}));
-    const int node = first + place / 2 * 4, same = first + place % 2 * 2;
-    EXPECT_EQ(members(*groups.node, rank, device), (std::vector{node, node + 2}));
-    EXPECT_EQ(members(*groups.across, rank, device), (std::vector{same, same + 4}));
+    const int node = first + index_in_shard / 2 * 4, same = first + index_in_shard % 2 * 2;
+    EXPECT_EQ(members(*groups.intra_node, rank, device), (std::vector{node, node + 2}));
+    EXPECT_EQ(members(*groups.inter_node, rank, device), (std::vector{same, same + 4}));
   });
   run_local_ranks(6, [](Communicator& world, int) {
-    EXPECT_EQ(make_parallel_state(world, {}).gradient_groups(GridKind::Dense).node, nullptr);
+    EXPECT_EQ(make_parallel_state(world, {}).gradient_groups(GridKind::Dense).intra_node, nullptr);
     EXPECT_THROW(make_parallel_state(world, {.zero_hpz_partition_size = 4}), Error);
   });
 }

@@ -65,11 +65,11 @@ Truth product(const Numbers& a, i64 a_row, i64 a_step, const Numbers& b, i64 b_c
 }
 
 void expect_part(const Tensor& actual, const Truth& truth, const Box& box, double tolerance, const char* what) {
-  const Numbers got = test::numbers(actual), value = test::part_of(truth.value, box),
+  const Numbers result = test::numbers(actual), value = test::part_of(truth.value, box),
                 magnitude = test::part_of(truth.magnitude, box);
-  ASSERT_EQ(got.size(), value.size()) << what;
-  for (std::size_t i = 0; i < got.size(); ++i)
-    ASSERT_NEAR(got[i], value[i], tolerance * magnitude[i] + 1e-30) << what << "[" << i << "]";
+  ASSERT_EQ(result.size(), value.size()) << what;
+  for (std::size_t i = 0; i < result.size(); ++i)
+    ASSERT_NEAR(result[i], value[i], tolerance * magnitude[i] + 1e-30) << what << "[" << i << "]";
 }
 
 std::unique_ptr<Module> make_layer(const Case& c, Communicator& tp) {
@@ -111,15 +111,15 @@ void expect_reference(const Case& c, int ranks) {
     const auto part = [&](const Numbers& all, const Box& box) {
       return test::tensor_of(test::part_of(all, box), box.shape, DType::BF16, device);
     };
-    MicrobatchContext pass;
-    pass.delay_wgrad_compute = c.delay_wgrad_compute;
+    MicrobatchContext context;
+    context.delay_wgrad_compute = c.delay_wgrad_compute;
     // bf16 rounds the result, and before it the parts of a sum over ranks. Gradients of weights are in fp32.
     constexpr double kOnce = 0x1p-8, kTwice = 2 * kOnce;
-    expect_part(layer->forward(part(data.x, x_box), pass), y, y_box, c.is_row_parallel ? kTwice : kOnce, "y");
-    EXPECT_LE(pass.saved_tensors.bytes(), (kRows * kIn * 2) + 8) << "of the input, and two numbers";
-    expect_part(layer->backward(part(data.dy, y_box), pass), dx, x_box, c.is_row_parallel ? kOnce : kTwice, "dx");
-    pass.run_delayed_wgrads();
-    EXPECT_TRUE(pass.saved_tensors.empty());
+    expect_part(layer->forward(part(data.x, x_box), context), y, y_box, c.is_row_parallel ? kTwice : kOnce, "y");
+    EXPECT_LE(context.saved_tensors.bytes(), (kRows * kIn * 2) + 8) << "the input and two values";
+    expect_part(layer->backward(part(data.dy, y_box), context), dx, x_box, c.is_row_parallel ? kOnce : kTwice, "dx");
+    context.run_delayed_wgrads();
+    EXPECT_TRUE(context.saved_tensors.empty());
     expect_part(weight->main_grad, dw, weight->box, 1e-6, "dw");
   });
 }
@@ -147,10 +147,10 @@ TEST(LinearWithoutFp8Test, ComputesInModelType) {
   ColumnParallelLinear layer("column", kIn, {kOut}, 0, *self, {.bias = false});
   layer.visit([&](Param& param) { param.value = test::tensor_of(data.w, param.box.shape, DType::BF16, device); });
   const Tensor x = test::tensor_of(data.x, {kSeq, kBatch, kIn}, DType::BF16, device);
-  MicrobatchContext pass;
+  MicrobatchContext context;
   const Truth y = product(data.x, kIn, 1, data.w, kIn, 1, kRows, kOut, kIn);
-  expect_part(layer.forward(x, pass), y, slab({kSeq, kBatch, kOut}, 0, 0, kSeq), 0x1p-8, "y");
-  EXPECT_EQ(pass.saved_tensors.bytes(), x.bytes());
+  expect_part(layer.forward(x, context), y, slab({kSeq, kBatch, kOut}, 0, 0, kSeq), 0x1p-8, "y");
+  EXPECT_EQ(context.saved_tensors.bytes(), x.bytes());
 }
 
 }  // namespace

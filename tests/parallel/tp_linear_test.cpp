@@ -63,13 +63,13 @@ struct Passed {
 };
 
 Passed run(Module& module, const Tensor& x, const Tensor& dy, bool delay_wgrad_compute) {
-  MicrobatchContext pass;
-  pass.delay_wgrad_compute = delay_wgrad_compute;
+  MicrobatchContext context;
+  context.delay_wgrad_compute = delay_wgrad_compute;
   Passed result;
-  result.y = module.forward(x, pass);
-  result.dx = module.backward(dy, pass);
-  pass.run_delayed_wgrads();
-  EXPECT_TRUE(pass.saved_tensors.empty());
+  result.y = module.forward(x, context);
+  result.dx = module.backward(dy, context);
+  context.run_delayed_wgrads();
+  EXPECT_TRUE(context.saved_tensors.empty());
   module.visit([&](Param& param) { result.params[param.name] = &param; });
   return result;
 }

@@ -34,7 +34,7 @@ double counted(double mean, i64 samples, i64 length, i64 window) {
   return sum / static_cast<double>(samples * length);
 }
 
-TEST(SeenKeysTest, MatchCountsOfPackedDocuments) {
+TEST(MeanAttendedKeysTest, MatchCountsOfPackedDocuments) {
   for (const double mean : {40.0, 300.0, 2000.0, 20000.0})
     for (const i64 window : {i64{0}, i64{256}}) {
       const double found = mean_attended_keys(work_of(mean, window));
@@ -42,24 +42,24 @@ TEST(SeenKeysTest, MatchCountsOfPackedDocuments) {
     }
 }
 
-TEST(SeenKeysTest, MatchFullSampleForLongDocuments) {
+TEST(MeanAttendedKeysTest, MatchFullSampleForLongDocuments) {
   for (const i64 window : {i64{0}, i64{256}}) {
-    const double whole = attended_keys(work_of(0, window).model, 0);
-    EXPECT_DOUBLE_EQ(mean_attended_keys(work_of(0, window)), whole);
+    const double full_sample = attended_keys(work_of(0, window).model, 0);
+    EXPECT_DOUBLE_EQ(mean_attended_keys(work_of(0, window)), full_sample);
     for (const double long_mean : {1e6, 2.04e7, 2.06e7, 1e15})
-      EXPECT_NEAR(mean_attended_keys(work_of(long_mean, window)) / whole, 1, 2e-3) << long_mean;
+      EXPECT_NEAR(mean_attended_keys(work_of(long_mean, window)) / full_sample, 1, 2e-3) << long_mean;
   }
 }
 
-TEST(SeenKeysTest, ReduceAttentionTime) {
+TEST(MeanAttendedKeysTest, ReduceAttentionTime) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;
   const auto attention = [&] { return step_time({hardware, program, work, {}}).work.attention; };
-  const double whole = attention(), seen = mean_attended_keys(work);
+  const double full_sample = attention(), keys = mean_attended_keys(work);
   work.document_tokens = 256;
-  EXPECT_LT(mean_attended_keys(work), 0.25 * seen);
-  EXPECT_NEAR(attention() / whole, mean_attended_keys(work) / seen, 0.01);
+  EXPECT_LT(mean_attended_keys(work), 0.25 * keys);
+  EXPECT_NEAR(attention() / full_sample, mean_attended_keys(work) / keys, 0.01);
 }
 
 }  // namespace

@@ -197,7 +197,7 @@ TEST(MeasuredRunTest, ComparesMemoryByModule) {
   EXPECT_EQ(module_memory_text(compare_module_memory(ranks, {}), run), "");
 }
 
-// Offloaded bytes are compared as well, each kind in its place according to the layout.
+// Offloaded bytes are compared as well, each kind in its tier according to the layout.
 TEST(MeasuredRunTest, ComparesOffloadedMemory) {
   const std::vector<MemoryEstimate> ranks{
       {.offloaded = 100, .offloaded_params = 20, .offloaded_activations = 3, .activations_on_disk = 4096}};

@@ -24,13 +24,13 @@ StepTime step(const Hardware& hardware, const Layout& layout) {
 
 // Everything that layers save crosses the link twice for each of 4 microbatches; a fast disk works in parallel.
 TEST(OffloadCostTest, ActivationsCrossLinkTwice) {
-  const Layout here{.world_size = 4, .micro_batch_size = 2};
-  Layout host = here, disk = here;
+  const Layout resident{.world_size = 4, .micro_batch_size = 2};
+  Layout host = resident, disk = resident;
   host.activations_tier = OffloadTier::Host;
   disk.activations_tier = OffloadTier::File;
-  const auto kept = static_cast<double>(layer_activation_bytes(kWork.model, here.activations(kWork)));
-  const double moved = 4 * 2 * 16 * kept;
-  EXPECT_EQ(step(hardware_with(5), here).work.offloaded, 0);
+  const auto saved_bytes = static_cast<double>(layer_activation_bytes(kWork.model, resident.activations(kWork)));
+  const double moved = 4 * 2 * 16 * saved_bytes;
+  EXPECT_EQ(step(hardware_with(5), resident).work.offloaded, 0);
   EXPECT_NEAR(step(hardware_with(5), host).work.offloaded / (moved / 10e9), 1, 1e-9);
   EXPECT_NEAR(step(hardware_with(1e6), disk).work.offloaded / (moved / 10e9 + moved / 50e9), 1,
               1e-9);  // plus checksums
@@ -49,20 +49,20 @@ TEST(OffloadCostTest, RecomputedLayersOffloadTheirInputsOnly) {
 // Each rank fetches 2 bytes per element of its shard for each pass of each microbatch.
 TEST(OffloadCostTest, WeightsAreFetchedForEachGather) {
   Layout layout{.world_size = 8, .zero_stage = 3};
-  const StepTime here = step(hardware_with(5), layout);
+  const StepTime resident = step(hardware_with(5), layout);
   layout.params_tier = OffloadTier::Host;
   const StepTime host = step(hardware_with(5), layout);
   const WeightCounts weights(kWork.model, layout);
   const double part =
-      weights.of({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all / 8;
-  const double brought = 2 * part + weights.vocabulary() / 8;  // the output layer's weights once more
-  EXPECT_NEAR(host.work.offloaded / (4 * 2 * brought / 10e9), 1, 1e-9);
-  EXPECT_NEAR((host.optimizer - here.optimizer) / (2 * part / 10e9), 1, 1e-9);
+      weights.stage_weights({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all / 8;
+  const double fetched_weights = 2 * part + weights.vocabulary() / 8;  // the output layer's weights once more
+  EXPECT_NEAR(host.work.offloaded / (4 * 2 * fetched_weights / 10e9), 1, 1e-9);
+  EXPECT_NEAR((host.optimizer - resident.optimizer) / (2 * part / 10e9), 1, 1e-9);
   layout.params_tier = OffloadTier::File;
   const StepTime disk = step(hardware_with(0.01), layout);
   EXPECT_GT(disk.work.total(), 0.999 * 4 * 2 * 2 * part / 0.01e9);
-  EXPECT_NEAR((disk.optimizer - here.optimizer) / (2 * part / 10e9 + 4 * part / 0.01e9), 1, 1e-9);
-  // If there is a secondary shard within whole nodes, weights are fetched from that copy.
+  EXPECT_NEAR((disk.optimizer - resident.optimizer) / (2 * part / 10e9 + 4 * part / 0.01e9), 1, 1e-9);
+  // If there is a secondary shard within full nodes, weights are fetched from that copy.
   layout.world_size = 16, layout.node_ranks = 8;
   EXPECT_EQ(step(hardware_with(5), layout).work.offloaded, 0);
 }
@@ -72,17 +72,18 @@ TEST(OffloadCostTest, CpuUpdateAddsCopiesOnly) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100, .nvme_bandwidth = 1e6};
   Layout layout{.world_size = 1};
-  const double here = step(hardware, layout).optimizer;
+  const double resident = step(hardware, layout).optimizer;
   const WeightCounts weights(kWork.model, layout);
-  const double all = weights.of({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all;
+  const double all =
+      weights.stage_weights({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all;
   layout.states_tier = OffloadTier::Host;
   const double copies = hardware.traffic_seconds(2 * (4 + 2 * 2) * all);
-  EXPECT_NEAR((step(hardware, layout).optimizer - here) / copies, 1, 1e-6);
+  EXPECT_NEAR((step(hardware, layout).optimizer - resident) / copies, 1, 1e-6);
   layout.states_tier = OffloadTier::File;
   const double checksums = hardware.traffic_seconds(2 * 12 * all);
-  EXPECT_NEAR((step(hardware, layout).optimizer - here) / (copies + checksums), 1, 1e-6);
+  EXPECT_NEAR((step(hardware, layout).optimizer - resident) / (copies + checksums), 1, 1e-6);
   layout.offloaded_state_fraction = 0.25;
-  EXPECT_NEAR((step(hardware, layout).optimizer - here) / (copies + checksums), 0.25, 1e-6);
+  EXPECT_NEAR((step(hardware, layout).optimizer - resident) / (copies + checksums), 0.25, 1e-6);
 }
 
 TEST(OffloadCostTest, RequiresDiskBandwidth) {
@@ -100,8 +101,8 @@ TEST(OffloadCostTest, CpuCopiesWithinItsMemory) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100};
   const Layout layout{.world_size = 1, .activations_tier = OffloadTier::Host};
-  const auto kept = static_cast<double>(layer_activation_bytes(kWork.model, layout.activations(kWork)));
-  EXPECT_NEAR(step(hardware, layout).work.offloaded / hardware.traffic_seconds(32 * 2 * 16 * 2 * kept), 1, 1e-9);
+  const auto saved_bytes = static_cast<double>(layer_activation_bytes(kWork.model, layout.activations(kWork)));
+  EXPECT_NEAR(step(hardware, layout).work.offloaded / hardware.traffic_seconds(32 * 2 * 16 * 2 * saved_bytes), 1, 1e-9);
 }
 
 }  // namespace

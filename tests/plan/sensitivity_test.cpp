@@ -23,7 +23,7 @@ TEST(FailuresTest, IntervalFollowsYoung) {
   EXPECT_LT(lost_fraction(interval), lost_fraction(1.1 * interval));
 }
 
-TEST(UpgradeGainsTest, RankWhatStepWaitsFor) {
+TEST(UpgradeGainsTest, SortBottlenecksFirst) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;

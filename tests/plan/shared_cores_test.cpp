@@ -55,7 +55,7 @@ TEST(OversubscribedSimulationTest, SingleCoreTakesSumOfAllWork) {
 }
 
 TEST(OversubscribedSimulationTest, TwoRanksMatchHandComputedTime) {
-  // One microbatch: forward 0, forward 1, backward 1, backward 0, one after another, without sharing.
+  // One microbatch: forward 0, forward 1, backward 1, backward 0, sequentially, without sharing.
   const Schedule schedule = lowered(ScheduleKind::OneFOneB, 2, 1, 1);
   const ScheduleCosts costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .message = 0.5};
   EXPECT_NEAR(oversubscribed_makespan(schedule, {&costs, 1}, 1), 7, 1e-12);

@@ -70,7 +70,7 @@ TEST(StepTimeTest, RingAttentionIsComputedInPieces) {
 }
 
 // Keys and values of a rank take k bytes, their fp32 gradients w, its queries q, as in docs/context_parallelism.md.
-// Attention takes no time here and hides nothing.
+// Attention takes no time and hides nothing.
 TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   Hardware hardware = hardware_with(1);
   hardware.device.attention_attained = hardware.device.memory_attained = 1e12;
@@ -160,8 +160,8 @@ TEST(StepTimeTest, TokenExchangeMatchesFormula) {
   };
   const Layout ep8{.world_size = 8, .ep = 8};
   // Two rows of bf16 per token, 7 of 8 of which go to other ranks, dispatched and combined, in forward and backward.
-  const double tokens = 8 * 2048, bytes = 2 * 4096 * 2, there = tokens * bytes * 7 / 8 / 100e9;
-  EXPECT_NEAR(exchange(hardware_with(100), ep8) / (8 * 4 * there), 1, 0.05);
+  const double tokens = 8 * 2048, bytes = 2 * 4096 * 2, one_way = tokens * bytes * 7 / 8 / 100e9;
+  EXPECT_NEAR(exchange(hardware_with(100), ep8) / (8 * 4 * one_way), 1, 0.05);
   EXPECT_NEAR(exchange(hardware_with(100), ep8, 1.5) / exchange(hardware_with(100), ep8), 1.5, 0.05);
   // Neighbors are in one node, 16 ranks are not.
   const Hardware nodes = test::toy_cluster(100, 10);

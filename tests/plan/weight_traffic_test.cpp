@@ -68,8 +68,8 @@ TEST_F(WeightTrafficTest, Zero3MatchesTable) {
 
 TEST_F(WeightTrafficTest, Zero1SendsOncePerStep) {
   layout_.zero_stage = 1;
-  const double whole = (weights() + 32000.0 * 4096) / weights();  // including the embedding
-  const auto sent = [&] { return bytes_of_weight(step().data_parallel) / whole; };
+  const double ratio_with_embedding = (weights() + 32000.0 * 4096) / weights();  // including the embedding
+  const auto sent = [&] { return bytes_of_weight(step().data_parallel) / ratio_with_embedding; };
   EXPECT_NEAR(sent(), (2 + 4) * part(32), 0.05);
   layout_.rounding.packed_weights = true;
   EXPECT_NEAR(sent(), (kPacked + 4) * part(32), 0.05);
@@ -85,8 +85,8 @@ TEST_F(WeightTrafficTest, LowRankFactorsAreSmall) {
   const double full = sent();
   layout_.rounding.power_sgd_rank = 4;
   const double table = 32000.0 * 4096,
-               numbers = kLayers * 4 * (4 + 2 + 5 + 5) * 4096 + table;  // the embedding is not compressed
-  EXPECT_NEAR(sent(), 2 * part(32) * 4 * numbers / weights(), 0.01);
+               elements = kLayers * 4 * (4 + 2 + 5 + 5) * 4096 + table;  // the embedding is not compressed
+  EXPECT_NEAR(sent(), 2 * part(32) * 4 * elements / weights(), 0.01);
   const double of_table = 2 * part(32) * 4 * table / weights();
   EXPECT_LT(sent() - of_table, (full - of_table) / 50);
 }

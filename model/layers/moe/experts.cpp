@@ -13,25 +13,25 @@ namespace {
 constexpr std::size_t kExpertAxis = 0;
 
 /// Returns this rank's experts and its shard of their width along `ffn_axis`; not sharded if there is no such axis.
-Box box_of(const Shape& global, std::size_t ffn_axis, const ExpertParallel& parallel) {
+Box shard_box(const Shape& global, std::size_t ffn_axis, const ExpertParallel& parallel) {
   Box box{global, Shape(global.size(), 0), global};
-  const auto cut = [&](std::size_t axis, int parts, int part) {
+  const auto shard_axis = [&](std::size_t axis, int parts, int part) {
     MCPP_CHECK(global[axis] % parts == 0, "axis ", axis, " of ", global, " over ", parts, " ranks");
     box.shape[axis] = global[axis] / parts;
     box.offset[axis] = box.shape[axis] * part;
   };
-  cut(kExpertAxis, parallel.ep, parallel.ep_rank);
-  if (ffn_axis < global.size()) cut(ffn_axis, parallel.tp, parallel.tp_rank);
+  shard_axis(kExpertAxis, parallel.ep, parallel.ep_rank);
+  if (ffn_axis < global.size()) shard_axis(ffn_axis, parallel.tp, parallel.tp_rank);
   return box;
 }
 
 /// Returns the box of each matrix of each expert, spanning the last two axes.
-std::vector<Box> matrices_of(const Shape& global) {
+std::vector<Box> expert_matrices(const Shape& global) {
   std::vector<Box> matrices;
   for (i64 expert = 0; expert < global[0]; ++expert) {
     Box box = slab(global, kExpertAxis, expert, 1);
-    for (i64 half = 0; half < (global.size() == 4 ? global[1] : 1); ++half) {
-      if (global.size() == 4) box.offset[1] = half, box.shape[1] = 1;
+    for (i64 index = 0; index < (global.size() == 4 ? global[1] : 1); ++index) {
+      if (global.size() == 4) box.offset[1] = index, box.shape[1] = 1;
       matrices.push_back(box);
     }
   }
@@ -39,8 +39,8 @@ std::vector<Box> matrices_of(const Shape& global) {
 }
 
 Shape fc1_shape(const ModelConfig& c) {
-  return c.gated() ? Shape{c.moe.num_experts, 2, c.moe_ffn(), c.hidden_size}
-                   : Shape{c.moe.num_experts, c.moe_ffn(), c.hidden_size};
+  return c.is_gated() ? Shape{c.moe.num_experts, 2, c.moe_ffn(), c.hidden_size}
+                      : Shape{c.moe.num_experts, c.moe_ffn(), c.hidden_size};
 }
 Shape fc2_shape(const ModelConfig& c) {
   return {c.moe.num_experts, c.hidden_size, c.moe_ffn()};
@@ -82,27 +82,27 @@ void add_bias_gradients(Param& bias, const Tensor& dy, std::span<const i64> rows
 
 }  // namespace
 
-/// `shape` is the weight's; a bias has all axes except the last.
-Experts::Linear Experts::linear(const std::string& name, const Shape& shape, std::size_t ffn_axis,
-                                double init_std) const {
-  Linear made{.weight = Param(name + ".weight", box_of(shape, ffn_axis, context_.experts), Init::Normal, init_std),
-              .bias = nullptr};
-  made.weight.placement.grid = GridKind::Expert;
-  made.weight.matrices = matrices_of(shape);
-  if (!context_.config.mlp_bias()) return made;
+/// `shape` is that of the weight; a bias has all axes except the last.
+Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape, std::size_t ffn_axis,
+                                     double init_std) const {
+  Linear result{.weight = Param(name + ".weight", shard_box(shape, ffn_axis, context_.experts), Init::Normal, init_std),
+                .bias = nullptr};
+  result.weight.placement.grid = GridKind::Expert;
+  result.weight.matrices = expert_matrices(shape);
+  if (!context_.config.mlp_bias()) return result;
   const Shape outputs(shape.begin(), shape.end() - 1);
-  made.bias = std::make_unique<Param>(name + ".bias", box_of(outputs, ffn_axis, context_.experts), Init::Zeros);
-  made.bias->placement.grid = GridKind::Expert;
-  if (ffn_axis == outputs.size()) made.bias->placement.tp = {gradient_spread(ActivationPlacement::Partial)};
-  return made;
+  result.bias = std::make_unique<Param>(name + ".bias", shard_box(outputs, ffn_axis, context_.experts), Init::Zeros);
+  result.bias->placement.grid = GridKind::Expert;
+  if (ffn_axis == outputs.size()) result.bias->placement.tp = {gradient_spread(ActivationPlacement::Partial)};
+  return result;
 }
 
 Experts::Experts(const std::string& name, StoredRef<ModelContext> context)
     : context_(context),
       activation_(activation_of(context_.config.activation_func)),
-      fc1_(linear(name + ".linear_fc1", fc1_shape(context_.config), context_.config.gated() ? 2 : 1,
-                  context_.config.init_method_std)),
-      fc2_(linear(name + ".linear_fc2", fc2_shape(context_.config), 2, context_.output_init_std())) {}
+      fc1_(make_linear(name + ".linear_fc1", fc1_shape(context_.config), context_.config.is_gated() ? 2 : 1,
+                       context_.config.init_method_std)),
+      fc2_(make_linear(name + ".linear_fc2", fc2_shape(context_.config), 2, context_.output_init_std())) {}
 
 Tensor Experts::activate(const Tensor& up) const {
   Tensor y = Tensor::like(up, {up.dim(0), fc2_.weight.box.shape[2]});
@@ -110,19 +110,19 @@ Tensor Experts::activate(const Tensor& up) const {
   return y;
 }
 
-Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& pass) {
-  pass.save(this, x);
+Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& microbatch) {
+  microbatch.save(this, x);
   const Tensor fc1 = matrices(fc1_.weight.value);
   Tensor up = Tensor::like(x, {x.dim(0), fc1.dim(1)});
   ops::grouped_matmul(x, fc1, rows, up, /*transpose_weights=*/true);
   if (fc1_.bias) add_biases(*fc1_.bias, rows, up);
-  pass.save(this, up);
+  microbatch.save(this, up);
   const Tensor activated = activate(up);
   std::optional<MicrobatchContext::DiscardScope> discard;
   if (context_.recompute.moe_act)
-    discard.emplace(pass, activated, std::vector{up},
-                    [this](std::span<const Tensor> kept) { return activate(kept[0]); });
-  pass.save(this, activated);
+    discard.emplace(microbatch, activated, std::vector{up},
+                    [this](std::span<const Tensor> saved) { return activate(saved[0]); });
+  microbatch.save(this, activated);
   Tensor y = Tensor::like(x);
   ops::grouped_matmul(activated, fc2_.weight.value, rows, y, /*transpose_weights=*/true);
   if (fc2_.bias && context_.experts.tp_rank == 0) add_biases(*fc2_.bias, rows, y);
@@ -130,8 +130,8 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchCo
 }
 
 void Experts::add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows,
-                                  MicrobatchContext& pass) {
-  pass.run_or_delay_wgrad([&linear, dy, x, rows = std::vector(rows.begin(), rows.end())] {
+                                  MicrobatchContext& microbatch) {
+  microbatch.run_or_delay_wgrad([&linear, dy, x, rows = std::vector(rows.begin(), rows.end())] {
     linear.weight.add_grad([&](const Tensor& sum, float beta) {
       Tensor dw = matrices(sum);
       ops::grouped_weight_gradient(dy, x, rows, dw, beta);
@@ -140,18 +140,18 @@ void Experts::add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor
   });
 }
 
-Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, MicrobatchContext& pass) {
-  const Tensor activated = pass.take(this);
-  Tensor up = pass.take(this);
-  const Tensor x = pass.take(this);
+Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, MicrobatchContext& microbatch) {
+  const Tensor activated = microbatch.take(this);
+  Tensor up = microbatch.take(this);
+  const Tensor x = microbatch.take(this);
   Tensor d_activated = Tensor::like(activated);
   ops::grouped_matmul(dy, fc2_.weight.value, rows, d_activated, /*transpose_weights=*/false);
-  add_weight_gradient(fc2_, dy, activated, rows, pass);
+  add_weight_gradient(fc2_, dy, activated, rows, microbatch);
   Tensor d_up = up;  // overwrites its input, which is no longer needed
   ops::activation_backward(activation_, d_activated, up, nullptr, d_up);
   Tensor dx = Tensor::like(x);
   ops::grouped_matmul(d_up, matrices(fc1_.weight.value), rows, dx, /*transpose_weights=*/false);
-  add_weight_gradient(fc1_, d_up, x, rows, pass);
+  add_weight_gradient(fc1_, d_up, x, rows, microbatch);
   return dx;
 }
 
@@ -186,12 +186,12 @@ SharedExpert::SharedExpert(const std::string& name, i64 layer, StoredRef<ModelCo
   context.get().place_in_stream(gate_->weight());
 }
 
-Tensor SharedExpert::forward(const Tensor& x, MicrobatchContext& pass) {
-  Tensor y = mlp_.forward(x, pass);
+Tensor SharedExpert::forward(const Tensor& x, MicrobatchContext& microbatch) {
+  Tensor y = mlp_.forward(x, microbatch);
   if (mlp_.bias()) ops::add_bias(y, *mlp_.bias());
   if (!gate_) return y;
   const Tensor logits = gate_->forward(x.as_matrix());
-  for (const Tensor& t : {x, logits, y}) pass.save(this, t);
+  for (const Tensor& t : {x, logits, y}) microbatch.save(this, t);
   const SelfRouting routing = self_routing(logits.dim(0), x.device());
   Tensor weights = Tensor::like(logits);
   ops::expert_weights(logits, routing.experts, kGate, weights);
@@ -201,9 +201,9 @@ Tensor SharedExpert::forward(const Tensor& x, MicrobatchContext& pass) {
   return gated;
 }
 
-Tensor SharedExpert::backward(const Tensor& dy, MicrobatchContext& pass) {
-  if (!gate_) return mlp_.backward(dy, pass);
-  const Tensor y = pass.take(this), logits = pass.take(this), x = pass.take(this);
+Tensor SharedExpert::backward(const Tensor& dy, MicrobatchContext& microbatch) {
+  if (!gate_) return mlp_.backward(dy, microbatch);
+  const Tensor y = microbatch.take(this), logits = microbatch.take(this), x = microbatch.take(this);
   const SelfRouting routing = self_routing(logits.dim(0), x.device());
   Tensor weights = Tensor::like(logits), d_weights = Tensor::like(logits), d_logits = Tensor::like(logits);
   ops::expert_weights(logits, routing.experts, kGate, weights);
@@ -212,8 +212,8 @@ Tensor SharedExpert::backward(const Tensor& dy, MicrobatchContext& pass) {
   ops::combine_rows_backward(dy.as_matrix(), y.as_matrix(), routing.rows, weights, d_rows, d_weights);
   ops::expert_weights_backward(d_weights, logits, routing.experts, kGate, d_logits);
   gate_->weight_gradient(
-      d_logits, [x] { return x.as_matrix(); }, pass);
-  Tensor dx = mlp_.backward(d_y, pass);
+      d_logits, [x] { return x.as_matrix(); }, microbatch);
+  Tensor dx = mlp_.backward(d_y, microbatch);
   Tensor dx_rows = dx.as_matrix();
   add_converted(gate_->input_gradient(d_logits), dx_rows);
   return dx;

@@ -22,9 +22,9 @@ class Experts {
  public:
   Experts(const std::string& name, StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& pass);
+  Tensor forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& microbatch);
   /// Returns dx.
-  Tensor backward(const Tensor& dy, std::span<const i64> rows, MicrobatchContext& pass);
+  Tensor backward(const Tensor& dy, std::span<const i64> rows, MicrobatchContext& microbatch);
   void visit(const ParamVisitor& f);
 
  private:
@@ -33,10 +33,10 @@ class Experts {
     Param weight;
     std::unique_ptr<Param> bias;  // null without bias
   };
-  Linear linear(const std::string& name, const Shape& shape, std::size_t ffn_axis, double init_std) const;
+  Linear make_linear(const std::string& name, const Shape& shape, std::size_t ffn_axis, double init_std) const;
   Tensor activate(const Tensor& up) const;
   void add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows,
-                           MicrobatchContext& pass);
+                           MicrobatchContext& microbatch);
 
   const ModelContext& context_;
   Activation activation_;
@@ -52,8 +52,8 @@ class SharedExpert final : public Module {
  public:
   SharedExpert(const std::string& name, i64 layer, StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
 

@@ -8,60 +8,65 @@ namespace mcpp {
 
 MoELayer::MoELayer(const std::string& name, i64 layer, StoredRef<ModelContext> context)
     : context_(context),
-      part_(context_.splits_sequence() ? nullptr : &context_.tp),
+      shard_(context_.splits_sequence() ? nullptr : &context_.tp),
       router_(name + ".router", context),
       experts_(name + ".experts", context) {
   if (context_.config.moe.shared_expert_intermediate_size > 0)
     shared_ = std::make_unique<SharedExpert>(name + ".shared_experts", layer, context);
 }
 
-TokenRows MoELayer::rows_of(const Tensor& x, const MicrobatchContext& pass) const {
-  const i64 batch = x.dim(1), all = x.dim(0) * batch, first = part_.first_row(all);
-  MCPP_CHECK(!pass.training || first % batch == 0, "a rank's tokens begin inside the batch");
-  return {.first = first, .count = part_.count(all), .batch = batch, .positions = context_.positions(x, pass).ranges};
+TokenRows MoELayer::token_rows(const Tensor& x, const MicrobatchContext& microbatch) const {
+  const i64 batch = x.dim(1), all = x.dim(0) * batch, first = shard_.first_row(all);
+  MCPP_CHECK(!microbatch.training || first % batch == 0, "a rank's tokens must start at a multiple of the batch size");
+  return {.first = first,
+          .count = shard_.count(all),
+          .batch = batch,
+          .positions = context_.positions(x, microbatch).ranges};
 }
 
-std::unique_ptr<TokenDispatcher> MoELayer::dispatcher_of(const ExpertChoice& choice, i64 batch,
-                                                         const MicrobatchContext& pass) const {
+std::unique_ptr<TokenDispatcher> MoELayer::make_dispatcher(const ExpertChoice& choice, i64 batch,
+                                                           const MicrobatchContext& microbatch) const {
   const ExpertParallel& parallel = context_.experts;
   if (!context_.config.moe.pad_expert_input_to_capacity) return make_token_dispatcher(choice, parallel, 0);
   const i64 ranks = parallel.ep * parallel.tp, tokens = choice.experts.dim(0) * ranks;
   const i64 microbatches = max_microbatches(ranks, parallel.sample ? parallel.sample->size() : 1);
-  return make_token_dispatcher(choice, parallel, std::min(router_.capacity(batch, pass) * microbatches, tokens));
+  return make_token_dispatcher(choice, parallel, std::min(router_.capacity(batch, microbatch) * microbatches, tokens));
 }
 
-Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& pass) {
-  const Tensor tokens = part_.of(x.as_matrix());
-  const Router::Output routed = router_.forward(tokens, rows_of(x, pass), pass);
-  pass.save(this, x);
+Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
+  const Tensor tokens = shard_.scatter(x.as_matrix());
+  const Router::Output routed = router_.forward(tokens, token_rows(x, microbatch), microbatch);
+  microbatch.save(this, x);
   const ExpertChoice choice = exchange_choices(routed.experts, context_.config.moe.num_experts, context_.experts);
-  const auto dispatcher = dispatcher_of(choice, x.dim(1), pass);
+  const auto dispatcher = make_dispatcher(choice, x.dim(1), microbatch);
   Tensor shared;  // overlaps the exchange of tokens
-  const auto overlapped = [&] {
-    if (shared_) shared = shared_->forward(x, pass);
+  const auto run_shared_expert = [&] {
+    if (shared_) shared = shared_->forward(x, microbatch);
   };
-  const Tensor y = experts_.forward(dispatcher->dispatch(tokens, overlapped), dispatcher->rows(), pass);
+  const Tensor y = experts_.forward(dispatcher->dispatch(tokens, run_shared_expert), dispatcher->rows(), microbatch);
   const TokenDispatcher::Combined combined = dispatcher->combine(y, routed.weights);
-  for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.kept}) pass.save(this, t);
-  Tensor out = part_.whole(combined.out, x.numel() / x.dim(-1)).view(x.shape());
+  for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.kept})
+    microbatch.save(this, t);
+  Tensor out = shard_.gather(combined.out, x.numel() / x.dim(-1)).view(x.shape());
   if (shared_) ops::add_to(shared, out);
   return out;
 }
 
-Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& pass) {
-  const Tensor kept = pass.take(this), weights = pass.take(this), gathered_choices = pass.take(this),
-               experts = pass.take(this);
-  const auto dispatcher = dispatcher_of({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), pass);
-  const auto gradients = dispatcher->combine_backward(part_.of(dy.as_matrix()), kept, weights);
+Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
+  const Tensor saved_outputs = microbatch.take(this), weights = microbatch.take(this),
+               gathered_choices = microbatch.take(this), experts = microbatch.take(this);
+  const auto dispatcher =
+      make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
+  const auto gradients = dispatcher->combine_backward(shard_.scatter(dy.as_matrix()), saved_outputs, weights);
   Tensor d_shared;  // overlaps the exchange of gradients
-  const auto overlapped = [&] {
-    if (shared_) d_shared = shared_->backward(dy, pass);
+  const auto run_shared_expert = [&] {
+    if (shared_) d_shared = shared_->backward(dy, microbatch);
   };
-  Tensor d_tokens =
-      dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), pass), overlapped);
-  const Tensor x = pass.take(this).view(dy.shape());
-  router_.backward(gradients.weights, part_.of(x.as_matrix()), rows_of(x, pass), d_tokens, pass);
-  Tensor dx = part_.whole(d_tokens, dy.numel() / dy.dim(-1)).view(dy.shape());
+  Tensor d_tokens = dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), microbatch),
+                                                  run_shared_expert);
+  const Tensor x = microbatch.take(this).view(dy.shape());
+  router_.backward(gradients.weights, shard_.scatter(x.as_matrix()), token_rows(x, microbatch), d_tokens, microbatch);
+  Tensor dx = shard_.gather(d_tokens, dy.numel() / dy.dim(-1)).view(dy.shape());
   if (shared_) ops::add_to(d_shared, dx);
   return dx;
 }
@@ -70,7 +75,7 @@ ActivationPlacement MoELayer::output_placement(ActivationPlacement x) const {
   check_gradient_spread(router_.weight(), ActivationPlacement::SequenceSharded);
   if (shared_) {
     const ActivationPlacement y = shared_->output_placement(x);
-    MCPP_CHECK(y == x, "a shared expert gives activations that are ", name_of(y));
+    MCPP_CHECK(y == x, "a shared expert returns activations that are ", name_of(y));
   }
   return x;
 }

@@ -1,4 +1,4 @@
-// Mixture of experts in place of the MLP (Shazeer et al., "Outrageously Large Neural Networks", 2017): each token is
+// Mixture of experts instead of the MLP (Shazeer et al., "Outrageously Large Neural Networks", 2017): each token is
 // sent to the few experts that the router selects, and their outputs are summed with the router's weights.
 #pragma once
 #include <memory>
@@ -18,20 +18,20 @@ class MoELayer final : public Branch {
  public:
   MoELayer(const std::string& name, i64 layer, StoredRef<ModelContext> context);
 
-  Tensor forward(const Tensor& x, MicrobatchContext& pass) override;
-  Tensor backward(const Tensor& dy, MicrobatchContext& pass) override;
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return nullptr; }
   Router& router() { return router_; }
 
  private:
-  TokenRows rows_of(const Tensor& x, const MicrobatchContext& pass) const;
-  std::unique_ptr<TokenDispatcher> dispatcher_of(const ExpertChoice& choice, i64 batch,
-                                                 const MicrobatchContext& pass) const;
+  TokenRows token_rows(const Tensor& x, const MicrobatchContext& microbatch) const;
+  std::unique_ptr<TokenDispatcher> make_dispatcher(const ExpertChoice& choice, i64 batch,
+                                                   const MicrobatchContext& microbatch) const;
 
   const ModelContext& context_;
-  SequenceShard part_;
+  SequenceShard shard_;
   Router router_;
   Experts experts_;
   std::unique_ptr<SharedExpert> shared_;  // null without one

@@ -13,27 +13,27 @@ namespace mcpp {
 namespace {
 
 /// Returns how often each expert was chosen; dropped choices are not counted.
-std::vector<double> counts_of(const Tensor& experts, i64 num_experts) {
+std::vector<double> count_tokens(const Tensor& experts, i64 num_experts) {
   Tensor counts = Tensor::empty({num_experts}, DType::I32, experts.device());
   ops::count_choices(experts, {0, num_experts}, counts);
-  const std::vector<i32> numbers = read_values<i32>(counts);
-  return {numbers.begin(), numbers.end()};
+  const std::vector<i32> values = read_values<i32>(counts);
+  return {values.begin(), values.end()};
 }
 
 }  // namespace
 
-std::vector<double> RoutingCounts::numbers() const {
+std::vector<double> RoutingCounts::values() const {
   std::vector<double> all = tokens;
   all.insert(all.end(), {dropped, balance_loss, z_loss});
   return all;
 }
 
-RoutingCounts RoutingCounts::of(std::span<const double> numbers) {
-  const std::size_t experts = numbers.size() - 3;
-  return {.tokens = {numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(experts)},
-          .dropped = numbers[experts],
-          .balance_loss = numbers[experts + 1],
-          .z_loss = numbers[experts + 2]};
+RoutingCounts RoutingCounts::from_values(std::span<const double> values) {
+  const std::size_t experts = values.size() - 3;
+  return {.tokens = {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(experts)},
+          .dropped = values[experts],
+          .balance_loss = values[experts + 1],
+          .z_loss = values[experts + 2]};
 }
 
 std::string expert_bias_name(const std::string& weight) {
@@ -82,14 +82,15 @@ void Router::end_step(std::span<const double> tokens) {
   bias.write_back();
 }
 
-i64 Router::capacity(i64 batch, const MicrobatchContext& pass) const {
-  if (config_.expert_capacity_factor == 0 || !pass.training) return 0;
+i64 Router::capacity(i64 batch, const MicrobatchContext& microbatch) const {
+  if (config_.expert_capacity_factor == 0 || !microbatch.training) return 0;
   const i64 choices = context_.config.seq_length * batch * rule_.topk;
   return expert_capacity(choices, config_.num_experts, config_.expert_capacity_factor);
 }
 
-Dropout Router::jitter_of(const TokenRows& rows, const MicrobatchContext& pass) const {
-  return context_.dropout_for(config_.input_jitter_eps, name_, rows.positions.from(rows.first / rows.batch), pass);
+Dropout Router::make_jitter(const TokenRows& rows, const MicrobatchContext& microbatch) const {
+  return context_.dropout_for(config_.input_jitter_eps, name_, rows.positions.from(rows.first / rows.batch),
+                              microbatch);
 }
 
 Tensor Router::router_input(const Tensor& x, const Dropout& jitter) const {
@@ -100,50 +101,51 @@ Tensor Router::router_input(const Tensor& x, const Dropout& jitter) const {
   return jittered;
 }
 
-/// Forced scores are jitter factors of one, which depend on seed, layer, sample and position.
-Tensor Router::routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& pass) const {
+/// Forced scores are random factors of one, which depend on seed, layer, sample and position.
+Tensor Router::routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch) const {
   const double forced = config_.router_force_load_balancing ? 0.5 : 0;
-  const Dropout draws =
-      context_.dropout_for(forced, name_ + ".choice", rows.positions.from(rows.first / rows.batch), pass);
-  if (draws.p == 0) return logits;
+  const Dropout random_factors =
+      context_.dropout_for(forced, name_ + ".choice", rows.positions.from(rows.first / rows.batch), microbatch);
+  if (random_factors.p == 0) return logits;
   Tensor ones = Tensor::empty({logits.dim(1)}, DType::F32, logits.device()), one = Tensor::like(logits, ones.shape());
   write_values(std::vector<float>(static_cast<std::size_t>(ones.numel()), 1), ones);
   ops::copy(ones, one);
   Tensor scores = Tensor::like(logits);
   ops::fill_zero(scores);
   ops::add_bias(scores, one);
-  ops::jitter(scores, draws, scores);
+  ops::jitter(scores, random_factors, scores);
   return scores;
 }
 
-Tensor Router::weights_of(const Tensor& logits, const Tensor& chosen) const {
+Tensor Router::expert_weights(const Tensor& logits, const Tensor& chosen) const {
   Tensor weights = Tensor::like(logits, chosen.shape());
   ops::expert_weights(logits, chosen, rule_, weights);
   return weights;
 }
 
-Router::Output Router::forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& pass) {
-  const Tensor logits = linear_.forward(router_input(x, jitter_of(rows, pass)));
-  pass.save(this, logits);
-  const MicrobatchContext::Decisions kept = pass.decide(this, [&] { return decide(logits, rows, pass); });
-  for (const Tensor& t : kept) pass.save(this, t);
-  const Tensor &chosen = kept[0], &experts = kept[1];
-  return {.experts = experts, .weights = weights_of(logits, chosen)};
+Router::Output Router::forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& microbatch) {
+  const Tensor logits = linear_.forward(router_input(x, make_jitter(rows, microbatch)));
+  microbatch.save(this, logits);
+  const MicrobatchContext::Decisions decisions =
+      microbatch.decide(this, [&] { return decide(logits, rows, microbatch); });
+  for (const Tensor& t : decisions) microbatch.save(this, t);
+  const Tensor &chosen = decisions[0], &experts = decisions[1];
+  return {.experts = experts, .weights = expert_weights(logits, chosen)};
 }
 
 MicrobatchContext::Decisions Router::decide(const Tensor& logits, const TokenRows& rows,
-                                            const MicrobatchContext& pass) {
+                                            const MicrobatchContext& microbatch) {
   Tensor chosen = Tensor::empty({logits.dim(0), rule_.topk}, DType::I32, logits.device());
-  ops::choose_experts(routing_scores(logits, rows, pass), expert_bias(), rule_, chosen);
+  ops::choose_experts(routing_scores(logits, rows, microbatch), expert_bias(), rule_, chosen);
   Tensor experts = chosen;
   if (rows.count < logits.dim(0)) experts = drop_padding(chosen, rows);
-  if (const i64 capacity_limit = capacity(rows.batch, pass); capacity_limit > 0)
+  if (const i64 capacity_limit = capacity(rows.batch, microbatch); capacity_limit > 0)
     experts = drop_overflowing(logits, chosen, rows, capacity_limit);
-  MicrobatchContext::Decisions made{chosen, experts};
-  if (!pass.training) return made;
-  if (has_balance_loss()) made.push_back(loss_factors(chosen, rows));
-  count(logits, made);
-  return made;
+  MicrobatchContext::Decisions decisions{chosen, experts};
+  if (!microbatch.training) return decisions;
+  if (has_balance_loss()) decisions.push_back(loss_factors(chosen, rows));
+  count(logits, decisions);
+  return decisions;
 }
 
 /// Removes the choices of padding rows.
@@ -153,13 +155,13 @@ Tensor Router::drop_padding(const Tensor& chosen, const TokenRows& rows) const {
   return integers(experts, chosen.shape(), chosen.device());
 }
 
-/// Independent of the layout: overflow is decided over the whole microbatch.
+/// Drops choices above the capacity of an expert over the entire microbatch, independent of the layout.
 Tensor Router::drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const {
   const bool by_weight = config_.token_drop_policy == TokenDropPolicy::Probs;
   std::vector<i32> order;
   for (i64 row = 0; row < chosen.dim(0); ++row) order.push_back(static_cast<i32>(rows.token_index(row)));
   return drop_overflow({.experts = chosen,
-                        .weights = by_weight ? weights_of(logits, chosen) : Tensor(),
+                        .weights = by_weight ? expert_weights(logits, chosen) : Tensor(),
                         .order = order,
                         .num_experts = config_.num_experts,
                         .capacity = capacity},
@@ -178,16 +180,16 @@ Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
     write_values(counts_by_sample(chosen, groups), factors);
     if (context_.experts.sample) context_.experts.sample->all_reduce(factors, ReduceOp::Sum).wait();
   }
-  HostValues<double> numbers(factors);
-  const double all = std::accumulate(numbers.begin(), numbers.end(), 0.0);
-  for (double& number : numbers) number *= all > 0 ? static_cast<double>(experts * groups) / all : 0;
-  numbers.write_back();
+  HostValues<double> values(factors);
+  const double all = std::accumulate(values.begin(), values.end(), 0.0);
+  for (double& value : values) value *= all > 0 ? static_cast<double>(experts * groups) / all : 0;
+  values.write_back();
   return factors;
 }
 
 /// Returns [groups, num_experts]: how often the tokens of each sample, or all tokens, chose each expert.
 std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) const {
-  if (groups == 1) return counts_of(chosen, config_.num_experts);
+  if (groups == 1) return count_tokens(chosen, config_.num_experts);
   std::vector<double> counts(static_cast<std::size_t>(groups * config_.num_experts), 0);
   const HostValues<i32> choices(chosen);
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -197,22 +199,22 @@ std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) c
   return counts;
 }
 
-void Router::count(const Tensor& logits, const MicrobatchContext::Decisions& made) {
-  const Tensor &chosen = made[0], &experts = made[1];
-  const std::vector<double> counts = counts_of(chosen, config_.num_experts);
+void Router::count(const Tensor& logits, const MicrobatchContext::Decisions& decisions) {
+  const Tensor &chosen = decisions[0], &experts = decisions[1];
+  const std::vector<double> counts = count_tokens(chosen, config_.num_experts);
   std::ranges::transform(counts, tally_.tokens, tally_.tokens.begin(), std::plus());
   if (experts.raw() != chosen.raw()) {
-    const std::vector<double> kept = counts_of(experts, config_.num_experts);
+    const std::vector<double> kept = count_tokens(experts, config_.num_experts);
     tally_.dropped += static_cast<double>(experts.numel()) - std::accumulate(kept.begin(), kept.end(), 0.0);
   }
   if (!has_balance_loss() && config_.z_loss_coeff == 0) return;
-  const Shape shape = has_balance_loss() ? made[2].shape() : Shape{1, config_.num_experts};
+  const Shape shape = has_balance_loss() ? decisions[2].shape() : Shape{1, config_.num_experts};
   Tensor sums = Tensor::empty(shape, DType::F64, logits.device()),
          squares = Tensor::empty({1}, DType::F64, logits.device());
   ops::router_score_sums(logits, rule_.score, sums, squares);
   tally_.z_loss += read_values<double>(squares)[0];
   if (!has_balance_loss()) return;
-  const HostValues<double> scores(sums), factors(made[2]);
+  const HostValues<double> scores(sums), factors(decisions[2]);
   tally_.balance_loss += std::inner_product(scores.begin(), scores.end(), factors.begin(), 0.0);
 }
 
@@ -226,16 +228,16 @@ void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, doub
 }
 
 void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
-                      MicrobatchContext& pass) {
-  const Tensor factors = has_balance_loss() ? pass.take(this) : Tensor();
-  pass.take(this);  // the choices that were not dropped, which the weights do not depend on
-  const Tensor chosen = pass.take(this), logits = pass.take(this);
+                      MicrobatchContext& microbatch) {
+  const Tensor factors = has_balance_loss() ? microbatch.take(this) : Tensor();
+  microbatch.take(this);  // the choices that were not dropped, which the weights do not depend on
+  const Tensor chosen = microbatch.take(this), logits = microbatch.take(this);
   Tensor d_logits = Tensor::like(logits);
   ops::expert_weights_backward(d_weights, logits, chosen, rule_, d_logits);
-  add_loss_gradient(logits, factors, pass.grad_scale, d_logits);
-  const Dropout jitter = jitter_of(rows, pass);
+  add_loss_gradient(logits, factors, microbatch.grad_scale, d_logits);
+  const Dropout jitter = make_jitter(rows, microbatch);
   linear_.weight_gradient(
-      d_logits, [this, x, jitter] { return router_input(x, jitter); }, pass);
+      d_logits, [this, x, jitter] { return router_input(x, jitter); }, microbatch);
   Tensor d_input = linear_.input_gradient(d_logits);
   if (jitter.p > 0) ops::jitter(d_input, jitter, d_input);
   add_converted(d_input, dx);

@@ -13,15 +13,15 @@ namespace mcpp {
 
 /// Routing statistics of the microbatches of a step. Additive over ranks.
 struct RoutingCounts {
-  std::vector<double> tokens;  ///< [num_experts] how often each was chosen, including dropped choices
+  std::vector<double> tokens;  ///< [num_experts]: how often each was chosen, including dropped choices
   double dropped = 0;          ///< choices dropped because their expert was full
-  double balance_loss =
-      0;              ///< without its coefficient, summed over tokens: 1 per token if experts are perfectly balanced
-  double z_loss = 0;  ///< without its coefficient, summed over tokens
+  /// Loss without its coefficient, summed over tokens: 1 per token if experts are perfectly balanced.
+  double balance_loss = 0;
+  double z_loss = 0;  ///< loss without its coefficient, summed over tokens
 
   static i64 count(i64 num_experts) { return num_experts + 3; }
-  std::vector<double> numbers() const;
-  static RoutingCounts of(std::span<const double> numbers);
+  std::vector<double> values() const;
+  static RoutingCounts from_values(std::span<const double> values);
 };
 
 /// Returns the name of the expert bias of the router with this weight name; empty for names of other parameters.
@@ -31,7 +31,7 @@ std::string expert_bias_name(const std::string& weight);
 /// first. Further rows are padding.
 struct TokenRows {
   i64 first = 0, count = 0, batch = 1;
-  PositionRanges positions = {};  ///< of all rows of the sequence
+  PositionRanges positions = {};  ///< positions of all rows of the sequence
 
   /// Returns the index of a row's token in the microbatch, which is independent of the layout.
   i64 token_index(i64 row) const { return positions.at((first + row) / batch) * batch + (first + row) % batch; }
@@ -47,22 +47,23 @@ class Router {
   };
   /// Routes x [T, h]. In training it updates the statistics, except when recomputing. Saves its logits [T, num_experts]
   /// and its decisions.
-  Output forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& pass);
-  /// x and rows are forward's arguments. dx [T, h] += the gradient from that of the weights [T, k] and from the
-  /// balancing losses.
-  void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, MicrobatchContext& pass);
+  Output forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& microbatch);
+  /// Adds to dx [T, h] the gradient from that of the weights [T, k] and from the balancing losses. x and rows are
+  /// forward's arguments.
+  void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
+                MicrobatchContext& microbatch);
   void visit(const ParamVisitor& f) { f(linear_.weight()); }
-  /// Max tokens per expert for a microbatch of `batch` samples. 0 = unlimited, as outside of training, where a token's
-  /// result must not depend on the tokens that it is batched with.
-  i64 capacity(i64 batch, const MicrobatchContext& pass) const;
+  /// Returns the maximum number of tokens per expert for a microbatch of `batch` samples; 0 = unlimited, as outside of
+  /// training, where a token's result must not depend on the tokens that it is batched with.
+  i64 capacity(i64 batch, const MicrobatchContext& microbatch) const;
   const Param& weight() const { return linear_.weight(); }
 
-  /// Statistics since the last clear_counts().
+  /// Returns the statistics since the last clear_counts().
   RoutingCounts& tally() { return tally_; }
   void clear_counts();
 
-  /// State that steps update without gradients, fp32 [num_experts]; nullptr if the configuration does not use it. The
-  /// bias is part of the model; the token counts of the previous step are not.
+  /// Return the state that steps update without gradients, fp32 [num_experts]; nullptr if the configuration does not
+  /// use it. The bias is part of the model; the token counts of the previous step are not.
   Tensor* expert_bias() { return expert_bias_.defined() ? &expert_bias_ : nullptr; }
   Tensor* global_tokens() { return global_tokens_.defined() ? &global_tokens_ : nullptr; }
   std::string bias_name() const { return expert_bias_name(weight().name); }
@@ -73,20 +74,20 @@ class Router {
 
  private:
   /// Returns the chosen experts, those left after dropping, and the factors of the balancing loss if there is one.
-  MicrobatchContext::Decisions decide(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& pass);
+  MicrobatchContext::Decisions decide(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch);
   /// Returns p = 0 in evaluation or without jitter.
-  Dropout jitter_of(const TokenRows& rows, const MicrobatchContext& pass) const;
+  Dropout make_jitter(const TokenRows& rows, const MicrobatchContext& microbatch) const;
   /// Returns the router's input for x: with jitter, in the dtype of the logits.
   Tensor router_input(const Tensor& x, const Dropout& jitter) const;
   /// Returns the scores that experts are chosen by: logits, or random values in training if the configuration forces
   /// balance.
-  Tensor routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& pass) const;
-  Tensor weights_of(const Tensor& logits, const Tensor& chosen) const;
+  Tensor routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch) const;
+  Tensor expert_weights(const Tensor& logits, const Tensor& chosen) const;
   Tensor drop_padding(const Tensor& chosen, const TokenRows& rows) const;
   Tensor drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;
   Tensor loss_factors(const Tensor& chosen, const TokenRows& rows) const;
   std::vector<double> counts_by_sample(const Tensor& chosen, i64 groups) const;
-  void count(const Tensor& logits, const MicrobatchContext::Decisions& made);
+  void count(const Tensor& logits, const MicrobatchContext::Decisions& decisions);
   void add_loss_gradient(const Tensor& logits, const Tensor& factors, double grad_scale, Tensor& d_logits) const;
   bool has_balance_loss() const;
 

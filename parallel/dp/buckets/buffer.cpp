@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-std::vector<ParamMeta> metas(std::span<const UnitParam> params) {
+std::vector<ParamMeta> param_metas(std::span<const UnitParam> params) {
   std::vector<ParamMeta> result;
   std::set<const Param*> seen;
   for (const UnitParam& p : params) {
@@ -21,7 +21,7 @@ std::vector<ParamMeta> metas(std::span<const UnitParam> params) {
 
 ParamAndGradBuffer::ParamAndGradBuffer(std::span<const UnitParam> params, DType dtype, Device& device, int shards,
                                        i64 bucket_elements)
-    : dtype_(dtype), device_(device), plan_(plan_buffer(metas(params), shards, bucket_elements)) {
+    : dtype_(dtype), device_(device), plan_(plan_buffer(param_metas(params), shards, bucket_elements)) {
   for (const UnitParam& p : params) params_.push_back(p.param);
 }
 
@@ -39,8 +39,8 @@ void ParamAndGradBuffer::for_each_part(const ShardSegment& segment, F&& f) const
   }
 }
 
-void ParamAndGradBuffer::visit_parts(const ShardSegment& segment, const Tensor& numbers, const PartVisitor& f) const {
-  for_each_part(segment, [&](Param& param, i64 first, i64 at, i64 count) { f(param, first, numbers.flat(at, count)); });
+void ParamAndGradBuffer::visit_parts(const ShardSegment& segment, const Tensor& values, const PartVisitor& f) const {
+  for_each_part(segment, [&](Param& param, i64 first, i64 at, i64 count) { f(param, first, values.flat(at, count)); });
 }
 
 void ParamAndGradBuffer::visit_weights(const PartVisitor& f) const {
@@ -49,12 +49,12 @@ void ParamAndGradBuffer::visit_weights(const PartVisitor& f) const {
       visit_parts(segment, segment.params, f);
       continue;
     }
-    Tensor stored = segment.offload_store->fetch(segment.place).front();
+    Tensor stored = segment.offload_store->fetch(segment.offload_segment).front();
     Tensor on_device = Tensor::empty({segment.count}, dtype_, device_, MemoryClass::Workspace);
     copy_over(stored, on_device);
     visit_parts(segment, on_device, f);
     copy_over(on_device, stored);
-    segment.offload_store->drop(segment.place);
+    segment.offload_store->drop(segment.offload_segment);
   }
 }
 
@@ -62,7 +62,7 @@ void ParamAndGradBuffer::visit_stored_weights(const StoredPartVisitor& f) const 
   for (const ShardSegment& segment : shard()) {
     for_each_part(segment, [&](Param& param, i64 first, i64 at, i64 count) {
       f(param, first,
-        segment.offload_store ? segment.offload_store->stored_view(segment.place, 0, at, count)
+        segment.offload_store ? segment.offload_store->stored_view(segment.offload_segment, 0, at, count)
                               : make_tensor_storage(segment.params.flat(at, count)));
     });
   }

@@ -43,15 +43,15 @@ struct DataParallelGroups {
   /// Hierarchy of `shard` over nodes, if configured: the consecutive ranks of `shard` on this rank's node, and the
   /// ranks with the same index on all nodes. Both or neither. In stage 3 the ranks of a node keep a second copy of the
   /// weights, sharded among them.
-  Communicator* node = nullptr;
-  Communicator* across = nullptr;
+  Communicator* intra_node = nullptr;
+  Communicator* inter_node = nullptr;
 };
 
 /// Storage of this rank's shard of the weights in stage 3.
 struct ParamOffload {
   OffloadTier tier = OffloadTier::Device;
-  Path folder = {};                 ///< for files
-  std::string key = {};             ///< configuration key that named the folder
+  Path folder = {};                 ///< folder of the files
+  std::string key = {};             ///< configuration key that specifies the folder
   bool supports_snapshots = false;  ///< allows saves concurrent with training
   /// Creates the device's copy engine for transfers of the weights.
   std::function<std::unique_ptr<AsyncCopyEngine>(Device&)> make_copies = make_async_copy_engine;
@@ -66,7 +66,7 @@ struct DataParallelOptions {
   bool overlap_grad_reduce = true;
   /// Stages 2, 3: round gradients to bf16 for sending and accumulation over microbatches. Within a unit, and over
   /// ranks, they are summed in the accumulation type.
-  bool bf16_grads = false;
+  bool has_bf16_grads = false;
   /// Stages 1, 2: publish() does not wait for the weights; the first use of each bucket does. Stage 3: gather one unit
   /// ahead.
   bool overlap_param_gather = true;
@@ -85,16 +85,15 @@ struct DataParallelOptions {
 struct ShardSegment {
   i64 begin = 0, count = 0;
   Tensor params;  ///< 1-D, in the model's dtype; undefined if offloaded
-  Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with bf16_grads); padding is zero
-  /// Store of offloaded weights, in the only vector of one of its segments.
-  StateStore* offload_store = nullptr;
-  std::size_t place = 0;
+  Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with has_bf16_grads); padding is zero
+  StateStore* offload_store = nullptr;  ///< store of offloaded weights
+  std::size_t offload_segment = 0;      ///< its segment with these weights, which has one vector
 };
 
 /// PowerSGD state of a parameter on one rank.
 struct PowerSgdState {
   Param* param;
-  /// parameter-shaped error feedback: what sums so far omitted of this rank's gradients; initially zero
+  /// parameter-shaped error feedback: the part of this rank's gradients that sums omitted so far; initially zero
   Tensor error;
   Tensor factor;  ///< [columns, rank], identical on all ranks of `shard`: start of the next power iteration
 };
@@ -109,20 +108,20 @@ class ParamAndGradBuffer {
   ParamAndGradBuffer& operator=(const ParamAndGradBuffer&) = delete;
 
   /// Makes the weights of `unit` and, for Backward, memory for its gradients available: value and main_grad of its
-  /// parameters are valid until the matching release. Uses of a unit may nest; in stages 2 and 3 the end of the
+  /// parameters are valid until the matching release. Uses of a unit may nest; in stages 2 and 3, the end of the
   /// outermost Backward use reduces its gradients. If forward uses units in ascending and backward in descending order,
   /// stage 3 gathers weights ahead. A use inside that of a later unit (tied embeddings) does not count as a step of
   /// that loop.
   virtual void acquire(int unit, Use use) = 0;
-  /// Ends a use. `last` marks the unit's last use of that kind in the step; with Backward its gradients are then
+  /// Ends a use. `is_last` marks the unit's last use of that kind in the step; with Backward its gradients are then
   /// complete, including delayed weight gradients. Inside a nested use, takes effect when the outermost one ends.
-  virtual void release(int unit, Use use, bool last) = 0;
+  virtual void release(int unit, Use use, bool is_last) = 0;
   /// Completes the reduction of all gradients, including units never released as last, and waits for it.
   virtual void finish() = 0;
   /// Makes changed weights in shard() visible to the next acquire on all ranks. Call it after updating or loading
   /// weights, while no unit is in use.
   virtual void publish() = 0;
-  /// Returns what this rank updates, in increasing order of `begin`: its shard of every bucket. The storage never
+  /// Returns this rank's shard of every bucket, which it updates, in increasing order of `begin`. The storage never
   /// moves. Weights may be written from now, or from finish(), until publish().
   virtual std::vector<ShardSegment> shard() const = 0;
   /// Enables or disables exact sums of gradients despite power_sgd_rank, from the next clear_grads() on. The PowerSGD
@@ -142,15 +141,15 @@ class ParamAndGradBuffer {
   /// [first, first + values.numel()) of the param's box. Offloaded weights are fetched for the call and written back.
   using PartVisitor = std::function<void(Param&, i64 first, Tensor values)>;
   void visit_weights(const PartVisitor& f) const;
-  /// Like visit_weights(), but passes the storage of the weights, for later reads and writes.
+  /// Calls f like visit_weights(), but passes the storage of the weights, for later reads and writes.
   using StoredPartVisitor = std::function<void(Param&, i64 first, const std::shared_ptr<TensorStorage>& values)>;
   void visit_stored_weights(const StoredPartVisitor& f) const;
-  /// Like visit_weights(), for gradients.
+  /// Calls f like visit_weights(), for gradients.
   void visit_grads(const PartVisitor& f) const;
 
   /// Returns the ranks that hold the same shard() as this one and can divide the work of saving it.
   virtual Communicator& replicas() const = 0;
-  /// Returns the grid on which all its parameters are placed.
+  /// Returns the grid on which all parameters of the buffer are placed.
   GridKind grid() const { return params_.empty() ? GridKind::Dense : params_.front()->placement.grid; }
   const BufferPlan& plan() const { return plan_; }
   /// Returns the parameters in the order of plan().params.
@@ -167,7 +166,7 @@ class ParamAndGradBuffer {
   /// `at` of the segment.
   template <class F>
   void for_each_part(const ShardSegment& segment, F&& f) const;
-  void visit_parts(const ShardSegment& segment, const Tensor& numbers, const PartVisitor& f) const;
+  void visit_parts(const ShardSegment& segment, const Tensor& values, const PartVisitor& f) const;
 
   std::vector<Param*> params_;
   DType dtype_;

@@ -11,8 +11,8 @@ enum class GradReduceFormat : u8 {
 };
 
 /// Returns the dtype of encoded messages (tensor/ops/low_precision/pack.h).
-constexpr DType message_type(GradReduceFormat wire) {
-  return wire == GradReduceFormat::Int8 ? DType::I32 : DType::BF16;
+constexpr DType message_type(GradReduceFormat format) {
+  return format == GradReduceFormat::Int8 ? DType::I32 : DType::BF16;
 }
 
 }  // namespace mcpp

@@ -10,13 +10,13 @@
 
 namespace mcpp {
 
-/// Alignment of parameters in elements: whole cache lines in every dtype, and aligned vector loads.
+/// Alignment of parameters in elements: full cache lines in every dtype, and aligned vector loads.
 inline constexpr i64 kParamAlignment = 64;
 
 struct ParamMeta {
   std::string name;
   i64 numel = 0;
-  int unit = 0;  ///< acquired and released together, usually a block; forward visits 0, 1, 2 ...
+  int unit = 0;  ///< parameters acquired and released together, usually of a block; forward visits 0, 1, 2 ...
 };
 
 /// Elements [begin, end) of the flat vectors, which hold units [first_unit, end_unit) completely. end - begin is a
@@ -31,9 +31,9 @@ struct Bucket {
 
 struct BufferPlan {
   int dp = 1;
-  std::vector<ParamMeta> params;  ///< in the given order
-  std::vector<i64> offsets;       ///< of params[i] in the flat vectors
-  std::vector<Bucket> buckets;    ///< in vector order; backward completes the last one first
+  std::vector<ParamMeta> params;  ///< parameters in the given order
+  std::vector<i64> offsets;       ///< offset of params[i] in the flat vectors
+  std::vector<Bucket> buckets;    ///< buckets in vector order; backward completes the last one first
   /// Bucket of the parameters of unit 0, 1, ...; none if the unit has no parameters. A table, because each use of a
   /// unit looks it up.
   std::vector<std::optional<std::size_t>> bucket_by_unit;
@@ -57,11 +57,12 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
 i64 bucket_close_threshold(int zero_stage, i64 bucket_elements, bool is_packed);
 inline constexpr i64 kPackedBucket = 2'000'000;
 
-/// Part of parameter `param` inside [begin, end) of the flat vectors; empty if count <= 0.
+/// Part of a parameter inside a range of the flat vectors; empty if count <= 0.
 struct ParamPart {
   i64 first = 0;  ///< first element of the part, relative to the parameter
   i64 count = 0;
 };
+/// Returns the part of parameter `param` inside [begin, end).
 ParamPart part_inside(const BufferPlan& plan, std::size_t param, i64 begin, i64 end);
 
 }  // namespace mcpp

@@ -187,7 +187,7 @@ TEST_F(MultiRankTest, RejectsImpossibleLayoutWithAllReasons) {
   const Outcome outcome = run_on(
       3, pretrain("run", {"--parallel.tensor_model_parallel_size=3", "--parallel.pipeline_model_parallel_size=3"}));
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
-  for (const char* part : {"cannot run on 3 ranks", "number of ranks = 3", "the nearest that does is 9",
+  for (const char* part : {"cannot run on 3 ranks", "number of ranks = 3", "the nearest multiple is 9",
                            "num_attention_heads = 4; the nearest that do are 2 and 4", "num_layers"}) {
     EXPECT_CONTAINS(outcome.err, part);
   }

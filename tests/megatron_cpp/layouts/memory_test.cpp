@@ -254,7 +254,7 @@ TEST_P(BusyRankMemoryTest, MatchesEstimateOfBusiestRank) {
     const Peaks measured = peaks(task, layout);
     const Config config = config_of(task, layout);
     const std::vector<MemoryEstimate> even = estimate_memory_by_stage(config, layout.ranks()),
-                                      busiest_plan = estimate_memory_by_stage(config, layout.ranks(), ExpertLoad::Most);
+                                      busiest_plan = estimate_memory_by_stage(config, layout.ranks(), ExpertLoad::Max);
     std::vector<double> busiest(busiest_plan.size(), 0);
     const Topology topology(layout.ranks(), parallel_sizes(config));
     for (int rank = 0; rank < layout.ranks(); ++rank) {

@@ -392,9 +392,9 @@ TEST(LayoutSearchTest, TriesLossyCommunicationOnlyOnRequest) {
   limits.pipeline_model_parallel_size = 1;  // so that gradients cross slow links
   const SearchResult exact = search_layouts(hardware, program, work, limits);
   for (const Candidate& candidate : exact.best) EXPECT_EQ(candidate.layout.rounding, Rounding{});
-  const auto alternative = std::ranges::find(exact.alternatives, "other numbers", &Alternative::kind);
+  const auto alternative = std::ranges::find(exact.alternatives, "lossy formats", &Alternative::kind);
   ASSERT_NE(alternative, exact.alternatives.end());
-  EXPECT_THAT(alternative->reason, HasSubstr("% faster, as less is sent; --allow_lossy_comm looks at such"));
+  EXPECT_THAT(alternative->reason, HasSubstr("% faster, as less is sent; --allow_lossy_comm considers such formats"));
   limits.allow_lossy_comm = true;
   const SearchResult rounded = search_layouts(hardware, program, work, limits);
   EXPECT_NE(rounded.best.front().layout.rounding, Rounding{});

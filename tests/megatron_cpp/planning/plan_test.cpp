@@ -450,7 +450,7 @@ TEST(HardwareFileTest, ReportsAllProblems) {
   EXPECT_CONTAINS(no_tier, "links.tier: is empty");
   const std::string rules = input_error([&] { parse_hardware(text, "mine.toml"); });
   for (const char* part :
-       {"links.ranks: 12 is not a multiple of the 8 of the tier before",
+       {"links.ranks: 12 is not a multiple of the 8 of the previous tier",
         "links.latency: has 1 elements, but links.tier has 2", "bf16_attained: 400 is above bf16_peak"})
     EXPECT_CONTAINS(rules, part);
 }

@@ -120,7 +120,8 @@ TEST(CompressedCommunicationConfigTest, SecondaryShardSizeMustDivideShardingRank
   config.parallel.zero_hpz_partition_size = 4;
   EXPECT_THAT(layout_problems(config, 8), IsEmpty());
   config.parallel.num_distributed_optimizer_instances = 2;
-  EXPECT_THAT(layout_problems(config, 8), ElementsAre(HasSubstr("= 4 is the number of all ranks that share")));
+  EXPECT_THAT(layout_problems(config, 8),
+              ElementsAre(HasSubstr("= 4 must be smaller than the number of ranks that share")));
 }
 
 /// Options that change results define a run; the source of weights does not.

@@ -1,4 +1,4 @@
-// Partition of the sequences of a microbatch over ranks: balanced, whatever documents are packed, and such that keys
+// Partition of the sequences of a microbatch over ranks: balanced for any packed documents, and such that keys
 // are sent only where they are visible.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace mcpp {
 namespace {
 
 /// Returns a microbatch of samples packed from documents of these lengths. The last document is truncated.
-AttentionWork packed(i64 seq, const std::vector<std::vector<i64>>& samples, std::vector<i64> windows = {0}) {
+AttentionWork pack_documents(i64 seq, const std::vector<std::vector<i64>>& samples, std::vector<i64> windows = {0}) {
   AttentionWork work{.seq_length = seq, .batch = static_cast<i64>(samples.size()), .starts = {}, .windows = windows};
   work.starts.resize(static_cast<std::size_t>(seq * work.batch));
   for (i64 b = 0; b < work.batch; ++b) {
@@ -36,8 +36,8 @@ std::vector<i64> mixed_lengths(i64 seq, unsigned seed) {
   return lengths;
 }
 
-double slowest_to_fastest(const SequencePartition& ranks, const AttentionWork& work, const SamplePartition& cut) {
-  const std::vector<i64> costs = member_costs(ranks, work, cut);
+double max_to_min_cost(const SequencePartition& ranks, const AttentionWork& work, const SamplePartition& partition) {
+  const std::vector<i64> costs = member_costs(ranks, work, partition);
   return static_cast<double>(*std::max_element(costs.begin(), costs.end())) /
          static_cast<double>(*std::min_element(costs.begin(), costs.end()));
 }
@@ -45,19 +45,20 @@ double slowest_to_fastest(const SequencePartition& ranks, const AttentionWork& w
 TEST(BalanceSequencePartitionTest, IsZigzagForSamplesOfOneDocument) {
   for (const i64 n : {2, 3, 4, 8}) {
     const SequencePartition ranks{.heads = 1, .rings = n};
-    const SamplePartition cut = balance_sequence_partition(
+    const SamplePartition partition = balance_sequence_partition(
                               ranks, {.seq_length = 2 * n * 100, .starts = {}, .windows = {0, 0}}),
                           zigzag = SamplePartition::zigzag(ranks, 2 * n * 100);
-    ASSERT_EQ(cut.runs(), 2);
-    for (i64 rank = 0; rank < n; ++rank) EXPECT_EQ(cut.of_rank(rank), zigzag.of_rank(rank));
+    ASSERT_EQ(partition.runs(), 2);
+    for (i64 rank = 0; rank < n; ++rank) EXPECT_EQ(partition.rank_positions(rank), zigzag.rank_positions(rank));
   }
 }
 
 TEST(BalanceSequencePartitionTest, KeepsShortDocumentsAndWindowsTogether) {
   const SequencePartition ranks{.heads = 1, .rings = 4};
-  const SamplePartition documents = balance_sequence_partition(ranks, packed(8192, {std::vector<i64>(16, 512)}));
+  const SamplePartition documents =
+      balance_sequence_partition(ranks, pack_documents(8192, {std::vector<i64>(16, 512)}));
   EXPECT_EQ(documents.runs(), 1);
-  for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(documents.reach(owner, 0), 0) << "no document is cut";
+  for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(documents.reach(owner, 0), 0) << "no document is split";
   const SamplePartition windows =
       balance_sequence_partition(ranks, {.seq_length = 32768, .starts = {}, .windows = {256}});
   EXPECT_EQ(windows.runs(), 1);
@@ -72,10 +73,10 @@ TEST(BalanceSequencePartitionTest, BalancesDocumentsOfAllLengths) {
     for (const i64 n : {2, 4, 8}) {
       const SequencePartition ranks{.heads = 1, .rings = n};
       for (unsigned seed = 1; seed <= 20; ++seed) {
-        const AttentionWork work =
-            packed(seq, {mixed_lengths(seq, seed)}, seed % 3 == 0 ? std::vector<i64>{0, 1024} : std::vector<i64>{0});
-        worst = std::max(worst, slowest_to_fastest(ranks, work, balance_sequence_partition(ranks, work)));
-        worst_zigzag = std::max(worst_zigzag, slowest_to_fastest(ranks, work, SamplePartition::zigzag(ranks, seq)));
+        const AttentionWork work = pack_documents(seq, {mixed_lengths(seq, seed)},
+                                                  seed % 3 == 0 ? std::vector<i64>{0, 1024} : std::vector<i64>{0});
+        worst = std::max(worst, max_to_min_cost(ranks, work, balance_sequence_partition(ranks, work)));
+        worst_zigzag = std::max(worst_zigzag, max_to_min_cost(ranks, work, SamplePartition::zigzag(ranks, seq)));
       }
     }
   }
@@ -83,18 +84,18 @@ TEST(BalanceSequencePartitionTest, BalancesDocumentsOfAllLengths) {
   EXPECT_GT(worst_zigzag, 2) << "these documents test nothing";
 }
 
-/// Covers hundreds of tiny documents, several samples at once, and partitions that are also exchanged for heads.
+/// Covers hundreds of tiny documents, several samples together, and partitions that are also exchanged for heads.
 TEST(BalanceSequencePartitionTest, AssignsEveryPositionToOneRank) {
   for (const SequencePartition ranks : {SequencePartition{1, 2}, {1, 3}, {2, 2}, {4, 2}, {2, 4}}) {
     const i64 seq = 64 * 16 * ranks.ranks();
     for (unsigned seed = 1; seed <= 5; ++seed) {
       const AttentionWork work =
-          packed(seq, {mixed_lengths(seq, seed), std::vector<i64>(static_cast<std::size_t>(seq), 3)});
-      const SamplePartition cut = balance_sequence_partition(ranks, work);
+          pack_documents(seq, {mixed_lengths(seq, seed), std::vector<i64>(static_cast<std::size_t>(seq), 3)});
+      const SamplePartition partition = balance_sequence_partition(ranks, work);
       std::vector<int> owners(static_cast<std::size_t>(seq), 0);
       for (i64 rank = 0; rank < ranks.ranks(); ++rank) {
-        const PositionRanges at = cut.of_rank(rank);
-        for (i64 row = 0; row < seq / ranks.ranks(); ++row) ++owners.at(static_cast<std::size_t>(at.at(row)));
+        const PositionRanges positions = partition.rank_positions(rank);
+        for (i64 row = 0; row < seq / ranks.ranks(); ++row) ++owners.at(static_cast<std::size_t>(positions.at(row)));
       }
       EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), seq);
     }
@@ -106,25 +107,26 @@ TEST(SamplePartitionTest, ReachMatchesPairwiseVisibility) {
   constexpr i64 kSeq = 96;
   const SequencePartition ranks{.heads = 1, .rings = 4};
   for (const i64 window : {0, 1, 5, 30}) {
-    const AttentionWork work = packed(kSeq, {{10, 40, 3, 20, 23}, {50, 46}}, {window});
-    const std::vector<i64> dealt{0, 5, 1, 2, 3, 7, 4, 6};
+    const AttentionWork work = pack_documents(kSeq, {{10, 40, 3, 20, 23}, {50, 46}}, {window});
+    const std::vector<i64> pieces{0, 5, 1, 2, 3, 7, 4, 6};
     std::vector<i64> first_keys;
     for (i64 piece = 0; piece < 8; ++piece)
       first_keys.push_back(std::min(work.starts[static_cast<std::size_t>(24 * piece)],
                                     work.starts[static_cast<std::size_t>(24 * piece + 1)]));
-    const SamplePartition cut(ranks, kSeq, dealt, first_keys);
-    for (i64 asks = 0; asks < 4; ++asks) {
-      for (i64 has = 0; has < 4; ++has) {
+    const SamplePartition partition(ranks, kSeq, pieces, first_keys);
+    for (i64 querier = 0; querier < 4; ++querier) {
+      for (i64 owner = 0; owner < 4; ++owner) {
         bool sees = false;
         for (i64 i = 0; i < 24; ++i) {
           for (i64 j = 0; j < 24; ++j) {
-            const i64 query = cut.of_rank(asks).at(i), key = cut.of_rank(has).at(j);
+            const i64 query = partition.rank_positions(querier).at(i), key = partition.rank_positions(owner).at(j);
             for (i64 b = 0; b < 2; ++b)
               sees |= key <= query && key >= work.starts[static_cast<std::size_t>(2 * query + b)] &&
                       (window == 0 || query - key < window);
           }
         }
-        EXPECT_EQ(cut.sees(asks, has, window), sees) << asks << " sees " << has << ", window " << window;
+        EXPECT_EQ(partition.sees(querier, owner, window), sees)
+            << querier << " sees " << owner << ", window " << window;
       }
     }
   }

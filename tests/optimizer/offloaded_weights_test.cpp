@@ -54,14 +54,14 @@ class OffloadedWeightsTest : public testing::Test {
     CpuDevice device;
     ToyModel model;
     const auto self = make_self_communicator();
-    const LazyCopies* of_weights = nullptr;
+    const LazyCopies* weight_copies = nullptr;
     DataParallelOptions options{.zero_stage = 3,
                                 .overlap_grad_reduce = c.overlap,
                                 .overlap_param_gather = c.overlap,
                                 .quantized_weights = c.quantized_weights};
     options.params = {.tier = c.weights, .folder = folder_.path(), .key = "key", .make_copies = [&](Device& d) {
                         auto made = std::make_unique<LazyCopies>(d);
-                        of_weights = made.get();
+                        weight_copies = made.get();
                         return made;
                       }};
     const auto buffer = make_param_and_grad_buffer(model.unit_params(), c.dtype, device, {world, *self}, options);
@@ -69,35 +69,37 @@ class OffloadedWeightsTest : public testing::Test {
     buffer->publish();
     const OptimizerConfig config = optimizer_of(c);
     ParamAndGradBuffer* const buffers[]{buffer.get()};
-    auto copies = of_weights ? std::make_unique<LazyCopies>(device, *of_weights) : std::make_unique<LazyCopies>(device);
-    const LazyCopies& of_updates = *copies;
+    auto copies =
+        weight_copies ? std::make_unique<LazyCopies>(device, *weight_copies) : std::make_unique<LazyCopies>(device);
+    const LazyCopies& update_copies = *copies;
     Optimizer optimizer(buffers, config, {}, {{GridKind::Dense, &world}}, make_state_store(config, device, false),
                         std::move(copies));
-    Bytes seen;
+    Bytes trained;
     ToyTraining training{
         .model = model, .buffer = *buffer, .rank = world.rank(), .microbatches = 2, .is_tied = c.is_tied};
-    training.on_forward = [&](const Param& param) { append(param.value, seen); };
+    training.on_forward = [&](const Param& param) { append(param.value, trained); };
     for (int step = 0; step < kSteps; ++step) {
       training.run_step(step);
       optimizer.step(1e-2, 0.1);
-      EXPECT_EQ(of_updates.num_pending(), 0U);
+      EXPECT_EQ(update_copies.num_pending(), 0U);
       buffer->publish();
     }
-    expect_copies(c, of_weights, of_updates);
-    buffer->visit_weights([&](const Param&, i64, const Tensor& values) { append(values, seen); });
+    expect_copies(c, weight_copies, update_copies);
+    buffer->visit_weights([&](const Param&, i64, const Tensor& values) { append(values, trained); });
     optimizer.visit_stored_state([&](std::string_view, const Param&, i64, const auto& values) {
       CpuDevice host;
       Tensor copy = Tensor::empty({values->numel()}, values->dtype(), host, MemoryClass::Other);
       values->read(copy);
-      append(copy, seen);
+      append(copy, trained);
     });
-    return seen;
+    return trained;
   }
-  static void expect_copies(const Case& c, const LazyCopies* of_weights, const LazyCopies& of_updates) {
+  static void expect_copies(const Case& c, const LazyCopies* weight_copies, const LazyCopies& update_copies) {
     if (c.weights == OffloadTier::Device) return;
-    EXPECT_GE(of_weights->begun(), 2U * 2 * kSteps * 4) << "each of four units, there and back in two microbatches";
+    EXPECT_GE(weight_copies->begun(), 2U * 2 * kSteps * 4)
+        << "each of four units, in both directions in two microbatches";
     if (c.weights == OffloadTier::File || c.states != OffloadTier::Device) return;
-    EXPECT_GE(of_updates.begun(), 2U * kSteps * 4) << "each of four units there and back";
+    EXPECT_GE(update_copies.begun(), 2U * kSteps * 4) << "each of four units in both directions";
   }
 
   const test::DiskFolder folder_;
@@ -116,15 +118,15 @@ TEST_F(OffloadedWeightsTest, TransfersOverlapComputeAndResultsAreBitwiseIdentica
   };
   for (Case c : cases) {
     for (const int ranks : {1, 2}) {
-      run_local_ranks(ranks, [&, near = c](Communicator& world, int) {
-        const Bytes expected = train(near, world);
+      run_local_ranks(ranks, [&, resident = c](Communicator& world, int) {
+        const Bytes expected = train(resident, world);
         for (const OffloadTier weights : {Host, File}) {
           for (const OffloadTier states : {Device, Host, File}) {
             SCOPED_TRACE(str(world.size(), " ranks, weights ", enum_name(weights), ", states ", enum_name(states)));
-            Case away = near;
-            away.weights = weights;
-            away.states = states;
-            EXPECT_TRUE(train(away, world) == expected);
+            Case offloaded = resident;
+            offloaded.weights = weights;
+            offloaded.states = states;
+            EXPECT_TRUE(train(offloaded, world) == expected);
           }
         }
       });
