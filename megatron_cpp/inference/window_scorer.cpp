@@ -223,7 +223,8 @@ class WindowScorer {
     const ContextParallel& cp = stage_.context().cp;
     if (documents_.resets_positions) context.position_starts = select_rows(starts, at_, rows_);
     if (documents_.resets_attention)
-      context.attention_starts = select_rows(starts, partition_->member_positions(cp.member()), rows_ * cp.partition.heads);
+      context.attention_starts =
+          select_rows(starts, partition_->member_positions(cp.member()), rows_ * cp.partition.heads);
   }
   /// Returns the position in its window at which the document of each token begins, [seq, batch], as in training
   /// samples.

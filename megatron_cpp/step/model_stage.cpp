@@ -26,13 +26,13 @@ MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, 
     return t.defined() ? select_rows(t, at, count) : t;
   };
   const PositionRanges at = partition->rank_positions(cp.rank);
-  return {
-      .tokens = rows_of(whole.tokens, at, rows),
-      .targets = rows_of(whole.targets, at, rows),
-      .samples = whole.samples,
-      .attention_starts = rows_of(whole.attention_starts, partition->member_positions(cp.member()), rows * cp.partition.heads),
-      .position_starts = rows_of(whole.position_starts, at, rows),
-      .partition = partition};
+  return {.tokens = rows_of(whole.tokens, at, rows),
+          .targets = rows_of(whole.targets, at, rows),
+          .samples = whole.samples,
+          .attention_starts =
+              rows_of(whole.attention_starts, partition->member_positions(cp.member()), rows * cp.partition.heads),
+          .position_starts = rows_of(whole.position_starts, at, rows),
+          .partition = partition};
 }
 
 void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
