@@ -128,7 +128,7 @@ struct Fp32Kernel {
 
   template <class T>
   static i64 copy_panels(Operand<T> b, i64 depth, i64 columns, BlockScratch& scratch, bool is_done) {
-    const i64 size = (depth + 3) / 4 * 4 * width() + kPanelApart;
+    const i64 size = (depth + 3) / 4 * 4 * width() + kPanelPadding;
     if (is_done) return size;
     float* to = scratch.b;
     if (b.transposed) {
