@@ -87,8 +87,8 @@ HardwareKind load_existing(const CalibrateOptions& options, const std::string& d
     check_input(hardware.measured_bf16.has() && hardware.measured_fp32.has(), refused,
                 "was not measured by plan calibrate; set a different --out");
     check_input(hardware.device.name == device && hardware.host.cores == cores, refused, "describes ",
-                hardware.device.name, " with ", hardware.host.cores, " cores, but this host has ", device, " with ",
-                cores, "; set a different --out");
+                hardware.device.name, " with ", hardware.host.cores, " cores, but this host is ", device, " with ",
+                cores, " cores; set a different --out");
   }
   return existing;
 }

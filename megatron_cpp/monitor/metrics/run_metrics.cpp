@@ -218,7 +218,8 @@ MeasuredRun read_measured_run(const Path& run) {
               ": no such file: ", file.string());
   const RunLines lines = read_lines(file);
   check_input(lines.steps.size() >= 2, file.string(), ": has ", lines.steps.size(),
-              " log lines since the last start; the first includes start-up, so two are needed (logging.log_interval)");
+              lines.steps.size() == 1 ? " log line" : " log lines",
+              " since the last start; the first includes start-up, so two are needed (logging.log_interval)");
   std::vector<MeasuredRun> steps = select_steps(lines);
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
   std::ranges::nth_element(steps, middle, {}, &MeasuredRun::seconds);

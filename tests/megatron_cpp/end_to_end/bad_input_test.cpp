@@ -163,7 +163,7 @@ TEST_F(BadInputTest, RejectsUnsuitableCheckpoints) {
   expect_refused(pretrain("new", {"--checkpoint.load=" + at("nothing"), "--checkpoint.exit_on_missing_checkpoint"}),
                  {at("nothing"), "no checkpoint"});
   const Strings evaluate{"evaluate", "--load=" + at("run"), "--text=" + write("empty.txt", "").string()};
-  expect_refused(evaluate, {at("empty.txt"), "is empty"});
+  expect_refused(evaluate, {at("empty.txt"), "contains no text"});
   expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("absent.txt")}, {at("absent.txt")});
   expect_refused({"evaluate", "--load=" + at("run")}, {"--text", "--data"});
   expect_refused({"generate", "--load=" + at("empty.txt")}, {at("empty.txt")});

@@ -37,14 +37,17 @@ class StopTest : public EndToEndOnRanks {
   }
 
   /// Waits until the output, <name>.out or <name>.err, contains `text`.
-  static void wait_for_output(const std::string& name, const std::string& text, const std::string& extension = ".out") {
+  static void wait_for_output(const std::string& name, const std::string& text) {
     const auto deadline = Clock::now() + kPatience;
     std::string output;
     do {
       ASSERT_LT(Clock::now(), deadline) << text << ": is not in the output";
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      std::ifstream file((root() / name).string() + extension);
-      output.assign(std::istreambuf_iterator<char>(file), {});
+      output.clear();
+      for (const char* extension : {".out", ".err"}) {
+        std::ifstream file((root() / name).string() + extension);
+        output.append(std::istreambuf_iterator<char>(file), {});
+      }
     } while (output.find(text) == std::string::npos);
   }
 
@@ -98,7 +101,7 @@ TEST_F(StopTest, SecondInterruptEndsAllRanksImmediately) {
     std::this_thread::sleep_for(std::chrono::seconds(3));
     const Path rank = str("/proc/", process_of(1, name));
     program.signal(SIGINT);
-    wait_for_output("impatient", "before_files", ".err");
+    wait_for_output("impatient", ", before_files\n");
     program.signal(SIGINT);
     const Clock::time_point interrupt_time = Clock::now();
     const Outcome outcome = program.wait();

@@ -136,7 +136,7 @@ TEST_F(EvaluationTasksTest, NamesBadLines) {
     EXPECT_CONTAINS(outcome.err, "bad.jsonl:3: ");
     EXPECT_CONTAINS(outcome.err, message);
   }
-  expect_refused({task_file("empty.jsonl", "\n\n")}, "empty.jsonl: is empty");
+  expect_refused({task_file("empty.jsonl", "\n\n")}, "empty.jsonl: contains no items");
   expect_refused({"--tasks=" + at("absent.jsonl")}, "absent.jsonl");
   expect_refused({"--log_samples=x"}, "pass --text");
   expect_refused({"--text=x", "--log_samples=x"}, "--log_samples: applies only to --tasks");

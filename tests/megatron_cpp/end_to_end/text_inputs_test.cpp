@@ -71,7 +71,7 @@ TEST_F(TextInputTest, EvaluateReadsSameFormatsAsPreprocess) {
   expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("d.jsonl"), "--json_key=body"},
                  {"d.jsonl:1: has no key \"body\""});
   write("empty.txt", "");
-  expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("empty.txt")}, {"empty.txt: is empty"});
+  expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("empty.txt")}, {"empty.txt: contains no text"});
 }
 
 TEST_F(TextInputTest, AcceptsSeveralFilesAndPatterns) {

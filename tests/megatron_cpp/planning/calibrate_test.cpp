@@ -186,7 +186,7 @@ TEST_F(CalibrateCommandTest, AddsOnlyToFilesOfThisMachine) {
   };
   expect_refused(read_text_file(catalogue_folder / "a100_80gb.toml"), "was not measured by plan calibrate");
   expect_refused(read_text_file(catalogue_folder / "cpu_epyc_2_cores.toml"),
-                 "is of EPYC with 2 cores with 2 cores, and");
+                 "describes EPYC with 2 cores with 2 cores, but");
   expect_refused("no file\n", "machine.toml:1");
 }
 

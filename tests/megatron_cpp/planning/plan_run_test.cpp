@@ -71,7 +71,7 @@ TEST_F(PlannedStartTest, RejectsImpossiblePlans) {
   expect_refused({"--world_size=64", "--plan"}, "--plan: needs --hardware");
   expect_refused({"--world_size=64", "--plan", "--hardware=h100_sx"}, "did you mean h100_sxm?");
   expect_refused({"--world_size=1", "--plan", "--hardware=a100_40gb"}, "no layout fits");
-  expect_refused({"--world_size=1000003", "--plan", "--hardware=h100_sxm"}, "join 24576 at most");
+  expect_refused({"--world_size=1000003", "--plan", "--hardware=h100_sxm"}, "connect 24576 at most");
 }
 
 class MeasuredRunTest : public testing::Test {
@@ -106,7 +106,7 @@ TEST_F(MeasuredRunTest, UsesMedianStep) {
       "{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9,\"bubble\":0.5,\"exposed_communication\":-7}\n");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "exposed_communication -7");
   write("{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9000}\n");
-  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 lines of steps");
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 log line since");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "nowhere"); }), "no such file");
 }
 
@@ -198,7 +198,7 @@ TEST_F(MeasuredRunTest, UsesLastStart) {
   EXPECT_EQ(found.in_host_bytes, 6);
   write(str(R"({"type":"run","iteration":0,"world_size":8,"config":"a"})", "\n", step(1, 9000), step(2, 1),
             R"({"type":"run","iteration":2,"world_size":2,"config":"b"})", "\n", step(3, 1)));
-  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 log lines since the last start");
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 log line since the last start");
 }
 
 // A run is compared by its own configuration and number of ranks, regardless of the planned configuration.

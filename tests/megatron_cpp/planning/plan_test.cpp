@@ -118,7 +118,7 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
                  {"a step cannot be predicted: host.nvme_bandwidth: is not known of TPU v5p", "activations on disk"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--json"}, {"--json: applies only to --predict"});
   expect_refused({"--hardware=h100_sxm", "--world_size=32771", "--predict", tp},
-                 {"the configuration's layout cannot run", "32771", "join 24576 at most"});
+                 {"the configuration's layout cannot run", "32771", "connect 24576 at most"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--predict", "--scale=8,16", "--emit=x.toml"},
                  {"--predict and --scale: exclude each other", "--emit: is a detail of the best layout"});
 }
@@ -139,7 +139,7 @@ TEST_F(PlanCommandTest, ComparesGivenWorldSizes) {
   ASSERT_EQ(strong.code, 0) << strong.err;
   for (const char* part :
        {"strong scaling on H100 SXM", "     128    1024", "by Amdahl's law", "     131    1024  no layout divides",
-        "   32768    1024  world_size = 32768, but the links of H100 SXM join 24576 at most"})
+        "   32768    1024  world_size = 32768, but the links of H100 SXM connect 24576 at most"})
     EXPECT_THAT(strong.out, HasSubstr(part));
   const Outcome weak = run({"--hardware=h100_sxm", "--scale=64,128", "--weak"});
   EXPECT_THAT(weak.out, AllOf(HasSubstr("      64    1024"), HasSubstr("     128    2048"), Not(HasSubstr("Amdahl"))));
@@ -325,7 +325,7 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--hardware=a100_80gb", "--world_size=64", "--micro_batch_size=7"},
                  {"micro_batch_size = 7 does not divide global_batch_size = 1024"});
   expect_refused({"--hardware=a100_80gb", "--world_size=10000", "--tp=3", "--pp=81"},
-                 {"world_size = 10000, but the links of A100 SXM 80GB join 8192 at most",
+                 {"world_size = 10000, but the links of A100 SXM 80GB connect 8192 at most",
                   "tensor_model_parallel_size = 3 does not divide num_attention_heads = 64",
                   "pipeline_model_parallel_size = 81 is above num_layers = 80"});
   // The error lists problems of the arguments, the configuration and the hardware.
@@ -403,7 +403,7 @@ TEST(HardwareFileTest, ReportsAllBadNumbersOfRanks) {
   // A measurement on one rank joins no more ranks.
   const std::string errors = error_of("", "");
   EXPECT_CONTAINS(errors, "ranks_2.links.ranks: connect 1, but [ranks_2] describes 2 ranks");
-  EXPECT_CONTAINS(errors, "ranks_4.links.ranks: join 1, and [ranks_4] is of 4 ranks");
+  EXPECT_CONTAINS(errors, "ranks_4.links.ranks: connect 1, but [ranks_4] describes 4 ranks");
   EXPECT_CONTAINS(error_of("cores = 2", "cors = 2"), "ranks_2.device.cors: unknown key; did you mean device.cores?");
   EXPECT_CONTAINS(error_of("kernel_gap = 0.02722", "kernel_gap = nan"), "ranks_2.device.kernel_gap: must be finite");
   EXPECT_CONTAINS(error_of("kernel_gap = 0.02722\n", ""), "mine.toml: ranks_2.device.kernel_gap: is missing");

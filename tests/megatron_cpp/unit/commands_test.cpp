@@ -55,7 +55,7 @@ TEST(CommandsTest, VersionNamesLibraries) {
 TEST(CommandsTest, SuggestsCommandForUnknownOne) {
   EXPECT_EQ(run({"cnfig"}).code, ExitCode::BadInput);
   EXPECT_EQ(run({"cnfig"}).out, "unknown command \"cnfig\"; did you mean config?");
-  EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; there are: tokenizer"));
+  EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; available are tokenizer"));
 }
 
 TEST(TokenizerCommandTest, TrainsDescribesAndConverts) {
@@ -76,7 +76,7 @@ TEST(TokenizerCommandTest, TrainsDescribesAndConverts) {
             "be <|endoftext|>\n");
   EXPECT_THAT(run({"tokenizer", "convert", at("a"), at("b")}).out, HasSubstr("other files need no conversion"));
   EXPECT_THAT(run({"tokenizer", "convert", at("a"), at("b"), "--pre_tokenizer=bert"}).out,
-              HasSubstr("--pre_tokenizer=bert: allowed are gpt2, llama3, qwen2, cl100k, o200k"));
+              HasSubstr("--pre_tokenizer=bert: must be one of gpt2, llama3, qwen2, cl100k, o200k"));
 }
 
 TEST(ConfigCommandTest, PrintsResolvedConfiguration) {

@@ -458,7 +458,7 @@ TEST_F(HuggingfaceTest, TensorsMustMatchConfiguration) {
   EXPECT_CONTAINS(attempt(changed), "transformer.h.9.ln_1.bias has no counterpart");
   changed = specs;
   changed.front().shape = {145};
-  EXPECT_CONTAINS(attempt(changed), "has shape [145], config.json requires [144]");
+  EXPECT_CONTAINS(attempt(changed), "has shape [145], but config.json requires [144]");
   changed = specs;
   changed.pop_back();
   EXPECT_CONTAINS(attempt(changed), "has no tensor transformer.wte.weight");

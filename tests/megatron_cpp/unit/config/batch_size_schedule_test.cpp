@@ -31,7 +31,7 @@ TEST(BatchSizeScheduleTest, RejectsBadSteps) {
     EXPECT_EQ(problem_of(bad), str("\"", bad, "\"", form));
   }
   EXPECT_EQ(problem_of("5:4"), "\"5:4\": the first step must be at 0");
-  EXPECT_EQ(problem_of("0:4 0:8"), "\"0:8\": must be later than the step before");
+  EXPECT_EQ(problem_of("0:4 0:8"), "\"0:8\": must be later than the previous step");
   EXPECT_EQ(problem_of("0:4 9:4"), "\"9:4\": the batch size may only grow");
   EXPECT_EQ(problem_of("0:0"), "\"0:0\": the batch size must be from 1 to 1000000");
   EXPECT_EQ(problem_of("0:3"), "\"0:3\": the batch size is not divisible by micro_batch_size 2");

@@ -34,15 +34,15 @@ TEST(CompressedCommunicationConfigTest, NamesAllConflictsWithZeroStage) {
   config.parallel.zero_hpz_partition_size = 2;
   config.parallel.zero_quantized_weights = config.parallel.zero_quantized_gradients = true;
   EXPECT_THAT(layout_problems(config, 4),
-              UnorderedElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no meaning with zero_stage = 0"),
-                                   HasSubstr("zero_quantized_weights = true has no meaning with zero_stage = 0"),
-                                   HasSubstr("zero_quantized_gradients = true has no meaning with zero_stage = 0")));
+              UnorderedElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no effect with zero_stage = 0"),
+                                   HasSubstr("zero_quantized_weights = true has no effect with zero_stage = 0"),
+                                   HasSubstr("zero_quantized_gradients = true has no effect with zero_stage = 0")));
   config.parallel.zero_stage = 2;
   config.parallel.zero_quantized_gradients = false;
-  EXPECT_THAT(layout_problems(config, 4), ElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no meaning with")));
+  EXPECT_THAT(layout_problems(config, 4), ElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no effect with")));
   config.parallel.zero_quantized_gradients = true;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // it splits the sums of gradients into two steps
-  EXPECT_THAT(describe_run(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("first summed within groups of 2 ranks\n"));
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("second copy")));
   config.parallel.zero_stage = 3;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
@@ -52,18 +52,18 @@ TEST(CompressedCommunicationConfigTest, Bf16GradientsNeedZeroStageAndNoOtherComp
   Config config = config_of(0);
   config.parallel.grad_reduce_dtype = GradDType::Bf16;
   EXPECT_THAT(layout_problems(config, 4),
-              ElementsAre(HasSubstr("grad_reduce_dtype = \"bf16\" has no meaning with zero_stage = 0, where every rank "
+              ElementsAre(HasSubstr("grad_reduce_dtype = \"bf16\" has no effect with zero_stage = 0, where every rank "
                                     "gets all gradients; use zero_stage 1, 2 or 3")));
   for (const i64 stage : {1, 2, 3}) {
     config.parallel.zero_stage = stage;
     EXPECT_THAT(layout_problems(config, 4), IsEmpty());
   }
-  EXPECT_THAT(describe_run(config, 4), HasSubstr("travel in bf16, and are summed in fp32\n"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("sent in bf16, summed in fp32\n"));
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("of these ranks first")));
   config.parallel.zero_stage = 1;
   config.parallel.zero_hpz_partition_size = 2;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // it splits the sums of gradients into two steps
-  EXPECT_THAT(describe_run(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("first summed within groups of 2 ranks\n"));
   config.parallel.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4),
               ElementsAre("power_sgd_rank = 4 and grad_reduce_dtype = \"bf16\" are two ways to send the same "
@@ -87,7 +87,7 @@ TEST(CompressedCommunicationConfigTest, PowerSgdStartIterNeedsPowerSgdRank) {
               UnorderedElementsAre(HasSubstr("power_sgd_start_iter = 10 is only read with power_sgd_rank")));
   config.parallel.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
-  EXPECT_THAT(describe_run(config, 4), HasSubstr("by factors of rank 4 after iteration 10"));
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("PowerSGD factors of rank 4 after iteration 10"));
   Config other = config;
   other.parallel.power_sgd_start_iter = 20;
   ASSERT_EQ(differences(config, other).size(), 1U);

@@ -74,7 +74,7 @@ TEST(ConfigCompareTest, SuggestsWorkingRemedyWhenTensorsWouldDiffer) {
     }
   }
   const std::string other_model = error_of(parse({}), parse({"--model.num_layers=3"}));
-  EXPECT_THAT(other_model, testing::HasSubstr("train the other model with a different --checkpoint.save"));
+  EXPECT_THAT(other_model, testing::HasSubstr("train this model with a different --checkpoint.save"));
   EXPECT_THAT(other_model, testing::Not(testing::HasSubstr("finetune")));
 }
 

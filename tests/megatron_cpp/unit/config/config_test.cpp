@@ -364,7 +364,7 @@ TEST(ConfigTest, HelpListsKeysThatMatchSearch) {
   const std::string help = config_help({.search = "CLIP"});
   EXPECT_THAT(help, HasSubstr("\n  clip_grad "));
   EXPECT_EQ(help.find("hidden_size"), std::string::npos);
-  EXPECT_THAT(test::error_of([] { config_help({.search = "zzz"}); }), HasSubstr("--search=zzz: no key"));
+  EXPECT_THAT(test::error_of([] { config_help({.search = "zzz"}); }), HasSubstr("--search=zzz: no configuration key"));
 }
 
 TEST(ConfigTest, MissingFileIsBadInput) {

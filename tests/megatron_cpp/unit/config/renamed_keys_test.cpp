@@ -82,8 +82,8 @@ TEST(RenamedKeyTest, AcceptsFormerNameInToml) {
   EXPECT_TRUE(run.options.allow_lossy_comm);
   EXPECT_EQ(run.warnings,
             "warning: checkpoint.keep_last is now checkpoint.keep_latest_k, logging.metrics is now "
-            "logging.metrics_path, other_numbers is now allow_lossy_comm; the former names still work, "
-            "but please use the present ones\n");
+            "logging.metrics_path, other_numbers is now allow_lossy_comm; "
+            "former names are deprecated\n");
 }
 
 TEST(RenamedKeyTest, HintsNothingForPresentNames) {
@@ -108,7 +108,7 @@ TEST(RenamedKeyTest, RefusesBothNamesOnCommandLine) {
   for (const auto& [former, present, value, printed] : renamed_keys()) {
     const std::string both =
         error_of(kBase, with_required_keys({str("--", present, "=", value), str("--", former, "=", value)}));
-    EXPECT_THAT(both, HasSubstr(str("--", former, "=", value, ": was given before as --", present, "=", value,
+    EXPECT_THAT(both, HasSubstr(str("--", former, "=", value, ": was already set as --", present, "=", value,
                                     "; set it once, as ", present)));
   }
 }
