@@ -34,7 +34,7 @@ struct GroupName {
 /// Operation as seen by one rank.
 struct OperationRecord {
   enum class State : u8 {
-    Started,  ///< in flight while the rank computes
+    Started,  ///< operation in flight while the rank computes
     Waiting,  ///< the rank is blocked on it
     Queued,   ///< the rank continues; a device queue waits for it
     Done

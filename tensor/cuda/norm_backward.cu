@@ -12,7 +12,7 @@ struct NormOperands {
   const AccumulateType<E>*mean, *rstd;
   E* dx;
   bool add_to_dx;
-  AccumulateType<E>* sums;  ///< per piece the sums for dw [n], followed for LayerNorm by those for db [n]
+  AccumulateType<E>* sums;  ///< by piece: sums for dw [n], followed for LayerNorm by those for db [n]
   i64 rows, n, rows_per_piece;
   AccumulateType<E> offset;       ///< offset of the weights
   const AccumulateType<E>* dots;  ///< sums over all ranks' columns; null if rows are not sharded

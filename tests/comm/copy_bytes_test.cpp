@@ -9,10 +9,10 @@ namespace {
 
 // Covers any alignment within a cache line, below and above the size at which copies bypass the caches.
 TEST(CopyBytesTest, CopiesExactRange) {
-  constexpr i64 kMost = (9 << 20) + 77, kSpace = kMost + 256;
+  constexpr i64 kMaxBytes = (9 << 20) + 77, kSpace = kMaxBytes + 256;
   std::vector<u8> from(kSpace);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<u8>(i * 2654435761U >> 13);
-  for (const i64 bytes : {0L, 1L, 63L, 4097L, (8L << 20) - 1, 8L << 20, (8L << 20) + 1, static_cast<long>(kMost)}) {
+  for (const i64 bytes : {0L, 1L, 63L, 4097L, (8L << 20) - 1, 8L << 20, (8L << 20) + 1, static_cast<long>(kMaxBytes)}) {
     for (const i64 shift : {0, 1, 15, 64, 71}) {
       std::vector<u8> to(kSpace, 0xab);
       const i64 at = 72 - shift;

@@ -43,14 +43,14 @@ TEST_P(CudnnLayoutTest, PlacesEveryRowOfFusedQkv) {
   const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
   const Heads out = dense_heads(Tensor::empty({5, batch, groups * q_per_group * 8}, DType::BF16, device_), x.q.heads);
   const std::array<const Heads*, 4> all{&x.q, &x.k, &x.v, &out};
-  for (bool prefer_folded : {false, true}) {
-    const std::vector<CudnnShape> shapes = cudnn_shapes(all, x.k.heads, prefer_folded);
+  for (bool prefers_folded : {false, true}) {
+    const std::vector<CudnnShape> shapes = cudnn_shapes(all, x.k.heads, prefers_folded);
     ASSERT_EQ(shapes.size(), all.size());
     for (std::size_t i = 0; i < all.size(); ++i) {
       expect_same_rows(shapes[i], *all[i]);
       EXPECT_EQ(shapes[i].dims[0], shapes[0].dims[0]);
     }
-    EXPECT_EQ(shapes[0].dims[0], prefer_folded || (groups > 1 && q_per_group > 1) ? batch * groups : batch);
+    EXPECT_EQ(shapes[0].dims[0], prefers_folded || (groups > 1 && q_per_group > 1) ? batch * groups : batch);
   }
 }
 
@@ -63,10 +63,10 @@ TEST_P(CudnnLayoutTest, DescribesDenseTensorsWithoutAllocation) {
   const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
   for (const Heads* heads : {&x.q, &x.k}) {
     const Heads dense = dense_heads(Tensor::empty({5, batch, heads->heads * 8}, DType::BF16, device_), heads->heads);
-    const Heads places = dense_heads_layout(*heads);
-    for (const bool prefer_folded : {false, true})
-      EXPECT_EQ(cudnn_shapes(std::array{&places}, x.k.heads, prefer_folded),
-                cudnn_shapes(std::array{&dense}, x.k.heads, prefer_folded));
+    const Heads layout = dense_heads_layout(*heads);
+    for (const bool prefers_folded : {false, true})
+      EXPECT_EQ(cudnn_shapes(std::array{&layout}, x.k.heads, prefers_folded),
+                cudnn_shapes(std::array{&dense}, x.k.heads, prefers_folded));
   }
 }
 

@@ -20,7 +20,7 @@ struct BackwardScratch {
   P *k_rows, *v_rows, *k_left_t;
   P *q_right, *q_right_t, *dout_right, *dout_right_t;
   R *dq_t, *dk, *dv;
-  R *lse_log2, *delta;  ///< per query: lse log2(e), and the sum of dout * out
+  R *lse_log2, *delta;  ///< lse log2(e), and the sum of dout * out, by query
   P *rows, *tile;
   R *probabilities, *gradients, *wide_rows, *keep;
 

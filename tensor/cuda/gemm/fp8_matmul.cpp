@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kMultiple = 16;  ///< of sizes, and of the output's address in bytes
+constexpr i64 kMultiple = 16;  ///< required divisor of sizes and of the output's address in bytes
 constexpr int kMinComputeCapabilityMajor = 8, kMinComputeCapabilityMinor = 9;
 
 /// Memory for the two factors, each aligned as the library may require.

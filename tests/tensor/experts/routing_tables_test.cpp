@@ -77,12 +77,12 @@ TEST_P(ExpertChoicesTest, MatchStableSort) {
         for (i64 i = 0; i < choices; ++i)
           if (all[static_cast<std::size_t>(i)] >= 0) order.push_back(static_cast<i32>(i));
         std::ranges::stable_sort(order, {}, [&](i32 i) { return all[static_cast<std::size_t>(i)]; });
-        std::vector<i32> places(all.size(), -1);
+        std::vector<i32> expected_slots(all.size(), -1);
         for (std::size_t row = 0; row < order.size(); ++row)
-          places[static_cast<std::size_t>(order[row])] = static_cast<i32>(row);
+          expected_slots[static_cast<std::size_t>(order[row])] = static_cast<i32>(row);
         const auto [tokens, slots] = sorted(table(all, 1), {0, experts});
         EXPECT_TRUE(tokens == order);
-        EXPECT_TRUE(slots == places);
+        EXPECT_TRUE(slots == expected_slots);
       }
     }
   }
