@@ -99,7 +99,7 @@ DatasetSummary verify_dataset(const Path& prefix, i64 vocab_size, const Log& log
 std::string to_text(const DatasetSummary& s) {
   std::ostringstream out;
   const auto mean = static_cast<double>(s.tokens) / static_cast<double>(std::max<i64>(s.sequences, 1));
-  out << s.prefix << ": good\n"
+  out << s.prefix << ": intact\n"
       << "  " << s.documents << " documents, " << s.sequences << " sequences, " << s.tokens << " tokens ("
       << token_type_name(s.token_type) << ")\n"
       << "  sequence length " << s.shortest << " to " << s.longest << ", mean " << mean << "; " << s.empty_sequences
