@@ -7,7 +7,8 @@
 #   scripts/lint.sh format                only the format of all sources, with clang-format 14
 #   scripts/lint.sh comments [FOLDER...]  only comments and messages: fragments, and words that CONTRIBUTING.md replaces
 #   scripts/lint.sh scripts               only shell scripts, with shellcheck
-#   scripts/lint.sh commits [REVISION]    only commit subjects since REVISION (default: the last version tag)
+#   scripts/lint.sh commits [REVISION]    only commit subjects since REVISION (default: the last change
+#                                         of the project version)
 #
 # Checks without their tool are skipped with a message; a single check then exits with code 77. To format sources, run
 # clang-format-14 -i FILE. .clang-tidy selects the checks of clang-tidy.
@@ -113,14 +114,14 @@ check_comments() { # <folder ...>
   find "$@" "${sources[@]}" | xargs -0 awk -v words="$message_words" "$message_findings" || report "messages have findings"
 }
 
-# check_commits [revision]: needs a clone with history, and a version tag if there is no revision.
+# check_commits [revision]: checks the commits since a revision, by default since the project version last changed.
+# Needs a clone with history.
 check_commits() {
   local since=${1:-}
   if [ "$(git rev-parse --is-shallow-repository 2>/dev/null)" != false ]; then
     skip "this is not a git clone with full history: commits are not checked"
   fi
-  [ -n "$since" ] || since=$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null) ||
-    skip "there is no version tag: commits are not checked"
+  [ -n "$since" ] || since=$(git log -1 --format=%H -G'project\(megatron_cpp VERSION' -- CMakeLists.txt)
   git log --format='%h%x09%P%x09%s' "$since..HEAD" | awk -F'\t' '
     length($3) > 65 { print $1 ": subject has " length($3) " characters; the maximum is 65: " $3; bad = 1 }
     $3 !~ /^[a-z_0-9.][^:]*: / { print $1 ": subject is not of the form \"area: imperative subject\": " $3; bad = 1 }

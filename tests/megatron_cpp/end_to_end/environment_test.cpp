@@ -31,7 +31,7 @@ TEST_F(EnvironmentTest, NamesTokenFileThatShrinks) {
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 2) << outcome.err;
   EXPECT_CONTAINS(outcome.err, at("text") + ".bin");
-  EXPECT_CONTAINS(outcome.err, "became shorter");
+  EXPECT_CONTAINS(outcome.err, "truncated while in use");
 }
 
 TEST_F(EnvironmentTest, TrainingContinuesWithoutOutputs) {

@@ -187,7 +187,7 @@ TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
       EXPECT_EQ(outcome.code, 2);
       EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: " + disk_.path().string() +
                                        ": not enough space for this training: it needs ");
-      EXPECT_CONTAINS(outcome.err, " and the free space of its disk is 16.00 KiB");
+      EXPECT_CONTAINS(outcome.err, "but the free space of its disk is 16.00 KiB");
     }
   }
   // The free space is enough for one rank.

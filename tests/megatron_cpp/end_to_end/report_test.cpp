@@ -94,7 +94,7 @@ TEST_F(ReportEndToEndTest, RefusesToReadNonRunsOrOverwriteRuns) {
   EXPECT_CONTAINS(none.err, at("absent") + ": is neither a folder nor a file");
   const Outcome same = run({"report", at(""), "--output=" + at("metrics.jsonl")});
   EXPECT_EQ(same.code, 2);
-  EXPECT_CONTAINS(same.err, "is the run itself");
+  EXPECT_CONTAINS(same.err, "is a file of the run, which the page would replace");
   EXPECT_EQ(run({"report", at(""), "--output=" + at("nothing")}).code, 2);
   EXPECT_EQ(run({"report", at(""), "--output=" + at("absent/report.html")}).code, 2);
   EXPECT_EQ(run({"report", at(""), "--output="}).code, 2);

@@ -317,7 +317,7 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--hardware=here.toml", "--world_size=8"},
                  {"here.toml does not exist", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=cpu_epyc_2_cores", "--scale=1,2"},
-                 {"--scale: --hardware=cpu_epyc_2_cores describes 1, 2, 4 ranks apart"});
+                 {"--scale: --hardware=cpu_epyc_2_cores describes 1, 2, 4 ranks separately"});
   expect_refused({"--hardware=cpu_epyc_2_cores", "--tokens=1e9", "--deadline_hours=9"},
                  {"--deadline_hours: --hardware="});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--emit_hardware=" + (folder_ / "new.toml").string()},
