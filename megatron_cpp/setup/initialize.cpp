@@ -38,11 +38,11 @@ void connect_groups(const ParallelState& parallel, Device& device) {
 namespace {
 
 /// Formats the first line that differs, such as " (lr = 1 on rank 0, lr = 2 on rank 3)".
-std::string first_difference(const std::string& rank0_text, const std::string& other_text) {
+std::string first_difference(const std::string& rank0_text, const std::string& other_text, std::size_t other_rank) {
   std::istringstream a(rank0_text), b(other_text);
   std::string line_a, line_b;
   while (std::getline(a, line_a) && std::getline(b, line_b)) {
-    if (line_a != line_b) return str(" (", line_a, " on rank 0, ", line_b, " on this rank)");
+    if (line_a != line_b) return str(" (", line_a, " on rank 0, ", line_b, " on rank ", other_rank, ")");
   }
   return "";
 }
@@ -152,7 +152,7 @@ void check_identical_on_ranks(const char* what, const std::string& local, Commun
   const std::vector<std::string> all = all_gather_strings(local, world);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check_input(all[rank] == all[0], "rank ", rank, " has a different ", what, " than rank 0",
-                first_difference(all[0], all[rank]), "; ", remedy);
+                first_difference(all[0], all[rank], rank), "; ", remedy);
   }
 }
 

@@ -206,7 +206,8 @@ TEST_F(MultiRankTest, NamesRankWithOtherConfiguration) {
   args.insert(args.end(), other.begin(), other.end());
   const Outcome outcome = run_on(1, args);
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "rank 1 has another configuration than rank 0 (lr = 0.01 on rank 0, lr = 0.001 there)");
+  EXPECT_CONTAINS(outcome.err,
+                  "rank 1 has a different configuration than rank 0 (lr = 0.01 on rank 0, lr = 0.001 on rank 1)");
 }
 
 TEST_F(MultiRankTest, NamesRankWithDryRun) {
@@ -215,7 +216,7 @@ TEST_F(MultiRankTest, NamesRankWithDryRun) {
   args.insert(args.end(), other.begin(), other.end());
   const Outcome outcome = run_on(1, args);
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "rank 1 has another task than rank 0 (training on rank 0, dry run there)");
+  EXPECT_CONTAINS(outcome.err, "rank 1 has a different task than rank 0 (training on rank 0, dry run on rank 1)");
 }
 
 TEST_F(MultiRankTest, DryRunPlansLayoutInOneProcess) {
@@ -252,7 +253,7 @@ TEST_F(MultiRankTest, StopsAllRanksBeforeTrainingWhenOneHasTooLittleMemory) {
 TEST_F(MultiRankTest, NamesRankWithOtherCommand) {
   const Outcome outcome = run_on(1, pretrain("run", {":", "-n", "1", test::Program::path(), "bench", "comm"}));
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "rank 1 has another command than rank 0 (pretrain on rank 0, bench there)");
+  EXPECT_CONTAINS(outcome.err, "rank 1 has a different command than rank 0 (pretrain on rank 0, bench on rank 1)");
 }
 
 TEST_F(MultiRankTest, RejectsRanksForSingleProcessCommands) {
