@@ -367,8 +367,8 @@ bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLim
 std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
   std::vector<std::string> found;
   if (const i64 max_count = hardware.links.ranks.back(); limits.world_size > max_count)
-    found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name, " join ",
-                        max_count, " at most (links.ranks)"));
+    found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name,
+                        " connect at most ", max_count, " ranks (links.ranks)"));
   const auto value_or_one = [](i64 value) { return std::max<i64>(value, 1); };
   const Layout layout{.world_size = limits.world_size,
                       .tp = value_or_one(limits.tensor_model_parallel_size),

@@ -68,8 +68,8 @@ std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   if ((options.prepend_eod && !has_bos) || tokens.empty()) tokens.insert(tokens.begin(), begin);
   const i64 dropped = static_cast<i64>(tokens.size()) - longest;
   if (dropped > 0) {
-    log.warn(str("the prompt has ", tokens.size(), " tokens, but the model's context only ", longest, ": the first ",
-                 dropped, " are dropped"));
+    log.warn(str("the prompt has ", tokens.size(), " tokens, but the model's context has only ", longest,
+                 "; the first ", dropped, " are dropped"));
   }
   return tokens;
 }

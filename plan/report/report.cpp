@@ -132,7 +132,7 @@ std::string deadline_text(const PredictionInput& job, const FewestDevices& devic
                point.found.best.front().layout.describe());
   };
   if (devices.found) return what + describe_point(*devices.found) + "\n";
-  const std::string prefix = str(what, "no number of ", name, " that its links join is enough; ");
+  const std::string prefix = str(what, "no number of ", name, " that its links connect is enough; ");
   if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
     return prefix + "devices fail before any progress is made";
   if (devices.fastest) return prefix + "of those looked at the fastest, " + describe_point(*devices.fastest);

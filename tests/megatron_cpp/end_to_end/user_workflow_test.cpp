@@ -124,7 +124,7 @@ TEST_F(UserWorkflowTest, GenerateAcceptsPromptFromArgumentFileOrInput) {
                   "one of --prompt, --prompt_file and --prompts_file");
   std::string lengthy;
   for (int i = 0; i < 20; ++i) lengthy += text;
-  EXPECT_CONTAINS(run(plus(generate, "--prompt=" + lengthy)).err, "the model's context 32: the first ");
+  EXPECT_CONTAINS(run(plus(generate, "--prompt=" + lengthy)).err, "but the model's context has only 32; the first ");
   EXPECT_EQ(run(plus(generate, "--prompt=" + text)).err, "");
 }
 

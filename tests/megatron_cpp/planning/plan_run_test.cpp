@@ -71,7 +71,7 @@ TEST_F(PlannedStartTest, RejectsImpossiblePlans) {
   expect_refused({"--world_size=64", "--plan"}, "--plan: needs --hardware");
   expect_refused({"--world_size=64", "--plan", "--hardware=h100_sx"}, "did you mean h100_sxm?");
   expect_refused({"--world_size=1", "--plan", "--hardware=a100_40gb"}, "no layout fits");
-  expect_refused({"--world_size=1000003", "--plan", "--hardware=h100_sxm"}, "connect 24576 at most");
+  expect_refused({"--world_size=1000003", "--plan", "--hardware=h100_sxm"}, "connect at most 24576 ranks");
 }
 
 class MeasuredRunTest : public testing::Test {

@@ -118,7 +118,7 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
                  {"a step cannot be predicted: host.nvme_bandwidth: is not known of TPU v5p", "activations on disk"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--json"}, {"--json: applies only to --predict"});
   expect_refused({"--hardware=h100_sxm", "--world_size=32771", "--predict", tp},
-                 {"the configuration's layout cannot run", "32771", "connect 24576 at most"});
+                 {"the configuration's layout cannot run", "32771", "connect at most 24576 ranks"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--predict", "--scale=8,16", "--emit=x.toml"},
                  {"--predict and --scale: exclude each other", "--emit: is a detail of the best layout"});
 }
@@ -139,7 +139,7 @@ TEST_F(PlanCommandTest, ComparesGivenWorldSizes) {
   ASSERT_EQ(strong.code, 0) << strong.err;
   for (const char* part :
        {"strong scaling on H100 SXM", "     128    1024", "by Amdahl's law", "     131    1024  no layout divides",
-        "   32768    1024  world_size = 32768, but the links of H100 SXM connect 24576 at most"})
+        "   32768    1024  world_size = 32768, but the links of H100 SXM connect at most 24576 ranks"})
     EXPECT_THAT(strong.out, HasSubstr(part));
   const Outcome weak = run({"--hardware=h100_sxm", "--scale=64,128", "--weak"});
   EXPECT_THAT(weak.out, AllOf(HasSubstr("      64    1024"), HasSubstr("     128    2048"), Not(HasSubstr("Amdahl"))));
@@ -294,7 +294,7 @@ TEST_F(PlanCommandTest, FindsFewestDevicesForDeadline) {
   with_objective.push_back("--objective=deadline");
   EXPECT_EQ(run(with_objective).out, run(fewer).out);
   expect_refused({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
-                 {"no number of H100 SXM that its links join is enough; all 24576 at their highest rate would take "});
+                 {"no number of H100 SXM that its links connect is enough; all 24576 at their highest rate would take "});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
                   "--restart_seconds=1e9"},
                  {"its links join is enough; devices fail before any progress is made"});
@@ -313,7 +313,7 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--hardware=h100_sxm"}, {"--world_size: is missing"});
   expect_refused({"--hardware=h100_sx", "--world_size=8"}, {"unknown hardware \"h100_sx\"", "did you mean h100_sxm?"});
   expect_refused({"--hardware=zzz", "--world_size=8"},
-                 {"unknown hardware \"zzz\"", "there are: a100_40gb, a100_80gb", "megatron_cpp plan calibrate --out="});
+                 {"unknown hardware \"zzz\"", "available are a100_40gb, a100_80gb", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=here.toml", "--world_size=8"},
                  {"here.toml does not exist", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=cpu_epyc_2_cores", "--scale=1,2"},
@@ -325,7 +325,7 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--hardware=a100_80gb", "--world_size=64", "--micro_batch_size=7"},
                  {"micro_batch_size = 7 does not divide global_batch_size = 1024"});
   expect_refused({"--hardware=a100_80gb", "--world_size=10000", "--tp=3", "--pp=81"},
-                 {"world_size = 10000, but the links of A100 SXM 80GB connect 8192 at most",
+                 {"world_size = 10000, but the links of A100 SXM 80GB connect at most 8192 ranks",
                   "tensor_model_parallel_size = 3 does not divide num_attention_heads = 64",
                   "pipeline_model_parallel_size = 81 is above num_layers = 80"});
   // The error lists problems of the arguments, the configuration and the hardware.

@@ -170,7 +170,7 @@ TEST_F(GoldenImportsTest, RefusesUnsupportedTokens) {
   };
   const Path other = copy_of("llama_chat_Llama", "other");
   change(other / "tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "T5Tokenizer"; });
-  expect_import_refused(other, "how T5Tokenizer reads texts around them is not known");
+  expect_import_refused(other, "how T5Tokenizer reads texts around them is unknown");
   const Path hole = copy_of("llama_chat_Llama", "hole");
   change(hole / "tokenizer_config.json", [](Json& json) {
     json["added_tokens_decoder"]["425"] = json["added_tokens_decoder"]["420"];
