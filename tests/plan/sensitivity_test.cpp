@@ -31,10 +31,10 @@ TEST(UpgradeGainsTest, SortBottlenecksFirst) {
     return upgrade_gains({hardware, program, work, layout}).front().change;
   };
   EXPECT_EQ(best({.world_size = 1}), "twice the matrix products per second");
-  EXPECT_EQ(best({.world_size = 16, .tp = 16}), "twice the bandwidth of far");
+  EXPECT_EQ(best({.world_size = 16, .tp = 16}), "twice the bandwidth of inter_node");
   for (const Speedup& gain : upgrade_gains({hardware, program, work, {.world_size = 8, .tp = 8}})) {
     EXPECT_GE(gain.part, 0) << gain.change;
-    EXPECT_NE(gain.change, "twice the bandwidth of far");  // eight ranks do not use inter-node links
+    EXPECT_NE(gain.change, "twice the bandwidth of inter_node");  // eight ranks do not use inter-node links
   }
 }
 

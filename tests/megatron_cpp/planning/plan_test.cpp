@@ -293,8 +293,9 @@ TEST_F(PlanCommandTest, FindsFewestDevicesForDeadline) {
   std::vector<std::string> with_objective = fewer;
   with_objective.push_back("--objective=deadline");
   EXPECT_EQ(run(with_objective).out, run(fewer).out);
-  expect_refused({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
-                 {"no number of H100 SXM that its links connect is enough; all 24576 at their highest rate would take "});
+  expect_refused(
+      {"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
+      {"no number of H100 SXM that its links connect is enough; all 24576 at their highest rate would take "});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
                   "--restart_seconds=1e9"},
                  {"its links join is enough; devices fail before any progress is made"});
@@ -312,8 +313,9 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--world_size=8"}, {"hardware"});
   expect_refused({"--hardware=h100_sxm"}, {"--world_size: is missing"});
   expect_refused({"--hardware=h100_sx", "--world_size=8"}, {"unknown hardware \"h100_sx\"", "did you mean h100_sxm?"});
-  expect_refused({"--hardware=zzz", "--world_size=8"},
-                 {"unknown hardware \"zzz\"", "available are a100_40gb, a100_80gb", "megatron_cpp plan calibrate --out="});
+  expect_refused(
+      {"--hardware=zzz", "--world_size=8"},
+      {"unknown hardware \"zzz\"", "available are a100_40gb, a100_80gb", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=here.toml", "--world_size=8"},
                  {"here.toml does not exist", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=cpu_epyc_2_cores", "--scale=1,2"},

@@ -338,7 +338,7 @@ TEST(ConfigTest, RejectsKeysWithoutEffect) {
               HasSubstr("is above initial_loss_scale 4"));
   EXPECT_THAT(error_of(kMinimal, {"--data.train_data_path=a", "--data.split=1"}), HasSubstr("data.split"));
   EXPECT_THAT(error_of(kMinimal, {"--checkpoint.load=a", "--checkpoint.save=a/", "--checkpoint.finetune"}),
-              HasSubstr("another folder"));
+              HasSubstr("needs a save folder other than load"));
 }
 
 TEST(ConfigTest, HelpListsEveryKeyWithTypeRangeAndDefault) {
