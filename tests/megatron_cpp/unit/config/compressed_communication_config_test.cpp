@@ -53,7 +53,7 @@ TEST(CompressedCommunicationConfigTest, Bf16GradientsNeedZeroStageAndNoOtherComp
   config.parallel.grad_reduce_dtype = GradDType::Bf16;
   EXPECT_THAT(layout_problems(config, 4),
               ElementsAre(HasSubstr("grad_reduce_dtype = \"bf16\" has no effect with zero_stage = 0, where every rank "
-                                    "gets all gradients; use zero_stage 1, 2 or 3")));
+                                    "receives all gradients; use zero_stage 1, 2 or 3")));
   for (const i64 stage : {1, 2, 3}) {
     config.parallel.zero_stage = stage;
     EXPECT_THAT(layout_problems(config, 4), IsEmpty());
