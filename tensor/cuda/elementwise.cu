@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "base/integer_math.h"
 #include "tensor/cuda/reduce_rows.cuh"
 #include "tensor/ops/kernels.h"
 
@@ -73,8 +76,9 @@ __global__ void convert(const From* from, To* to, i64 n) {
   for (i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x; i < n; i += step) to[i] = narrow<To>(widen(from[i]));
 }
 
-/// Blocks compute partial sums in fp64, which one block adds in order.
-constexpr int kSumBlocks = 1024;
+/// Blocks compute partial sums in fp64, which one block adds in order. Small tensors need fewer blocks, whose sums are
+/// the same: those of further blocks would be 0.
+constexpr i64 kMaxSumBlocks = 1024;
 
 template <class E>
 __global__ void squares(const E* x, i64 n, double* partial) {
@@ -196,12 +200,14 @@ template <>
 void Kernels<DeviceType::Cuda>::add_sum_of_squares(const Tensor& x, Tensor& sum) {
   if (x.numel() == 0) return;
   CudaDevice& device = cuda(x);
-  const Tensor partial = Tensor::empty({kSumBlocks}, DType::F64, device, MemoryClass::Workspace);
+  const i64 blocks = std::min(kMaxSumBlocks, ceil_div(x.numel(), kThreads));
+  const Tensor partial = Tensor::empty({blocks}, DType::F64, device, MemoryClass::Workspace);
   on_float(x.dtype(), [&]<class T>() {
-    launch(squares<Element<T>>, kSumBlocks, kThreads, 0, device.stream(), elements<T>(x), x.numel(),
+    launch(squares<Element<T>>, static_cast<unsigned>(blocks), kThreads, 0, device.stream(), elements<T>(x), x.numel(),
            partial.data<double>());
   });
-  launch(sum_partials, 1, kThreads, 0, device.stream(), partial.data<double>(), kSumBlocks, sum.data<double>());
+  launch(sum_partials, 1, kThreads, 0, device.stream(), partial.data<double>(), static_cast<int>(blocks),
+         sum.data<double>());
 }
 
 template <>

@@ -1,7 +1,6 @@
 // Layouts of two ranks with a GPU each, over NCCL, have the losses of one rank.
 #include <gtest/gtest.h>
 
-#include "comm/nccl.h"
 #include "tensor/cuda_device.h"
 #include "tensor/on_device.h"
 #include "tests/support/gpu.h"
@@ -28,16 +27,6 @@ int gpu_count() {
   return 0;
 }
 
-/// Returns a GPU of the rank's own, and a group that carries its tensors over NCCL.
-test::RankDevices place_of_rank([[maybe_unused]] Communicator& ranks) {
-  if constexpr (kWithCuda) {
-    std::unique_ptr<Device> gpu = test::make_gpu(ranks.rank());
-    auto world = make_nccl_communicator(ranks.split(0, ranks.rank()), *gpu);
-    return {std::move(gpu), std::move(world)};
-  }
-  return {};
-}
-
 class NcclLayoutsTest : public testing::TestWithParam<RunLayout> {
  protected:
   void SetUp() override {
@@ -51,7 +40,7 @@ class NcclLayoutsTest : public testing::TestWithParam<RunLayout> {
     task.steps = 3;
     return task;
   }
-  static RunResult run(const RunLayout& layout) { return test::run_layout(task(), layout, place_of_rank); }
+  static RunResult run(const RunLayout& layout) { return test::run_layout(task(), layout, test::nccl_place); }
 };
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclLayoutsTest);

@@ -9,7 +9,6 @@
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/scratch_folder.h"
-#include "tests/support/shard_list.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp::async_save_layouts_test {
@@ -53,7 +52,7 @@ class AsyncSaveLayoutsTest : public testing::Test {
       std::vector<NamedShard> shards =
           coverage == Coverage::Whole ? shards_to_save(self.state()) : shards_to_load(self.state());
       const Path part_folder = coverage == Coverage::Whole ? Path() : Path(str(rank));
-      test::ShardList source(shards);
+      HostCopies source(shards);
       CheckpointSave sync_save({.folder = folder / "waited" / part_folder, .coverage = coverage}, {.iteration = 1},
                                world, log, files_);
       sync_save.write(source);

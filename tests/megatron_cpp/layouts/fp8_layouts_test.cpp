@@ -30,6 +30,11 @@ ModelConfig model_of(const std::string& name) {
   config.num_layers = 4;
   config.num_attention_heads = 4;
   config.seq_length = 8;
+  if (test::runs_on_gpus()) {  // where all sizes of a rank's products must be multiples of 16
+    config.hidden_size = config.seq_length = 64;
+    config.ffn_hidden_size = 128;
+    config.vocab_size = 64;
+  }
   if (name == "gpt2") config.hidden_dropout = config.attention_dropout = 0.1;
   if (name == "experts") {
     config.moe.num_experts = 4;
@@ -120,7 +125,7 @@ TEST_P(Fp8OtherSummationOrderTest, MatchesOneRankWithinFp8Error) {
   const RunTask task = task_of(model, fp8);
   const RunResult result = run_layout(task, layout);
   const RunResult &one_rank = on_one_rank(model, fp8), &in_bf16 = on_one_rank(model, Fp8::None);
-  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task is not learned";
+  test::expect_learned(one_rank, task);
   const Numbers weights = all_weights(one_rank, task.model);
   const double losses_error = relative_distance(one_rank.losses, in_bf16.losses),
                weights_error = relative_distance(weights, all_weights(in_bf16, task.model)),

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <string>
 
 #include "tests/support/layouts/layout_run.h"
@@ -14,6 +15,12 @@ inline void expect_same_bits(const RunResult& a, const RunResult& b) {
   EXPECT_EQ(a.grad_norms, b.grad_norms);
   ASSERT_EQ(a.weights.size(), b.weights.size());
   for (const auto& [name, values] : a.weights) EXPECT_EQ(values, b.weights.at(name)) << name;
+}
+
+/// Checks that the task was learned, unless MCPP_TEST_MAX_STEPS has shortened the run.
+inline void expect_learned(const RunResult& run, const RunTask& task) {
+  if (std::ssize(run.losses) < task.steps) return;
+  EXPECT_LT(run.losses.back(), 0.9 * run.losses.front()) << "the task is not learned";
 }
 
 inline double relative_distance(const Numbers& a, const Numbers& b) {

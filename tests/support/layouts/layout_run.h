@@ -15,6 +15,7 @@
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "tests/support/boxes.h"
+#include "tests/support/layouts/rank_place.h"
 
 namespace mcpp::test {
 
@@ -75,22 +76,10 @@ struct RunTask {
   bool async_save = false;
 };
 
-/// Device and communicator of a rank.
-struct RankDevices {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Communicator>
-      world;  ///< spans all ranks, for tensors of the device; if null, the ranks' own group is used
-};
-using RankDevicesFactory = std::function<RankDevices(Communicator& ranks)>;
-
 /// Returns the samples of a step, with microbatches of two, beyond which memory does not grow: with a pipeline, enough
 /// to fill it; otherwise the first microbatch, one in the middle, and the last.
 inline i64 samples_of_peak(const RunLayout& layout) {
   return (layout.pp > 1 ? 16 : 6) * layout.dp;
-}
-
-inline RankDevices make_cpu_devices(Communicator&) {
-  return {std::make_unique<CpuDevice>(), nullptr};
 }
 
 /// Reports a signal after a number of passes, and a run time of a number of minutes.
@@ -183,10 +172,10 @@ inline ModelContext context_of(const Config& config, DType dtype, Session& sessi
 class LayoutRank {
  public:
   LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks,
-             const RankDevicesFactory& make_devices = make_cpu_devices)
+             const PlaceOfRank& place = default_place)
       : task_(task),
         config_(config_of(task, layout)),
-        session_(session_of(config_, ranks, make_devices(ranks))),
+        session_(session_of(config_, ranks, place(ranks))),
         state_(context_of(config_, task.dtype, session_), config_.optimizer, layout_provider(config_, session_)) {
     if (task.initial) load(*task.initial);
   }
@@ -287,14 +276,13 @@ class LayoutRank {
   TrainingState state_;
 };
 
-inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
-                            const RankDevicesFactory& make_devices = make_cpu_devices) {
+inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const PlaceOfRank& place = default_place) {
   RunResult result;
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
-    LayoutRank self(task, layout, ranks, make_devices);
+    LayoutRank self(task, layout, ranks, place);
     Numbers losses, norms, choices;
-    for (i64 step = 0; step < task.steps; ++step) {
+    for (i64 step = 0; step < std::min(task.steps, max_steps()); ++step) {
       const StepOutcome outcome = self.step(step);
       losses.push_back(outcome.loss);
       norms.push_back(outcome.grad_norm);
