@@ -113,7 +113,8 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
 /// Creates a communicator of all ranks for tensors of the device; null if `ranks` can be used directly.
 std::unique_ptr<Communicator> make_gpu_communicator([[maybe_unused]] const ParallelConfig& config, Device& device,
                                                     Communicator& ranks) {
-  if (device.type() == DeviceType::Cpu || ranks.size() == 1) return nullptr;
+  if (device.type() == DeviceType::Cpu) return nullptr;
+  if (ranks.size() == 1) return make_self_communicator();  // MPI's would reject tensors of a GPU
   if constexpr (kWithCuda) {
     std::unique_ptr<Communicator> all = ranks.split(0, ranks.rank());
     if (can_use_nccl(config.distributed_backend, cuda_device_id(device), ranks))
