@@ -3,12 +3,16 @@
 #
 #   scripts/gpu_check.sh [--output FOLDER] [--seconds N] [build/cuda | PACK]
 #   scripts/gpu_check.sh --pack PACK.tar.xz [build/cuda]
+#   scripts/gpu_check.sh --simulated [--output FOLDER] [--seconds N] [build/cuda-sim]
 #
 #   --output FOLDER  receives the table (table.txt), all output (log.txt) and the results of benchmarks (bench.json);
 #                    default $OUT, or build/gpu_check
 #   --seconds N      total time limit; default 570
 #   --pack FILE      archives the stripped programs and the libraries they need, except those of CUDA, instead of checking. On
 #                    a different host, this script of the same repository accepts the file in place of a build folder
+#   --simulated      runs the same checks on a simulated GPU (docs/cuda.md), with smaller models, fewer steps and longer
+#                    limits. Skips benchmarks and compute-sanitizer, and checks that take longer than their limit. The
+#                    default of --seconds is 3600
 #
 # Prints information about the GPU, then runs the tests of the CUDA backend, compute-sanitizer, trainings on one rank
 # and on several that share the GPU, a reproducibility check, and benchmarks. Prints a table of check, result and
@@ -20,6 +24,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 programs=(megatron_cpp tensor_tests model_tests comm_tests checkpoint_tests megatron_cpp_tests)
 budget=570 # total seconds
+simulated="" # or "yes"
 
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 fail() {
@@ -46,28 +51,32 @@ pack() {
   echo "$(stat -c %s "$1") $1"
 }
 
-output=${OUT:-$root/build/gpu_check} pack_to="" build=""
+output=${OUT:-$root/build/gpu_check} pack_to="" build="" seconds=""
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
     --output | --pack | --seconds) [ $# -ge 2 ] || fail "$1 needs a value" ;;&
     --output) output=$2 && shift ;;
-    --seconds) budget=$2 && shift ;;
+    --seconds) seconds=$2 && shift ;;
     --pack) pack_to=$2 && shift ;;
+    --simulated) simulated=yes ;;
     -*) fail "$1: unknown option; see --help" ;;
     *) [ -z "$build" ] || fail "$1: only one build folder is allowed" && build=$1 ;;
   esac
   shift
 done
-build=${build:-$root/build/cuda}
+preset=cuda${simulated:+-sim}
+build=${build:-$root/build/$preset}
+[ -z "$simulated" ] || budget=3600
+budget=${seconds:-$budget}
 
 if [ -n "$pack_to" ]; then
-  for program in "${programs[@]}"; do [ -x "$build/$program" ] || fail "$build/$program does not exist; run scripts/build.sh cuda"; done
+  for program in "${programs[@]}"; do [ -x "$build/$program" ] || fail "$build/$program does not exist; run scripts/build.sh $preset"; done
   pack "$pack_to" "$build"
   exit 0
 fi
 
-if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+if [ -z "$simulated" ] && ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   echo "no GPU: nvidia-smi lists none; nothing was checked"
   exit 77
 fi
@@ -78,8 +87,8 @@ if [ -f "$build" ]; then
   mkdir "$work/build" && tar -C "$work/build" -xf "$build"
   build=$work/build
 fi
-build=$(cd "$build" 2>/dev/null && pwd) || fail "$build: folder does not exist; run scripts/build.sh cuda"
-for program in "${programs[@]}"; do [ -x "$build/$program" ] || fail "$build/$program does not exist; run scripts/build.sh cuda"; done
+build=$(cd "$build" 2>/dev/null && pwd) || fail "$build: folder does not exist; run scripts/build.sh $preset"
+for program in "${programs[@]}"; do [ -x "$build/$program" ] || fail "$build/$program does not exist; run scripts/build.sh $preset"; done
 
 missing_libraries() { for program in "${programs[@]}"; do ldd "$build/$program"; done | awk '/not found/ { print $1 }' | sort -u; }
 [ ! -d "$build/lib" ] || export LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -95,12 +104,15 @@ mkdir -p "$output"
 output=$(cd "$output" && pwd)
 : >"$output/log.txt"
 : >"$output/bench.json"
-export build work output root MCPP_SOURCE_DIR=$root MCPP_BINARY_DIR=$build OMP_WAIT_POLICY=passive
+long=100 short=20 # steps of trainings
+[ -z "$simulated" ] || { export MCPP_SIMULATOR_GPUS=1 OMP_NUM_THREADS=1 && long=30 short=6; }
+export long short build work output root simulated MCPP_SOURCE_DIR=$root MCPP_BINARY_DIR=$build OMP_WAIT_POLICY=passive
 
 # Each check is a function that prints its output and, as the last line, its result, and returns 0, 77 (skipped) or
 # another code (failed). It runs in a separate shell, which can be terminated.
 
 gpu_info() {
+  [ -z "$simulated" ] || { "$build/megatron_cpp" --version && echo "simulated" && return 0; }
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv
   "$build/megatron_cpp" --version
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
@@ -122,6 +134,7 @@ tests() {
 
 # sanitized TOOL FILTER: runs op tests under compute-sanitizer.
 sanitized() {
+  [ -z "$simulated" ] || { echo "simulated GPUs check every access" && return 77; }
   command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is missing" && return 77; }
   compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tensor_tests" --gtest_filter="$2" --gtest_brief=1 2>&1 |
     tee "$work/sanitizer.log" | tail -n 200
@@ -148,12 +161,14 @@ on_ranks() {
 
 # pretrain NAME RANKS STEPS [ARGUMENT...]: trains a small Llama on the GPU. Metrics and checkpoints are in $work/NAME.
 pretrain() {
-  local name=$1 ranks=$2 steps=$3
+  local name=$1 ranks=$2 steps=$3 small=()
   shift 3
+  [ -z "$simulated" ] || small=(--model.num_layers=2 --model.hidden_size=64 --model.ffn_hidden_size=128
+    --model.num_attention_heads=2 --model.seq_length=32 --training.global_batch_size=32 --optimizer.lr=1e-2)
   on_ranks "$ranks" pretrain "$root/configs/quickstart.toml" --device.device=cuda \
     "--data.train_data_path=[\"$work/train_text_document\"]" --data.valid_data_path=[] --training.eval_iters=0 \
     --data.tokenizer_model="$work/tokenizer.model" --training.train_iters="$steps" --optimizer.lr_warmup_iters=5 \
-    --training.micro_batch_size=8 --logging.log_interval=1 --logging.show_progress=false --checkpoint.save="$work/$name" "$@"
+    --training.micro_batch_size=8 --logging.log_interval=1 --logging.show_progress=false --checkpoint.save="$work/$name" "${small[@]}" "$@"
 }
 losses() { sed -n 's/.*"type":"train".*"lm_loss":\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
 
@@ -162,7 +177,7 @@ uses_cudnn() { ! grep -q 'several times slower than cuDNN' "$work/log" || { echo
 
 # The loss decreases.
 learns() {
-  pretrain learns 1 100
+  pretrain learns 1 "$long"
   uses_cudnn
   losses learns | awk 'NR == 1 { first = $1 } { last = $1 } END { print "loss", first, "to", last; exit !(last < 0.8 * first) }'
 }
@@ -170,17 +185,17 @@ learns() {
 # With fp8, on GPUs that support it, the loss is within 2 % of bf16.
 learns_in_fp8() {
   local code=0
-  pretrain fp8 1 100 --training.fp8=hybrid >"$work/fp8.log" 2>&1 || code=$?
+  pretrain fp8 1 "$long" --training.fp8=hybrid >"$work/fp8.log" 2>&1 || code=$?
   cat "$work/fp8.log"
   ! grep -q 'products in fp8 need' "$work/fp8.log" || return 77
   [ "$code" -eq 0 ] || return "$code"
-  paste <(losses learns) <(losses fp8) | awk '{ bf16 = $1; fp8 = $2 }
-    END { d = fp8 / bf16 - 1; print "loss", fp8, "after", NR, "steps, in bf16", bf16; exit !(NR == 100 && d < 0.02 && d > -0.02) }'
+  paste <(losses learns) <(losses fp8) | awk -v long="$long" '{ bf16 = $1; fp8 = $2 }
+    END { d = fp8 / bf16 - 1; print "loss", fp8, "after", NR, "steps, in bf16", bf16; exit !(NR == long && d < 0.02 && d > -0.02) }'
 }
 
 # With fp16 the loss scale decreases from a value at which gradients overflow.
 learns_in_fp16() {
-  pretrain fp16 1 100 --training.precision=fp16 --optimizer.initial_loss_scale=16777216
+  pretrain fp16 1 "$long" --training.precision=fp16 --optimizer.initial_loss_scale=16777216
   local skipped
   skipped=$(grep -c 'the gradient overflows' "$work/log" || true)
   losses fp16 | awk -v skipped="$skipped" 'NR == 1 { first = $1 } { last = $1 }
@@ -190,41 +205,41 @@ learns_in_fp16() {
 # The MLP of GPT-2 with and without cuBLASLt's epilogues: losses agree within rounding errors.
 gelu_epilogues() {
   local gpt=(--model.activation_func=gelu --model.add_bias_linear)
-  pretrain gelu_separate 1 20 "${gpt[@]}"
-  pretrain gelu_epilogues 1 20 "${gpt[@]}" --device.gelu_epilogue
+  pretrain gelu_separate 1 "$short" "${gpt[@]}"
+  pretrain gelu_epilogues 1 "$short" "${gpt[@]}" --device.gelu_epilogue
   close_losses gelu_separate gelu_epilogues 0.01
 }
 
 # Two identical runs are bitwise identical.
 reproducible() {
-  pretrain first 1 20
-  pretrain second 1 20
+  pretrain first 1 "$short"
+  pretrain second 1 "$short"
   "$build/megatron_cpp" checkpoint diff "$work/first" "$work/second"
   diff <(losses first) <(losses second)
-  echo "losses of 20 steps and all weights are bitwise identical"
+  echo "losses of $short steps and all weights are bitwise identical"
 }
 
 # layout RANKS ARGUMENT...: losses are within 1e-4 of those of one rank, in fp32.
 layout() {
   local ranks=$1 name=ranks_$1
   shift
-  [ -d "$work/one_rank" ] || pretrain one_rank 1 20 --training.precision=fp32
+  [ -d "$work/one_rank" ] || pretrain one_rank 1 "$short" --training.precision=fp32
   rm -rf "${work:?}/$name"
-  pretrain "$name" "$ranks" 20 --training.precision=fp32 "$@" || return $?
+  pretrain "$name" "$ranks" "$short" --training.precision=fp32 "$@" || return $?
   close_losses one_rank "$name"
 }
 # close_losses NAME NAME [BOUND]: relative differences of the losses are below the bound.
 close_losses() {
-  paste <(losses "$1") <(losses "$2") | awk -v bound="${3:-1e-4}" '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > max) max = d }
-    END { print NR, "steps, losses differ by at most", max + 0; exit !(NR == 20 && max < bound) }'
+  paste <(losses "$1") <(losses "$2") | awk -v bound="${3:-1e-4}" -v short="$short" '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > max) max = d }
+    END { print NR, "steps, losses differ by at most", max + 0; exit !(NR == short && max < bound) }'
 }
 
 # close_to_bf16 RANKS ARGUMENT...: losses are within 1 % of those of one rank in bf16, for options that change rounding
 # or the order of summation.
 close_to_bf16() {
-  [ -d "$work/first" ] || pretrain first 1 20
+  [ -d "$work/first" ] || pretrain first 1 "$short"
   rm -rf "${work:?}/close_to_bf16"
-  pretrain close_to_bf16 "$1" 20 "${@:2}" || return $?
+  pretrain close_to_bf16 "$1" "$short" "${@:2}" || return $?
   close_losses first close_to_bf16 0.01
 }
 
@@ -237,7 +252,7 @@ continuation() {
 
 # generates RANKS: the GPU generates the same text as the CPU.
 generates() {
-  [ -d "$work/one_rank" ] || pretrain one_rank 1 20 --training.precision=fp32
+  [ -d "$work/one_rank" ] || pretrain one_rank 1 "$short" --training.precision=fp32
   continuation "$1" cuda >"$work/text_cuda"
   continuation 1 cpu >"$work/text_cpu"
   diff "$work/text_cuda" "$work/text_cpu"
@@ -247,6 +262,7 @@ generates() {
 # Attention forward and backward over 32768 tokens with four query heads per key head: it must not allocate a matrix of
 # 32768 x 32768 elements nor use the fallback kernel.
 long_attention() {
+  [ -z "$simulated" ] || { echo "too long for a simulation" && return 77; }
   "$build/megatron_cpp" bench attention "$root/bench/gpt2_long.toml" --device.device=cuda --training.precision=bf16 \
     --model.seq_length=32768 --model.num_query_groups=2 --repeats=2 | tail -n 1
   uses_cudnn
@@ -260,23 +276,24 @@ on_disk() {
 
 # Offloaded activations and asynchronous saves do not change results.
 async_transfers() {
-  [ -d "$work/first" ] || pretrain first 1 20
-  pretrain async 1 20 --training.offload_activations=host --checkpoint.async_save --checkpoint.save_interval=5
+  [ -d "$work/first" ] || pretrain first 1 "$short"
+  pretrain async 1 "$short" --training.offload_activations=host --checkpoint.async_save --checkpoint.save_interval=5
   diff <(losses first) <(losses async)
   "$build/megatron_cpp" checkpoint diff "$work/first" "$work/async"
-  echo "losses of 20 steps and all weights are bitwise identical"
+  echo "losses of $short steps and all weights are bitwise identical"
 }
 
 # Mixture of experts with expert parallelism: losses are within 1e-4 of those of one rank.
 experts() {
   local mixture=(--training.precision=fp32 --model.num_experts=4 --model.moe_router_topk=2)
-  pretrain experts_1 1 20 "${mixture[@]}"
-  pretrain experts_2 2 20 "${mixture[@]}" --parallel.expert_model_parallel_size=2
+  pretrain experts_1 1 "$short" "${mixture[@]}"
+  pretrain experts_2 2 "$short" "${mixture[@]}" --parallel.expert_model_parallel_size=2
   close_losses experts_1 experts_2
 }
 
 # bench WHAT [ARGUMENT...]: runs a benchmark of GPT-2 124M.
 bench() {
+  [ -z "$simulated" ] || { echo "simulated GPUs have no speed" && return 77; }
   local what=$1
   shift
   "$build/megatron_cpp" bench "$what" "$root/configs/gpt2_124m.toml" --device.device=cuda --json \
@@ -290,6 +307,7 @@ failures=0 table="" not_run=()
 check() {
   local name=$1 limit=$2 full=$2 begin=$SECONDS code=0 result remark
   shift 2
+  [ -z "$simulated" ] || limit=$((limit * 10)) full=$limit
   [ $((budget - SECONDS)) -ge "$limit" ] || limit=$((budget - SECONDS))
   printf '\n=== %s: %s\n' "$name" "$*" >>"$output/log.txt"
   if [ "$limit" -lt 3 ]; then
@@ -305,6 +323,7 @@ check() {
     77) result="skipped" ;;
     124 | 137)
       result=FAILED remark="terminated after $limit s"
+      [ -z "$simulated" ] || { result="skipped" remark="takes longer than $limit s in the simulation"; }
       [ "$limit" -eq "$full" ] || { result="skipped" remark="time limit reached after $limit s" && not_run+=("$name"); }
       ;;
     *) result=FAILED ;;
@@ -313,6 +332,8 @@ check() {
   table+=$(printf '%-22s | %-8s | %4d | %s' "$name" "$result" $((SECONDS - begin)) "$remark")$'\n'
   printf '%-22s %s: %s\n' "$name" "$result" "$remark" >&2
 }
+op_filter='*cuda*'
+[ -z "$simulated" ] || op_filter='*StepOps*cuda*:*OptimizerOps*cuda*:*RopeOps*cuda*:*NormOps*bf16_cuda*:*AttentionTest*bf16_cuda*'
 export -f gpu_info tests sanitized data on_ranks pretrain losses uses_cudnn learns learns_in_fp8 learns_in_fp16 gelu_epilogues
 export -f reproducible layout on_disk close_losses async_transfers experts bench close_to_bf16 continuation generates
 export -f long_attention
@@ -320,7 +341,7 @@ export -f long_attention
 # Most important checks. Their limits add up to less than the default of --seconds.
 kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
 check "GPU" 15 gpu_info
-check "op tests" 120 tests tensor_tests '*cuda*'
+check "op tests" 120 tests tensor_tests "$op_filter"
 check "data" 20 data
 check "learns in bf16" 40 learns
 check "golden training" 40 tests megatron_cpp_tests '*TwelveSteps*cuda*'

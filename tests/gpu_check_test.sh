@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/gpu_check.sh without a GPU: it reports that there is none and, with fake programs and a fake GPU, it
-# distinguishes checks that fail, hang or have no tests from checks that pass.
+# Tests scripts/gpu_check.sh without a GPU: it reports that there is none and, with fake programs and a fake or simulated
+# GPU, it distinguishes checks that fail, hang or have no tests from checks that pass.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -83,6 +83,22 @@ table=$(cat "$folder/output/table.txt")
 expect "op tests" skipped "time limit reached"
 grep -Eq '^[0-9]+ checks did not finish within the time limit: GPU; op tests; .*; memcheck; racecheck$' <<<"$table" ||
   report_failure "it does not name the omitted checks. $table"
+
+# A simulation needs no GPU, takes fewer steps, and skips what simulated GPUs cannot show.
+nvidia-smi() { return 9; }
+code=0
+scripts/gpu_check.sh --simulated --output "$folder/output" "$folder" >/dev/null 2>&1 || code=$?
+table=$(cat "$folder/output/table.txt")
+[ $code -eq 1 ] || complain "with failures the exit code of a simulation is $code; $table"
+expect "GPU" passed "simulated"
+expect "op tests" passed "3 tests"
+expect "model tests" FAILED "0 passed; failed: Suite.Bad_cuda"
+expect "learns in bf16" FAILED "loss 199.5 to 170.5"
+expect "reproducible" passed "losses of 6 steps"
+expect "tp 2 on one GPU" FAILED "6 steps, losses differ by at most 0.005"
+expect "bench gemm" skipped "simulated GPUs have no speed"
+expect "memcheck" skipped "simulated GPUs check every access"
+expect "attention, 32k tokens" skipped "too long for a simulation"
 
 # The most informative checks fit into the budget even if each takes its full time limit.
 budget=$(sed -n 's/^budget=\([0-9]*\).*/\1/p' scripts/gpu_check.sh)

@@ -43,5 +43,24 @@ mcpp_simulate(megatron_cpp_tests cuda-sim nccl_layouts.late_loading *NcclLayouts
 mcpp_simulate(comm_tests cuda-sim comm.staged *staged_cuda*)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden *GoldenModelTest.Logits*cuda*)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden_training *GoldenModelTest.Twelve*cuda*)
+# Layouts of two to eight ranks over NCCL, compared as on CPUs (tests/megatron_cpp/layouts): random compositions in
+# which every schedule, kind of context and expert parallelism, ZeRO stage, tier of offload, precision and size of a
+# group occurs at least twice, under all policies with several seeds.
+set(layout_settings MCPP_TEST_DEVICE=cuda MCPP_TEST_MAX_STEPS=2 RANDOM_LAYOUTS=160 MCPP_SIMULATOR_RANK_ORDER=1
+                    OMP_NUM_THREADS=1)
+function(mcpp_seeds variable test)
+  list(TRANSFORM ARGN PREPEND "*${test}*/seed_")
+  list(JOIN ARGN ":" filter)
+  set(${variable} "${filter}" PARENT_SCOPE)
+endfunction()
+mcpp_seeds(compositions RandomLayoutsTest 4 12 17 19 24 29 32 35 59 63 86 92 95 106 130 131 135 138 139 157 167 173 184
+           191 203 206 207 220 240)
+foreach(policy late eager reverse random pct)
+  foreach(seed 1 2)
+    mcpp_simulate(megatron_cpp_tests cuda-sim layouts.${policy}.${seed} "${compositions}" ${layout_settings}
+                  MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_SEED=${seed})
+  endforeach()
+endforeach()
+
 add_test(NAME cuda_sim.faults COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda_simulator/faults.sh $<TARGET_FILE:megatron_cpp>)
 set_tests_properties(cuda_sim.faults PROPERTIES LABELS "${fast}" TIMEOUT 600)

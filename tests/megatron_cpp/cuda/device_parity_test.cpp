@@ -1,16 +1,19 @@
 // A run on a GPU matches the run on the CPU: bitwise identical initial weights and the same losses up to rounding.
 #include <gtest/gtest.h>
 
+#include <iterator>
+
 #include "comm/staged.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/gpu.h"
+#include "tests/support/layouts/compare_runs.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {
 namespace {
 
-using test::Numbers;
+using test::relative_distance;
 using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
@@ -71,12 +74,6 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceParityTest);
 INSTANTIATE_TEST_SUITE_P(Families, DeviceParityTest, testing::ValuesIn(families()),
                          [](const auto& p) { return str(p.param.name, "_cuda"); });
 
-double relative_distance(const Numbers& a, const Numbers& b) {
-  double difference = 0, whole = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), whole += b[i] * b[i];
-  return std::sqrt(difference / whole);
-}
-
 TEST_P(DeviceParityTest, InitialWeightsAreBitwiseIdentical) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask untrained = task(dtype);
@@ -87,7 +84,7 @@ TEST_P(DeviceParityTest, InitialWeightsAreBitwiseIdentical) {
 
 TEST_P(DeviceParityTest, LossesMatchCpuForTwentySteps) {
   const RunResult gpu = on_gpu(task()), cpu = on_cpu(task());
-  EXPECT_LT(cpu.losses.back(), 0.9 * cpu.losses.front()) << "the task is not learned";
+  test::expect_learned(cpu, task());
   for (std::size_t i = 0; i < cpu.losses.size(); ++i)
     EXPECT_LE(std::abs(gpu.losses[i] - cpu.losses[i]) / cpu.losses[i], 1e-4) << "step " << i;
 }
@@ -141,7 +138,9 @@ TEST_P(DeviceParityTest, FindsWorkingLossScale) {
   const RunResult gpu = on_gpu(fp16), again = on_gpu(fp16);
   EXPECT_EQ(gpu.losses, again.losses);
   EXPECT_EQ(gpu.weights, again.weights);
-  EXPECT_LT(gpu.losses.back(), gpu.losses.front());
+  if (std::ssize(gpu.losses) == fp16.steps) {
+    EXPECT_LT(gpu.losses.back(), gpu.losses.front());
+  }
 }
 
 /// Sizes that fp8 products support.
