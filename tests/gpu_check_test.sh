@@ -93,7 +93,7 @@ table=$(cat "$folder/output/table.txt")
 expect "GPU" passed "simulated"
 expect "op tests" passed "3 tests"
 expect "model tests" FAILED "0 passed; failed: Suite.Bad_cuda"
-expect "learns in bf16" FAILED "loss 199.5 to 170.5"
+expect "learns in bf16" passed "loss 199.5 to 140.5"
 expect "reproducible" passed "losses of 6 steps"
 expect "tp 2 on one GPU" FAILED "6 steps, losses differ by at most 0.005"
 expect "bench gemm" skipped "simulated GPUs have no speed"

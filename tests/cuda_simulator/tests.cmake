@@ -55,12 +55,32 @@ function(mcpp_seeds variable test)
 endfunction()
 mcpp_seeds(compositions RandomLayoutsTest 4 12 17 19 24 29 32 35 59 63 86 92 95 106 130 131 135 138 139 157 167 173 184
            191 203 206 207 220 240)
+mcpp_seeds(fast_compositions RandomLayoutsTest 12 17 32 59 63 92 106 130)
+mcpp_simulate(megatron_cpp_tests "${fast}" layouts.fast "${fast_compositions}" ${layout_settings}
+              MCPP_SIMULATOR_POLICY=random)
+mcpp_seeds(resumed RandomResumeTest 4 12 24 32)
+set(fp8_cases *Fp8SameSummationOrderTest*/llama_pp2_zb_v *Fp8SameSummationOrderTest*/llama_tp2_sp_pp2_zb_h1
+              *Fp8SameSummationOrderTest*/llama_dp2_zero3 *Fp8LayersTest*)
+list(JOIN fp8_cases ":" fp8_cases)
 foreach(policy late eager reverse random pct)
   foreach(seed 1 2)
     mcpp_simulate(megatron_cpp_tests cuda-sim layouts.${policy}.${seed} "${compositions}" ${layout_settings}
                   MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_SEED=${seed})
   endforeach()
+  set(settings ${layout_settings} MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_SEED=3)
+  mcpp_simulate(megatron_cpp_tests cuda-sim resume.${policy} "${resumed}" ${settings})
+  mcpp_simulate(megatron_cpp_tests cuda-sim fp8_layouts.${policy} "${fp8_cases}" ${settings})
+  mcpp_simulate(megatron_cpp_tests cuda-sim inference.${policy} EvaluationLayoutsTest.*:NextLogitsTest.* ${settings})
+  list(REMOVE_ITEM settings MCPP_TEST_MAX_STEPS=2)
+  mcpp_simulate(megatron_cpp_tests cuda-sim async_save.${policy} AsyncSaveLayoutsTest.SavesStateOfItsIteration ${settings})
 endforeach()
+mcpp_simulate(megatron_cpp_tests cuda-sim device_parity *DeviceParityTest*-*llama_even* MCPP_TEST_MAX_STEPS=2
+              MCPP_SIMULATOR_POLICY=random OMP_NUM_THREADS=1)
 
+# The program: trainings, kills, evaluation and generation, and the checks for a machine with a GPU.
+add_test(NAME cuda_sim.program COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda_simulator/program.sh $<TARGET_FILE:megatron_cpp>)
+add_test(NAME cuda_sim.gpu_check COMMAND ${CMAKE_SOURCE_DIR}/scripts/gpu_check.sh --simulated --seconds 1500
+                                         --output ${CMAKE_BINARY_DIR}/gpu_check ${CMAKE_BINARY_DIR})
+set_tests_properties(cuda_sim.program cuda_sim.gpu_check PROPERTIES LABELS cuda-sim TIMEOUT 1800 SKIP_RETURN_CODE 77)
 add_test(NAME cuda_sim.faults COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda_simulator/faults.sh $<TARGET_FILE:megatron_cpp>)
 set_tests_properties(cuda_sim.faults PROPERTIES LABELS "${fast}" TIMEOUT 600)
