@@ -47,7 +47,7 @@ mcpp_simulate(megatron_cpp_tests cuda-sim golden_training *GoldenModelTest.Twelv
 # which every schedule, kind of context and expert parallelism, ZeRO stage, tier of offload, precision and size of a
 # group occurs at least twice, under all policies with several seeds.
 set(layout_settings MCPP_TEST_DEVICE=cuda MCPP_TEST_MAX_STEPS=2 RANDOM_LAYOUTS=160 MCPP_SIMULATOR_RANK_ORDER=1
-                    OMP_NUM_THREADS=1)
+                    OMP_NUM_THREADS=1 MCPP_SIMULATOR_PATIENCE=600)
 function(mcpp_seeds variable test)
   list(TRANSFORM ARGN PREPEND "*${test}*/seed_")
   list(JOIN ARGN ":" filter)
