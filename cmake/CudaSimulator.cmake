@@ -22,9 +22,10 @@ list(REMOVE_DUPLICATES cuda_include_folders)
 set(cuda_libraries mcpp_cuda_simulator)
 set(cuda_comm_libraries "")
 
-# Kernels are C++ here, instrumented so that the simulator sees every access to memory. nvcc checks their warnings.
+# Kernels are C++ here, instrumented so that the simulator sees every access to memory, and integers that overflow. nvcc
+# checks their warnings.
 set(cuda_kernel_options -xc++ -include ${CMAKE_SOURCE_DIR}/tests/cuda_simulator/include/kernel_language.h
-    -fsanitize=thread --param=tsan-instrument-func-entry-exit=0 -ffp-contract=off -w)
+    -fsanitize=thread,signed-integer-overflow --param=tsan-instrument-func-entry-exit=0 -ffp-contract=off -w)
 
 file(GLOB simulator_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cuda_simulator/*.cpp)
 add_library(mcpp_cuda_simulator STATIC ${simulator_sources})

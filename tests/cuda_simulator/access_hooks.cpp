@@ -1,5 +1,7 @@
 // Functions that instrumented kernels call for every access to memory. Kernel sources are compiled with the thread
-// sanitizer's instrumentation, but linked with these functions instead of its library, which knows no GPU.
+// sanitizer's instrumentation, but linked with these functions instead of its library, which knows no GPU. So are the
+// functions of the undefined behavior sanitizer for signed integers that overflow.
+#include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/kernel.h"
 #include "tests/cuda_simulator/memory.h"
 
@@ -9,8 +11,10 @@ void record(const void* address, std::size_t bytes, bool is_write) {
   using namespace mcpp::cuda_simulator;
   if (is_shared_memory(address))
     record_shared_access(address, bytes, is_write);
-  else if (is_in_arena(address))
+  else if (is_in_arena(address)) {
     record_access(address, bytes, is_write);
+    if (cost_model()) KernelTraffic().add(address, bytes, is_write);
+  }
 }
 
 }  // namespace
@@ -35,6 +39,12 @@ void record(const void* address, std::size_t bytes, bool is_write) {
     record(address, bytes, true);                     \
   }
 
+/// Head of the compiler's description of an operation that overflows.
+struct OverflowSite {
+  const char* file;
+  std::uint32_t line, column;
+};
+
 extern "C" {
 
 MCPP_ACCESS_HOOKS(1)
@@ -56,6 +66,22 @@ void __tsan_init() {}
 // Reference counts of the host's code in kernel sources.
 int __tsan_atomic32_fetch_add(volatile int* to, int value, int) {
   return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
+}
+
+void __ubsan_handle_add_overflow(const OverflowSite* at, void*, void*) {
+  mcpp::cuda_simulator::report_integer_overflow("a sum", at->file, at->line);
+}
+void __ubsan_handle_sub_overflow(const OverflowSite* at, void*, void*) {
+  mcpp::cuda_simulator::report_integer_overflow("a difference", at->file, at->line);
+}
+void __ubsan_handle_mul_overflow(const OverflowSite* at, void*, void*) {
+  mcpp::cuda_simulator::report_integer_overflow("a product", at->file, at->line);
+}
+void __ubsan_handle_divrem_overflow(const OverflowSite* at, void*, void*) {
+  mcpp::cuda_simulator::report_integer_overflow("a quotient", at->file, at->line);
+}
+void __ubsan_handle_negate_overflow(const OverflowSite* at, void*) {
+  mcpp::cuda_simulator::report_integer_overflow("a negation", at->file, at->line);
 }
 
 }  // extern "C"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/number_formats.h"
 #include "tests/cuda_simulator/simulator.h"
 
@@ -332,6 +333,13 @@ const char* preference_refusal(const Problem& p, const Preference& preference) {
   return nullptr;
 }
 
+/// Returns the product's work, row-major: the library computes its transpose.
+ProductCost cost_of(const Product& product) {
+  const Problem& p = product.p;
+  const auto output = static_cast<double>(size_of(format_of(p.out.type)));
+  return {p.n(), p.m(), p.k(), 1, size_of(format_of(p.a.type)), output * (product.beta != 0 ? 2 : 1)};
+}
+
 /// Returns the algorithms that the preference allows, in a seeded order: sums in one, two or four parts.
 std::vector<Algorithm> candidates(const Problem& p, const Preference& preference) {
   std::vector<Algorithm> found;
@@ -462,7 +470,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                        record_access(workspace, workspace_bytes, true);
                        std::memset(workspace, 0xA5, workspace_bytes);
                      }
-                     multiply(product);
+                     if (cost_model()) spend(cost_model()->product(cost_of(product)));
+                     if (settings().computes) multiply(product);
                    }});
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/number_formats.h"
 #include "tests/cuda_simulator/simulator.h"
 
@@ -346,6 +347,23 @@ std::size_t attribute_size(cudnnBackendAttributeType_t type) {
   }
 }
 
+/// Returns the work of a graph of attention: two products in forward, five in backward.
+AttentionCost cost_of(const Graph& graph) {
+  AttentionCost cost{0, 0, false};
+  int products = 0;
+  bool is_causal = false;
+  for (const GraphOperation& o : graph.operations) {
+    is_causal |= o.mode == CUDNN_POINTWISE_GEN_INDEX && o.type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
+    if (o.type != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
+    const Value &a = graph.values[static_cast<std::size_t>(o.x)], &c = graph.values[static_cast<std::size_t>(o.y)];
+    cost.flops += 2.0 * static_cast<double>(c.numel()) * static_cast<double>(a.dims[3]);
+    if (products++ == 0) cost.keys = c.dims[3];
+  }
+  if (is_causal) cost.flops /= 2;
+  cost.is_backward = products > 2;
+  return cost;
+}
+
 struct Handle {
   cudaStream_t stream = nullptr;
 };
@@ -478,7 +496,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   enqueue(handle_of(handle).stream, {.name = "cudnnBackendExecute", .run = [=] {
                                        record_access(workspace, kWorkspaceBytes, true);
                                        std::memset(workspace, 0xA5, kWorkspaceBytes);
-                                       Execution(*graph, bindings.addresses, bindings.scalars).run();
+                                       if (cost_model()) spend(cost_model()->attention(cost_of(*graph)));
+                                       if (settings().computes)
+                                         Execution(*graph, bindings.addresses, bindings.scalars).run();
                                      }});
   return CUDNN_STATUS_SUCCESS;
 }

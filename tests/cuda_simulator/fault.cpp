@@ -1,4 +1,4 @@
-// Injected faults: one call of one function fails, as hardware and drivers do.
+// Injected faults: one call of one function fails, or one bit flips, as hardware and drivers do.
 #include <atomic>
 #include <cstdio>
 #include <string_view>
@@ -19,6 +19,12 @@ bool should_fail(const char* function) {
   std::fprintf(stderr, "CUDA simulator: injected a fault into call %d of %s\n", settings().fault_number, function);
   if (std::string_view(function) == "kernel") has_sticky_error = true;
   return true;
+}
+
+void flip_bit(void* data, std::size_t bytes) {
+  const std::uint64_t bit = random_bits() % (8 * bytes);
+  static_cast<unsigned char*>(data)[bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
+  std::fprintf(stderr, "CUDA simulator: flipped bit %llu of %zu bytes\n", static_cast<unsigned long long>(bit), bytes);
 }
 
 void reset_faults() {

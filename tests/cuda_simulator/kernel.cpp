@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/include/kernel_interface.h"
 #include "tests/cuda_simulator/memory.h"
 #include "tests/cuda_simulator/runtime.h"
@@ -380,14 +381,26 @@ void BlockExecutor::run_kernel(const std::string& name, const LaunchConfig& conf
   const std::uint64_t shift = random_bits() % count;
   std::uint64_t factor = random_bits() % 2 ? 1 : 1 + random_bits() % count;
   while (std::gcd(factor, count) != 1) ++factor;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const auto block = static_cast<std::uint64_t>((static_cast<unsigned __int128>(factor) * i + shift) % count);
+  constexpr std::uint64_t kSmallGrid = 64;  // writes indices that later kernels use
+  const auto most = static_cast<std::uint64_t>(settings().blocks);
+  const bool runs_all = most == 0 || count <= std::max(most, kSmallGrid);
+  const CostModel* const model = cost_model();
+  if (model) KernelTraffic().begin_kernel();
+  for (std::uint64_t i = 0; i < (runs_all ? count : most); ++i) {
+    const auto block = runs_all
+                           ? static_cast<std::uint64_t>((static_cast<unsigned __int128>(factor) * i + shift) % count)
+                       : i < most / 2 ? i
+                                      : count - most + i;
     block_index = {static_cast<unsigned>(block % config.grid.x),
                    static_cast<unsigned>(block / config.grid.x % config.grid.y),
                    static_cast<unsigned>(block / config.grid.x / config.grid.y)};
+    if (model) KernelTraffic().begin_block();
     run_block();
     if (has_failed_) return;
   }
+  if (model)
+    spend(model->kernel(
+        KernelTraffic().bytes(static_cast<double>(count) / static_cast<double>(runs_all ? count : most))));
 }
 
 /// Limits of dynamic shared memory that were requested, and kernels that have been launched, by device.
@@ -440,6 +453,7 @@ void enqueue_kernel(const void* kernel, const LaunchConfig& config, std::size_t 
     drain_device(lock, current_device(), "loading of a kernel");
   enqueue(config.stream, {.name = "kernel at " + name, .run = [name, config, body = std::move(thread_body)] {
                             if (sticky_error() != cudaSuccess || should_fail("kernel")) return;
+                            if (should_fail("memory")) flip_bit_of_device_memory();
                             executor().run_kernel(name, config, body);
                           }});
 }
@@ -455,7 +469,9 @@ void check_alignment(const void* address, std::size_t bytes, const char* access)
     report("%s: %s of %zu bytes at an address that is no multiple of it", executor().place().c_str(), access, bytes);
 }
 void record_atomic(const void* address, std::size_t bytes) {
-  if (!is_shared_memory(address)) record_access(address, bytes, true);
+  if (is_shared_memory(address)) return;
+  record_access(address, bytes, true);
+  if (cost_model()) KernelTraffic().add(address, bytes, true);
 }
 std::uint64_t meet_warp(WarpOp op, unsigned mask, std::uint64_t value, int source_lane) {
   return executor().meet_warp(op, mask, value, source_lane);
@@ -465,6 +481,12 @@ void meet_block() {
 }
 int lane_index() {
   return executor().lane();
+}
+void report_index_overflow(const char* type, std::int64_t value) {
+  report("%s: an index of %lld does not fit in %s", executor().place().c_str(), static_cast<long long>(value), type);
+}
+void report_integer_overflow(const char* operation, const char* file, unsigned line) {
+  report("%s: %s overflows a signed integer at %s:%u", executor().place().c_str(), operation, file, line);
 }
 void record_shared_access(const void* address, std::size_t bytes, bool is_write) {
   executor().record_shared(address, bytes, is_write);

@@ -33,6 +33,9 @@ constexpr std::size_t kGranule = 4, kAlignment = 512, kRedZone = 512;
 /// Larger allocations have no shadow: their sizes are those of tests for memory, not for order.
 constexpr std::size_t kMaxTracked = std::size_t{64} << 20;
 
+/// Bytes of small positive numbers in every format, for memory that is not computed if only time is simulated.
+constexpr int kFinitePattern = 0x3C;
+
 /// Stream and number of an operation in one word.
 using Epoch = std::uint32_t;
 constexpr int kNumberBits = 22;
@@ -86,9 +89,19 @@ void* allocate(std::size_t bytes, std::size_t& arena_end, std::size_t limit) {
   m.sizes[offset] = bytes;
   if (bytes <= kMaxTracked) {
     fill_shadow(offset, bytes, kNobody);
-    std::memset(arena + offset, 0xFF, bytes);
+    std::memset(arena + offset, settings().computes ? 0xFF : kFinitePattern, bytes);
   }
   return arena + offset;
+}
+
+/// Returns the pages of a range to the system; the range is zero then.
+void discard(char* data, std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t before = (kPage - reinterpret_cast<std::uintptr_t>(data) % kPage) % kPage;
+  const std::size_t pages = (bytes - before) / kPage * kPage;
+  std::memset(data, 0, before);
+  madvise(data + before, pages, MADV_DONTNEED);
+  std::memset(data + before + pages, 0, bytes - before - pages);
 }
 
 /// Returns the allocation that contains the offset, or the end.
@@ -192,14 +205,23 @@ std::size_t free_memory(void* data) {
   const std::size_t bytes = found->second, size = rounded(bytes);
   if (bytes <= kMaxTracked) {
     if (m.in_operation) record_access(data, bytes, true);
-    std::memset(data, 0xFF, bytes);
+    std::memset(data, settings().computes ? 0xFF : kFinitePattern, bytes);
     fill_shadow(offset, bytes, kFreed);
   } else {
-    madvise(data, bytes, MADV_DONTNEED);
+    discard(static_cast<char*>(data), bytes);
   }
   m.sizes.erase(found);
   m.free_offsets[size * 2 + (offset >= kDeviceArena)].insert(offset);
   return bytes;
+}
+
+void flip_bit_of_device_memory() {
+  const auto end = memory().sizes.lower_bound(kDeviceArena);
+  std::size_t total = 0;
+  for (auto i = memory().sizes.begin(); i != end; ++i) total += i->second;
+  std::size_t at = total > 0 ? random_bits() % total : 0;
+  for (auto i = memory().sizes.begin(); i != end; at -= i->second, ++i)
+    if (at < i->second) return flip_bit(arena + i->first, i->second);
 }
 
 bool is_device_memory(const void* address) {

@@ -23,6 +23,9 @@ void* allocate_pinned_memory(std::size_t bytes);
 /// Frees memory of either kind, and returns its size; 0 if it is not allocated.
 std::size_t free_memory(void* data);
 
+/// Flips a seeded bit of an allocation of a GPU; larger ones are more likely.
+void flip_bit_of_device_memory();
+
 bool is_device_memory(const void* address);
 /// Returns true if the range is pinned: allocated or registered.
 bool is_pinned_memory(const void* address, std::size_t bytes);
@@ -30,8 +33,8 @@ bool register_pinned_memory(void* address, std::size_t bytes);
 /// Returns the size of the registration, or 0.
 std::size_t unregister_pinned_memory(void* address);
 
-/// Address space of device memory, followed by pinned memory.
-constexpr std::size_t kDeviceArena = std::size_t{48} << 30, kPinnedArena = std::size_t{8} << 30;
+/// Address space of device memory, followed by pinned memory. Freed memory is reused for the same size only.
+constexpr std::size_t kDeviceArena = std::size_t{192} << 30, kPinnedArena = std::size_t{8} << 30;
 constexpr std::size_t kArena = kDeviceArena + kPinnedArena;
 extern char* const arena;
 inline bool is_in_arena(const void* address) {

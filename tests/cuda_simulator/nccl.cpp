@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/number_formats.h"
 #include "tests/cuda_simulator/simulator.h"
 
@@ -37,6 +38,7 @@ struct Call {
   ncclRedOp_t op{};
   int root = 0;
   VectorClock clock = {};
+  double seconds = 0;  ///< when it reached the head of its stream
 };
 
 struct Message {
@@ -47,6 +49,7 @@ struct Message {
   int peer = 0;
   bool is_done = false;
   VectorClock clock = {};
+  double seconds = 0;  ///< when it reached the head of its stream, then when it is complete
 };
 
 using Pair = std::pair<int, int>;  // source and destination
@@ -56,6 +59,7 @@ struct Group {
   bool is_aborted = false, has_failed = false;
   std::map<long, std::map<int, Call>> arrived;  // by number of the operation and rank
   std::map<long, VectorClock> completed;
+  std::map<long, double> completed_at;
   std::map<long, int> leaving;
   std::map<Pair, std::deque<std::shared_ptr<Message>>> sends, receives;
 };
@@ -189,6 +193,21 @@ void copy_to_all(std::map<int, Call>& calls, const Call& first) {
   for (auto& [rank, call] : calls) std::memcpy(call.out, gathered.data(), gathered.size());
 }
 
+/// Larger operations move no values if only time is simulated.
+constexpr std::size_t kSmallCopy = 1 << 20;
+
+/// Returns when a collective is complete that has begun with its last rank.
+double end_of(const std::map<int, Call>& calls) {
+  const Call& first = calls.begin()->second;
+  double begin = 0;
+  for (const auto& [rank, call] : calls) begin = std::max(begin, call.seconds);
+  const bool has_parts = first.kind == Kind::AllGather || first.kind == Kind::ReduceScatter;
+  const double bytes = static_cast<double>(bytes_of(first) * (has_parts ? calls.size() : 1));
+  const CostModel* const model = cost_model();
+  const auto kind = static_cast<CollectiveKind>(first.kind);  // in the same order
+  return model ? begin + model->collective(kind, bytes, static_cast<int>(calls.size())) : 0;
+}
+
 /// Performs a collective whose ranks have all arrived.
 void perform(std::map<int, Call>& calls, long number) {
   const Call& first = calls.begin()->second;
@@ -198,6 +217,7 @@ void perform(std::map<int, Call>& calls, long number) {
            describe(first).c_str(), rank, describe(call).c_str());
     return;
   }
+  if (!settings().computes && bytes_of(first) > kSmallCopy) return;
   if (first.kind == Kind::AllReduce || first.kind == Kind::ReduceScatter)
     reduce(calls, first);
   else
@@ -223,6 +243,7 @@ ncclResult_t enqueue_collective(ncclComm_t comm, Call call, cudaStream_t stream)
   const auto arrive = [=]() mutable {
     if (group->has_failed) return;
     call.clock = current_clock();
+    call.seconds = stream_seconds();
     record_call(call, group->size);
     auto& calls = group->arrived[number];
     calls[rank] = call;
@@ -230,15 +251,18 @@ ncclResult_t enqueue_collective(ncclComm_t comm, Call call, cudaStream_t stream)
     perform(calls, number);
     for (const auto& [other, arrived] : calls) group->completed[number].join(arrived.clock);
     group->leaving[number] = group->size;
+    group->completed_at[number] = end_of(calls);
     notify_progress();
   };
   const auto leave = [=] {
     if (group->is_aborted) return;
     join_clock(group->completed[number]);
+    advance_stream_to(group->completed_at[number]);
     record_call(call, group->size);
     if (--group->leaving[number] > 0) return;
     group->arrived.erase(number);
     group->completed.erase(number);
+    group->completed_at.erase(number);
     group->leaving.erase(number);
   };
   enqueue(stream, {.name = name, .run = arrive});
@@ -257,7 +281,10 @@ void match_messages(Group& group, Pair pair) {
       report("NCCL: rank %d sends %zu elements of type %d to rank %d, which receives %zu of type %d", pair.first,
              from.count, static_cast<int>(from.type), pair.second, to.count, static_cast<int>(to.type));
     const std::size_t count = std::min(from.count, to.count);
-    std::memcpy(to.data, from.data, count * size_of(format_of(from.type)));
+    const std::size_t bytes = count * size_of(format_of(from.type));
+    if (settings().computes || bytes <= kSmallCopy) std::memcpy(to.data, from.data, bytes);
+    from.seconds = to.seconds =
+        std::max(from.seconds, to.seconds) + (cost_model() ? cost_model()->message(static_cast<double>(bytes)) : 0);
     from.is_done = to.is_done = true;
     from.clock.join(to.clock);
     to.clock = from.clock;
@@ -296,6 +323,7 @@ void enqueue_messages(ncclComm_t comm, cudaStream_t stream, const std::vector<st
                      record_all();
                      for (const auto& m : messages) {
                        m->clock = current_clock();
+                       m->seconds = stream_seconds();
                        const Pair pair = m->is_send ? Pair{rank, m->peer} : Pair{m->peer, rank};
                        (m->is_send ? group->sends : group->receives)[pair].push_back(m);
                        match_messages(*group, pair);
@@ -305,7 +333,7 @@ void enqueue_messages(ncclComm_t comm, cudaStream_t stream, const std::vector<st
   enqueue(stream, {.name = name + " waits for its peers",
                    .run =
                        [=] {
-                         for (const auto& m : messages) join_clock(m->clock);
+                         for (const auto& m : messages) join_clock(m->clock), advance_stream_to(m->seconds);
                          record_all();
                        },
                    .is_ready = [=] { return group->is_aborted || std::ranges::all_of(messages, is_done); }});

@@ -12,9 +12,11 @@
 namespace mcpp::cuda_simulator {
 namespace {
 
-/// Calls that can fail; "kernel" is an error during execution, "nccl" an asynchronous error of a collective.
-constexpr const char* kFaultCalls[]{
-    "cudaMallocAsync", "cudaMallocHost", "cudaMemcpyAsync", "launch", "kernel", "cublasLtMatmul", "nccl"};
+/// Calls that can fail; "kernel" is an error during execution, "nccl" an asynchronous error of a collective, "event" an
+/// event that never completes, "upload" a copy to the GPU with a flipped bit, and "memory" a kernel during which a bit
+/// of the GPU's memory flips.
+constexpr const char* kFaultCalls[]{"cudaMallocAsync", "cudaMallocHost", "cudaMemcpyAsync", "launch", "kernel",
+                                    "cublasLtMatmul",  "nccl",           "event",           "upload", "memory"};
 
 /// Returns an environment variable as a number; ends the program if it is none.
 long number_setting(const char* name, long otherwise) {
@@ -67,6 +69,7 @@ Settings settings_from_environment() {
   s.checks_races = number_setting("MCPP_SIMULATOR_RACES", 1) != 0;
   s.aborts_on_report = number_setting("MCPP_SIMULATOR_ABORT", 1) != 0;
   read_fault(s);
+  s.blocks = static_cast<int>(number_setting("MCPP_SIMULATOR_BLOCKS", 0));
   s.patience = static_cast<int>(number_setting("MCPP_SIMULATOR_PATIENCE", s.patience));
   return s;
 }

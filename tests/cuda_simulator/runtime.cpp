@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/kernel.h"
 #include "tests/cuda_simulator/memory.h"
 
@@ -59,10 +60,13 @@ bool overlaps(const void* a, const void* b, std::size_t bytes) {
   return x < y + bytes && y < x + bytes;
 }
 
+/// Copies of at most so many bytes happen even if only time is simulated: the host decides by their values.
+constexpr std::size_t kSmallCopy = 1 << 20;
+
 /// Queues a copy whose side on the host is pinned. Memory that the host reads or writes while the copy is queued is
 /// found by its contents: a source must not change, and a destination keeps the pattern that is stored here.
 void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream, const void* host) {
-  const bool is_checked = host && !is_host_range_queued(host, bytes);
+  const bool is_checked = settings().computes && host && !is_host_range_queued(host, bytes);
   if (is_checked && host == to) std::memset(to, 0xFF, bytes);
   const std::uint64_t expected = is_checked ? hash_bytes(host, bytes) : 0;
   const char* name = !host        ? "cudaMemcpyAsync"
@@ -73,7 +77,9 @@ void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t st
       report("pinned memory was modified by the host while %s of %zu bytes was in flight", name, bytes);
     record_access(from, bytes, false);
     record_access(to, bytes, true);
-    std::memcpy(to, from, bytes);
+    if (cost_model()) spend(cost_model()->copy(static_cast<double>(bytes), host));
+    if (settings().computes || bytes <= kSmallCopy) std::memcpy(to, from, bytes);
+    if (host == from && should_fail("upload")) flip_bit(to, bytes);
   };
   enqueue(stream, {.name = name, .run = run, .host = {host, host ? bytes : 0}});
 }
@@ -245,7 +251,8 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   }
   enqueue(stream, {.name = "cudaMemsetAsync", .run = [=] {
                      record_access(to, bytes, true);
-                     std::memset(to, value, bytes);
+                     if (cost_model()) spend(cost_model()->kernel(static_cast<double>(bytes)));
+                     if (settings().computes || bytes <= kSmallCopy) std::memset(to, value, bytes);
                    }});
   return cudaSuccess;
 }

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/memory.h"
 #include "tests/cuda_simulator/runtime.h"
 #include "tests/cuda_simulator/simulator.h"
@@ -110,6 +111,8 @@ void run_next(cudaStream_t stream) {
   if (operation.host_clock) stream->clock.join(*operation.host_clock);
   if (operation.waited_event) stream->clock.join(operation.waited_event->clock);
   stream->clock.set(stream->number, stream->executed);
+  stream->seconds = std::max(stream->seconds, operation.queued_at);
+  if (operation.waited_event) stream->seconds = std::max(stream->seconds, operation.waited_event->seconds);
   name_operation(stream->number, stream->executed, operation.name);
   const cudaStream_t outer = std::exchange(s.current, stream);
   begin_operation({stream->number, stream->executed, &stream->clock});
@@ -117,7 +120,8 @@ void run_next(cudaStream_t stream) {
   if (operation.recorded_event) {
     EventState& event = *operation.recorded_event;
     event.done = std::max(event.done, operation.version);
-    event.milliseconds = std::chrono::duration<double, std::milli>(SteadyClock::now().time_since_epoch()).count();
+    event.seconds =
+        cost_model() ? stream->seconds : std::chrono::duration<double>(SteadyClock::now().time_since_epoch()).count();
     event.clock = stream->clock;
   }
   end_operation();
@@ -220,6 +224,10 @@ void enqueue(cudaStream_t stream, Operation operation) {
   register_thread();
   draw_pct_changes();
   operation.host_clock = host_snapshot();
+  if (const CostModel* model = cost_model()) {
+    advance_host_to(host_seconds() + model->launch());
+    operation.queued_at = host_seconds();
+  }
   resolve(stream)->queue.push_back(std::move(operation));
   ++scheduler().generation;
   scheduler().progress.notify_all();
@@ -231,6 +239,15 @@ VectorClock current_clock() {
 }
 void join_clock(const VectorClock& clock) {
   if (scheduler().current) scheduler().current->clock.join(clock);
+}
+double stream_seconds() {
+  return scheduler().current ? scheduler().current->seconds : 0;
+}
+void spend(double seconds) {
+  if (scheduler().current) scheduler().current->seconds += seconds;
+}
+void advance_stream_to(double seconds) {
+  if (scheduler().current) scheduler().current->seconds = std::max(scheduler().current->seconds, seconds);
 }
 void notify_progress() {
   ++scheduler().generation;
@@ -274,6 +291,7 @@ void drain_stream(Lock& lock, cudaStream_t stream, const char* call) {
   wait_until(
       lock, stream, [&] { return stream->queue.empty(); }, call);
   join_host(stream->clock);
+  advance_host_to(stream->seconds);
 }
 
 void drain_device(Lock& lock, int device, const char* call) {
@@ -282,7 +300,16 @@ void drain_device(Lock& lock, int device, const char* call) {
   wait_until(
       lock, nullptr, [&] { return std::ranges::none_of(scheduler().streams, is_busy); }, call);
   for (const cudaStream_t stream : scheduler().streams)
-    if (stream->device == device) join_host(stream->clock);
+    if (stream->device == device) join_host(stream->clock), advance_host_to(stream->seconds);
+}
+
+/// Returns true if by the virtual clock an event completes after the calling thread's time, which advances by the time
+/// of a query.
+static bool is_later(const EventState& event) {
+  constexpr double kQuerySeconds = 1e-6;
+  if (!cost_model() || event.seconds <= host_seconds()) return false;
+  advance_host_to(host_seconds() + kQuerySeconds);
+  return true;
 }
 
 }  // namespace mcpp::cuda_simulator
@@ -339,9 +366,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock(simulator_mutex());
   stream = resolve(stream);
   event->state->stream = stream;
-  enqueue(
-      stream,
-      {.name = "cudaEventRecord", .run = nullptr, .recorded_event = event->state, .version = ++event->state->recorded});
+  std::function<bool()> never = nullptr;
+  if (should_fail("event")) never = [] { return false; };
+  enqueue(stream, {.name = "cudaEventRecord",
+                   .run = nullptr,
+                   .is_ready = std::move(never),
+                   .recorded_event = event->state,
+                   .version = ++event->state->recorded});
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -362,7 +393,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (state.done < state.recorded && random_bits() % kMeanQueries == 0) {  // queries in a loop must see progress
     if (const cudaStream_t next = choose_stream(state.stream)) run_next(next);
   }
-  if (state.done < state.recorded) return remember_error(cudaErrorNotReady);
+  if (state.done < state.recorded || is_later(state)) return remember_error(cudaErrorNotReady);
   join_host(state.clock);
   return remember_error(sticky_error());
 }
@@ -373,6 +404,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   wait_until(
       lock, state->stream, [&] { return state->done >= version; }, "cudaEventSynchronize");
   join_host(state->clock);
+  if (cost_model()) advance_host_to(state->seconds);
   return remember_error(sticky_error());
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -381,7 +413,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     if (!event->state->has_timing || event->state->recorded == 0) return remember_error(cudaErrorInvalidResourceHandle);
     if (event->state->done < event->state->recorded) return remember_error(cudaErrorNotReady);
   }
-  *milliseconds = static_cast<float>(end->state->milliseconds - start->state->milliseconds);
+  *milliseconds = static_cast<float>(1e3 * (end->state->seconds - start->state->seconds));
   return cudaSuccess;
 }
 

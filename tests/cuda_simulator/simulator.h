@@ -40,6 +40,8 @@ struct Settings {
   bool aborts_on_report = true;
   std::string fault_call = {};  ///< function whose call number fault_number fails
   int fault_number = 0;         ///< from 1; 0: none
+  bool computes = true;         ///< otherwise libraries and large copies only take time
+  int blocks = 0;               ///< run per launch of a large grid: half of them the first; 0: all
   int patience = 120;           ///< seconds without progress that count as a deadlock
 };
 /// Returns the settings; tests of the simulator modify them.
@@ -56,6 +58,8 @@ void set_report_handler(std::function<void(const std::string&)> handler);
 
 /// Returns true if this call of a fallible function is to fail.
 bool should_fail(const char* function);
+/// Flips a seeded bit of the range, and prints which.
+void flip_bit(void* data, std::size_t bytes);
 /// Starts counting the calls of fallible functions.
 void reset_faults();
 /// Returns the error that a failed kernel has left, which all later calls return; cudaSuccess if there is none.
@@ -86,7 +90,7 @@ class VectorClock {
 struct EventState {
   std::uint64_t recorded = 0, done = 0;  ///< numbers of records that were queued, and that have run
   cudaStream_t stream = nullptr;         ///< of the last record
-  double milliseconds = 0;
+  double seconds = 0;                    ///< of the clock, when the last record ran
   bool has_timing = true;
   VectorClock clock;  ///< of the last record that has run
 };
@@ -107,6 +111,7 @@ struct Operation {
   HostRange host = {};
   bool may_outlive_stream = false;
   std::shared_ptr<const VectorClock> host_clock = nullptr;
+  double queued_at = 0;  ///< seconds of the host's virtual clock
 };
 
 /// Queues an operation, and lets the policy run some.
@@ -137,6 +142,7 @@ struct CUstream_st {
   std::uint64_t pct_priority = 0;
   std::uint32_t executed = 0;  ///< operations that have run
   bool is_destroyed = false;   ///< deleted once its operations have run
+  double seconds = 0;          ///< of the virtual clock
   mcpp::cuda_simulator::VectorClock clock;
   std::deque<mcpp::cuda_simulator::Operation> queue;
 };

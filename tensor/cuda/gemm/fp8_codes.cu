@@ -55,14 +55,15 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kTile = 64, kWord = 4;
 
-/// Transposes tiles through shared memory, so that reads and writes are coalesced.
+/// Transposes tiles through shared memory, so that reads and writes are coalesced. Rows are along x, as grids have at
+/// most 65535 blocks along y.
 __global__ void __launch_bounds__(kThreads)
     write_transposed_codes(const __nv_bfloat16* x, const float* amax, Fp8Format format, Fp8Codes to, i64 rows,
                            i64 columns) {
   MCPP_SHARED(u8[kTile][kTile + kWord], tile);
   const float scale = fp8_scale(format, *amax);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *to.unscale = 1 / scale;
-  const i64 row = i64{blockIdx.y} * kTile, column = i64{blockIdx.x} * kTile;
+  const i64 row = i64{blockIdx.x} * kTile, column = i64{blockIdx.y} * kTile;
   for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
     const int r = i / kTile, c = i % kTile;
     if (row + r < rows && column + c < columns)
@@ -99,7 +100,7 @@ void write_fp8_codes(const Tensor& x, const Fp8Scale& scale, bool transposed, co
   const i64 count = x.numel(), rows = x.dim(0), columns = x.dim(1);
   const auto tiles = [](i64 size) { return static_cast<unsigned>((size + kTile - 1) / kTile); };
   if (transposed) {
-    launch(write_transposed_codes, dim3(tiles(columns), tiles(rows)), kThreads, 0, device.stream(), source, amax,
+    launch(write_transposed_codes, dim3(tiles(rows), tiles(columns)), kThreads, 0, device.stream(), source, amax,
            scale.format, to, rows, columns);
   } else if (count % kPack == 0 && is_pack_aligned<kPack>(source) && is_pack_aligned<kPack>(to.codes)) {
     launch(write_packed_codes, grid_for(count / kPack, kThreads, device), kThreads, 0, device.stream(), source, amax,

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tests/cuda_simulator/include/checked_index.h"
 #include "tests/cuda_simulator/include/kernel_interface.h"
 
 #undef __launch_bounds__
@@ -51,10 +52,10 @@ T shuffle(unsigned mask, T x, int source_lane) {
 
 }  // namespace mcpp::cuda_simulator
 
-#define threadIdx ::mcpp::cuda_simulator::thread_index
-#define blockIdx ::mcpp::cuda_simulator::block_index
-#define blockDim ::mcpp::cuda_simulator::block_size
-#define gridDim ::mcpp::cuda_simulator::grid_size
+#define threadIdx ::mcpp::cuda_simulator::checked_indices(::mcpp::cuda_simulator::thread_index)
+#define blockIdx ::mcpp::cuda_simulator::checked_indices(::mcpp::cuda_simulator::block_index)
+#define blockDim ::mcpp::cuda_simulator::checked_indices(::mcpp::cuda_simulator::block_size)
+#define gridDim ::mcpp::cuda_simulator::checked_indices(::mcpp::cuda_simulator::grid_size)
 
 inline void __syncthreads() {
   mcpp::cuda_simulator::meet_block();

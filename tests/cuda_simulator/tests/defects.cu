@@ -54,6 +54,18 @@ __global__ void write_dynamic_shared(std::size_t bytes) {
   if (bytes > 0) dynamic_shared<char>()[bytes - 1] = 1;
 }
 
+__global__ void multiply_signed(int rows, int columns, long long* to) {
+  *to = rows * columns;
+}
+
+__global__ void multiply_index(unsigned stride, long long* to) {
+  *to = blockIdx.x * stride;
+}
+
+__global__ void narrow_index(unsigned offset, long long* to) {
+  *to = static_cast<int>(blockIdx.x + offset);
+}
+
 }  // namespace
 
 void launch_reverse(const float* from, float* to, bool has_barrier, cudaStream_t stream) {
@@ -82,6 +94,15 @@ void launch_with_shared(std::size_t bytes, int requested, cudaStream_t stream) {
     check_cuda(cudaFuncSetAttribute(write_dynamic_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, requested),
                "cudaFuncSetAttribute");
   launch(write_dynamic_shared, 1, 1, bytes, stream, bytes);
+}
+void launch_multiply_signed(int rows, int columns, long long* to, cudaStream_t stream) {
+  launch(multiply_signed, 1, 1, 0, stream, rows, columns, to);
+}
+void launch_multiply_index(int blocks, unsigned stride, long long* to, cudaStream_t stream) {
+  launch(multiply_index, blocks, 1, 0, stream, stride, to);
+}
+void launch_narrow_index(unsigned offset, long long* to, cudaStream_t stream) {
+  launch(narrow_index, 1, 1, 0, stream, offset, to);
 }
 void launch_empty_grid(float* to, cudaStream_t stream) {
   launch(fill, 0, kThreads, 0, stream, to, 0, 0.0f);

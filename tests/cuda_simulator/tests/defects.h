@@ -20,6 +20,12 @@ void launch_vector_store(void* to, cudaStream_t stream);
 void launch_copy_shared(float* to, cudaStream_t stream);
 /// Launches a kernel with this much shared memory, after a request for `requested` bytes unless that is 0.
 void launch_with_shared(std::size_t bytes, int requested, cudaStream_t stream);
+/// Computes rows * columns in int.
+void launch_multiply_signed(int rows, int columns, long long* to, cudaStream_t stream);
+/// Computes the index of each block times the stride in unsigned.
+void launch_multiply_index(int blocks, unsigned stride, long long* to, cudaStream_t stream);
+/// Converts the index of a block plus the offset to int.
+void launch_narrow_index(unsigned offset, long long* to, cudaStream_t stream);
 /// Launches without a block.
 void launch_empty_grid(float* to, cudaStream_t stream);
 

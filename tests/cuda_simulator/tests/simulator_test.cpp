@@ -151,6 +151,22 @@ TEST_F(SimulatorKernelTest, RejectsLaunchesBeyondLimits) {
   EXPECT_THAT(finish(), Contains(HasSubstr("the grid is empty")));
 }
 
+TEST_F(SimulatorKernelTest, ReportsIndicesBeyond32Bits) {
+  auto* const to = reinterpret_cast<long long*>(a_);
+  constexpr int kHalf = 1 << 16;
+  constexpr unsigned kLargest = 4'294'967'295u;
+  launch_multiply_signed(kHalf / 2, kHalf - 1, to, first_);
+  launch_multiply_index(2, kLargest, to, first_);
+  launch_narrow_index(kLargest / 2, to, first_);
+  EXPECT_THAT(finish(), IsEmpty());
+  launch_multiply_signed(kHalf / 2, kHalf, to, first_);
+  EXPECT_THAT(finish(), Contains(testing::AllOf(HasSubstr("a product overflows"), HasSubstr("defects.cu:"))));
+  launch_multiply_index(3, kLargest, to, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("an index of 8589934590 does not fit in unsigned")));
+  launch_narrow_index(kLargest / 2 + 1, to, first_);
+  EXPECT_THAT(finish(), Contains(HasSubstr("an index of 2147483648 does not fit in int")));
+}
+
 TEST_F(SimulatorStreamTest, ReportsUseBeforeWaitUnderAnyPolicy) {
   for (const Policy policy : {Policy::Late, Policy::Eager, Policy::Reverse, Policy::Random, Policy::Pct}) {
     for (std::uint64_t seed = 0; seed < 5; ++seed) {

@@ -1,0 +1,69 @@
+// Virtual clock: streams, events and host threads advance by the costs of a model of the hardware, whatever the order
+// in which the scheduler runs operations. Without a model there is no clock.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace mcpp::cuda_simulator {
+
+/// Matrix product of `batch` products [m, k] x [k, n] -> [m, n].
+struct ProductCost {
+  std::int64_t m, n, k, batch;
+  std::size_t operand_bytes;  ///< per element
+  double output_bytes;        ///< accessed per element of the result, including reads
+};
+
+/// Attention's products, of which a causal mask hides half.
+struct AttentionCost {
+  double flops;  ///< without the hidden half
+  std::int64_t keys;
+  bool is_backward;
+};
+
+enum class CollectiveKind { AllReduce, AllGather, ReduceScatter, Broadcast };
+
+/// Seconds that operations take on the hardware.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  /// `bytes`: distinct memory that the kernel reads, plus that which it writes.
+  virtual double kernel(double bytes) const = 0;
+  virtual double product(const ProductCost& product) const = 0;
+  virtual double attention(const AttentionCost& attention) const = 0;
+  virtual double copy(double bytes, bool is_between_host_and_device) const = 0;
+  /// `bytes`: the full vector, of which each rank holds or receives a part or all.
+  virtual double collective(CollectiveKind kind, double bytes, int ranks) const = 0;
+  virtual double message(double bytes) const = 0;
+  /// Host time to queue an operation.
+  virtual double launch() const = 0;
+};
+
+/// Starts the clock at 0; null stops it. The model must outlive its use.
+void set_cost_model(const CostModel* model);
+const CostModel* cost_model();
+
+/// Returns the time of the stream whose operation runs.
+double stream_seconds();
+/// Advances that stream.
+void spend(double seconds);
+void advance_stream_to(double seconds);
+/// Returns the calling thread's time.
+double host_seconds();
+/// Sets the calling thread's time; waits for device work do so.
+void advance_host_to(double seconds);
+
+/// Memory that the blocks of a kernel access, in sectors of 32 bytes. What several blocks access is counted once, as
+/// caches serve the others. If only some of a kernel's blocks run, what a single one accesses is scaled to all.
+class KernelTraffic {
+ public:
+  void begin_kernel();
+  void begin_block();
+  void add(const void* address, std::size_t bytes, bool is_write);
+  double bytes(double blocks_per_executed_block);
+
+ private:
+  struct Impl;
+  static Impl& impl();
+};
+
+}  // namespace mcpp::cuda_simulator

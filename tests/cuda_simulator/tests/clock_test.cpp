@@ -1,0 +1,225 @@
+// The program's own figures under the virtual clock - step time, pipeline bubble, exposed communication - agree with
+// the planner's prediction for the same layout and hardware. Overlap that the code does not achieve shows here.
+#include "tests/cuda_simulator/clock.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+
+#include "comm/nccl.h"
+#include "megatron_cpp/config/hardware_file.h"
+#include "megatron_cpp/monitor/rank_report.h"
+#include "plan/cost/kernel_times.h"
+#include "plan/step/step_time.h"
+#include "tensor/cuda_device.h"
+#include "tests/cuda_simulator/simulator.h"
+#include "tests/support/gpu.h"
+#include "tests/support/layouts/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp::test {
+namespace {
+
+using cuda_simulator::settings;
+
+/// Costs of the planner's hardware, for operations of any shape.
+class HardwareCosts final : public cuda_simulator::CostModel {
+ public:
+  explicit HardwareCosts(const Hardware& hardware) : hardware_(hardware), collectives_(hardware) {}
+
+  double kernel(double bytes) const override { return hardware_.traffic_seconds(bytes) + hardware_.gap_seconds(); }
+  double product(const cuda_simulator::ProductCost& p) const override {
+    const ProductType type = p.operand_bytes >= 4   ? ProductType::Fp32
+                             : p.operand_bytes == 2 ? ProductType::Bf16
+                                                    : ProductType::Fp8;
+    return product_seconds(hardware_, type, {.m = p.m, .n = p.n, .k = p.k, .batch = p.batch}, p.output_bytes);
+  }
+  /// The ramp over the keys and the speed of backward are the planner's (plan/cost/layer_time.cpp).
+  double attention(const cuda_simulator::AttentionCost& a) const override {
+    constexpr double kRamp = 340, kBackwardSpeed = 0.97;
+    const auto keys = static_cast<double>(a.keys);
+    const double rate = 1e12 * hardware_.device.attention_attained * keys / (keys + kRamp);
+    return a.flops / (a.is_backward ? kBackwardSpeed * rate : rate) + hardware_.gap_seconds();
+  }
+  double copy(double bytes, bool is_between_host_and_device) const override {
+    return is_between_host_and_device ? bytes / (1e9 * hardware_.host.link_bandwidth)
+                                      : hardware_.traffic_seconds(2 * bytes) + hardware_.gap_seconds();
+  }
+  double collective(cuda_simulator::CollectiveKind kind, double bytes, int ranks) const override {
+    const RankGroup group{.ranks = ranks, .stride = 1};
+    return kind == cuda_simulator::CollectiveKind::AllReduce ? collectives_.all_reduce(bytes, group)
+                                                             : collectives_.all_gather(bytes, group);
+  }
+  double message(double bytes) const override { return collectives_.message(bytes, 1); }
+  double launch() const override { return 2e-6; }
+
+ private:
+  const Hardware& hardware_;
+  Collectives collectives_;
+};
+
+/// Figures of a step: seconds, and the fractions of it that ranks wait for other stages, and for other communication.
+struct Figures {
+  double seconds = 0, bubble = 0, exposed = 0;
+};
+
+RankPlace place_of_rank(Communicator& ranks) {
+  std::unique_ptr<Device> gpu = make_gpu(ranks.rank());
+  auto world = make_nccl_communicator(ranks.split(0, ranks.rank()), *gpu);
+  return {std::move(gpu), std::move(world)};
+}
+
+/// One model, some layouts on up to eight H100 in a server whose devices are equally fast and lose nothing while they
+/// communicate, which the clock does not model.
+class VirtualClockTest : public testing::Test {
+ protected:
+  VirtualClockTest() : saved_(settings()), hardware_(h100()), costs_(hardware_) {
+    settings().memory = std::size_t{12} << 30;
+    settings().multiprocessors = static_cast<int>(hardware_.device.cores);
+    settings().computes = settings().checks_races = false;
+    settings().blocks = 2;
+    cuda_simulator::set_cost_model(&costs_);
+  }
+  ~VirtualClockTest() override {
+    cuda_simulator::set_cost_model(nullptr);
+    settings() = saved_;
+  }
+
+  static Hardware h100() {
+    Hardware hardware =
+        load_hardware("h100_sxm", Path(source_folder()) / "configs" / "hardware").for_ranks(HardwareKind::kAnyRanks);
+    hardware.device.speed_spread = 0;
+    hardware.device.communication_cores = 0;
+    hardware.host.nvme_bandwidth = 0;  // tokens are in memory
+    return hardware;
+  }
+
+  static ModelConfig model() {
+    ModelConfig config = tiny_llama();
+    config.num_layers = 4;
+    config.hidden_size = 1024;
+    config.ffn_hidden_size = 4096;
+    config.num_attention_heads = config.num_query_groups = 8;
+    config.rotary_percent = 1;
+    config.seq_length = 2048;
+    config.vocab_size = 4096;
+    config.init_method_std = 0.02;
+    return config;
+  }
+  /// Without a pipeline there is one microbatch, whose backward pass must hide the reduction of gradients.
+  static RunTask task(const RunLayout& layout) {
+    RunTask task = learnable_task(model(), DType::BF16);
+    task.micro_batch_size = 2;
+    task.global_batch_size = layout.pp > 1 ? 16 : 2 * layout.dp;
+    task.steps = 2;  // the first one connects the stages one after another
+    return task;
+  }
+
+  /// Returns the figures of the last step, as the mean over the ranks.
+  Figures run(const RunLayout& layout) {
+    const RunTask task = VirtualClockTest::task(layout);
+    Figures mean;
+    std::mutex mutex;
+    run_local_ranks(layout.ranks(), [&](Communicator& ranks, int) {
+      LayoutRank self(task, layout, ranks, place_of_rank);
+      for (const auto& [name, meter] : self.parallel().meters)  // as initialize() does
+        if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(self.device());
+      RankTimings begin, end;
+      for (i64 step = 0; step < task.steps; ++step) {
+        begin = timings(self);
+        self.step(step);
+        end = timings(self);
+      }
+      const double seconds = end.clock - begin.clock, n = layout.ranks();
+      const std::lock_guard lock(mutex);
+      mean.seconds += seconds / n;
+      mean.bubble += (end.pipeline - begin.pipeline) / seconds / n;
+      mean.exposed += (end.communication - begin.communication) / seconds / n;
+    });
+    return mean;
+  }
+  /// Returns the program's measurements, with the virtual clock of this rank's host.
+  static RankTimings timings(LayoutRank& rank) {
+    synchronize(rank.device());
+    RankTimings spent = rank_timings(rank.state(), rank.parallel());
+    spent.clock = cuda_simulator::host_seconds();
+    return spent;
+  }
+
+  Figures predict(const RunLayout& layout) const {
+    const RunTask task = VirtualClockTest::task(layout);
+    const Workload work{
+        .model = task.model, .global_batch_size = task.global_batch_size, .bucket_elements = layout.bucket_elements};
+    const KernelTraits program;
+    Layout planned{.world_size = layout.ranks(),
+                   .tp = layout.tp,
+                   .pp = layout.pp,
+                   .sequence_parallel = layout.sequence_parallel,
+                   .schedule = layout.schedule,
+                   .chunks = layout.virtual_stages,
+                   .zero_stage = layout.zero_stage,
+                   .micro_batch_size = task.micro_batch_size};
+    const PredictionInput job{hardware_, program, work, planned};
+    Figures mean;
+    for (const StepTime& rank : step_time_by_rank(job)) {
+      const double n = static_cast<double>(layout.pp);
+      mean.seconds += rank.seconds / n;
+      mean.bubble += (rank.bubble + rank.messages) / rank.seconds / n;
+      mean.exposed += (rank.work.communication() + rank.data_parallel) / rank.seconds / n;
+    }
+    return mean;
+  }
+
+  Figures expect_as_predicted(const RunLayout& layout) {
+    const Figures clock = run(layout), plan = predict(layout);
+    std::printf(
+        "%-14s step %.3f ms, predicted %.3f ms; bubble %.1f%%, predicted %.1f%%; exposed communication %.1f%%, "
+        "predicted %.1f%%\n",
+        layout.name, 1e3 * clock.seconds, 1e3 * plan.seconds, 100 * clock.bubble, 100 * plan.bubble,
+        100 * clock.exposed, 100 * plan.exposed);
+    constexpr double kSeconds = 0.15, kShare = 0.04;
+    EXPECT_NEAR(clock.seconds / plan.seconds, 1, kSeconds);
+    EXPECT_NEAR(clock.bubble, plan.bubble, kShare);
+    EXPECT_NEAR(clock.exposed, plan.exposed, kShare);
+    return clock;
+  }
+
+ private:
+  const cuda_simulator::Settings saved_;
+
+ protected:
+  const Hardware hardware_;
+  const HardwareCosts costs_;
+};
+
+constexpr i64 kBucket = 4'000'000;
+
+TEST_F(VirtualClockTest, OneRankAsPredicted) {
+  expect_as_predicted({.bucket_elements = kBucket});
+}
+TEST_F(VirtualClockTest, DataParallelAsPredicted) {
+  const RunLayout layout{.name = "dp 2", .dp = 2, .bucket_elements = kBucket};
+  const Figures overlapped = expect_as_predicted(layout);
+  RunLayout serial = layout;
+  serial.overlaps = false;
+  const Figures exposed = run(serial);
+  EXPECT_GT(exposed.exposed, overlapped.exposed + 0.05) << "a reduction that does not overlap is visible";
+  EXPECT_GT(exposed.seconds, overlapped.seconds);
+}
+TEST_F(VirtualClockTest, TensorParallelAsPredicted) {
+  expect_as_predicted({.name = "tp 2", .tp = 2, .sequence_parallel = true, .bucket_elements = kBucket});
+}
+TEST_F(VirtualClockTest, OneFOneBAsPredicted) {
+  expect_as_predicted({.name = "pp 2", .pp = 2, .bucket_elements = kBucket});
+}
+TEST_F(VirtualClockTest, InterleavedAsPredicted) {
+  expect_as_predicted({.name = "pp 2, 2 chunks",
+                       .pp = 2,
+                       .schedule = ScheduleKind::Interleaved,
+                       .virtual_stages = 2,
+                       .bucket_elements = kBucket});
+}
+
+}  // namespace
+}  // namespace mcpp::test
