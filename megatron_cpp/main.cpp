@@ -80,10 +80,17 @@ std::unique_ptr<mcpp::Communicator> with_flight_recorder(std::unique_ptr<mcpp::C
   return mcpp::make_metered(std::move(group), std::make_shared<mcpp::CommMeter>(), {recorder, name, std::move(ranks)});
 }
 
-int run_alone(const std::vector<std::string>& args) {
+/// Runs a single rank. Its watchdog finds a GPU that hangs; until the configuration names a GPU, it has no limits.
+int run_alone(const std::vector<std::string>& args, mcpp::FlightRecorder& recorder) {
+  recorder.set_limits(mcpp::HangTimeouts::none());
+  mcpp::StatusBoard board(0);
+  mcpp::Watchdog watchdog(recorder, board, [] {});
   const std::unique_ptr<mcpp::Communicator> self = mcpp::make_self_communicator();
   mcpp::Log log;
-  return static_cast<int>(mcpp::run_program(args, log, {.ranks = *self, .job = mcpp::read_slurm_job(environment)}));
+  const mcpp::ExitCode code =
+      mcpp::run_program(args, log, {.ranks = *self, .recorder = &recorder, .job = mcpp::read_slurm_job(environment)});
+  recorder.enter(mcpp::Activity::Ending, 0);
+  return static_cast<int>(code);
 }
 
 int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder,
@@ -138,7 +145,7 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const mcpp::Launcher launcher = mcpp::read_launcher(environment);
-    if (launcher.variable.empty()) return run_alone(args);
+    if (launcher.variable.empty()) return run_alone(args, recorder);
     const double start_limit = mcpp::read_startup_timeout(environment);
     recorder.set_limits({.longest = start_limit});  // until the configuration is known
     {

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -58,6 +59,12 @@ struct OperationRecord {
 struct HangTimeouts {
   double longest = 600;  ///< limit in any activity
   double step = 60;  ///< limit in a training step that follows another; raised to five times the longest step so far
+
+  /// Returns limits that are never reached.
+  static HangTimeouts none() {
+    constexpr double kNever = std::numeric_limits<double>::infinity();
+    return {.longest = kNever, .step = kNever};
+  }
 };
 
 /// Snapshot of what a rank is doing.

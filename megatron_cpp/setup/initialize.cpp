@@ -139,8 +139,11 @@ void check_fp8(const TrainingConfig& config, const Device& device) {
   check_input(problem.empty(), "training.fp8: ", problem, "; remove it");
 }
 
-HangTimeouts hang_limits(const ParallelConfig& config) {
-  return {.longest = 60 * config.distributed_timeout_minutes, .step = 60 * config.step_timeout_minutes};
+/// A single rank on a CPU waits for nothing that could hang, and its steps may be arbitrarily slow.
+HangTimeouts hang_limits(const Config& config, int ranks) {
+  if (ranks == 1 && config.device.device == DeviceType::Cpu) return HangTimeouts::none();
+  const ParallelConfig& p = config.parallel;
+  return {.longest = 60 * p.distributed_timeout_minutes, .step = 60 * p.step_timeout_minutes};
 }
 
 }  // namespace
@@ -160,7 +163,7 @@ void check_identical_on_ranks(const char* what, const std::string& local, Commun
 Session initialize(const Config& config, const World& world) {
   Communicator& ranks = world.ranks;
   const DeviceConfig& device = config.device;
-  if (world.recorder) world.recorder->set_limits(hang_limits(config.parallel));
+  if (world.recorder) world.recorder->set_limits(hang_limits(config, ranks.size()));
   check_input(
       device.device == DeviceType::Cpu || kWithCuda,
       "device.device: this program was built without CUDA; use \"cpu\", or build where the CUDA toolkit is installed");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A training on a simulated GPU in which one call fails ends with the documented exit code, names the call, and leaves a
-# checkpoint from which it continues: tests/cuda_simulator/faults.sh <megatron_cpp>
+# A training on a simulated GPU in which one call fails, an event never completes or a bit flips ends with the documented
+# exit code, names the rank and the call, and leaves a checkpoint from which it continues:
+# tests/cuda_simulator/faults.sh <megatron_cpp>
 set -euo pipefail
 program=$1
 folder=$(mktemp -d)
@@ -33,22 +34,37 @@ save_interval = 2
 device = "cuda"
 TOML
 
-# expect <call>:<number> <exit code> <text of the error>
+# run <option ...>: trains on one rank; with ranks=2 on two that share a GPU, of which the second has no fault.
+ranks=1
+run() {
+  if [ $ranks = 1 ]; then
+    timeout 120 "$program" pretrain run.toml "$@"
+    return
+  fi
+  local root=()
+  [ "$(id -u)" -ne 0 ] || root=(--allow-run-as-root)
+  MCPP_SIMULATOR_GPUS=1 timeout 120 mpirun "${root[@]}" --oversubscribe \
+    -n 1 "$program" pretrain run.toml "$@" : \
+    -n 1 env -u MCPP_SIMULATOR_FAULT "$program" pretrain run.toml "$@"
+}
+
+# expect <fault>:<number> <exit code> <text of the error> [option ...]
 expect() {
+  local fault=$1 expected=$2 text=$3 code=0
+  shift 3
   rm -rf checkpoints
-  local code=0
-  MCPP_SIMULATOR_FAULT=$1 timeout 120 "$program" pretrain run.toml >log 2>&1 || code=$?
-  if [ "$code" != "$2" ] || ! grep -q -e "$3" log; then
-    echo "$1: exit code $code, expected $2 and \"$3\""
+  MCPP_SIMULATOR_FAULT=$fault run "$@" >log 2>&1 || code=$?
+  if [ "$code" != "$expected" ] || ! grep -q -e "$text" log; then
+    echo "$fault, $ranks ranks: exit code $code, expected $expected and \"$text\""
     tail -n 20 log
     exit 1
   fi
-  if [ -e checkpoints/latest ] && ! "$program" pretrain run.toml >log 2>&1; then
-    echo "$1: the training does not continue from its checkpoint"
+  if [ -e checkpoints/latest ] && ! run "$@" >log 2>&1; then
+    echo "$fault, $ranks ranks: the training does not continue from its checkpoint"
     tail -n 20 log
     exit 1
   fi
-  echo "$1: exit code $code"
+  echo "$fault, $ranks ranks: exit code $code"
 }
 
 expect cudaMallocAsync:3 0 'ended at iteration 6'  # the allocation is repeated after the queued work has ended
@@ -57,3 +73,14 @@ expect cudaMemcpyAsync:20 1 'cudaMemcpyAsync'
 expect launch:200 1 'kernel launch at .*\.cu:'
 expect kernel:200 1 'illegal memory access'
 expect cublasLtMatmul:40 1 'cublasLtMatmul for'
+
+# A GPU that stops working is found by the watchdog, also on a single rank.
+limits=(--parallel.step_timeout_minutes=0.05)
+expect event:60 75 '\[rank 0\] .*hang: iteration [0-9]* has shown no activity' "${limits[@]}"
+
+# A bit that flips on the way to one of two replicas, here in initial weights, is found when they compare their weights.
+if command -v mpirun >/dev/null; then
+  ranks=2
+  expect upload:3 75 'rank 1 .*rank 0 .* hold different weights' \
+    --training.check_weight_hash_across_dp_replicas_interval=1
+fi

@@ -63,6 +63,9 @@ bool overlaps(const void* a, const void* b, std::size_t bytes) {
 /// Copies of at most so many bytes happen even if only time is simulated: the host decides by their values.
 constexpr std::size_t kSmallCopy = 1 << 20;
 
+/// Smaller uploads, of tokens and scalars, are not those that the fault "upload" counts.
+constexpr std::size_t kLeastUpload = 1 << 10;
+
 /// Queues a copy whose side on the host is pinned. Memory that the host reads or writes while the copy is queued is
 /// found by its contents: a source must not change, and a destination keeps the pattern that is stored here.
 void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream, const void* host) {
@@ -79,7 +82,7 @@ void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t st
     record_access(to, bytes, true);
     if (cost_model()) spend(cost_model()->copy(static_cast<double>(bytes), host));
     if (settings().computes || bytes <= kSmallCopy) std::memcpy(to, from, bytes);
-    if (host == from && should_fail("upload")) flip_bit(to, bytes);
+    if (host == from && bytes >= kLeastUpload && should_fail("upload")) flip_bit(to, bytes);
   };
   enqueue(stream, {.name = name, .run = run, .host = {host, host ? bytes : 0}});
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nccl.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -60,6 +61,7 @@ class SimulatorTest : public testing::Test {
     settings().fault_call = call;
     settings().fault_number = number;
     cuda_simulator::reset_faults();
+    cudaGetLastError();  // of earlier faults
   }
 
   /// Makes `to` wait for everything queued on `from`.
@@ -263,6 +265,42 @@ TEST_F(SimulatorFaultTest, FailedKernelFailsAllLaterCalls) {
   EXPECT_EQ(cudaStreamSynchronize(second_), cudaErrorIllegalAddress);
   EXPECT_THROW(launch_fill(a_, kCount, 1, second_), Error);
   inject("", 0);
+}
+
+TEST_F(SimulatorFaultTest, FlipsOneBitOfMemoryDuringTheChosenKernel) {
+  settings().checks_races = false;
+  inject("memory", 2);
+  launch_fill(a_, kCount, 0, first_);
+  cudaStreamSynchronize(first_);
+  int flipped = 0;
+  const auto count = [&] {
+    flipped = 0;
+    for (const float* data : {a_, b_}) {
+      const auto* bytes = reinterpret_cast<const unsigned char*>(data);
+      for (std::size_t i = 0; i < kBytes; ++i) flipped += std::popcount(bytes[i]);
+    }
+    return flipped;
+  };
+  EXPECT_EQ(count(), 0);
+  launch_sum(a_, 0, a_, first_);
+  cudaStreamSynchronize(first_);
+  EXPECT_EQ(count(), 1);
+  inject("", 0);
+}
+
+TEST_F(SimulatorFaultTest, EventThatNeverCompletesHoldsItsStream) {
+  settings().patience = 1;
+  inject("event", 1);
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, 0);
+  cudaEventRecord(event, first_);
+  for (int i = 0; i < kCount; ++i) EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  cudaGetLastError();
+  cudaEventSynchronize(event);
+  EXPECT_THAT(std::exchange(reports_, {}), Contains(HasSubstr("deadlock")));
+  cudaEventDestroy(event);
+  inject("", 0);
+  EXPECT_THAT(finish(), IsEmpty());
 }
 
 /// Runs body(rank, communicator, stream, data) on two threads with a GPU each. The body may abort and reset the
