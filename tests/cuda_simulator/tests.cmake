@@ -21,7 +21,8 @@ endfunction()
 
 set(fast cuda-sim cuda-sim-fast)
 mcpp_simulate(cuda_simulator_tests "${fast}" simulator *)
-mcpp_simulate(cuda_simulator_clock_tests "${fast}" clock *)
+mcpp_simulate(cuda_simulator_clock_tests "${fast}" clock.fast *DataParallel*:*OneFOneB*)
+mcpp_simulate(cuda_simulator_clock_tests cuda-sim clock *OneRank*:*TensorParallel*:*Interleaved*)
 # Every op and type, in the default order; tests whose sizes are those of a GPU are left out.
 set(too_large *LongSequence*:*DeviceWaitTimer*)
 foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
