@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "model/config/block_spec.h"
 #include "model/meta_model.h"
 
 namespace mcpp {
@@ -50,22 +51,26 @@ i64 active_parameters(const ModelConfig& config) {
   return counts.total() - inactive_expert_params(counts.experts, config.moe);
 }
 
-double attended_keys(const ModelConfig& c, i64 layer) {
-  const auto s = static_cast<double>(c.seq_length);
-  const i64 window = c.window_of(layer);
-  const double w = window == 0 ? s : std::min(s, static_cast<double>(window));
+double attended_keys(const AttentionSpec& attention, i64 seq_length) {
+  const auto s = static_cast<double>(seq_length);
+  const double w = attention.window == 0 ? s : std::min(s, static_cast<double>(attention.window));
   return w - w * w / (2 * s);  // the first w queries attend to half as much as the others
+}
+
+double attention_flops_per_token(const ModelConfig& c) {
+  double flops = 0;
+  for (const BlockSpec& block : block_specs(c))
+    if (const AttentionSpec* a = block.attention())
+      flops += 4 * static_cast<double>(a->query_width()) * attended_keys(*a, c.seq_length);
+  return flops;
 }
 
 double flops_per_token(const ModelConfig& c) {
   const ParameterCounts counts = count_parameters(c);
   const i64 output = counts.output > 0 ? counts.output : counts.word_embeddings;
-  double keys = 0;
-  for (i64 layer = 0; layer < c.num_layers; ++layer) keys += attended_keys(c, layer);
-  const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * keys;  // scores and values
   // 6 = forward, input gradient and weight gradient, each with a multiplication and an addition.
   const i64 matrices = counts.matrices - inactive_expert_params(counts.expert_matrices, c.moe);
-  return 6 * (static_cast<double>(matrices) + attention + static_cast<double>(output));
+  return 6 * static_cast<double>(matrices + output) + 3 * attention_flops_per_token(c);
 }
 
 double flops_per_batch(const ModelConfig& c, i64 samples) {

@@ -1,6 +1,6 @@
 // Cost of a model: parameter counts, as its layers declare them, and floating-point operations per token.
 #pragma once
-#include "model/config/config.h"
+#include "model/config/block_spec.h"
 
 namespace mcpp {
 
@@ -24,10 +24,12 @@ ParameterCounts count_parameters(const ModelConfig& config);
 /// Returns the parameters used by one token: all but the experts that it is not routed to.
 i64 active_parameters(const ModelConfig& config);
 
-/// Returns the number of keys that a query of a layer attends to, averaged over samples of seq_length tokens, with the
-/// window if any.
-double attended_keys(const ModelConfig& config, i64 layer);
+/// Returns the number of keys that a query attends to, averaged over samples of seq_length tokens, with the window if
+/// any.
+double attended_keys(const AttentionSpec& attention, i64 seq_length);
 
+/// Returns the floating-point operations of attention's two products in forward per token, summed over all blocks.
+double attention_flops_per_token(const ModelConfig& config);
 /// Returns the floating-point operations of training on one token, forward and backward, in samples of seq_length
 /// tokens. Counts as Megatron-LM since 0.12: matrix products only, the causal half of attention within its window, and
 /// the experts that process the token. Recomputation is not counted.

@@ -12,47 +12,59 @@ namespace {
 
 /// Sizes in bytes of the tensors of a layer on one rank, named after the modules that create them.
 struct LayerTensors {
-  i64 residual;       ///< x [s, b, h] between the parallel regions: this rank's shard with sequence parallelism
-  i64 full;           ///< [s, b, h] inside the parallel regions
-  i64 qkv, heads;     ///< [s, b, queries + keys + values], and the queries' part alone
-  i64 exchanged_qkv;  ///< after the exchange of heads: larger if several ranks get the same query group
-  i64 up, activated;  ///< [s, b, ffn], twice if gated; [s, b, ffn]
-  i64 statistics, log_sum_exps;  ///< norm statistics, [s b] each; log-sum-exps of attention, [b, heads, s]; fp32
-  i64 head_norms;                ///< queries and keys before their norms, and the norms' statistics
+  i64 residual = 0;           ///< x [s, b, h] between the parallel regions: this rank's shard with sequence parallelism
+  i64 full = 0;               ///< [s, b, h] inside the parallel regions
+  i64 qkv = 0, heads = 0;     ///< [s, b, queries + keys + values], and the queries' part alone
+  i64 exchanged_qkv = 0;      ///< after the exchange of heads: larger if several ranks get the same query group
+  i64 up = 0, activated = 0;  ///< [s, b, ffn], twice if gated; [s, b, ffn]
+  i64 statistics = 0,
+      log_sum_exps = 0;  ///< norm statistics, [s b] each; log-sum-exps of attention, [b, heads, s]; fp32
+  i64 head_norms = 0;    ///< queries and keys before their norms, and the norms' statistics
 };
 
-i64 query_groups(const ModelConfig& c, const ActivationSetup& setup) {
-  return std::max<i64>(c.query_groups() / setup.tensor_parallel, 1);
+i64 local_query_groups(const AttentionSpec& attention, const ActivationSetup& setup) {
+  return std::max<i64>(attention.num_query_groups / setup.tensor_parallel, 1);
 }
-bool exchange_shares_groups(const ModelConfig& c, const ActivationSetup& setup) {
-  return query_groups(c, setup) % setup.partition.heads != 0;
+bool exchange_shares_groups(const AttentionSpec& attention, const ActivationSetup& setup) {
+  return local_query_groups(attention, setup) % setup.partition.heads != 0;
+}
+i64 statistics_per_norm(const ModelConfig& c) {
+  return c.normalization == Normalization::LayerNorm ? 2 : 1;
 }
 bool splits_sequence(const ActivationSetup& setup) {
   return setup.sequence_parallel && setup.tensor_parallel > 1;
 }
 
-LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
-  const i64 tp = setup.tensor_parallel, parts = setup.sequence_parallel ? tp : 1;
-  const i64 tokens = setup.tokens(c), element = size_of(setup.dtype);
-  const i64 heads = c.num_attention_heads / tp, groups = query_groups(c, setup);
-  const i64 statistic = tokens * size_of(accumulate_dtype(setup.dtype)), head = tokens * c.head_dim() * element;
-  const i64 statistics_of_a_norm = c.normalization == Normalization::LayerNorm ? 2 : 1;
+/// Adds the sizes of attention's tensors.
+void add_attention(const ModelConfig& c, const AttentionSpec& attention, const ActivationSetup& setup,
+                   LayerTensors& t) {
+  const i64 tokens = setup.tokens(c), head = tokens * attention.head_dim * size_of(setup.dtype);
+  const i64 heads = attention.num_heads / setup.tensor_parallel, groups = local_query_groups(attention, setup);
+  const i64 statistic = tokens * size_of(accumulate_dtype(setup.dtype));
   const auto normed_head_bytes = [&](i64 count) {
     return padded_alloc_size(count * head) +
-           statistics_of_a_norm * padded_alloc_size((c.qk_layernorm_all_heads ? 1 : count) * statistic);
+           statistics_per_norm(c) * padded_alloc_size((c.qk_layernorm_all_heads ? 1 : count) * statistic);
   };
-  const i64 head_norm_bytes = normed_head_bytes(heads) + normed_head_bytes(groups);
-  const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.partition.heads : groups;
-  return {.residual = padded_alloc_size(residual_bytes(c, setup)),
-          .full = padded_alloc_size(tokens * c.hidden_size * element),
-          .qkv = padded_alloc_size((heads + 2 * groups) * head),
-          .heads = padded_alloc_size(heads * head),
-          .exchanged_qkv = padded_alloc_size((heads + 2 * exchanged_groups) * head),
-          .up = padded_alloc_size(tokens * (c.is_gated() ? 2 : 1) * c.ffn() / tp * element),
-          .activated = padded_alloc_size(tokens * c.ffn() / tp * element),
-          .statistics = statistics_of_a_norm * padded_alloc_size(statistic / parts),
-          .log_sum_exps = padded_alloc_size(heads * statistic),
-          .head_norms = c.qk_layernorm ? head_norm_bytes : 0};
+  const i64 exchanged_groups = exchange_shares_groups(attention, setup) ? setup.partition.heads : groups;
+  t.qkv = padded_alloc_size((heads + 2 * groups) * head);
+  t.heads = padded_alloc_size(heads * head);
+  t.exchanged_qkv = padded_alloc_size((heads + 2 * exchanged_groups) * head);
+  t.log_sum_exps = padded_alloc_size(heads * statistic);
+  t.head_norms = c.qk_layernorm ? normed_head_bytes(heads) + normed_head_bytes(groups) : 0;
+}
+
+LayerTensors layer_tensors(const ModelConfig& c, const BlockSpec& block, const ActivationSetup& setup) {
+  const i64 tokens = setup.tokens(c), element = size_of(setup.dtype);
+  const i64 statistic = tokens * size_of(accumulate_dtype(setup.dtype));
+  LayerTensors t{.residual = padded_alloc_size(residual_bytes(c, setup)),
+                 .full = padded_alloc_size(tokens * c.hidden_size * element),
+                 .statistics = statistics_per_norm(c) *
+                               padded_alloc_size(statistic / (setup.sequence_parallel ? setup.tensor_parallel : 1))};
+  if (block.attention()) add_attention(c, *block.attention(), setup, t);
+  const i64 activated = tokens * (block.mlp() ? block.mlp()->ffn_hidden_size : 0) / setup.tensor_parallel * element;
+  t.up = padded_alloc_size((c.is_gated() ? 2 : 1) * activated);
+  t.activated = padded_alloc_size(activated);
+  return t;
 }
 
 i64 norm_bytes(const LayerTensors& t, bool keeps_output) {
@@ -75,7 +87,8 @@ i64 core_bytes(const LayerTensors& t, const Recompute& recompute) {
 i64 exchanged_output(const LayerTensors& t, const ActivationSetup& setup) {
   return setup.partition.heads > 1 ? t.heads : 0;
 }
-i64 attention_bytes(const ModelConfig& c, const LayerTensors& t, const ActivationSetup& setup) {
+i64 attention_bytes(const ModelConfig& c, const BlockSpec& block, const LayerTensors& t, const ActivationSetup& setup) {
+  if (!block.attention()) return 0;
   return branch_norm_bytes(c, t, setup.recompute, false) + t.head_norms + core_bytes(t, setup.recompute) +
          exchanged_output(t, setup);
 }
@@ -159,15 +172,23 @@ i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 }
 
 /// Absolute maxima of the input and weight of each linear layer, from which fp8 scales are computed.
-i64 scale_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
+i64 scale_bytes(const BlockSpec& block, const ActivationSetup& setup, i64 layer) {
   if (!setup.fp8.has(layer)) return 0;
-  const bool has_mlp = !c.moe.has_experts(layer) || c.moe.shared_expert_intermediate_size > 0;
-  return (has_mlp ? 4 : 2) * padded_alloc_size(2 * size_of(DType::F32));
+  const bool has_mlp = block.mlp() || (block.moe() && block.moe()->shared_expert_intermediate_size > 0);
+  return ((block.attention() ? 2 : 0) + (has_mlp ? 2 : 0)) * padded_alloc_size(2 * size_of(DType::F32));
 }
 
-i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
-  const i64 norms = branch_norm_bytes(c, t, setup.recompute, c.use_parallel_residual);
-  if (!c.moe.has_experts(layer)) return norms + mlp_bytes(t, setup.recompute);
+/// Returns true if both branches of a block take the same input.
+bool shares_input(const ModelConfig& c, const BlockSpec& block) {
+  return c.use_parallel_residual && block.has_mixer() && block.has_feed_forward();
+}
+
+/// Bytes saved by the feed-forward branch.
+i64 feed_forward_bytes(const ModelConfig& c, const BlockSpec& block, const ActivationSetup& setup,
+                       const LayerTensors& t) {
+  if (!block.has_feed_forward()) return 0;
+  const i64 norms = branch_norm_bytes(c, t, setup.recompute, shares_input(c, block));
+  if (!block.moe()) return norms + mlp_bytes(t, setup.recompute);
   return norms + router_bytes(c, setup) + saved_row_bytes(c, setup, expert_rows(c, setup).received) +
          combined_bytes(c, setup) + shared_expert_bytes(c, setup);
 }
@@ -232,12 +253,12 @@ i64 remote_kv_bytes(const LayerTensors& t, const ActivationSetup& setup) {
 
 /// Temporaries of core attention's backward: gradients of its output, and of queries, keys and values before and after
 /// the exchange of heads, which packs them again.
-i64 core_working_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t) {
+i64 core_working_bytes(const AttentionSpec& attention, const ActivationSetup& setup, const LayerTensors& t) {
   const i64 widening = size_of(accumulate_dtype(setup.dtype)) / size_of(setup.dtype),
             recomputed = setup.recompute.core_attn ? t.heads : 0;
   if (setup.partition.heads == 1) return t.heads + t.qkv + recomputed + remote_kv_bytes(t, setup);
   const i64 gradient =
-      exchange_shares_groups(c, setup) ? t.heads + (t.exchanged_qkv - t.heads) * widening : t.exchanged_qkv;
+      exchange_shares_groups(attention, setup) ? t.heads + (t.exchanged_qkv - t.heads) * widening : t.exchanged_qkv;
   // The output saved by the projection has been freed.
   return t.qkv + recomputed + gradient + std::max(t.heads + remote_kv_bytes(t, setup), gradient);
 }
@@ -253,78 +274,120 @@ i64 recompute_input_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 }
 
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer) {
-  const LayerTensors t = layer_tensors(config, setup);
-  return attention_bytes(config, t, setup) + branch_bytes(config, setup, t, layer) + scale_bytes(config, setup, layer);
+  const BlockSpec block = block_spec(config, layer);
+  const LayerTensors t = layer_tensors(config, block, setup);
+  return attention_bytes(config, block, t, setup) + feed_forward_bytes(config, block, setup, t) +
+         scale_bytes(block, setup, layer);
 }
 
-/// Peak at core attention, or at one of the three products with the largest operands; dy is [s, b, h]. The MLP's saved
-/// tensors are freed before attention's backward, and so are operands of earlier products, unless weight gradients are
-/// delayed.
-i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool delays_wgrad) {
-  const LayerTensors t = layer_tensors(c, setup);
-  const Recompute& r = setup.recompute;
-  const bool is_split = splits_sequence(setup), has_dropout = c.hidden_dropout > 0;
-  const i64 norm_output = r.layernorm ? t.residual : 0, activation_output = r.mlp_act ? t.activated : 0;
+namespace {
+
+/// Sizes at the moments of a layer's backward pass.
+struct BackwardSizes {
+  i64 dy;               ///< all copies of the output gradient
+  i64 gathered;         ///< the output gradient of the parallel region, if gathered
+  i64 column_parallel;  ///< at a column-parallel product: input gradient, unreduced and reduced, and gathered input
+};
+
+BackwardSizes backward_sizes(const ModelConfig& c, const BlockSpec& block, const ActivationSetup& setup,
+                             const LayerTensors& t, bool delays_wgrad) {
+  const bool splits = splits_sequence(setup), drops = c.hidden_dropout > 0, shares = shares_input(c, block);
   // Copies of dy: of the result; after dropout; before the norm after the branch; for the input of parallel branches. A
   // delayed weight gradient's operand is not overwritten.
-  const bool copies_dy = delays_wgrad && !has_dropout && !c.has_post_norms() && !c.use_parallel_residual;
-  const i64 copies = 1 + (has_dropout ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0) +
-                     (copies_dy ? 1 : 0);
-  const i64 dy = copies * t.residual, gathered = is_split ? t.full : 0;
-  // The input gradient, unreduced and reduced, and the gathered input.
-  const i64 column_parallel = norm_output + t.full + (is_split ? t.full + t.residual : 0);
-  const i64 fc2 = dy + gathered + t.activated + activation_output;
-  const i64 fc1 = dy + activation_output + (delays_wgrad ? t.activated : 0) + column_parallel;
-  // If weight gradients are delayed, recomputed MLP tensors stay allocated, and of the rest only statistics are freed.
-  const bool has_experts = c.moe.has_experts(layer);
-  const i64 freed = delays_wgrad ? t.statistics - norm_output - activation_output -
-                                       (has_experts ? extra_delayed_expert_bytes(c, setup) : 0)
-                                 : branch_bytes(c, setup, t, layer);
-  const i64 core = dy + core_working_bytes(c, setup, t) - freed;
-  const i64 core_saved = delays_wgrad ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
+  const bool copies_dy = delays_wgrad && !drops && !c.has_post_norms() && !shares;
+  const i64 copies = 1 + (drops ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (shares ? 1 : 0) + (copies_dy ? 1 : 0);
+  const i64 recomputed_norm = setup.recompute.layernorm ? t.residual : 0;
+  return {.dy = copies * t.residual,
+          .gathered = splits ? t.full : 0,
+          .column_parallel = recomputed_norm + t.full + (splits ? t.full + t.residual : 0)};
+}
+
+/// Peak of attention's backward at core attention or at the QKV product. What the feed-forward branch saved has been
+/// freed, and so have operands of earlier products, unless weight gradients are delayed.
+i64 attention_working_bytes(const ModelConfig& c, const BlockSpec& block, const ActivationSetup& setup,
+                            const LayerTensors& t, bool delays_wgrad) {
+  const Recompute& r = setup.recompute;
+  const BackwardSizes sizes = backward_sizes(c, block, setup, t, delays_wgrad);
+  i64 freed = feed_forward_bytes(c, block, setup, t);
+  if (delays_wgrad && block.has_feed_forward())  // recomputed tensors stay allocated; only statistics are freed
+    freed = t.statistics - (r.layernorm ? t.residual : 0) - (r.mlp_act ? t.activated : 0) -
+            (block.moe() ? extra_delayed_expert_bytes(c, setup) : 0);
+  const i64 core = sizes.dy + core_working_bytes(*block.attention(), setup, t) - freed;
+  const i64 core_freed = delays_wgrad ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
                                       : core_bytes(t, r) + exchanged_output(t, setup);
-  const i64 qkv = dy + t.heads + t.qkv + column_parallel - freed - core_saved - t.head_norms;
-  const i64 attention = std::max(core, qkv);
-  if (has_experts) return std::max(attention, dy + experts_working_bytes(c, setup, delays_wgrad));
-  return std::max({fc2, fc1, attention});
+  const i64 qkv = sizes.dy + t.heads + t.qkv + sizes.column_parallel - freed - core_freed - t.head_norms;
+  return std::max(core, qkv);
+}
+
+/// Peak of the feed-forward branch's backward at one of its two products, or in the experts.
+i64 feed_forward_working_bytes(const ModelConfig& c, const BlockSpec& block, const ActivationSetup& setup,
+                               const LayerTensors& t, bool delays_wgrad) {
+  const BackwardSizes sizes = backward_sizes(c, block, setup, t, delays_wgrad);
+  if (block.moe()) return sizes.dy + experts_working_bytes(c, setup, delays_wgrad);
+  const i64 recomputed = setup.recompute.mlp_act ? t.activated : 0;
+  const i64 fc2 = sizes.dy + sizes.gathered + t.activated + recomputed;
+  const i64 fc1 = sizes.dy + recomputed + (delays_wgrad ? t.activated : 0) + sizes.column_parallel;
+  return std::max(fc2, fc1);
+}
+
+}  // namespace
+
+i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool delays_wgrad) {
+  const BlockSpec block = block_spec(c, layer);
+  const LayerTensors t = layer_tensors(c, block, setup);
+  i64 peak = 0;
+  if (block.attention()) peak = std::max(peak, attention_working_bytes(c, block, setup, t, delays_wgrad));
+  if (block.has_feed_forward()) peak = std::max(peak, feed_forward_working_bytes(c, block, setup, t, delays_wgrad));
+  return peak;
 }
 
 /// Both operands of each product. For the two products that write to the stream these include the output gradient
 /// instead of the norms' inputs; for experts the gradient of their output instead of what combine() saved.
 i64 layer_delayed_wgrad_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
-  ActivationSetup saving = setup;
-  saving.recompute = {};  // recomputed tensors also stay allocated
-  const LayerTensors t = layer_tensors(c, saving);
-  const i64 scales = 2 * scale_bytes(c, setup, layer);  // including those of gradients
-  const i64 attention = 2 * t.residual + t.qkv + t.heads + scales;
-  if (c.moe.has_experts(layer))
-    return attention + branch_bytes(c, saving, t, layer) + extra_delayed_expert_bytes(c, setup);
-  return attention + 2 * t.residual + t.up + t.activated;
+  ActivationSetup kept = setup;
+  kept.recompute = {};  // recomputed tensors also stay allocated
+  const BlockSpec block = block_spec(c, layer);
+  const LayerTensors t = layer_tensors(c, block, kept);
+  i64 bytes = 2 * scale_bytes(block, setup, layer);  // including those of gradients
+  if (block.attention()) bytes += 2 * t.residual + t.qkv + t.heads;
+  if (block.moe()) bytes += feed_forward_bytes(c, block, kept, t) + extra_delayed_expert_bytes(c, setup);
+  if (block.mlp()) bytes += 2 * t.residual + t.up + t.activated;
+  return bytes;
+}
+
+LayerSizes::LayerSizes(const ModelConfig& config, const ActivationSetup& setup) : config_(config), setup_(setup) {
+  for (i64 layer = 0; layer < config.num_layers; ++layer) {
+    const BlockSpec block = block_spec(config, layer);
+    const bool is_fp8 = setup.fp8.has(layer);
+    const auto same = [&](const Kind& kind) { return kind.block == block && kind.is_fp8 == is_fp8; };
+    const auto it = std::ranges::find_if(kinds_, same);
+    kind_of_layer_.push_back(static_cast<std::size_t>(it - kinds_.begin()));
+    if (it == kinds_.end()) kinds_.push_back({layer, block, is_fp8, {}});
+  }
 }
 
 const LayerBytes& LayerSizes::layer(i64 index) {
-  std::optional<LayerBytes>& kind =
-      kinds_[(config_.moe.has_experts(index) ? 1U : 0U) + (setup_.fp8.has(index) ? 2U : 0U)];
-  if (!kind)
-    kind = {.kept = layer_activation_bytes(config_, setup_, index),
-            .working = layer_working_bytes(config_, setup_, index, false),
-            .working_delayed_wgrad = layer_working_bytes(config_, setup_, index, true),
-            .waiting = layer_delayed_wgrad_bytes(config_, setup_, index)};
-  return *kind;
+  Kind& kind = kinds_[kind_of_layer_.at(static_cast<std::size_t>(index))];
+  if (!kind.bytes)
+    kind.bytes = {.kept = layer_activation_bytes(config_, setup_, kind.layer),
+                  .working = layer_working_bytes(config_, setup_, kind.layer, false),
+                  .working_delayed_wgrad = layer_working_bytes(config_, setup_, kind.layer, true),
+                  .waiting = layer_delayed_wgrad_bytes(config_, setup_, kind.layer)};
+  return *kind.bytes;
 }
 
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  return norm_bytes(layer_tensors(c, setup), true) +
+  return norm_bytes(layer_tensors(c, {}, setup), true) +
          padded_alloc_size(setup.tokens(c) * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype));
 }
 
 i64 output_delayed_wgrad_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const LayerTensors t = layer_tensors(c, setup);
+  const LayerTensors t = layer_tensors(c, {}, setup);
   return output_bytes(c, setup) - t.residual - t.statistics;
 }
 
 i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const LayerTensors t = layer_tensors(c, setup);
+  const LayerTensors t = layer_tensors(c, {}, setup);
   return splits_sequence(setup) ? 2 * t.full + t.residual : 2 * t.full;
 }
 

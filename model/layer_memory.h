@@ -1,8 +1,9 @@
 // Activation memory of a layer and of the output on one rank, tensor by tensor; docs/memory_model.md has the formulas.
 #pragma once
-#include <array>
 #include <optional>
+#include <vector>
 
+#include "model/config/block_spec.h"
 #include "model/memory.h"
 
 namespace mcpp {
@@ -28,10 +29,10 @@ struct LayerBytes {
   i64 kept = 0;  ///< layer_activation_bytes(), output_bytes()
   i64 working = 0, working_delayed_wgrad = 0, waiting = 0;
 };
-/// Cache of LayerBytes, which depend only on whether a layer has experts and whether it is in fp8.
+/// Cache of LayerBytes, which depend only on the block of a layer and whether it is in fp8.
 class LayerSizes {
  public:
-  LayerSizes(const ModelConfig& config, const ActivationSetup& setup) : config_(config), setup_(setup) {}
+  LayerSizes(const ModelConfig& config, const ActivationSetup& setup);
 
   const ModelConfig& config() const { return config_; }
   const ActivationSetup& setup() const { return setup_; }
@@ -41,7 +42,15 @@ class LayerSizes {
  private:
   const ModelConfig& config_;
   ActivationSetup setup_;
-  std::array<std::optional<LayerBytes>, 4> kinds_;  // without experts, with experts; then both in fp8
+  /// Layers of the same block and precision, of which the first stands for all.
+  struct Kind {
+    i64 layer;
+    BlockSpec block;
+    bool is_fp8;
+    std::optional<LayerBytes> bytes;
+  };
+  std::vector<Kind> kinds_;
+  std::vector<std::size_t> kind_of_layer_;
   std::optional<LayerBytes> output_;
 };
 

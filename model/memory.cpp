@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "base/io/scratch_file.h"
+#include "model/config/block_spec.h"
 #include "model/meta_model.h"
 #include "model/peak_activations.h"
 #include "model/unsharded_units.h"
@@ -61,11 +63,18 @@ ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKi
   return counts;
 }
 
+/// Number of different rotary tables.
+i64 rotary_tables(const ModelConfig& c) {
+  std::set<RotaryKind> kinds;
+  for (const BlockSpec& block : block_specs(c))
+    if (block.attention() && block.attention()->rope != RotaryKind::None) kinds.insert(block.attention()->rope);
+  return static_cast<i64>(kinds.size());
+}
+
 /// Tokens and targets of all microbatches, and the RoPE tables.
 i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankMemorySpec& share) {
-  const i64 tables = c.position_embedding_type != PositionEmbedding::Rope ? 0 : c.rope_local_base_freq > 0 ? 2 : 1;
   const i64 rotary =
-      tables * padded_alloc_size(c.max_positions() * c.rotary_dim() * size_of(accumulate_dtype(setup.dtype)));
+      rotary_tables(c) * padded_alloc_size(c.max_positions() * c.rotary_dim() * size_of(accumulate_dtype(setup.dtype)));
   const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
   return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }

@@ -90,42 +90,52 @@ std::string layer_name(i64 layer) {
 }  // namespace
 
 TransformerLayer::TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary)
-    : context_(context),
-      attention_(layer_name(layer) + ".self_attention", context, layer_name(layer) + ".input_layernorm",
-                 std::make_unique<SelfAttention>(layer_name(layer) + ".self_attention", layer, context, rotary),
-                 layer_name(layer) + ".post_self_attn_layernorm"),
-      mlp_(layer_name(layer) + ".mlp", context, layer_name(layer) + ".pre_mlp_layernorm",
-           make_mlp(layer, layer_name(layer) + ".mlp"), layer_name(layer) + ".post_mlp_layernorm") {}
+    : context_(context) {
+  const BlockSpec spec = block_spec(context_.config, layer);
+  const std::string name = layer_name(layer), attention = name + ".self_attention", mlp = name + ".mlp";
+  if (spec.attention())
+    attention_ = std::make_unique<ResidualBranch>(
+        attention, context, name + ".input_layernorm",
+        std::make_unique<SelfAttention>(attention, layer, *spec.attention(), context, rotary),
+        name + ".post_self_attn_layernorm");
+  if (spec.has_feed_forward())
+    mlp_ = std::make_unique<ResidualBranch>(mlp, context, name + ".pre_mlp_layernorm",
+                                            make_feed_forward(layer, spec, mlp), name + ".post_mlp_layernorm");
+}
 
-std::unique_ptr<Branch> TransformerLayer::make_mlp(i64 layer, const std::string& name) {
-  if (!context_.config.moe.has_experts(layer))
-    return std::make_unique<Mlp>(name, layer, context_, context_.config.ffn());
-  auto experts = std::make_unique<MoELayer>(name, layer, context_);
+std::unique_ptr<Branch> TransformerLayer::make_feed_forward(i64 layer, const BlockSpec& spec, const std::string& name) {
+  if (spec.mlp()) return std::make_unique<Mlp>(name, layer, context_, spec.mlp()->ffn_hidden_size);
+  auto experts = std::make_unique<MoELayer>(name, layer, *spec.moe(), context_);
   router_ = &experts->router();
   return experts;
 }
 
 Tensor TransformerLayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
-  const Tensor x1 = attention_.forward(x, x, microbatch);
-  return mlp_.forward(context_.config.use_parallel_residual ? x : x1, x1, microbatch);
+  const Tensor x1 = attention_ ? attention_->forward(x, x, microbatch) : x;
+  if (!mlp_) return x1;
+  return mlp_->forward(context_.config.use_parallel_residual ? x : x1, x1, microbatch);
 }
 
 Tensor TransformerLayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
-  if (!context_.config.use_parallel_residual) return attention_.backward(mlp_.backward(dy, microbatch), microbatch);
+  if (!context_.config.use_parallel_residual || !attention_ || !mlp_) {
+    const Tensor d_x1 = mlp_ ? mlp_->backward(dy, microbatch) : dy;
+    return attention_ ? attention_->backward(d_x1, microbatch) : d_x1;
+  }
   Tensor dx = Tensor::like(dy);  // both branches read dy
   ops::copy(dy, dx);
-  mlp_.backward_add(dy, microbatch, dx);
-  attention_.backward_add(dy, microbatch, dx);
+  mlp_->backward_add(dy, microbatch, dx);
+  attention_->backward_add(dy, microbatch, dx);
   return dx;
 }
 
 ActivationPlacement TransformerLayer::output_placement(ActivationPlacement x) const {
-  return mlp_.output_placement(attention_.output_placement(x));
+  const ActivationPlacement x1 = attention_ ? attention_->output_placement(x) : x;
+  return mlp_ ? mlp_->output_placement(x1) : x1;
 }
 
 void TransformerLayer::visit(const ParamVisitor& f) {
-  attention_.visit(f);
-  mlp_.visit(f);
+  if (attention_) attention_->visit(f);
+  if (mlp_) mlp_->visit(f);
 }
 
 }  // namespace mcpp

@@ -1,13 +1,14 @@
-// Transformer layer with norms before its branches, after them, or both (model.norm_position):
+// Layer built from a BlockSpec, with norms before its branches, after them, or both (model.norm_position):
 //   x1 = x  + dropout(norm(attention(norm(x)) + bias))
 //   y  = x1 + dropout(norm(mlp(norm(x1)) + bias)), or experts instead of the MLP
-// With use_parallel_residual the MLP reads x instead of x1. With sequence parallelism x, x1 and y are this rank's shard
-// of the sequence, [s / tp, b, h].
+// A block without a mixer or without a feed-forward part omits that branch. With use_parallel_residual the MLP reads x
+// instead of x1. With sequence parallelism x, x1 and y are this rank's shard of the sequence, [s / tp, b, h].
 #pragma once
 #include <memory>
 #include <string>
 
 #include "base/stored_ref.h"
+#include "model/config/block_spec.h"
 #include "model/layers/attention.h"
 #include "model/layers/branch.h"
 #include "model/layers/moe/moe_layer.h"
@@ -58,11 +59,11 @@ class TransformerLayer final : public Module {
   Router* router() { return router_; }
 
  private:
-  std::unique_ptr<Branch> make_mlp(i64 layer, const std::string& name);
+  std::unique_ptr<Branch> make_feed_forward(i64 layer, const BlockSpec& spec, const std::string& name);
 
   const ModelContext& context_;
   Router* router_ = nullptr;
-  ResidualBranch attention_, mlp_;
+  std::unique_ptr<ResidualBranch> attention_, mlp_;  // null if the block has no such part
 };
 
 }  // namespace mcpp

@@ -204,11 +204,10 @@ std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredR
     i64 layer = stage.first_layer;
     for (const LayerGroup& group : layer_groups(job.layout.recompute, stage.num_layers())) {
       for (const i64 end = layer + group.layers; layer < end; ++layer) {
-        const LayerKind kind =
-            layers_with_experts(m.moe, layer, layer + 1).empty() ? LayerKind::Dense : LayerKind::Experts;
+        const BlockSpec block = block_spec(m, layer);
         for (const auto& [half, name] :
              {std::pair(LayerHalf::Attention, "self_attention"), std::pair(LayerHalf::Mlp, "mlp")}) {
-          const UnitTime t = half_time(job, kind, half);
+          const UnitTime t = half_time(job, block, half);
           add(str("decoder.layers.", layer, ".", name), all(group.is_recomputed ? add_full_recompute(t) : t));
         }
       }

@@ -18,9 +18,7 @@ double recomputed_fraction(const ModelConfig& m, const Layout& layout) {
     return (all - output) * layers / real(m.num_layers) / 3 / all;
   }
   if (layout.recompute.granularity != Selective || !layout.recompute.core_attn) return 0;
-  double keys = 0;
-  for (i64 layer = 0; layer < m.num_layers; ++layer) keys += attended_keys(m, layer);
-  return 4 * real(m.num_attention_heads * m.head_dim()) * keys / all;
+  return attention_flops_per_token(m) / all;
 }
 
 }  // namespace

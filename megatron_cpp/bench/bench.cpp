@@ -6,7 +6,7 @@
 #include "base/number_format.h"
 #include "base/philox.h"
 #include "base/statistics.h"
-#include "model/config/moe.h"
+#include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "tensor/ops/groups.h"
 #include "tensor/processor.h"
@@ -131,16 +131,19 @@ class OpBench {
   }
 
   void attention() {
-    const i64 s = config_.seq_length, heads = config_.num_attention_heads, groups = config_.query_groups(),
-              d = config_.head_dim();
+    const BlockSpec block = block_spec(config_, 0);
+    if (!block.attention()) return;
+    const i64 s = config_.seq_length, heads = block.attention()->num_heads,
+              groups = block.attention()->num_query_groups, d = block.attention()->head_dim;
     const Tensor qkv = random({s, batch_, groups, heads / groups + 2, d}), d_qkv = Tensor::like(qkv),
                  d_out = random({s, batch_, heads * d});
     QkvHeads in = packed_heads(qkv), gradient = packed_heads(d_qkv);
     AttentionResult y{Tensor::like(d_out), accumulate_dtype(batch_ * heads * s)};
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
-    options.window = config_.window_of(0);
-    const double product = 2 * static_cast<double>(tokens_ * heads * d) * attended_keys(config_, 0);  // FLOPs of q k^T
+    options.window = block.attention()->window;
+    const double product =
+        2 * static_cast<double>(tokens_ * heads * d) * attended_keys(*block.attention(), s);  // FLOPs of q k^T
     add("attention", 2 * product, 0, [&] { ops::attention(in, options, y); });
     add("attention_backward", 5 * product, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
   }
@@ -186,7 +189,7 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
     i64 tokens, in, out, count;
   };
   const i64 halves = config.is_gated() ? 2 : 1, experts = config.moe.num_experts;
-  const auto sparse = static_cast<i64>(layers_with_experts(config.moe, 0, config.num_layers).size());
+  const auto sparse = static_cast<i64>(layers_with_experts(config, 0, config.num_layers).size());
   std::vector<Linear> linears{{"qkv", tokens, h, heads + 2 * kv, config.num_layers},
                               {"proj", tokens, heads, h, config.num_layers}};
   const auto add_mlp = [&](const char* up, const char* down, i64 rows, i64 ffn, i64 count) {

@@ -10,6 +10,7 @@
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "model/config/block_spec.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/cp/sequence_partition.h"
 #include "parallel/reduce_scalar.h"
@@ -47,11 +48,13 @@ class AttentionRun {
     qkv_.queries = random_tensor({rows, bench.batch, groups, q_per_group + 2, dim}, bench.dtype, device, 1);
     dout_ = random_tensor({rows, bench.batch, config.num_attention_heads * dim}, bench.dtype, device, 2);
     options_.softmax_scale = 1 / std::sqrt(static_cast<double>(dim));
+    const BlockSpec block = block_spec(config, 0);
+    const i64 window = block.attention() ? block.attention()->window : 0;
     const AttentionWork work{.seq_length = config.seq_length,
                              .batch = bench.batch,
                              .starts = starts_of_documents(bench.document_lengths, config.seq_length, bench.batch),
-                             .windows = {config.window_of(0)}};
-    options_.window = config.window_of(0);
+                             .windows = {window}};
+    options_.window = window;
     partition_ = std::make_shared<const SamplePartition>(balance_sequence_partition(cp_.partition, work));
     options_.queries.ranges = options_.keys = partition_->rank_positions(cp_.rank);
     if (work.starts.empty()) return;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "model/config/moe.h"
+#include "model/config/block_spec.h"
 
 namespace mcpp {
 namespace {
@@ -174,9 +174,12 @@ void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelCon
   if (count < model.num_layers) model.window_attn_skip_freq = skip_freq_of(windows);
 }
 
+bool has_window(const ModelConfig& model, i64 layer) {
+  return block_spec(model, layer).attention()->window > 0;
+}
 i64 count_windows(const ModelConfig& model) {
   i64 count = 0;
-  for (i64 layer = 0; layer < model.num_layers; ++layer) count += model.window_of(layer) > 0 ? 1 : 0;
+  for (i64 layer = 0; layer < model.num_layers; ++layer) count += has_window(model, layer) ? 1 : 0;
   return count;
 }
 
@@ -187,8 +190,7 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json) {
   if (keys == WindowKeys::All) return;
   if (keys != WindowKeys::AllIfUsed) {
     OrderedJson types = OrderedJson::array();
-    for (i64 layer = 0; layer < model.num_layers; ++layer)
-      types.push_back(model.window_of(layer) > 0 ? kSliding : kFull);
+    for (i64 layer = 0; layer < model.num_layers; ++layer) types.push_back(has_window(model, layer) ? kSliding : kFull);
     json["layer_types"] = types;
   }
   if (keys == WindowKeys::FromLayerIfUsed || keys == WindowKeys::AllIfUsed) json["use_sliding_window"] = has_windows;
@@ -236,7 +238,7 @@ std::vector<i64> all_but_first(i64 dense, i64 num_layers) {
 }
 i64 count_first_dense(const ModelConfig& m) {
   i64 layer = 0;
-  while (layer < m.num_layers && !m.moe.has_experts(layer)) ++layer;
+  while (layer < m.num_layers && !block_spec(m, layer).moe()) ++layer;
   return layer;
 }
 
@@ -314,7 +316,7 @@ void add_experts(const ModelConfig& m, ExpertKeys keys, OrderedJson& json) {
   }
   std::vector<i64> dense;
   for (i64 layer = 0; layer < m.num_layers; ++layer)
-    if (!m.moe.has_experts(layer)) dense.push_back(layer);
+    if (!block_spec(m, layer).moe()) dense.push_back(layer);
   json["num_experts"] = m.moe.num_experts;
   json["moe_intermediate_size"] = m.moe_ffn();
   if (keys == ExpertKeys::Qwen2) json["shared_expert_intermediate_size"] = m.moe.shared_expert_intermediate_size;

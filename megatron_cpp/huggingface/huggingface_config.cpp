@@ -9,6 +9,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/config_keys.h"
+#include "model/config/block_spec.h"
 
 namespace mcpp {
 namespace {
@@ -201,7 +202,7 @@ std::vector<i64> layers_with(const ModelConfig& m, F&& has) {
 
 void resolve_experts(ModelConfig& m) {
   const MoeConfig given = m.moe;
-  const std::vector<i64> layers = layers_with(m, [&](i64 layer) { return given.has_experts(layer); });
+  const std::vector<i64> layers = layers_with(m, [&](i64 layer) { return block_spec(m, layer).moe() != nullptr; });
   m.moe.ffn_hidden_size = m.moe_ffn();
   m.moe.router_topk_scaling_factor = given.routing().scale;
   if (std::ranges::count(layers, 0) == 0) m.ffn_hidden_size = 0;  // no layer has a dense MLP
@@ -222,7 +223,7 @@ ModelConfig canonical_form(ModelConfig m) {
   m.add_qkv_bias = given.qkv_bias();
   m.add_attention_output_bias = given.attention_output_bias();
   m.add_mlp_bias = given.mlp_bias();
-  m.window_attn_skip_freq = layers_with(m, [&](i64 layer) { return given.window_of(layer) > 0; });
+  m.window_attn_skip_freq = layers_with(m, [&](i64 layer) { return block_spec(given, layer).attention()->window > 0; });
   if (m.window_attn_skip_freq.empty()) m.window_size.clear();
   const bool scales = m.rope_scaling.type == RopeScalingType::Yarn || m.rope_scaling.type == RopeScalingType::Llama3;
   if (scales) m.rope_scaling.original_max_position_embeddings = m.rope_scaling.original_context(m.max_positions());

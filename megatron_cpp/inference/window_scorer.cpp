@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/inference/forward_pipeline.h"
 #include "megatron_cpp/setup/memory_check.h"
+#include "model/config/block_spec.h"
 #include "model/layer_memory.h"
 #include "model/layers/kv_cache.h"
 #include "tensor/ops/ops.h"
@@ -50,11 +51,12 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
 double generation_bytes(GPTModel& stage, i64 batch) {
   const ModelContext& context = stage.context();
   const ModelConfig& config = context.config;
-  const i64 layers = stage.stage().end_layer - stage.stage().first_layer;
-  const i64 cached = KvCache::layer_bytes(context, batch, config.max_positions());
+  i64 cached = 0;
+  for (const BlockSpec& block : block_specs(config, stage.stage().first_layer, stage.stage().end_layer))
+    if (block.attention()) cached += KvCache::layer_bytes(context, *block.attention(), batch, config.max_positions());
   // All ranks get the rows of logits as fp32 values to sample from.
   const i64 logits = batch * config.vocab_size * static_cast<i64>(sizeof(float));
-  return weight_bytes(stage) + static_cast<double>(layers) * static_cast<double>(cached) + static_cast<double>(logits);
+  return weight_bytes(stage) + static_cast<double>(cached) + static_cast<double>(logits);
 }
 
 void check_generation_memory(GPTModel& stage, ParallelState& parallel, i64 batch) {

@@ -6,7 +6,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/world.h"
-#include "model/config/moe.h"
+#include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "optimizer/param_group.h"
 #include "optimizer/update_rule.h"
@@ -30,7 +30,8 @@ std::string count(i64 n) {
 
 std::string parameters(const ModelConfig& model) {
   const ParameterCounts counts = count_parameters(model);
-  std::string text = str("parameters: ", count(counts.total()), " (", counts.total(), ")\n");
+  std::string text = str("model: ", describe_blocks(model), "\n");
+  text += str("parameters: ", count(counts.total()), " (", counts.total(), ")\n");
   add_line(text, "word embeddings", count(counts.word_embeddings));
   if (counts.position_embeddings > 0) add_line(text, "position embeddings", count(counts.position_embeddings));
   add_line(text, "attention", count(counts.attention));

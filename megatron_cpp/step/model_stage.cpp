@@ -1,5 +1,6 @@
 #include "megatron_cpp/step/model_stage.h"
 
+#include "model/config/block_spec.h"
 #include "parallel/cp/sequence_partition.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
@@ -11,7 +12,8 @@ namespace {
 AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config) {
   AttentionWork work{.seq_length = config.seq_length, .batch = static_cast<i64>(batch.samples.size())};
   if (batch.attention_starts.defined()) work.starts = read_values<i32>(batch.attention_starts);
-  for (i64 layer = 0; layer < config.num_layers; ++layer) work.windows.push_back(config.window_of(layer));
+  for (const BlockSpec& block : block_specs(config))
+    if (block.attention()) work.windows.push_back(block.attention()->window);
   return work;
 }
 

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "model/config/moe.h"
+#include "model/config/block_spec.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 
 RouterStats::RouterStats(const ModelConfig& config, std::span<GPTModel* const> models, Communicator& world,
                          Device& device)
-    : layers_(layers_with_experts(config.moe, 0, config.num_layers)),
+    : layers_(layers_with_experts(config, 0, config.num_layers)),
       columns_(RoutingCounts::count(config.moe.num_experts)),
       world_(world) {
   if (is_empty()) return;

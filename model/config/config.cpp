@@ -64,15 +64,6 @@ double ModelConfig::softmax_scale() const {
   return 1 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(head_dim()));
 }
 
-i64 ModelConfig::window_of(i64 layer) const {
-  if (window_size.empty()) return 0;
-  const std::vector<i64>& layers = window_attn_skip_freq;
-  const bool has_window = layers.empty()       ? true
-                          : layers.size() == 1 ? (layer + 1) % layers[0] != 0
-                                               : layers.at(static_cast<std::size_t>(layer)) == 1;
-  return has_window ? window_size[0] + 1 : 0;
-}
-
 std::vector<std::string> ModelConfig::conflicts() const {
   std::vector<std::string> errors;
   if (kv_channels == 0 && hidden_size % num_attention_heads != 0) {

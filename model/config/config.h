@@ -159,16 +159,11 @@ struct ModelConfig {
   bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
   /// Returns the number of a head's dimensions that RoPE rotates; even.
   i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
-  /// Returns true if a layer uses rope_local_base_freq.
-  bool has_local_rope(i64 layer) const { return rope_local_base_freq > 0 && window_of(layer) > 0; }
   /// Returns the angles [rotary_dim() / 2] by which RoPE rotates each pair of channels per position.
   std::vector<double> rotary_frequencies(bool is_local = false) const {
     if (is_local) return RopeScaling().frequencies(rope_local_base_freq, rotary_dim(), max_positions());
     return rope_scaling.frequencies(rotary_base, rotary_dim(), max_positions());
   }
-
-  /// Returns how many keys, including its own, a query of a layer attends to; 0 = all.
-  i64 window_of(i64 layer) const;
 
   /// Returns every violated rule between fields, as "model.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;

@@ -62,12 +62,6 @@ void add_group_conflicts(const MoeConfig& c, std::vector<std::string>& errors) {
 
 }  // namespace
 
-bool MoeConfig::has_experts(i64 layer) const {
-  if (num_experts == 0) return false;
-  if (layer_freq.size() == 1) return layer % layer_freq[0] == 0;
-  return layer_freq.at(static_cast<std::size_t>(layer)) == 1;
-}
-
 RoutingRule MoeConfig::routing() const {
   return {.topk = router_topk,
           .score = router_score_function,
@@ -102,13 +96,6 @@ void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) 
     errors.push_back("model.moe_pad_expert_input_to_capacity: only read when moe_expert_capacity_factor is set");
   if (shared_expert_gate && shared_expert_intermediate_size == 0)
     errors.push_back("model.moe_shared_expert_gate: only read when moe_shared_expert_intermediate_size is set");
-}
-
-std::vector<i64> layers_with_experts(const MoeConfig& moe, i64 first, i64 end) {
-  std::vector<i64> layers;
-  for (i64 layer = first; layer < end; ++layer)
-    if (moe.has_experts(layer)) layers.push_back(layer);
-  return layers;
 }
 
 }  // namespace mcpp

@@ -101,15 +101,9 @@ struct MoeConfig {
 
   bool operator==(const MoeConfig&) const = default;
 
-  bool has_experts(i64 layer) const;
   RoutingRule routing() const;
   /// Appends every violated rule, and every key that is set but not read, as "model.key: ..".
   void add_conflicts(i64 num_layers, std::vector<std::string>& errors) const;
 };
-
-// Layers of a model that have experts.
-
-/// Returns those of the layers [first, end) that have experts.
-std::vector<i64> layers_with_experts(const MoeConfig& moe, i64 first, i64 end);
 
 }  // namespace mcpp

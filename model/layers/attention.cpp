@@ -16,11 +16,14 @@ std::vector<Box> qkv_matrices(const Shape& weight, i64 head_dim) {
 
 }  // namespace
 
-QkvProjection::QkvProjection(const std::string& name, i64 layer, StoredRef<ModelContext> context)
-    : context_(context), region_(context_.tp, context_.sequence_parallel), fp8_(context_.fp8_recipe(layer)) {
-  const ModelConfig& config = context_.config;
-  const i64 tp = context_.tp.size(), groups = config.query_groups(), head_dim = config.head_dim();
-  const i64 q_rows = config.num_attention_heads / groups * head_dim;
+QkvProjection::QkvProjection(const std::string& name, i64 layer, const AttentionSpec& spec,
+                             StoredRef<ModelContext> context)
+    : spec_(spec),
+      context_(context),
+      region_(context_.tp, context_.sequence_parallel),
+      fp8_(context_.fp8_recipe(layer)) {
+  const i64 tp = context_.tp.size(), groups = spec_.num_query_groups, head_dim = spec_.head_dim;
+  const i64 q_rows = spec_.num_heads / groups * head_dim;
   if (groups % tp == 0) {
     queries_ = make_slice(name, groups / tp, 0, q_rows + 2 * head_dim);
     return;
@@ -41,14 +44,14 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, StoredRef<Model
 std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, i64 groups, i64 first_row,
                                                        i64 rows) const {
   const ModelConfig& config = context_.config;
-  const i64 all = config.query_groups(), first = context_.tp.rank() * all / context_.tp.size();
-  const i64 rows_per_group = (config.num_attention_heads / all + 2) * config.head_dim(), h = config.hidden_size;
+  const i64 all = spec_.num_query_groups, first = context_.tp.rank() * all / context_.tp.size();
+  const i64 rows_per_group = (spec_.num_heads / all + 2) * spec_.head_dim, h = config.hidden_size;
   return std::make_unique<LinearSlice>(
       name, Box{{all, rows_per_group, h}, {first, first_row, 0}, {groups, rows, h}},
       Box{{all, rows_per_group}, {first, first_row}, {groups, rows}},
       LinearOptions{.bias = config.qkv_bias(),
                     .init_std = config.init_method_std,
-                    .matrices = qkv_matrices({all, rows_per_group, h}, config.head_dim())});
+                    .matrices = qkv_matrices({all, rows_per_group, h}, spec_.head_dim)});
 }
 
 Qkv QkvProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {
@@ -58,7 +61,7 @@ Qkv QkvProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {
                                   ? fp8_.forward(this, x, {own_queries, keys_values_->weight.value}, microbatch)
                                   : fp8_.forward(this, x, {own_queries}, microbatch);
   const Tensor full_x = region_.gather_sequence(x).wait();
-  const i64 head_dim = context_.config.head_dim(), s = full_x.dim(0), b = full_x.dim(1);
+  const i64 head_dim = spec_.head_dim, s = full_x.dim(0), b = full_x.dim(1);
   const Tensor queries = queries_->multiply_add(full_x, scales);
   if (keys_values_)
     return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(full_x, scales).view({s, b, 2, head_dim})};
@@ -67,7 +70,7 @@ Qkv QkvProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {
 
 Qkv QkvProjection::make_empty(i64 s, i64 b) const {
   const Shape& box = queries_->weight.box.shape;
-  const i64 head_dim = context_.config.head_dim(), heads = box[1] / head_dim;
+  const i64 head_dim = spec_.head_dim, heads = box[1] / head_dim;
   const auto make = [&](Shape shape) { return Tensor::empty(std::move(shape), context_.dtype, context_.device); };
   if (keys_values_) return {make({s, b, heads, head_dim}), make({s, b, 2, head_dim})};
   return {make({s, b, box[0], heads, head_dim}), {}};
@@ -108,15 +111,6 @@ void QkvProjection::visit(const ParamVisitor& f) {
   if (keys_values_) keys_values_->visit(f);
 }
 
-namespace {
-
-/// Returns the number of query heads per tensor-parallel rank.
-i64 heads_of(const ModelContext& context) {
-  return context.config.num_attention_heads / context.tp.size();
-}
-
-}  // namespace
-
 RotaryTable::Table RotaryTable::make_table(bool is_local) const {
   const ModelConfig& config = context_.config;
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
@@ -128,30 +122,32 @@ RotaryTable::Table RotaryTable::make_table(bool is_local) const {
   return table;
 }
 
-void RotaryTable::rotate(Heads& x, const Positions& positions, bool is_inverse, bool is_local) {
-  if (context_.config.position_embedding_type != PositionEmbedding::Rope) return;
+void RotaryTable::rotate(Heads& x, const Positions& positions, bool is_inverse, RotaryKind kind) {
+  if (kind == RotaryKind::None) return;
+  const bool is_local = kind == RotaryKind::Local;
   Table& table = is_local ? local_ : global_;
   if (!table.cos.defined()) table = make_table(is_local);
   ops::rope(x, table.cos, table.sin, positions, is_inverse);
 }
 
-SelfAttention::SelfAttention(const std::string& name, i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary)
+SelfAttention::SelfAttention(const std::string& name, i64 layer, const AttentionSpec& spec,
+                             StoredRef<ModelContext> context, RotaryTable& rotary)
     : name_(name),
       layer_(layer),
+      spec_(spec),
       context_(context),
       rotary_(rotary),
-      linear_qkv_(name + ".linear_qkv", layer, context),
-      core_attention_(context_.cp, heads_of(context_), linear_qkv_.query_groups()),
-      linear_proj_(name + ".linear_proj", context_.config.num_attention_heads * context_.config.head_dim(),
-                   context_.config.hidden_size, context_.tp,
+      linear_qkv_(name + ".linear_qkv", layer, spec, context),
+      core_attention_(context_.cp, spec.num_heads / context_.tp.size(), linear_qkv_.query_groups()),
+      linear_proj_(name + ".linear_proj", spec.query_width(), context_.config.hidden_size, context_.tp,
                    {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(),
                     .sequence_parallel = context_.sequence_parallel,
                     .fp8 = context_.fp8_recipe(layer)}) {
   if (!context_.config.qk_layernorm) return;
-  q_layernorm_ = std::make_unique<HeadNorm>(name + ".q_layernorm", context_, context_.config.num_attention_heads);
-  k_layernorm_ = std::make_unique<HeadNorm>(name + ".k_layernorm", context_, context_.config.query_groups());
+  q_layernorm_ = std::make_unique<HeadNorm>(name + ".q_layernorm", context_, spec.num_heads);
+  k_layernorm_ = std::make_unique<HeadNorm>(name + ".k_layernorm", context_, spec.num_query_groups);
 }
 
 AttentionOptions SelfAttention::make_options(const MicrobatchContext& microbatch) const {
@@ -160,17 +156,16 @@ AttentionOptions SelfAttention::make_options(const MicrobatchContext& microbatch
   options.soft_cap = context_.config.attn_logit_softcapping;
   options.queries = {microbatch.positions, microbatch.attention_starts};
   options.keys = microbatch.positions;
-  options.window = context_.config.window_of(layer_);
+  options.window = spec_.window;
   options.dropout = context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention",
                                          microbatch.positions, microbatch);
-  options.dropout.first_column = context_.tp.rank() * heads_of(context_);
+  options.dropout.first_column = context_.tp.rank() * spec_.num_heads / context_.tp.size();
   return options;
 }
 
 void SelfAttention::rotate(QkvHeads heads, const MicrobatchContext& microbatch, bool is_inverse) const {
   const Positions positions{microbatch.positions, microbatch.position_starts};
-  const bool is_local = context_.config.has_local_rope(layer_);
-  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, is_inverse, is_local);
+  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, is_inverse, spec_.rope);
 }
 
 Tensor SelfAttention::attend_cached(const QkvHeads& heads, MicrobatchContext& microbatch) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/stored_ref.h"
+#include "model/config/block_spec.h"
 #include "model/config/context.h"
 #include "model/layers/branch.h"
 #include "model/layers/norm.h"
@@ -22,7 +23,7 @@ namespace mcpp {
 class QkvProjection {
  public:
   /// `layer`: global index, starting at 0.
-  QkvProjection(const std::string& name, i64 layer, StoredRef<ModelContext> context);
+  QkvProjection(const std::string& name, i64 layer, const AttentionSpec& spec, StoredRef<ModelContext> context);
 
   Qkv forward(const Tensor& x, MicrobatchContext& microbatch);
   /// Returns uninitialized tensors of the shapes that forward returns for s positions of b samples.
@@ -39,6 +40,7 @@ class QkvProjection {
  private:
   std::unique_ptr<LinearSlice> make_slice(const std::string& name, i64 groups, i64 first_row, i64 rows) const;
 
+  const AttentionSpec spec_;
   const ModelContext& context_;
   TensorParallelRegion region_;
   Fp8Scaling fp8_;
@@ -52,9 +54,9 @@ class RotaryTable {
  public:
   explicit RotaryTable(StoredRef<ModelContext> context) : context_(context) {}
 
-  /// Rotates the heads of x in place to the positions of its tokens, or back if `is_inverse`; does nothing without
-  /// RoPE. `is_local`: uses the base of layers with a window, if they have their own.
-  void rotate(Heads& x, const Positions& positions, bool is_inverse, bool is_local);
+  /// Rotates the heads of x in place to the positions of its tokens, or back if `is_inverse`; does nothing if `kind` is
+  /// None.
+  void rotate(Heads& x, const Positions& positions, bool is_inverse, RotaryKind kind);
 
  private:
   struct Table {
@@ -72,7 +74,8 @@ class RotaryTable {
 /// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the exchange of heads.
 class SelfAttention final : public Branch {
  public:
-  SelfAttention(const std::string& name, i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
+  SelfAttention(const std::string& name, i64 layer, const AttentionSpec& spec, StoredRef<ModelContext> context,
+                RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
@@ -89,6 +92,7 @@ class SelfAttention final : public Branch {
 
   std::string name_;
   i64 layer_;
+  const AttentionSpec spec_;
   const ModelContext& context_;
   RotaryTable& rotary_;
   QkvProjection linear_qkv_;

@@ -38,32 +38,30 @@ Heads key_value_view(const Heads& k, const Heads& v) {
   return pairs;
 }
 
-Shape shape_of_layer(const ModelContext& context, i64 batch, i64 max_length) {
-  const i64 groups = std::max<i64>(1, context.config.query_groups() / context.tp.size());
-  return {max_length, batch, groups, 2, context.config.head_dim()};
-}
-
 }  // namespace
 
 KvCache::KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length)
     : context_(context),
-      shape_(shape_of_layer(context_, batch, max_length)),
+      batch_(batch),
+      max_length_(max_length),
       layers_(static_cast<std::size_t>(context_.config.num_layers)) {}
 
-i64 KvCache::layer_bytes(const ModelContext& context, i64 batch, i64 max_length) {
-  return numel(shape_of_layer(context, batch, max_length)) * static_cast<i64>(size_of(context.dtype));
+i64 KvCache::layer_bytes(const ModelContext& context, const AttentionSpec& attention, i64 batch, i64 max_length) {
+  const i64 groups = std::max<i64>(1, attention.num_query_groups / context.tp.size());
+  return numel({max_length, batch, groups, 2, attention.head_dim}) * static_cast<i64>(size_of(context.dtype));
 }
 
-Tensor& KvCache::layer(i64 index) {
+Tensor& KvCache::layer(i64 index, const Heads& k) {
   Tensor& layer = layers_.at(static_cast<std::size_t>(index));
-  if (!layer.defined()) layer = Tensor::empty(shape_, context_.dtype, context_.device);
+  if (!layer.defined())
+    layer = Tensor::empty({max_length_, batch_, k.heads, 2, k.head_dim}, context_.dtype, context_.device);
   return layer;
 }
 
 KvCache::View KvCache::append(i64 index, const Heads& k, const Heads& v, i64 first_position) {
   const i64 length = first_position + k.seq;
   MCPP_CHECK(length <= max_length(), "the cache holds ", max_length(), " positions, ", length, " are needed");
-  const Tensor& layer_cache = layer(index);
+  const Tensor& layer_cache = layer(index, k);
   Heads added = key_value_pairs(layer_cache, first_position, k.seq);
   ops::copy_heads(key_value_view(k, v), added);
   const Heads all = key_value_pairs(layer_cache, 0, length);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/stored_ref.h"
+#include "model/config/block_spec.h"
 #include "model/config/context.h"
 #include "tensor/ops/ops.h"
 
@@ -15,8 +16,8 @@ class KvCache {
   /// only some of the layers.
   KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length);
 
-  /// Returns the bytes that a layer takes once it is appended to.
-  static i64 layer_bytes(const ModelContext& context, i64 batch, i64 max_length);
+  /// Returns the bytes that a layer with this attention takes once it is appended to.
+  static i64 layer_bytes(const ModelContext& context, const AttentionSpec& attention, i64 batch, i64 max_length);
 
   struct View {
     Heads k, v;
@@ -24,14 +25,14 @@ class KvCache {
   /// Copies the keys and values of new positions, starting at first_position, and returns views of all so far. Each
   /// value is stored after its key, as in Megatron's fused tensor, so that one copy moves both.
   View append(i64 index, const Heads& k, const Heads& v, i64 first_position);
-  i64 max_length() const { return shape_.front(); }
+  i64 max_length() const { return max_length_; }
 
  private:
-  Tensor& layer(i64 index);
+  Tensor& layer(i64 index, const Heads& k);
 
   const ModelContext& context_;
-  Shape shape_;  // [max_length, b, groups, key and value, head_dim]
-  std::vector<Tensor> layers_;
+  i64 batch_, max_length_;
+  std::vector<Tensor> layers_;  // [max_length, b, groups, key and value, head_dim] each
 };
 
 }  // namespace mcpp

@@ -117,24 +117,20 @@ constexpr double kLongDocument = 1e4;
 /// Returns the mean of the minimum of three: preceding tokens in the document, preceding tokens in the sample, and the
 /// window. The first exceeds x with probability exp(-x / mean), the second with 1 - x / s; this is the integral of
 /// their product up to the window.
-double attended_in_documents(const ModelConfig& m, i64 layer, double mean) {
-  const double s = real(m.seq_length), window = m.window_of(layer) == 0 ? s : std::min(s, real(m.window_of(layer)));
+double attended_in_documents(double s, const AttentionSpec& attention, double mean) {
+  const double window = attention.window == 0 ? s : std::min(s, real(attention.window));
   const double survival = std::exp(-window / mean);
   return mean * -std::expm1(-window / mean) - mean * (mean * (1 - survival) - survival * window) / s;
 }
 
 }  // namespace
 
-double mean_attended_keys(const Workload& work) {
-  const ModelConfig& m = work.model;
-  double sum = 0;
-  for (i64 layer = 0; layer < m.num_layers; ++layer) {
-    // For much longer documents a sample is a part of one, and the difference below would cancel catastrophically.
-    const bool has_document_ends =
-        work.document_tokens > 0 && work.document_tokens < kLongDocument * real(m.seq_length);
-    sum += has_document_ends ? attended_in_documents(m, layer, work.document_tokens) : attended_keys(m, layer);
-  }
-  return sum / real(m.num_layers);
+double mean_attended_keys(const Workload& work, const AttentionSpec& attention) {
+  const i64 s = work.model.seq_length;
+  // For much longer documents a sample is a part of one, and the difference above would cancel catastrophically.
+  const bool has_document_ends = work.document_tokens > 0 && work.document_tokens < kLongDocument * real(s);
+  return has_document_ends ? attended_in_documents(real(s), attention, work.document_tokens)
+                           : attended_keys(attention, s);
 }
 
 }  // namespace mcpp

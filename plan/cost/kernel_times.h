@@ -1,5 +1,6 @@
 // Kernel times of everything except matrix products and attention, in seconds per element.
 #pragma once
+#include "model/config/block_spec.h"
 #include "plan/cost/layout.h"
 #include "plan/hardware/hardware.h"
 
@@ -36,8 +37,8 @@ double product_seconds(const Hardware& hardware, ProductType type, const Product
 
 // Number of keys that a query attends to if attention is restricted to documents.
 
-/// Returns the average over samples and layers. Document lengths are taken to be exponentially distributed with the
-/// workload's mean.
-double mean_attended_keys(const Workload& work);
+/// Returns the average over samples. Document lengths are taken to be exponentially distributed with the workload's
+/// mean.
+double mean_attended_keys(const Workload& work, const AttentionSpec& attention);
 
 }  // namespace mcpp

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/integer_math.h"
-#include "model/config/moe.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/rank_cost_model.h"
 
@@ -20,8 +19,9 @@ constexpr double kAccumulateBytes = 4;  // bytes per element that is reduced ove
 
 class Layer {
  public:
-  explicit Layer(const PredictionInput& job)
+  Layer(const PredictionInput& job, const BlockSpec& block)
       : rank_(job),
+        block_(block),
         hw_(job.hardware),
         program_(job.program),
         work_(job.work),
@@ -29,40 +29,47 @@ class Layer {
         layout_(job.layout),
         collectives_(rank_.collectives()),
         element_(rank_.element_bytes()),
-        tokens_(rank_.tokens()),
-        heads_(std::max<i64>(model_.num_attention_heads / layout_.tp, 1)),
-        queries_(heads_ * model_.head_dim()),
-        keys_(std::max<i64>(model_.query_groups() / layout_.tp, 1) * model_.head_dim()),
-        ffn_(model_.ffn() / layout_.tp),
-        up_((model_.is_gated() ? 2 : 1) * ffn_) {}
+        tokens_(rank_.tokens()) {
+    if (const AttentionSpec* attention = block_.attention()) {
+      attention_ = *attention;
+      heads_ = std::max<i64>(attention_.num_heads / layout_.tp, 1);
+      queries_ = heads_ * attention_.head_dim;
+      keys_ = std::max<i64>(attention_.num_query_groups / layout_.tp, 1) * attention_.head_dim;
+    }
+    if (block_.mlp()) ffn_ = block_.mlp()->ffn_hidden_size / layout_.tp;
+    up_ = (model_.is_gated() ? 2 : 1) * ffn_;
+  }
 
-  UnitTime time(LayerKind kind) const {
-    UnitTime t = half(kind, LayerHalf::Attention);
-    t += half(kind, LayerHalf::Mlp);
+  UnitTime time() const {
+    UnitTime t = half(LayerHalf::Attention);
+    t += half(LayerHalf::Mlp);
     return t;
   }
 
-  UnitTime half(LayerKind kind, LayerHalf layer_half) const {
+  UnitTime half(LayerHalf layer_half) const {
     const bool is_attention = layer_half == LayerHalf::Attention;
-    UnitTime t = is_attention ? attention_branch() : kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
+    if (!(is_attention ? block_.has_mixer() : block_.has_feed_forward())) return {};
+    UnitTime t = is_attention ? attention_branch() : block_.mlp() ? mlp_branch() : expert_time(rank_);
     t += elementwise(layer_half);
-    if (work_.products == ProductType::Fp8 && (is_attention || kind == LayerKind::Dense)) t += fp8_overhead(layer_half);
+    if (work_.products == ProductType::Fp8 && (is_attention || block_.mlp())) t += fp8_overhead(layer_half);
     if (is_attention) t += context_parallel(t);
-    add_selective_recompute(t, kind, layer_half);
+    add_selective_recompute(t, layer_half);
     return t;
   }
 
+  /// Returns the products of the block's forward pass, by name.
   std::vector<std::pair<std::string, ProductShape>> shapes() const {
     const i64 hidden = model_.hidden_size;
-    std::vector<std::pair<std::string, ProductShape>> list{
-        {"qkv", {.m = tokens_, .n = queries_ + 2 * keys_, .k = hidden}},
-        {"proj", {.m = tokens_, .n = hidden, .k = queries_}}};
-    const auto sparse = static_cast<i64>(layers_with_experts(model_.moe, 0, model_.num_layers).size());
-    if (sparse < model_.num_layers) {
+    std::vector<std::pair<std::string, ProductShape>> list;
+    if (block_.attention()) {
+      list.push_back({"qkv", {.m = tokens_, .n = queries_ + 2 * keys_, .k = hidden}});
+      list.push_back({"proj", {.m = tokens_, .n = hidden, .k = queries_}});
+    }
+    if (block_.mlp()) {
       list.push_back({"fc1", {.m = tokens_, .n = up_, .k = hidden}});
       list.push_back({"fc2", {.m = tokens_, .n = hidden, .k = ffn_}});
     }
-    if (sparse > 0)
+    if (block_.moe())
       for (const auto& named : expert_products(rank_)) list.push_back(named);
     return list;
   }
@@ -119,7 +126,7 @@ class Layer {
 
   /// Returns attention's operations per second.
   double attention_rate(bool is_backward) const {
-    const i64 length = kernel_length(), width = model_.head_dim();
+    const i64 length = kernel_length(), width = attention_.head_dim;
     if (const MeasuredRates* measured = hw_.measured(work_.products))
       return measured->attention_rate(length, width, is_backward);
     const double relative_rate = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
@@ -129,8 +136,8 @@ class Layer {
   }
 
   UnitTime flash_attention() const {
-    const double flops = 4 * real(tokens_) * mean_attended_keys(work_) * real(queries_);
-    const double scores = model_.attention_dropout > 0 ? flops / (4 * real(model_.head_dim())) : 0;
+    const double flops = 4 * real(tokens_) * mean_attended_keys(work_, attention_) * real(queries_);
+    const double scores = model_.attention_dropout > 0 ? flops / (4 * real(attention_.head_dim)) : 0;
     const PassSeconds& dropped = rank_.kernels().dropped_score;
     UnitTime t;
     t.forward.attention = rank_.seconds(flops / attention_rate(false) + scores * dropped.forward, 1);
@@ -141,7 +148,7 @@ class Layer {
 
   /// Returns the time of two products in forward and four in backward over all keys, and of passes over the scores.
   UnitTime stored_scores() const {
-    const i64 s = model_.seq_length, d = model_.head_dim(), batch = heads_ * layout_.micro_batch_size;
+    const i64 s = model_.seq_length, d = attention_.head_dim, batch = heads_ * layout_.micro_batch_size;
     const auto product_time = [&](i64 n, i64 k) {
       return rank_.product_seconds(ProductType::Bf16, {.m = s, .n = n, .k = k, .batch = batch}, element_,
                                    ProductPass::Forward);
@@ -212,8 +219,8 @@ class Layer {
   /// Returns the elements of keys per token that a rank holds before a head exchange. Query groups are duplicated if
   /// there are fewer of them than ranks.
   i64 exchanged_keys() const {
-    const i64 groups = keys_ / model_.head_dim();
-    return groups % layout_.cp_heads == 0 ? keys_ : layout_.cp_heads * model_.head_dim();
+    const i64 groups = keys_ / attention_.head_dim;
+    return groups % layout_.cp_heads == 0 ? keys_ : layout_.cp_heads * attention_.head_dim;
   }
   double key_bytes() const { return 2 * real(tokens_ * exchanged_keys()) * element_; }
   /// Gradients of keys are sent in fp32.
@@ -274,7 +281,7 @@ class Layer {
   }
 
   /// Adds the cost of selective recomputation.
-  void add_selective_recompute(UnitTime& t, LayerKind kind, LayerHalf half) const {
+  void add_selective_recompute(UnitTime& t, LayerHalf half) const {
     const Recompute& r = layout_.recompute;
     if (r.granularity != Recompute::Granularity::Selective) return;
     const bool is_mlp = half == LayerHalf::Mlp;
@@ -282,9 +289,9 @@ class Layer {
     if (r.core_attn) recompute_time.attention = t.forward.attention;
     if (r.layernorm)
       recompute_time.elementwise += rank_.seconds(rank_.stream_elements() * rank_.kernels().norm.forward, 1);
-    if (r.mlp_act && is_mlp && kind == LayerKind::Dense)
+    if (r.mlp_act && is_mlp && block_.mlp())
       recompute_time.elementwise += rank_.activation(tokens_, ffn_).forward.elementwise + rank_.seconds(0, 1);
-    if (r.moe_act && is_mlp && kind == LayerKind::Experts)
+    if (r.moe_act && is_mlp && block_.moe())
       recompute_time.elementwise += expert_activation_seconds(rank_) + rank_.seconds(0, 1);
     if (program_.recomputed_products > 0) {
       recompute_time.products = program_.recomputed_products * t.forward.products;
@@ -294,6 +301,7 @@ class Layer {
   }
 
   RankCostModel rank_;
+  BlockSpec block_;
   const Hardware& hw_;
   const KernelTraits& program_;
   const Workload& work_;
@@ -301,29 +309,35 @@ class Layer {
   const Layout& layout_;
   const Collectives& collectives_;
   double element_;
-  i64 tokens_, heads_, queries_, keys_, ffn_, up_;
+  i64 tokens_;
+  AttentionSpec attention_;  // of block_, if it has one; the sizes below are this rank's
+  i64 heads_ = 0, queries_ = 0, keys_ = 0, ffn_ = 0, up_ = 0;
 };
 
 }  // namespace
 
-UnitTime layer_time(const PredictionInput& job, LayerKind kind) {
-  return Layer(job).time(kind);
+UnitTime layer_time(const PredictionInput& job, const BlockSpec& block) {
+  return Layer(job, block).time();
 }
 
-UnitTime half_time(const PredictionInput& job, LayerKind kind, LayerHalf half) {
-  return Layer(job).half(kind, half);
+UnitTime half_time(const PredictionInput& job, const BlockSpec& block, LayerHalf half) {
+  return Layer(job, block).half(half);
 }
 
 std::vector<std::pair<std::string, ProductShape>> layer_products(const PredictionInput& job) {
-  return Layer(job).shapes();
+  std::vector<std::pair<std::string, ProductShape>> list;
+  for (const BlockSpec& block : BlockKinds(job.work.model).kinds)
+    for (const auto& product : Layer(job, block).shapes())
+      if (std::ranges::find(list, product) == list.end()) list.push_back(product);
+  return list;
 }
 
 UnitTime embedding_time(const PredictionInput& job) {
-  return Layer(job).embedding();
+  return Layer(job, {}).embedding();
 }
 
 UnitTime output_time(const PredictionInput& job) {
-  return Layer(job).output();
+  return Layer(job, {}).output();
 }
 
 namespace {

@@ -4,20 +4,19 @@
 #include <utility>
 #include <vector>
 
+#include "model/config/block_spec.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/layout.h"
 #include "plan/cost/rank_cost_model.h"
 
 namespace mcpp {
 
-enum class LayerKind { Dense, Experts };
-
 /// One of the two branches of a layer, including its norm and its residual addition.
 enum class LayerHalf { Attention, Mlp };
-/// Returns the time of one branch of a layer.
-UnitTime half_time(const PredictionInput& job, LayerKind kind, LayerHalf half);
-/// Returns the time of a layer with average attention. Selective recomputation is included, full recomputation is not.
-UnitTime layer_time(const PredictionInput& job, LayerKind kind = LayerKind::Dense);
+/// Returns the time of one branch; 0 if the block does not have it.
+UnitTime half_time(const PredictionInput& job, const BlockSpec& block, LayerHalf half);
+/// Returns the time of a layer. Selective recomputation is included, full recomputation is not.
+UnitTime layer_time(const PredictionInput& job, const BlockSpec& block);
 /// Returns the matrix products of a layer's forward pass on one rank, by name, for all layer kinds of the model.
 std::vector<std::pair<std::string, ProductShape>> layer_products(const PredictionInput& job);
 UnitTime embedding_time(const PredictionInput& job);

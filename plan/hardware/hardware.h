@@ -55,6 +55,7 @@ struct ProductShape {
   double flops() const {
     return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(batch);
   }
+  bool operator==(const ProductShape&) const = default;
 };
 
 /// One of the three products of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.

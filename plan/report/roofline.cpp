@@ -5,7 +5,7 @@
 #include "base/integer_math.h"
 #include "base/number_format.h"
 #include "base/strings.h"
-#include "model/config/moe.h"
+#include "model/config/block_spec.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/layer_time.h"
 #include "plan/cost/rank_cost_model.h"
@@ -16,7 +16,12 @@ namespace {
 class Roofline {
  public:
   explicit Roofline(const PredictionInput& job)
-      : job_(job), rank_(job), model_(job.work.model), tokens_(rank_.tokens()), element_(rank_.element_bytes()) {}
+      : job_(job),
+        rank_(job),
+        model_(job.work.model),
+        first_block_(block_spec(model_, 0)),
+        tokens_(rank_.tokens()),
+        element_(rank_.element_bytes()) {}
 
   std::vector<RooflineRow> rows() {
     const Workload& work = job_.work;
@@ -43,17 +48,15 @@ class Roofline {
   }
 
   void attention() {
-    const double queries = real(std::max<i64>(model_.num_attention_heads / job_.layout.tp, 1) * model_.head_dim()),
-                 keys = real(std::max<i64>(model_.query_groups() / job_.layout.tp, 1) * model_.head_dim());
-    const double attended_keys_per_query = mean_attended_keys(job_.work);
+    const AttentionSpec* spec = first_block_.attention();
+    if (!spec) return;
+    const double queries = real(std::max<i64>(spec->num_heads / job_.layout.tp, 1) * spec->head_dim),
+                 keys = real(std::max<i64>(spec->num_query_groups / job_.layout.tp, 1) * spec->head_dim);
     rows_.push_back({.name = "attention",
                      .size = str(model_.seq_length, " tokens"),
-                     .seconds = half_time(job_, any_kind(), LayerHalf::Attention).forward.attention,
-                     .flops = 4 * real(tokens_) * attended_keys_per_query * queries,
+                     .seconds = half_time(job_, first_block_, LayerHalf::Attention).forward.attention,
+                     .flops = 4 * real(tokens_) * mean_attended_keys(job_.work, *spec) * queries,
                      .bytes = element_ * real(tokens_) * 2 * (queries + keys)});
-  }
-  LayerKind any_kind() const {
-    return layers_with_experts(model_.moe, 0, 1).empty() ? LayerKind::Dense : LayerKind::Experts;
   }
 
   /// Memory-bound kernels, with their passes over memory.
@@ -65,8 +68,8 @@ class Roofline {
     add_kernel("residual", stream, t.residual.forward, p.residual.forward);
     add_kernel("embedding", stream, t.embedding.forward, 2);
     add_kernel("loss", logits, t.loss, p.loss);
-    const i64 width = model_.ffn() / job_.layout.tp;
-    if (any_kind() == LayerKind::Dense) {
+    if (first_block_.mlp()) {
+      const i64 width = first_block_.mlp()->ffn_hidden_size / job_.layout.tp;
       const double elements = real(tokens_ * width) * (model_.is_gated() ? 3 : 2);
       add_kernel("activation", elements, t.activation.forward, p.activation.forward);
     }
@@ -83,6 +86,7 @@ class Roofline {
   const PredictionInput& job_;
   const RankCostModel rank_;
   const ModelConfig& model_;
+  const BlockSpec first_block_;
   i64 tokens_;
   double element_;
   std::vector<RooflineRow> rows_;

@@ -148,12 +148,13 @@ class Step {
     const UnitTime& time(bool is_recomputed) const { return is_recomputed ? recomputed : kept; }
   };
 
-  std::map<LayerKind, LayerTimes> layer_times() const {
-    std::map<LayerKind, LayerTimes> all;
-    for (const LayerKind kind : {LayerKind::Dense, LayerKind::Experts}) {
-      if (!traffic_.weights().has_layers(kind)) continue;
-      LayerTimes& times = all[kind];
-      times.kept = layer_time(job_, kind);
+  /// Returns the times of a layer of each kind of block.
+  std::vector<LayerTimes> layer_times() const {
+    std::vector<LayerTimes> all;
+    const std::vector<BlockSpec>& blocks = traffic_.weights().blocks().kinds;
+    for (std::size_t kind = 0; kind < blocks.size(); ++kind) {
+      LayerTimes& times = all.emplace_back();
+      times.kept = layer_time(job_, blocks[kind]);
       times.recomputed = add_full_recompute(times.kept);
       if (layout_.recompute.shards_saved_inputs)
         times.recomputed.backward_input.tensor_parallel += collectives_.all_gather(
@@ -195,10 +196,9 @@ class Step {
     i64 first = stage.first_layer;
     std::size_t group_index = 0;
     for (const LayerGroup& group : layer_groups(layout_.recompute, stage.num_layers())) {
-      const i64 sparse = traffic_.weights().layers(LayerKind::Experts, first, first + group.layers);
-      for (const auto& [kind, count] :
-           {std::pair(LayerKind::Dense, group.layers - sparse), std::pair(LayerKind::Experts, sparse)})
-        if (count > 0) f(group_index, layers_.at(kind), group.is_recomputed, count);
+      const std::vector<i64> counts = traffic_.weights().blocks().count(first, first + group.layers);
+      for (std::size_t kind = 0; kind < counts.size(); ++kind)
+        if (counts[kind] > 0) f(group_index, layers_[kind], group.is_recomputed, counts[kind]);
       first += group.layers;
       ++group_index;
     }
@@ -316,7 +316,7 @@ class Step {
   Collectives collectives_;
   WeightTraffic traffic_;
   OffloadCost offload_cost_;
-  std::map<LayerKind, LayerTimes> layers_;
+  std::vector<LayerTimes> layers_;  // by kind of block
   double update_;
   PipelineRun pipeline_;  // last: constructed from the members above
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/integer_math.h"
-#include "model/config/moe.h"
 #include "parallel/dp/power_sgd.h"
 
 namespace mcpp {
@@ -27,6 +26,26 @@ WeightCount mlp(const ModelConfig& m, i64 width, i64 parts, i64 low_rank) {
   return sum += matrix(m.hidden_size, width / parts, low_rank);
 }
 
+WeightCounts::BlockCounts count_block(const ModelConfig& m, const BlockSpec& block, const Layout& layout) {
+  const i64 h = m.hidden_size, tp = layout.tp, low_rank = layout.rounding.power_sgd_rank;
+  const double norm_tensors = m.normalization == Normalization::LayerNorm ? 2 : 1;
+  WeightCounts::BlockCounts counts;
+  if (const AttentionSpec* attention = block.attention()) {
+    counts.dense += matrix((attention->query_width() + 2 * attention->key_width()) / tp, h, low_rank);
+    counts.dense += matrix(h, attention->query_width() / tp, low_rank);
+    counts.tensors += 2 + norm_tensors + (m.qkv_bias() ? 1 : 0) + (m.attention_output_bias() ? 1 : 0);
+  }
+  if (block.mlp()) counts.dense += mlp(m, block.mlp()->ffn_hidden_size, tp, low_rank);
+  if (block.has_feed_forward()) counts.tensors += 2 + norm_tensors + (m.mlp_bias() ? 2 : 0);
+  if (const MoeSpec* moe = block.moe()) {
+    if (const i64 shared = moe->shared_expert_intermediate_size; shared > 0)
+      counts.dense += mlp(m, shared, tp, low_rank);
+    counts.dense += uncompressed(moe->num_experts, h);
+    counts.experts = mlp(m, moe->ffn_hidden_size, layout.etp, low_rank) * real(moe->num_experts / layout.ep);
+  }
+  return counts;
+}
+
 }  // namespace
 
 WeightCount& WeightCount::operator+=(const WeightCount& other) {
@@ -36,39 +55,25 @@ WeightCount& WeightCount::operator+=(const WeightCount& other) {
   return *this;
 }
 
-WeightCounts::WeightCounts(const ModelConfig& m, const Layout& layout) : model_(m) {
-  const i64 h = m.hidden_size, tp = layout.tp, low_rank = layout.rounding.power_sgd_rank;
-  const i64 queries = m.num_attention_heads * m.head_dim(), keys = m.query_groups() * m.head_dim();
-  WeightCount attention = matrix((queries + 2 * keys) / tp, h, low_rank);
-  attention += matrix(h, queries / tp, low_rank);
-  dense_ = attention;
-  dense_ += mlp(m, m.ffn(), tp, low_rank);
-  vocabulary_ = uncompressed(m.padded_vocab_size() / tp, h);
-  const bool has_biases = m.normalization == Normalization::LayerNorm;
-  tensors_ =
-      4 + (has_biases ? 4 : 2) + (m.qkv_bias() ? 1 : 0) + (m.attention_output_bias() ? 1 : 0) + (m.mlp_bias() ? 2 : 0);
-  if (m.moe.num_experts == 0) return;
-  sparse_ = attention;
-  if (const i64 shared = m.moe.shared_expert_intermediate_size; shared > 0) sparse_ += mlp(m, shared, tp, low_rank);
-  sparse_ += uncompressed(m.moe.num_experts, h);
-  experts_ = mlp(m, m.moe_ffn(), layout.etp, low_rank) * real(m.moe.num_experts / layout.ep);
-}
-
-i64 WeightCounts::layers(LayerKind kind, i64 first, i64 end) const {
-  const auto sparse = static_cast<i64>(layers_with_experts(model_.moe, first, end).size());
-  return kind == LayerKind::Experts ? sparse : end - first - sparse;
+WeightCounts::WeightCounts(const ModelConfig& m, const Layout& layout)
+    : model_(m), blocks_(m), vocabulary_(uncompressed(m.padded_vocab_size() / layout.tp, m.hidden_size)) {
+  for (const BlockSpec& block : blocks_.kinds) counts_.push_back(count_block(m, block, layout));
 }
 
 WeightCount WeightCounts::stage_weights(const StageContents& stage) const {
   const int matrices = (stage.has_embedding ? 1 : 0) + (stage.has_output ? 1 : 0);
   const bool is_tied = !model_.untie_embeddings_and_output_weights;
-  WeightCount sum = dense_ * real(layers(LayerKind::Dense, stage.first_layer, stage.end_layer));
-  sum += sparse_ * real(layers(LayerKind::Experts, stage.first_layer, stage.end_layer));
+  WeightCount sum;
+  const std::vector<i64> layers = blocks_.count(stage.first_layer, stage.end_layer);
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) sum += counts_[kind].dense * real(layers[kind]);
   return sum += vocabulary_ * (is_tied ? std::min(matrices, 1) : matrices);
 }
 
 WeightCount WeightCounts::stage_experts(const StageContents& stage) const {
-  return experts_ * real(layers(LayerKind::Experts, stage.first_layer, stage.end_layer));
+  WeightCount sum;
+  const std::vector<i64> layers = blocks_.count(stage.first_layer, stage.end_layer);
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) sum += counts_[kind].experts * real(layers[kind]);
+  return sum;
 }
 
 }  // namespace mcpp

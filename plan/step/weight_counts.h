@@ -1,6 +1,9 @@
 // Weight counts of a rank, without biases and norms, to which the costs of communication and of the optimizer are
 // proportional.
 #pragma once
+#include <vector>
+
+#include "model/config/block_spec.h"
 #include "parallel/pp/stages.h"
 #include "plan/cost/layer_time.h"
 
@@ -19,15 +22,14 @@ class WeightCounts {
  public:
   WeightCounts(const ModelConfig& model, const Layout& layout);
 
-  /// Returns how many of the layers [first, end) are of this kind.
-  i64 layers(LayerKind kind, i64 first, i64 end) const;
-  bool has_layers(LayerKind kind) const { return layers(kind, 0, model_.num_layers) > 0; }
-
-  /// Return the weights of one layer that are on the ranks of the dense layers, and the weights of its experts.
-  double layer_weights(LayerKind kind) const { return (kind == LayerKind::Dense ? dense_ : sparse_).all; }
-  double layer_experts() const { return experts_.all; }
-  /// Returns the number of weight tensors of a dense layer.
-  double layer_tensors() const { return tensors_; }
+  /// Counts of a block on one rank: weights on the ranks of the dense layers, and weights of experts.
+  struct BlockCounts {
+    WeightCount dense, experts;
+    double tensors = 0;  ///< number of dense weight tensors
+  };
+  /// Blocks of the model; a kind below is an index of them.
+  const BlockKinds& blocks() const { return blocks_; }
+  const BlockCounts& block_counts(std::size_t kind) const { return counts_[kind]; }
   /// Returns the weights of the embedding, equal to those of the output.
   double vocabulary() const { return vocabulary_.all; }
   /// Return the weights of a stage without its experts, and of its experts.
@@ -36,8 +38,9 @@ class WeightCounts {
 
  private:
   const ModelConfig& model_;
-  WeightCount dense_, sparse_, experts_, vocabulary_;
-  double tensors_ = 0;
+  BlockKinds blocks_;
+  std::vector<BlockCounts> counts_;  // by kind
+  WeightCount vocabulary_;
 };
 
 }  // namespace mcpp

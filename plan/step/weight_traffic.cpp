@@ -52,14 +52,15 @@ double WeightTraffic::exposed_seconds(double work, double links) const {
   return job_.program.overlaps_data_parallel ? std::max(slowdown_ * links, links - work) : links;
 }
 
-std::vector<WeightTraffic::Group> WeightTraffic::groups_of(LayerKind kind) const {
-  std::vector<Group> groups{{.weights = {weights_.layer_weights(kind), weights_.layer_weights(kind)},
+std::vector<WeightTraffic::Group> WeightTraffic::groups_of_block(std::size_t kind) const {
+  const WeightCounts::BlockCounts& block = weights_.block_counts(kind);
+  std::vector<Group> groups{{.weights = {block.dense.all, block.dense.all},
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
-                             .tensors = job_.program.gathers_each_tensor ? weights_.layer_tensors() : 1,
+                             .tensors = job_.program.gathers_each_tensor ? block.tensors : 1,
                              .has_nodes = layout_.node_ranks > 1}};
-  if (kind == LayerKind::Experts)
-    groups.push_back({.weights = {weights_.layer_experts(), weights_.layer_experts()},
+  if (block.experts.all > 0)
+    groups.push_back({.weights = {block.experts.all, block.experts.all},
                       .shards = layout_.expert_shard_group(),
                       .instances = layout_.expert_instance_group()});
   return groups;
@@ -146,9 +147,9 @@ UnitTraffic WeightTraffic::unit_traffic(const Group& group) const {
   return unit;
 }
 
-UnitTraffic WeightTraffic::layer_traffic(LayerKind kind, bool is_recomputed) const {
+UnitTraffic WeightTraffic::layer_traffic(std::size_t kind, bool is_recomputed) const {
   UnitTraffic layer;
-  for (const Group& group : groups_of(kind)) layer += unit_traffic(group);
+  for (const Group& group : groups_of_block(kind)) layer += unit_traffic(group);
   if (is_recomputed && job_.program.gathers_again_to_recompute) layer.backward = layer.backward * 2;
   return layer;
 }

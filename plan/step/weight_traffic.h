@@ -34,7 +34,8 @@ class WeightTraffic {
   /// remainder, or the slowdown of the work.
   double exposed_seconds(double work, double links) const;
 
-  UnitTraffic layer_traffic(LayerKind kind, bool is_recomputed) const;
+  /// `kind`: index of the block (WeightCounts::blocks()).
+  UnitTraffic layer_traffic(std::size_t kind, bool is_recomputed) const;
   UnitTraffic embedding_traffic(const StageContents& stage) const;
   UnitTraffic output_traffic(const StageContents& stage) const;
 
@@ -57,7 +58,7 @@ class WeightTraffic {
     double tensors = 1;      ///< number of tensors that are gathered separately
     bool has_nodes = false;  ///< zero_hpz_partition_size is above 1
   };
-  std::vector<Group> groups_of(LayerKind kind) const;
+  std::vector<Group> groups_of_block(std::size_t kind) const;
   Group vocabulary() const;
   std::vector<Group> groups_of(const StageContents& stage) const;
 

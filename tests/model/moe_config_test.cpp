@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/config/block_spec.h"
 #include "model/config/config.h"
 #include "model/config/moe.h"
 
@@ -87,12 +88,14 @@ TEST(MoeConfigTest, RequiresAtLeastOneExpertLayer) {
 }
 
 TEST(MoeConfigTest, SelectsLayersByFrequency) {
-  MoeConfig moe{.num_experts = 2};
-  EXPECT_TRUE(moe.has_experts(0) && moe.has_experts(1));
-  moe.layer_freq = {2};
-  EXPECT_TRUE(moe.has_experts(0) && !moe.has_experts(1) && moe.has_experts(2));
-  moe.layer_freq = {0, 1, 1};
-  EXPECT_TRUE(!moe.has_experts(0) && moe.has_experts(1) && moe.has_experts(2));
+  ModelConfig config;
+  config.moe.num_experts = 2;
+  const auto has_experts = [&](i64 layer) { return block_spec(config, layer).moe() != nullptr; };
+  EXPECT_TRUE(has_experts(0) && has_experts(1));
+  config.moe.layer_freq = {2};
+  EXPECT_TRUE(has_experts(0) && !has_experts(1) && has_experts(2));
+  config.moe.layer_freq = {0, 1, 1};
+  EXPECT_TRUE(!has_experts(0) && has_experts(1) && has_experts(2));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <map>
 #include <numbers>
 
+#include "model/config/block_spec.h"
 #include "model/config/config.h"
 
 namespace mcpp {
@@ -144,14 +145,15 @@ TEST(SlidingWindowTest, AppliesToSelectedLayers) {
     config.window_attn_skip_freq = std::move(skip_freq);
     EXPECT_THAT(config.conflicts(), IsEmpty());
     std::vector<i64> result;
-    for (i64 layer = 0; layer < config.num_layers; ++layer) result.push_back(config.window_of(layer));
+    for (i64 layer = 0; layer < config.num_layers; ++layer)
+      result.push_back(block_spec(config, layer).attention()->window);
     return result;
   };
   EXPECT_THAT(windows({}), ElementsAre(7, 7, 7, 7, 7));
   EXPECT_THAT(windows({2}), ElementsAre(7, 0, 7, 0, 7));  // Gemma 2
   EXPECT_THAT(windows({1}), ElementsAre(0, 0, 0, 0, 0));
   EXPECT_THAT(windows({0, 0, 1, 1, 0}), ElementsAre(0, 0, 7, 7, 0));
-  EXPECT_EQ(ModelConfig().window_of(3), 0);
+  EXPECT_EQ(block_spec(ModelConfig(), 3).attention()->window, 0);
 }
 
 TEST(RopeLocalBaseFreqTest, IsUsedOnlyInWindowLayers) {
@@ -163,8 +165,8 @@ TEST(RopeLocalBaseFreqTest, IsUsedOnlyInWindowLayers) {
   config.window_size = {4, 0};
   config.window_attn_skip_freq = {2};
   EXPECT_THAT(config.conflicts(), IsEmpty());
-  EXPECT_TRUE(config.has_local_rope(0));
-  EXPECT_FALSE(config.has_local_rope(1));
+  EXPECT_EQ(block_spec(config, 0).attention()->rope, RotaryKind::Local);
+  EXPECT_EQ(block_spec(config, 1).attention()->rope, RotaryKind::Global);
   config.rope_scaling.type = RopeScalingType::Linear;
   config.rope_scaling.factor = 8;
   config.kv_channels = 4;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "plan/utilization.h"
 #include "tests/support/layouts/toy_cluster.h"
@@ -61,7 +62,9 @@ TEST(StepTimeTest, RingAttentionIsComputedInPieces) {
   const Workload work = work_of(8);
   const KernelTraits program;
   const auto layer = [&](CpCommType type) {
-    return layer_time({hardware, program, work, Layout{.world_size = 4, .cp = 4, .cp_comm_type = type}}).forward;
+    return layer_time({hardware, program, work, Layout{.world_size = 4, .cp = 4, .cp_comm_type = type}},
+                      block_spec(work.model, 0))
+        .forward;
   };
   const PassTime ring = layer(CpCommType::P2p), gathered = layer(CpCommType::AllGather);
   EXPECT_GT(ring.attention, 1.01 * gathered.attention);
@@ -79,7 +82,8 @@ TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   const double tokens = 2048 / 4, q = tokens * 2048 * 2, k = 2 * q, w = 2 * k, bandwidth = 1e9;
   const auto expect = [&](CpCommType type, i64 heads, double forward, double backward) {
     const UnitTime t =
-        layer_time({hardware, program, work, {.world_size = 4, .cp = 4, .cp_comm_type = type, .cp_heads = heads}});
+        layer_time({hardware, program, work, {.world_size = 4, .cp = 4, .cp_comm_type = type, .cp_heads = heads}},
+                   block_spec(work.model, 0));
     EXPECT_NEAR(t.forward.context_parallel * bandwidth / forward, 1, 0.005) << enum_name(type);
     EXPECT_NEAR(t.backward_input.context_parallel * bandwidth / backward, 1, 0.005) << enum_name(type);
   };
@@ -109,7 +113,7 @@ TEST(StepTimeTest, FullRecomputationAddsOneForward) {
   const Workload work = work_of(8);
   const Layout none{.world_size = 1}, full{.world_size = 1, .recompute = {.granularity = Recompute::Granularity::Full}};
   const KernelTraits program;
-  const double forward = layer_time({hardware, program, work, none}).forward.total();
+  const double forward = layer_time({hardware, program, work, none}, block_spec(work.model, 0)).forward.total();
   EXPECT_NEAR(seconds(hardware, work, full) - seconds(hardware, work, none), 8 * 16 * forward, 1e-9);
 }
 

@@ -38,12 +38,12 @@ std::vector<Box> expert_matrices(const Shape& global) {
   return matrices;
 }
 
-Shape fc1_shape(const ModelConfig& c) {
-  return c.is_gated() ? Shape{c.moe.num_experts, 2, c.moe_ffn(), c.hidden_size}
-                      : Shape{c.moe.num_experts, c.moe_ffn(), c.hidden_size};
+Shape fc1_shape(const MoeSpec& spec, const ModelConfig& c) {
+  return c.is_gated() ? Shape{spec.num_experts, 2, spec.ffn_hidden_size, c.hidden_size}
+                      : Shape{spec.num_experts, spec.ffn_hidden_size, c.hidden_size};
 }
-Shape fc2_shape(const ModelConfig& c) {
-  return {c.moe.num_experts, c.hidden_size, c.moe_ffn()};
+Shape fc2_shape(const MoeSpec& spec, const ModelConfig& c) {
+  return {spec.num_experts, c.hidden_size, spec.ffn_hidden_size};
 }
 
 /// Returns a view [experts, out, in].
@@ -97,12 +97,12 @@ Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape
   return result;
 }
 
-Experts::Experts(const std::string& name, StoredRef<ModelContext> context)
+Experts::Experts(const std::string& name, const MoeSpec& spec, StoredRef<ModelContext> context)
     : context_(context),
       activation_(activation_of(context_.config.activation_func)),
-      fc1_(make_linear(name + ".linear_fc1", fc1_shape(context_.config), context_.config.is_gated() ? 2 : 1,
+      fc1_(make_linear(name + ".linear_fc1", fc1_shape(spec, context_.config), context_.config.is_gated() ? 2 : 1,
                        context_.config.init_method_std)),
-      fc2_(make_linear(name + ".linear_fc2", fc2_shape(context_.config), 2, context_.output_init_std())) {}
+      fc2_(make_linear(name + ".linear_fc2", fc2_shape(spec, context_.config), 2, context_.output_init_std())) {}
 
 Tensor Experts::activate(const Tensor& up) const {
   Tensor y = Tensor::like(up, {up.dim(0), fc2_.weight.box.shape[2]});
@@ -179,8 +179,8 @@ SelfRouting self_routing(i64 tokens, Device& device) {
 
 }  // namespace
 
-SharedExpert::SharedExpert(const std::string& name, i64 layer, StoredRef<ModelContext> context)
-    : mlp_(name, layer, context, context.get().config.moe.shared_expert_intermediate_size) {
+SharedExpert::SharedExpert(const std::string& name, i64 layer, i64 ffn, StoredRef<ModelContext> context)
+    : mlp_(name, layer, context, ffn) {
   if (!context.get().config.moe.shared_expert_gate) return;
   gate_ = std::make_unique<Fp32Linear>(name + ".gate", context, 1);
   context.get().place_in_stream(gate_->weight());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/stored_ref.h"
+#include "model/config/block_spec.h"
 #include "model/config/context.h"
 #include "model/layers/fp32_linear.h"
 #include "model/layers/mlp.h"
@@ -20,7 +21,7 @@ namespace mcpp {
 /// including bias, and the activation's output [M, ffn].
 class Experts {
  public:
-  Experts(const std::string& name, StoredRef<ModelContext> context);
+  Experts(const std::string& name, const MoeSpec& spec, StoredRef<ModelContext> context);
 
   Tensor forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& microbatch);
   /// Returns dx.
@@ -50,7 +51,8 @@ class Experts {
 /// With a gate, saves x, the gate's logits [T, 1] and the value that it is applied to.
 class SharedExpert final : public Module {
  public:
-  SharedExpert(const std::string& name, i64 layer, StoredRef<ModelContext> context);
+  /// `layer`: global index, starting at 0. `ffn`: width inside of the expert.
+  SharedExpert(const std::string& name, i64 layer, i64 ffn, StoredRef<ModelContext> context);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;

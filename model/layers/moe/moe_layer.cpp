@@ -6,13 +6,14 @@
 
 namespace mcpp {
 
-MoELayer::MoELayer(const std::string& name, i64 layer, StoredRef<ModelContext> context)
+MoELayer::MoELayer(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context)
     : context_(context),
       shard_(context_.splits_sequence() ? nullptr : &context_.tp),
       router_(name + ".router", context),
-      experts_(name + ".experts", context) {
-  if (context_.config.moe.shared_expert_intermediate_size > 0)
-    shared_ = std::make_unique<SharedExpert>(name + ".shared_experts", layer, context);
+      experts_(name + ".experts", spec, context) {
+  if (spec.shared_expert_intermediate_size > 0)
+    shared_ =
+        std::make_unique<SharedExpert>(name + ".shared_experts", layer, spec.shared_expert_intermediate_size, context);
 }
 
 TokenRows MoELayer::token_rows(const Tensor& x, const MicrobatchContext& microbatch) const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "model/config/block_spec.h"
 #include "model/layers/branch.h"
 #include "model/layers/moe/experts.h"
 #include "model/layers/moe/router.h"
@@ -16,7 +17,7 @@ namespace mcpp {
 /// token, and their outputs.
 class MoELayer final : public Branch {
  public:
-  MoELayer(const std::string& name, i64 layer, StoredRef<ModelContext> context);
+  MoELayer(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "megatron_cpp/huggingface/weight_map.h"
+#include "model/config/block_spec.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 
@@ -133,13 +134,13 @@ TEST(HuggingfaceConfigTest, GemmaHasDefaultsOfTransformers) {
     EXPECT_EQ(m.norm_position, NormPosition::Both);
     EXPECT_EQ(m.query_pre_attn_scalar, 256);
     EXPECT_EQ(m.embedding_multiplier, std::sqrt(static_cast<double>(m.hidden_size)));
-    EXPECT_EQ(m.window_of(0), 4096);
+    EXPECT_EQ(block_spec(m, 0).attention()->window, 4096);
   }
-  EXPECT_EQ(second.window_of(1), 0);
+  EXPECT_EQ(block_spec(second, 1).attention()->window, 0);
   EXPECT_EQ(second.attn_logit_softcapping, 50);
   EXPECT_EQ(second.final_logit_softcapping, 30);
   EXPECT_EQ(second.rotary_base, 10000);
-  EXPECT_EQ(third.window_of(3), 4096) << "the sixth is the first without";
+  EXPECT_EQ(block_spec(third, 3).attention()->window, 4096) << "the sixth is the first without";
   EXPECT_EQ(third.final_logit_softcapping, 0);
   EXPECT_TRUE(third.qk_layernorm);
   EXPECT_EQ(third.rotary_base, 1e6);
@@ -307,7 +308,7 @@ TEST(HuggingfaceConfigTest, ReadsWindowsLikeTransformers) {
     EXPECT_EQ(reread.window_size, model.window_size);
     EXPECT_EQ(reread.window_attn_skip_freq, model.window_attn_skip_freq);
     std::vector<i64> windows;
-    for (i64 layer = 0; layer < 4; ++layer) windows.push_back(model.window_of(layer));
+    for (i64 layer = 0; layer < 4; ++layer) windows.push_back(block_spec(model, layer).attention()->window);
     return windows;
   };
   using Windows = std::vector<i64>;

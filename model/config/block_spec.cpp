@@ -1,0 +1,136 @@
+#include "model/config/block_spec.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// Returns the window of a layer in keys, 0 without one.
+i64 window_of(const ModelConfig& c, i64 layer) {
+  if (c.window_size.empty()) return 0;
+  const std::vector<i64>& layers = c.window_attn_skip_freq;
+  const bool has_window = layers.empty()       ? true
+                          : layers.size() == 1 ? (layer + 1) % layers[0] != 0
+                                               : layers.at(static_cast<std::size_t>(layer)) == 1;
+  return has_window ? c.window_size[0] + 1 : 0;
+}
+
+RotaryKind rotary_kind(const ModelConfig& c, i64 window) {
+  if (c.position_embedding_type != PositionEmbedding::Rope) return RotaryKind::None;
+  return c.rope_local_base_freq > 0 && window > 0 ? RotaryKind::Local : RotaryKind::Global;
+}
+
+AttentionSpec attention_spec(const ModelConfig& c, i64 layer) {
+  const i64 window = window_of(c, layer);
+  return {.num_heads = c.num_attention_heads,
+          .num_query_groups = c.query_groups(),
+          .head_dim = c.head_dim(),
+          .window = window,
+          .rope = rotary_kind(c, window)};
+}
+
+bool has_experts(const MoeConfig& moe, i64 layer) {
+  if (moe.num_experts == 0) return false;
+  if (moe.layer_freq.size() == 1) return layer % moe.layer_freq[0] == 0;
+  return moe.layer_freq.at(static_cast<std::size_t>(layer)) == 1;
+}
+
+std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
+  std::string text = attention.num_query_groups == attention.num_heads
+                         ? str("attention ", attention.num_heads)
+                         : str("attention gqa ", attention.num_heads, "/", attention.num_query_groups);
+  if (attention.rope != RotaryKind::None) text += attention.rope == RotaryKind::Local ? " local rope" : " rope";
+  if (attention.window > 0) text += str(" window ", attention.window);
+  return text + (c.qk_layernorm ? " qk norm" : "");
+}
+
+std::string describe(const BlockSpec& block, const ModelConfig& c) {
+  std::vector<std::string> parts;
+  const std::string_view activation = enum_name(c.activation_func);
+  if (block.attention()) parts.push_back(describe(*block.attention(), c));
+  if (block.mlp()) parts.push_back(str(activation, " ", block.mlp()->ffn_hidden_size));
+  if (const MoeSpec* moe = block.moe()) {
+    std::string text =
+        str(moe->num_experts, " experts top ", c.moe.router_topk, " ", activation, " ", moe->ffn_hidden_size);
+    if (moe->shared_expert_intermediate_size > 0) text += str(" + shared ", moe->shared_expert_intermediate_size);
+    parts.push_back(text);
+  }
+  return str("[", join(parts, " | "), "]");
+}
+
+struct Repetition {
+  std::size_t period = 1, count = 1;
+};
+
+/// Returns the period from `first` that covers the most elements by repeating; the smallest of those.
+Repetition find_repetition(const std::vector<std::string>& texts, std::size_t first) {
+  Repetition best;
+  for (std::size_t period = 1; first + 2 * period <= texts.size(); ++period) {
+    std::size_t end = first + period;
+    while (end < texts.size() && texts[end] == texts[end - period]) ++end;
+    const std::size_t count = (end - first) / period;
+    if (count > 1 && count * period > best.count * best.period) best = {period, count};
+  }
+  return best;
+}
+
+}  // namespace
+
+BlockSpec block_spec(const ModelConfig& config, i64 layer) {
+  BlockSpec block{.mixer = attention_spec(config, layer), .feed_forward = MlpSpec{config.ffn()}};
+  if (has_experts(config.moe, layer))
+    block.feed_forward = MoeSpec{.num_experts = config.moe.num_experts,
+                                 .ffn_hidden_size = config.moe_ffn(),
+                                 .shared_expert_intermediate_size = config.moe.shared_expert_intermediate_size};
+  return block;
+}
+
+std::vector<BlockSpec> block_specs(const ModelConfig& config, i64 first, i64 end) {
+  std::vector<BlockSpec> blocks;
+  for (i64 layer = first; layer < end; ++layer) blocks.push_back(block_spec(config, layer));
+  return blocks;
+}
+
+std::vector<BlockSpec> block_specs(const ModelConfig& config) {
+  return block_specs(config, 0, config.num_layers);
+}
+
+BlockKinds::BlockKinds(const ModelConfig& config) {
+  for (const BlockSpec& block : block_specs(config)) {
+    const auto it = std::ranges::find(kinds, block);
+    kind_of_layer.push_back(static_cast<std::size_t>(it - kinds.begin()));
+    if (it == kinds.end()) kinds.push_back(block);
+  }
+}
+
+std::vector<i64> BlockKinds::count(i64 first, i64 end) const {
+  std::vector<i64> counts(kinds.size(), 0);
+  for (i64 layer = first; layer < end; ++layer) ++counts[kind_of_layer.at(static_cast<std::size_t>(layer))];
+  return counts;
+}
+
+std::string describe_blocks(const ModelConfig& config) {
+  std::vector<std::string> texts, groups;
+  for (const BlockSpec& block : block_specs(config)) texts.push_back(describe(block, config));
+  for (std::size_t at = 0; at < texts.size();) {
+    const auto [period, count] = find_repetition(texts, at);
+    std::string group = join(
+        {texts.begin() + static_cast<std::ptrdiff_t>(at), texts.begin() + static_cast<std::ptrdiff_t>(at + period)},
+        " ");
+    if (period > 1) group = str("(", group, ")");
+    groups.push_back(count > 1 || texts.size() == 1 ? str(count, " x ", group) : group);
+    at += period * count;
+  }
+  return join(groups, ", ");
+}
+
+std::vector<i64> layers_with_experts(const ModelConfig& config, i64 first, i64 end) {
+  std::vector<i64> layers;
+  for (i64 layer = first; layer < end; ++layer)
+    if (block_spec(config, layer).moe()) layers.push_back(layer);
+  return layers;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,85 @@
+// Blocks of a model: a model is an embedding, a list of blocks, a final norm and an output matrix. block_spec() is the
+// only place that interprets the keys of the configuration that differ by layer (hybrid_layer_pattern, moe_layer_freq,
+// window_attn_skip_freq, no_rope_freq, and sizes given as lists). Layers, estimates, weight maps and the planner read
+// the result.
+#pragma once
+#include <compare>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "model/config/config.h"
+
+namespace mcpp {
+
+/// Rotary tables of a model: none, the one of all layers, or that of layers with a window and a base of their own.
+enum class RotaryKind : u8 { None, Global, Local };
+
+/// Causal self-attention of a block.
+struct AttentionSpec {
+  i64 num_heads = 0, num_query_groups = 0, head_dim = 0;
+  i64 window = 0;  ///< keys that a query attends to, including its own; 0: all
+  RotaryKind rope = RotaryKind::None;
+
+  i64 query_width() const { return num_heads * head_dim; }
+  i64 key_width() const { return num_query_groups * head_dim; }
+  auto operator<=>(const AttentionSpec&) const = default;
+};
+
+/// Dense feed-forward part of a block.
+struct MlpSpec {
+  i64 ffn_hidden_size = 0;
+
+  auto operator<=>(const MlpSpec&) const = default;
+};
+
+/// Mixture of experts of a block. Routing and balancing are the same in all blocks (MoeConfig).
+struct MoeSpec {
+  i64 num_experts = 0;
+  i64 ffn_hidden_size = 0;                  ///< of one expert
+  i64 shared_expert_intermediate_size = 0;  ///< 0: no shared expert
+
+  auto operator<=>(const MoeSpec&) const = default;
+};
+
+/// One block: a mixer of positions and a feed-forward part, at least one of them, each a residual branch with its norms
+/// (ModelConfig::norm_position).
+struct BlockSpec {
+  std::variant<std::monostate, AttentionSpec> mixer;
+  std::variant<std::monostate, MlpSpec, MoeSpec> feed_forward;
+
+  /// These return nullptr if the block has no such part.
+  const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
+  const MlpSpec* mlp() const { return std::get_if<MlpSpec>(&feed_forward); }
+  const MoeSpec* moe() const { return std::get_if<MoeSpec>(&feed_forward); }
+  bool has_mixer() const { return mixer.index() != 0; }
+  bool has_feed_forward() const { return feed_forward.index() != 0; }
+
+  auto operator<=>(const BlockSpec&) const = default;
+};
+
+/// Returns the block of a layer, counted from 0.
+BlockSpec block_spec(const ModelConfig& config, i64 layer);
+/// Returns the blocks of layers [first, end), or of all layers.
+std::vector<BlockSpec> block_specs(const ModelConfig& config, i64 first, i64 end);
+std::vector<BlockSpec> block_specs(const ModelConfig& config);
+
+/// Distinct blocks of a model, and which of them each layer is.
+struct BlockKinds {
+  std::vector<BlockSpec> kinds;  ///< in the order of their first layers
+  std::vector<std::size_t> kind_of_layer;
+
+  explicit BlockKinds(const ModelConfig& config);
+  const BlockSpec& of_layer(i64 layer) const { return kinds[kind_of_layer.at(static_cast<std::size_t>(layer))]; }
+  /// Returns how many of the layers [first, end) are of each kind.
+  std::vector<i64> count(i64 first, i64 end) const;
+};
+
+/// Returns text such as "28 x [attention gqa 16/8 rope | swiglu 4864]", with runs and repeated patterns of equal blocks
+/// joined.
+std::string describe_blocks(const ModelConfig& config);
+
+/// Returns those of the layers [first, end) that have experts.
+std::vector<i64> layers_with_experts(const ModelConfig& config, i64 first, i64 end);
+
+}  // namespace mcpp
