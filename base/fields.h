@@ -7,9 +7,11 @@
 //     visit("normalization", self.normalization, "LayerNorm or RMSNorm");      // an enum with an EnumNames
 //   }
 //
-// where Self is the struct or const struct. Members are bool, i64, double, std::string, an enum, or a std::vector of
-// i64, double or std::string. A visitor is any object callable as visit(name, member, help, constraint = {}).
+// where Self is the struct or const struct. Members are bool, i64, double, std::string, an enum, or a std::vector or
+// PerLayer of i64, double or std::string. A visitor is any object callable as visit(name, member, help, constraint =
+// {}).
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -62,6 +64,30 @@ constexpr std::string_view enum_name(E e) {
   return EnumNames<E>::value[static_cast<std::size_t>(e)];
 }
 
+/// Setting with one value for all layers of a model, or a list with a value for each. In TOML, a value or a list.
+template <class T>
+class PerLayer {
+ public:
+  using value_type = T;
+  PerLayer(T value = {}) : values_{std::move(value)} {}  // NOLINT(google-explicit-constructor): one value for all
+  explicit PerLayer(std::vector<T> values) : values_(std::move(values)) {}
+
+  const T& of_layer(i64 layer) const { return is_list() ? values_.at(static_cast<std::size_t>(layer)) : values_[0]; }
+  const T& first() const { return values_.at(0); }
+  const T& max() const { return *std::ranges::max_element(values_); }
+  /// Returns true unless there is exactly one value.
+  bool is_list() const { return values_.size() != 1; }
+  const std::vector<T>& values() const { return values_; }
+  bool operator==(const PerLayer&) const = default;
+
+ private:
+  std::vector<T> values_;
+};
+
+template <class T>
+struct is_per_layer : std::false_type {};
+template <class T>
+struct is_per_layer<PerLayer<T>> : std::true_type {};
 template <class T>
 struct is_vector : std::false_type {};
 template <class T>

@@ -51,17 +51,17 @@ const double kMaxWeights = std::exp2(56), kMaxActivations = std::exp2(53);
 /// Upper estimate of the number of weights.
 double estimate_weight_count(const ModelConfig& c) {
   const auto real = [](i64 value) { return static_cast<double>(value); };
-  const double width = real(c.hidden_size), heads = real(c.num_attention_heads) * real(c.head_dim());
+  const double width = real(c.hidden_size), heads = real(c.num_attention_heads.max()) * real(c.head_dim());
   const double experts = real(c.moe.num_experts) * real(c.moe_ffn()) + real(c.moe.shared_expert_intermediate_size);
-  const double layer = width * (4 * heads + 3 * std::max(real(c.ffn()), experts));
+  const double layer = width * (4 * heads + 3 * std::max(real(c.max_ffn()), experts));
   return real(c.num_layers) * layer + width * (2 * real(c.padded_vocab_size()) + real(c.max_positions()));
 }
 
 /// Upper estimate of the number of values kept per token.
 double estimate_activation_count(const ModelConfig& c) {
   const auto real = [](i64 value) { return static_cast<double>(value); };
-  const double heads = real(c.num_attention_heads) * real(c.head_dim());
-  const double mlp = std::max(real(c.ffn()), real(c.moe.router_topk) * real(c.moe_ffn()));
+  const double heads = real(c.num_attention_heads.max()) * real(c.head_dim());
+  const double mlp = std::max(real(c.max_ffn()), real(c.moe.router_topk) * real(c.moe_ffn()));
   return real(c.num_layers) * (8 * real(c.hidden_size) + 4 * heads + 4 * mlp) + 3 * real(c.padded_vocab_size());
 }
 
@@ -74,7 +74,7 @@ void check_countable(const ModelConfig& config, i64 tokens) {
            " elements, more than any host can hold");
   };
   check(estimate_weight_count(config), kMaxWeights, "weights of model.num_layers = ", config.num_layers,
-        ", hidden_size = ", config.hidden_size, ", ffn_hidden_size = ", config.ffn(),
+        ", hidden_size = ", config.hidden_size, ", ffn_hidden_size = ", config.max_ffn(),
         ", num_experts = ", config.moe.num_experts);
   check(static_cast<double>(tokens) * estimate_activation_count(config), kMaxActivations,
         "activations of a microbatch of ", tokens, " tokens in ", config.num_layers, " layers");

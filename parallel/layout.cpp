@@ -80,11 +80,15 @@ void check_world(const LayoutRules& rules, Conflicts& conflicts) {
 /// Heads are exchanged after tensor parallelism has divided them.
 void check_head_exchange(const LayoutRules& rules, Conflicts& conflicts) {
   const i64 tp = rules.sizes.tensor_model_parallel_size, ranks = rules.sizes.context_parallel_heads;
-  if (ranks == 1 || rules.num_attention_heads % tp != 0) return;
+  if (ranks == 1) return;
   const char* size = "the number of ranks that exchange heads (cp_comm_type)";
-  conflicts.divides(size, ranks, "the attention heads of a tensor-parallel rank", rules.num_attention_heads / tp);
-  conflicts.divides_or_is_multiple(size, ranks, "the query groups of a tensor-parallel rank",
-                                   std::max<i64>(rules.num_query_groups / tp, 1));
+  for (std::size_t kind = 0; kind < rules.num_attention_heads.values().size(); ++kind) {
+    const i64 heads = rules.num_attention_heads.values()[kind], groups = rules.num_query_groups.values()[kind];
+    if (heads % tp != 0) continue;
+    conflicts.divides(size, ranks, "the attention heads of a tensor-parallel rank", heads / tp);
+    conflicts.divides_or_is_multiple(size, ranks, "the query groups of a tensor-parallel rank",
+                                     std::max<i64>(groups / tp, 1));
+  }
 }
 
 /// Suggests changing either side, because the seq_length of an existing model is fixed.
@@ -130,9 +134,10 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
   const i64 tp = s.tensor_model_parallel_size;
   constexpr const char* kTp = "tensor_model_parallel_size";
-  conflicts.divides(kTp, tp, "num_attention_heads", rules.num_attention_heads);
-  conflicts.divides_or_is_multiple(kTp, tp, "num_query_groups", rules.num_query_groups);
-  conflicts.divides(kTp, tp, "ffn_hidden_size", rules.ffn_hidden_size);
+  for (const i64 heads : rules.num_attention_heads.values()) conflicts.divides(kTp, tp, "num_attention_heads", heads);
+  for (const i64 groups : rules.num_query_groups.values())
+    conflicts.divides_or_is_multiple(kTp, tp, "num_query_groups", groups);
+  for (const i64 ffn : rules.ffn_hidden_size.values()) conflicts.divides(kTp, tp, "ffn_hidden_size", ffn);
   conflicts.divides(kTp, tp, "the padded vocabulary", rules.padded_vocab_size);
   if (rules.stages.num_layers > 0) {
     StageSplit stages = rules.stages;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fields.h"
 #include "parallel/pp/stages.h"
 #include "parallel/topology.h"
 
@@ -15,9 +16,10 @@ struct LayoutRules {
   StageSplit stages;  ///< its pipeline_model_parallel_size is ignored in favor of `sizes`
   bool sequence_parallel = false;
 
-  i64 num_attention_heads = 0;
-  i64 num_query_groups = 0;
-  i64 ffn_hidden_size = 0;
+  // Lists have an entry for each distinct kind of layer instead of for each layer.
+  PerLayer<i64> num_attention_heads = 0;
+  PerLayer<i64> num_query_groups = 0;
+  PerLayer<i64> ffn_hidden_size = 0;
   i64 padded_vocab_size = 0;
   i64 seq_length = 0;
   i64 num_experts = 0;

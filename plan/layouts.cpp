@@ -5,6 +5,7 @@
 
 #include "base/integer_math.h"
 #include "base/strings.h"
+#include "model/config/block_spec.h"
 #include "model/config/layout_rules.h"
 #include "model/flops.h"
 #include "parallel/cp/head_exchange.h"
@@ -87,9 +88,13 @@ std::vector<i64> choices(i64 requested, std::vector<i64> all) {
 }
 
 bool splits_model(const ModelConfig& m, i64 tp) {
-  const i64 groups = m.query_groups();
-  return m.num_attention_heads % tp == 0 && (groups % tp == 0 || tp % groups == 0) && m.ffn() % tp == 0 &&
-         m.padded_vocab_size() % tp == 0;
+  const auto splits_block = [&](const BlockSpec& block) {
+    const AttentionSpec attention = block.attention() ? *block.attention() : AttentionSpec{.num_query_groups = tp};
+    const i64 groups = attention.num_query_groups;
+    return attention.num_heads % tp == 0 && (groups % tp == 0 || tp % groups == 0) &&
+           (!block.mlp() || block.mlp()->ffn_hidden_size % tp == 0);
+  };
+  return std::ranges::all_of(BlockKinds(m).kinds, splits_block) && m.padded_vocab_size() % tp == 0;
 }
 
 /// Returns the rules for the sizes only; requirements of schedules and stages are checked where they are chosen.
@@ -188,10 +193,14 @@ class LayoutEnumerator {
     using enum CpCommType;
     if (layout.cp == 1) return {{P2p, 1}};
     std::vector<std::pair<CpCommType, i64>> modes{{P2p, 1}, {AllGather, 1}};
-    const i64 heads = work_.model.num_attention_heads / layout.tp,
-              groups = std::max<i64>(work_.model.query_groups() / layout.tp, 1),
-              nearest_ranks = nearest_tier_ranks_ / layout.tp;
-    const auto exchange = [&](i64 ranks) { return HeadExchange::is_possible(ranks, heads, groups); };
+    const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp;
+    const auto exchange = [&, kinds = BlockKinds(work_.model).kinds](i64 ranks) {
+      return std::ranges::all_of(kinds, [&](const BlockSpec& block) {
+        const AttentionSpec* attention = block.attention();
+        return !attention || HeadExchange::is_possible(ranks, attention->num_heads / layout.tp,
+                                                       std::max<i64>(attention->num_query_groups / layout.tp, 1));
+      });
+    };
     if (exchange(layout.cp)) modes.emplace_back(A2a, layout.cp);
     if (exchange(layout.cp) && layout.cp <= nearest_ranks) return modes;
     // If not all ranks can exchange heads, or most of the exchange would cross nodes: the ranks that share the nearest

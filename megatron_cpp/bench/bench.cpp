@@ -77,8 +77,8 @@ class OpBench {
 
   void activations() {
     const Activation kind = config_.is_gated() ? Activation::SwiGlu : Activation::Gelu;
-    const Tensor up = random({tokens_, config_.ffn() * (config_.is_gated() ? 2 : 1)}),
-                 dy = random({tokens_, config_.ffn()});
+    const Tensor up = random({tokens_, config_.max_ffn() * (config_.is_gated() ? 2 : 1)}),
+                 dy = random({tokens_, config_.max_ffn()});
     Tensor y = Tensor::like(dy), dx = Tensor::like(up);
     const double in = static_cast<double>(up.bytes()), out = static_cast<double>(dy.bytes());
     add("activation", 0, in + out, [&] { ops::activation(kind, up, nullptr, y); });
@@ -90,7 +90,7 @@ class OpBench {
   /// products.
   void experts() {
     constexpr i64 kExperts = 8;
-    const i64 h = config_.hidden_size, f = config_.ffn();
+    const i64 h = config_.hidden_size, f = config_.max_ffn();
     const Tensor x = random({tokens_, h}), w = random({kExperts, f, h});
     Tensor y = random({tokens_, f}), dx = Tensor::like(x),
            dw = Tensor::zeros({kExperts, f, h}, DType::F32, device_, MemoryClass::Workspace);
@@ -182,26 +182,38 @@ class OpBench {
 }  // namespace
 
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
-  const i64 h = config.hidden_size, heads = config.num_attention_heads * config.head_dim();
-  const i64 kv = config.query_groups() * config.head_dim();
+  const i64 h = config.hidden_size, halves = config.is_gated() ? 2 : 1;
   struct Linear {
     const char* name;
     i64 tokens, in, out, count;
   };
-  const i64 halves = config.is_gated() ? 2 : 1, experts = config.moe.num_experts;
-  const auto sparse = static_cast<i64>(layers_with_experts(config, 0, config.num_layers).size());
-  std::vector<Linear> linears{{"qkv", tokens, h, heads + 2 * kv, config.num_layers},
-                              {"proj", tokens, heads, h, config.num_layers}};
-  const auto add_mlp = [&](const char* up, const char* down, i64 rows, i64 ffn, i64 count) {
-    if (count == 0 || ffn == 0) return;
-    linears.push_back({up, rows, h, halves * ffn, count});
-    linears.push_back({down, rows, ffn, h, count});
+  std::vector<Linear> linears;
+  const auto add = [&](const char* name, i64 rows, i64 in, i64 out, i64 count) {
+    const auto is_same = [&](const Linear& l) {
+      return std::string_view(l.name) == name && l.tokens == rows && l.in == in && l.out == out;
+    };
+    const auto it = std::ranges::find_if(linears, is_same);
+    it == linears.end() ? linears.push_back({name, rows, in, out, count}) : void(it->count += count);
   };
-  add_mlp("fc1", "fc2", tokens, config.ffn(), config.num_layers - sparse);
-  if (sparse > 0) {  // balanced experts
-    const i64 rows = std::max<i64>(1, tokens * config.moe.router_topk / experts);
-    add_mlp("expert fc1", "expert fc2", rows, config.moe_ffn(), sparse * experts);
-    add_mlp("shared fc1", "shared fc2", tokens, config.moe.shared_expert_intermediate_size, sparse);
+  const auto add_mlp = [&](const char* up, const char* down, i64 rows, i64 ffn, i64 count) {
+    if (ffn == 0) return;
+    add(up, rows, h, halves * ffn, count);
+    add(down, rows, ffn, h, count);
+  };
+  const BlockKinds blocks(config);
+  const std::vector<i64> counts = blocks.count(0, config.num_layers);
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    const BlockSpec& block = blocks.kinds[kind];
+    if (const AttentionSpec* attention = block.attention()) {
+      add("qkv", tokens, h, attention->query_width() + 2 * attention->key_width(), counts[kind]);
+      add("proj", tokens, attention->query_width(), h, counts[kind]);
+    }
+    if (block.mlp()) add_mlp("fc1", "fc2", tokens, block.mlp()->ffn_hidden_size, counts[kind]);
+    if (const MoeSpec* moe = block.moe()) {  // balanced experts
+      const i64 rows = std::max<i64>(1, tokens * config.moe.router_topk / moe->num_experts);
+      add_mlp("expert fc1", "expert fc2", rows, moe->ffn_hidden_size, counts[kind] * moe->num_experts);
+      add_mlp("shared fc1", "shared fc2", tokens, moe->shared_expert_intermediate_size, counts[kind]);
+    }
   }
   linears.push_back({"output", tokens, h, config.padded_vocab_size(), 1});
   std::vector<GemmCase> cases;

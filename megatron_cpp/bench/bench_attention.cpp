@@ -42,11 +42,11 @@ class AttentionRun {
         state_(make_parallel_state(world,
                                    {.context_parallel_size = world.size(), .context_parallel_heads = method.heads})),
         cp_(state_.context_parallel(method.comm_type)),
-        attention_(cp_, config.num_attention_heads, config.query_groups()) {
-    const i64 rows = config.seq_length / cp_.size(), groups = config.query_groups();
-    const i64 q_per_group = config.num_attention_heads / groups, dim = config.head_dim();
+        attention_(cp_, config.num_attention_heads.first(), config.query_groups(0)) {
+    const i64 rows = config.seq_length / cp_.size(), groups = config.query_groups(0);
+    const i64 q_per_group = config.num_attention_heads.first() / groups, dim = config.head_dim();
     qkv_.queries = random_tensor({rows, bench.batch, groups, q_per_group + 2, dim}, bench.dtype, device, 1);
-    dout_ = random_tensor({rows, bench.batch, config.num_attention_heads * dim}, bench.dtype, device, 2);
+    dout_ = random_tensor({rows, bench.batch, config.num_attention_heads.first() * dim}, bench.dtype, device, 2);
     options_.softmax_scale = 1 / std::sqrt(static_cast<double>(dim));
     const BlockSpec block = block_spec(config, 0);
     const i64 window = block.attention() ? block.attention()->window : 0;
@@ -118,7 +118,8 @@ std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ra
   if (ranks == 1) return {{"one rank", CpCommType::P2p}};
   std::vector<AttentionMethod> methods{{"p2p", CpCommType::P2p}, {"all_gather", CpCommType::AllGather}};
   for (i64 heads = 2; heads <= ranks; ++heads) {
-    if (ranks % heads != 0 || !HeadExchange::is_possible(heads, config.num_attention_heads, config.query_groups()))
+    if (ranks % heads != 0 ||
+        !HeadExchange::is_possible(heads, config.num_attention_heads.first(), config.query_groups(0)))
       continue;
     if (heads == ranks)
       methods.push_back({"a2a", CpCommType::A2a, heads});
@@ -161,11 +162,11 @@ struct BenchAttentionOptions {
 
 /// Reduces the heads to those of one of `tp` tensor-parallel ranks, which attend independently.
 void shard_heads(ModelConfig& model, i64 tp) {
-  check_input(model.num_attention_heads % tp == 0, "parallel.tensor_model_parallel_size = ", tp,
-              " does not divide model.num_attention_heads = ", model.num_attention_heads);
+  check_input(model.num_attention_heads.first() % tp == 0, "parallel.tensor_model_parallel_size = ", tp,
+              " does not divide model.num_attention_heads = ", model.num_attention_heads.first());
   model.kv_channels = model.head_dim();
-  model.num_query_groups = std::max<i64>(model.query_groups() / tp, 1);
-  model.num_attention_heads /= tp;
+  model.num_query_groups = std::max<i64>(model.query_groups(0) / tp, 1);
+  model.num_attention_heads = model.num_attention_heads.first() / tp;
 }
 
 std::string table(const std::vector<AttentionRow>& rows) {
@@ -240,7 +241,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
                  .dump());
   else
     log.info(str(world.ranks.size(), world.ranks.size() == 1 ? " rank, " : " ranks, ", config.model.seq_length,
-                 " tokens, ", config.model.num_attention_heads, " heads of ", config.model.head_dim(), ", ",
+                 " tokens, ", config.model.num_attention_heads.first(), " heads of ", config.model.head_dim(), ", ",
                  name_of(bench.dtype), "\n", table(rows)));
   return ExitCode::Done;
 }

@@ -9,6 +9,7 @@
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/toml_reader.h"
 #include "megatron_cpp/config/unused_keys.h"
+#include "model/config/block_spec.h"
 
 namespace mcpp {
 namespace {
@@ -130,15 +131,20 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
   constexpr i64 kMultiple = 16;
   const ModelConfig& m = config.model;
   const ParallelConfig& p = config.parallel;
-  const i64 tp = p.tensor_model_parallel_size, groups = std::max<i64>(1, m.query_groups() / tp);
+  const i64 tp = p.tensor_model_parallel_size;
   const auto check = [&](const char* what, i64 size) {
     if (size % kMultiple != 0)
       errors.push_back(str("training.fp8: on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
   };
   check("model.hidden_size", m.hidden_size);
-  check("the width of queries, keys and values per rank", (m.num_attention_heads / tp + 2 * groups) * m.head_dim());
-  check("the width of heads per rank", m.num_attention_heads / tp * m.head_dim());
-  check("model.ffn_hidden_size per rank", m.ffn() / tp);
+  for (const BlockSpec& block : BlockKinds(m).kinds) {
+    if (const AttentionSpec* attention = block.attention()) {
+      const i64 heads = attention->num_heads / tp, groups = std::max<i64>(1, attention->num_query_groups / tp);
+      check("the width of queries, keys and values per rank", (heads + 2 * groups) * attention->head_dim);
+      check("the width of heads per rank", heads * attention->head_dim);
+    }
+    if (block.mlp()) check("model.ffn_hidden_size per rank", block.mlp()->ffn_hidden_size / tp);
+  }
   check("model.moe_shared_expert_intermediate_size per rank", m.moe.shared_expert_intermediate_size / tp);
   check("model.seq_length per rank", m.seq_length / p.context_parallel_size);
 }
@@ -169,8 +175,12 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& err
   if (t.fp8 != Fp8::None) errors.push_back(key + "fp8 products have no epilogues; remove it or training.fp8");
   if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
     errors.push_back(key + "saves the output of GELU; remove it, or \"mlp_act\" from training.recompute_modules");
-  if (const i64 width = config.model.ffn() / config.parallel.tensor_model_parallel_size; width % kMultiple != 0)
-    errors.push_back(str(key, "model.ffn_hidden_size per rank is ", width, ", which is not a multiple of ", kMultiple));
+  for (const BlockSpec& block : BlockKinds(config.model).kinds) {
+    const i64 width = block.mlp() ? block.mlp()->ffn_hidden_size / config.parallel.tensor_model_parallel_size : 0;
+    if (width % kMultiple != 0)
+      errors.push_back(
+          str(key, "model.ffn_hidden_size per rank is ", width, ", which is not a multiple of ", kMultiple));
+  }
 }
 
 void cross_conflicts(const Config& config, std::vector<std::string>& errors) {

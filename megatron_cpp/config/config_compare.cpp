@@ -43,13 +43,14 @@ constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "dat
                                                            "data.split", "data.mock_data"};
 /// Keys that decide which tensors a checkpoint holds, of which shape and type. A training cannot continue with
 /// different tensors.
-constexpr std::array<std::string_view, 25> kTensorDefining{"training.precision",
+constexpr std::array<std::string_view, 26> kTensorDefining{"training.precision",
                                                            "optimizer.optimizer",
                                                            "model.num_layers",
                                                            "model.hidden_size",
                                                            "model.ffn_hidden_size",
                                                            "model.num_attention_heads",
                                                            "model.num_query_groups",
+                                                           "model.hybrid_layer_pattern",
                                                            "model.kv_channels",
                                                            "model.vocab_size",
                                                            "model.normalization",
@@ -95,8 +96,7 @@ void resolve_context(ModelConfig& m) {
 /// Returns the configuration with the values that 0 stands for.
 Config with_resolved_defaults(Config config) {
   ModelConfig& m = config.model;
-  m.ffn_hidden_size = m.ffn();
-  m.num_query_groups = m.query_groups();
+  resolve_sizes(m);
   m.kv_channels = m.head_dim();
   m.max_position_embeddings = m.max_positions();
   resolve_context(m);

@@ -164,9 +164,9 @@ std::string FieldType::describe() const {
     case Kind::Bool:
       return "true or false";
     case Kind::Integer:
-      return is_list ? "a list of integers" : "an integer";
+      return is_per_layer ? "an integer or a list of integers" : is_list ? "a list of integers" : "an integer";
     case Kind::Real:
-      return is_list ? "a list of numbers" : "a number";
+      return is_per_layer ? "a number or a list of numbers" : is_list ? "a list of numbers" : "a number";
     case Kind::Text:
       return is_list ? "a list of strings" : "a string";
     default:
@@ -203,6 +203,7 @@ std::string Field::convert(Value& value) const {
   FieldType element_type = type;
   element_type.is_list = false;
   auto& list = std::get<Value::List>(value.data);
+  if (type.is_per_layer && list.empty()) return "must have a value for all layers, or a list with one for each";
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string problem = convert_one(element_type, list[i]);
     if (!problem.empty()) return list.size() == 1 ? problem : str("element ", i + 1, " ", problem);

@@ -161,9 +161,9 @@ OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
   OrderedJson json = head_of(m, family);
   json.update({{"max_position_embeddings", m.max_positions()},
                {"hidden_size", m.hidden_size},
-               {"intermediate_size", m.ffn()},
+               {"intermediate_size", m.max_ffn()},
                {"num_hidden_layers", m.num_layers},
-               {"num_attention_heads", m.num_attention_heads}});
+               {"num_attention_heads", m.num_attention_heads.first()}});
   return json;
 }
 
@@ -271,8 +271,8 @@ OrderedJson write_gpt2(const ModelConfig& m, const Family& family) {
   json.update({{"n_positions", m.max_positions()},
                {"n_embd", m.hidden_size},
                {"n_layer", m.num_layers},
-               {"n_head", m.num_attention_heads},
-               {"n_inner", m.ffn()},
+               {"n_head", m.num_attention_heads.first()},
+               {"n_inner", m.max_ffn()},
                {"activation_function", name_of_activation(m.activation_func)},
                {"layer_norm_epsilon", m.norm_epsilon},
                {"resid_pdrop", m.hidden_dropout},
@@ -326,10 +326,10 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
   model.num_attention_heads = config.integer("num_attention_heads");
   // Some types accept null for as many as there are heads.
   const bool has_own_default = traits.num_key_value_heads > 0 && !config.has_key("num_key_value_heads");
-  model.num_query_groups =
-      config.integer("num_key_value_heads", has_own_default ? traits.num_key_value_heads : model.num_attention_heads);
-  model.kv_channels =
-      config.integer("head_dim", traits.head_dim > 0 ? traits.head_dim : model.hidden_size / model.num_attention_heads);
+  model.num_query_groups = config.integer(
+      "num_key_value_heads", has_own_default ? traits.num_key_value_heads : model.num_attention_heads.first());
+  model.kv_channels = config.integer(
+      "head_dim", traits.head_dim > 0 ? traits.head_dim : model.hidden_size / model.num_attention_heads.first());
   model.seq_length = model.max_position_embeddings =
       config.integer("max_position_embeddings", traits.max_position_embeddings);
   model.vocab_size = config.integer("vocab_size");
@@ -352,7 +352,7 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
 OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   const LlamaTraits& traits = family.traits;
   OrderedJson json = head_and_sizes_of(m, family);
-  json["num_key_value_heads"] = m.query_groups();
+  json["num_key_value_heads"] = m.query_groups(0);
   json["head_dim"] = m.head_dim();
   if (!traits.is_gemma) json["hidden_act"] = "silu";
   json["rms_norm_eps"] = m.norm_epsilon;

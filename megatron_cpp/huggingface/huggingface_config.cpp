@@ -212,8 +212,7 @@ void resolve_experts(ModelConfig& m) {
 /// Returns `m` in a canonical form, without settings that do not change its function.
 ModelConfig canonical_form(ModelConfig m) {
   const ModelConfig defaults, given = m;
-  m.ffn_hidden_size = given.ffn();
-  m.num_query_groups = given.query_groups();
+  resolve_sizes(m);
   m.kv_channels = given.head_dim();
   m.max_position_embeddings = m.seq_length = given.max_positions();
   m.make_vocab_size_divisible_by = defaults.make_vocab_size_divisible_by;
@@ -244,7 +243,9 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
   std::vector<std::pair<std::string, std::string>> texts;
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& = {}) {
     std::string text;
-    if constexpr (is_vector<T>::value) {
+    if constexpr (is_per_layer<T>::value) {
+      for (const auto& x : value.values()) text += str(x, " ");
+    } else if constexpr (is_vector<T>::value) {
       for (const auto& x : value) text += str(x, " ");
     } else if constexpr (std::is_enum_v<T>) {
       text = enum_name(value);
@@ -261,6 +262,7 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
 
 /// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
+  if (!model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
   const bool needs_experts = family.traits.experts != ExpertKeys::None;
   if (needs_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
   if (const std::vector<std::string> unsupported = unsupported_expert_options(model, family.traits.experts);

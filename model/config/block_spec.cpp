@@ -7,32 +7,47 @@
 namespace mcpp {
 namespace {
 
+/// Interprets a list with one entry per layer, 1 or 0; an empty list stands for `if_empty`, and [n] for 1 in each n-th
+/// layer if `is_nth`, otherwise for 0 in it.
+bool is_selected(const std::vector<i64>& layers, i64 layer, bool is_nth, bool if_empty) {
+  if (layers.empty()) return if_empty;
+  if (layers.size() == 1) return ((layer + 1) % layers[0] == 0) == is_nth;
+  return layers.at(static_cast<std::size_t>(layer)) == 1;
+}
+
 /// Returns the window of a layer in keys, 0 without one.
 i64 window_of(const ModelConfig& c, i64 layer) {
   if (c.window_size.empty()) return 0;
-  const std::vector<i64>& layers = c.window_attn_skip_freq;
-  const bool has_window = layers.empty()       ? true
-                          : layers.size() == 1 ? (layer + 1) % layers[0] != 0
-                                               : layers.at(static_cast<std::size_t>(layer)) == 1;
-  return has_window ? c.window_size[0] + 1 : 0;
+  return is_selected(c.window_attn_skip_freq, layer, /*is_nth=*/false, /*if_empty=*/true) ? c.window_size[0] + 1 : 0;
 }
 
-RotaryKind rotary_kind(const ModelConfig& c, i64 window) {
+RotaryKind rotary_kind(const ModelConfig& c, i64 layer, i64 window) {
   if (c.position_embedding_type != PositionEmbedding::Rope) return RotaryKind::None;
+  if (is_selected(c.no_rope_freq, layer, /*is_nth=*/true, /*if_empty=*/false)) return RotaryKind::None;
   return c.rope_local_base_freq > 0 && window > 0 ? RotaryKind::Local : RotaryKind::Global;
+}
+
+/// Characters of hybrid_layer_pattern.
+constexpr char kAttentionOnly = '*', kMlpOnly = '-', kExpertsOnly = 'E';
+
+/// Returns the character of a layer with one branch, or 0 without a pattern.
+char branch_of(const ModelConfig& c, i64 layer) {
+  return c.hybrid_layer_pattern.empty() ? '\0' : c.hybrid_layer_pattern.at(static_cast<std::size_t>(layer));
 }
 
 AttentionSpec attention_spec(const ModelConfig& c, i64 layer) {
   const i64 window = window_of(c, layer);
-  return {.num_heads = c.num_attention_heads,
-          .num_query_groups = c.query_groups(),
+  return {.num_heads = c.num_attention_heads.of_layer(layer),
+          .num_query_groups = c.query_groups(layer),
           .head_dim = c.head_dim(),
           .window = window,
-          .rope = rotary_kind(c, window)};
+          .rope = rotary_kind(c, layer, window)};
 }
 
-bool has_experts(const MoeConfig& moe, i64 layer) {
+bool has_experts(const ModelConfig& c, i64 layer) {
+  const MoeConfig& moe = c.moe;
   if (moe.num_experts == 0) return false;
+  if (!c.hybrid_layer_pattern.empty()) return branch_of(c, layer) == kExpertsOnly;
   if (moe.layer_freq.size() == 1) return layer % moe.layer_freq[0] == 0;
   return moe.layer_freq.at(static_cast<std::size_t>(layer)) == 1;
 }
@@ -41,6 +56,7 @@ std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
   std::string text = attention.num_query_groups == attention.num_heads
                          ? str("attention ", attention.num_heads)
                          : str("attention gqa ", attention.num_heads, "/", attention.num_query_groups);
+  if (c.position_embedding_type == PositionEmbedding::Rope && attention.rope == RotaryKind::None) text += " nope";
   if (attention.rope != RotaryKind::None) text += attention.rope == RotaryKind::Local ? " local rope" : " rope";
   if (attention.window > 0) text += str(" window ", attention.window);
   return text + (c.qk_layernorm ? " qk norm" : "");
@@ -79,8 +95,12 @@ Repetition find_repetition(const std::vector<std::string>& texts, std::size_t fi
 }  // namespace
 
 BlockSpec block_spec(const ModelConfig& config, i64 layer) {
-  BlockSpec block{.mixer = attention_spec(config, layer), .feed_forward = MlpSpec{config.ffn()}};
-  if (has_experts(config.moe, layer))
+  BlockSpec block;
+  const char branch = branch_of(config, layer);
+  if (branch == '\0' || branch == kAttentionOnly) block.mixer = attention_spec(config, layer);
+  if (branch == kAttentionOnly) return block;
+  block.feed_forward = MlpSpec{config.ffn(layer)};
+  if (has_experts(config, layer))
     block.feed_forward = MoeSpec{.num_experts = config.moe.num_experts,
                                  .ffn_hidden_size = config.moe_ffn(),
                                  .shared_expert_intermediate_size = config.moe.shared_expert_intermediate_size};

@@ -8,24 +8,81 @@
 namespace mcpp {
 namespace {
 
+/// Appends conflicts of a list that selects layers: [n], or one entry of 1 or 0 per layer, with these meanings.
+void add_selection_conflicts(const char* key, const std::vector<i64>& layers, i64 num_layers, const char* meanings,
+                             std::vector<std::string>& errors) {
+  if (layers.size() == 1) {
+    if (layers[0] == 0) errors.push_back(str("model.", key, ": [n] must be at least 1"));
+  } else if (!layers.empty() && static_cast<i64>(layers.size()) != num_layers) {
+    errors.push_back(str("model.", key, ": has ", layers.size(), " values; must have one, or one for each of the ",
+                         num_layers, " layers"));
+  } else if (std::ranges::any_of(layers, [](i64 x) { return x > 1; })) {
+    errors.push_back(str("model.", key, ": each entry must be ", meanings));
+  }
+}
+
 /// Appends conflicts of window_size and window_attn_skip_freq.
 void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
   const auto& window = m.window_size;
-  const auto& layers = m.window_attn_skip_freq;
   if (!window.empty() && (window.size() != 2 || window[1] != 0)) {
     errors.push_back(
         "model.window_size: must be [before, 0], the number of keys that a query sees before its own and, in a causal "
         "model, none after");
   }
-  if (layers.empty()) return;
-  if (window.empty()) errors.push_back("model.window_attn_skip_freq: only read when window_size is set");
-  if (layers.size() == 1) {
-    if (layers[0] == 0) errors.push_back("model.window_attn_skip_freq: [n] must be at least 1");
-  } else if (static_cast<i64>(layers.size()) != m.num_layers) {
-    errors.push_back(str("model.window_attn_skip_freq: has ", layers.size(),
-                         " values; must have one, or one for each of the ", m.num_layers, " layers"));
-  } else if (std::ranges::any_of(layers, [](i64 x) { return x > 1; })) {
-    errors.push_back("model.window_attn_skip_freq: each entry must be 1 (window) or 0 (all keys)");
+  if (window.empty() && !m.window_attn_skip_freq.empty())
+    errors.push_back("model.window_attn_skip_freq: only read when window_size is set");
+  add_selection_conflicts("window_attn_skip_freq", m.window_attn_skip_freq, m.num_layers, "1 (window) or 0 (all keys)",
+                          errors);
+}
+
+/// Appends conflicts of hybrid_layer_pattern.
+void add_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  const std::string& pattern = m.hybrid_layer_pattern;
+  if (pattern.empty()) return;
+  const auto add = [&](const auto&... text) { errors.push_back(str("model.hybrid_layer_pattern: ", text...)); };
+  if (const std::size_t bad = pattern.find_first_not_of("*-E"); bad != std::string::npos)
+    add("must consist of * (attention), - (MLP) and E (experts), not ", pattern.substr(bad, 1), " at position ", bad);
+  if (static_cast<i64>(pattern.size()) != m.num_layers)
+    add("has ", pattern.size(), " characters; must have one for each of the num_layers = ", m.num_layers, " layers");
+  if (m.moe.num_experts == 0 && pattern.find('E') != std::string::npos)
+    add("E needs num_experts; set it, or use - instead");
+  if (m.moe.num_experts > 0 && pattern.find('E') == std::string::npos)
+    add("has no E, so that no layer has the num_experts experts; add one, or remove num_experts");
+  if (m.moe.layer_freq != MoeConfig().layer_freq) add("replaces moe_layer_freq; remove one of them");
+  if (m.use_parallel_residual) add("layers with one branch cannot run it in parallel; remove use_parallel_residual");
+}
+
+/// Appends conflicts of a size given as a list. Returns false if the list does not match the layers.
+bool add_list_conflicts(const char* key, const PerLayer<i64>& sizes, i64 num_layers, std::vector<std::string>& errors) {
+  if (!sizes.is_list()) return true;
+  const auto count = static_cast<i64>(sizes.values().size());
+  if (count != num_layers)
+    errors.push_back(
+        str("model.", key, ": has ", count, " values; must have one, or one for each of the ", num_layers, " layers"));
+  else if (std::ranges::min(sizes.values()) < 1)
+    errors.push_back(str("model.", key, ": each value of a list must be at least 1"));
+  return count == num_layers;
+}
+
+/// Appends conflicts of the sizes that may differ by layer.
+void add_size_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  const PerLayer<i64>& heads = m.num_attention_heads;
+  bool matches = add_list_conflicts("num_attention_heads", heads, m.num_layers, errors);
+  matches = add_list_conflicts("num_query_groups", m.num_query_groups, m.num_layers, errors) && matches;
+  matches = add_list_conflicts("ffn_hidden_size", m.ffn_hidden_size, m.num_layers, errors) && matches;
+  if (heads.is_list() && m.kv_channels == 0)
+    errors.push_back("model.kv_channels: must be set if num_attention_heads is a list");
+  else if (m.kv_channels == 0 && m.hidden_size % heads.first() != 0)
+    errors.push_back(str("model.num_attention_heads: hidden_size ", m.hidden_size, " is not divisible by ",
+                         heads.first(), " heads; change one of them or set model.kv_channels"));
+  if (m.ffn_hidden_size.is_list() && m.moe.num_experts > 0 && m.moe.ffn_hidden_size == 0)
+    errors.push_back("model.moe_ffn_hidden_size: must be set if ffn_hidden_size is a list");
+  for (i64 layer = 0; matches && layer < m.num_layers; ++layer) {
+    const i64 layer_heads = heads.of_layer(layer), groups = m.query_groups(layer);
+    if (groups < 1 || layer_heads % groups == 0) continue;
+    errors.push_back(str("model.num_query_groups: ", layer_heads, " heads cannot be shared evenly by ", groups,
+                         " groups; use a divisor of num_attention_heads"));
+    break;
   }
 }
 
@@ -48,6 +105,8 @@ void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
     errors.push_back(str("model.rope_local_base_freq: ", m.rope_local_base_freq, " must be above 1, or 0"));
   if (m.rope_local_base_freq > 0 && m.window_size.empty())
     errors.push_back("model.rope_local_base_freq: only read when window_size is set");
+  only_with_rope(!m.no_rope_freq.empty(), "no_rope_freq");
+  add_selection_conflicts("no_rope_freq", m.no_rope_freq, m.num_layers, "1 (no RoPE) or 0 (RoPE)", errors);
   m.rope_scaling.add_conflicts(has_rope, errors);
 }
 
@@ -66,14 +125,8 @@ double ModelConfig::softmax_scale() const {
 
 std::vector<std::string> ModelConfig::conflicts() const {
   std::vector<std::string> errors;
-  if (kv_channels == 0 && hidden_size % num_attention_heads != 0) {
-    errors.push_back(str("model.num_attention_heads: hidden_size ", hidden_size, " is not divisible by ",
-                         num_attention_heads, " heads; change one of them or set model.kv_channels"));
-  }
-  if (num_attention_heads % query_groups() != 0) {
-    errors.push_back(str("model.num_query_groups: ", num_attention_heads, " heads cannot be shared evenly by ",
-                         query_groups(), " groups; use a divisor of num_attention_heads"));
-  }
+  add_size_conflicts(*this, errors);
+  add_pattern_conflicts(*this, errors);
   add_rope_conflicts(*this, errors);
   add_window_conflicts(*this, errors);
   add_norm_conflicts(*this, errors);
@@ -83,6 +136,14 @@ std::vector<std::string> ModelConfig::conflicts() const {
         str("model.max_position_embeddings: ", max_position_embeddings, " is below seq_length ", seq_length));
   }
   return errors;
+}
+
+void resolve_sizes(ModelConfig& config) {
+  const i64 lists = std::max(config.num_attention_heads.values().size(), config.num_query_groups.values().size());
+  std::vector<i64> groups;
+  for (i64 layer = 0; layer < lists; ++layer) groups.push_back(config.query_groups(layer));
+  config.num_query_groups = PerLayer(std::move(groups));
+  if (config.ffn_hidden_size == PerLayer<i64>(0)) config.ffn_hidden_size = config.ffn(0);
 }
 
 }  // namespace mcpp

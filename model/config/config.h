@@ -40,10 +40,11 @@ struct EnumNames<ActivationFunction> {
 
 struct ModelConfig {
   i64 num_layers = 12;
+  std::string hybrid_layer_pattern = {};
   i64 hidden_size = 768;
-  i64 ffn_hidden_size = 0;
-  i64 num_attention_heads = 12;
-  i64 num_query_groups = 0;
+  PerLayer<i64> ffn_hidden_size = 0;
+  PerLayer<i64> num_attention_heads = 12;
+  PerLayer<i64> num_query_groups = 0;
   i64 kv_channels = 0;
   i64 seq_length = 1024;
   i64 max_position_embeddings = 0;
@@ -53,6 +54,7 @@ struct ModelConfig {
   double rotary_base = 10000;
   double rotary_percent = 1;
   double rope_local_base_freq = 0;
+  std::vector<i64> no_rope_freq = {};
   RopeScaling rope_scaling = {};
   std::vector<i64> window_size = {};
   std::vector<i64> window_attn_skip_freq = {};
@@ -81,11 +83,19 @@ struct ModelConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("num_layers", self.num_layers, "transformer layers", between(1, 1e5));
+    visit("hybrid_layer_pattern", self.hybrid_layer_pattern,
+          "layers with one branch each, one character per layer: * attention, - MLP, E experts; \"\" = every layer has "
+          "attention and then an MLP or experts");
     visit("hidden_size", self.hidden_size, "width of the residual stream", between(1, 1e6));
-    visit("ffn_hidden_size", self.ffn_hidden_size, "width inside the MLP; 0 = 4 x hidden_size", between(0, 1e7));
-    visit("num_attention_heads", self.num_attention_heads, "query heads", between(1, 1e5));
+    visit("ffn_hidden_size", self.ffn_hidden_size,
+          "width inside the MLP, for all layers or as a list with one value per layer; 0 = 4 x hidden_size",
+          between(0, 1e7));
+    visit("num_attention_heads", self.num_attention_heads,
+          "query heads, for all layers or as a list with one value per layer", between(1, 1e5));
     visit("num_query_groups", self.num_query_groups,
-          "key/value heads (grouped-query attention); 0 = num_attention_heads", between(0, 1e5));
+          "key/value heads (grouped-query attention), for all layers or as a list with one value per layer; 0 = "
+          "num_attention_heads",
+          between(0, 1e5));
     visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", between(0, 1e5));
     visit("seq_length", self.seq_length, "tokens per training sample", between(1, 1e8));
     visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", between(0, 1e8));
@@ -98,6 +108,9 @@ struct ModelConfig {
     visit("rotary_percent", self.rotary_percent, "fraction of each head that RoPE rotates", between(0, 1));
     visit("rope_local_base_freq", self.rope_local_base_freq,
           "base of RoPE's unscaled wavelengths in layers with a window; 0 = as in all layers", at_least(0));
+    visit("no_rope_freq", self.no_rope_freq,
+          "which layers omit RoPE: [n] = each n-th, or 1 (no RoPE) or 0 (RoPE) for each layer; [] = none",
+          between(0, 1e5));
     RopeScaling::fields(self.rope_scaling, visit);
     visit(
         "window_size", self.window_size,
@@ -141,10 +154,16 @@ struct ModelConfig {
   }
 
   // Sizes with defaults applied.
-  i64 ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }
-  i64 moe_ffn() const { return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn(); }
-  i64 query_groups() const { return num_query_groups > 0 ? num_query_groups : num_attention_heads; }
-  i64 head_dim() const { return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads; }
+  i64 ffn(i64 layer) const {
+    return ffn_hidden_size.of_layer(layer) > 0 ? ffn_hidden_size.of_layer(layer) : 4 * hidden_size;
+  }
+  i64 max_ffn() const { return ffn_hidden_size.max() > 0 ? ffn_hidden_size.max() : 4 * hidden_size; }
+  i64 moe_ffn() const { return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : max_ffn(); }
+  i64 query_groups(i64 layer) const {
+    return num_query_groups.of_layer(layer) > 0 ? num_query_groups.of_layer(layer)
+                                                : num_attention_heads.of_layer(layer);
+  }
+  i64 head_dim() const { return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads.first(); }
   i64 max_positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }
   i64 padded_vocab_size() const { return round_up(vocab_size, make_vocab_size_divisible_by); }
   bool is_gated() const {
@@ -168,5 +187,8 @@ struct ModelConfig {
   /// Returns every violated rule between fields, as "model.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 };
+
+/// Replaces zeros in sizes that may differ by layer by the values that they stand for.
+void resolve_sizes(ModelConfig& config);
 
 }  // namespace mcpp

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/integer_math.h"
+#include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "tensor/dtype.h"
 
@@ -31,9 +32,15 @@ KernelTimes estimate_kernel_times(const Hardware& hardware, const KernelTraits& 
 
 /// Returns the fraction of queries, keys and values that RoPE rotates.
 double rotated_fraction(const ModelConfig& m) {
-  if (m.position_embedding_type != PositionEmbedding::Rope) return 0;
-  const auto queries = static_cast<double>(m.num_attention_heads), keys = static_cast<double>(m.query_groups());
-  return (queries + keys) / (queries + 2 * keys);
+  double rotated = 0, all = 0;
+  for (const BlockSpec& block : block_specs(m)) {
+    if (!block.attention()) continue;
+    const auto queries = static_cast<double>(block.attention()->query_width()),
+               keys = static_cast<double>(block.attention()->key_width());
+    all += queries + 2 * keys;
+    if (block.attention()->rope != RotaryKind::None) rotated += queries + keys;
+  }
+  return all > 0 ? rotated / all : 0;
 }
 
 KernelTimes measured_kernel_times(const Hardware& hardware, const MeasuredRates& rates, const Workload& work) {

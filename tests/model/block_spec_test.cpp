@@ -7,6 +7,9 @@ namespace mcpp {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 ModelConfig small_model() {
   ModelConfig config;
@@ -32,6 +35,66 @@ TEST(BlockSpecTest, HasExpertsInLayersOfMoeLayerFreq) {
   const BlockSpec block = block_spec(config, 2);
   ASSERT_NE(block.moe(), nullptr);
   EXPECT_EQ(*block.moe(), (MoeSpec{.num_experts = 8, .ffn_hidden_size = 96, .shared_expert_intermediate_size = 32}));
+}
+
+TEST(BlockSpecTest, ReadsSizesFromLists) {
+  ModelConfig config = small_model();
+  config.num_layers = 3, config.kv_channels = 16;
+  config.num_attention_heads = PerLayer<i64>({4, 8, 4});
+  config.num_query_groups = PerLayer<i64>({2, 8, 1});
+  config.ffn_hidden_size = PerLayer<i64>({96, 64, 32});
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_EQ(*block_spec(config, 1).attention(), (AttentionSpec{.num_heads = 8, .num_query_groups = 8, .head_dim = 16}));
+  EXPECT_EQ(*block_spec(config, 2).attention(), (AttentionSpec{.num_heads = 4, .num_query_groups = 1, .head_dim = 16}));
+  EXPECT_EQ(block_spec(config, 2).mlp()->ffn_hidden_size, 32);
+}
+
+TEST(BlockSpecTest, OmitsRopeInLayersOfNoRopeFreq) {
+  ModelConfig config = small_model();
+  config.position_embedding_type = PositionEmbedding::Rope, config.no_rope_freq = {4};
+  const auto rope = [&](i64 layer) { return block_spec(config, layer).attention()->rope; };
+  EXPECT_EQ(rope(2), RotaryKind::Global);
+  EXPECT_EQ(rope(3), RotaryKind::None);
+  config.no_rope_freq = {1, 0, 0, 0, 0, 1};
+  EXPECT_EQ(rope(0), RotaryKind::None);
+  EXPECT_EQ(rope(3), RotaryKind::Global);
+  EXPECT_EQ(describe_blocks(config),
+            "[attention gqa 4/2 nope | gelu 96], 4 x [attention gqa 4/2 rope | gelu 96], "
+            "[attention gqa 4/2 nope | gelu 96]");
+}
+
+TEST(BlockSpecTest, HasOneBranchPerCharacterOfPattern) {
+  ModelConfig config = small_model();
+  config.hybrid_layer_pattern = "*-E*-E", config.moe.num_experts = 4;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_TRUE(block_spec(config, 0).attention() && !block_spec(config, 0).has_feed_forward());
+  EXPECT_TRUE(block_spec(config, 1).mlp() && !block_spec(config, 1).has_mixer());
+  EXPECT_TRUE(block_spec(config, 5).moe() && !block_spec(config, 5).has_mixer());
+  EXPECT_EQ(describe_blocks(config), "2 x ([attention gqa 4/2] [gelu 96] [4 experts top 2 gelu 96])");
+}
+
+TEST(BlockSpecTest, ConflictsNameKeyAndAllowedValues) {
+  ModelConfig config = small_model();
+  config.hybrid_layer_pattern = "*M*";
+  config.use_parallel_residual = true;
+  config.num_attention_heads = PerLayer<i64>({4, 8});
+  config.num_query_groups = PerLayer<i64>({2, 2, 3, 2, 2, 2});
+  config.no_rope_freq = {2};
+  EXPECT_THAT(
+      config.conflicts(),
+      UnorderedElementsAre(
+          HasSubstr("model.num_attention_heads: has 2 values; must have one, or one for each of the 6 layers"),
+          HasSubstr("model.kv_channels: must be set if num_attention_heads is a list"),
+          HasSubstr("model.hybrid_layer_pattern: must consist of * (attention), - (MLP) and E (experts), not M"),
+          HasSubstr("model.hybrid_layer_pattern: has 3 characters; must have one for each of the num_layers"),
+          HasSubstr("remove use_parallel_residual"),
+          HasSubstr("model.no_rope_freq: only read when position_embedding_type is \"rope\"")));
+  config = small_model();
+  config.num_query_groups = PerLayer<i64>({2, 2, 3, 2, 2, 2});
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("4 heads cannot be shared evenly by 3 groups")));
+  config = small_model();
+  config.hybrid_layer_pattern = "*-E*-E";
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("E needs num_experts")));
 }
 
 TEST(BlockKindsTest, CountsLayersOfEachKind) {

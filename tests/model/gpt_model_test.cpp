@@ -19,7 +19,8 @@ using test::TinyModel;
 /// A layer keeps references, so its arguments must not be temporaries.
 static_assert(std::is_constructible_v<Mlp, std::string, i64, const ModelContext&, i64>);
 static_assert(!std::is_constructible_v<Mlp, std::string, i64, ModelContext, i64>);
-static_assert(!std::is_constructible_v<SelfAttention, std::string, i64, const ModelContext&, RotaryTable>);
+static_assert(
+    !std::is_constructible_v<SelfAttention, std::string, i64, AttentionSpec, const ModelContext&, RotaryTable>);
 static_assert(!std::is_constructible_v<TransformerLayer, i64, const ModelContext&, RotaryTable>);
 static_assert(!std::is_constructible_v<KvCache, ModelContext, i64, i64>);
 

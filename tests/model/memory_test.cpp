@@ -119,8 +119,8 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
 /// Returns the formula in bytes: elements of e bytes each, and fp32 statistics of each norm and of the softmax of
 /// attention.
 i64 formula(const ModelConfig& c, i64 e, const Recompute& recompute, Split split) {
-  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads, g = c.query_groups(),
-            d = c.head_dim(), f = c.ffn(), t = split.tp, parts = split.sequence_parallel ? t : 1;
+  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads.first(), g = c.query_groups(0),
+            d = c.head_dim(), f = c.ffn(0), t = split.tp, parts = split.sequence_parallel ? t : 1;
   if (recompute.granularity == Recompute::Granularity::Full) return s * b * h / parts * e;
   const i64 means_and_deviations = c.normalization == Normalization::LayerNorm ? 2 : 1;
   const i64 norm = s * b * (h * e + means_and_deviations * 4) / parts;  // its input
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LayerMemoryTest,
 /// which the paper neglects, and one per row of scores.
 TEST(Gpt2LayerMemoryTest, MatchesPaperWithoutScoresAndMasks) {
   const ModelConfig c = gpt2();
-  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads;
+  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads.first();
   const i64 paper = 34 * s * b * h + 5 * a * s * s * b, scores = 5 * a * s * s * b, masks = 2 * s * b * h,
             statistics = 16 * s * b + 4 * a * s * b;
   const auto self = make_self_communicator();
@@ -188,7 +188,7 @@ TEST(Fp8LayerMemoryTest, DiffersFromOtherLayers) {
 /// with sequence parallelism nothing does.
 TEST(Gpt2LayerMemoryTest, IsShardedCompletelyOnlyWithSequenceParallelism) {
   const ModelConfig c = gpt2();
-  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads, t = 4;
+  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads.first(), t = 4;
   const ActivationSetup tp{.dtype = DType::BF16, .recompute = {}, .micro_batch_size = b, .tensor_parallel = t};
   ActivationSetup sp = tp;
   sp.sequence_parallel = true;

@@ -48,7 +48,7 @@ std::vector<Case> cases() {
   std::vector<Case> all{{"gpt2", gpt2},   {"gpt2_without_biases", unbiased}, {"gpt2_1_group", biased},
                         {"llama", llama}, {"llama_2_groups", grouped},       {"llama_1_group", multi_query}};
   for (auto [name, config] : test::tiny_variants()) {
-    config.num_layers = 2;
+    test::set_num_layers(config, 2);
     config.num_attention_heads = 8;
     config.seq_length = 12;
     // A constant added to all keys has no effect unless they are rotated: its gradient would consist of rounding

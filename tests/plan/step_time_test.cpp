@@ -139,7 +139,7 @@ TEST(StepTimeTest, CountsOnlyActiveExperts) {
   Workload experts = test::toy_mixture(8, 4096, 32, 16, 8);
   experts.expert_imbalance = 1;
   Workload dense = test::toy_workload(8, 4096, 32, 16);
-  dense.model.ffn_hidden_size = 2 * dense.model.ffn();
+  dense.model.ffn_hidden_size = 2 * dense.model.ffn(0);
   EXPECT_NEAR(flops_per_token(experts.model) / flops_per_token(dense.model), 1, 0.001);
   const KernelTraits program;
   const auto step = [&](const Workload& work, i64 micro_batch_size) {

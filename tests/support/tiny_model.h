@@ -39,6 +39,24 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
+/// Sets the number of layers, and repeats or truncates what the model specifies for each layer.
+inline void set_num_layers(ModelConfig& config, i64 layers) {
+  const auto count = static_cast<std::size_t>(layers);
+  const auto resize = [&](PerLayer<i64>& sizes) {
+    if (!sizes.is_list()) return;
+    std::vector<i64> values;
+    for (std::size_t i = 0; i < count; ++i) values.push_back(sizes.values()[i % sizes.values().size()]);
+    sizes = PerLayer(std::move(values));
+  };
+  resize(config.num_query_groups);
+  resize(config.ffn_hidden_size);
+  const std::string pattern = config.hybrid_layer_pattern;
+  for (std::size_t i = 0; !pattern.empty() && i < count; ++i)
+    i == 0 ? config.hybrid_layer_pattern.assign(1, pattern[0])
+           : config.hybrid_layer_pattern += pattern[i % pattern.size()];
+  config.num_layers = layers;
+}
+
 /// Features of families other than GPT-2 and Llama, which together cover everything in between.
 struct NamedModel {
   const char* name;
@@ -76,7 +94,19 @@ inline std::vector<NamedModel> tiny_variants() {
   mixed.embedding_multiplier = 2;
   mixed.position_embedding_type = PositionEmbedding::LearnedAbsolute;
   mixed.rotary_percent = 1;
-  return {{"qwen3", qwen3}, {"olmo2", olmo2}, {"gemma", gemma}, {"neox", neox}, {"parallel_both_norms", mixed}};
+  ModelConfig hybrid = tiny_llama();  // layers with one branch each
+  hybrid.hybrid_layer_pattern = "*-*";
+  ModelConfig heterogeneous = tiny_llama();
+  heterogeneous.num_query_groups = PerLayer<i64>({2, 4, 1});
+  heterogeneous.ffn_hidden_size = PerLayer<i64>({40, 24, 56});
+  heterogeneous.no_rope_freq = {2};
+  return {{"qwen3", qwen3},
+          {"olmo2", olmo2},
+          {"gemma", gemma},
+          {"neox", neox},
+          {"parallel_both_norms", mixed},
+          {"hybrid", hybrid},
+          {"heterogeneous", heterogeneous}};
 }
 
 /// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.

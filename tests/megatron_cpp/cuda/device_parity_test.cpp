@@ -38,7 +38,7 @@ ModelConfig cudnn_llama() {
 
 ModelConfig with_dropout() {
   ModelConfig config = test::tiny_gpt2();
-  config.num_layers = config.num_attention_heads = 4;
+  config.num_layers = 4, config.num_attention_heads = 4;
   config.hidden_dropout = config.attention_dropout = 0.1;
   return config;
 }

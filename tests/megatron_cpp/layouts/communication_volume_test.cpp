@@ -179,7 +179,7 @@ TEST_P(ContextParallelVolumeTest, MatchesFormula) {
   in_each_rank(task, layout, [&, n = layout.cp, l = layout, dtype = dtype](LayoutRank&, const Meters& meters) {
     const ModelConfig& c = task.model;
     const i64 tokens = c.seq_length * kBatch / n, passes = kMicrobatches * c.num_layers;
-    const i64 kv_elements = tokens * 2 * c.query_groups() * c.head_dim(), k = kv_elements * size_of(dtype),
+    const i64 kv_elements = tokens * 2 * c.query_groups(0) * c.head_dim(), k = kv_elements * size_of(dtype),
               w = kv_elements * 4, q = tokens * c.hidden_size * size_of(dtype);
     const CommMeter &ring = meters.at("cp_ring"), &heads = meters.at("cp_heads");
     if (l.cp_comm_type == CpCommType::A2a) {
@@ -238,7 +238,7 @@ TEST_P(RingVolumeTest, ExcludesMaskedKeys) {
   }
   in_each_rank(task, {.cp = kRanks}, [&](LayoutRank& rank, const Meters& meters) {
     const ModelConfig& c = task.model;
-    const i64 k = c.seq_length * kBatch / kRanks * 2 * c.query_groups() * c.head_dim() * 4;
+    const i64 k = c.seq_length * kBatch / kRanks * 2 * c.query_groups(0) * c.head_dim() * 4;
     const auto ring_rank = static_cast<std::size_t>(rank.parallel().cp_ring->rank());
     EXPECT_EQ(meters.at("cp_ring").total_bytes(),
               kMicrobatches * c.num_layers * k * (expected.keys[ring_rank] + expected.gradients[ring_rank]));

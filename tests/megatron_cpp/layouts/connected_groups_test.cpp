@@ -43,7 +43,7 @@ void expect_connected(const RunTask& task, const RunLayout& layout) {
 
 ModelConfig model_of_four_layers() {
   ModelConfig model = test::tiny_llama();
-  model.num_layers = model.num_attention_heads = 4;
+  model.num_layers = 4, model.num_attention_heads = 4;
   model.hidden_size = 32;
   model.seq_length = 8;
   return model;

@@ -14,7 +14,7 @@ using test::RunTask;
 
 RunTask task_of(DType dtype, bool has_biases, bool gelu_epilogue) {
   ModelConfig model = test::tiny_gpt2();
-  model.num_layers = model.num_attention_heads = 4;
+  model.num_layers = 4, model.num_attention_heads = 4;
   model.add_bias_linear = has_biases;
   RunTask task = test::learnable_task(model, dtype);
   task.steps = 6;

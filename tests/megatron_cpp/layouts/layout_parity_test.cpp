@@ -156,7 +156,7 @@ ModelConfig windows() {
 ModelConfig variant(const std::string& name) {
   for (test::NamedModel variant : test::tiny_variants()) {
     if (variant.name != name) continue;
-    variant.config.num_layers = 8;
+    test::set_num_layers(variant.config, 8);
     variant.config.seq_length = 8;
     return variant.config;
   }

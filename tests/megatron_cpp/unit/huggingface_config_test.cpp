@@ -35,8 +35,8 @@ TEST(HuggingfaceConfigTest, ReadsConfigurations) {
   const ModelConfig gpt2 = model_of(golden("gpt2"));
   EXPECT_EQ(gpt2.num_layers, 4);
   EXPECT_EQ(gpt2.hidden_size, 48);
-  EXPECT_EQ(gpt2.ffn(), 192);
-  EXPECT_EQ(gpt2.num_attention_heads, 4);
+  EXPECT_EQ(gpt2.ffn(0), 192);
+  EXPECT_EQ(gpt2.num_attention_heads.first(), 4);
   EXPECT_EQ(gpt2.max_positions(), 32);
   EXPECT_EQ(gpt2.vocab_size, 128);
   EXPECT_EQ(gpt2.activation_func, ActivationFunction::Gelu);
@@ -44,9 +44,9 @@ TEST(HuggingfaceConfigTest, ReadsConfigurations) {
   EXPECT_FALSE(gpt2.untie_embeddings_and_output_weights);
 
   const ModelConfig llama = model_of(golden("llama"));
-  EXPECT_EQ(llama.query_groups(), 4);
+  EXPECT_EQ(llama.query_groups(0), 4);
   EXPECT_EQ(llama.head_dim(), 8);
-  EXPECT_EQ(llama.ffn(), 160);
+  EXPECT_EQ(llama.ffn(0), 160);
   EXPECT_EQ(llama.rotary_base, 10000);
   EXPECT_EQ(llama.position_embedding_type, PositionEmbedding::Rope);
   EXPECT_EQ(llama.normalization, Normalization::RMSNorm);

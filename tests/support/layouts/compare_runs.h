@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "model/config/block_spec.h"
 #include "tests/support/layouts/layout_run.h"
 
 namespace mcpp::test {
@@ -33,7 +34,9 @@ inline double relative_distance(const Numbers& a, const Numbers& b) {
 /// which AdamW amplifies to steps of full length. Layout: [groups, (q + k + v) * head_dim].
 inline Numbers without_key_bias(const std::string& name, const Numbers& values, const ModelConfig& config) {
   if (!name.ends_with("linear_qkv.bias")) return values;
-  const i64 d = config.head_dim(), q = config.num_attention_heads / config.query_groups() * d, group = q + 2 * d;
+  const i64 layer = std::stoll(name.substr(std::string("decoder.layers.").size()));
+  const AttentionSpec attention = *block_spec(config, layer).attention();
+  const i64 d = attention.head_dim, q = attention.num_heads / attention.num_query_groups * d, group = q + 2 * d;
   Numbers kept;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const i64 at = static_cast<i64>(i) % group;

@@ -131,6 +131,7 @@ class RandomTraining {
     dtype_ = pick("dtype", {DType::F64, DType::F64, DType::F32, DType::F32, DType::BF16, DType::F16});
     draw_variant();
     draw_experts();
+    draw_layer_differences();
     config_.optimizer = {};
     config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
     config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
@@ -168,6 +169,26 @@ class RandomTraining {
     m.embedding_multiplier = pick("embedding_multiplier", {1.0, 1.0, 3.0});
     if (m.position_embedding_type == PositionEmbedding::Rope && !m.window_size.empty())
       m.rope_local_base_freq = pick("rope_local_base_freq", {0.0, 100.0});
+  }
+
+  /// Draws sizes and branches that differ by layer.
+  void draw_layer_differences() {
+    ModelConfig& m = config_.model;
+    const auto list = [&](i64 first, i64 second) {
+      std::vector<i64> values;
+      for (i64 layer = 0; layer < m.num_layers; ++layer) values.push_back(layer % 2 == 0 ? first : second);
+      return PerLayer(std::move(values));
+    };
+    if (flip("ffn_hidden_size_list") && (m.moe.num_experts == 0 || m.moe.ffn_hidden_size > 0))
+      m.ffn_hidden_size = list(m.ffn_hidden_size.first(), 48);
+    if (flip("num_query_groups_list")) m.num_query_groups = list(m.query_groups(0), 4);
+    if (m.position_embedding_type == PositionEmbedding::Rope && m.normalization == Normalization::RMSNorm)
+      if (const i64 freq = pick<i64>("no_rope_freq", {0, 2, 3}); freq > 0) m.no_rope_freq = {freq};
+    if (m.use_parallel_residual || pick<i64>("hybrid_layer_pattern", {0, 1, 2}) > 0) return;
+    const std::string branches = m.moe.num_experts > 0 ? "*E-" : "*-";
+    for (i64 layer = 0; layer < m.num_layers; ++layer)
+      m.hybrid_layer_pattern += branches[static_cast<std::size_t>(layer) % branches.size()];
+    if (m.moe.num_experts > 0) m.moe.layer_freq = {1};
   }
 
   /// Experts are excluded in low-precision types: if rounding routes a token to a different expert, all correct layouts
