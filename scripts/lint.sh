@@ -6,6 +6,7 @@
 #   scripts/lint.sh all                   the same, with clang-tidy on all sources of the libraries, which takes minutes
 #   scripts/lint.sh format                only the format of all sources, with clang-format 14
 #   scripts/lint.sh comments [FOLDER...]  only comments and messages: fragments, and words that CONTRIBUTING.md replaces
+#   scripts/lint.sh docs                  only C++ excerpts in docs, which must be lines of the sources
 #   scripts/lint.sh scripts               only shell scripts, with shellcheck
 #   scripts/lint.sh commits [REVISION]    only commit subjects since REVISION (default: the last change
 #                                         of the project version)
@@ -114,6 +115,18 @@ check_comments() { # <folder ...>
   find "$@" "${sources[@]}" | xargs -0 awk -v words="$message_words" "$message_findings" || report "messages have findings"
 }
 
+# Reports lines of C++ excerpts in docs that no source has, apart from indentation.
+check_docs() {
+  find "${libraries[@]}" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 cat |
+    awk '
+      { sub(/^ +/, "") }
+      FNR == NR { lines[$0]; next }
+      FNR == 1 { is_excerpt = 0 }
+      /^```/ { is_excerpt = /^```cpp/; next }
+      is_excerpt && NF && !($0 in lines) { print FILENAME ":" FNR ": no source has this line: " $0; findings = 1 }
+      END { exit findings }' - docs/*.md || report "docs have findings"
+}
+
 # check_commits [revision]: checks the commits since a revision, by default since the project version last changed.
 # Needs a clone with history.
 check_commits() {
@@ -164,6 +177,7 @@ case ${1:-} in
       check_script_comments
     fi
     ;;
+  docs) check_docs ;;
   scripts)
     command -v shellcheck >/dev/null || skip "shellcheck is missing: scripts are not checked"
     check_scripts
@@ -173,6 +187,7 @@ case ${1:-} in
     if [ -n "$clang_format" ]; then check_format; else echo "clang-format 14 is missing: format is not checked" >&2; fi
     check_comments "${libraries[@]}"
     check_script_comments
+    check_docs
     if command -v shellcheck >/dev/null; then check_scripts; else echo "shellcheck is missing: scripts are not checked" >&2; fi
     if command -v clang-tidy >/dev/null; then
       check_with_clang_tidy "${1:-HEAD}"
