@@ -107,6 +107,13 @@ BlockSpec block_spec(const ModelConfig& config, i64 layer) {
   return block;
 }
 
+i64 count_branches(const ModelConfig& config) {
+  i64 count = 0;
+  for (const BlockSpec& block : block_specs(config))
+    count += (block.has_mixer() ? 1 : 0) + (block.has_feed_forward() ? 1 : 0);
+  return count;
+}
+
 std::vector<BlockSpec> block_specs(const ModelConfig& config, i64 first, i64 end) {
   std::vector<BlockSpec> blocks;
   for (i64 layer = first; layer < end; ++layer) blocks.push_back(block_spec(config, layer));

@@ -60,6 +60,8 @@ struct BlockSpec {
 
 /// Returns the block of a layer, counted from 0.
 BlockSpec block_spec(const ModelConfig& config, i64 layer);
+/// Returns the number of residual branches of the model.
+i64 count_branches(const ModelConfig& config);
 /// Returns the blocks of layers [first, end), or of all layers.
 std::vector<BlockSpec> block_specs(const ModelConfig& config, i64 first, i64 end);
 std::vector<BlockSpec> block_specs(const ModelConfig& config);

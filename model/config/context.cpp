@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/philox.h"
+#include "model/config/block_spec.h"
 #include "nn/microbatch_context.h"
 #include "tensor/ops/ops.h"
 
@@ -22,7 +23,7 @@ std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers) {
 }
 
 double ModelContext::output_init_std() const {
-  return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
+  return config.init_method_std / std::sqrt(static_cast<double>(count_branches(config)));
 }
 
 Positions ModelContext::positions(const Tensor& x, const MicrobatchContext& microbatch) const {

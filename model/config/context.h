@@ -70,8 +70,8 @@ struct ModelContext {
   ActivationStore* activations = nullptr;
   Profiler* profiler = nullptr;  ///< profiler of this rank; may be null
 
-  /// Returns the standard deviation of layers that write to the residual stream: reduced because there are 2 per layer
-  /// (GPT-2).
+  /// Returns the standard deviation of layers that write to the residual stream: reduced by the square root of their
+  /// number (GPT-2), which is two per layer unless hybrid_layer_pattern is set.
   double output_init_std() const;
   /// Pipeline rank with the output layer; the embedding is on the first. Tied embeddings are one parameter on both
   /// ranks.

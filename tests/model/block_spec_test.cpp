@@ -71,6 +71,8 @@ TEST(BlockSpecTest, HasOneBranchPerCharacterOfPattern) {
   EXPECT_TRUE(block_spec(config, 1).mlp() && !block_spec(config, 1).has_mixer());
   EXPECT_TRUE(block_spec(config, 5).moe() && !block_spec(config, 5).has_mixer());
   EXPECT_EQ(describe_blocks(config), "2 x ([attention gqa 4/2] [gelu 96] [4 experts top 2 gelu 96])");
+  EXPECT_EQ(count_branches(config), 6);
+  EXPECT_EQ(count_branches(small_model()), 12);
 }
 
 TEST(BlockSpecTest, ConflictsNameKeyAndAllowedValues) {
