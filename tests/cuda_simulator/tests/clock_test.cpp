@@ -64,7 +64,7 @@ struct Figures {
   double seconds = 0, bubble = 0, exposed = 0;
 };
 
-RankPlace place_of_rank(Communicator& ranks) {
+RankDevices make_devices(Communicator& ranks) {
   std::unique_ptr<Device> gpu = make_gpu(ranks.rank());
   auto world = make_nccl_communicator(ranks.split(0, ranks.rank()), *gpu);
   return {std::move(gpu), std::move(world)};
@@ -122,7 +122,7 @@ class VirtualClockTest : public testing::Test {
     Figures mean;
     std::mutex mutex;
     run_local_ranks(layout.ranks(), [&](Communicator& ranks, int) {
-      LayoutRank self(task, layout, ranks, place_of_rank);
+      LayoutRank self(task, layout, ranks, make_devices);
       for (const auto& [name, meter] : self.parallel().meters)  // as initialize() does
         if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(self.device());
       RankTimings begin, end;

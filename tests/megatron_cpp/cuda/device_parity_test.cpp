@@ -59,7 +59,7 @@ class DeviceParityTest : public testing::TestWithParam<Family> {
     if (!test::why_no_gpu().empty()) GTEST_SKIP() << test::why_no_gpu();
   }
   static RunTask task(DType dtype = DType::F32) { return test::learnable_task(GetParam().config, dtype); }
-  static RunResult on_cpu(const RunTask& task) { return test::run_layout(task, {}, test::cpu_place); }
+  static RunResult on_cpu(const RunTask& task) { return test::run_layout(task, {}, test::make_cpu_devices); }
   /// Runs the task on the GPU. The ranks of `layout` share it.
   static RunResult on_gpu(const RunTask& task, const RunLayout& layout = {}) {
     return test::run_layout(task, layout, [](Communicator& ranks) {

@@ -40,7 +40,7 @@ class NcclLayoutsTest : public testing::TestWithParam<RunLayout> {
     task.steps = 3;
     return task;
   }
-  static RunResult run(const RunLayout& layout) { return test::run_layout(task(), layout, test::nccl_place); }
+  static RunResult run(const RunLayout& layout) { return test::run_layout(task(), layout, test::make_nccl_devices); }
 };
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclLayoutsTest);

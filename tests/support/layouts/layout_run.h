@@ -15,7 +15,7 @@
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "tests/support/boxes.h"
-#include "tests/support/layouts/rank_place.h"
+#include "tests/support/layouts/rank_devices.h"
 
 namespace mcpp::test {
 
@@ -172,10 +172,10 @@ inline ModelContext context_of(const Config& config, DType dtype, Session& sessi
 class LayoutRank {
  public:
   LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks,
-             const PlaceOfRank& place = default_place)
+             const RankDevicesFactory& make_devices = make_default_devices)
       : task_(task),
         config_(config_of(task, layout)),
-        session_(session_of(config_, ranks, place(ranks))),
+        session_(session_of(config_, ranks, make_devices(ranks))),
         state_(context_of(config_, task.dtype, session_), config_.optimizer, layout_provider(config_, session_)) {
     if (task.initial) load(*task.initial);
   }
@@ -276,11 +276,12 @@ class LayoutRank {
   TrainingState state_;
 };
 
-inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const PlaceOfRank& place = default_place) {
+inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
+                            const RankDevicesFactory& make_devices = make_default_devices) {
   RunResult result;
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
-    LayoutRank self(task, layout, ranks, place);
+    LayoutRank self(task, layout, ranks, make_devices);
     Numbers losses, norms, choices;
     for (i64 step = 0; step < std::min(task.steps, max_steps()); ++step) {
       const StepOutcome outcome = self.step(step);

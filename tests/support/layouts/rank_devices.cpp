@@ -1,4 +1,4 @@
-#include "tests/support/layouts/rank_place.h"
+#include "tests/support/layouts/rank_devices.h"
 
 #include <cstdlib>
 #include <limits>
@@ -10,7 +10,7 @@
 
 namespace mcpp::test {
 
-RankPlace nccl_place([[maybe_unused]] Communicator& ranks) {
+RankDevices make_nccl_devices([[maybe_unused]] Communicator& ranks) {
   std::unique_ptr<Device> gpu = make_gpu(ranks.rank());
   if constexpr (kWithCuda) {
     auto world = make_nccl_communicator(ranks.split(0, ranks.rank()), *gpu);
@@ -24,8 +24,8 @@ bool runs_on_gpus() {
   return device && std::string_view(device) == "cuda";
 }
 
-RankPlace default_place(Communicator& ranks) {
-  return runs_on_gpus() ? nccl_place(ranks) : cpu_place(ranks);
+RankDevices make_default_devices(Communicator& ranks) {
+  return runs_on_gpus() ? make_nccl_devices(ranks) : make_cpu_devices(ranks);
 }
 
 i64 max_steps() {
