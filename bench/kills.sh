@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kills trainings with SIGKILL repeatedly and resumes each. The result must be bitwise identical to an undisturbed
-# training. Kills alternate between random times and random points of a step or a save.
+# Kills training runs with SIGKILL repeatedly and resumes each. The result must be bitwise identical to that of an
+# uninterrupted run. Kills alternate between random times and random points of a step or a save.
 #
 #   bench/kills.sh [count [ranks ...]]   number of kills (default 200) for each number of ranks (default 1 2)
 #   SEED=n bench/kills.sh                chooses different times; MEGATRON_CPP names a program other than build/release/megatron_cpp

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Measures the time to the first step and the host memory per rank in addition to its tensors, for different numbers of
-# ranks on this host: tp 2 x pp 2 x dp of a small model, with data set, tokenizer and checkpoint folder.
+# ranks on this host: tp 2 x pp 2 x dp of a small model, with dataset, tokenizer and checkpoint folder.
 #
 #   bench/startup.sh [--ranks="1 4 16 64"] [--threads=256] [--program=PATH] [option of megatron_cpp pretrain ...]
 #
 # Prints JSON lines on standard output: seconds from the launch to the beginning of the first step, and the maximum over
 # the ranks of private memory in MiB (RssAnon; the binary and shared memory exist once per host); then the cost of
-# creating the groups of this layout (`megatron_cpp bench groups`), finally with --threads ranks as threads (0: not).
+# creating the groups of this layout (`megatron_cpp bench groups`), finally with --threads ranks as threads (0: none).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

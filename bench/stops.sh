@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stops trainings with SIGTERM, SIGINT or SIGUSR1 at random times repeatedly and resumes each. The result must be
-# bitwise identical to an undisturbed training, with the same metrics: each iteration and each evaluation once.
+# Stops training runs with SIGTERM, SIGINT or SIGUSR1 at random times repeatedly and resumes each. The result must be
+# bitwise identical to that of an uninterrupted run, with the same metrics: each iteration and each evaluation once.
 #
 #   bench/stops.sh [count [ranks ...]]   number of signals (default 60) for each number of ranks (default 1 2)
 #   SEED=n bench/stops.sh                chooses different times; MEGATRON_CPP names a program other than build/release/megatron_cpp

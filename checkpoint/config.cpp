@@ -21,7 +21,7 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
     found.push_back("checkpoint.finetune: needs a save folder other than load, so that the two runs do not mix");
   }
   if (!local_save.empty() && as_folder(local_save) == as_folder(save))
-    found.push_back("checkpoint.local_save: must be another folder than checkpoint.save");
+    found.push_back("checkpoint.local_save: must be a different folder than checkpoint.save");
   if (exit_on_missing_checkpoint && load.empty()) {
     found.push_back("checkpoint.exit_on_missing_checkpoint: needs checkpoint.load");
   }

@@ -58,7 +58,7 @@ void configure_cuda_environment() {
 }
 
 /// Restores the default action of termination signals, even if the parent process ignored or blocked them, since a
-/// process that starts and waits for others must remain killable. A training later installs its own handlers.
+/// process that starts and waits for others must remain killable. Training later installs its own handlers.
 void reset_signal_handlers() {
   sigset_t set;
   sigemptyset(&set);
@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
   set_mpi_yield_when_idle();
   configure_cuda_environment();
   reset_signal_handlers();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pager must not end a training
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pager must not end training
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error, reported like a full disk
   mcpp::report_bus_errors();
   mcpp::raise_open_file_limit();

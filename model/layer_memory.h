@@ -18,13 +18,13 @@ i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setu
 i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer, bool delays_wgrad);
 /// Returns the bytes kept by a layer's delayed weight gradients after its input gradient has been computed.
 i64 layer_delayed_wgrad_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
-/// Returns the bytes kept by the output: logits, which become their own gradient, and its norm.
+/// Returns the bytes kept by the output layer: logits, which backward overwrites with their gradient, and the norm.
 i64 output_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Returns the bytes kept by the output's delayed weight gradient.
 i64 output_delayed_wgrad_bytes(const ModelConfig& config, const ActivationSetup& setup);
 i64 output_working_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
-/// Sizes of a layer, or of the output.
+/// Bytes of a transformer layer, or of the output layer.
 struct LayerBytes {
   i64 kept = 0;  ///< layer_activation_bytes(), output_bytes()
   i64 working = 0, working_delayed_wgrad = 0, waiting = 0;

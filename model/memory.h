@@ -52,7 +52,7 @@ struct StageActivations {
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 
-/// Part of a training that is on one rank.
+/// Part of a training run that is on one rank.
 struct RankMemorySpec {
   std::vector<StageContents> stages;  ///< stages of the full pipeline
   Schedule schedule;                  ///< schedule of one step; lowered or not

@@ -35,7 +35,7 @@ void check_countable(const ModelConfig& config, i64 tokens = 0);
 /// the description of one layer at a time.
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f);
 
-// Model chunks of one rank of a training, on the meta device.
+// Model chunks of one rank of a training run, on the meta device.
 
 /// Calls f on each chunk of the rank given by `share`, without allocating its parameters.
 void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share,

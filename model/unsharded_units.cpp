@@ -186,14 +186,14 @@ double GradientMessages::bytes(i64 elements) const {
 /// Includes the intra-node sums, which are computed from received messages and packed again.
 double GradientMessages::packing_bytes(i64 elements) const {
   const double message = 2 * bytes(elements);
-  if (!has_nodes()) return message;
+  if (!has_node_groups()) return message;
   const i64 node_elements = elements / share_.node_ranks;
   const auto sum = static_cast<double>(padded_alloc_size(node_elements * size_of(accumulate_dtype(setup_.dtype))));
   return std::max({message, message / 2 + sum, sum + 2 * bytes(node_elements)});
 }
 
 double GradientMessages::in_flight_bytes(i64 elements) const {
-  return 2 * bytes(has_nodes() ? elements / share_.node_ranks : elements);
+  return 2 * bytes(has_node_groups() ? elements / share_.node_ranks : elements);
 }
 
 double GradientMessages::max_bytes() const {

@@ -161,14 +161,12 @@ struct OptimizerConfig {
     visit("loss_scale", self.loss_scale,
           "factor of the loss in the backward pass, divided out before the update; 0 = dynamic with fp16, else none",
           at_least(0));
-    visit("initial_loss_scale", self.initial_loss_scale, "initial value of the dynamic factor, with fp16",
-          greater_than(0));
-    visit("min_loss_scale", self.min_loss_scale, "minimum of the dynamic factor", greater_than(0));
-    visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which the dynamic factor doubles",
+    visit("initial_loss_scale", self.initial_loss_scale, "initial dynamic loss scale, with fp16", greater_than(0));
+    visit("min_loss_scale", self.min_loss_scale, "minimum of the dynamic loss scale", greater_than(0));
+    visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which the loss scale doubles",
           at_least(1));
     visit("hysteresis", self.hysteresis,
-          "number of overflows since the last doubling from which on each overflow halves the dynamic factor",
-          at_least(1));
+          "number of overflows since the last doubling from which on each overflow halves the loss scale", at_least(1));
   }
 
   template <class Self, class Visitor>

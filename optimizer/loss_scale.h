@@ -15,7 +15,7 @@ enum class Overflow : u8 {
   Final,    ///< overflow at the lowest scale, or at a constant one
 };
 
-/// Loss scale of a training. As in Megatron-LM, the scaled loss is the mean over the tokens of a global batch, so
+/// Loss scale of a run. As in Megatron-LM, the scaled loss is the mean over the tokens of a global batch, so
 /// values are comparable.
 class LossScale {
  public:

@@ -39,7 +39,7 @@ LrSchedule::LrSchedule(const OptimizerConfig& config, const TrainingLength& leng
   const i64 batch = length.global_batch_size;
   check_input((length.train_iters > 0) != (length.train_samples > 0) && batch > 0,
               "training.train_iters, training.train_samples: exactly one of them must be above 0 (have ",
-              length.train_iters, " and ", length.train_samples, "), and a global batch size above 0");
+              length.train_iters, " and ", length.train_samples, "), and the global batch size must be above 0");
   if (length.train_iters > 0) samples_per_iteration_ = batch;
   training_ = to_samples(length.train_iters, length.train_samples, batch);
   const bool has_decay = config.lr_decay_iters > 0 || config.lr_decay_samples > 0;

@@ -1,4 +1,4 @@
-// Learning rate and weight decay as functions of the progress of a training, as in Megatron-LM's
+// Learning rate and weight decay as functions of training progress, as in Megatron-LM's
 // OptimizerParamScheduler.
 #pragma once
 #include "optimizer/config.h"

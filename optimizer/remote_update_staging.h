@@ -74,7 +74,7 @@ class RemoteUpdateStaging {
   bool is_asynchronous() const { return !copies_.is_synchronous(); }
   /// Starts copying these tensors of the next part.
   void prefetch(const std::vector<Tensor>& tensors);
-  /// Returns `original` with tensors that are not on `device`, the device of the states, copied there.
+  /// Returns `original` with copies on `device`, the device of the states, of all tensors on other devices.
   UpdatePart stage_on(const UpdatePart& original, Device& device);
   /// Starts copying back the weights and those in the model's dtype after an update.
   void copy_back_weights(const UpdatePart& staged, const UpdatePart& original);

@@ -45,8 +45,8 @@ struct ParallelSizes {
   i64 expert_tensor_parallel_size = 1;
   /// Groups of neighboring data-parallel ranks that each hold a complete copy of the weights and states (HSDP).
   i64 num_distributed_optimizer_instances = 1;
-  /// Neighbors within such a group that hold a second copy of the weights, or sum encoded gradients first; 1 disables
-  /// both.
+  /// Number of consecutive ranks of an instance that hold secondary weight shards, or sum encoded gradients first; 1
+  /// disables both.
   i64 zero_hpz_partition_size = 1;
 
   /// Return the number of ranks of the dense grid that share one sample, and of the expert grid that hold one copy of

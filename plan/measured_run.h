@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Predicted step of a training.
+/// Predicted training step.
 struct PredictedStep {
   StepTime time;
   std::vector<StepTime> stages;  ///< times by pipeline rank

@@ -1,4 +1,4 @@
-// Search for the layouts of a number of ranks that train fastest or need the least memory.
+// Search for the layouts that train fastest or need the least memory on a given number of ranks.
 #pragma once
 #include <array>
 #include <compare>

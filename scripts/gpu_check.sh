@@ -14,7 +14,7 @@
 #                    limits. Skips benchmarks and compute-sanitizer, and checks that take longer than their limit. The
 #                    default of --seconds is 3600
 #
-# Prints information about the GPU, then runs the tests of the CUDA backend, compute-sanitizer, trainings on one rank
+# Prints information about the GPU, then runs the tests of the CUDA backend, compute-sanitizer, training on one rank
 # and on several that share the GPU, a reproducibility check, and benchmarks. Prints a table of check, result and
 # seconds. The most important checks come first and fit into the time limit even if each uses its whole limit. Of the
 # others, those that do not fit are skipped and listed at the end.
@@ -356,7 +356,7 @@ check "bench gemm" 25 bench gemm
 check "bench ops" 20 bench ops
 check "bench step" 30 bench step
 
-# Optional checks: the other tests, further options of trainings, and slow checks.
+# Optional checks: the other tests, further training options, and slow checks.
 kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
 check "model tests" 40 tests model_tests '*cuda*'
 check "golden, CPU parity" 90 tests megatron_cpp_tests '*cuda*-*TwelveSteps*'

@@ -74,7 +74,7 @@ comment_findings='
 comment_openings='Of|That|Those|Them|By|What|Whether|Who|Whoever|Whose|The same|Which'
 comment_words='is told|are told|owed|owes|put away|lies elsewhere|nobody|somebody|whoever|on paper|slow way|for ever|in vain|under way|on its way|hears of|ladder'
 
-# Finds the same in full-line # comments of scripts, CMake files and configurations.
+# Finds such openings and words in full-line # comments of scripts, CMake files and configurations.
 # shellcheck disable=SC2016 # variables of awk
 script_comment_findings='
   function report(what) { print FILENAME ":" FNR ": " what ": " $0; findings = 1 }

@@ -1,4 +1,4 @@
-// Processor as used by one rank: allocates buffers by purpose, and holds the library state (thread count, caches of
+// Device as used by one rank: allocates buffers by purpose, and holds the library state (thread count, caches of
 // compiled kernels; on CUDA also stream and handles) that ops on its tensors need. main, or the test, creates one per
 // rank and passes it down. Tensors refer to it, so ops need no other context.
 #pragma once

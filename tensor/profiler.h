@@ -84,8 +84,8 @@ class Profiler {
   /// to the range's name.
   void add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
            const RangeFacts& facts = {});
-  /// Records the bytes that the forward pass of a module keeps in one pass; a trace reports the maximum over its
-  /// passes.
+  /// Records the bytes that the forward pass of a module keeps for one microbatch; a trace reports the maximum over
+  /// microbatches.
   void record_kept_bytes(const std::string& name, i64 bytes);
   /// Marks the device's progress if it is asynchronous and a trace is being recorded.
   std::optional<std::size_t> mark() const;

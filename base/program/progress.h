@@ -26,8 +26,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Reports that `done` of the total, counted from the start, is finished; `more` is appended to the line.
-  void update(double done, std::string_view more = "");
+  /// Reports that `done` of the total, counted from the start, is finished; `suffix` is appended to the line.
+  void update(double done, std::string_view suffix = "");
 
  private:
   double seconds() const;

@@ -1,4 +1,4 @@
-# Runs small trainings that are interrupted repeatedly, in a temporary $folder, and compares results. To be sourced from
+# Makes small runs that are interrupted repeatedly, in a temporary $folder, and compares results. To be sourced from
 # the root of the sources. SEED determines the random times.
 # shellcheck shell=bash disable=SC2154 # other variables are set by the caller
 

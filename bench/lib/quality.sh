@@ -1,7 +1,7 @@
-# Compares the quality of trainings with different arithmetic with that of a baseline ("plain"); to be sourced from the
+# Compares the quality of runs with different arithmetic with that of a baseline ("plain"); to be sourced from the
 # root of the sources.
 #
-# A single training of each is not sufficient: any change of rounding is another random sample, and after the 200
+# A single run of each is not sufficient: any change of rounding is another random sample, and after the 200
 # iterations of the quick start samples differ by up to one percent. Therefore each arithmetic is trained with several
 # seeds. The mean relative difference in bits per byte to the baseline with the same seed is tested with its standard
 # error: it is within 0.5 % if |mean| + 2 errors is, beyond it if |mean| - 2 errors is, and otherwise more seeds are
@@ -17,7 +17,7 @@ source bench/lib/quickstart_text.sh
 
 iterations=200
 seeds=1234,2,3,4
-results="" # file of earlier lines of standard output: trainings in it are not repeated, new ones are appended
+results="" # file of earlier lines of standard output: runs in it are not repeated, new ones are appended
 program=${MEGATRON_CPP:-}
 launch=()        # launcher words before the program, set by launch_ranks
 plain_options=() # options of the first half of train_late
@@ -40,7 +40,7 @@ train() {
   for seed in ${seeds//,/ }; do train_once "$seed" "$@"; done
 }
 
-# key_of <seed> <name> <baseline>: prints the beginning of the line of a training.
+# key_of <seed> <name> <baseline>: prints the beginning of the line of a run.
 key_of() { echo "\"arithmetic\": \"$2\", \"plain\": \"$3\", \"seed\": $1, \"iterations\": $iterations"; }
 
 # is_known <seed> <name> <baseline>: succeeds if the results contain the training.

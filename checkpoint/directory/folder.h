@@ -42,7 +42,7 @@ void end_publication(const Path& checkpoint);
 void remove_stale_publication(const Path& folder);
 
 /// Returns the checkpoints in the order in which commands try them: an interrupted publication, then the one that
-/// `latest` names, then older ones, then those above `latest`, which a user set back. Without `latest`, newest first.
+/// `latest` names, then older ones, then newer ones, if a user set `latest` back. Without it, newest first.
 /// Throws BadInput if `latest` names no checkpoint of the folder. Depends only on contents, so copies of the folder
 /// have the same order.
 std::vector<Path> checkpoints_in_order(const Path& folder);
@@ -80,8 +80,8 @@ void check_can_be_written(const Path& folder);
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
 /// manifest would count as damage. `key`: configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");
-/// Throws BadInput if checkpoints must not be saved in the folder, which need not exist yet: see
-/// check_outside_checkpoints(); or it holds a Hugging Face model, whose tokenizer a save would replace.
+/// Throws BadInput if check_outside_checkpoints() does, or if the folder, which need not exist yet, holds a Hugging
+/// Face model, whose tokenizer a save would replace.
 void check_save_folder(const Path& folder);
 /// Applies check_outside_checkpoints() to the folder of a file that a command will write.
 void check_file_outside_checkpoints(const Path& file, std::string_view key = "");

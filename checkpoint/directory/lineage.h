@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Name in RunState::extra of a checkpoint's lineage. Absent in runs that were never set back.
+/// Name in RunState::extra of a checkpoint's lineage. Absent in runs whose `latest` was never set back.
 inline constexpr const char* kLineageName = "lineage";
 
 /// Branches that led to a checkpoint, oldest first. A run begins a new branch if it resumes below other checkpoints of

@@ -66,7 +66,7 @@ void erase_other_branches(std::vector<Path>& all, const Path& latest) {
   const i64 iteration = iteration_in(latest);
   std::erase_if(all, [&](const Path& directory) {
     if (iteration_in(directory) > iteration) return true;
-    // A run that was never set back has no other branches; its manifests need not be read.
+    // A run whose `latest` was never set back has one branch; its manifests need not be read.
     return !lineage.branches.empty() && !lineage_of(directory).precedes(iteration_in(directory), lineage, iteration);
   });
 }

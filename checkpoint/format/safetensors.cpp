@@ -211,7 +211,7 @@ void SafetensorsReader::open_index(const Path& path) {
     std::set<std::string> held;
     for (std::size_t i = before; i < tensors_.size(); ++i) held.insert(tensors_[i].name);
     for (const std::string& name : names) {
-      check_input(held.contains(name), path.string(), ": ", name, " is not in ", file);
+      check_input(held.contains(name), path.string(), ": the tensor ", name, " is not in ", file);
     }
   }
 }

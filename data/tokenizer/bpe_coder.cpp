@@ -38,7 +38,7 @@ struct Workspace {
 /// Converts words to ids, through the cache.
 class WordEncoder final : public WordSink {
  public:
-  /// If `mark` is set, it spells spaces, and words are split before each run of it, since no piece spans that position.
+  /// If set, `mark` denotes spaces, and words are split before each run of it, since no piece spans that position.
   WordEncoder(const BpeModel& model, std::string_view mark, Workspace& workspace, std::vector<i32>& ids)
       : model_(model), mark_(mark), workspace_(workspace), ids_(ids) {}
 

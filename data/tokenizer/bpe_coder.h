@@ -9,7 +9,7 @@ namespace mcpp {
 
 /// Returns a coder that produces the ids of `tokenizers` without special tokens around them. Added and special tokens
 /// are recognized in any text, including untrusted text. Throws BadInput, naming `source`, for a description that
-/// cannot spell every text.
+/// cannot encode every text.
 std::unique_ptr<TextCoder> make_bpe_coder(BpeDescription description, const std::string& source);
 
 }  // namespace mcpp

@@ -15,7 +15,7 @@ namespace mcpp {
 enum class PieceType : u8 { Normal = 1, Unknown = 2, Control = 3, UserDefined = 4, Unused = 5, Byte = 6 };
 enum class SegmentationType : u8 { Unigram = 1, Bpe = 2, Word = 3, Char = 4 };
 
-inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  ///< U+2581, which spells a space in pieces
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  ///< U+2581, which represents a space in pieces
 
 struct SentencePiece {
   std::string text;  ///< text with kSpaceMark for a space
@@ -40,10 +40,10 @@ SentencepieceModel parse_sentencepiece_model(std::string_view file, const std::s
 /// Returns `piece` with spaces instead of its marks.
 std::string with_spaces(std::string_view piece);
 
-/// Returns the byte that a piece such as "<0x0A>" spells; std::nullopt for other types of pieces.
+/// Returns the byte that a piece such as "<0x0A>" represents; std::nullopt for other types of pieces.
 std::optional<u8> byte_of(const SentencePiece& piece);
 
-/// Returns true if Tokenizer spells U+2581 in byte pieces, so that decoding restores it. The library turns it into a
+/// Returns true if Tokenizer encodes U+2581 as byte pieces, so that decoding restores it. The library turns it into a
 /// space; so does Tokenizer if the model changes other texts too.
 bool keeps_space_marks(const SentencepieceModel& model);
 

@@ -26,7 +26,7 @@ class TextCoder {
   virtual i64 vocab_size() const = 0;
   virtual i32 eod() const = 0;                       ///< -1 = no token ends a document
   virtual i32 id(std::string_view piece) const = 0;  ///< -1 = no such piece
-  virtual std::string piece(i32 id) const = 0;       ///< piece as the file spells it
+  virtual std::string piece(i32 id) const = 0;       ///< piece as written in the file
   virtual std::string_view bytes(i32 id) const = 0;  ///< decoded form; empty for control pieces
   virtual bool is_control(i32 id) const = 0;
   virtual bool drops_first_space() const = 0;  ///< true if decoding drops the first space of a text

@@ -35,7 +35,7 @@ class Tokenizer {
   i64 vocab_size() const;
   i32 eod() const;                       ///< ends every document
   i32 id(std::string_view piece) const;  ///< -1 = no such piece
-  std::string piece(i32 id) const;       ///< piece as the file spells it: U+2581 for a space, <0x0A> for a byte
+  std::string piece(i32 id) const;       ///< piece as written in the file: U+2581 for a space, <0x0A> for a byte
   /// Returns the XXH3-128 hash of read_tokenizer_file(): equal for equal tokenizers.
   const std::string& checksum() const;
   const Path& path() const;

@@ -223,7 +223,7 @@ void check_representable(const SentencepieceModel& model, Reading reading, const
               "it replaces characters by a table, which is not supported in a tokenizer.json", kRemedy);
   check_input(count(PieceType::UserDefined) == 0, what, "it has user-defined pieces", kRemedy);
   check_input(model.escape_whitespaces && !model.treat_whitespace_as_suffix, what,
-              "it does not spell spaces with U+2581 before words", kRemedy);
+              "it does not represent spaces by U+2581 before words", kRemedy);
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ class UnigramModel::Segmentation {
     }
   }
 
-  /// Consecutive unknown characters are one id, unless they are spelled in bytes.
+  /// Consecutive unknown characters are one id, unless they are encoded as bytes.
   void append_ids(std::string_view piece, i32 id, std::vector<i32>& ids) {
     const bool is_unknown = id == model_.unknown_, is_joined = is_unknown && is_after_unknown_;
     is_after_unknown_ = is_unknown;

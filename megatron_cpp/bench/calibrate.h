@@ -28,8 +28,8 @@ struct CalibrationSizes {
   i64 disk_bytes = 256 << 20;      ///< written and read by each rank
 };
 
-/// Measures the ranks of one host with `cores` cores while they work concurrently: as many of them as the cores
-/// suffice for; the others sleep. Collective. Each value is the median of several rounds, since other load on the
+/// Measures the ranks of one host with `cores` cores while they work concurrently: at most one rank per core; the
+/// others sleep. Collective. Each value is the median of several rounds, since other load on the
 /// host varies. Rank 0 returns the result; the others return an empty Hardware.
 Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes = {});
 

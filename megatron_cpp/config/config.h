@@ -60,7 +60,7 @@ struct Config {
 
   /// Returns the global batch size from each number of consumed samples on; one step if it never changes.
   std::vector<BatchSizeStep> batch_sizes() const;
-  /// Returns the end of a training that has finished `iteration` iterations and consumed `consumed_samples` samples,
+  /// Returns the end of a run that has finished `iteration` iterations and consumed `consumed_samples` samples,
   /// possibly with a different batch size: after train_iters iterations, or after the last full batch within
   /// train_samples.
   TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;

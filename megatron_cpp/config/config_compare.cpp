@@ -41,7 +41,7 @@ constexpr std::array<std::string_view, 27> kRunDefining{"model.",
 /// Run-defining keys other than model.seq_length that decide which text a sample number refers to.
 constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "data.data_path", "data.train_data_path",
                                                            "data.split", "data.mock_data"};
-/// Keys that decide which tensors a checkpoint holds, of which shape and type. A training cannot continue with
+/// Keys that decide which tensors a checkpoint holds, of which shape and type. A run cannot continue with
 /// different tensors.
 constexpr std::array<std::string_view, 26> kTensorDefining{"training.precision",
                                                            "optimizer.optimizer",
@@ -123,7 +123,7 @@ ModelConfig architecture(ModelConfig model) {
   return model;
 }
 
-/// Returns advice for messages on starting a training from weights alone.
+/// Returns advice for messages on starting a run from weights alone.
 std::string finetune_advice(const std::string& checkpoint) {
   return str("start a new run from the weights: --checkpoint.finetune --checkpoint.load=", checkpoint,
              ", with a different --checkpoint.save");

@@ -9,7 +9,7 @@
 namespace mcpp {
 
 /// Kind of cluster as described by a file. It has sections [device], [links] and [host] for any number of ranks or,
-/// because ranks of a processor share its cores and memory, separate sections [ranks_2.device] and so on for some
+/// because ranks on one CPU share its cores and memory, separate sections [ranks_2.device] and so on for some
 /// numbers of ranks.
 struct HardwareKind {
   static constexpr i64 kAnyRanks = 0;

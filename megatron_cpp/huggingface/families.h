@@ -69,7 +69,7 @@ struct LlamaTraits {
   bool scales_rope = true;       ///< supports our kinds of scaled RoPE
   bool rotates_partly = false;   ///< partial_rotary_factor
   bool has_resid_pdrop = false;  ///< resid_pdrop and embd_pdrop
-  /// GeGLU, norms that multiply by 1 + weight, scaled embeddings, tied unless stated otherwise, query_pre_attn_scalar
+  /// GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default), query_pre_attn_scalar
   /// and soft caps.
   bool is_gemma = false;
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;

@@ -62,7 +62,7 @@ OrderedJson normalizer(const SentencepieceModel& model) {
     replace("Regex", str("\\A +|[ ", kSpaceMark, "]+\\z"), "");
     replace("Regex", " {2,}", " ");
   }
-  // Where Tokenizer::encode() spells U+2581 in bytes, it is not a space.
+  // Where Tokenizer::encode() encodes U+2581 as bytes, it is not a space.
   if (!keeps_space_marks(model)) replace("String", kSpaceMark, " ");
   if (model.add_dummy_prefix && has_symbols && model.type == SegmentationType::Bpe)
     replace("Regex", prefixed_texts(model), " ");

@@ -179,7 +179,7 @@ void warn_of_changed_settings(const Config& saved, const Config& now, const RunS
   const double before_scale = saved.optimizer.initial_loss_scale, now_scale = now.optimizer.initial_loss_scale;
   if (before_scale != now_scale && run.extra.contains(kLossScale)) {
     log.warn(str("optimizer.initial_loss_scale: ", now_scale,
-                 " has no effect: a resumed training continues with the loss scale of its checkpoint"));
+                 " has no effect: a resumed run continues with the loss scale of its checkpoint"));
   }
 }
 

@@ -46,7 +46,7 @@ Config with_moved_datasets(Config saved, const Config& config, const DatasetIden
 void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
                          const std::string& checkpoint, const Log& log);
 
-/// Progress of a training.
+/// Progress of a training run.
 struct TrainingProgress {
   i64 iteration = 0;         ///< finished steps, including skipped ones
   i64 consumed_samples = 0;  ///< determines the next samples to read
@@ -84,8 +84,8 @@ void check_save_folders(const Config& config, Communicator& world);
 /// Returns the checksum of the tokenizer of the run's text; "" on ranks other than 0 and if no tokenizer is configured.
 std::string tokenizer_checksum(const Config& config, Session& session);
 /// Copies the tokenizer next to the checkpoints, so that they can be used without the original file. Throws BadInput if
-/// its checksum has changed. Call it once, after the run was accepted as the run of these checkpoints, so that a
-/// rejected tokenizer never replaces theirs.
+/// its checksum has changed. Call it once, after verifying that the run may continue from these checkpoints, so
+/// that a rejected tokenizer never replaces theirs.
 void save_tokenizer(const Config& config, Session& session, const std::string& checksum);
 
 /// Returns the state that a checkpoint stores besides tensors, without its sources (tokenizer and datasets).

@@ -156,7 +156,7 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
   return use(*reader);
 }
 
-/// Returns the first candidate that `use` finds intact. Warns of each damaged one before it.
+/// Returns the first candidate that `use` finds intact. Logs a warning for each damaged one before it.
 std::optional<Path> use_first_intact(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
                                      const CheckpointUse& use) {
   for (const Candidate& candidate : candidates) {
@@ -214,7 +214,7 @@ std::optional<Damage> load_all(const Config& config, TrainingState& state, Check
   return std::nullopt;
 }
 
-/// Loads the weights for a training whose optimizer then starts from them.
+/// Loads the weights for a run whose optimizer then starts from them.
 std::optional<Damage> load_weights(const Config& config, TrainingState& state, CheckpointReader& reader,
                                    Session& session, const Log& log) {
   Communicator& world = session.parallel.world;

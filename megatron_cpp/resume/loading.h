@@ -23,7 +23,7 @@ std::vector<NamedShard> extract_unsaved(std::vector<NamedShard>& shards, const C
 std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved, CheckpointReader& reader,
                                                 const LoadingRanks& ranks);
 
-/// Resumes a training. Tries in this order:
+/// Resumes a run. Tries in this order:
 /// - the newest intact checkpoint of checkpoint.save, or a newer one of checkpoint.local_save that is intact on all
 ///   ranks;
 /// - if there is none, checkpoint.load; with checkpoint.finetune only its weights, which must be finite and of the same

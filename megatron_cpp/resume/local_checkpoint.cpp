@@ -50,7 +50,7 @@ std::string name_for_messages(const Path& part) {
   return name_for_messages(iteration_of_part(part));
 }
 
-/// Returns the names of the shared checkpoint that comes first and of those above it that a user set back. Empty if
+/// Returns the names of the shared checkpoint to load and of newer ones that a user set `latest` back from. Empty if
 /// there are none, or if `latest` names no checkpoint: the next shared save repairs that.
 std::vector<std::string> shared_order(const Path& save) {
   std::vector<std::string> names;
@@ -66,7 +66,7 @@ std::vector<std::string> shared_order(const Path& save) {
 }
 
 /// Returns true if a user set the shared folder back to an older checkpoint after this part was saved: runs themselves
-/// only make `latest` name newer ones. Removing checkpoints that were set back earlier changes nothing. Parts of
+/// only make `latest` name newer ones. Removing checkpoints abandoned earlier changes nothing. Parts of
 /// versions that did not save the order are taken.
 bool is_superseded(const CheckpointReader& part, const Path& save) {
   const std::vector<std::string> names = shared_order(save);

@@ -18,7 +18,7 @@ struct BenchTiming {
   int repeats = 5;
 };
 
-/// Returns uniform values in (-0.5, 0.5) without zeros, with which processors are faster. Large tensors repeat a block
+/// Returns uniform values in (-0.5, 0.5), but no zeros, which would make products faster. Large tensors repeat a block
 /// of odd length, so that no two rows of a matrix are equal.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
 /// Returns the median device seconds of one call of f. On a GPU each run consists of enough back-to-back calls to make

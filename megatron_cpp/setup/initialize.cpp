@@ -170,19 +170,19 @@ Session initialize(const Config& config, const World& world) {
   check_layout(config, ranks.size());
   limit_cpu_isa(device.cpu_isa);
   check_ranks_agree(config, ranks);
-  std::unique_ptr<Device> processor = make_device(device, world);
-  check_fp8(config.training, *processor);
-  load_gemm_algos(device, *processor, ranks);
+  std::unique_ptr<Device> compute_device = make_device(device, world);
+  check_fp8(config.training, *compute_device);
+  load_gemm_algos(device, *compute_device, ranks);
   std::unique_ptr<Communicator> gpus =
-      with_flight_recorder(make_gpu_communicator(config.parallel, *processor, ranks), world.recorder);
+      with_flight_recorder(make_gpu_communicator(config.parallel, *compute_device, ranks), world.recorder);
   auto profiler = std::make_unique<Profiler>();
   ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config),
                                                world.recorder, profiler.get());
   for (const auto& [name, meter] : parallel.meters) {
-    if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(*processor);
+    if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(*compute_device);
   }
-  if (gpus) connect_groups(parallel, *processor);
-  return {.device = std::move(processor),
+  if (gpus) connect_groups(parallel, *compute_device);
+  return {.device = std::move(compute_device),
           .profiler = std::move(profiler),
           .gpus = std::move(gpus),
           .parallel = std::move(parallel),

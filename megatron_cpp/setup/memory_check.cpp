@@ -108,7 +108,7 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
   const double planned = host_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank);
-  check_memory(planned, world.ranks, "this training", training_advice(config), kGuaranteedFraction);
+  check_memory(planned, world.ranks, "this run", training_advice(config), kGuaranteedFraction);
 }
 
 void check_training_disk(const Config& config, Communicator& ranks) {
@@ -120,7 +120,7 @@ void check_training_disk(const Config& config, Communicator& ranks) {
   const double planned = disk_bytes(config, estimate_this_rank(config, ranks));
   for (const auto& [id, demand] : collect_demands(planned, {limit}, ranks)) {
     check_input(kGuaranteedFraction * demand.bytes <= demand.limit, kKey, ": ", folder,
-                ": not enough space for this training: ", demand_text(demand), "; free some, or use a different disk");
+                ": not enough space for this run: ", demand_text(demand), "; free some, or use a different disk");
   }
 }
 

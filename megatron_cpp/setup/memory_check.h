@@ -17,7 +17,7 @@ namespace mcpp {
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
                   double certain = 1);
 
-/// Checks the estimated memory of train() on each rank with check_memory(). Does not check trainings on GPUs.
+/// Checks the estimated memory of train() on each rank with check_memory(). Does not check training on GPUs.
 void check_training_memory(const Config& config, const World& world);
 
 /// Throws BadInput on all ranks if the estimated files of train() in optimizer.offload_folder cannot be created

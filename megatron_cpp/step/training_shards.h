@@ -20,8 +20,8 @@ std::vector<NamedShard> shards_to_load(const TrainingState& state);
 class PrimaryShard {
  public:
   explicit PrimaryShard(const TrainingState& state);
-  /// Returns the represented part of the `count` elements of `param` that visit_weights() or, after backward(),
-  /// visit_grads() provides.
+  /// Returns the part of `param` that this rank represents. `count`: number of its elements in visit_weights() or,
+  /// after backward(), in visit_grads().
   Part of(const Param& param, i64 count) const;
 
  private:

@@ -45,7 +45,7 @@ struct StepOptions {
   StepRule rule = {};  ///< clip_grad, round_norm_to_fp32 and grad_scale are filled in by update()
 };
 
-/// Distribution of a training over its ranks.
+/// Distribution of training over its ranks.
 struct TrainingLayout {
   ParallelState& parallel;
   ScheduleKind schedule = ScheduleKind::OneFOneB;

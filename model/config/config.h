@@ -117,7 +117,7 @@ struct ModelConfig {
         "sliding window: how many keys before and after its own position a query sees, as [before, 0]; [] = all before",
         between(0, 1e8));
     visit("window_attn_skip_freq", self.window_attn_skip_freq,
-          "which layers have the window: [n] = all but each n-th, or 1 (window) or 0 (all keys) for each layer; "
+          "which layers have the window: [n] = all but every n-th, or a list of 1 (window) and 0 (all keys); "
           "[] = all layers",
           between(0, 1e5));
     visit("normalization", self.normalization, "type of all norms");

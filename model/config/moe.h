@@ -59,10 +59,9 @@ struct MoeConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("num_experts", self.num_experts, "experts per layer; 0 = no experts", between(0, 1e5));
     visit("moe_layer_freq", self.layer_freq,
-          "which layers have experts: [n] = each n-th from the first on, or 1 (experts) or 0 (dense) for each layer",
+          "which layers have experts: [n] = every n-th from the first, or a list of 1 (experts) and 0 (dense)",
           between(0, 1e5));
-    visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside of an expert; 0 = ffn_hidden_size",
-          between(0, 1e7));
+    visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside an expert; 0 = ffn_hidden_size", between(0, 1e7));
     visit("moe_router_topk", self.router_topk, "experts per token", between(1, 1e5));
     visit("moe_router_pre_softmax", self.router_pre_softmax,
           "apply softmax over all experts before selection, instead of over the selected ones");

@@ -41,7 +41,7 @@ class StateCodec {
 
   /// Returns elements [first, first + count) of each state from the vectors of a segment: views, or copies for which
   /// the caller calls encode() after changes. `first` and `count` must be multiples of kQuantizedBlock unless all
-  /// states are wide.
+  /// states are in the accumulate dtype.
   std::vector<Tensor> decode(std::span<const Tensor> vectors, i64 first, i64 count) const;
   void encode(std::span<const Tensor> states, std::span<const Tensor> vectors, i64 first) const;
 

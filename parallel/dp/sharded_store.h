@@ -120,7 +120,7 @@ class ShardedParams final : public ParamStore {
   bool should_prefetch_;
   std::unique_ptr<OffloadedParams> offloaded_params_;
   Tensor shards_;                                          // undefined if offloaded
-  std::unique_ptr<SecondaryWeightShard> secondary_shard_;  // null without nodes
+  std::unique_ptr<SecondaryWeightShard> secondary_shard_;  // null without node groups
   std::vector<std::optional<Gathered>> gathered_;          // by bucket
   std::optional<std::size_t> prefetched_;
 };

@@ -22,9 +22,9 @@ class WeightCodec {
   i64 numel(i64 weights) const;
   /// Allocates a message of `weights` weights.
   Tensor make_message(i64 weights, Device& device) const;
-  /// Returns the message of these weights; unencoded, that is `weights` itself.
+  /// Returns the message of these weights: `weights` itself if nothing is encoded.
   Tensor encode(const Tensor& weights) const;
-  /// Returns the decoded weights; unencoded, that is `message` itself.
+  /// Returns the decoded weights: `message` itself if nothing is encoded.
   Tensor decode(const Tensor& message, i64 weights) const;
   /// Decodes into `weights`, which may be the message itself if it is unencoded.
   void decode_into(const Tensor& message, Tensor& weights) const;
@@ -41,7 +41,7 @@ class WeightCodec {
 /// every part, including this rank's own, encoded by ops::pack(). `format` must not be Full. Parts are exchanged by
 /// all-to-all, decoded, and summed in rank order.
 ///
-/// With nodes, it reduces twice: within the node, where each rank receives the parts for all ranks with its index on
+/// With hpZ, it reduces twice: within the node, where each rank receives the parts for all ranks with its index on
 /// their nodes, and then the node sums among those ranks. A node thus sends each gradient once instead of once per
 /// rank. A value that is not finite on any rank is not finite in the sum. Works may outlive `full` but not the groups.
 Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceFormat format, const Tensor& full,

@@ -1,6 +1,6 @@
 // Expert parallelism (Shazeer et al. 2017; Lepikhin et al., "GShard", 2021): each rank has some of the experts of a
-// layer, and tokens are sent to the experts chosen for them. The ranks are those of the dense layers, on a grid of
-// their own (Liu et al., "MoE Parallel Folding", 2025): ep neighborhoods of expert_tensor_parallel_size ranks, each of
+// layer, and tokens are sent to the experts chosen for them. The same ranks as in the dense layers form a separate
+// grid (Liu et al., "MoE Parallel Folding", 2025): ep groups of expert_tensor_parallel_size consecutive ranks, each of
 // which has a slice of the width of its experts.
 #pragma once
 #include <array>

@@ -48,7 +48,7 @@ std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int ch
   at_least_one("num_virtual_stages_per_pipeline_rank", chunks);
   at_least_one("num_microbatches", microbatches);
   if (!problems.empty()) return problems;
-  // Every rank stores the entire schedule. This limit corresponds to some hundred MiB, more than any training needs.
+  // Every rank stores the entire schedule. This limit corresponds to some hundred MiB, more than any run needs.
   constexpr i64 kMaxActions = i64{1} << 23;
   if (i64{ranks} * chunks > kMaxActions / microbatches)
     problems.push_back(str(i64{ranks} * chunks, " pipeline stages x ", microbatches, " microbatches are more than ",

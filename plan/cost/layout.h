@@ -1,4 +1,4 @@
-// A parallel layout of a training, and the workload that it runs.
+// A parallel layout of a run, and the workload that it runs.
 #pragma once
 #include <string>
 

@@ -18,7 +18,7 @@ std::vector<StepPart> pass_parts(const PassTime& t) {
           {"context_parallel", "context-parallel communication", "#c8551b", t.context_parallel},
           {"expert_parallel", "tokens to experts and back", "#b83274", t.expert_parallel},
           {"zero_in_microbatches", "ZeRO in each microbatch", "#8246c4", t.data_parallel},
-          {"elsewhere", "waits for offloaded data", "#7d5a44", t.offloaded}};
+          {"offload", "waits for offloaded data", "#7d5a44", t.offloaded}};
 }
 
 std::vector<StepPart> step_parts(const StepTime& t) {

@@ -33,7 +33,7 @@ struct PredictedMemory {
   double bytes = 0;
   bool fits = true;
 };
-/// Returns the breakdown of a step as a JSON object, in seconds, with the cost of a training if requested; infinite
+/// Returns the breakdown of a step as a JSON object, in seconds, with the cost of a run if requested; infinite
 /// hours are null.
 std::string step_json(const PredictionInput& job, const StepTime& time, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost);

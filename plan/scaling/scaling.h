@@ -1,4 +1,4 @@
-// Strong and weak scaling of a training.
+// Strong and weak scaling of training.
 #pragma once
 #include <optional>
 

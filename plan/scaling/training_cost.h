@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-// Sensitivity of a step to better hardware, and losses by failures.
+// Sensitivity of a step to better hardware, and losses due to failures.
 
 struct Speedup {
   std::string change;  ///< "twice the bandwidth of infiniband"
@@ -43,7 +43,7 @@ std::string save_text(const PredictionInput& job, const SaveTime& save);
 
 /// Cost of training on a number of tokens.
 struct TrainingCost {
-  double hours = 0;         ///< including losses by failures; infinite if failures are more frequent than progress
+  double hours = 0;         ///< including losses due to failures; infinite if failures are more frequent than progress
   double device_hours = 0;  ///< summed over all devices
 };
 

@@ -58,7 +58,7 @@ std::vector<WeightTraffic::Group> WeightTraffic::groups_of_block(std::size_t kin
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
                              .tensors = job_.program.gathers_each_tensor ? block.tensors : 1,
-                             .has_nodes = layout_.node_ranks > 1}};
+                             .has_node_groups = layout_.node_ranks > 1}};
   if (block.experts.all > 0)
     groups.push_back({.weights = {block.experts.all, block.experts.all},
                       .shards = layout_.expert_shard_group(),
@@ -70,14 +70,14 @@ WeightTraffic::Group WeightTraffic::vocabulary() const {
   return {.weights = {weights_.vocabulary(), weights_.vocabulary()},
           .shards = layout_.shard_group(),
           .instances = layout_.instance_group(),
-          .has_nodes = layout_.node_ranks > 1};
+          .has_node_groups = layout_.node_ranks > 1};
 }
 
 std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& stage) const {
   std::vector<Group> groups{{.weights = weights_.stage_weights(stage),
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
-                             .has_nodes = layout_.node_ranks > 1}};
+                             .has_node_groups = layout_.node_ranks > 1}};
   if (const WeightCount experts = weights_.stage_experts(stage); experts.all > 0)
     groups.push_back(
         {.weights = experts, .shards = layout_.expert_shard_group(), .instances = layout_.expert_instance_group()});
@@ -90,7 +90,7 @@ double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& 
 }
 
 Transfer WeightTraffic::gather(const Group& group, bool uses_secondary_shard) const {
-  const RankGroup ranks = uses_secondary_shard && group.has_nodes ? layout_.node_group() : group.shards;
+  const RankGroup ranks = uses_secondary_shard && group.has_node_groups ? layout_.node_group() : group.shards;
   const double elements = group.weights.all;
   if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.rounding.packed_weights)
     return {.links = 1e-9 * ns * elements};
@@ -107,7 +107,7 @@ Transfer WeightTraffic::packed_reduce_scatter(double elements, const Group& grou
   const auto device = [&](double count) {
     return job_.hardware.traffic_seconds((3 * kAccumulateBytes + 2 * bytes) * count);
   };
-  if (!group.has_nodes) return {collectives_.all_to_all(bytes * elements, group.shards), device(elements)};
+  if (!group.has_node_groups) return {collectives_.all_to_all(bytes * elements, group.shards), device(elements)};
   const double node_elements = elements / real(layout_.node_ranks);
   return {collectives_.all_to_all(bytes * elements, layout_.node_group()) +
               collectives_.all_to_all(bytes * node_elements, layout_.inter_node_group()),

@@ -55,8 +55,8 @@ class WeightTraffic {
   struct Group {
     WeightCount weights;
     RankGroup shards, instances;
-    double tensors = 1;      ///< number of tensors that are gathered separately
-    bool has_nodes = false;  ///< zero_hpz_partition_size is above 1
+    double tensors = 1;            ///< number of tensors that are gathered separately
+    bool has_node_groups = false;  ///< zero_hpz_partition_size is above 1
   };
   std::vector<Group> groups_of_block(std::size_t kind) const;
   Group vocabulary() const;

@@ -70,7 +70,7 @@ void check_result(const char* op, const char* name, DType result, DType type) {
 
 void check_gradient(const char* op, const char* name, const Heads& dx, const Heads& x) {
   check_heads(op, dx);
-  MCPP_CHECK(is_alike(dx, x), op, ": ", name, " has other heads than what it is the gradient of");
+  MCPP_CHECK(is_alike(dx, x), op, ": ", name, " and its gradient have different heads");
   check_result(op, name, dx.base.dtype(), x.base.dtype());
 }
 

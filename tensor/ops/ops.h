@@ -201,7 +201,7 @@ void add_to(const Tensor& x, Tensor& y);
 double sum_of_squares(const Tensor& x);
 /// Adds the sum of squares of x to `sum`, fp64 [1], without synchronizing with the host.
 void add_sum_of_squares(const Tensor& x, Tensor& sum);
-/// Computes x /= sqrt(squares) + eps, with squares, fp64 [1], the sum of squares of x or of the tensor x is a part of.
+/// Computes x /= sqrt(squares) + eps. squares, fp64 [1]: sum of squares of x, or of the full tensor if x is a shard.
 void normalize(Tensor& x, const Tensor& squares, double eps);
 /// Computes db[n] = beta db + sum over rows of dy[T, n]: the gradient of a bias. db is fp32 (fp64).
 void column_sum(const Tensor& dy, Tensor& db, float beta);

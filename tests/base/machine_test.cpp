@@ -100,7 +100,7 @@ TEST(MachineTest, ReportsNoLimitsWithoutSystemFiles) {
   EXPECT_TRUE(memory_limits(scratch.path()).empty());
 }
 
-TEST(MachineTest, ReportsMemoryOfThisMachine) {
+TEST(MachineTest, ReportsMemoryOfThisHost) {
   const std::vector<MemoryLimit> limits = memory_limits();
   ASSERT_FALSE(limits.empty());
   for (const MemoryLimit& limit : limits) EXPECT_GT(limit.bytes, 0) << limit.name;

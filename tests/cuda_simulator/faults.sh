@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A training on a simulated GPU in which one call fails, an event never completes or a bit flips ends with the documented
+# A run on a simulated GPU in which one call fails, an event never completes or a bit flips ends with the documented
 # exit code, names the rank and the call, and leaves a checkpoint from which it continues:
 # tests/cuda_simulator/faults.sh <megatron_cpp>
 set -euo pipefail

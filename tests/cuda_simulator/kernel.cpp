@@ -466,7 +466,7 @@ void* dynamic_shared_memory() {
 }
 void check_alignment(const void* address, std::size_t bytes, const char* access) {
   if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
-    report("%s: %s of %zu bytes at an address that is no multiple of it", executor().place().c_str(), access, bytes);
+    report("%s: %s of %zu bytes at an address that is not a multiple of it", executor().place().c_str(), access, bytes);
 }
 void record_atomic(const void* address, std::size_t bytes) {
   if (is_shared_memory(address)) return;

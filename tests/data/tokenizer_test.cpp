@@ -240,7 +240,7 @@ TEST(TokenizerTrainingTest, CountedWordsMatchSentencepiecePieces) {
 }
 
 /// The library ignores pieces that always continue in the same way, such as the space after a word.
-TEST(TokenizerTrainingTest, UnigramModelLearnsWordsBeforeSpaces) {
+TEST(TokenizerTrainingTest, UnigramModelLearnsWordsFollowedBySpaces) {
   const ScratchFolder folder;
   std::string text;  // one line
   for (u32 i = 0; i < 150; ++i) {

@@ -38,8 +38,8 @@ TEST(MetaModelTest, HasSameParametersAsRealModel) {
 }
 
 TEST(MetaModelTest, AllocationAndCommunicationFail) {
-  MetaModelContext paper(2);
-  const ModelContext context = paper.context(config_of(true, false));
+  MetaModelContext meta(2);
+  const ModelContext context = meta.context(config_of(true, false));
   EXPECT_EQ(context.tp.size(), 2);
   EXPECT_THROW(Tensor::empty({4}, DType::F32, context.device), Error);
   EXPECT_THROW(context.tp.barrier(), Error);

@@ -246,7 +246,7 @@ TEST(TensorParallelMemoryTest, SequenceParallelismShardsAllSavedTensors) {
   });
 }
 
-TEST(TensorParallelOutputTest, HasCopyOfTiedWeightWhenEmbeddingIsOnAnotherStage) {
+TEST(TensorParallelOutputTest, HasCopyOfTiedWeightWhenEmbeddingIsOnDifferentStage) {
   const ModelConfig model = cases()[0].config;
   CpuDevice device;
   const auto self = make_self_communicator();

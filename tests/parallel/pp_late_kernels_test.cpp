@@ -26,9 +26,9 @@ constexpr bool sends(ActionKind k) {
 /// Simulates the ranks of the engine, each a host with its device. The first `loads` computations of each kind load a
 /// kernel for each stage: the host continues when the device has finished its queue. A message arrives when both of its
 /// sides were queued; until then either side blocks the queue.
-class LateKernels {
+class LazyKernelLoading {
  public:
-  LateKernels(const Schedule& schedule, int loads, bool serializes_receives)
+  LazyKernelLoading(const Schedule& schedule, int loads, bool serializes_receives)
       : schedule_(schedule), loads_(loads), one_at_a_time_(serializes_receives), ranks_(schedule.per_rank.size()) {}
 
   /// Returns true if all ranks complete their actions.
@@ -111,7 +111,7 @@ constexpr int kAlways = 1000, kSettingAndAdding = 2;
 
 bool ends(const Schedule& schedule, int loads, bool serializes_receives) {
   const Schedule lowered = lower(schedule);
-  return LateKernels(lowered, loads, serializes_receives).end();
+  return LazyKernelLoading(lowered, loads, serializes_receives).end();
 }
 
 /// Calls f(schedule, description) for schedules of every kind.
@@ -127,7 +127,7 @@ void for_each_schedule(const std::function<void(const Schedule&, const std::stri
   }
 }
 
-TEST(LateKernelsTest, SchedulesCompleteWhenFirstMicrobatchesAreSerialized) {
+TEST(LazyKernelLoadingTest, SchedulesCompleteWhenFirstMicrobatchesAreSerialized) {
   for_each_schedule([](const Schedule& schedule, const std::string& what) {
     for (const Schedule& passes : {schedule, forward_schedule(schedule)})
       EXPECT_TRUE(ends(serialize_first_microbatches(passes, kSettingAndAdding), kSettingAndAdding,
@@ -136,7 +136,7 @@ TEST(LateKernelsTest, SchedulesCompleteWhenFirstMicrobatchesAreSerialized) {
   });
 }
 
-TEST(LateKernelsTest, RanksThatWaitForEachOtherDeadlock) {
+TEST(LazyKernelLoadingTest, RanksThatWaitForEachOtherDeadlock) {
   EXPECT_FALSE(ends(one_f_one_b(2, 4), kSettingAndAdding, /*serializes_receives=*/false))
       << "a gradient is awaited ahead";
   EXPECT_FALSE(ends(zb_v(2, 4), kSettingAndAdding, /*serializes_receives=*/true))
@@ -144,7 +144,7 @@ TEST(LateKernelsTest, RanksThatWaitForEachOtherDeadlock) {
 }
 
 /// If each rank has one stage, messages go one way and no rank waits for an answer, as in evaluate and generate.
-TEST(LateKernelsTest, ForwardOnlySchedulesCompleteWithPostedReceives) {
+TEST(LazyKernelLoadingTest, ForwardOnlySchedulesCompleteWithPostedReceives) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
     for (int microbatches = 1; microbatches <= 12; ++microbatches)
       EXPECT_TRUE(ends(forward_schedule(gpipe(ranks, microbatches)), kAlways, /*serializes_receives=*/false))

@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "report: $*" >&2; exit 1; }
 
-# steps FIRST LAST SHIFT: prints lines of a training, with occasional spikes and non-finite losses.
+# steps FIRST LAST SHIFT: prints lines of a run, with occasional spikes and non-finite losses.
 steps() {
   awk -v first="$1" -v last="$2" -v shift="$3" 'BEGIN { for (i = first; i <= last; ++i) {
     loss = 3 + shift + 6 / sqrt(i) + 0.2 * sin(i * 12.9898) * sin(i * 4.1414)

@@ -14,7 +14,7 @@ std::vector<OpsTarget> targets_with_epilogues() {
                 [](const OpsTarget& target) { return target.device == DeviceType::Cuda && target.first != 0; });
   return targets;
 }
-INSTANTIATE_TEST_SUITE_P(Narrow, GeluEpilogueOpsTest,
+INSTANTIATE_TEST_SUITE_P(LowPrecision, GeluEpilogueOpsTest,
                          testing::Combine(testing::Values(DType::BF16, DType::F16),
                                           testing::ValuesIn(targets_with_epilogues())),
                          ops_name);

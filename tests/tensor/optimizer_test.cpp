@@ -95,7 +95,7 @@ TEST_P(OptimizerOpsTest, MomentumMatchesFormula) {
   }
 }
 
-TEST_P(OptimizerOpsTest, DescendMatchesFormula) {
+TEST_P(OptimizerOpsTest, ApplyUpdateMatchesFormula) {
   for (const i64 count : kCounts) {
     const Numbers w0 = test::normals(count, 1, accumulate_dtype()),
                   direction = test::normals(count, 3, accumulate_dtype());
@@ -112,7 +112,7 @@ TEST_P(OptimizerOpsTest, DescendMatchesFormula) {
   }
 }
 
-TEST_P(OptimizerOpsTest, MomentumAndDescendChangeNothingWhenFactorIsNotFinite) {
+TEST_P(OptimizerOpsTest, MomentumAndApplyUpdateChangeNothingWhenFactorIsNotFinite) {
   const auto outputs = run([&](Device& device) {
     Tensor buffer = tensor_of({1, 2}, {2}, accumulate_dtype(), device),
            grad = tensor_of({3, 4}, {2}, accumulate_dtype(), device),

@@ -25,8 +25,9 @@ struct OfferTags {
   int message, answer;
 };
 
-/// Message that its sender offers and its receiver requests. Once requested, it is sent directly from the tensor. If it
-/// is not requested within the time of a copy, it is copied, because a send must not wait for its receive. Thread-safe.
+/// Message sent by rendezvous: the sender offers it, and once the receiver requests it, it is sent directly from the
+/// tensor. If the request takes longer than a copy would, the tensor is copied, because a send must not wait for its
+/// receive. Thread-safe.
 class OfferedMessage {
  public:
   OfferedMessage(const Tensor& t, int destination, OfferTags tags, MPI_Comm comm);

@@ -61,7 +61,7 @@ class ProgressThread {
   /// Makes the thread poll less often while the returned token is held, because its holder calls MPI itself.
   std::shared_ptr<void> hold_polling();
 
-  /// Returns the waiting policy for waits inside of an operation.
+  /// Returns the waiting policy for waits inside an operation.
   WaitPolicy wait_policy() const {
     return {.spins = spins_,
             .stop = stop_.get_token(),

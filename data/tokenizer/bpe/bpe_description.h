@@ -70,16 +70,16 @@ enum class SegmentStart {
 };
 
 struct BpeDescription {
-  std::vector<std::string> pieces;  ///< pieces by id, as the file spells them; empty for an unused id
+  std::vector<std::string> pieces;  ///< pieces by id, as written in the file; empty for an unused id
   std::vector<Merge> merges;
   std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
-  bool is_byte_level = false;      ///< pieces spell bytes, as byte_characters() does; else characters
+  bool is_byte_level = false;      ///< pieces encode bytes, as byte_characters() does; else characters
   bool ignore_merges = false;      ///< a word that is a piece is encoded as that piece
-  bool byte_fallback = false;      ///< characters that are not pieces are spelled <0xE2>
+  bool byte_fallback = false;      ///< characters that are not pieces become byte pieces <0xE2>
   bool fuse_unknown = false;       ///< consecutive unknown characters are one token
-  std::optional<i32> unknown;      ///< token for text that cannot be spelled
+  std::optional<i32> unknown;      ///< token for text that cannot be encoded
   std::string space_mark;          ///< spelling of a space in pieces that are not byte-level; empty = a space
   bool drops_first_space = false;  ///< decoding removes the space that a normalizer adds before every text
   std::vector<i32> prefix_tokens;  ///< tokens that the file adds before a text for a model; encode() does not add them

@@ -88,21 +88,21 @@ void BpeModel::learn_characters(const BpeDescription& description, const std::st
   if (has_all) byte_ids_ = found;
   check_input(
       has_all || (!description.byte_fallback && unknown_), source,
-      ": has neither pieces for all bytes, <0x00> to <0xFF>, nor an unk_token: some texts could not be spelled");
+      ": has neither pieces for all bytes, <0x00> to <0xFF>, nor an unk_token: some texts could not be encoded");
 }
 
-void BpeModel::spell_bytes(std::string_view word, std::vector<u32>& ids) const {
+void BpeModel::encode_bytes(std::string_view word, std::vector<u32>& ids) const {
   ids.resize(word.size());
   for (std::size_t i = 0; i < word.size(); ++i) ids[i] = static_cast<u32>(byte_ids_[static_cast<u8>(word[i])]);
 }
 
-bool BpeModel::spell_in_byte_pieces(std::string_view character, std::vector<u32>& ids) const {
+bool BpeModel::encode_in_byte_pieces(std::string_view character, std::vector<u32>& ids) const {
   if (byte_ids_[0] < 0) return false;
   for (const char byte : character) ids.push_back(static_cast<u32>(byte_ids_[static_cast<u8>(byte)]));
   return true;
 }
 
-void BpeModel::spell_characters(std::string_view word, std::vector<u32>& ids) const {
+void BpeModel::encode_characters(std::string_view word, std::vector<u32>& ids) const {
   ids.clear();
   bool was_unknown = false;
   while (!word.empty()) {
@@ -112,7 +112,7 @@ void BpeModel::spell_characters(std::string_view word, std::vector<u32>& ids) co
     if (known != characters_.end()) {
       ids.push_back(known->second);
       was_unknown = false;
-    } else if (spell_in_byte_pieces(character, ids)) {
+    } else if (encode_in_byte_pieces(character, ids)) {
       was_unknown = false;
     } else if (!was_unknown || !fuse_unknown_) {
       ids.push_back(static_cast<u32>(*unknown_));
@@ -191,9 +191,9 @@ void BpeModel::encode(std::string_view word, Workspace& workspace, std::vector<i
     if (whole != words_.end()) return ids.push_back(static_cast<i32>(whole->second));
   }
   if (is_byte_level_)
-    spell_bytes(word, workspace.ids);
+    encode_bytes(word, workspace.ids);
   else
-    spell_characters(word, workspace.ids);
+    encode_characters(word, workspace.ids);
   if (workspace.ids.size() <= kShortWord)
     merge_short(workspace);
   else

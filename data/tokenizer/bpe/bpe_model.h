@@ -50,7 +50,7 @@ class BpeModel {
     std::vector<i32> previous, next;
   };
 
-  /// Throws BadInput, naming `source`, if a byte cannot be spelled.
+  /// Throws BadInput, naming `source`, if a byte cannot be encoded.
   BpeModel(const BpeDescription& description, const std::string& source);
 
   /// Appends the ids of `word`, which must be non-empty UTF-8.
@@ -59,9 +59,9 @@ class BpeModel {
  private:
   void learn_bytes(const BpeDescription& description, const std::string& source);
   void learn_characters(const BpeDescription& description, const std::string& source);
-  void spell_bytes(std::string_view word, std::vector<u32>& ids) const;
-  void spell_characters(std::string_view word, std::vector<u32>& ids) const;
-  bool spell_in_byte_pieces(std::string_view character, std::vector<u32>& ids) const;
+  void encode_bytes(std::string_view word, std::vector<u32>& ids) const;
+  void encode_characters(std::string_view word, std::vector<u32>& ids) const;
+  bool encode_in_byte_pieces(std::string_view character, std::vector<u32>& ids) const;
   void merge_short(Workspace& workspace) const;
   void merge_long(Workspace& workspace) const;
 

@@ -1,4 +1,4 @@
-// Spelling of bytes in byte-level vocabularies: each as a visible character, as in GPT-2.
+// Representation of bytes in byte-level vocabularies: each as a visible character, as in GPT-2.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@ namespace mcpp {
 /// Returns the characters of bytes: U+0120 for a space, U+010A for a newline, and "a" for an "a".
 std::string byte_characters(std::string_view bytes);
 
-/// Returns the bytes that `text` spells; std::nullopt if a character spells no byte.
+/// Returns the bytes that `text` represents; std::nullopt if a character represents no byte.
 std::optional<std::string> bytes_of_characters(std::string_view text);
 
 /// Returns all bytes in the order of their characters, in which trainers number them.

@@ -40,11 +40,11 @@ struct CalibrateOptions {
     visit("add", self.add,
           "keep measurements of this host for other numbers of ranks in the file: plan then selects those for its "
           "number of ranks");
-    visit("num_threads", self.num_threads, "threads of a rank, as in later trainings; 0 = all usable cores",
+    visit("num_threads", self.num_threads, "threads of a rank, as in later runs; 0 = all usable cores",
           between(0, 4096));
     visit("rounds", self.rounds, "rounds of all measurements; the median of each is used", between(1, 100));
     visit("offload_folder", self.offload_folder,
-          "folder on the disk for offloading in later trainings, to measure that disk; \"\" = none");
+          "folder on the disk for offloading in later runs, to measure that disk; \"\" = none");
   }
 };
 

@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// Minimum for the hours between failures of a device; a training with less would not progress.
+/// Minimum for the hours between failures of a device; a run with less would not progress.
 constexpr double kMinDeviceHours = 0.01;
 
 constexpr const char* kDeadlineOption = "--deadline_hours";
@@ -79,7 +79,7 @@ void check_dependent_options(const PlanOptions& options, std::vector<std::string
     problems.emplace_back("--emit_hardware: applies only to --from_run, the run to adjust the hardware to");
   if (options.weak && options.scale.empty()) problems.emplace_back("--weak: applies only to --scale");
   if (options.failures.device_hours > 0 && options.predict && options.deadline.tokens == 0)
-    problems.emplace_back("--device_hours: with --predict applies only to a training on --tokens; set --tokens");
+    problems.emplace_back("--device_hours: with --predict applies only to training on --tokens; set --tokens");
   if (options.failures.device_hours > 0) return;
   if (options.failures.save_seconds != defaults.save_seconds)
     problems.emplace_back("--save_seconds: applies only to --device_hours");

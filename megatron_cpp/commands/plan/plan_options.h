@@ -56,8 +56,8 @@ struct PlanOptions {
     visit("micro_batch_size", self.micro_batch_size, "only layouts with this micro_batch_size; 0 = any",
           between(0, 4096));
     visit("objective", self.objective,
-          "value to minimize: step time, memory of a device, device hours of a training over the "
-          "numbers of ranks of --scale, or the number of devices that train on --tokens in --deadline_hours");
+          "value to minimize: step time, memory of a device, device hours of a run over the "
+          "world sizes in --scale, or the number of devices that train on --tokens in --deadline_hours");
     visit("keep", self.keep, "number of best layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
           "fraction of a device's memory reserved for libraries, the driver and fragmentation",
@@ -79,10 +79,10 @@ struct PlanOptions {
           "to --world_size",
           between(1, kMaxRanks));
     visit("weak", self.weak, "with --scale: the batch grows with the number of ranks, from that of the first");
-    visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = ignore failures",
+    visit("device_hours", self.failures.device_hours, "mean hours between failures of one device; 0 = ignore failures",
           at_least(0));
-    visit("save_seconds", self.failures.save_seconds,
-          "seconds that a training waits for a checkpoint; 0 = as predicted", between(0, 1e9));
+    visit("save_seconds", self.failures.save_seconds, "seconds that a run waits for a checkpoint; 0 = as predicted",
+          between(0, 1e9));
     visit("restart_seconds", self.failures.restart_seconds, "seconds from a failure to the first new step",
           between(0, 1e9));
     visit("tokens", self.deadline.tokens, "tokens to train on: predicts time and device hours of the training",

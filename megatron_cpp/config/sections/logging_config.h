@@ -70,7 +70,7 @@ struct LoggingConfig {
           between(0, 2));
     visit("timing_log_option", self.timing_log_option, "ranks whose times are logged: max, minmax, or all");
     visit("straggler_factor", self.straggler_factor,
-          "warn about ranks that compute this many times longer than ranks with the same work, and of groups that "
+          "warn about ranks that compute this many times longer than ranks with the same work, and about groups that "
           "communicate this many times slower; 0 = no warnings",
           at_least(0));
     visit("log_params_norm", self.log_params_norm, "log the L2 norm of all weights, also to TensorBoard");

@@ -118,9 +118,9 @@ struct ParallelConfig {
     visit("num_distributed_optimizer_instances", self.num_distributed_optimizer_instances,
           "groups of data-parallel ranks that each hold all that zero_stage shards (hybrid sharding)", at_least(1));
     visit("zero_hpz_partition_size", self.zero_hpz_partition_size,
-          "neighboring data-parallel ranks of one node: with zero_stage 3 they keep a second copy of the weights "
-          "among them to gather from; with zero_quantized_gradients or grad_reduce_dtype bf16 they first sum gradients "
-          "among themselves; 1 = neither",
+          "size of groups of neighboring ranks inside a node: with zero_stage 3, they hold a secondary copy of the "
+          "weights to gather from (hpZ); with zero_quantized_gradients or grad_reduce_dtype bf16, gradients are first "
+          "summed within them; 1 = no groups",
           between(1, 4096));
     visit("zero_quantized_weights", self.zero_quantized_weights,
           "send weights as int8; all ranks compute with the quantized weights, so training is not bitwise identical");

@@ -1,4 +1,4 @@
-// Duration, batch sizes, precision and policies of a training. Names are Megatron-LM's where it has one.
+// Duration, batch sizes, precision and policies of a run. Names are Megatron-LM's where it has one.
 #pragma once
 #include <array>
 #include <string>

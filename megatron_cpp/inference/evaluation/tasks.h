@@ -56,8 +56,8 @@ struct EncodedPair {
 };
 
 /// Encodes a context and its continuation. Whitespace (as defined by Unicode) at the end of the context moves to the
-/// continuation, since tokens begin with it. The tokens of the continuation are those that both together have beyond
-/// those of the context. Either may be empty.
+/// continuation, since tokens begin with it. Tokenizes the context, and both concatenated; the remaining tokens of the
+/// concatenation are the continuation. Either may be empty.
 EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::string continuation);
 
 /// Tokens of all continuations, each after its context, with a window that scores it.

@@ -4,7 +4,7 @@ const X_AXES = {
   iteration: { label: "iteration", column: "iteration", format: formatNumber },
   samples: { label: "samples", column: "consumed_samples", format: formatNumber },
   tokens: { label: "tokens", column: "tokens", format: formatNumber },
-  time: { label: "time of training", column: "training_seconds", format: formatSeconds },
+  time: { label: "training time", column: "training_seconds", format: formatSeconds },
   date: { label: "date", column: "time", format: formatDate },
 };
 

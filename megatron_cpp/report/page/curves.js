@@ -14,7 +14,7 @@ const STEP_CHARTS = [
   { key: "elapsed_ms", title: "Time of an iteration", format: formatMilliseconds },
   { key: "bubble", title: "Pipeline bubble", unit: "mean over ranks", format: formatPercent },
   { key: "exposed_communication", title: "Exposed communication", unit: "mean over ranks", format: formatPercent },
-  { key: "peak_memory_bytes", title: "Peak memory", unit: "of the rank with most", format: formatBytes },
+  { key: "peak_memory_bytes", title: "Peak memory", unit: "of the rank with the highest", format: formatBytes },
   { key: "largest_expert_load", title: "Largest expert load", unit: "over the mean" },
   { key: "load_balancing_loss", title: "Load balancing loss", when: isNonZero },
   { key: "dropped_tokens", title: "Dropped tokens", format: formatPercent, when: isNonZero },
@@ -45,7 +45,7 @@ function eventMarks(state) {
   const name = state.axis().column;
   return runs.flatMap((run) => {
     const starts = run.starts.filter((start) => start.iteration > 0)
-      .map((start) => ({ ...start, text: `${run.name}: goes on after iteration ${start.iteration}` }));
+      .map((start) => ({ ...start, text: `${run.name}: resumes after iteration ${start.iteration}` }));
     const events = run.events.filter((event) => !["save", "end"].includes(event.kind))
       .map((event) => ({ ...event, text: `${run.name}: ${event.text}` }));
     return [...starts, ...events].slice(0, 300)

@@ -37,7 +37,7 @@ function expertMap(run) {
     return tokens.map((n) => (n === null ? NONE : n / mean));
   });
   const most = Math.max(1, ...loads.map((row) => row.length));
-  return heatmap({ key: `experts-${run.index}`, title: "Load of experts", unit: "over the mean of the layer, in the last step told of",
+  return heatmap({ key: `experts-${run.index}`, title: "Load of experts", unit: "relative to the mean of the layer, last reported step",
     rows: run.experts.map(({ layer }) => `layer ${layer}`),
     columns: Array.from({ length: most }, (_, expert) => `expert ${expert}`), values: loads, format: formatNumber });
 }

@@ -42,11 +42,11 @@ function makeControls(state) {
     oninput: (event) => state.set({ smoothing: parseFloat(event.target.value) }) });
   const box = (key, text) => el("label", {}, el("input", { type: "checkbox", checked: state[key],
     onchange: (event) => state.set({ [key]: event.target.checked }) }), text);
-  const whole = el("button", { type: "button", onclick: () => state.set({ zoom: null }) }, "Whole run");
+  const whole = el("button", { type: "button", onclick: () => state.set({ zoom: null }) }, "Full run");
   const controls = document.getElementById("controls");
   controls.addEventListener("submit", (event) => event.preventDefault());
   controls.append(el("label", {}, "by", choice), el("label", {}, "smoothing", slider), box("log", "logarithmic"),
-    box("cuts", "cut outliers"), whole, el("span", { class: "quiet" }, "Drag over a chart to look closer."));
+    box("cuts", "clip outliers"), whole, el("span", { class: "quiet" }, "Drag over a chart to zoom."));
 }
 
 function makeLegend(state) {

@@ -62,9 +62,9 @@ function straggler(run, shares) {
   const known = shares.filter(Number.isFinite);
   if (known.length < 2) return null;
   const mean = known.reduce((sum, share) => sum + share, 0) / known.length, most = Math.max(...known);
-  if (!(most - mean > 0.05)) return "No rank stands out: the longest any of them computes is " +
-    `${formatPercent(most)} of its time, the mean ${formatPercent(mean)}.`;
-  return `${rankName(run, shares.indexOf(most))} computes ${formatPercent(most)} of its time, the mean of all ranks is ` +
+  if (!(most - mean > 0.05)) return "No straggler: the busiest rank computes " +
+    `${formatPercent(most)} of the time, the mean is ${formatPercent(mean)}.`;
+  return `${rankName(run, shares.indexOf(most))} computes ${formatPercent(most)} of its time, the mean over ranks is ` +
     `${formatPercent(mean)}: the others wait for it.`;
 }
 

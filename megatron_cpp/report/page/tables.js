@@ -42,7 +42,7 @@ function notesOf(run) {
 
 function overviewSection(content) {
   content.append(el("h2", {}, "Overview"), table(["run", "iterations", "tokens", "loss", "best validation loss",
-    "tokens/s (median)", "MFU (median)", "time of training", "skipped", "resumed", "ranks", "on"], runs.map(overviewRow)),
+    "tokens/s (median)", "MFU (median)", "training time", "skipped", "resumed", "ranks", "on"], runs.map(overviewRow)),
     ...runs.flatMap(notesOf));
 }
 
@@ -59,22 +59,22 @@ function samplesSection(content) {
 
 function eventRows(run) {
   const starts = run.starts.map((start, i) => ({ ...start, kind: i === 0 ? "start" : "resume",
-    text: `${i === 0 ? "begins" : "goes on"} after iteration ${start.iteration}` +
+    text: `${i === 0 ? "begins" : "resumes"} after iteration ${start.iteration}` +
       (start.world_size > 0 ? ` on ${start.world_size} ${start.world_size === 1 ? "rank" : "ranks"} of ${start.host}: ${start.program}` : "") }));
   const order = (event) => (Number.isFinite(event.time) && event.time !== null ? event.time : -Infinity);
   return [...starts, ...run.events].map((event) => ({ ...event, run })).sort((a, b) => order(a) - order(b));
 }
 
 function eventsSection(content) {
-  const kMost = 1000, all = runs.flatMap(eventRows), kinds = [...new Set(all.map((event) => event.kind))].sort();
+  const kMaxRows = 1000, all = runs.flatMap(eventRows), kinds = [...new Set(all.map((event) => event.kind))].sort();
   if (all.length === 0) return;
   const body = el("div", {}), hidden = new Set();
   const show = () => {
-    const chosen = all.filter((event) => !hidden.has(event.kind)), shown = chosen.slice(-kMost).reverse();
+    const chosen = all.filter((event) => !hidden.has(event.kind)), shown = chosen.slice(-kMaxRows).reverse();
     body.replaceChildren(table(["run", "iteration", "when", "what", ""], shown.map((event) => el("tr", {}, runCell(event.run),
       numberCell(formatNumber(event.iteration)), el("td", {}, formatDate(event.time ?? NONE)), el("td", {}, event.kind),
       el("td", { class: "text" }, event.text)))),
-      chosen.length > kMost ? el("p", { class: "quiet" }, `The last ${kMost} of ${chosen.length}.`) : "");
+      chosen.length > kMaxRows ? el("p", { class: "quiet" }, `The last ${kMaxRows} of ${chosen.length}.`) : "");
   };
   const boxes = kinds.map((kind) => el("label", {}, el("input", { type: "checkbox", checked: true, onchange: (event) => {
     if (event.target.checked) hidden.delete(kind); else hidden.add(kind);

@@ -181,7 +181,7 @@ TEST_F(AsyncResumeTest, ResumesFromLocalTierWhenItIsNewer) {
   }
 }
 
-TEST_F(AsyncResumeTest, IgnoresLocalTierThatIsDamagedOrOfAnotherRun) {
+TEST_F(AsyncResumeTest, IgnoresLocalTierThatIsDamagedOrOfDifferentRun) {
   const Strings tiers{local(), "--checkpoint.local_save_interval=2", "--checkpoint.save_interval=6"};
   Strings stop = tiers;
   stop.push_back("--training.exit_interval=8");

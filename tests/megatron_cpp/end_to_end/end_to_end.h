@@ -79,7 +79,7 @@ class EndToEnd : public testing::Test {
     return test::Program(args, root() / "process", 0, mpirun(ranks)).wait();
   }
 
-  /// Returns the arguments of a training that saves in `save`, a name inside the folder of this test.
+  /// Returns the arguments of a run that saves in `save`, a name inside the folder of this test.
   Strings pretrain(const std::string& save, const Strings& more = {}) const {
     Strings args{"pretrain", (root() / "run.toml").string(), str("--checkpoint.save=", at(save))};
     args.insert(args.end(), more.begin(), more.end());

@@ -1,4 +1,4 @@
-// Effects of the environment on a training: files that change while it runs, closed outputs, removed folders, unusual
+// Effects of the environment on a run: files that change while it runs, closed outputs, removed folders, unusual
 // settings.
 #include <csignal>
 

@@ -100,7 +100,7 @@ TEST_F(ExpertsEndToEndTest, UpcycledModelKeepsBiases) {
   EXPECT_NEAR(nll("start", 2, {"--parallel.tensor_model_parallel_size=2"}) / nll("dense"), 1, 1e-5);
 }
 
-TEST_F(ExpertsEndToEndTest, ResumesOnAnotherExpertLayout) {
+TEST_F(ExpertsEndToEndTest, ResumesOnDifferentExpertLayout) {
   train("run", joined(with_experts(), {"--training.train_iters=12"}));
   const std::vector<double> expected = losses("run", 12);
   ASSERT_EQ(run_on(2, joined(pretrain("parts", with_experts()),

@@ -186,7 +186,7 @@ TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
       const Outcome outcome = run_with({.free = 20'000}, training("refused", tier, more));
       EXPECT_EQ(outcome.code, 2);
       EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: " + disk_.path().string() +
-                                       ": not enough space for this training: it needs ");
+                                       ": not enough space for this run: it needs ");
       EXPECT_CONTAINS(outcome.err, "but the free space of its disk is 16.00 KiB");
     }
   }
@@ -195,7 +195,7 @@ TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
   EXPECT_EQ(alone.code, 0) << alone.err;
   const Outcome two = run_with({.free = 4'000'000}, training("two", kTiers[2], {"--dry_run"}), mpirun(2));
   EXPECT_EQ(two.code, 2);
-  EXPECT_CONTAINS(two.err, "not enough space for this training: 2 ranks need ");
+  EXPECT_CONTAINS(two.err, "not enough space for this run: 2 ranks need ");
 }
 
 /// ext2 and NFS 3 cannot reserve space. Zeros are written before the training instead, or the disk turns out to be

@@ -39,7 +39,7 @@ TEST_F(Fp8EndToEndTest, PipelineIsBitwiseIdenticalToOneRank) {
 
 /// The run stops on one rank, resumes with tensor and sequence parallelism on two, and resumes on one: no fp8 state is
 /// saved.
-TEST_F(Fp8EndToEndTest, ResumesOnAnotherLayout) {
+TEST_F(Fp8EndToEndTest, ResumesOnDifferentLayout) {
   train("whole", fp8());
   train("run", fp8({"--training.exit_interval=5"}));
   train_on(2, "run",

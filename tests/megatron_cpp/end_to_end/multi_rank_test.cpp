@@ -74,13 +74,13 @@ TEST_F(MultiRankTest, PeakMemoryExcludesMfuMeasurement) {
   EXPECT_EQ(peak("measured"), peak("given"));
 }
 
-TEST_F(MultiRankTest, ComparesMemoryOfAllRanksWithMachine) {
+TEST_F(MultiRankTest, ComparesMemoryOfAllRanksWithHost) {
   // Each needs about 14 TiB: none fits, and nothing may be allocated to find out.
   const Strings large{"--model.hidden_size=65536", "--model.num_layers=24", "--training.micro_batch_size=1"};
   const Outcome one = run(pretrain("run", large)), two = run_on(2, pretrain("run", large));
   for (const Outcome& outcome : {one, two}) {
     EXPECT_EQ(outcome.code, 12) << outcome.out << outcome.err;
-    EXPECT_CONTAINS(outcome.err, "not enough memory for this training: ");
+    EXPECT_CONTAINS(outcome.err, "not enough memory for this run: ");
     EXPECT_CONTAINS(outcome.err, "parallel.zero_stage");
   }
   EXPECT_CONTAINS(one.err, "training: it needs ");
@@ -137,7 +137,7 @@ TEST_F(MultiRankTest, ResumesBitwiseIdenticallyWithCompressedCommunication) {
   }
 }
 
-TEST_F(MultiRankTest, ResumesOnAnotherLayout) {
+TEST_F(MultiRankTest, ResumesOnDifferentLayout) {
   const auto train_in_two_parts = [&](const std::string& save, int ranks_before, Strings before, int ranks_after,
                                       Strings after) {
     for (Strings* words : {&before, &after}) words->push_back("--training.micro_batch_size=1");
@@ -244,7 +244,7 @@ TEST_F(MultiRankTest, StopsAllRanksBeforeTrainingWhenOneHasTooLittleMemory) {
   const auto start = std::chrono::steady_clock::now();
   const Outcome outcome = run_on(1, args);
   EXPECT_EQ(outcome.code, 12) << outcome.out << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "not enough memory for this training");
+  EXPECT_CONTAINS(outcome.err, "not enough memory for this run");
   EXPECT_CONTAINS(outcome.err, "ulimit -v");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(120))
       << "the error was detected only as a hang";

@@ -28,7 +28,7 @@ class OffloadEndToEndTest : public EndToEnd {
   const test::DiskFolder disk_;
 };
 
-TEST_F(OffloadEndToEndTest, StatesMayMoveAtEachStart) {
+TEST_F(OffloadEndToEndTest, OffloadTierOfStatesMayChangeOnResume) {
   train("whole", on_device());
   EXPECT_CONTAINS(run_ok(pretrain("parts", on_file({"--training.exit_interval=3"}))),
                   "optimizer state: 100% on the disk of " + disk_.path().string());
@@ -40,7 +40,7 @@ TEST_F(OffloadEndToEndTest, StatesMayMoveAtEachStart) {
   EXPECT_EQ(losses("whole", 12), losses("parts", 12));
 }
 
-TEST_F(OffloadEndToEndTest, ActivationsMayMoveAtEachStart) {
+TEST_F(OffloadEndToEndTest, OffloadTierOfActivationsMayChangeOnResume) {
   const std::string folder = disk_.path().string();
   train("whole", on_device());
   EXPECT_CONTAINS(
@@ -58,7 +58,7 @@ TEST_F(OffloadEndToEndTest, ActivationsMayMoveAtEachStart) {
   EXPECT_EQ(losses("whole", 12), losses("parts", 12));
 }
 
-TEST_F(OffloadEndToEndTest, WeightsMayMoveAtEachStart) {
+TEST_F(OffloadEndToEndTest, OffloadTierOfWeightsMayChangeOnResume) {
   const auto stage3 = [](const Strings& more) { return joined(on_device({"--parallel.zero_stage=3"}), more); };
   const std::string folder = "--optimizer.offload_folder=" + disk_.path().string();
   train("whole", stage3({}));
@@ -137,7 +137,7 @@ TEST_F(OffloadEndToEndTest, ResumesBitwiseIdenticallyWithLowPrecisionMoments) {
 }
 
 /// A run may start or stop keeping copies of its master weights at any restart without any effect on the result.
-TEST_F(OffloadEndToEndTest, ParamRemaindersMayChangeAtEachStart) {
+TEST_F(OffloadEndToEndTest, ParamRemaindersMayChangeOnResume) {
   const std::string remainders = "--optimizer.store_param_remainders";
   train("whole", on_device());
   train("parts", on_device({"--training.exit_interval=3", remainders}));
@@ -173,7 +173,7 @@ TEST_F(OffloadEndToEndTest, RejectsUnsupportedOffload) {
   EXPECT_CONTAINS(outcome.err, ": only read with parallel.zero_stage 2 or 3");
 }
 
-/// The check is not limited to the start of a training.
+/// The check is not limited to the start of a run.
 TEST_F(OffloadEndToEndTest, DryRunChecksDisk) {
   const auto dry = [&](const std::string& folder, const Strings& more) {
     return run(pretrain("run", joined(on_device({"--dry_run", "--optimizer.offload_folder=" + folder}), more)));

@@ -6,7 +6,7 @@ namespace {
 
 class PackedDocumentsTest : public EndToEnd {
  protected:
-  /// Returns the losses of a training with a low learning rate, so that layouts differ only by their order of
+  /// Returns the losses of a run with a low learning rate, so that layouts differ only by their order of
   /// summation.
   std::vector<double> losses_of(const std::string& name, const Strings& more, int ranks = 1) const {
     Strings args = pretrain(name, {"--model.num_layers=4", "--optimizer.lr=3e-4", "--training.train_iters=6"});

@@ -167,7 +167,7 @@ TEST_F(PlanFromRunTest, ResumesWithEmittedLayout) {
   expect_same_training("fewer");
 }
 
-// A training on other hardware than configured logs the deviations while it runs.
+// A run on hardware other than configured logs the deviations while it runs.
 TEST_F(PlanFromRunTest, LogsDeviationsDuringTraining) {
   const std::string gap = "kernel_gap = ";
   std::string hardware = read_text_file(test::source_folder() / "configs/hardware/a100_80gb.toml");

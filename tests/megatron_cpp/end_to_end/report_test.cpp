@@ -1,4 +1,4 @@
-// The records that a training writes in addition to its losses, and the page that `report` makes of them. The page in a
+// The records that a run writes in addition to its losses, and the page that `report` makes of them. The page in a
 // browser: tests/report/run.sh.
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 

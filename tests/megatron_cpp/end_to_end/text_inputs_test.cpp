@@ -113,7 +113,7 @@ TEST_F(TextInputTest, TimesOutOnPipeWithoutWriter) {
   EXPECT_CONTAINS(read_text_file(at("log")), "2 documents");
 }
 
-TEST_F(TextInputTest, RejectsDatasetOfAnotherTokenizer) {
+TEST_F(TextInputTest, RejectsDatasetOfDifferentTokenizer) {
   train("run");
   run_ok({"tokenizer", "train", (root() / "train.txt").string(), "--output=" + (root() / "other.model").string(),
           "--vocab_size=400", "--model_type=unigram"});
@@ -129,7 +129,7 @@ TEST_F(TextInputTest, RejectsDatasetOfAnotherTokenizer) {
   expect_refused(mixed, {"other_text_document.json", "a different tokenizer than", "same_text_document"});
 }
 
-TEST_F(TextInputTest, RefusesToResumeWithAnotherText) {
+TEST_F(TextInputTest, RefusesToResumeWithDifferentText) {
   copy_dataset(dataset());
   const Strings half{"--data.data_path=" + at("data/copy"), "--training.exit_interval=4"};
   train("run", half);
@@ -159,7 +159,7 @@ TEST_F(TextInputTest, RefusesToResumeWithAnotherText) {
   run_ok(pretrain("run", {half[0]}));  // the checkpoint now belongs to the new text
 }
 
-TEST_F(TextInputTest, NamesRankThatReadsAnotherText) {
+TEST_F(TextInputTest, NamesRankThatReadsDifferentText) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   copy_dataset(dataset());
   std::filesystem::rename(folder_ / "data", folder_ / "one");

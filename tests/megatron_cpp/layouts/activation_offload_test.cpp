@@ -1,5 +1,5 @@
 // Activations in host memory, on a disk, or sharded over the tensor-parallel ranks, on any layout: bitwise identical to
-// a training that keeps them on the device, with less memory. Ranks are threads.
+// a run that keeps them on the device, with less memory. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "tests/support/disk_folder.h"

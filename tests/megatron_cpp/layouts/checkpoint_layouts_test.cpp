@@ -92,7 +92,7 @@ bool have_same_summation_order(const RunLayout& a, const RunLayout& b) {
   return a.name == b.name || (same_groups && plain(a) && plain(b));
 }
 
-/// A training that was saved and then continued.
+/// A run that was saved and then continued.
 struct SavedRun {
   Path checkpoint;
   Weights tensors = {};  ///< weights and optimizer state of the global model at the time of the save

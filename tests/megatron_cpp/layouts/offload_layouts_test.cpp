@@ -1,4 +1,4 @@
-// Optimizer state in host memory and on a disk, on any layout: bitwise identical to a training that keeps it on the
+// Optimizer state in host memory and on a disk, on any layout: bitwise identical to a run that keeps it on the
 // device, and saved from and loaded into any other tier and layout, synchronously or asynchronously. Ranks are
 // threads.
 #include <gtest/gtest.h>
@@ -187,7 +187,7 @@ TEST_F(OffloadLayoutsTest, OffloadedWeightsAreBitwiseIdenticalWithMuon) {
   }
 }
 
-TEST_F(OffloadLayoutsTest, ContinuesWithWeightsInAnyPlace) {
+TEST_F(OffloadLayoutsTest, ContinuesWithWeightsOnAnyTier) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const OffloadTier from : kTiers) {
@@ -218,7 +218,7 @@ TEST_F(OffloadLayoutsTest, AsyncSavesOffloadedWeights) {
 }
 
 /// A run on the same layout continues bitwise identically, wherever the state was and is.
-TEST_F(OffloadLayoutsTest, ContinuesWithStateInAnyPlace) {
+TEST_F(OffloadLayoutsTest, ContinuesWithStateOnAnyTier) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
   for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp2_zero1", "tp2_pp2_dp2_zero1"})) {
     for (const OffloadTier from : kTiers) {

@@ -1,4 +1,4 @@
-// Master weights stored as remainders, on any layout: bitwise identical to a training with a master copy, with the same
+// Master weights stored as remainders, on any layout: bitwise identical to a run with a master copy, with the same
 // tensors in checkpoints, so that each loads the other's. Ranks are threads.
 #include <gtest/gtest.h>
 
@@ -108,7 +108,7 @@ TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyWithMuonAndLowP
   }
 }
 
-TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyInAnyPlace) {
+TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyOnAnyTier) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
   for (const RunLayout& layout : named(kLayouts, {"dp2_zero1", "dp4_hsdp_zero3", "cp2_dp2_zero3"})) {
     const test::RunResult on_device = run_layout(with_master_copy(), layout);

@@ -28,7 +28,7 @@ constexpr u64 kSeeds = 80;
 /// Additional seeds that once failed.
 const std::vector<u64> kFailedOnce{87, 90};
 
-/// Relative distance between two trainings (root of the sum of squares): of the losses and norms of all steps, and of
+/// Relative distance between two runs (root of the sum of squares): of the losses and norms of all steps, and of
 /// the final weights.
 struct Distance {
   double losses, norms, weights;

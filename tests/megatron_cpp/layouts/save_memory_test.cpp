@@ -112,7 +112,7 @@ TEST_F(SaveMemoryTest, MatchesEstimateWithRemaindersAndLowPrecisionMoments) {
   expect_planned(with_remainders(with_small_moments()));
 }
 
-TEST_F(SaveMemoryTest, MatchesEstimateForStatesInAnyPlace) {
+TEST_F(SaveMemoryTest, MatchesEstimateForStatesOnAnyTier) {
   expect_accounted(task());
   expect_accounted(offloaded_to(OffloadTier::Host));
   expect_accounted(offloaded_to(OffloadTier::File));

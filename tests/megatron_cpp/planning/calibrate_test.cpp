@@ -173,7 +173,7 @@ TEST_F(CalibrateCommandTest, RejectsGpus) {
 }
 
 // All numbers of ranks in a file must describe the same host.
-TEST_F(CalibrateCommandTest, AddsOnlyToFilesOfThisMachine) {
+TEST_F(CalibrateCommandTest, AddsOnlyToFilesOfThisHost) {
   const Path catalogue_folder = source_folder() / "configs/hardware";
   const auto expect_refused = [&](const std::string& text, const char* reason) {
     const Path file = folder_ / "machine.toml";

@@ -1,4 +1,4 @@
-// The planner at the start of a training, and with the metrics of a run.
+// The planner at the start of a run, and with the metrics of a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST_F(PlannedStartTest, UsesBestLayout) {
   EXPECT_THAT(run.text, HasSubstr(layout_from_config(run.config, 64).describe()));
 }
 
-TEST_F(PlannedStartTest, WarnsWhenAnotherLayoutIsMuchFaster) {
+TEST_F(PlannedStartTest, WarnsWhenDifferentLayoutIsMuchFaster) {
   const Outcome slow = start({"--world_size=64", "--hardware=h100_sxm", "--parallel.tensor_model_parallel_size=8",
                               "--parallel.sequence_parallel=false", "--training.micro_batch_size=1",
                               "--training.recompute_granularity=full"});
@@ -272,7 +272,7 @@ TEST_F(MeasuredRunTest, EmitsHardwareThatPlansSameLayouts) {
     ASSERT_EQ(by_file.code, 0) << by_file.err;
     EXPECT_EQ(table(by_file.out), table(by_run.out));
   }
-  // So does the start of a training, which then stops because the example's dataset is missing.
+  // So does the start of a run, which then stops because the example's dataset is missing.
   const Outcome start = Program({"pretrain", (source_folder() / "configs/llama_8b.toml").string(), "--dry_run",
                                  "--plan", "--world_size=64", "--hardware=" + file},
                                 folder_ / "start")

@@ -1,4 +1,4 @@
-// Statistics of experts in a training.
+// Statistics of experts in a run.
 #include <gtest/gtest.h>
 
 #include "megatron_cpp/monitor/statistics.h"

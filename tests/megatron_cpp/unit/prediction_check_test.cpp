@@ -1,4 +1,4 @@
-// Steps of a training compared with their prediction.
+// Steps of a run compared with their prediction.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -25,7 +25,7 @@ RankStats rank_with(double bytes) {
   return rank;
 }
 
-TEST(MemoryTableTest, ShowsOnlyUsedClassesAndPlaces) {
+TEST(MemoryTableTest, ShowsOnlyUsedClassesAndTiers) {
   EXPECT_EQ(memory_table({rank_with(1024), rank_with(2048)}),
             "  rank   peak memory  parameters     in host  optimizer state     on disk  activations\n"
             "     0      3.00 KiB    1.00 KiB    4.00 KiB              0 B    1.00 GiB     2.00 KiB\n"

@@ -118,7 +118,7 @@ TEST_P(AttentionPartsTest, MergeToFullAttention) {
 }
 
 /// Low-precision results are rounded from the results in the accumulate type.
-TEST_P(AttentionPartsTest, AccumulateTypeResultsAreUnroundedLowPrecisionResults) {
+TEST_P(AttentionPartsTest, LowPrecisionResultsAreRoundedFromAccumulateType) {
   const AttentionCase c{{70, 70, 2, 4, 2, 24}, {}, {}, 0, 1, 3};
   AttentionCall narrow(c, dtype(), any_device(), target().first), wide_one = narrow;
   narrow.run();

@@ -84,13 +84,13 @@ TEST(ConfigCompareTest, LogsAllowedChanges) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "accepted: training.seed: 1234 in the checkpoint, 1 now\n");
 }
 
-TEST(ConfigCompareTest, ExplicitDefaultIsNoChange) {
+TEST(ConfigCompareTest, ExplicitDefaultCountsAsUnchanged) {
   EXPECT_EQ(error_of(parse({}), parse({"--model.ffn_hidden_size=3072", "--model.num_query_groups=12",
                                        "--model.kv_channels=64", "--model.max_position_embeddings=1024"})),
             "");
 }
 
-TEST(ConfigCompareTest, RefusesWeightsOfAnotherArchitecture) {
+TEST(ConfigCompareTest, RefusesWeightsOfDifferentArchitecture) {
   const std::string rope = "--model.position_embedding_type=rope";
   EXPECT_EQ(architecture_error(
                 {rope}, {rope, "--model.seq_length=4096", "--model.hidden_dropout=0", "--model.attention_dropout=0",
