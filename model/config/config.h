@@ -82,6 +82,13 @@ struct ModelConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
+    size_fields(self, visit);
+    position_fields(self, visit);
+    layer_fields(self, visit);
+    MoeConfig::fields(self.moe, visit);
+  }
+  template <class Self, class Visitor>
+  static void size_fields(Self& self, Visitor& visit) {
     visit("num_layers", self.num_layers, "transformer layers", between(1, 1e5));
     visit("hybrid_layer_pattern", self.hybrid_layer_pattern,
           "layers with one branch each, one character per layer: * attention, - MLP, E experts; \"\" = every layer has "
@@ -103,13 +110,16 @@ struct ModelConfig {
           between(0, 2147483647));
     visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
           "pad the embedding to a multiple of this, independently of the layout", between(1, 1e6));
+  }
+  template <class Self, class Visitor>
+  static void position_fields(Self& self, Visitor& visit) {
     visit("position_embedding_type", self.position_embedding_type, "type of position encoding");
     visit("rotary_base", self.rotary_base, "base of RoPE's wavelengths", greater_than(1));
     visit("rotary_percent", self.rotary_percent, "fraction of each head that RoPE rotates", between(0, 1));
     visit("rope_local_base_freq", self.rope_local_base_freq,
           "base of RoPE's unscaled wavelengths in layers with a window; 0 = as in all layers", at_least(0));
     visit("no_rope_freq", self.no_rope_freq,
-          "which layers omit RoPE: [n] = each n-th, or 1 (no RoPE) or 0 (RoPE) for each layer; [] = none",
+          "which layers omit RoPE: [n] = every n-th, or a list of 1 (no RoPE) and 0 (RoPE); [] = none",
           between(0, 1e5));
     RopeScaling::fields(self.rope_scaling, visit);
     visit(
@@ -120,6 +130,9 @@ struct ModelConfig {
           "which layers have the window: [n] = all but every n-th, or a list of 1 (window) and 0 (all keys); "
           "[] = all layers",
           between(0, 1e5));
+  }
+  template <class Self, class Visitor>
+  static void layer_fields(Self& self, Visitor& visit) {
     visit("normalization", self.normalization, "type of all norms");
     visit("norm_epsilon", self.norm_epsilon, "term added to the variance in a norm", greater_than(0));
     visit("norm_position", self.norm_position, "position of norms: before attention and MLP, after them, or both");
@@ -150,7 +163,6 @@ struct ModelConfig {
     visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities",
           between_excluding_max(0, 1));
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
-    MoeConfig::fields(self.moe, visit);
   }
 
   // Sizes with defaults applied.

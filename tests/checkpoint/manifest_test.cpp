@@ -53,7 +53,10 @@ TEST_F(ManifestTest, RejectsHostileValuesByName) {
   EXPECT_CONTAINS(error_after([](Json& j) { j["tensors"].push_back(j["tensors"][1]); }), "listed twice");
   EXPECT_CONTAINS(error_after([](Json& j) { std::swap(j["tensors"][0], j["tensors"][1]); }), "not in order");
   EXPECT_CONTAINS(error_after([](Json& j) { j["tensors"][0]["dtype"] = "fp8"; }), "not an element type");
-  EXPECT_CONTAINS(error_after([](Json& j) { j["tensors"][0]["shape"] = Json::array({1 << 30, 1 << 30}); }), "too large");
+  EXPECT_CONTAINS(error_after([](Json& j) {
+                    j["tensors"][0]["shape"] = Json::array({1 << 30, 1 << 30});
+                  }),
+                  "too large");
   EXPECT_CONTAINS(error_after([](Json& j) { j["tensors"][0]["shape"] = Json(std::vector<i64>(9, 1)); }), "elements");
   EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["offset"] = Json::array({0, huge}); }), "model/a");
   EXPECT_CONTAINS(error_after([&](Json& j) { shard(j)["shape"] = Json::array({2}); }), "rank");
