@@ -41,7 +41,8 @@ void add_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& error
   if (pattern.empty()) return;
   const auto add = [&](const auto&... text) { errors.push_back(str("model.hybrid_layer_pattern: ", text...)); };
   if (const std::size_t bad = pattern.find_first_not_of("*-E"); bad != std::string::npos)
-    add("must consist of * (attention), - (MLP) and E (experts), not ", pattern.substr(bad, 1), " at position ", bad);
+    add("must consist of * (attention), - (MLP) and E (experts), not ", pattern.substr(bad, 1), " (character ", bad + 1,
+        ")");
   if (static_cast<i64>(pattern.size()) != m.num_layers)
     add("has ", pattern.size(), " characters; must have one for each of the num_layers = ", m.num_layers, " layers");
   if (m.moe.num_experts == 0 && pattern.find('E') != std::string::npos)
