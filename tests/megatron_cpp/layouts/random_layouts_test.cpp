@@ -228,7 +228,7 @@ TEST_P(RandomLayoutsTest, MatchesOneRank) {
 class RandomResumeTest : public testing::TestWithParam<u64> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomResumeTest, testing::ValuesIn(seeds(kSeeds / 2)), name_of_seed);
 
-TEST_P(RandomResumeTest, ContinuesFromAnyPlaceInAnyOther) {
+TEST_P(RandomResumeTest, ContinuesOnAnyLayout) {
   expect_continues(GetParam());
 }
 
