@@ -222,8 +222,8 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
   const int world_size = checked_world_size(options.world_size);
   std::vector<std::string> problems = layout_problems(config, world_size);
   if (const i64 max_ranks = any.hardware.links.ranks.back(); world_size > max_ranks)
-    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name, " connect ",
-                           max_ranks, " at most (links.ranks)"));
+    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name,
+                           " connect at most ", max_ranks, " ranks (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
   const PredictionInput input{any.hardware, any.program, any.work, layout_from_config(config, world_size)};
   const StepTime step = predict_configured_step(any, config, world_size);

@@ -83,7 +83,7 @@ TEST_F(MultiRankTest, ComparesMemoryOfAllRanksWithHost) {
     EXPECT_CONTAINS(outcome.err, "not enough memory for this run: ");
     EXPECT_CONTAINS(outcome.err, "parallel.zero_stage");
   }
-  EXPECT_CONTAINS(one.err, "training: it needs ");
+  EXPECT_CONTAINS(one.err, "for this run: it needs ");
   EXPECT_CONTAINS(two.err, "2 ranks need ");
   EXPECT_EQ(run(plus(pretrain("run", large), "--dry_run")).code, 12);
   const Outcome other_mount = run(plus(plus(pretrain("run", large), "--dry_run"), "--world_size=2"));

@@ -298,7 +298,7 @@ TEST_F(PlanCommandTest, FindsFewestDevicesForDeadline) {
       {"no number of H100 SXM that its links connect is enough; all 24576 at their highest rate would take "});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
                   "--restart_seconds=1e9"},
-                 {"its links join is enough; devices fail before any progress is made"});
+                 {"its links connect is enough; devices fail before any progress is made"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--deadline_hours=720"},
                  {"--deadline_hours: needs --tokens", "--world_size: is not used with --deadline_hours"});
 }
