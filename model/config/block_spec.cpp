@@ -108,10 +108,7 @@ BlockSpec block_spec(const ModelConfig& config, i64 layer) {
 }
 
 i64 count_branches(const ModelConfig& config) {
-  i64 count = 0;
-  for (const BlockSpec& block : block_specs(config))
-    count += (block.has_mixer() ? 1 : 0) + (block.has_feed_forward() ? 1 : 0);
-  return count;
+  return config.hybrid_layer_pattern.empty() ? 2 * config.num_layers : config.num_layers;
 }
 
 std::vector<BlockSpec> block_specs(const ModelConfig& config, i64 first, i64 end) {
