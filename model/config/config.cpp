@@ -78,7 +78,9 @@ void add_size_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
                          heads.first(), " heads; change one of them or set model.kv_channels"));
   if (m.ffn_hidden_size.is_list() && m.moe.num_experts > 0 && m.moe.ffn_hidden_size == 0)
     errors.push_back("model.moe_ffn_hidden_size: must be set if ffn_hidden_size is a list");
-  for (i64 layer = 0; matches && layer < m.num_layers; ++layer) {
+  // num_layers may still be out of range here, unless it is the length of a list.
+  const i64 kinds = heads.is_list() || m.num_query_groups.is_list() ? m.num_layers : 1;
+  for (i64 layer = 0; matches && layer < kinds; ++layer) {
     const i64 layer_heads = heads.of_layer(layer), groups = m.query_groups(layer);
     if (groups < 1 || layer_heads % groups == 0) continue;
     errors.push_back(str("model.num_query_groups: ", layer_heads, " heads cannot be shared evenly by ", groups,
