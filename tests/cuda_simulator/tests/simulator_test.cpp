@@ -133,7 +133,7 @@ TEST_F(SimulatorKernelTest, ReportsMisalignedVector) {
   launch_vector_store(a_ + 4, first_);
   EXPECT_THAT(finish(), IsEmpty());
   launch_vector_store(a_ + 1, first_);
-  EXPECT_THAT(finish(), Contains(HasSubstr("no multiple of it")));
+  EXPECT_THAT(finish(), Contains(HasSubstr("not a multiple of it")));
 }
 
 TEST_F(SimulatorKernelTest, FillsSharedMemoryWithNan) {
