@@ -20,6 +20,7 @@ grep -q '^no GPU' "$folder/out" || report_failure "without a GPU it does not rep
 
 # A fake GPU: op tests pass, model tests fail, there are no communicator tests, and training is bitwise reproducible,
 # but not on several ranks.
+# shellcheck disable=SC2317 # called by gpu_check.sh
 nvidia-smi() { [ "$1" = -L ] && echo "GPU 0: pretended"; }
 compute-sanitizer() { echo "========= ERROR SUMMARY: 0 errors"; }
 mpirun() { while [ "$1" != "$MCPP_BINARY_DIR/megatron_cpp" ]; do shift; done && "$@" --wrong; }
