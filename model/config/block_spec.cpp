@@ -27,8 +27,8 @@ RotaryKind rotary_kind(const ModelConfig& c, i64 layer, i64 window) {
   return c.rope_local_base_freq > 0 && window > 0 ? RotaryKind::Local : RotaryKind::Global;
 }
 
-/// Characters of hybrid_layer_pattern.
-constexpr char kAttentionOnly = '*', kMlpOnly = '-', kExpertsOnly = 'E';
+/// Characters of hybrid_layer_pattern; '-' is an MLP.
+constexpr char kAttentionOnly = '*', kExpertsOnly = 'E';
 
 /// Returns the character of a layer with one branch, or 0 without a pattern.
 char branch_of(const ModelConfig& c, i64 layer) {
