@@ -66,7 +66,7 @@ ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKi
 /// Number of different rotary tables.
 i64 rotary_tables(const ModelConfig& c) {
   std::set<RotaryKind> kinds;
-  for (const BlockSpec& block : block_specs(c))
+  for (const BlockSpec& block : BlockKinds(c).kinds)
     if (block.attention() && block.attention()->rope != RotaryKind::None) kinds.insert(block.attention()->rope);
   return static_cast<i64>(kinds.size());
 }

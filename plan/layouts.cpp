@@ -8,7 +8,6 @@
 #include "model/config/block_spec.h"
 #include "model/config/layout_rules.h"
 #include "model/flops.h"
-#include "parallel/cp/head_exchange.h"
 
 namespace mcpp {
 namespace {
@@ -194,13 +193,7 @@ class LayoutEnumerator {
     if (layout.cp == 1) return {{P2p, 1}};
     std::vector<std::pair<CpCommType, i64>> modes{{P2p, 1}, {AllGather, 1}};
     const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp;
-    const auto exchange = [&, kinds = BlockKinds(work_.model).kinds](i64 ranks) {
-      return std::ranges::all_of(kinds, [&](const BlockSpec& block) {
-        const AttentionSpec* attention = block.attention();
-        return !attention || HeadExchange::is_possible(ranks, attention->num_heads / layout.tp,
-                                                       std::max<i64>(attention->num_query_groups / layout.tp, 1));
-      });
-    };
+    const auto exchange = [&](i64 ranks) { return can_exchange_heads(work_.model, ranks, layout.tp); };
     if (exchange(layout.cp)) modes.emplace_back(A2a, layout.cp);
     if (exchange(layout.cp) && layout.cp <= nearest_ranks) return modes;
     // If not all ranks can exchange heads, or most of the exchange would cross nodes: the ranks that share the nearest

@@ -3,9 +3,7 @@
 #include <set>
 
 #include "base/check.h"
-#include "model/config/block_spec.h"
 #include "model/config/layout_rules.h"
-#include "parallel/cp/head_exchange.h"
 
 namespace mcpp {
 namespace {
@@ -40,17 +38,11 @@ void add_batch_problems(const Config& config, int world_size, std::set<std::stri
 /// Returns hierarchy sizes that these heads allow, "such as [2, 4]", or what to do if there are none.
 std::string possible_hierarchy(const Config& config) {
   const i64 cp = config.parallel.context_parallel_size, tp = config.parallel.tensor_model_parallel_size;
-  const auto is_possible = [&](i64 ranks) {
-    return std::ranges::all_of(BlockKinds(config.model).kinds, [&](const BlockSpec& block) {
-      return !block.attention() ||
-             HeadExchange::is_possible(ranks, block.attention()->num_heads / tp,
-                                       std::max<i64>(block.attention()->num_query_groups / tp, 1));
-    });
-  };
   const i64 heads = config.model.num_attention_heads.first() / tp,
             groups = std::max<i64>(config.model.query_groups(0) / tp, 1);
   for (i64 ranks = 2; ranks < cp; ++ranks) {
-    if (cp % ranks == 0 && is_possible(ranks)) return str(", such as [", ranks, ", ", cp / ranks, "]");
+    if (cp % ranks == 0 && can_exchange_heads(config.model, ranks, tp))
+      return str(", such as [", ranks, ", ", cp / ranks, "]");
   }
   return str("; no two such sizes above 1 are possible for ", heads, " heads in ", groups,
              " query groups on a tensor-parallel rank: use \"p2p\" or \"all_gather\"");

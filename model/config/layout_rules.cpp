@@ -1,6 +1,9 @@
 #include "model/config/layout_rules.h"
 
+#include <algorithm>
+
 #include "model/config/block_spec.h"
+#include "parallel/cp/head_exchange.h"
 
 namespace mcpp {
 
@@ -21,6 +24,14 @@ LayoutRules layout_rules(const ModelConfig& model) {
   rules.num_experts = model.moe.num_experts;
   rules.moe_ffn_hidden_size = model.moe_ffn();
   return rules;
+}
+
+bool can_exchange_heads(const ModelConfig& model, i64 ranks, i64 tensor_parallel) {
+  return std::ranges::all_of(BlockKinds(model).kinds, [&](const BlockSpec& block) {
+    const AttentionSpec* attention = block.attention();
+    return !attention || HeadExchange::is_possible(ranks, attention->num_heads / tensor_parallel,
+                                                   std::max<i64>(attention->num_query_groups / tensor_parallel, 1));
+  });
 }
 
 }  // namespace mcpp

@@ -33,12 +33,15 @@ KernelTimes estimate_kernel_times(const Hardware& hardware, const KernelTraits& 
 /// Returns the fraction of queries, keys and values that RoPE rotates.
 double rotated_fraction(const ModelConfig& m) {
   double rotated = 0, all = 0;
-  for (const BlockSpec& block : block_specs(m)) {
-    if (!block.attention()) continue;
-    const auto queries = static_cast<double>(block.attention()->query_width()),
-               keys = static_cast<double>(block.attention()->key_width());
+  const BlockKinds blocks(m);
+  const std::vector<i64> layers = blocks.count(0, m.num_layers);
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    const AttentionSpec* attention = blocks.kinds[kind].attention();
+    if (!attention) continue;
+    const auto queries = static_cast<double>(layers[kind] * attention->query_width()),
+               keys = static_cast<double>(layers[kind] * attention->key_width());
     all += queries + 2 * keys;
-    if (block.attention()->rope != RotaryKind::None) rotated += queries + keys;
+    if (attention->rope != RotaryKind::None) rotated += queries + keys;
   }
   return all > 0 ? rotated / all : 0;
 }
