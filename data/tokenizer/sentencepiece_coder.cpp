@@ -84,6 +84,9 @@ SentencepieceCoder::SentencepieceCoder(const std::string& content, const std::st
   check_input(load(processor_, content), "tokenizer model ", source,
               ": not a sentencepiece model, tokenizer.json, vocab.json or rank list, or damaged");
   const SentencepieceModel model = parse_sentencepiece_model(content, source);
+  // The library skips pieces that are not messages, so that ids would differ.
+  check_input(model.pieces.size() == static_cast<std::size_t>(processor_.GetPieceSize()), "tokenizer model ", source,
+              ": damaged");
   fill_bytes(model);
   if (model.escape_whitespaces) {
     check_input(load(processor_, without_normalization(content, source)), "tokenizer model ", source, ": damaged");
