@@ -104,5 +104,8 @@ class Communicator {
 
 /// Returns a group of one rank, whose collectives are copies.
 std::unique_ptr<Communicator> make_self_communicator();
+/// Returns rank 0 of a group of `size` ranks that do not exist, for tensors on the meta device. Operations complete
+/// immediately and transfer nothing.
+std::unique_ptr<Communicator> make_meta_communicator(i64 size);
 
 }  // namespace mcpp

@@ -1,9 +1,8 @@
-// Activation memory of a layer and of the output on one rank, tensor by tensor; docs/memory_model.md has the formulas.
+// Activation memory of a layer and of the output on one rank, from a pass over the module on the meta device.
 #pragma once
-#include <optional>
-#include <vector>
+#include <map>
+#include <memory>
 
-#include "model/config/block_spec.h"
 #include "model/memory.h"
 
 namespace mcpp {
@@ -13,26 +12,22 @@ namespace mcpp {
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Returns the bytes of x that a rank saves as the input of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Returns the peak of a layer's backward pass in addition to its saved activations. `delays_wgrad`: weight gradients
-/// are delayed.
-i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer, bool delays_wgrad);
-/// Returns the bytes kept by a layer's delayed weight gradients after its input gradient has been computed.
-i64 layer_delayed_wgrad_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
-/// Returns the bytes kept by the output layer: logits, which backward overwrites with their gradient, and the norm.
-i64 output_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Returns the bytes kept by the output's delayed weight gradient.
-i64 output_delayed_wgrad_bytes(const ModelConfig& config, const ActivationSetup& setup);
-i64 output_working_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
-/// Bytes of a transformer layer, or of the output layer.
+/// Bytes of a transformer layer, or of the output layer with the loss, including their input.
 struct LayerBytes {
-  i64 kept = 0;  ///< layer_activation_bytes(), output_bytes()
-  i64 working = 0, working_delayed_wgrad = 0, waiting = 0;
+  i64 kept = 0;     ///< kept from forward to backward, excluding the result
+  i64 working = 0;  ///< peak of backward in addition to `kept`
+  // If weight gradients are delayed:
+  i64 working_delayed_wgrad = 0;  ///< `working`
+  i64 waiting = 0;                ///< kept by them after the input gradient has been computed
 };
-/// Cache of LayerBytes, which depend only on the block of a layer and whether it is in fp8.
+class MeasuredLayers;
+/// LayerBytes of a model's layers in one setup, computed when first used.
 class LayerSizes {
  public:
+  /// Keeps a reference to `config`.
   LayerSizes(const ModelConfig& config, const ActivationSetup& setup);
+  LayerSizes(const ModelConfig& config, const ActivationSetup& setup, std::shared_ptr<MeasuredLayers> measured);
 
   const ModelConfig& config() const { return config_; }
   const ActivationSetup& setup() const { return setup_; }
@@ -42,16 +37,21 @@ class LayerSizes {
  private:
   const ModelConfig& config_;
   ActivationSetup setup_;
-  /// Layers of the same block and precision, of which the first stands for all.
-  struct Kind {
-    i64 layer;
-    BlockSpec block;
-    bool is_fp8;
-    std::optional<LayerBytes> bytes;
-  };
-  std::vector<Kind> kinds_;
-  std::vector<std::size_t> kind_of_layer_;
-  std::optional<LayerBytes> output_;
+  std::shared_ptr<MeasuredLayers> measured_;
+};
+
+/// LayerSizes of a model in many setups. Setups that differ only in the layers that are recomputed or offloaded share
+/// measurements. Not thread-safe.
+class LayerSizesCache {
+ public:
+  /// Keeps a reference to `config`.
+  explicit LayerSizesCache(const ModelConfig& config) : config_(config) {}
+  LayerSizes& get(const ActivationSetup& setup);
+
+ private:
+  const ModelConfig& config_;
+  std::map<ActivationSetup, std::shared_ptr<MeasuredLayers>> measured_;
+  std::map<ActivationSetup, LayerSizes> sizes_;
 };
 
 StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage);

@@ -87,12 +87,8 @@ i64 ChunkParameters::total() const {
 
 void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share,
                            const std::function<void(GPTModel& chunk)>& f) {
-  MetaModelContext meta(setup.tensor_parallel);
+  MetaModelContext meta(setup);
   ModelContext context = meta.context(config);
-  context.recompute = setup.recompute;
-  context.sequence_parallel = setup.sequence_parallel;
-  context.experts = {.ep = static_cast<int>(setup.expert_parallel),
-                     .tp = static_cast<int>(setup.expert_tensor_parallel)};
   context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
   std::vector<StageContents> stages;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(share.contents(chunk));

@@ -12,9 +12,6 @@
 
 namespace mcpp {
 
-/// Number of exchanged tokens that reach the experts of a rank: an even share, or all that can.
-enum class ExpertLoad { Even, Max };
-
 /// Settings other than the model that determine activation sizes.
 struct ActivationSetup {
   DType dtype = DType::F32;
@@ -34,11 +31,6 @@ struct ActivationSetup {
   i64 tokens(const ModelConfig& config) const { return config.seq_length / partition.ranks() * micro_batch_size; }
   auto operator<=>(const ActivationSetup&) const = default;
 };
-
-/// Returns the bytes that layer `layer` keeps from its forward to its backward pass, including its input and excluding
-/// its output. Exact on every tensor-parallel rank if the number of tokens of the experts is that of `setup`. With full
-/// recomputation, returns the bytes of a layer that is not recomputed.
-i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer = 0);
 
 struct StageActivations {
   i64 kept = 0;          ///< bytes from forward to backward of one microbatch; exact

@@ -3,46 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/integer_math.h"
 #include "base/strings.h"
+#include "parallel/ep/capacity.h"
 
 namespace mcpp {
 namespace {
-
-class MetaDevice final : public Device {
- public:
-  MetaDevice() : Device(DeviceType::Cpu) {}
-
- private:
-  void* system_allocate(i64 bytes) override {
-    fail(ExitCode::Internal, "allocation on the meta device: ", bytes, " bytes");
-  }
-  void system_free(void*) noexcept override {}
-};
-
-class MetaCommunicator final : public Communicator {
- public:
-  explicit MetaCommunicator(int size) : size_(size) {}
-
-  int rank() const override { return 0; }
-  int size() const override { return size_; }
-
-  Work all_reduce(Tensor&, ReduceOp) override { reject(); }
-  Work all_gather(const Tensor&, Tensor&) override { reject(); }
-  Work reduce_scatter(const Tensor&, Tensor&) override { reject(); }
-  Work broadcast(Tensor&, int) override { reject(); }
-  Work all_to_all(const Tensor&, Tensor&) override { reject(); }
-  Work all_to_all_v(const Tensor&, std::span<const Part>, Tensor&, std::span<const Part>) override { reject(); }
-  Work send(const Tensor&, int) override { reject(); }
-  Work recv(Tensor&, int) override { reject(); }
-  void barrier() override { reject(); }
-  std::unique_ptr<Communicator> split(int, int) override { reject(); }
-  void abort(int) noexcept override {}
-
- private:
-  [[noreturn]] static void reject() { fail(ExitCode::Internal, "communication on the meta device"); }
-
-  int size_;
-};
 
 /// Limits below which all bytes kept per weight and per token of all microbatches in flight fit in 64 bits; no host
 /// has that much memory.
@@ -65,6 +31,16 @@ double estimate_activation_count(const ModelConfig& c) {
   return real(c.num_layers) * (8 * real(c.hidden_size) + 4 * heads + 4 * mlp) + 3 * real(c.padded_vocab_size());
 }
 
+/// Returns the largest number of rows that all ranks of an exchange send to an expert; 0 = no limit.
+i64 max_expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
+  if (c.moe.expert_capacity_factor == 0) return 0;
+  const i64 ranks = setup.expert_parallel * setup.expert_tensor_parallel;
+  const i64 capacity = expert_capacity(c.seq_length * setup.micro_batch_size * c.moe.router_topk, c.moe.num_experts,
+                                       c.moe.expert_capacity_factor);
+  const i64 microbatches = max_microbatches(ranks, setup.tensor_parallel * setup.partition.ranks());
+  return std::min(capacity * microbatches, ceil_div(setup.tokens(c), setup.tensor_parallel) * ranks);
+}
+
 }  // namespace
 
 void check_countable(const ModelConfig& config, i64 tokens) {
@@ -80,15 +56,34 @@ void check_countable(const ModelConfig& config, i64 tokens) {
         "activations of a microbatch of ", tokens, " tokens in ", config.num_layers, " layers");
 }
 
-MetaModelContext::MetaModelContext(i64 tensor_parallel)
-    : device_(std::make_unique<MetaDevice>()),
-      tp_(std::make_unique<MetaCommunicator>(static_cast<int>(tensor_parallel))) {}
-
-MetaModelContext::~MetaModelContext() = default;
+MetaModelContext::MetaModelContext(const ActivationSetup& setup)
+    : setup_(setup), tp_(make_meta_communicator(setup.tensor_parallel)) {
+  const auto make = [](i64 ranks) { return ranks > 1 ? make_meta_communicator(ranks) : nullptr; };
+  heads_ = make(setup.partition.heads);
+  ring_ = make(setup.partition.rings);
+  exchange_ = make(setup.expert_parallel * setup.expert_tensor_parallel);
+  sample_ = make(setup.tensor_parallel * setup.partition.ranks());
+}
 
 ModelContext MetaModelContext::context(const ModelConfig& config) {
   check_countable(config);
-  return {.config = config, .recompute = {}, .device = *device_, .tp = *tp_};
+  return {.config = config,
+          .dtype = setup_.dtype,
+          .recompute = setup_.recompute,
+          .device = device_,
+          .tp = *tp_,
+          .sequence_parallel = setup_.sequence_parallel,
+          .cp = {.comm_type = setup_.cp_comm_type,
+                 .partition = setup_.partition,
+                 .heads = heads_.get(),
+                 .ring = ring_.get()},
+          .experts = {.dispatcher = setup_.dispatcher,
+                      .ep = static_cast<int>(setup_.expert_parallel),
+                      .tp = static_cast<int>(setup_.expert_tensor_parallel),
+                      .exchange = exchange_.get(),
+                      .sample = sample_.get(),
+                      .assumed_choices = {.load = setup_.expert_load, .max_rows = max_expert_rows(config, setup_)}},
+          .fp8 = setup_.fp8};
 }
 
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f) {

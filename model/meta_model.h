@@ -1,5 +1,6 @@
-// Models on the meta device: names, global boxes, units and placements of parameters, without allocating memory and
-// without other ranks. Code that counts or lists parameters uses it, so that only the layers define them.
+// Models on the meta device: names, boxes, units and placements of parameters, and passes that compute nothing, without
+// memory and without other ranks. Code that lists parameters or estimates activations uses it, so that only the layers
+// define them.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,22 +10,22 @@
 
 namespace mcpp {
 
-/// Provides the meta device and the tensor-parallel group for a model that is inspected and never run, on the first of
-/// `tensor_parallel` ranks. Allocation and communication throw an Internal error. Must outlive the models built with
-/// it.
+/// Provides the meta device and the groups of a model's first tensor-, context- and expert-parallel rank. Must outlive
+/// the models built with it.
 class MetaModelContext {
  public:
-  explicit MetaModelContext(i64 tensor_parallel = 1);
-  ~MetaModelContext();
+  explicit MetaModelContext(const ActivationSetup& setup = {});
   MetaModelContext(const MetaModelContext&) = delete;
   MetaModelContext& operator=(const MetaModelContext&) = delete;
 
   /// Throws OutOfMemory if the model is too large to count (check_countable()).
   ModelContext context(const ModelConfig& config);
+  MetaDevice& device() { return device_; }
 
  private:
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Communicator> tp_;
+  ActivationSetup setup_;
+  MetaDevice device_;
+  std::unique_ptr<Communicator> tp_, heads_, ring_, exchange_, sample_;
 };
 
 /// Throws OutOfMemory if the model's weights, or its activations for `tokens` tokens, take more bytes than fit in 64

@@ -26,19 +26,19 @@ void add_parameter(const Param& param, const ActivationSetup& setup, const State
   sum.optimizer_state += part(1) * values_per_weight * accumulate_bytes;
 }
 
-void add_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage,
-                     MemoryByModule& modules) {
+void add_activations(LayerSizes& sizes, const StageContents& stage, MemoryByModule& modules) {
+  const ModelConfig& config = sizes.config();
+  const ActivationSetup& setup = sizes.setup();
   const auto result = static_cast<double>(padded_alloc_size(residual_bytes(config, setup)));
   if (stage.has_embedding) modules[embedding_module()].activations += result;
   i64 layer = stage.first_layer;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
-    const i64 kept = group.is_recomputed ? padded_alloc_size(recompute_input_bytes(config, setup))
-                                         : layer_activation_bytes(config, setup, layer);
+    const i64 kept =
+        group.is_recomputed ? padded_alloc_size(recompute_input_bytes(config, setup)) : sizes.layer(layer).kept;
     if (setup.offload == OffloadTier::Device) modules[layer_module(layer)].activations += static_cast<double>(kept);
     layer += group.layers;
   }
-  if (stage.has_output)
-    modules[output_module()].activations += static_cast<double>(output_bytes(config, setup)) - result;
+  if (stage.has_output) modules[output_module()].activations += static_cast<double>(sizes.output().kept) - result;
 }
 
 }  // namespace
@@ -67,8 +67,9 @@ MemoryByModule memory_by_module(const ModelConfig& config, const ActivationSetup
     chunk.visit(
         [&](const Param& param, int) { add_parameter(param, setup, states, share, modules[module_of(param.name)]); });
   });
+  LayerSizes sizes(config, setup);
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
-    add_activations(config, setup, share.contents(chunk), modules);
+    add_activations(sizes, share.contents(chunk), modules);
   return modules;
 }
 

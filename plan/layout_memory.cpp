@@ -76,11 +76,6 @@ const RankParameters& LayoutMemory::get_parameters(const Layout& l, const Activa
   return found->second;
 }
 
-LayerSizes& LayoutMemory::get_sizes(const Layout& layout) {
-  const ActivationSetup setup = layout.activations(work_);
-  return sizes_.try_emplace(setup, work_.model, setup).first->second;
-}
-
 const PeakActivations& LayoutMemory::get_peak(LayerSizes& sizes, Pipeline& pipeline) {
   const int rank = pipeline.share.pipeline_rank;
   const auto [found, is_new] = pipeline.peaks.try_emplace({rank, &sizes});

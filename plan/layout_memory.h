@@ -14,13 +14,14 @@ namespace mcpp {
 /// Memory estimator for one search. Not thread-safe.
 class LayoutMemory {
  public:
-  explicit LayoutMemory(const Workload& work) : work_(work) {}
+  explicit LayoutMemory(const Workload& work) : work_(work), sizes_(work.model) {}
 
   /// Returns the estimate for the pipeline rank that needs the most device memory: the first, which has the most
   /// microbatches in flight, or the one with the output layer.
   MemoryEstimate peak(const Layout& layout);
   /// Returns the estimate for one pipeline rank.
   MemoryEstimate estimate_rank(const Layout& layout, int pipeline_rank);
+  LayerSizesCache& sizes() { return sizes_; }
 
  private:
   /// State shared by layouts with the same stages and schedule.
@@ -35,13 +36,13 @@ class LayoutMemory {
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 
   Pipeline& get_pipeline(const Layout& layout);
-  LayerSizes& get_sizes(const Layout& layout);
+  LayerSizes& get_sizes(const Layout& layout) { return sizes_.get(layout.activations(work_)); }
   MemoryEstimate estimate_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
   const RankParameters& get_parameters(const Layout& layout, const ActivationSetup& setup, const RankMemorySpec& share);
   const PeakActivations& get_peak(LayerSizes& sizes, Pipeline& pipeline);
 
   const Workload& work_;
-  std::map<ActivationSetup, LayerSizes> sizes_;
+  LayerSizesCache sizes_;
   std::map<PipelineKey, Pipeline> pipelines_;
   std::map<ParametersKey, RankParameters> parameters_;
 };

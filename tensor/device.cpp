@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -93,6 +94,10 @@ void Device::free_pool() noexcept {
     for (void* block : blocks) system_free(block);
   }
   pool_->free_blocks.clear();
+}
+
+void* MetaDevice::system_allocate(i64 bytes) {
+  return reinterpret_cast<void*>(std::exchange(next_address_, next_address_ + static_cast<std::uintptr_t>(bytes)));
 }
 
 }  // namespace mcpp

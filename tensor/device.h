@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,7 +24,9 @@ inline i64 padded_alloc_size(i64 bytes) {
   return round_up(bytes, std::max<i64>(64, static_cast<i64>(above / 32)));
 }
 
-enum class DeviceType : u8 { Cpu, Cuda };
+/// Tensors on the meta device have a shape, a type and a size, but no memory. Ops check their arguments and compute
+/// nothing; values read from them are zero.
+enum class DeviceType : u8 { Cpu, Cuda, Meta };
 
 /// Purpose of a buffer; each is a row of the memory table.
 enum class MemoryClass : u8 { Params, Grads, OptimizerState, Activations, Workspace, Other };
@@ -107,6 +110,20 @@ class CpuDevice final : public Device {
   CpuOptions options_;
   std::unique_ptr<SharedArena> arena_;
   std::unique_ptr<GemmCache, void (*)(GemmCache*)> gemm_cache_;
+};
+
+/// Device that counts memory without allocating it.
+class MetaDevice final : public Device {
+ public:
+  MetaDevice() : Device(DeviceType::Meta) {}
+  ~MetaDevice() override { free_pool(); }
+
+ private:
+  /// Returns an address that no other buffer of this device has had and that must not be accessed.
+  void* system_allocate(i64 bytes) override;
+  void system_free(void*) noexcept override {}
+
+  std::uintptr_t next_address_ = 64;
 };
 
 }  // namespace mcpp

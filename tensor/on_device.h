@@ -7,9 +7,11 @@ namespace mcpp {
 
 inline constexpr bool kWithCuda = MCPP_WITH_CUDA;
 
-/// Calls f.template operator()<D>() for a device type.
+/// Calls f.template operator()<D>() for a device type. On the meta device, returns a value-initialized result instead.
 template <class F>
-decltype(auto) on_device(DeviceType type, F&& f) {
+auto on_device(DeviceType type, F&& f) {
+  using Result = decltype(f.template operator()<DeviceType::Cpu>());
+  if (type == DeviceType::Meta) return Result();
   if constexpr (kWithCuda) {
     if (type == DeviceType::Cuda) return f.template operator()<DeviceType::Cuda>();
   }
@@ -18,7 +20,7 @@ decltype(auto) on_device(DeviceType type, F&& f) {
 }
 /// Calls f.template operator()<D>() for the device of `t`.
 template <class F>
-decltype(auto) on_device(const Tensor& t, F&& f) {
+auto on_device(const Tensor& t, F&& f) {
   return on_device(t.device().type(), std::forward<F>(f));
 }
 

@@ -18,6 +18,7 @@ void Transfer<DeviceType::Cpu>::write(const void* from, Tensor& to) {
 
 void read_bytes(const Tensor& from, void* to) {
   if (from.numel() == 0) return;
+  if (from.device().type() == DeviceType::Meta) std::memset(to, 0, static_cast<std::size_t>(from.bytes()));
   on_device(from, [&]<DeviceType D>() { Transfer<D>::read(from, to); });
 }
 

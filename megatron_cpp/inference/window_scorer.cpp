@@ -40,11 +40,11 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
                               .cp_comm_type = context.cp.comm_type,
                               .expert_parallel = context.experts.ep,
                               .expert_tensor_parallel = context.experts.tp};
+  LayerSizes sizes(config, setup);
   double max_bytes = 0;
   for (i64 layer = stage.stage().first_layer; layer < stage.stage().end_layer; ++layer)
-    max_bytes =
-        std::max(max_bytes, static_cast<double>(layer_activation_bytes(config, setup, layer)) / kBlocksPerLayer);
-  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(output_bytes(config, setup)));
+    max_bytes = std::max(max_bytes, static_cast<double>(sizes.layer(layer).kept) / kBlocksPerLayer);
+  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(sizes.output().kept));
   return weight_bytes(stage) + max_bytes;
 }
 

@@ -18,6 +18,15 @@ struct EnumNames<TokenDispatcherType> {
   static constexpr std::array<std::string_view, 2> value{"alltoall", "allgather"};
 };
 
+/// Number of exchanged tokens that reach the experts of a rank: an even share, or all that can.
+enum class ExpertLoad : u8 { Even, Max };
+
+/// Choices of experts that are assumed on the meta device, where they have no values.
+struct AssumedChoices {
+  ExpertLoad load = ExpertLoad::Even;
+  i64 max_rows = 0;  ///< largest number of rows of an expert, from all ranks of the exchange; 0 = no limit
+};
+
 /// Expert-parallel configuration of a rank. By default it has all experts.
 struct ExpertParallel {
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
@@ -27,6 +36,7 @@ struct ExpertParallel {
   Communicator* exchange = nullptr;
   /// Ranks with tokens of the same samples: tensor- and context-parallel ranks. Null = this rank only.
   Communicator* sample = nullptr;
+  AssumedChoices assumed_choices = {};  ///< used on the meta device only
 };
 
 }  // namespace mcpp

@@ -82,6 +82,31 @@ bool gathers_tokens(const ExpertParallel& parallel) {
   return parallel.dispatcher == TokenDispatcherType::AllGather && ranks_of_exchange(parallel) > 1;
 }
 
+/// Returns the assumed number of choices of each rank of the exchange for each expert, [ranks, num_experts]. Those of a
+/// rank for several experts differ by at most one, and so do those of several ranks for an expert with a limit.
+std::vector<i32> assumed_counts(const ExpertChoice& choice, const ExpertParallel& parallel) {
+  const AssumedChoices& assumed = parallel.assumed_choices;
+  const i64 tokens = choice.experts.dim(0), topk = choice.experts.dim(1), experts = choice.num_experts;
+  const i64 local = experts / parallel.ep, first = local * parallel.ep_rank, ranks = ranks_of_exchange(parallel);
+  const auto share = [](i64 all, i64 parts, i64 i) { return all * (i + 1) / parts - all * i / parts; };
+  const i64 chosen_here = std::min(topk, local);
+  const auto count = [&](i64 e) {
+    if (assumed.load == ExpertLoad::Even) return share(tokens * topk, experts, e);
+    if (e >= first && e < first + local) return share(tokens * chosen_here, local, e - first);
+    return share(tokens * (topk - chosen_here), experts - local, e < first ? e : e - local);
+  };
+  std::vector<i32> counts;
+  for (i64 rank = 0; rank < ranks; ++rank) {
+    const i64 limit = assumed.max_rows > 0 ? share(assumed.max_rows, ranks, rank) : tokens;
+    for (i64 e = 0; e < experts; ++e) counts.push_back(static_cast<i32>(std::min(count(e), limit)));
+  }
+  return counts;
+}
+
+bool is_meta(const Tensor& t) {
+  return t.device().type() == DeviceType::Meta;
+}
+
 Tensor counts_of(const Tensor& experts, i64 num_experts) {
   Tensor counts = Tensor::empty({1, num_experts}, DType::I32, experts.device());
   ops::count_choices(experts, {0, num_experts}, counts);
@@ -110,14 +135,32 @@ std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choic
   return std::make_unique<PaddedDispatcher>(std::move(dispatcher), padded_rows, choice.experts.device());
 }
 
+namespace {
+
+/// Returns the number of choices of all ranks for each of these experts.
+std::vector<i32> local_counts(const ExpertChoice& choice, const ExpertParallel& parallel, const ExpertRange& experts) {
+  if (!is_meta(choice.experts)) {
+    Tensor counts = Tensor::empty({experts.count}, DType::I32, choice.experts.device());
+    ops::count_choices(choice.gathered_choices, experts, counts);
+    return read_values<i32>(counts);
+  }
+  const std::vector<i32> all = assumed_counts(choice, parallel);
+  std::vector<i32> sums(static_cast<std::size_t>(experts.count), 0);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const i64 e = static_cast<i64>(i) % choice.num_experts - experts.first;
+    if (e >= 0 && e < experts.count) sums[static_cast<std::size_t>(e)] += all[i];
+  }
+  return sums;
+}
+
+}  // namespace
+
 AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
     : parallel_(parallel) {
   Device& device = choice.experts.device();
   const i64 own = choice.num_experts / parallel_.ep;
   const ExpertRange local_experts{own * parallel_.ep_rank, own};  // experts outside this range are ignored
-  Tensor counts = Tensor::empty({own}, DType::I32, device);
-  ops::count_choices(choice.gathered_choices, local_experts, counts);
-  plan_ = plan_dispatch(read_values<i32>(counts), own, 0, 1, 0);
+  plan_ = plan_dispatch(local_counts(choice, parallel_, local_experts), own, 0, 1, 0);
   tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
   slots_ = Tensor::like(choice.gathered_choices);
   ops::sort_choices(choice.gathered_choices, local_experts, tokens_, slots_);
@@ -169,8 +212,10 @@ TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d
 namespace {
 
 DispatchPlan make_plan(const ExpertChoice& choice, const ExpertParallel& parallel) {
-  const HostValues<i32> counts(choice.gathered_choices);  // the host needs the message sizes
   const int rank = parallel.exchange ? parallel.exchange->rank() : 0;
+  if (is_meta(choice.experts))
+    return plan_dispatch(assumed_counts(choice, parallel), choice.num_experts, rank, parallel.ep, parallel.ep_rank);
+  const HostValues<i32> counts(choice.gathered_choices);  // the host needs the message sizes
   return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
 }
 

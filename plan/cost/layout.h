@@ -108,12 +108,14 @@ struct Layout {
   std::string describe() const;
 };
 
+class LayerSizesCache;  // model/layer_memory.h
 /// Input of the step time prediction.
 struct PredictionInput {
   const Hardware& hardware;
   const KernelTraits& program;
   const Workload& work;
   Layout layout;
+  LayerSizesCache* sizes = nullptr;  ///< reused if not null
 };
 
 }  // namespace mcpp

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tensor/transfer.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {
@@ -37,12 +38,17 @@ TEST(MetaModelTest, HasSameParametersAsRealModel) {
   }
 }
 
-TEST(MetaModelTest, AllocationAndCommunicationFail) {
-  MetaModelContext meta(2);
+TEST(MetaModelTest, TensorsHaveSizesAndNoMemory) {
+  MetaModelContext meta({.tensor_parallel = 2});
   const ModelContext context = meta.context(config_of(true, false));
   EXPECT_EQ(context.tp.size(), 2);
-  EXPECT_THROW(Tensor::empty({4}, DType::F32, context.device), Error);
-  EXPECT_THROW(context.tp.barrier(), Error);
+  constexpr i64 kElements = i64{1} << 50;
+  const Tensor huge = Tensor::zeros({kElements}, DType::F32, context.device);
+  Tensor gathered = Tensor::like(huge, {2 * kElements});
+  context.tp.all_gather(huge, gathered).wait();
+  EXPECT_EQ(context.device.memory().total.bytes, 12 * kElements);
+  EXPECT_EQ(read_values<float>(huge.flat(5, 2)), std::vector<float>(2, 0));
+  EXPECT_NE(huge.raw(), gathered.raw());
 }
 
 // A thousand layers of a width that no host has memory for.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/layer_memory.h"
 #include "plan/step/step_time.h"
 #include "tests/support/layouts/toy_cluster.h"
 
@@ -28,7 +29,7 @@ TEST(OffloadCostTest, ActivationsCrossLinkTwice) {
   Layout host = resident, disk = resident;
   host.activations_tier = OffloadTier::Host;
   disk.activations_tier = OffloadTier::File;
-  const auto saved_bytes = static_cast<double>(layer_activation_bytes(kWork.model, resident.activations(kWork)));
+  const auto saved_bytes = static_cast<double>(LayerSizes(kWork.model, resident.activations(kWork)).layer(0).kept);
   const double moved = 4 * 2 * 16 * saved_bytes;
   EXPECT_EQ(step(hardware_with(5), resident).work.offloaded, 0);
   EXPECT_NEAR(step(hardware_with(5), host).work.offloaded / (moved / 10e9), 1, 1e-9);
@@ -101,7 +102,7 @@ TEST(OffloadCostTest, CpuCopiesWithinItsMemory) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100};
   const Layout layout{.world_size = 1, .activations_tier = OffloadTier::Host};
-  const auto saved_bytes = static_cast<double>(layer_activation_bytes(kWork.model, layout.activations(kWork)));
+  const auto saved_bytes = static_cast<double>(LayerSizes(kWork.model, layout.activations(kWork)).layer(0).kept);
   EXPECT_NEAR(step(hardware, layout).work.offloaded / hardware.traffic_seconds(32 * 2 * 16 * 2 * saved_bytes), 1, 1e-9);
 }
 
